@@ -1,0 +1,339 @@
+"""Every byte that crosses a process or a language, declared once.
+
+Rules of this file:
+
+1. Little-endian, fixed width. Every field that another process polls is 8 bytes on an 8-byte
+   boundary and has exactly one writer. Fields of different writers never share a 128-byte line.
+2. The word that publishes data is written last: ``ready`` for the page, the even ``sequence`` for
+   a seqlock-protected section.
+3. Magic, layout version and size are compared on attach, and both sides are named in the error.
+4. Fields are never reordered. New ones are added at the end of a section, and ``LAYOUT_VERSION``
+   is raised.
+5. Offsets are computed here, stated again as literals in ``tests/batching/test_layout.py``, and
+   emitted to Java and C by ``python -m shunter.batching.layout``; the emitted files are committed
+   and ``--check`` fails when they are stale.
+
+The control page::
+
+    +------------------+  0
+    | header           |  one line each: identity | JVM | controller | ready
+    +------------------+  HEADER_SIZE
+    | holder 0         |  one 128-byte line per holder of the hold words
+    | ...              |
+    +------------------+  HEADER_SIZE + HOLDER_COUNT * HOLDER_SIZE
+    | slot 0           |  one per model version
+    |   identity       |    JVM writes (seqlock slot_sequence)
+    |   telemetry      |    JVM writes, plain words
+    |   group telemetry|    JVM writes, one line per worker group
+    |   commands       |    controller writes (seqlock command_sequence)
+    |   group commands |    controller writes, one line per worker group
+    | slot 1 ...       |
+    +------------------+  PAGE_SIZE
+
+Times are ``CLOCK_MONOTONIC`` nanoseconds (Java ``System.nanoTime``, Python
+``time.monotonic_ns``) unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+LAYOUT_VERSION = 1
+MAGIC = int.from_bytes(b"SHUNTER\0", "little")
+LINE = 128
+"""Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
+
+CLASSES = ("strict", "best_effort")
+"""Index of a request class in every per-class field."""
+
+SIZE_BUCKETS = 16
+"""Batch sizes are counted by power of two: bucket k holds sizes in (2**(k-1), 2**k]."""
+
+GROUP_COUNT = 8
+HOLDER_COUNT = 16
+SLOT_COUNT = 128
+
+
+@dataclass(frozen=True)
+class Field:
+    """``count`` words of ``width`` bytes. ``width`` is 8, or the length of a byte string."""
+
+    name: str
+    meaning: str
+    count: int = 1
+    width: int = 8
+
+
+@dataclass(frozen=True)
+class Section:
+    """Fields with one writer, starting on a line of their own."""
+
+    name: str
+    fields: tuple[Field, ...]
+    repeat: int = 1
+
+    @property
+    def stride(self) -> int:
+        """Bytes of one repetition, rounded up to whole lines."""
+        used = sum(f.count * f.width for f in self.fields)
+        return -(-used // LINE) * LINE
+
+
+HEADER = (
+    Section(
+        "identity",
+        (
+            Field("magic", "MAGIC"),
+            Field("layout_version", "LAYOUT_VERSION"),
+            Field("page_size", "bytes of the whole page"),
+            Field("header_size", "bytes before holder 0"),
+            Field("slot_size", "bytes of one slot"),
+            Field("slot_count", "number of slots"),
+            Field("owner_pid", "pid of the JVM that created the page"),
+            Field("created_unix_ns", "wall clock at creation"),
+        ),
+    ),
+    Section("jvm", (Field("jvm_heartbeat_ns", "written by the JVM at least every second"),)),
+    Section(
+        "controller",
+        (
+            Field("controller_pid", "pid of the controller that wrote last, 0 before the first"),
+            Field("controller_heartbeat_ns", "end of its last duty cycle"),
+            Field("controller_cycles", "duty cycles of this controller"),
+        ),
+    ),
+    Section("ready", (Field("ready", "1 when the page is complete; written last"),)),
+)
+
+HOLDER = (
+    Section(
+        "hold",
+        (
+            Field("holder_pid", "process that owns this word, 0 when free"),
+            Field("holder_heartbeat_ns", "a reader ignores a holder whose heartbeat is old"),
+            Field("hold_mask", "bit s set: best-effort work on slice s must stand still"),
+            Field("hold_since_ns", "when the mask last became non-zero"),
+        ),
+    ),
+)
+
+SLOT = (
+    Section(
+        "identity",
+        (
+            Field("slot_sequence", "seqlock: odd while identity changes"),
+            Field("slot_state", "0 free, 1 live"),
+            Field("generation", "current generation id of the model version"),
+            Field("registered_batch_size", "ceiling of every batch"),
+            Field("registered_max_wait_us", "ceiling of every deliberate wait"),
+            Field("queue_capacity", "requests that may wait"),
+            Field("group_count", "worker groups in use"),
+            Field("slo_us", "default deadline of strict requests, 0 for none"),
+            Field("model_name", "UTF-8, zero padded", width=256),
+            Field("model_version", "UTF-8, zero padded", width=128),
+        ),
+    ),
+    Section(
+        "telemetry",
+        (
+            Field("updated_ns", "time of the last change below"),
+            Field("arrivals", "requests offered, by class", count=2),
+            Field("queued", "requests waiting now, by class", count=2),
+            Field("oldest_arrival_ns", "arrival of the oldest waiting, 0 for none", count=2),
+            Field("answered", "answered by a worker with the reply's own status", count=2),
+            Field("answered_late", "of these, after their deadline", count=2),
+            Field("expired", "answered 504 before they ran", count=2),
+            Field("rejected", "refused at the door: queue full, draining, bad header", count=2),
+            Field("failed", "answered 5xx by us: worker death, drain time-out", count=2),
+            Field("abandoned", "client hung up while waiting", count=2),
+            Field("retried", "requests run again after a worker died", count=1),
+            Field("poisoned", "requests that killed two workers", count=1),
+            Field("in_flight_requests", "sent, not answered", count=1),
+            Field("in_flight_batches", "sent, not answered", count=1),
+            Field("ready_workers", "loaded workers of the current generation", count=1),
+            Field("busy_workers", "of these, with a batch", count=1),
+            Field("threshold_milli", "adaptive threshold now, in 1/1000 requests", count=1),
+            Field("batches_by_size", "batches answered, by size bucket", count=SIZE_BUCKETS),
+            Field("service_ns_by_size", "sum of their service times", count=SIZE_BUCKETS),
+        ),
+    ),
+    Section(
+        "group_telemetry",
+        (
+            Field("group_ready", "loaded workers"),
+            Field("group_busy", "of these, with a batch"),
+            Field("group_batches", "batches answered"),
+            Field("group_requests", "requests answered"),
+            Field("group_cap", "batch cap of the group's own configuration"),
+            Field("group_threads", "threads per worker, 0 when not set"),
+        ),
+        repeat=GROUP_COUNT,
+    ),
+    Section(
+        "commands",
+        (
+            Field("command_sequence", "seqlock: odd while commands change, 0 never written"),
+            Field("alpha_millionths", "weight of the old threshold when it rises, 0..999999"),
+            Field("threshold_cap_milli", "upper bound of the threshold, in 1/1000 requests"),
+            Field("threshold_fixed_milli", "0: adapt; else the threshold itself"),
+            Field("max_wait_us", "deliberate wait, at most registered_max_wait_us"),
+            Field("mix_classes", "1: one batch may hold both classes"),
+            Field("ageing_us", "best effort that waited this long counts as strict, 0 never"),
+            Field("ahead_batches", "batches sent to a busy worker, 0 or 1"),
+            Field("latency_fixed_ns", "predicted latency of a batch = fixed + n * per_request"),
+            Field("latency_per_request_ns", "see latency_fixed_ns"),
+        ),
+    ),
+    Section(
+        "group_commands",
+        (
+            Field("command_cap", "batch cap, 0: the group's own"),
+            Field("weight_milli", "share of the class for this group, 0: never", count=2),
+            Field("preference", "groups with a lower number are filled first", count=2),
+        ),
+        repeat=GROUP_COUNT,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A field with its offset from the start of its structure."""
+
+    field: Field
+    offset: int
+    section: Section
+
+
+def place(sections: tuple[Section, ...]) -> tuple[dict[str, Placed], int]:
+    """Lay sections out; return the fields by name and the size in bytes.
+
+    The offset of a field in a repeated section is that of repetition 0.
+    """
+    fields: dict[str, Placed] = {}
+    at = 0
+    for section in sections:
+        inner = at
+        for field in section.fields:
+            assert field.name not in fields, field.name
+            fields[field.name] = Placed(field, inner, section)
+            inner += field.count * field.width
+        at += section.stride * section.repeat
+    return fields, at
+
+
+HEADER_FIELDS, HEADER_SIZE = place(HEADER)
+HOLDER_FIELDS, HOLDER_SIZE = place(HOLDER)
+SLOT_FIELDS, SLOT_SIZE = place(SLOT)
+SLOTS_OFFSET = HEADER_SIZE + HOLDER_COUNT * HOLDER_SIZE
+PAGE_SIZE = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE
+GROUP_STRIDE = SLOT_FIELDS["group_ready"].section.stride
+
+
+def size_bucket(size: int) -> int:
+    """Bucket of a batch of ``size`` >= 1 requests.
+
+    >>> [size_bucket(n) for n in (1, 2, 3, 4, 5, 64, 10**9)]
+    [0, 1, 2, 2, 3, 6, 15]
+    """
+    return min((size - 1).bit_length(), SIZE_BUCKETS - 1)
+
+
+def constants() -> list[tuple[str, int, str]]:
+    """Every emitted constant: name, value, meaning."""
+    rows = [
+        ("LAYOUT_VERSION", LAYOUT_VERSION, "raised when a field is added"),
+        ("MAGIC", MAGIC, "'SHUNTER' and a zero, little-endian"),
+        ("PAGE_SIZE", PAGE_SIZE, "bytes of the control page"),
+        ("HEADER_SIZE", HEADER_SIZE, "bytes before holder 0"),
+        ("HOLDER_SIZE", HOLDER_SIZE, "bytes of one holder"),
+        ("HOLDER_COUNT", HOLDER_COUNT, "holders"),
+        ("SLOTS_OFFSET", SLOTS_OFFSET, "offset of slot 0"),
+        ("SLOT_SIZE", SLOT_SIZE, "bytes of one slot"),
+        ("SLOT_COUNT", SLOT_COUNT, "slots"),
+        ("GROUP_COUNT", GROUP_COUNT, "worker groups per slot"),
+        ("GROUP_STRIDE", GROUP_STRIDE, "bytes between groups"),
+        ("SIZE_BUCKETS", SIZE_BUCKETS, "batch size buckets, by power of two"),
+    ]
+    rows += [(name.upper(), i, "class index") for i, name in enumerate(CLASSES)]
+    for prefix, fields in (("H", HEADER_FIELDS), ("K", HOLDER_FIELDS), ("S", SLOT_FIELDS)):
+        for name, placed in fields.items():
+            extent = f" [{placed.field.count}]" if placed.field.count > 1 else ""
+            rows.append((f"{prefix}_{name.upper()}", placed.offset, placed.field.meaning + extent))
+    return rows
+
+
+_NOTICE = "Emitted by python -m shunter.batching.layout. Do not edit."
+_PREFIXES = "H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another."
+
+
+def java_source() -> str:
+    """The Java constants class."""
+    lines = [
+        f"// {_NOTICE}",
+        "package org.shunter.torchserve;",
+        "",
+        f"/** Offsets of the control page. {_PREFIXES} */",
+        "final class ControlLayout {",
+        "    private ControlLayout() {}",
+        "",
+    ]
+    for name, value, meaning in constants():
+        kind, literal = ("long", f"{value:#x}L") if name == "MAGIC" else ("int", str(value))
+        lines += [f"    /** {meaning} */", f"    static final {kind} {name} = {literal};"]
+    return "\n".join([*lines, "}", ""])
+
+
+def c_source() -> str:
+    """The C header; sizes are asserted at compile time."""
+    lines = [
+        f"/* {_NOTICE} */",
+        "#ifndef SHUNTER_LAYOUT_H",
+        "#define SHUNTER_LAYOUT_H",
+        "",
+        f"/* Offsets of the control page. {_PREFIXES} */",
+    ]
+    for name, value, meaning in constants():
+        literal = f"{value:#x}ULL" if name == "MAGIC" else f"{value}"
+        lines.append(f"#define SHUNTER_{name} {literal} /* {meaning} */")
+    lines += [
+        "",
+        f'_Static_assert(SHUNTER_SLOT_SIZE % {LINE} == 0, "slots start on a line");',
+        "_Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==",
+        '               SHUNTER_PAGE_SIZE, "the page holds header, holders and slots");',
+        "",
+        "#endif",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def emitted_files(root: Path) -> dict[Path, str]:
+    """Path and text of every emitted file under a checkout."""
+    java = root / "plugins/torchserve/java/org/shunter/torchserve/ControlLayout.java"
+    return {java: java_source(), root / "nic_frontend/c/shunter_layout.h": c_source()}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the emitted files, or with ``--check`` compare them. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m shunter.batching.layout", description=main.__doc__)
+    parser.add_argument("--check", action="store_true", help="fail when a file is stale")
+    parser.add_argument("--root", type=Path, default=Path("."), help="checkout, default: here")
+    args = parser.parse_args(argv)
+    stale = 0
+    for path, text in emitted_files(args.root).items():
+        if args.check:
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                print(f"{path} is stale: run python -m shunter.batching.layout", file=sys.stderr)
+                stale = 1
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    return stale
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

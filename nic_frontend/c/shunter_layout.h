@@ -1,0 +1,90 @@
+/* Emitted by python -m shunter.batching.layout. Do not edit. */
+#ifndef SHUNTER_LAYOUT_H
+#define SHUNTER_LAYOUT_H
+
+/* Offsets of the control page. H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another. */
+#define SHUNTER_LAYOUT_VERSION 1 /* raised when a field is added */
+#define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
+#define SHUNTER_PAGE_SIZE 412160 /* bytes of the control page */
+#define SHUNTER_HEADER_SIZE 512 /* bytes before holder 0 */
+#define SHUNTER_HOLDER_SIZE 128 /* bytes of one holder */
+#define SHUNTER_HOLDER_COUNT 16 /* holders */
+#define SHUNTER_SLOTS_OFFSET 2560 /* offset of slot 0 */
+#define SHUNTER_SLOT_SIZE 3200 /* bytes of one slot */
+#define SHUNTER_SLOT_COUNT 128 /* slots */
+#define SHUNTER_GROUP_COUNT 8 /* worker groups per slot */
+#define SHUNTER_GROUP_STRIDE 128 /* bytes between groups */
+#define SHUNTER_SIZE_BUCKETS 16 /* batch size buckets, by power of two */
+#define SHUNTER_STRICT 0 /* class index */
+#define SHUNTER_BEST_EFFORT 1 /* class index */
+#define SHUNTER_H_MAGIC 0 /* MAGIC */
+#define SHUNTER_H_LAYOUT_VERSION 8 /* LAYOUT_VERSION */
+#define SHUNTER_H_PAGE_SIZE 16 /* bytes of the whole page */
+#define SHUNTER_H_HEADER_SIZE 24 /* bytes before holder 0 */
+#define SHUNTER_H_SLOT_SIZE 32 /* bytes of one slot */
+#define SHUNTER_H_SLOT_COUNT 40 /* number of slots */
+#define SHUNTER_H_OWNER_PID 48 /* pid of the JVM that created the page */
+#define SHUNTER_H_CREATED_UNIX_NS 56 /* wall clock at creation */
+#define SHUNTER_H_JVM_HEARTBEAT_NS 128 /* written by the JVM at least every second */
+#define SHUNTER_H_CONTROLLER_PID 256 /* pid of the controller that wrote last, 0 before the first */
+#define SHUNTER_H_CONTROLLER_HEARTBEAT_NS 264 /* end of its last duty cycle */
+#define SHUNTER_H_CONTROLLER_CYCLES 272 /* duty cycles of this controller */
+#define SHUNTER_H_READY 384 /* 1 when the page is complete; written last */
+#define SHUNTER_K_HOLDER_PID 0 /* process that owns this word, 0 when free */
+#define SHUNTER_K_HOLDER_HEARTBEAT_NS 8 /* a reader ignores a holder whose heartbeat is old */
+#define SHUNTER_K_HOLD_MASK 16 /* bit s set: best-effort work on slice s must stand still */
+#define SHUNTER_K_HOLD_SINCE_NS 24 /* when the mask last became non-zero */
+#define SHUNTER_S_SLOT_SEQUENCE 0 /* seqlock: odd while identity changes */
+#define SHUNTER_S_SLOT_STATE 8 /* 0 free, 1 live */
+#define SHUNTER_S_GENERATION 16 /* current generation id of the model version */
+#define SHUNTER_S_REGISTERED_BATCH_SIZE 24 /* ceiling of every batch */
+#define SHUNTER_S_REGISTERED_MAX_WAIT_US 32 /* ceiling of every deliberate wait */
+#define SHUNTER_S_QUEUE_CAPACITY 40 /* requests that may wait */
+#define SHUNTER_S_GROUP_COUNT 48 /* worker groups in use */
+#define SHUNTER_S_SLO_US 56 /* default deadline of strict requests, 0 for none */
+#define SHUNTER_S_MODEL_NAME 64 /* UTF-8, zero padded */
+#define SHUNTER_S_MODEL_VERSION 320 /* UTF-8, zero padded */
+#define SHUNTER_S_UPDATED_NS 512 /* time of the last change below */
+#define SHUNTER_S_ARRIVALS 520 /* requests offered, by class [2] */
+#define SHUNTER_S_QUEUED 536 /* requests waiting now, by class [2] */
+#define SHUNTER_S_OLDEST_ARRIVAL_NS 552 /* arrival of the oldest waiting, 0 for none [2] */
+#define SHUNTER_S_ANSWERED 568 /* answered by a worker with the reply's own status [2] */
+#define SHUNTER_S_ANSWERED_LATE 584 /* of these, after their deadline [2] */
+#define SHUNTER_S_EXPIRED 600 /* answered 504 before they ran [2] */
+#define SHUNTER_S_REJECTED 616 /* refused at the door: queue full, draining, bad header [2] */
+#define SHUNTER_S_FAILED 632 /* answered 5xx by us: worker death, drain time-out [2] */
+#define SHUNTER_S_ABANDONED 648 /* client hung up while waiting [2] */
+#define SHUNTER_S_RETRIED 664 /* requests run again after a worker died */
+#define SHUNTER_S_POISONED 672 /* requests that killed two workers */
+#define SHUNTER_S_IN_FLIGHT_REQUESTS 680 /* sent, not answered */
+#define SHUNTER_S_IN_FLIGHT_BATCHES 688 /* sent, not answered */
+#define SHUNTER_S_READY_WORKERS 696 /* loaded workers of the current generation */
+#define SHUNTER_S_BUSY_WORKERS 704 /* of these, with a batch */
+#define SHUNTER_S_THRESHOLD_MILLI 712 /* adaptive threshold now, in 1/1000 requests */
+#define SHUNTER_S_BATCHES_BY_SIZE 720 /* batches answered, by size bucket [16] */
+#define SHUNTER_S_SERVICE_NS_BY_SIZE 848 /* sum of their service times [16] */
+#define SHUNTER_S_GROUP_READY 1024 /* loaded workers */
+#define SHUNTER_S_GROUP_BUSY 1032 /* of these, with a batch */
+#define SHUNTER_S_GROUP_BATCHES 1040 /* batches answered */
+#define SHUNTER_S_GROUP_REQUESTS 1048 /* requests answered */
+#define SHUNTER_S_GROUP_CAP 1056 /* batch cap of the group's own configuration */
+#define SHUNTER_S_GROUP_THREADS 1064 /* threads per worker, 0 when not set */
+#define SHUNTER_S_COMMAND_SEQUENCE 2048 /* seqlock: odd while commands change, 0 never written */
+#define SHUNTER_S_ALPHA_MILLIONTHS 2056 /* weight of the old threshold when it rises, 0..999999 */
+#define SHUNTER_S_THRESHOLD_CAP_MILLI 2064 /* upper bound of the threshold, in 1/1000 requests */
+#define SHUNTER_S_THRESHOLD_FIXED_MILLI 2072 /* 0: adapt; else the threshold itself */
+#define SHUNTER_S_MAX_WAIT_US 2080 /* deliberate wait, at most registered_max_wait_us */
+#define SHUNTER_S_MIX_CLASSES 2088 /* 1: one batch may hold both classes */
+#define SHUNTER_S_AGEING_US 2096 /* best effort that waited this long counts as strict, 0 never */
+#define SHUNTER_S_AHEAD_BATCHES 2104 /* batches sent to a busy worker, 0 or 1 */
+#define SHUNTER_S_LATENCY_FIXED_NS 2112 /* predicted latency of a batch = fixed + n * per_request */
+#define SHUNTER_S_LATENCY_PER_REQUEST_NS 2120 /* see latency_fixed_ns */
+#define SHUNTER_S_COMMAND_CAP 2176 /* batch cap, 0: the group's own */
+#define SHUNTER_S_WEIGHT_MILLI 2184 /* share of the class for this group, 0: never [2] */
+#define SHUNTER_S_PREFERENCE 2200 /* groups with a lower number are filled first [2] */
+
+_Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");
+_Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
+               SHUNTER_PAGE_SIZE, "the page holds header, holders and slots");
+
+#endif

@@ -1,0 +1,92 @@
+package org.shunter.torchserve;
+
+import io.netty.channel.ChannelHandlerContext;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.pytorch.serve.job.RestJob;
+import org.pytorch.serve.util.messages.RequestInput;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Sends answers to clients. An answer that fails never touches the others. */
+final class Answers {
+    private static final Logger LOGGER = LoggerFactory.getLogger(Answers.class);
+
+    private Answers() {}
+
+    /** Whether a reply is one part of a streamed answer and more parts follow. */
+    static boolean isPartial(final Reply reply) {
+        return reply.code() == 200
+                && !reply.predictions().isEmpty()
+                && "true".equals(
+                        reply.predictions().get(0).headers().get(RequestInput.TS_STREAM_NEXT));
+    }
+
+    /** Answer the requests of a batch, in any order; every one gets exactly one final answer. */
+    static void deliver(final Batch batch, final Reply reply) {
+        if (reply.code() != 200) {
+            batch.entries.forEach(entry -> error(entry, reply.code(), reply.message()));
+            return;
+        }
+        final List<Reply.Prediction> predictions = reply.predictions();
+        if (inOrder(batch, predictions)) {
+            for (int i = 0; i < predictions.size(); i++) {
+                answer(batch.entries.get(i), predictions.get(i));
+            }
+            return;
+        }
+        final Map<String, Reply.Prediction> byId = new HashMap<>();
+        predictions.forEach(prediction -> byId.put(prediction.requestId(), prediction));
+        for (final Entry entry : batch.entries) {
+            final Reply.Prediction prediction = byId.get(entry.job.getJobId());
+            if (prediction != null) {
+                answer(entry, prediction);
+            } else if (!isPartial(reply)) {
+                error(entry, 500, "The worker's reply had no answer to this request");
+            }
+        }
+    }
+
+    private static boolean inOrder(final Batch batch, final List<Reply.Prediction> predictions) {
+        if (batch.size() != predictions.size()) {
+            return false;
+        }
+        for (int i = 0; i < predictions.size(); i++) {
+            if (!batch.entries.get(i).job.getJobId().equals(predictions.get(i).requestId())) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private static void answer(final Entry entry, final Reply.Prediction prediction) {
+        try {
+            entry.job.response(
+                    prediction.body(),
+                    prediction.contentType(),
+                    prediction.status(),
+                    prediction.phrase(),
+                    prediction.headers());
+        } catch (RuntimeException e) {
+            LOGGER.error("Answer to request {} failed", entry.job.getJobId(), e);
+            error(entry, 500, "The answer could not be sent: " + e);
+        }
+    }
+
+    /** Answer with an error; a streamed answer that has begun can only be cut. */
+    static void error(final Entry entry, final int status, final String text) {
+        try {
+            if (entry.streamed && entry.job instanceof RestJob job) {
+                final ChannelHandlerContext context = StockFields.context(job);
+                if (context != null) {
+                    context.close();
+                }
+            } else {
+                entry.job.sendError(status, text);
+            }
+        } catch (RuntimeException e) {
+            LOGGER.debug("Error for request {} was not sent", entry.job.getJobId(), e);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+// Emitted by python -m shunter.batching.layout. Do not edit.
+package org.shunter.torchserve;
+
+/** Offsets of the control page. H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another. */
+final class ControlLayout {
+    private ControlLayout() {}
+
+    /** raised when a field is added */
+    static final int LAYOUT_VERSION = 1;
+    /** 'SHUNTER' and a zero, little-endian */
+    static final long MAGIC = 0x5245544e554853L;
+    /** bytes of the control page */
+    static final int PAGE_SIZE = 412160;
+    /** bytes before holder 0 */
+    static final int HEADER_SIZE = 512;
+    /** bytes of one holder */
+    static final int HOLDER_SIZE = 128;
+    /** holders */
+    static final int HOLDER_COUNT = 16;
+    /** offset of slot 0 */
+    static final int SLOTS_OFFSET = 2560;
+    /** bytes of one slot */
+    static final int SLOT_SIZE = 3200;
+    /** slots */
+    static final int SLOT_COUNT = 128;
+    /** worker groups per slot */
+    static final int GROUP_COUNT = 8;
+    /** bytes between groups */
+    static final int GROUP_STRIDE = 128;
+    /** batch size buckets, by power of two */
+    static final int SIZE_BUCKETS = 16;
+    /** class index */
+    static final int STRICT = 0;
+    /** class index */
+    static final int BEST_EFFORT = 1;
+    /** MAGIC */
+    static final int H_MAGIC = 0;
+    /** LAYOUT_VERSION */
+    static final int H_LAYOUT_VERSION = 8;
+    /** bytes of the whole page */
+    static final int H_PAGE_SIZE = 16;
+    /** bytes before holder 0 */
+    static final int H_HEADER_SIZE = 24;
+    /** bytes of one slot */
+    static final int H_SLOT_SIZE = 32;
+    /** number of slots */
+    static final int H_SLOT_COUNT = 40;
+    /** pid of the JVM that created the page */
+    static final int H_OWNER_PID = 48;
+    /** wall clock at creation */
+    static final int H_CREATED_UNIX_NS = 56;
+    /** written by the JVM at least every second */
+    static final int H_JVM_HEARTBEAT_NS = 128;
+    /** pid of the controller that wrote last, 0 before the first */
+    static final int H_CONTROLLER_PID = 256;
+    /** end of its last duty cycle */
+    static final int H_CONTROLLER_HEARTBEAT_NS = 264;
+    /** duty cycles of this controller */
+    static final int H_CONTROLLER_CYCLES = 272;
+    /** 1 when the page is complete; written last */
+    static final int H_READY = 384;
+    /** process that owns this word, 0 when free */
+    static final int K_HOLDER_PID = 0;
+    /** a reader ignores a holder whose heartbeat is old */
+    static final int K_HOLDER_HEARTBEAT_NS = 8;
+    /** bit s set: best-effort work on slice s must stand still */
+    static final int K_HOLD_MASK = 16;
+    /** when the mask last became non-zero */
+    static final int K_HOLD_SINCE_NS = 24;
+    /** seqlock: odd while identity changes */
+    static final int S_SLOT_SEQUENCE = 0;
+    /** 0 free, 1 live */
+    static final int S_SLOT_STATE = 8;
+    /** current generation id of the model version */
+    static final int S_GENERATION = 16;
+    /** ceiling of every batch */
+    static final int S_REGISTERED_BATCH_SIZE = 24;
+    /** ceiling of every deliberate wait */
+    static final int S_REGISTERED_MAX_WAIT_US = 32;
+    /** requests that may wait */
+    static final int S_QUEUE_CAPACITY = 40;
+    /** worker groups in use */
+    static final int S_GROUP_COUNT = 48;
+    /** default deadline of strict requests, 0 for none */
+    static final int S_SLO_US = 56;
+    /** UTF-8, zero padded */
+    static final int S_MODEL_NAME = 64;
+    /** UTF-8, zero padded */
+    static final int S_MODEL_VERSION = 320;
+    /** time of the last change below */
+    static final int S_UPDATED_NS = 512;
+    /** requests offered, by class [2] */
+    static final int S_ARRIVALS = 520;
+    /** requests waiting now, by class [2] */
+    static final int S_QUEUED = 536;
+    /** arrival of the oldest waiting, 0 for none [2] */
+    static final int S_OLDEST_ARRIVAL_NS = 552;
+    /** answered by a worker with the reply's own status [2] */
+    static final int S_ANSWERED = 568;
+    /** of these, after their deadline [2] */
+    static final int S_ANSWERED_LATE = 584;
+    /** answered 504 before they ran [2] */
+    static final int S_EXPIRED = 600;
+    /** refused at the door: queue full, draining, bad header [2] */
+    static final int S_REJECTED = 616;
+    /** answered 5xx by us: worker death, drain time-out [2] */
+    static final int S_FAILED = 632;
+    /** client hung up while waiting [2] */
+    static final int S_ABANDONED = 648;
+    /** requests run again after a worker died */
+    static final int S_RETRIED = 664;
+    /** requests that killed two workers */
+    static final int S_POISONED = 672;
+    /** sent, not answered */
+    static final int S_IN_FLIGHT_REQUESTS = 680;
+    /** sent, not answered */
+    static final int S_IN_FLIGHT_BATCHES = 688;
+    /** loaded workers of the current generation */
+    static final int S_READY_WORKERS = 696;
+    /** of these, with a batch */
+    static final int S_BUSY_WORKERS = 704;
+    /** adaptive threshold now, in 1/1000 requests */
+    static final int S_THRESHOLD_MILLI = 712;
+    /** batches answered, by size bucket [16] */
+    static final int S_BATCHES_BY_SIZE = 720;
+    /** sum of their service times [16] */
+    static final int S_SERVICE_NS_BY_SIZE = 848;
+    /** loaded workers */
+    static final int S_GROUP_READY = 1024;
+    /** of these, with a batch */
+    static final int S_GROUP_BUSY = 1032;
+    /** batches answered */
+    static final int S_GROUP_BATCHES = 1040;
+    /** requests answered */
+    static final int S_GROUP_REQUESTS = 1048;
+    /** batch cap of the group's own configuration */
+    static final int S_GROUP_CAP = 1056;
+    /** threads per worker, 0 when not set */
+    static final int S_GROUP_THREADS = 1064;
+    /** seqlock: odd while commands change, 0 never written */
+    static final int S_COMMAND_SEQUENCE = 2048;
+    /** weight of the old threshold when it rises, 0..999999 */
+    static final int S_ALPHA_MILLIONTHS = 2056;
+    /** upper bound of the threshold, in 1/1000 requests */
+    static final int S_THRESHOLD_CAP_MILLI = 2064;
+    /** 0: adapt; else the threshold itself */
+    static final int S_THRESHOLD_FIXED_MILLI = 2072;
+    /** deliberate wait, at most registered_max_wait_us */
+    static final int S_MAX_WAIT_US = 2080;
+    /** 1: one batch may hold both classes */
+    static final int S_MIX_CLASSES = 2088;
+    /** best effort that waited this long counts as strict, 0 never */
+    static final int S_AGEING_US = 2096;
+    /** batches sent to a busy worker, 0 or 1 */
+    static final int S_AHEAD_BATCHES = 2104;
+    /** predicted latency of a batch = fixed + n * per_request */
+    static final int S_LATENCY_FIXED_NS = 2112;
+    /** see latency_fixed_ns */
+    static final int S_LATENCY_PER_REQUEST_NS = 2120;
+    /** batch cap, 0: the group's own */
+    static final int S_COMMAND_CAP = 2176;
+    /** share of the class for this group, 0: never [2] */
+    static final int S_WEIGHT_MILLI = 2184;
+    /** groups with a lower number are filled first [2] */
+    static final int S_PREFERENCE = 2200;
+}

@@ -1,0 +1,380 @@
+package org.shunter.torchserve;
+
+import static org.shunter.torchserve.ControlLayout.*;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Decides, for one model, which waiting requests go to which worker and when. Driven by events: a
+ * request offered, a reply received, a worker that came or went, a timer. Every event runs under
+ * one short lock; writing and answering happen after it is released.
+ */
+final class Dispatcher {
+    private static final Logger LOGGER = LoggerFactory.getLogger(Dispatcher.class);
+    private static final long STRICT_MEMORY_NS = 1_000_000_000L;
+    private static final int MAX_DEATHS = 2;
+
+    private final String name;
+    private final ModelSlot slot;
+    private final Wakeup wakeup;
+    private final RequestQueue queue = new RequestQueue();
+    private final Plan plan;
+    private final List<Worker> workers = new ArrayList<>();
+    private final int capacity;
+
+    private String refusal;
+    private int inFlightRequests;
+    private int inFlightBatches;
+    private long arrivals;
+    private long lastStrictNs = Long.MIN_VALUE / 2;
+    private double threshold = 1.0;
+
+    Dispatcher(
+            final String name,
+            final ModelSlot slot,
+            final Commands commands,
+            final int capacity,
+            final long registeredWaitUs,
+            final Host host) {
+        this.name = name;
+        this.slot = slot;
+        this.capacity = capacity;
+        this.wakeup = new Wakeup(host.timer(), this::onTimer);
+        this.plan = new Plan(queue, workers, commands, registeredWaitUs);
+    }
+
+    /**
+     * Take a request.
+     *
+     * @return null, or why it was not taken
+     */
+    String offer(final Entry entry) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            slot.add(ModelSlot.of(S_ARRIVALS, entry.requestClass), 1);
+            final String reason =
+                    refusal != null
+                            ? refusal
+                            : queue.size() >= capacity
+                                    ? "Model \"" + name + "\": " + capacity
+                                            + " requests wait already; raise job_queue_size or add workers"
+                                    : null;
+            if (reason != null) {
+                slot.add(ModelSlot.of(S_REJECTED, entry.requestClass), 1);
+                return reason;
+            }
+            if (entry.place == Entry.Place.DONE) {
+                return null; // the client hung up in the meantime
+            }
+            arrivals++;
+            if (entry.requestClass == RequestClass.STRICT) {
+                lastStrictNs = entry.arrivalNs;
+            }
+            queue.add(entry);
+            dispatch(entry.arrivalNs, effects);
+        }
+        effects.run();
+        return null;
+    }
+
+    /** Count a request that was refused before it became an entry. */
+    synchronized void countRejected(final RequestClass requestClass) {
+        slot.add(ModelSlot.of(S_ARRIVALS, requestClass), 1);
+        slot.add(ModelSlot.of(S_REJECTED, requestClass), 1);
+    }
+
+    /** The client of a request is gone. */
+    synchronized void abandon(final Entry entry) {
+        if (entry.place == Entry.Place.NEW) {
+            entry.place = Entry.Place.DONE;
+            slot.add(ModelSlot.of(S_ABANDONED, entry.requestClass), 1);
+        } else if (entry.place == Entry.Place.QUEUED) {
+            queue.remove(entry, Entry.Place.DONE);
+            slot.add(ModelSlot.of(S_ABANDONED, entry.requestClass), 1);
+            publish();
+        }
+    }
+
+    /** A worker answered its oldest batch, or a part of it. */
+    void onReply(final Worker worker, final Reply reply) {
+        final Effects effects = new Effects();
+        final Batch batch;
+        synchronized (this) {
+            batch = worker.inFlight.peekFirst();
+            if (batch == null) {
+                throw new IllegalStateException("a reply without a batch");
+            }
+            if (Answers.isPartial(reply)) {
+                batch.entries.forEach(entry -> entry.streamed = true);
+            } else {
+                final long now = System.nanoTime();
+                complete(worker, batch, now);
+                if (worker.state == WorkerState.DRAINING && worker.inFlight.isEmpty()) {
+                    effects.later(worker::end);
+                }
+                dispatch(now, effects);
+            }
+        }
+        effects.run();
+        Answers.deliver(batch, reply);
+    }
+
+    private void complete(final Worker worker, final Batch batch, final long now) {
+        worker.inFlight.pollFirst();
+        worker.held = worker.inFlight.size();
+        inFlightBatches--;
+        inFlightRequests -= batch.size();
+        final long serviceNs = now - batch.startNs;
+        final int bucket = 8 * ModelSlot.sizeBucket(batch.size());
+        slot.add(S_BATCHES_BY_SIZE + bucket, 1);
+        slot.add(S_SERVICE_NS_BY_SIZE + bucket, serviceNs);
+        worker.group.batches++;
+        worker.group.requests += batch.size();
+        for (final Entry entry : batch.entries) {
+            entry.place = Entry.Place.DONE;
+            slot.add(ModelSlot.of(S_ANSWERED, entry.requestClass), 1);
+            if (entry.deadlineNs < now) {
+                slot.add(ModelSlot.of(S_ANSWERED_LATE, entry.requestClass), 1);
+            }
+        }
+        threshold = plan.adapt(threshold, arrivals - batch.arrivalsAtStart);
+        final Batch next = worker.inFlight.peekFirst();
+        if (next != null) {
+            next.startNs = now;
+            next.arrivalsAtStart = arrivals;
+        }
+    }
+
+    /** A worker loaded its model. */
+    void onReady(final Worker worker) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            apply(worker, WorkerState.Event.LOADED);
+            dispatch(System.nanoTime(), effects);
+        }
+        effects.run();
+    }
+
+    /**
+     * A worker died. What it was running is tried once more, alone; what it had not begun goes back
+     * to its place in the queue.
+     *
+     * @return false when it had ended before
+     */
+    boolean onLost(final Worker worker, final String cause) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            if (!apply(worker, WorkerState.Event.LOST)) {
+                return false;
+            }
+            takeBack(worker, cause, effects);
+            dispatch(System.nanoTime(), effects);
+        }
+        effects.run();
+        return true;
+    }
+
+    private void takeBack(final Worker worker, final String cause, final Effects effects) {
+        boolean running = true;
+        for (final Batch batch : worker.inFlight) {
+            inFlightBatches--;
+            inFlightRequests -= batch.size();
+            for (int i = batch.size() - 1; i >= 0; i--) {
+                final Entry entry = batch.entries.get(i);
+                entry.deaths += running ? 1 : 0;
+                if (entry.deaths >= MAX_DEATHS || entry.streamed) {
+                    giveUp(entry, cause, effects);
+                } else {
+                    slot.add(S_RETRIED, 1);
+                    queue.restore(entry);
+                }
+            }
+            running = false;
+        }
+        worker.inFlight.clear();
+        worker.held = 0;
+    }
+
+    private void giveUp(final Entry entry, final String cause, final Effects effects) {
+        entry.place = Entry.Place.DONE;
+        slot.add(ModelSlot.of(S_FAILED, entry.requestClass), 1);
+        if (!entry.streamed) {
+            slot.add(S_POISONED, 1);
+            LOGGER.error(
+                    "Request {} to {} ended {} workers (last: {}) and is answered 500",
+                    entry.job.getJobId(),
+                    name,
+                    entry.deaths,
+                    cause);
+        }
+        effects.refuse(
+                entry, 500, "Worker died. The request ended " + entry.deaths + " workers: " + cause);
+    }
+
+    /** A worker ends for good; false when it had ended before. */
+    boolean onEnd(final Worker worker) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            if (!apply(worker, WorkerState.Event.END)) {
+                return false;
+            }
+            takeBack(worker, "the worker was stopped", effects);
+            dispatch(System.nanoTime(), effects);
+        }
+        effects.run();
+        return true;
+    }
+
+    /** Give a worker no more batches; true when it holds none and can end now. */
+    synchronized boolean drain(final Worker worker) {
+        apply(worker, WorkerState.Event.DRAIN);
+        return worker.inFlight.isEmpty();
+    }
+
+    /** Move a worker on; false when the event means nothing in its state. */
+    synchronized boolean change(final Worker worker, final WorkerState.Event event) {
+        return apply(worker, event);
+    }
+
+    private boolean apply(final Worker worker, final WorkerState.Event event) {
+        final WorkerState next =
+                worker.state == WorkerState.STOPPED ? null : worker.state.after(event);
+        if (next == null) {
+            return false;
+        }
+        worker.state = next;
+        return true;
+    }
+
+    /** From now on batches go to these workers; the others finish what they hold. */
+    void setWorkers(final List<Worker> current) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            workers.clear();
+            workers.addAll(current);
+            dispatch(System.nanoTime(), effects);
+        }
+        effects.run();
+    }
+
+    /** Refuse what comes from now on, with this text; null accepts again. */
+    synchronized void refuse(final String reason) {
+        refusal = reason;
+    }
+
+    /** Answer all that waits with an error. */
+    void failWaiting(final int status, final String text) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            for (final Entry entry : queue.takeAll()) {
+                entry.place = Entry.Place.DONE;
+                slot.add(ModelSlot.of(S_FAILED, entry.requestClass), 1);
+                effects.refuse(entry, status, text);
+            }
+            publish();
+        }
+        effects.run();
+    }
+
+    /** Nothing waits and nothing runs. */
+    synchronized boolean isIdle() {
+        return queue.size() == 0 && inFlightRequests == 0;
+    }
+
+    synchronized int waiting() {
+        return queue.size();
+    }
+
+    int capacity() {
+        return capacity;
+    }
+
+    /** The first worker whose running batch started before that time, or null. */
+    synchronized Worker overdue(final List<Worker> candidates, final long beforeNs) {
+        for (final Worker worker : candidates) {
+            final Batch batch = worker.inFlight.peekFirst();
+            if (batch != null && batch.startNs - beforeNs < 0) {
+                return worker;
+            }
+        }
+        return null;
+    }
+
+    /** The model's slot goes to another model: later events of this one must not touch it. */
+    synchronized void detach(final ControlPage page) {
+        page.release(slot);
+    }
+
+    private void onTimer() {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            dispatch(System.nanoTime(), effects);
+        }
+        effects.run();
+    }
+
+    private void dispatch(final long now, final Effects effects) {
+        if (queue.size() > 0) {
+            expire(now, effects);
+            final boolean strictTraffic = now - lastStrictNs < STRICT_MEMORY_NS;
+            plan.next(now, threshold, strictTraffic);
+            for (final Plan.Shipment shipment : plan.shipments()) {
+                send(shipment, now, effects);
+            }
+            final long expiryNs = queue.earliestDeadlineNs();
+            wakeup.at(
+                    Math.min(
+                            plan.wakeNs(),
+                            expiryNs == Entry.NEVER ? Entry.NEVER : expiryNs - plan.predictNs(1)),
+                    now);
+        }
+        publish();
+    }
+
+    private void expire(final long now, final Effects effects) {
+        final long atNs = now + plan.predictNs(1);
+        if (queue.earliestDeadlineNs() >= atNs) {
+            return;
+        }
+        final List<Entry> expired = new ArrayList<>();
+        queue.takeExpired(atNs, expired);
+        for (final Entry entry : expired) {
+            slot.add(ModelSlot.of(S_EXPIRED, entry.requestClass), 1);
+            final long waitedMs = (now - entry.arrivalNs) / 1_000_000;
+            effects.refuse(
+                    entry,
+                    504,
+                    "The deadline cannot be met: waited " + waitedMs + " ms in the queue of " + name);
+        }
+    }
+
+    private void send(final Plan.Shipment shipment, final long now, final Effects effects) {
+        final Batch batch = new Batch(shipment.entries(), shipment.requestClass(), now);
+        batch.arrivalsAtStart = arrivals;
+        for (final Entry entry : batch.entries) {
+            entry.job.setScheduled();
+        }
+        inFlightBatches++;
+        inFlightRequests += batch.size();
+        shipment.worker().enqueue(batch);
+        effects.flush(shipment.worker());
+    }
+
+    /** Bring the queue words of the control page up to date. */
+    private void publish() {
+        for (final RequestClass requestClass : RequestClass.all()) {
+            slot.set(ModelSlot.of(S_QUEUED, requestClass), queue.size(requestClass));
+            final long oldest = queue.oldestArrivalNs(requestClass);
+            slot.set(
+                    ModelSlot.of(S_OLDEST_ARRIVAL_NS, requestClass),
+                    oldest == Entry.NEVER ? 0 : oldest);
+        }
+        slot.set(S_IN_FLIGHT_REQUESTS, inFlightRequests);
+        slot.set(S_IN_FLIGHT_BATCHES, inFlightBatches);
+        slot.set(S_THRESHOLD_MILLI, (long) (threshold * 1000));
+        slot.set(S_UPDATED_NS, System.nanoTime());
+    }
+}

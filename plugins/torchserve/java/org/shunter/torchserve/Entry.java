@@ -1,0 +1,50 @@
+package org.shunter.torchserve;
+
+import org.pytorch.serve.job.Job;
+import org.pytorch.serve.util.messages.WorkerCommands;
+
+/** A request on its way: waiting, in a batch, or done. All fields are guarded by its dispatcher. */
+final class Entry {
+    /** No deadline. */
+    static final long NEVER = Long.MAX_VALUE;
+
+    enum Place {
+        /** Not offered yet. */
+        NEW,
+        /** In the queue. */
+        QUEUED,
+        /** In a batch that was given to a worker. */
+        SENT,
+        /** Answered, or its client is gone. */
+        DONE
+    }
+
+    final Job job;
+    final RequestClass requestClass;
+    final long arrivalNs;
+    final long deadlineNs;
+    /** Arrival order in its dispatcher; ties between deadlines are broken by it. */
+    long order;
+
+    Place place = Place.NEW;
+    /** Workers that died with this request in the batch they were running. */
+    int deaths;
+    /** A part of a streamed answer went out, so the request cannot run again. */
+    boolean streamed;
+
+    Entry(
+            final Job job,
+            final RequestClass requestClass,
+            final long arrivalNs,
+            final long deadlineNs) {
+        this.job = job;
+        this.requestClass = requestClass;
+        this.arrivalNs = arrivalNs;
+        this.deadlineNs = deadlineNs;
+    }
+
+    /** Runs in a batch of its own: a customised describe call, or a request that saw a death. */
+    boolean alone() {
+        return deaths > 0 || job.getCmd() == WorkerCommands.DESCRIBE;
+    }
+}

@@ -1,0 +1,110 @@
+package org.shunter.torchserve;
+
+import java.util.ArrayList;
+import java.util.EnumSet;
+import java.util.List;
+import java.util.Set;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.pytorch.serve.http.BadRequestException;
+
+/**
+ * One worker group: ⟨instances, threads, batch⟩ and where its workers run.
+ *
+ * @param instances worker processes
+ * @param threads intra-op threads of each, 0 to leave them to the handler
+ * @param batch largest batch of each
+ * @param classes the classes it takes when the controller says nothing else
+ * @param cores Linux cpu list for the group's workers, or null
+ * @param device value of CUDA_VISIBLE_DEVICES, or null
+ */
+record GroupConfig(
+        int instances,
+        int threads,
+        int batch,
+        Set<RequestClass> classes,
+        String cores,
+        String device) {
+    private static final Pattern TRIPLE =
+            Pattern.compile("([0-9]{1,4})x([0-9]{1,4})x([0-9]{1,6})");
+    private static final Pattern CORES =
+            Pattern.compile("[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*");
+
+    /** A group for all classes, anywhere. */
+    static GroupConfig of(final int instances, final int threads, final int batch) {
+        return new GroupConfig(
+                instances, threads, batch, EnumSet.allOf(RequestClass.class), null, null);
+    }
+
+    /** The same group with another number of workers. */
+    GroupConfig withInstances(final int count) {
+        return new GroupConfig(count, threads, batch, classes, cores, device);
+    }
+
+    /** The same group with another batch cap. */
+    GroupConfig withBatch(final int cap) {
+        return new GroupConfig(instances, threads, cap, classes, cores, device);
+    }
+
+    /** Whether a change from the other group needs new processes. */
+    boolean sameProcesses(final GroupConfig other) {
+        return withInstances(1).withBatch(1).equals(other.withInstances(1).withBatch(1));
+    }
+
+    /** {@code 2x4x16}: two instances of four threads with batches of at most 16. */
+    String text() {
+        return instances + "x" + threads + "x" + batch;
+    }
+
+    /** {@code 1x8x32,2x4x16}. */
+    static String text(final List<GroupConfig> groups) {
+        final List<String> parts = new ArrayList<>();
+        groups.forEach(group -> parts.add(group.text()));
+        return String.join(",", parts);
+    }
+
+    /**
+     * Read a configuration.
+     *
+     * @throws BadRequestException naming the part that is wrong and what is allowed
+     */
+    static List<GroupConfig> parse(final String key, final String text) {
+        final List<GroupConfig> groups = new ArrayList<>();
+        for (final String part : text.split(",", -1)) {
+            final Matcher matcher = TRIPLE.matcher(part.strip());
+            if (!matcher.matches()
+                    || Integer.parseInt(matcher.group(1)) < 1
+                    || Integer.parseInt(matcher.group(3)) < 1) {
+                throw new BadRequestException(
+                        key
+                                + ": \""
+                                + part
+                                + "\" is not INSTANCESxTHREADSxBATCH; example: 1x8x32,2x4x16"
+                                + " (threads 0: leave them to the handler)");
+            }
+            groups.add(
+                    of(
+                            Integer.parseInt(matcher.group(1)),
+                            Integer.parseInt(matcher.group(2)),
+                            Integer.parseInt(matcher.group(3))));
+        }
+        if (groups.size() > ControlLayout.GROUP_COUNT) {
+            throw new BadRequestException(
+                    key
+                            + ": "
+                            + groups.size()
+                            + " groups, at most "
+                            + ControlLayout.GROUP_COUNT);
+        }
+        return groups;
+    }
+
+    /** Check a cpu list such as {@code 0-3,8}. */
+    static String checkCores(final String key, final String text) {
+        if (!CORES.matcher(text).matches()) {
+            throw new BadRequestException(
+                    key + ": \"" + text + "\" is not a cpu list; example: 0-3,8");
+        }
+        return text;
+    }
+}

@@ -1,0 +1,121 @@
+package org.shunter.torchserve;
+
+import io.netty.channel.EventLoopGroup;
+import java.io.IOException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.pytorch.serve.util.ConfigManager;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** What every served model uses of this server: threads, timers, numbers, the shared folder. */
+final class Host {
+    private static final Logger LOGGER = LoggerFactory.getLogger(Host.class);
+
+    private final ConfigManager config;
+    private final EventLoopGroup backendGroup;
+    private final AtomicInteger ports;
+    private final AtomicInteger gpus;
+    private final RuntimeFolder runtime;
+    private final ControlPage page;
+    private final boolean pythonHasShunter;
+    private final ScheduledThreadPoolExecutor timer;
+    private final ExecutorService pool;
+
+    Host(
+            final ConfigManager config,
+            final EventLoopGroup backendGroup,
+            final AtomicInteger ports,
+            final AtomicInteger gpus)
+            throws IOException {
+        this.config = config;
+        this.backendGroup = backendGroup;
+        this.ports = ports;
+        this.gpus = gpus;
+        final long pid = ProcessHandle.current().pid();
+        this.runtime = RuntimeFolder.create(pid);
+        this.page = ControlPage.create(runtime.path(), pid);
+        this.pythonHasShunter = probePython(config.getPythonExecutable());
+        this.timer = new ScheduledThreadPoolExecutor(1, task -> daemon(task, "shunter-timer"));
+        timer.setRemoveOnCancelPolicy(true);
+        this.pool = Executors.newCachedThreadPool(task -> daemon(task, "shunter-pool"));
+    }
+
+    private static Thread daemon(final Runnable task, final String name) {
+        final Thread thread = new Thread(task, name);
+        thread.setDaemon(true);
+        return thread;
+    }
+
+    private static boolean probePython(final String python) {
+        final String probe =
+                "import importlib.util as u, sys;"
+                        + "sys.exit(0 if all(u.find_spec(m) for m in"
+                        + " ('shunter.handlers.worker', 'shunter.plugins.controller')) else 3)";
+        try {
+            final Process process =
+                    new ProcessBuilder(python, "-c", probe)
+                            .redirectErrorStream(true)
+                            .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+                            .start();
+            if (process.waitFor(30, TimeUnit.SECONDS) && process.exitValue() == 0) {
+                return true;
+            }
+            process.destroyForcibly();
+        } catch (IOException e) {
+            LOGGER.warn("{} could not be started: {}", python, e.toString());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        LOGGER.warn(
+                "Python package shunter is not installed for {}: serving with stock workers and the"
+                        + " plugin's built-in numbers; pip install shunter there to change that",
+                python);
+        return false;
+    }
+
+    ConfigManager config() {
+        return config;
+    }
+
+    EventLoopGroup backendGroup() {
+        return backendGroup;
+    }
+
+    RuntimeFolder runtime() {
+        return runtime;
+    }
+
+    ControlPage page() {
+        return page;
+    }
+
+    /** Whether workers and the controller can be ours. */
+    boolean pythonHasShunter() {
+        return pythonHasShunter;
+    }
+
+    /** One thread for everything that must happen at a time; tasks are short. */
+    ScheduledExecutorService timer() {
+        return timer;
+    }
+
+    /** Run something that may take long. */
+    void execute(final Runnable task) {
+        pool.execute(task);
+    }
+
+    /** A new worker's address. */
+    WorkerAddress nextAddress() {
+        return WorkerAddress.of(runtime, ports.getAndIncrement());
+    }
+
+    /** The next of so many GPUs, round robin over all models as in stock. */
+    int nextGpu(final int count) {
+        return gpus.accumulateAndGet(count, (previous, n) -> (previous + 1) % n);
+    }
+}

@@ -1,0 +1,87 @@
+package org.shunter.torchserve;
+
+import java.util.concurrent.LinkedBlockingDeque;
+import org.pytorch.serve.http.BadRequestException;
+import org.pytorch.serve.http.ServiceUnavailableException;
+import org.pytorch.serve.job.GRPCJob;
+import org.pytorch.serve.job.Job;
+
+/**
+ * What TorchServe sees as a model's request queue. Nothing is ever stored in it: an offered request
+ * goes to the dispatcher, or is answered with the reason why not.
+ */
+final class JobQueue extends LinkedBlockingDeque<Job> {
+    private static final long serialVersionUID = 1L;
+
+    private final transient ServedModel served;
+
+    JobQueue(final ServedModel served) {
+        this.served = served;
+    }
+
+    @Override
+    public boolean offer(final Job job) {
+        final RequestTerms terms;
+        try {
+            terms =
+                    job instanceof GRPCJob
+                            ? RequestTerms.takeFrom(job.getPayload())
+                            : RequestTerms.ofHeaders(job.getPayload().getHeaders());
+        } catch (BadRequestException e) {
+            served.dispatcher().countRejected(served.settings().defaultClass());
+            return refuse(job, 400, e);
+        }
+        final Entry entry = entry(job, terms);
+        // Before the offer: afterwards the request may already be answered.
+        ClientConnection.watch(entry, served.dispatcher());
+        final String reason = served.dispatcher().offer(entry);
+        return reason == null || refuse(job, 503, new ServiceUnavailableException(reason));
+    }
+
+    /** REST calls are answered by TorchServe's own handler of this exception; gRPC ones here. */
+    private static boolean refuse(final Job job, final int status, final RuntimeException why) {
+        if (job instanceof GRPCJob) {
+            job.sendError(status, why.getMessage());
+            return true;
+        }
+        throw why;
+    }
+
+    private Entry entry(final Job job, final RequestTerms terms) {
+        final ModelSettings settings = served.settings();
+        final RequestClass requestClass =
+                terms.requestClass() == null ? settings.defaultClass() : terms.requestClass();
+        final long arrivalNs = job.getBegin();
+        long relativeNs = terms.deadlineNs();
+        if (relativeNs == 0 && requestClass == RequestClass.STRICT) {
+            relativeNs = settings.sloNs();
+        }
+        final long clientMs = served.model().getClientTimeoutInMills();
+        if (clientMs > 0) {
+            final long clientNs = clientMs * 1_000_000L;
+            relativeNs = relativeNs == 0 ? clientNs : Math.min(relativeNs, clientNs);
+        }
+        final long deadlineNs = relativeNs == 0 ? Entry.NEVER : arrivalNs + relativeNs;
+        return new Entry(job, requestClass, arrivalNs, deadlineNs);
+    }
+
+    @Override
+    public void addFirst(final Job job) {
+        offer(job);
+    }
+
+    @Override
+    public int size() {
+        return served.dispatcher().waiting();
+    }
+
+    @Override
+    public boolean isEmpty() {
+        return size() == 0;
+    }
+
+    @Override
+    public int remainingCapacity() {
+        return Math.max(0, served.dispatcher().capacity() - size());
+    }
+}

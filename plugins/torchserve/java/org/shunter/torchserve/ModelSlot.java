@@ -1,0 +1,120 @@
+package org.shunter.torchserve;
+
+import static org.shunter.torchserve.ControlLayout.*;
+
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+
+/**
+ * One model version's part of the control page. The dispatcher of that model is the only writer of
+ * identity and telemetry; the controller is the only writer of commands.
+ */
+final class ModelSlot {
+    private static final int READ_ATTEMPTS = 64;
+
+    private volatile ByteBuffer bytes;
+    private volatile int index;
+
+    ModelSlot(final ByteBuffer bytes, final int index) {
+        this.bytes = bytes;
+        this.index = index;
+    }
+
+    /** Slot number, or -1 for a slot that no other process sees. */
+    int index() {
+        return index;
+    }
+
+    long get(final int offset) {
+        return (long) ControlPage.WORD.getAcquire(bytes, offset);
+    }
+
+    void set(final int offset, final long value) {
+        ControlPage.WORD.setRelease(bytes, offset, value);
+    }
+
+    /** Add to a word that only this process writes. */
+    void add(final int offset, final long amount) {
+        final long value = (long) ControlPage.WORD.get(bytes, offset);
+        ControlPage.WORD.setRelease(bytes, offset, value + amount);
+    }
+
+    /** Offset of a per-class word. */
+    static int of(final int offset, final RequestClass requestClass) {
+        return offset + 8 * requestClass.ordinal();
+    }
+
+    /** Offset of a per-group word. */
+    static int ofGroup(final int offset, final int group) {
+        return offset + group * GROUP_STRIDE;
+    }
+
+    /** Bucket of a batch size: {@code ceil(log2(size))}, at most the last. */
+    static int sizeBucket(final int size) {
+        return Math.min(32 - Integer.numberOfLeadingZeros(size - 1), SIZE_BUCKETS - 1);
+    }
+
+    /** Run a change of identity words under the slot's seqlock. */
+    void changeIdentity(final Runnable change) {
+        final long sequence = get(S_SLOT_SEQUENCE) | 1;
+        set(S_SLOT_SEQUENCE, sequence);
+        change.run();
+        set(S_SLOT_SEQUENCE, sequence + 1);
+    }
+
+    /** Write a zero-padded UTF-8 string; call inside {@link #changeIdentity}. */
+    void setText(final int offset, final int width, final String text) {
+        final byte[] encoded = text.getBytes(StandardCharsets.UTF_8);
+        for (int i = 0; i < width; i++) {
+            bytes.put(offset + i, i < encoded.length ? encoded[i] : 0);
+        }
+    }
+
+    /** Whether a name fits its field with a terminating zero. */
+    static boolean fits(final String text, final int width) {
+        return text.getBytes(StandardCharsets.UTF_8).length < width;
+    }
+
+    /** Value of the commands' seqlock; it changes when the controller wrote. */
+    long commandSequence() {
+        return get(S_COMMAND_SEQUENCE);
+    }
+
+    /**
+     * A consistent copy of the command words.
+     *
+     * @return false when the controller never wrote or is writing; the caller keeps what it had
+     */
+    boolean readCommands(final long[] words, final int[] offsets) {
+        for (int attempt = 0; attempt < READ_ATTEMPTS; attempt++) {
+            final long before = commandSequence();
+            if (before == 0 || (before & 1) == 1) {
+                return false;
+            }
+            for (int i = 0; i < offsets.length; i++) {
+                words[i] = get(offsets[i]);
+            }
+            if (commandSequence() == before) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** From now on this object writes to private memory. */
+    void detach() {
+        bytes = ByteBuffer.allocateDirect(SLOT_SIZE);
+        index = -1;
+    }
+
+    /** Zero every word; the state first, so that no reader takes the rest for a live model. */
+    void clear() {
+        changeIdentity(
+                () -> {
+                    set(S_SLOT_STATE, 0);
+                    for (int at = S_GENERATION; at < SLOT_SIZE; at += 8) {
+                        set(at, 0);
+                    }
+                });
+    }
+}

@@ -1,0 +1,185 @@
+package org.shunter.torchserve;
+
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.PriorityQueue;
+
+/**
+ * The waiting requests of one model: earliest deadline first inside a class, arrival order between
+ * equal deadlines. Not thread-safe; its dispatcher holds the lock.
+ *
+ * <p>A request leaves from the middle (client gone) by changing its place; the structures skip it
+ * when they meet it and are rebuilt when most of what they hold is gone.
+ */
+final class RequestQueue {
+    private static final Comparator<Entry> EARLIEST_DEADLINE =
+            (a, b) -> {
+                final int byDeadline = Long.compare(a.deadlineNs, b.deadlineNs);
+                return byDeadline != 0 ? byDeadline : Long.compare(a.order, b.order);
+            };
+
+    private final List<PriorityQueue<Entry>> byDeadline = new ArrayList<>();
+    private final List<ArrayDeque<Entry>> byArrival = new ArrayList<>();
+    private final ArrayDeque<Entry> alone = new ArrayDeque<>();
+    private final int[] queued = new int[RequestClass.COUNT];
+    private int queuedAlone;
+    private long nextOrder;
+
+    RequestQueue() {
+        for (int i = 0; i < RequestClass.COUNT; i++) {
+            byDeadline.add(new PriorityQueue<>(64, EARLIEST_DEADLINE));
+            byArrival.add(new ArrayDeque<>());
+        }
+    }
+
+    /** Add a new request. */
+    void add(final Entry entry) {
+        entry.order = nextOrder++;
+        insert(entry);
+        if (!entry.alone()) {
+            byArrival.get(entry.requestClass.ordinal()).addLast(entry);
+        }
+    }
+
+    /** Put a request back that was sent to a worker which died; it keeps its place in the order. */
+    void restore(final Entry entry) {
+        insert(entry);
+        if (!entry.alone()) {
+            byArrival.get(entry.requestClass.ordinal()).addFirst(entry);
+        }
+    }
+
+    private void insert(final Entry entry) {
+        entry.place = Entry.Place.QUEUED;
+        if (entry.alone()) {
+            alone.addLast(entry);
+            queuedAlone++;
+        } else {
+            byDeadline.get(entry.requestClass.ordinal()).add(entry);
+            queued[entry.requestClass.ordinal()]++;
+        }
+    }
+
+    /** Take a waiting request out. */
+    void remove(final Entry entry, final Entry.Place to) {
+        entry.place = to;
+        if (entry.alone()) {
+            queuedAlone--;
+        } else {
+            queued[entry.requestClass.ordinal()]--;
+        }
+        compact(entry.requestClass.ordinal());
+    }
+
+    private void compact(final int c) {
+        final ArrayDeque<Entry> arrivals = byArrival.get(c);
+        if (arrivals.size() > 2 * queued[c] + 64) {
+            arrivals.removeIf(e -> e.place != Entry.Place.QUEUED);
+        }
+        final PriorityQueue<Entry> deadlines = byDeadline.get(c);
+        if (deadlines.size() > 2 * queued[c] + 64) {
+            deadlines.removeIf(e -> e.place != Entry.Place.QUEUED);
+        }
+    }
+
+    /** Waiting requests of a class that may share a batch. */
+    int size(final RequestClass requestClass) {
+        return queued[requestClass.ordinal()];
+    }
+
+    /** All waiting requests. */
+    int size() {
+        return queued[0] + queued[1] + queuedAlone;
+    }
+
+    /** The request that runs next in a batch of its own, or null. */
+    Entry peekAlone() {
+        while (!alone.isEmpty() && alone.peekFirst().place != Entry.Place.QUEUED) {
+            alone.pollFirst();
+        }
+        return alone.peekFirst();
+    }
+
+    /** The request of a class that runs next, or null. */
+    Entry peek(final RequestClass requestClass) {
+        final PriorityQueue<Entry> heap = byDeadline.get(requestClass.ordinal());
+        while (!heap.isEmpty() && heap.peek().place != Entry.Place.QUEUED) {
+            heap.poll();
+        }
+        return heap.peek();
+    }
+
+    /** Arrival of the oldest waiting request of a class, or {@link Entry#NEVER}. */
+    long oldestArrivalNs(final RequestClass requestClass) {
+        final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
+        while (!arrivals.isEmpty() && arrivals.peekFirst().place != Entry.Place.QUEUED) {
+            arrivals.pollFirst();
+        }
+        return arrivals.isEmpty() ? Entry.NEVER : arrivals.peekFirst().arrivalNs;
+    }
+
+    /** Move up to {@code limit} requests of a class, in order, into a batch. */
+    void take(final RequestClass requestClass, final int limit, final List<Entry> batch) {
+        for (int i = 0; i < limit; i++) {
+            final Entry entry = peek(requestClass);
+            if (entry == null) {
+                return;
+            }
+            byDeadline.get(requestClass.ordinal()).poll();
+            remove(entry, Entry.Place.SENT);
+            batch.add(entry);
+        }
+    }
+
+    /** Take out every request that cannot be answered any more when it would be at {@code atNs}. */
+    void takeExpired(final long atNs, final List<Entry> expired) {
+        for (final RequestClass requestClass : RequestClass.all()) {
+            Entry entry = peek(requestClass);
+            while (entry != null && entry.deadlineNs < atNs) {
+                byDeadline.get(requestClass.ordinal()).poll();
+                remove(entry, Entry.Place.DONE);
+                expired.add(entry);
+                entry = peek(requestClass);
+            }
+        }
+        for (final Entry entry : alone) {
+            if (entry.place == Entry.Place.QUEUED && entry.deadlineNs < atNs) {
+                remove(entry, Entry.Place.DONE);
+                expired.add(entry);
+            }
+        }
+    }
+
+    /** Earliest deadline of all that wait, or {@link Entry#NEVER}. */
+    long earliestDeadlineNs() {
+        long earliest = Entry.NEVER;
+        for (final RequestClass requestClass : RequestClass.all()) {
+            final Entry entry = peek(requestClass);
+            earliest = entry == null ? earliest : Math.min(earliest, entry.deadlineNs);
+        }
+        for (final Entry entry : alone) {
+            if (entry.place == Entry.Place.QUEUED) {
+                earliest = Math.min(earliest, entry.deadlineNs);
+            }
+        }
+        return earliest;
+    }
+
+    /** Take everything out. */
+    List<Entry> takeAll() {
+        final List<Entry> all = new ArrayList<>();
+        for (final RequestClass requestClass : RequestClass.all()) {
+            take(requestClass, Integer.MAX_VALUE, all);
+        }
+        for (final Entry entry : alone) {
+            if (entry.place == Entry.Place.QUEUED) {
+                remove(entry, Entry.Place.DONE);
+                all.add(entry);
+            }
+        }
+        alone.clear();
+        return all;
+    }
+}

@@ -1,0 +1,102 @@
+package org.shunter.torchserve;
+
+import com.google.gson.Gson;
+import com.google.gson.GsonBuilder;
+import com.google.gson.JsonSyntaxException;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Collection;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.pytorch.serve.http.BadRequestException;
+import org.pytorch.serve.snapshot.FSSnapshotSerializer;
+import org.pytorch.serve.wlm.Model;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * What a snapshot of TorchServe has no room for. It is kept in a folder of its own beside the
+ * snapshots: stock takes the newest file among them as the last snapshot, and skips folders.
+ */
+final class SavedSettings {
+    private static final Logger LOGGER = LoggerFactory.getLogger(SavedSettings.class);
+    private static final String FOLDER = "shunter";
+    private static final Gson GSON = new GsonBuilder().setPrettyPrinting().create();
+
+    /** Settings of one model version. */
+    record OfModel(String configuration, boolean auto) {
+        /** The worker groups; an unreadable text falls back to the archive's own. */
+        List<GroupConfig> groups(final ModelSettings settings) {
+            try {
+                return settings.configuration().size() > 1
+                                || settings.configuration().stream()
+                                        .anyMatch(g -> g.cores() != null || g.device() != null)
+                        ? settings.configuration()
+                        : GroupConfig.parse("saved configuration", configuration);
+            } catch (BadRequestException e) {
+                LOGGER.warn("{}", e.getMessage());
+                return settings.configuration();
+            }
+        }
+    }
+
+    /** Gson 2.8 does not know records. */
+    private static final class Row {
+        String configuration;
+        boolean auto;
+    }
+
+    private static final class Content {
+        Map<String, Row> models = new TreeMap<>();
+    }
+
+    private Content restored = new Content();
+
+    /** Settings that the restored snapshot had for a model, or null. */
+    OfModel of(final Model model) {
+        final Row row = restored.models.get(model.getModelName() + "/" + model.getVersion());
+        return row == null || row.configuration == null
+                ? null
+                : new OfModel(row.configuration, row.auto);
+    }
+
+    private static Path file(final String snapshotName) {
+        return Path.of(FSSnapshotSerializer.getSnapshotDirectory(), FOLDER, snapshotName + ".json");
+    }
+
+    /** Write what goes with a snapshot that was just written. */
+    void save(final String snapshotName, final Collection<ServedModel> models) throws IOException {
+        final Content content = new Content();
+        for (final ServedModel model : models) {
+            final Row row = new Row();
+            row.configuration = GroupConfig.text(model.current().configuration());
+            row.auto = model.auto();
+            content.models.put(model.name(), row);
+        }
+        final Path file = file(snapshotName);
+        Files.createDirectories(file.getParent());
+        Files.write(file, GSON.toJson(content).getBytes(StandardCharsets.UTF_8));
+    }
+
+    /** Read what was saved with the snapshot that is being restored. */
+    void load(final String snapshotName) {
+        final Path file = file(snapshotName);
+        if (!Files.exists(file)) {
+            return;
+        }
+        try {
+            final Content content =
+                    GSON.fromJson(
+                            new String(Files.readAllBytes(file), StandardCharsets.UTF_8),
+                            Content.class);
+            if (content != null && content.models != null) {
+                restored = content;
+            }
+        } catch (IOException | JsonSyntaxException e) {
+            LOGGER.warn("{} is not readable, models start with their own settings: {}", file, e);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+package org.shunter.torchserve;
+
+import com.google.gson.GsonBuilder;
+import com.google.gson.JsonObject;
+import io.netty.handler.codec.http.QueryStringDecoder;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
+import org.pytorch.serve.http.BadRequestException;
+import org.pytorch.serve.servingsdk.Context;
+import org.pytorch.serve.servingsdk.ModelServerEndpoint;
+import org.pytorch.serve.servingsdk.annotations.Endpoint;
+import org.pytorch.serve.servingsdk.annotations.helpers.EndpointTypes;
+import org.pytorch.serve.servingsdk.http.Request;
+import org.pytorch.serve.servingsdk.http.Response;
+import org.pytorch.serve.wlm.Model;
+import org.pytorch.serve.wlm.ModelManager;
+
+/**
+ * {@code /shunter/...} on the management port, behind TorchServe's own token authorisation.
+ *
+ * <pre>
+ * GET /shunter/status
+ * GET /shunter/models/{name}[/{version}]
+ * GET /shunter/models/{name}[/{version}]/configuration
+ * PUT /shunter/models/{name}[/{version}]/configuration?configuration=1x8x32,2x4x16[&amp;restart=true][&amp;auto=true]
+ * </pre>
+ *
+ * Arguments come in the query: a body is gone before an endpoint runs.
+ */
+@Endpoint(
+        urlPattern = "shunter",
+        endpointType = EndpointTypes.MANAGEMENT,
+        description = "State and configuration of Shunter")
+public final class ShunterEndpoint extends ModelServerEndpoint {
+    private static final String CONFIGURATION = "configuration";
+
+    /** Called by the service loader, twice; it only checks that the plugin can be installed. */
+    public ShunterEndpoint() {
+        Installer.checkFirstSerializer();
+    }
+
+    private static final class NotFound extends RuntimeException {
+        private static final long serialVersionUID = 1L;
+
+        NotFound(final String text) {
+            super(text);
+        }
+    }
+
+    private interface Action {
+        JsonObject run(String[] path, Request request);
+    }
+
+    @Override
+    public void doGet(final Request request, final Response response, final Context context)
+            throws IOException {
+        answer(request, response, 200, ShunterEndpoint::get);
+    }
+
+    @Override
+    public void doPut(final Request request, final Response response, final Context context)
+            throws IOException {
+        answer(request, response, 202, ShunterEndpoint::put);
+    }
+
+    @Override
+    public void doPost(final Request request, final Response response, final Context context)
+            throws IOException {
+        notAllowed(request, response);
+    }
+
+    @Override
+    public void doDelete(final Request request, final Response response, final Context context)
+            throws IOException {
+        notAllowed(request, response);
+    }
+
+    private static void notAllowed(final Request request, final Response response)
+            throws IOException {
+        write(response, 405, error(405, "MethodNotAllowed", "Allowed: GET, PUT"));
+    }
+
+    private static void answer(
+            final Request request, final Response response, final int success, final Action action)
+            throws IOException {
+        try {
+            if (Installer.manager() == null) {
+                write(response, 503, error(503, "ShunterOff", "Shunter is off (SHUNTER=off)"));
+                return;
+            }
+            final String[] path = new QueryStringDecoder(request.getRequestURI()).path().split("/");
+            write(response, success, action.run(path, request));
+        } catch (BadRequestException e) {
+            write(response, 400, error(400, "BadRequest", e.getMessage()));
+        } catch (NotFound e) {
+            write(response, 404, error(404, "NotFound", e.getMessage()));
+        }
+    }
+
+    private static JsonObject error(final int code, final String type, final String message) {
+        final JsonObject json = new JsonObject();
+        json.addProperty("code", code);
+        json.addProperty("type", type);
+        json.addProperty("message", message);
+        return json;
+    }
+
+    private static void write(final Response response, final int status, final JsonObject json)
+            throws IOException {
+        response.setStatus(status);
+        response.setContentType("application/json");
+        final String text = new GsonBuilder().setPrettyPrinting().serializeNulls().create().toJson(json);
+        response.getOutputStream().write((text + "\n").getBytes(StandardCharsets.UTF_8));
+    }
+
+    private static JsonObject get(final String[] path, final Request request) {
+        if (path.length == 3 && path[2].equals("status")) {
+            return Status.ofServer(Installer.manager());
+        }
+        final boolean configuration = isConfiguration(path);
+        final ServedModel model = model(path, configuration);
+        return configuration ? configuration(model) : Status.ofModel(model);
+    }
+
+    private static JsonObject put(final String[] path, final Request request) {
+        if (!isConfiguration(path)) {
+            throw new NotFound(
+                    "PUT is for /shunter/models/{name}[/{version}]/configuration");
+        }
+        final ServedModel model = model(path, true);
+        final String text = parameter(request, CONFIGURATION);
+        final String auto = parameter(request, "auto");
+        if (auto != null) {
+            model.setAuto(checkBoolean("auto", auto));
+        }
+        if (text != null || auto == null) {
+            change(model, text, parameter(request, "restart"));
+        }
+        return configuration(model);
+    }
+
+    private static void change(final ServedModel model, final String text, final String restart) {
+        if (text == null && restart == null) {
+            throw new BadRequestException(
+                    "configuration: missing; example: ?configuration=1x8x32,2x4x16");
+        }
+        final List<GroupConfig> wanted =
+                text == null
+                        ? model.current().configuration()
+                        : GroupConfig.parse(CONFIGURATION, text);
+        model.configure(wanted, restart != null && checkBoolean("restart", restart));
+    }
+
+    private static boolean checkBoolean(final String key, final String value) {
+        if (!value.equals("true") && !value.equals("false")) {
+            throw new BadRequestException(key + ": \"" + value + "\"; allowed: true, false");
+        }
+        return value.equals("true");
+    }
+
+    private static String parameter(final Request request, final String name) {
+        final List<String> values = request.getParameterMap().get(name);
+        return values == null || values.isEmpty() ? null : values.get(0);
+    }
+
+    private static boolean isConfiguration(final String[] path) {
+        return path.length >= 5 && path[path.length - 1].equals(CONFIGURATION);
+    }
+
+    /** The model of {@code /shunter/models/{name}[/{version}]}. */
+    private static ServedModel model(final String[] path, final boolean hasSuffix) {
+        final int last = hasSuffix ? path.length - 1 : path.length;
+        if (last < 4 || last > 5 || !path[2].equals("models")) {
+            throw new NotFound(
+                    "Known: /shunter/status, /shunter/models/{name}[/{version}][/configuration]");
+        }
+        final String name = path[3];
+        final String version = last == 5 ? path[4] : null;
+        try {
+            final Model model = ModelManager.getInstance().getModel(name, version);
+            for (final ServedModel served : Installer.manager().served()) {
+                if (served.model() == model) {
+                    return served;
+                }
+            }
+            throw new NotFound(
+                    model == null
+                            ? "Model not found: " + name
+                            : "Model " + name + " has no workers, or is left to stock TorchServe");
+        } catch (ModelVersionNotFoundException e) {
+            throw new NotFound(e.getMessage());
+        }
+    }
+
+    private static JsonObject configuration(final ServedModel model) {
+        final JsonObject json = new JsonObject();
+        json.addProperty("model", model.name());
+        json.addProperty("generation", model.current().id);
+        json.addProperty(CONFIGURATION, GroupConfig.text(model.current().configuration()));
+        json.addProperty("auto", model.auto());
+        json.addProperty("state", model.next() == null ? "serving" : "changing");
+        json.addProperty("last_change", model.lastChange());
+        return json;
+    }
+}

@@ -1,0 +1,234 @@
+package org.shunter.torchserve;
+
+import io.netty.channel.EventLoopGroup;
+import java.net.HttpURLConnection;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import org.pytorch.serve.archive.model.Manifest;
+import org.pytorch.serve.http.BadRequestException;
+import org.pytorch.serve.snapshot.SnapshotManager;
+import org.pytorch.serve.util.ConfigManager;
+import org.pytorch.serve.wlm.Model;
+import org.pytorch.serve.wlm.ModelManager;
+import org.pytorch.serve.wlm.ModelVersionName;
+import org.pytorch.serve.wlm.WorkLoadManager;
+import org.pytorch.serve.wlm.WorkerThread;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Takes the place of TorchServe's work load manager. Models that Shunter serves get a {@link
+ * ServedModel}; all others go to the stock class untouched.
+ */
+final class ShunterWorkLoadManager extends WorkLoadManager {
+    private static final Logger LOGGER = LoggerFactory.getLogger(ShunterWorkLoadManager.class);
+    private static final long TICK_MS = 100;
+
+    private final Host host;
+    private final SavedSettings saved;
+    private final Map<ModelVersionName, ServedModel> served = new ConcurrentHashMap<>();
+    private final Map<Worker, WorkerView> views = new ConcurrentHashMap<>();
+    private volatile boolean draining;
+
+    ShunterWorkLoadManager(final Host host, final SavedSettings saved) {
+        super(host.config(), host.backendGroup());
+        this.host = host;
+        this.saved = saved;
+        host.timer().scheduleAtFixedRate(this::tick, TICK_MS, TICK_MS, TimeUnit.MILLISECONDS);
+    }
+
+    Host host() {
+        return host;
+    }
+
+    Collection<ServedModel> served() {
+        return served.values();
+    }
+
+    boolean draining() {
+        return draining;
+    }
+
+    /** Whether Shunter leaves a model to the stock classes. */
+    static boolean isStock(final Model model, final ConfigManager config) {
+        return model.isSequenceBatching()
+                || model.isContinuousBatching()
+                || model.isAsyncCommunication()
+                || model.getParallelLevel() > 0
+                || model.isUseJobTicket()
+                || model.isWorkflowModel()
+                || model.getRuntimeType() == Manifest.RuntimeType.LSP
+                || config.isCPULauncherEnabled()
+                || config.isDebug();
+    }
+
+    @Override
+    public CompletableFuture<Integer> modelChanged(
+            final Model model, final boolean isStartup, final boolean isCleanUp) {
+        if (isStock(model, host.config())) {
+            return super.modelChanged(model, isStartup, isCleanUp);
+        }
+        synchronized (model.getModelVersionName()) {
+            final CompletableFuture<Integer> result;
+            try {
+                result = change(model, isStartup);
+            } catch (BadRequestException e) {
+                return undoRegistration(model, isStartup, e);
+            }
+            if (!isStartup && !isCleanUp) {
+                SnapshotManager.getInstance().saveSnapshot();
+            }
+            return result;
+        }
+    }
+
+    private CompletableFuture<Integer> change(final Model model, final boolean isStartup) {
+        final ModelVersionName key = model.getModelVersionName();
+        ServedModel current = served.get(key);
+        if (current == null) {
+            if (model.getMinWorkers() == 0) {
+                return CompletableFuture.completedFuture(HttpURLConnection.HTTP_OK);
+            }
+            current = create(model, isStartup);
+        } else if (!isStartup) {
+            current.setAuto(false);
+        }
+        final CompletableFuture<Integer> result =
+                current.scale(model.getMinWorkers(), model.getMaxWorkers());
+        if (model.getMinWorkers() == 0) {
+            served.remove(key, current);
+            result.thenRun(current::close);
+        }
+        return result;
+    }
+
+    private ServedModel create(final Model model, final boolean isStartup) {
+        final SavedSettings.OfModel before = isStartup ? saved.of(model) : null;
+        ModelSettings settings = ModelSettings.of(model);
+        if (before != null) {
+            settings = settings.withConfiguration(before.groups(settings));
+        }
+        final int configured =
+                settings.configuration().stream().mapToInt(GroupConfig::instances).sum();
+        if (configured > 0) {
+            model.setMinWorkers(configured);
+            model.setMaxWorkers(Math.max(configured, model.getMaxWorkers()));
+        }
+        final ServedModel fresh = new ServedModel(host, model, settings);
+        if (before != null) {
+            fresh.setAuto(before.auto());
+        }
+        StockFields.setDataQueue(model, new JobQueue(fresh));
+        if (draining) {
+            fresh.dispatcher().refuse(Drain.REASON);
+        }
+        served.put(model.getModelVersionName(), fresh);
+        return fresh;
+    }
+
+    /** A wrong section in the archive: the model is taken out again and the caller is told why. */
+    private static CompletableFuture<Integer> undoRegistration(
+            final Model model, final boolean isStartup, final BadRequestException e) {
+        LOGGER.error("Model {} is not served: {}", model.getModelVersionName(), e.getMessage());
+        ModelManager.getInstance().unregisterModel(model.getModelName(), model.getVersion());
+        if (isStartup) {
+            return CompletableFuture.completedFuture(HttpURLConnection.HTTP_BAD_REQUEST);
+        }
+        throw e;
+    }
+
+    /** Heartbeat, group telemetry, and workers that do not answer. */
+    private void tick() {
+        try {
+            final long now = System.nanoTime();
+            host.page().heartbeat(now);
+            for (final ServedModel model : served.values()) {
+                model.publishGroups();
+                final long timeoutS = model.model().getResponseTimeout();
+                final Worker overdue =
+                        model.dispatcher()
+                                .overdue(model.workers(), now - TimeUnit.SECONDS.toNanos(timeoutS));
+                if (overdue != null) {
+                    overdue.fail("no answer within responseTimeout of " + timeoutS + " s");
+                }
+            }
+            views.keySet().removeIf(worker -> worker.ended.isDone());
+        } catch (RuntimeException e) {
+            LOGGER.error("Housekeeping failed", e);
+        }
+    }
+
+    /** Refuse new requests everywhere and wait until nothing waits and nothing runs. */
+    void drain(final long timeoutMs) throws InterruptedException {
+        draining = true;
+        served.values().forEach(model -> model.dispatcher().refuse(Drain.REASON));
+        final long endNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+        while (System.nanoTime() - endNs < 0
+                && !served.values().stream().allMatch(model -> model.dispatcher().isIdle())) {
+            Thread.sleep(2);
+        }
+        served.values()
+                .forEach(model -> model.dispatcher().failWaiting(503, Drain.REASON));
+    }
+
+    private WorkerView view(final Worker worker, final Model model) {
+        return views.computeIfAbsent(
+                worker, w -> new WorkerView(w, host.config(), host.backendGroup(), model));
+    }
+
+    @Override
+    public List<WorkerThread> getWorkers(final ModelVersionName name) {
+        final ServedModel model = served.get(name);
+        if (model == null) {
+            return super.getWorkers(name);
+        }
+        final List<WorkerThread> workers = new ArrayList<>();
+        model.workers().forEach(worker -> workers.add(view(worker, model.model())));
+        return workers;
+    }
+
+    @Override
+    public Map<Integer, WorkerThread> getWorkers() {
+        final Map<Integer, WorkerThread> all = new HashMap<>(super.getWorkers());
+        for (final ServedModel model : served.values()) {
+            model.workers().forEach(worker -> all.put(worker.pid(), view(worker, model.model())));
+        }
+        return all;
+    }
+
+    @Override
+    public boolean hasNoWorker(final ModelVersionName name) {
+        final ServedModel model = served.get(name);
+        return model == null ? super.hasNoWorker(name) : model.hasNoWorker();
+    }
+
+    @Override
+    public int getNumRunningWorkers(final ModelVersionName name) {
+        final ServedModel model = served.get(name);
+        if (model == null) {
+            return super.getNumRunningWorkers(name);
+        }
+        return (int)
+                model.current().workers().stream()
+                        .filter(w -> w.state != WorkerState.BACKOFF && w.state != WorkerState.STOPPED)
+                        .count();
+    }
+
+    @Override
+    public int getNumHealthyWorkers(final ModelVersionName name) {
+        final ServedModel model = served.get(name);
+        return model == null
+                ? super.getNumHealthyWorkers(name)
+                : (int) model.current().workers().stream().filter(Worker::isHealthy).count();
+    }
+
+    static EventLoopGroup backendGroup(final WorkLoadManager stock) {
+        return (EventLoopGroup) StockFields.backendGroup(stock);
+    }
+}

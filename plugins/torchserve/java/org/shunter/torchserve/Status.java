@@ -1,0 +1,197 @@
+package org.shunter.torchserve;
+
+import static org.shunter.torchserve.ControlLayout.*;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonNull;
+import com.google.gson.JsonObject;
+import java.lang.management.ManagementFactory;
+import java.util.Map;
+import java.util.TreeMap;
+import org.pytorch.serve.wlm.Model;
+import org.pytorch.serve.wlm.ModelManager;
+import org.pytorch.serve.wlm.ModelVersionedRefs;
+
+/** The state of the plugin as JSON, for {@code GET /shunter/status} and the command line. */
+final class Status {
+    /** Per-class counters: JSON name and offset. */
+    private static final Map<String, Integer> COUNTERS = new TreeMap<>();
+
+    static {
+        COUNTERS.put("arrivals", S_ARRIVALS);
+        COUNTERS.put("answered", S_ANSWERED);
+        COUNTERS.put("answered_late", S_ANSWERED_LATE);
+        COUNTERS.put("expired", S_EXPIRED);
+        COUNTERS.put("rejected", S_REJECTED);
+        COUNTERS.put("failed", S_FAILED);
+        COUNTERS.put("abandoned", S_ABANDONED);
+    }
+
+    private Status() {}
+
+    static JsonObject ofServer(final ShunterWorkLoadManager manager) {
+        final JsonObject json = new JsonObject();
+        json.addProperty("version", Installer.version());
+        json.addProperty("torchserve", manager.host().config().getVersion());
+        json.addProperty("pid", ProcessHandle.current().pid());
+        json.addProperty("runtime", manager.host().runtime().path().toString());
+        json.addProperty(
+                "uptime_s", ManagementFactory.getRuntimeMXBean().getUptime() / 1000.0);
+        json.addProperty("draining", manager.draining());
+        json.add("controller", controller(manager.host()));
+        final JsonArray models = new JsonArray();
+        final Map<String, ServedModel> sorted = new TreeMap<>();
+        manager.served().forEach(model -> sorted.put(model.name(), model));
+        sorted.values().forEach(model -> models.add(ofModel(model)));
+        json.add("models", models);
+        json.add("stock_models", stockModels(sorted));
+        return json;
+    }
+
+    private static JsonObject controller(final Host host) {
+        final ControllerSupervisor controller = Installer.controller();
+        final JsonObject json = new JsonObject();
+        json.addProperty("pid", controller.pid());
+        json.addProperty("state", controller.state());
+        json.addProperty("restarts", controller.restarts());
+        final long beat = host.page().get(H_CONTROLLER_HEARTBEAT_NS);
+        if (beat == 0) {
+            json.add("heartbeat_age_ms", JsonNull.INSTANCE);
+        } else {
+            json.addProperty("heartbeat_age_ms", (System.nanoTime() - beat) / 1_000_000);
+        }
+        return json;
+    }
+
+    private static JsonArray stockModels(final Map<String, ServedModel> served) {
+        final JsonArray names = new JsonArray();
+        for (final Map.Entry<String, ModelVersionedRefs> refs :
+                ModelManager.getInstance().getAllModels()) {
+            for (final Map.Entry<String, Model> version : refs.getValue().getAllVersions()) {
+                final String name = refs.getKey() + "/" + version.getKey();
+                if (!served.containsKey(name) && version.getValue().getMinWorkers() > 0) {
+                    names.add(name);
+                }
+            }
+        }
+        return names;
+    }
+
+    static JsonObject ofModel(final ServedModel served) {
+        final Model model = served.model();
+        final ModelSlot slot = served.slot();
+        final JsonObject json = new JsonObject();
+        json.addProperty("name", model.getModelName());
+        json.addProperty("version", model.getVersion());
+        json.addProperty("default", isDefault(model));
+        json.addProperty("generation", served.current().id);
+        json.addProperty("state", served.next() == null ? "serving" : "changing");
+        json.addProperty("last_change", served.lastChange());
+        json.addProperty("batch_size", served.ceiling());
+        json.addProperty("max_batch_delay_ms", model.getMaxBatchDelay());
+        final long sloNs = served.settings().sloNs();
+        json.add("slo_ms", sloNs == 0 ? JsonNull.INSTANCE : new com.google.gson.JsonPrimitive(sloNs / 1e6));
+        json.addProperty("class", served.settings().defaultClass().label());
+        json.addProperty("configuration", GroupConfig.text(served.current().configuration()));
+        json.addProperty("auto", served.auto());
+        json.add("queue", queue(served, slot));
+        final JsonObject inFlight = new JsonObject();
+        inFlight.addProperty("requests", slot.get(S_IN_FLIGHT_REQUESTS));
+        inFlight.addProperty("batches", slot.get(S_IN_FLIGHT_BATCHES));
+        json.add("in_flight", inFlight);
+        json.addProperty("threshold", slot.get(S_THRESHOLD_MILLI) / 1000.0);
+        json.add("counters", counters(slot));
+        addBatches(json, slot);
+        final JsonArray groups = new JsonArray();
+        addGroups(groups, served.current(), "serving");
+        if (served.next() != null) {
+            addGroups(groups, served.next(), "starting");
+        }
+        json.add("groups", groups);
+        return json;
+    }
+
+    private static boolean isDefault(final Model model) {
+        final Model chosen = ModelManager.getInstance().getDefaultModels().get(model.getModelName());
+        return chosen == model;
+    }
+
+    private static JsonObject queue(final ServedModel served, final ModelSlot slot) {
+        final JsonObject json = new JsonObject();
+        json.addProperty("capacity", served.dispatcher().capacity());
+        long oldest = 0;
+        final long now = System.nanoTime();
+        for (final RequestClass c : RequestClass.all()) {
+            json.addProperty(c.label(), slot.get(ModelSlot.of(S_QUEUED, c)));
+            final long arrival = slot.get(ModelSlot.of(S_OLDEST_ARRIVAL_NS, c));
+            oldest = arrival == 0 ? oldest : Math.max(oldest, now - arrival);
+        }
+        json.addProperty("oldest_wait_ms", oldest / 1e6);
+        return json;
+    }
+
+    private static JsonObject counters(final ModelSlot slot) {
+        final JsonObject json = new JsonObject();
+        COUNTERS.forEach(
+                (name, offset) -> {
+                    final JsonObject byClass = new JsonObject();
+                    for (final RequestClass c : RequestClass.all()) {
+                        byClass.addProperty(c.label(), slot.get(ModelSlot.of(offset, c)));
+                    }
+                    json.add(name, byClass);
+                });
+        json.addProperty("retried", slot.get(S_RETRIED));
+        json.addProperty("poisoned", slot.get(S_POISONED));
+        return json;
+    }
+
+    private static void addBatches(final JsonObject json, final ModelSlot slot) {
+        final JsonObject sizes = new JsonObject();
+        long batches = 0;
+        long serviceNs = 0;
+        for (int bucket = 0; bucket < SIZE_BUCKETS; bucket++) {
+            final long count = slot.get(S_BATCHES_BY_SIZE + 8 * bucket);
+            batches += count;
+            serviceNs += slot.get(S_SERVICE_NS_BY_SIZE + 8 * bucket);
+            if (count > 0) {
+                sizes.addProperty(String.valueOf(1L << bucket), count);
+            }
+        }
+        json.add("batches", sizes);
+        json.addProperty("mean_service_ms", batches == 0 ? 0 : serviceNs / 1e6 / batches);
+    }
+
+    private static void addGroups(
+            final JsonArray groups, final Generation generation, final String state) {
+        for (final WorkerGroup group : generation.groups) {
+            final GroupConfig config = group.config();
+            final JsonObject json = new JsonObject();
+            json.addProperty("generation", generation.id);
+            json.addProperty("state", state);
+            final JsonArray classes = new JsonArray();
+            config.classes().forEach(c -> classes.add(c.label()));
+            json.add("classes", classes);
+            json.addProperty("instances", config.instances());
+            json.add(
+                    "threads",
+                    config.threads() == 0
+                            ? JsonNull.INSTANCE
+                            : new com.google.gson.JsonPrimitive(config.threads()));
+            json.addProperty("batch", config.batch());
+            json.addProperty("cores", config.cores());
+            json.addProperty("front_end", "jvm");
+            final JsonArray workers = new JsonArray();
+            for (final Worker worker : group.workers) {
+                final JsonObject one = new JsonObject();
+                one.addProperty("id", String.valueOf(worker.address.port()));
+                one.addProperty("pid", worker.pid());
+                one.addProperty("state", worker.state.name());
+                one.addProperty("in_flight", worker.held);
+                one.addProperty("restarts", worker.restarts);
+                workers.add(one);
+            }
+            json.add("workers", workers);
+            groups.add(json);
+        }
+    }
+}

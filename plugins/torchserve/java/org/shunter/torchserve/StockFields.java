@@ -1,0 +1,122 @@
+package org.shunter.torchserve;
+
+import io.grpc.stub.ServerCallStreamObserver;
+import io.netty.channel.ChannelHandlerContext;
+import java.lang.reflect.Field;
+import java.util.concurrent.ConcurrentMap;
+import java.util.concurrent.LinkedBlockingDeque;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.pytorch.serve.job.GRPCJob;
+import org.pytorch.serve.job.Job;
+import org.pytorch.serve.job.RestJob;
+import org.pytorch.serve.servingsdk.snapshot.SnapshotSerializer;
+import org.pytorch.serve.snapshot.SnapshotSerializerFactory;
+import org.pytorch.serve.wlm.Model;
+import org.pytorch.serve.wlm.ModelManager;
+import org.pytorch.serve.wlm.WorkLoadManager;
+
+/**
+ * Every private field of TorchServe 0.12 that this plugin touches, in one place. They are looked up
+ * when the plugin installs itself, so that a server whose fields differ does not start.
+ */
+final class StockFields {
+    private static final Field WLM = field(ModelManager.class, "wlm");
+    private static final Field BACKEND_GROUP = field(WorkLoadManager.class, "backendGroup");
+    private static final Field PORT = field(WorkLoadManager.class, "port");
+    private static final Field GPU_COUNTER = field(WorkLoadManager.class, "gpuCounter");
+    private static final Field SERIALIZER =
+            field(SnapshotSerializerFactory.class, "snapshotSerializer");
+    private static final Field JOBS = field(Model.class, "jobsDb");
+    private static final Field REST_CONTEXT = field(RestJob.class, "ctx");
+    private static final Field[] OBSERVERS = {
+        field(GRPCJob.class, "predictionResponseObserver"),
+        field(GRPCJob.class, "modelInferResponseObserver"),
+        field(GRPCJob.class, "managementResponseObserver")
+    };
+
+    private StockFields() {}
+
+    private static Field field(final Class<?> owner, final String name) {
+        try {
+            final Field field = owner.getDeclaredField(name);
+            field.setAccessible(true);
+            return field;
+        } catch (NoSuchFieldException e) {
+            throw new IllegalStateException(
+                    owner.getName()
+                            + " has no field "
+                            + name
+                            + ": this is not the TorchServe that Shunter was built for",
+                    e);
+        }
+    }
+
+    private static Object get(final Field field, final Object owner) {
+        try {
+            return field.get(owner);
+        } catch (IllegalAccessException e) {
+            throw new IllegalStateException(field + " cannot be read", e);
+        }
+    }
+
+    private static void set(final Field field, final Object owner, final Object value) {
+        try {
+            field.set(owner, value);
+        } catch (IllegalAccessException e) {
+            throw new IllegalStateException(field + " cannot be written", e);
+        }
+    }
+
+    static WorkLoadManager workLoadManager(final ModelManager manager) {
+        return (WorkLoadManager) get(WLM, manager);
+    }
+
+    static void setWorkLoadManager(final ModelManager manager, final WorkLoadManager value) {
+        set(WLM, manager, value);
+    }
+
+    static Object backendGroup(final WorkLoadManager manager) {
+        return get(BACKEND_GROUP, manager);
+    }
+
+    /** The counter that numbers worker sockets, shared with the stock workers. */
+    static AtomicInteger port(final WorkLoadManager manager) {
+        return (AtomicInteger) get(PORT, manager);
+    }
+
+    /** The counter that assigns GPUs, shared with the stock workers. */
+    static AtomicInteger gpuCounter(final WorkLoadManager manager) {
+        return (AtomicInteger) get(GPU_COUNTER, manager);
+    }
+
+    /** Let the factory construct the serializer again, once there is a model manager. */
+    static void forgetSerializer() {
+        set(SERIALIZER, null, null);
+    }
+
+    static SnapshotSerializer serializer() {
+        return (SnapshotSerializer) get(SERIALIZER, null);
+    }
+
+    /** Put a queue of ours where a model's inference requests arrive. */
+    @SuppressWarnings("unchecked")
+    static void setDataQueue(final Model model, final LinkedBlockingDeque<Job> queue) {
+        ((ConcurrentMap<String, LinkedBlockingDeque<Job>>) get(JOBS, model))
+                .put(Model.DEFAULT_DATA_QUEUE, queue);
+    }
+
+    /** The HTTP connection a request came from; null for one that did not come from a client. */
+    static ChannelHandlerContext context(final RestJob job) {
+        return (ChannelHandlerContext) get(REST_CONTEXT, job);
+    }
+
+    /** The gRPC call a request came from, or null. */
+    static ServerCallStreamObserver<?> call(final GRPCJob job) {
+        for (final Field observer : OBSERVERS) {
+            if (get(observer, job) instanceof ServerCallStreamObserver<?> call) {
+                return call;
+            }
+        }
+        return null;
+    }
+}

@@ -1,0 +1,38 @@
+package org.shunter.torchserve;
+
+import java.util.concurrent.Future;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+
+/** One pending timer of a dispatcher: asked for many times, set only when it must ring earlier. */
+final class Wakeup {
+    private final ScheduledExecutorService timer;
+    private final Runnable action;
+    private Future<?> pending;
+    private long pendingNs = Entry.NEVER;
+
+    Wakeup(final ScheduledExecutorService timer, final Runnable action) {
+        this.timer = timer;
+        this.action = action;
+    }
+
+    /** Ring at that time at the latest; {@link Entry#NEVER} changes nothing. */
+    synchronized void at(final long wakeNs, final long nowNs) {
+        if (wakeNs >= pendingNs) {
+            return;
+        }
+        if (pending != null) {
+            pending.cancel(false);
+        }
+        pendingNs = wakeNs;
+        pending = timer.schedule(this::ring, Math.max(0, wakeNs - nowNs), TimeUnit.NANOSECONDS);
+    }
+
+    private void ring() {
+        synchronized (this) {
+            pending = null;
+            pendingNs = Entry.NEVER;
+        }
+        action.run();
+    }
+}

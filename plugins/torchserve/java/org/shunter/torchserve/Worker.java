@@ -1,0 +1,290 @@
+package org.shunter.torchserve;
+
+import java.io.IOException;
+import java.util.ArrayDeque;
+import java.util.Queue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One worker of one model: a process and a connection, and the batches it was given.
+ *
+ * <p>{@code state} and {@code inFlight} are guarded by the dispatcher's lock. Batches are written
+ * in the order in which they were put into {@code outbox} under that lock, on the connection's
+ * thread.
+ */
+final class Worker implements WorkerConnection.Listener {
+    private static final Logger LOGGER = LoggerFactory.getLogger(Worker.class);
+    private static final int[] BACK_OFF_S = {
+        0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597
+    };
+    private static final long CONNECT_TIMEOUT_S = 120;
+
+    final WorkerAddress address;
+    final WorkerGroup group;
+    final int gpuId;
+    final long createdMs = System.currentTimeMillis();
+    /** Completed with an HTTP status when the first load succeeded or failed. */
+    final CompletableFuture<Integer> firstLoad = new CompletableFuture<>();
+
+    /** Completed when the worker has ended for good. */
+    final CompletableFuture<Void> ended = new CompletableFuture<>();
+
+    final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
+    volatile WorkerState state = WorkerState.STARTING;
+    volatile int restarts;
+    /** Batches it holds, for readers without the lock. */
+    volatile int held;
+
+    private final Host host;
+    private final ServedModel served;
+    private final Dispatcher dispatcher;
+    private final Queue<Batch> outbox = new ConcurrentLinkedQueue<>();
+    private volatile WorkerProcess process;
+    private volatile WorkerConnection connection;
+    private volatile Future<?> loadTimeout;
+    private volatile boolean loaded;
+    private long unhealthySinceMs;
+    private int backOff = -1;
+
+    Worker(
+            final Host host,
+            final ServedModel served,
+            final WorkerGroup group,
+            final WorkerAddress address,
+            final int gpuId) {
+        this.host = host;
+        this.served = served;
+        this.dispatcher = served.dispatcher();
+        this.group = group;
+        this.address = address;
+        this.gpuId = gpuId;
+    }
+
+    int pid() {
+        final WorkerProcess running = process;
+        return running == null ? -1 : running.pid();
+    }
+
+    /** Whether it runs a batch; read without the lock, for people and telemetry. */
+    boolean isBusy() {
+        return held > 0;
+    }
+
+    /** Largest batch this worker takes now. */
+    int cap() {
+        return served.cap(group);
+    }
+
+    /** Start the process, connect and load; runs on a pool thread. */
+    void start() {
+        try {
+            address.clean();
+            final WorkerLaunch launch =
+                    WorkerLaunch.of(
+                            host,
+                            served.model(),
+                            served.placed(group.config()),
+                            served.settings().environment(),
+                            address);
+            LOGGER.debug("{} command line: {}", launch.name(), launch.command());
+            process = WorkerProcess.start(launch);
+            process.awaitListening(CONNECT_TIMEOUT_S);
+            if (!dispatcher.change(this, WorkerState.Event.STARTED)) {
+                end();
+                return;
+            }
+            loaded = false;
+            final long timeoutS = served.model().getStartupTimeout();
+            loadTimeout =
+                    host.timer()
+                            .schedule(
+                                    () -> fail("the model did not load within " + timeoutS + " s"),
+                                    timeoutS,
+                                    TimeUnit.SECONDS);
+            connection =
+                    WorkerConnection.open(
+                            host.backendGroup(), address, host.config().getMaxResponseSize(), this);
+            connection.write(
+                    BatchEncoder.encodeLoad(
+                            served.model(), gpuId, served.ceiling(), connection.allocator()));
+        } catch (IOException | RuntimeException e) {
+            lost(e.getMessage() == null ? e.toString() : e.getMessage());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            lost("interrupted");
+        }
+    }
+
+    /** Queue a batch for writing; the dispatcher's lock is held. */
+    void enqueue(final Batch batch) {
+        inFlight.addLast(batch);
+        held = inFlight.size();
+        outbox.add(batch);
+    }
+
+    /**
+     * Write what was queued; no lock of the dispatcher is held. Always on the connection's own
+     * thread: a write from another thread could be overtaken by one from there.
+     */
+    void flush() {
+        connection.execute(this::writeOutbox);
+    }
+
+    private void writeOutbox() {
+        for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
+            try {
+                connection.write(BatchEncoder.encode(batch.entries, connection.allocator()));
+            } catch (RuntimeException e) {
+                LOGGER.error("A batch for {} could not be written", this, e);
+                fail("a batch could not be written: " + e);
+            }
+        }
+    }
+
+    @Override
+    public void onReply(final Reply reply) {
+        try {
+            if (loaded) {
+                dispatcher.onReply(this, reply);
+            } else {
+                onLoadReply(reply);
+            }
+        } catch (RuntimeException e) {
+            LOGGER.error("Reply of {} was not handled", this, e);
+            fail("its reply was not understood: " + e);
+        }
+    }
+
+    private void onLoadReply(final Reply reply) {
+        final Future<?> timeout = loadTimeout;
+        if (timeout != null) {
+            timeout.cancel(false);
+        }
+        if (reply.code() != 200) {
+            LOGGER.error("{} did not load: {} {}", this, reply.code(), reply.message());
+            firstLoad.complete(reply.code());
+            fail("load failed: " + reply.message());
+            return;
+        }
+        loaded = true;
+        unhealthySinceMs = 0;
+        backOff = -1;
+        firstLoad.complete(200);
+        LOGGER.info("{} is ready, pid {}", this, pid());
+        dispatcher.onReady(this);
+    }
+
+    @Override
+    public void onClosed(final String cause) {
+        lost(cause);
+    }
+
+    /** End the process because it misbehaves; it is started again. */
+    void fail(final String cause) {
+        LOGGER.warn("{}: {}", this, cause);
+        final WorkerProcess running = process;
+        if (running != null) {
+            running.kill();
+        }
+        lost(cause);
+    }
+
+    /** The process or its connection is gone. */
+    private void lost(final String cause) {
+        final WorkerState before = state;
+        if (!dispatcher.onLost(this, cause)) {
+            return;
+        }
+        release();
+        if (state == WorkerState.STOPPED) {
+            finish();
+            return;
+        }
+        LOGGER.warn("{} was lost in state {}: {}", this, before, cause);
+        final Integer status = process == null ? null : process.exitStatus();
+        firstLoad.complete(status != null && status == 137 ? 507 : 500);
+        retry();
+    }
+
+    private void retry() {
+        final long nowMs = System.currentTimeMillis();
+        if (unhealthySinceMs == 0) {
+            unhealthySinceMs = nowMs;
+        }
+        if (!isHealthy()) {
+            LOGGER.error("{} failed for too long and is given up", this);
+            end();
+            served.onGivenUp(this);
+            return;
+        }
+        backOff = Math.min(backOff + 1, BACK_OFF_S.length - 1);
+        restarts++;
+        host.timer().schedule(this::restart, BACK_OFF_S[backOff], TimeUnit.SECONDS);
+    }
+
+    private void restart() {
+        if (dispatcher.change(this, WorkerState.Event.RETRIED)) {
+            host.execute(this::start);
+        }
+    }
+
+    /** Within the time in which a failing worker is started again. */
+    boolean isHealthy() {
+        final long since = unhealthySinceMs;
+        return since == 0
+                || System.currentTimeMillis() - since
+                        < served.model().getMaxRetryTimeoutInMill();
+    }
+
+    /** Finish what it holds, then end. */
+    void drain() {
+        if (dispatcher.drain(this)) {
+            end();
+        }
+    }
+
+    /** End for good; what it still holds runs elsewhere. */
+    void end() {
+        if (dispatcher.onEnd(this)) {
+            release();
+            finish();
+        }
+    }
+
+    private void release() {
+        final Future<?> timeout = loadTimeout;
+        if (timeout != null) {
+            timeout.cancel(false);
+        }
+        final WorkerConnection open = connection;
+        if (open != null) {
+            open.close();
+        }
+        final WorkerProcess running = process;
+        if (running != null) {
+            running.killAfterGrace(host);
+        }
+        outbox.clear();
+    }
+
+    private void finish() {
+        try {
+            address.clean();
+        } catch (IOException e) {
+            LOGGER.debug("Socket of {} was not removed", this, e);
+        }
+        firstLoad.complete(500);
+        served.onEnded(this);
+        ended.complete(null);
+    }
+
+    @Override
+    public String toString() {
+        return "worker " + address.port() + " of " + served.name();
+    }
+}

@@ -1,0 +1,28 @@
+package org.shunter.torchserve;
+
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
+
+/** Workers of one configuration triple inside a generation. */
+final class WorkerGroup {
+    final int index;
+    final List<Worker> workers = new CopyOnWriteArrayList<>();
+    private volatile GroupConfig config;
+    /** Batches and requests answered; guarded by the dispatcher. */
+    long batches;
+    long requests;
+
+    WorkerGroup(final int index, final GroupConfig config) {
+        this.index = index;
+        this.config = config;
+    }
+
+    GroupConfig config() {
+        return config;
+    }
+
+    /** The number of instances changed; the processes stay. */
+    void setInstances(final int count) {
+        config = config.withInstances(count);
+    }
+}

@@ -1,0 +1,88 @@
+package org.shunter.torchserve;
+
+import java.io.File;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.pytorch.serve.util.ConfigManager;
+import org.pytorch.serve.util.messages.EnvironmentUtils;
+import org.pytorch.serve.wlm.Model;
+
+/**
+ * How a worker process is started: command, environment, folder.
+ *
+ * @param name prefix of its threads and log lines
+ * @param command the command line
+ * @param environment the whole environment
+ * @param folder working directory
+ */
+record WorkerLaunch(
+        String name, List<String> command, Map<String, String> environment, File folder) {
+
+    /** The launch of a worker of a model with a socket. */
+    static WorkerLaunch of(
+            final Host host,
+            final Model model,
+            final GroupConfig group,
+            final Map<String, String> more,
+            final WorkerAddress address) {
+        return new WorkerLaunch(
+                "W-" + address.port() + "-" + model.getModelVersionName().getVersionedModelName(),
+                command(host, model, address),
+                environment(host, model, group, more),
+                model.getModelDir());
+    }
+
+    private static List<String> command(
+            final Host host, final Model model, final WorkerAddress address) {
+        final ConfigManager config = host.config();
+        final List<String> command = new ArrayList<>();
+        command.add(EnvironmentUtils.getPythonRunTime(model));
+        if (host.pythonHasShunter() && !model.isUseVenv()) {
+            command.addAll(List.of("-m", "shunter.handlers.worker"));
+        } else {
+            command.add(
+                    Path.of(config.getModelServerHome(), "ts", "model_service_worker.py")
+                            .toAbsolutePath()
+                            .toString());
+        }
+        command.addAll(address.arguments());
+        command.addAll(List.of("--metrics-config", config.getMetricsConfigPath()));
+        return command;
+    }
+
+    private static Map<String, String> environment(
+            final Host host,
+            final Model model,
+            final GroupConfig group,
+            final Map<String, String> more) {
+        final Map<String, String> variables = new LinkedHashMap<>();
+        final String[] stock =
+                EnvironmentUtils.getEnvString(
+                        new File(host.config().getModelServerHome()).getAbsolutePath(),
+                        model.getModelDir().getAbsolutePath(),
+                        model.getModelArchive().getManifest().getModel().getHandler());
+        for (final String pair : stock) {
+            final int equals = pair.indexOf('=');
+            variables.put(pair.substring(0, equals), pair.substring(equals + 1));
+        }
+        variables.putAll(more);
+        variables.put("SHUNTER_RUNTIME", host.runtime().path().toString());
+        if (group.cores() != null) {
+            variables.put("SHUNTER_CORES", group.cores());
+        }
+        if (group.threads() > 0) {
+            final String threads = String.valueOf(group.threads());
+            variables.put("SHUNTER_THREADS", threads);
+            // Set here too: libraries read these before any Python code runs.
+            variables.put("OMP_NUM_THREADS", threads);
+            variables.put("MKL_NUM_THREADS", threads);
+        }
+        if (group.device() != null) {
+            variables.put("CUDA_VISIBLE_DEVICES", group.device());
+        }
+        return variables;
+    }
+}

@@ -1,0 +1,91 @@
+package org.shunter.torchserve;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import org.pytorch.serve.metrics.Metric;
+import org.pytorch.serve.metrics.MetricCache;
+import org.pytorch.serve.util.ConfigManager;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Reads one output stream of a worker: metric lines into TorchServe's metrics, the rest logged. */
+final class WorkerOutput extends Thread {
+    private static final Logger LOGGER = LoggerFactory.getLogger(WorkerOutput.class);
+    private static final Logger MODEL_LOGGER =
+            LoggerFactory.getLogger(ConfigManager.MODEL_LOGGER);
+    private static final String METRIC = "[METRICS]";
+    private static final String PREFIX = "INFO > ";
+    private static final String STARTED = "Torch worker started.";
+
+    private final InputStream stream;
+    private final boolean error;
+    private final Runnable onStarted;
+
+    WorkerOutput(
+            final String name,
+            final InputStream stream,
+            final boolean error,
+            final Runnable onStarted) {
+        super(name + (error ? "-stderr" : "-stdout"));
+        setDaemon(true);
+        this.stream = stream;
+        this.error = error;
+        this.onStarted = onStarted;
+    }
+
+    @Override
+    public void run() {
+        try (BufferedReader lines =
+                new BufferedReader(new InputStreamReader(stream, StandardCharsets.UTF_8))) {
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                take(line);
+            }
+        } catch (IOException e) {
+            LOGGER.debug("Output of {} ended: {}", getName(), e.toString());
+        }
+    }
+
+    private void take(final String line) {
+        final int at = line.startsWith(PREFIX) ? PREFIX.length() : 0;
+        if (line.startsWith(METRIC, at)) {
+            try {
+                update(line.substring(at + METRIC.length()));
+            } catch (RuntimeException e) {
+                LOGGER.error("Metric line of {} was not taken: {}", getName(), line, e);
+            }
+            return;
+        }
+        if (line.endsWith(STARTED)) {
+            onStarted.run();
+        }
+        if (error) {
+            MODEL_LOGGER.warn(line);
+        } else {
+            MODEL_LOGGER.info(line);
+        }
+    }
+
+    private static void update(final String text) {
+        final Metric metric = Metric.parse(text);
+        if (metric == null) {
+            LOGGER.error("Failed to parse metrics line: \"{}\".", text);
+            return;
+        }
+        final MetricCache cache = MetricCache.getInstance();
+        final String name = metric.getMetricName();
+        if (cache.getMetricBackend(name) == null) {
+            if (!ConfigManager.getInstance().isModelMetricsAutoDetectEnabled()) {
+                return;
+            }
+            cache.addAutoDetectMetricBackend(metric);
+        }
+        final List<String> dimensions = metric.getDimensionValues();
+        dimensions.add(metric.getHostName());
+        cache.getMetricBackend(name)
+                .addOrUpdate(dimensions, metric.getRequestId(), Double.parseDouble(metric.getValue()));
+    }
+}

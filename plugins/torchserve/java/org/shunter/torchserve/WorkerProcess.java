@@ -1,0 +1,72 @@
+package org.shunter.torchserve;
+
+import java.io.IOException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/** An operating system process that serves models. It knows nothing of any model. */
+final class WorkerProcess {
+    private static final long GRACE_MS = 2000;
+
+    private final Process process;
+    private final CompletableFuture<Void> listening = new CompletableFuture<>();
+
+    private WorkerProcess(final WorkerLaunch launch) throws IOException {
+        final ProcessBuilder builder =
+                new ProcessBuilder(launch.command()).directory(launch.folder());
+        builder.environment().clear();
+        builder.environment().putAll(launch.environment());
+        process = builder.start();
+        process.getOutputStream().close();
+        final Runnable started = () -> listening.complete(null);
+        new WorkerOutput(launch.name(), process.getInputStream(), false, started).start();
+        new WorkerOutput(launch.name(), process.getErrorStream(), true, started).start();
+        process.onExit()
+                .thenAccept(
+                        p ->
+                                listening.completeExceptionally(
+                                        new IOException(
+                                                "the process ended with status "
+                                                        + p.exitValue()
+                                                        + " before it listened")));
+    }
+
+    /** Start it; returns at once. */
+    static WorkerProcess start(final WorkerLaunch launch) throws IOException {
+        return new WorkerProcess(launch);
+    }
+
+    /** Wait until it listens on its socket. */
+    void awaitListening(final long timeoutS) throws IOException, InterruptedException {
+        try {
+            listening.get(timeoutS, TimeUnit.SECONDS);
+        } catch (ExecutionException e) {
+            throw new IOException(e.getCause().getMessage(), e.getCause());
+        } catch (TimeoutException e) {
+            throw new IOException("the process did not listen within " + timeoutS + " s", e);
+        }
+    }
+
+    int pid() {
+        return (int) process.pid();
+    }
+
+    /** Exit status, or null while it runs. */
+    Integer exitStatus() {
+        return process.isAlive() ? null : process.exitValue();
+    }
+
+    /** End it at once. */
+    void kill() {
+        process.destroyForcibly();
+    }
+
+    /** Its connection is closed, which ends it; make sure that it does. */
+    void killAfterGrace(final Host host) {
+        if (process.isAlive()) {
+            host.timer().schedule(process::destroyForcibly, GRACE_MS, TimeUnit.MILLISECONDS);
+        }
+    }
+}
