@@ -191,7 +191,7 @@ SLOT = (
         "group_commands",
         (
             Field("command_cap", "batch cap, 0: the group's own"),
-            Field("weight_milli", "share of the class for this group, 0: never", count=2),
+            Field("weight_milli", "factor of the cap for the class, in 1/1000; 0: never", count=2),
             Field("preference", "groups with a lower number are filled first", count=2),
         ),
         repeat=GROUP_COUNT,
@@ -319,7 +319,8 @@ def emitted_files(root: Path) -> dict[Path, str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Write the emitted files, or with ``--check`` compare them. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m shunter.batching.layout", description=main.__doc__)
+    prog = "python -m shunter.batching.layout"
+    parser = argparse.ArgumentParser(prog=prog, description=main.__doc__)
     parser.add_argument("--check", action="store_true", help="fail when a file is stale")
     parser.add_argument("--root", type=Path, default=Path("."), help="checkout, default: here")
     args = parser.parse_args(argv)

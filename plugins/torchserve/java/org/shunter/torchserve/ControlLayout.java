@@ -159,7 +159,7 @@ final class ControlLayout {
     static final int S_LATENCY_PER_REQUEST_NS = 2120;
     /** batch cap, 0: the group's own */
     static final int S_COMMAND_CAP = 2176;
-    /** share of the class for this group, 0: never [2] */
+    /** factor of the cap for the class, in 1/1000; 0: never [2] */
     static final int S_WEIGHT_MILLI = 2184;
     /** groups with a lower number are filled first [2] */
     static final int S_PREFERENCE = 2200;

@@ -66,7 +66,8 @@ final class ControllerSupervisor {
     private List<String> command() {
         final List<String> command = new ArrayList<>();
         command.add(host.config().getPythonExecutable());
-        command.addAll(List.of("-m", "shunter.plugins.controller", "--page"));
+        // -P: TorchServe's working directory is not a place to import from.
+        command.addAll(List.of("-P", "-m", "shunter.plugins.controller", "--page"));
         command.add(host.runtime().path().resolve(ControlPage.FILE).toString());
         command.addAll(List.of("--directory", System.getProperty("user.dir")));
         final String config = host.config().getProperty("shunter_config", null);

@@ -24,13 +24,14 @@ final class Dispatcher {
     private final Plan plan;
     private final List<Worker> workers = new ArrayList<>();
     private final int capacity;
+    private final StockMetrics.Overhead overhead = new StockMetrics.Overhead();
 
     private String refusal;
     private int inFlightRequests;
     private int inFlightBatches;
     private long arrivals;
     private long lastStrictNs = Long.MIN_VALUE / 2;
-    private double threshold = 1.0;
+    private double threshold = Threshold.IDLE;
 
     Dispatcher(
             final String name,
@@ -100,6 +101,7 @@ final class Dispatcher {
 
     /** A worker answered its oldest batch, or a part of it. */
     void onReply(final Worker worker, final Reply reply) {
+        final long receivedNs = System.nanoTime();
         final Effects effects = new Effects();
         final Batch batch;
         synchronized (this) {
@@ -110,16 +112,16 @@ final class Dispatcher {
             if (Answers.isPartial(reply)) {
                 batch.entries.forEach(entry -> entry.streamed = true);
             } else {
-                final long now = System.nanoTime();
-                complete(worker, batch, now);
+                complete(worker, batch, receivedNs);
                 if (worker.state == WorkerState.DRAINING && worker.inFlight.isEmpty()) {
                     effects.later(worker::end);
                 }
-                dispatch(now, effects);
+                dispatch(receivedNs, effects);
             }
         }
         effects.run();
         Answers.deliver(batch, reply);
+        overhead.report(receivedNs);
     }
 
     private void complete(final Worker worker, final Batch batch, final long now) {
@@ -140,7 +142,10 @@ final class Dispatcher {
                 slot.add(ModelSlot.of(S_ANSWERED_LATE, entry.requestClass), 1);
             }
         }
-        threshold = plan.adapt(threshold, arrivals - batch.arrivalsAtStart);
+        threshold =
+                inFlightBatches == 0 && queue.size() == 0
+                        ? Threshold.IDLE
+                        : plan.adapt(threshold, arrivals - batch.arrivalsAtStart);
         final Batch next = worker.inFlight.peekFirst();
         if (next != null) {
             next.startNs = now;
@@ -231,7 +236,7 @@ final class Dispatcher {
     /** Give a worker no more batches; true when it holds none and can end now. */
     synchronized boolean drain(final Worker worker) {
         apply(worker, WorkerState.Event.DRAIN);
-        return worker.inFlight.isEmpty();
+        return worker.state != WorkerState.DRAINING || worker.inFlight.isEmpty();
     }
 
     /** Move a worker on; false when the event means nothing in its state. */
@@ -310,10 +315,14 @@ final class Dispatcher {
 
     private void onTimer() {
         final Effects effects = new Effects();
-        synchronized (this) {
-            dispatch(System.nanoTime(), effects);
+        try {
+            synchronized (this) {
+                dispatch(System.nanoTime(), effects);
+            }
+            effects.run();
+        } catch (RuntimeException e) {
+            LOGGER.error("The timer of {} failed", name, e); // the executor would swallow it
         }
-        effects.run();
     }
 
     private void dispatch(final long now, final Effects effects) {

@@ -46,9 +46,24 @@ record GroupConfig(
         return new GroupConfig(instances, threads, cap, classes, cores, device);
     }
 
-    /** Whether a change from the other group needs new processes. */
-    boolean sameProcesses(final GroupConfig other) {
-        return withInstances(1).withBatch(1).equals(other.withInstances(1).withBatch(1));
+    /** This triple with the classes and the placement of another group. */
+    GroupConfig placedLike(final GroupConfig other) {
+        return new GroupConfig(
+                instances, threads, batch, other.classes, other.cores, other.device);
+    }
+
+    /** Whether both configurations can be served by the same processes. */
+    static boolean sameProcesses(final List<GroupConfig> a, final List<GroupConfig> b) {
+        if (a.size() != b.size()) {
+            return false;
+        }
+        for (int i = 0; i < a.size(); i++) {
+            final GroupConfig one = a.get(i).withInstances(1).withBatch(1);
+            if (!one.equals(b.get(i).withInstances(1).withBatch(1))) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /** {@code 2x4x16}: two instances of four threads with batches of at most 16. */

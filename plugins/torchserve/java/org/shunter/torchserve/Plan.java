@@ -66,7 +66,12 @@ final class Plan {
 
     /** The threshold after a batch during whose service that many requests arrived. */
     double adapt(final double value, final long arrived) {
-        return Threshold.step(value, arrived, commands.alpha, commands.thresholdCap);
+        int ready = 0;
+        for (final Worker worker : workers) {
+            ready += worker.state == WorkerState.READY ? 1 : 0;
+        }
+        final double share = (double) arrived / Math.max(1, ready);
+        return Threshold.step(value, share, commands.alpha, commands.thresholdCap);
     }
 
     long predictNs(final int size) {
@@ -107,7 +112,7 @@ final class Plan {
     private boolean releaseToFree(final RequestClass requestClass, final int queued) {
         int capacity = 0;
         for (final Worker worker : free) {
-            capacity += worker.cap();
+            capacity += cap(worker, requestClass);
         }
         final long waitUs = (now - queue.oldestArrivalNs(requestClass)) / 1000;
         final long deadlineNs = queue.peek(requestClass).deadlineNs;
@@ -157,7 +162,7 @@ final class Plan {
     private void fillTier(final RequestClass requestClass, final List<Worker> tier) {
         final int[] caps = new int[tier.size()];
         for (int i = 0; i < caps.length; i++) {
-            caps[i] = tier.get(i).cap();
+            caps[i] = cap(tier.get(i), requestClass);
         }
         final int[] sizes = ReleaseRule.split(queue.size(requestClass), caps);
         for (int i = 0; i < caps.length; i++) {
@@ -204,7 +209,7 @@ final class Plan {
             if (soonest == null) {
                 return;
             }
-            final int cap = soonest.cap();
+            final int cap = cap(soonest, requestClass);
             shipTaken(soonest, requestClass, Math.min(cap, queue.size(requestClass)), cap);
         }
     }
@@ -219,7 +224,7 @@ final class Plan {
                 && ReleaseRule.maySendAhead(
                         queue.size(requestClass),
                         threshold,
-                        worker.cap(),
+                        cap(worker, requestClass),
                         worker.inFlight.size(),
                         commands.aheadBatches,
                         0,
@@ -239,6 +244,13 @@ final class Plan {
             }
         }
         return false;
+    }
+
+    /** Largest batch of a class for a worker: its cap, scaled by the group's weight. */
+    private int cap(final Worker worker, final RequestClass requestClass) {
+        final int cap = worker.cap();
+        final long scaled = cap * commands.weight(worker.group.index, requestClass) / 1000;
+        return (int) Math.max(1, Math.min(cap, scaled));
     }
 
     private boolean serves(final Worker worker, final RequestClass requestClass) {

@@ -1,5 +1,7 @@
 package org.shunter.torchserve;
 
+import java.util.Locale;
+
 /** What a request asks for. The ordinal is its index in every per-class field of the page. */
 enum RequestClass {
     /** Has a latency target and goes first. */
@@ -26,15 +28,34 @@ enum RequestClass {
         return label;
     }
 
+    /** Without the spaces and tabs that HTTP allows around a value. */
+    static String stripSpace(final String text) {
+        int from = 0;
+        int to = text.length();
+        while (from < to && isSpace(text.charAt(from))) {
+            from++;
+        }
+        while (from < to && isSpace(text.charAt(to - 1))) {
+            to--;
+        }
+        return text.substring(from, to);
+    }
+
+    private static boolean isSpace(final char c) {
+        return c == ' ' || c == '\t';
+    }
+
     /** The class of that name, spelled with a hyphen or an underscore in any case; null if none. */
     static RequestClass of(final String text) {
-        final String name = text.strip();
-        if (name.equalsIgnoreCase("strict")) {
-            return STRICT;
+        // Not equalsIgnoreCase: that takes letters of other alphabets for these.
+        switch (stripSpace(text).toLowerCase(Locale.ROOT)) {
+            case "strict":
+                return STRICT;
+            case "best_effort":
+            case "best-effort":
+                return BEST_EFFORT;
+            default:
+                return null;
         }
-        if (name.equalsIgnoreCase("best_effort") || name.equalsIgnoreCase("best-effort")) {
-            return BEST_EFFORT;
-        }
-        return null;
     }
 }

@@ -76,7 +76,7 @@ record RequestTerms(RequestClass requestClass, long deadlineNs) {
     }
 
     private static long checkDeadlineNs(final String text) {
-        final String number = text.strip();
+        final String number = RequestClass.stripSpace(text);
         final double ms = DECIMAL.matcher(number).matches() ? Double.parseDouble(number) : 0;
         if (!(ms > 0) || ms > MAX_DEADLINE_MS) {
             throw new BadRequestException(

@@ -72,8 +72,8 @@ final class SavedSettings {
         final Content content = new Content();
         for (final ServedModel model : models) {
             final Row row = new Row();
-            row.configuration = GroupConfig.text(model.current().configuration());
-            row.auto = model.auto();
+            row.configuration = GroupConfig.text(model.fleet().current().configuration());
+            row.auto = model.fleet().auto();
             content.models.put(model.name(), row);
         }
         final Path file = file(snapshotName);

@@ -133,7 +133,7 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         final String text = parameter(request, CONFIGURATION);
         final String auto = parameter(request, "auto");
         if (auto != null) {
-            model.setAuto(checkBoolean("auto", auto));
+            model.fleet().setAuto(checkBoolean("auto", auto));
         }
         if (text != null || auto == null) {
             change(model, text, parameter(request, "restart"));
@@ -148,9 +148,10 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         }
         final List<GroupConfig> wanted =
                 text == null
-                        ? model.current().configuration()
+                        ? model.fleet().current().configuration()
                         : GroupConfig.parse(CONFIGURATION, text);
-        model.configure(wanted, restart != null && checkBoolean("restart", restart));
+        // The caller polls; a failure is told in last_change and in the log.
+        model.fleet().configure(wanted, restart != null && checkBoolean("restart", restart));
     }
 
     private static boolean checkBoolean(final String key, final String value) {
@@ -197,11 +198,11 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
     private static JsonObject configuration(final ServedModel model) {
         final JsonObject json = new JsonObject();
         json.addProperty("model", model.name());
-        json.addProperty("generation", model.current().id);
-        json.addProperty(CONFIGURATION, GroupConfig.text(model.current().configuration()));
-        json.addProperty("auto", model.auto());
-        json.addProperty("state", model.next() == null ? "serving" : "changing");
-        json.addProperty("last_change", model.lastChange());
+        json.addProperty("generation", model.fleet().current().id);
+        json.addProperty(CONFIGURATION, GroupConfig.text(model.fleet().current().configuration()));
+        json.addProperty("auto", model.fleet().auto());
+        json.addProperty("state", model.fleet().next() == null ? "serving" : "changing");
+        json.addProperty("last_change", model.fleet().lastChange());
         return json;
     }
 }

@@ -97,10 +97,10 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             }
             current = create(model, isStartup);
         } else if (!isStartup) {
-            current.setAuto(false);
+            current.fleet().setAuto(false);
         }
         final CompletableFuture<Integer> result =
-                current.scale(model.getMinWorkers(), model.getMaxWorkers());
+                current.fleet().scale(model.getMinWorkers(), model.getMaxWorkers());
         if (model.getMinWorkers() == 0) {
             served.remove(key, current);
             result.thenRun(current::close);
@@ -122,7 +122,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         }
         final ServedModel fresh = new ServedModel(host, model, settings);
         if (before != null) {
-            fresh.setAuto(before.auto());
+            fresh.fleet().setAuto(before.auto());
         }
         StockFields.setDataQueue(model, new JobQueue(fresh));
         if (draining) {
@@ -153,7 +153,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
                 final long timeoutS = model.model().getResponseTimeout();
                 final Worker overdue =
                         model.dispatcher()
-                                .overdue(model.workers(), now - TimeUnit.SECONDS.toNanos(timeoutS));
+                                .overdue(model.fleet().workers(), now - TimeUnit.SECONDS.toNanos(timeoutS));
                 if (overdue != null) {
                     overdue.fail("no answer within responseTimeout of " + timeoutS + " s");
                 }
@@ -189,7 +189,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             return super.getWorkers(name);
         }
         final List<WorkerThread> workers = new ArrayList<>();
-        model.workers().forEach(worker -> workers.add(view(worker, model.model())));
+        model.fleet().workers().forEach(worker -> workers.add(view(worker, model.model())));
         return workers;
     }
 
@@ -197,7 +197,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     public Map<Integer, WorkerThread> getWorkers() {
         final Map<Integer, WorkerThread> all = new HashMap<>(super.getWorkers());
         for (final ServedModel model : served.values()) {
-            model.workers().forEach(worker -> all.put(worker.pid(), view(worker, model.model())));
+            model.fleet().workers().forEach(worker -> all.put(worker.pid(), view(worker, model.model())));
         }
         return all;
     }
@@ -205,7 +205,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     @Override
     public boolean hasNoWorker(final ModelVersionName name) {
         final ServedModel model = served.get(name);
-        return model == null ? super.hasNoWorker(name) : model.hasNoWorker();
+        return model == null ? super.hasNoWorker(name) : model.fleet().hasNoWorker();
     }
 
     @Override
@@ -215,7 +215,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             return super.getNumRunningWorkers(name);
         }
         return (int)
-                model.current().workers().stream()
+                model.fleet().current().workers().stream()
                         .filter(w -> w.state != WorkerState.BACKOFF && w.state != WorkerState.STOPPED)
                         .count();
     }
@@ -225,7 +225,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         final ServedModel model = served.get(name);
         return model == null
                 ? super.getNumHealthyWorkers(name)
-                : (int) model.current().workers().stream().filter(Worker::isHealthy).count();
+                : (int) model.fleet().current().workers().stream().filter(Worker::isHealthy).count();
     }
 
     static EventLoopGroup backendGroup(final WorkLoadManager stock) {

@@ -84,16 +84,16 @@ final class Status {
         json.addProperty("name", model.getModelName());
         json.addProperty("version", model.getVersion());
         json.addProperty("default", isDefault(model));
-        json.addProperty("generation", served.current().id);
-        json.addProperty("state", served.next() == null ? "serving" : "changing");
-        json.addProperty("last_change", served.lastChange());
+        json.addProperty("generation", served.fleet().current().id);
+        json.addProperty("state", served.fleet().next() == null ? "serving" : "changing");
+        json.addProperty("last_change", served.fleet().lastChange());
         json.addProperty("batch_size", served.ceiling());
         json.addProperty("max_batch_delay_ms", model.getMaxBatchDelay());
         final long sloNs = served.settings().sloNs();
         json.add("slo_ms", sloNs == 0 ? JsonNull.INSTANCE : new com.google.gson.JsonPrimitive(sloNs / 1e6));
         json.addProperty("class", served.settings().defaultClass().label());
-        json.addProperty("configuration", GroupConfig.text(served.current().configuration()));
-        json.addProperty("auto", served.auto());
+        json.addProperty("configuration", GroupConfig.text(served.fleet().current().configuration()));
+        json.addProperty("auto", served.fleet().auto());
         json.add("queue", queue(served, slot));
         final JsonObject inFlight = new JsonObject();
         inFlight.addProperty("requests", slot.get(S_IN_FLIGHT_REQUESTS));
@@ -103,9 +103,9 @@ final class Status {
         json.add("counters", counters(slot));
         addBatches(json, slot);
         final JsonArray groups = new JsonArray();
-        addGroups(groups, served.current(), "serving");
-        if (served.next() != null) {
-            addGroups(groups, served.next(), "starting");
+        addGroups(groups, served.fleet().current(), "serving");
+        if (served.fleet().next() != null) {
+            addGroups(groups, served.fleet().next(), "starting");
         }
         json.add("groups", groups);
         return json;

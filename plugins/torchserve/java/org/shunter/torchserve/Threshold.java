@@ -4,20 +4,25 @@ package org.shunter.torchserve;
 final class Threshold {
     private Threshold() {}
 
+    /** The value at start, and whenever nothing waits and nothing runs. */
+    static final double IDLE = 1.0;
+
     /**
-     * One step after a batch was answered (Rafiqi, section 3.2).
+     * One step after a batch was answered (Rafiqi, section 3.3).
      *
      * @param threshold the value before, at least 1
-     * @param arrived requests that arrived during the batch's service time
-     * @param alpha weight of the old value on increase, 0 to 1
+     * @param arrived requests that arrived during the batch's service time, per worker
+     * @param alpha weight of the old value on increase, in [0, 1)
      * @param cap upper bound, at least 1
      */
     static double step(
             final double threshold, final double arrived, final double alpha, final double cap) {
-        final double next =
-                arrived > threshold
-                        ? alpha * threshold + (1.0 - alpha) * arrived
-                        : Math.max(arrived, threshold / 2.0);
-        return Math.min(Math.max(next, 1.0), cap);
+        double next = threshold;
+        if (arrived > threshold) {
+            next = alpha * threshold + (1.0 - alpha) * arrived;
+        } else if (arrived < threshold) {
+            next = threshold / 2.0;
+        }
+        return Math.min(Math.max(next, IDLE), cap);
     }
 }

@@ -11,18 +11,20 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One worker of one model: a process and a connection, and the batches it was given.
+ * One worker of one model: a process and a connection, and the batches it was given. It lives
+ * through several processes when they die.
  *
  * <p>{@code state} and {@code inFlight} are guarded by the dispatcher's lock. Batches are written
  * in the order in which they were put into {@code outbox} under that lock, on the connection's
  * thread.
  */
-final class Worker implements WorkerConnection.Listener {
+final class Worker {
     private static final Logger LOGGER = LoggerFactory.getLogger(Worker.class);
     private static final int[] BACK_OFF_S = {
         0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597
     };
-    private static final long CONNECT_TIMEOUT_S = 120;
+    private static final long LISTEN_TIMEOUT_S = 120;
+    private static final int OUT_OF_MEMORY = 137;
 
     final WorkerAddress address;
     final WorkerGroup group;
@@ -43,12 +45,8 @@ final class Worker implements WorkerConnection.Listener {
     private final Host host;
     private final ServedModel served;
     private final Dispatcher dispatcher;
-    private final Queue<Batch> outbox = new ConcurrentLinkedQueue<>();
-    private volatile WorkerProcess process;
-    private volatile WorkerConnection connection;
-    private volatile Future<?> loadTimeout;
-    private volatile boolean loaded;
-    private long unhealthySinceMs;
+    private volatile Life life;
+    private volatile long unhealthySinceMs;
     private int backOff = -1;
 
     Worker(
@@ -65,9 +63,117 @@ final class Worker implements WorkerConnection.Listener {
         this.gpuId = gpuId;
     }
 
+    /** One process and its connection. What an earlier one still says is not heard. */
+    private final class Life implements WorkerConnection.Listener {
+        final long startedNs = System.nanoTime();
+        final Queue<Batch> outbox = new ConcurrentLinkedQueue<>();
+        volatile WorkerProcess process;
+        volatile WorkerConnection connection;
+        volatile Future<?> loadTimeout;
+        volatile boolean loaded;
+
+        void begin() throws IOException, InterruptedException {
+            address.clean();
+            final WorkerLaunch launch =
+                    WorkerLaunch.of(
+                            host,
+                            served.model(),
+                            served.placed(group.config()),
+                            served.settings().environment(),
+                            address);
+            LOGGER.debug("{} command line: {}", launch.name(), launch.command());
+            process = WorkerProcess.start(launch);
+            process.awaitListening(LISTEN_TIMEOUT_S);
+            if (!dispatcher.change(Worker.this, WorkerState.Event.STARTED)) {
+                release();
+                return;
+            }
+            final long timeoutS = served.model().getStartupTimeout();
+            loadTimeout =
+                    host.timer()
+                            .schedule(
+                                    () -> fail("the model did not load within " + timeoutS + " s"),
+                                    timeoutS,
+                                    TimeUnit.SECONDS);
+            connection =
+                    WorkerConnection.open(
+                            host.backendGroup(), address, host.config().getMaxResponseSize(), this);
+            connection.write(
+                    BatchEncoder.encodeLoad(
+                            served.model(), gpuId, served.ceiling(), connection.allocator()));
+        }
+
+        void writeOutbox() {
+            for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
+                try {
+                    connection.write(BatchEncoder.encode(batch.entries, connection.allocator()));
+                } catch (RuntimeException e) {
+                    LOGGER.error("A batch for {} could not be written", Worker.this, e);
+                    fail("a batch could not be written: " + e);
+                }
+            }
+        }
+
+        @Override
+        public void onReply(final Reply reply) {
+            if (this != life) {
+                return;
+            }
+            try {
+                if (loaded) {
+                    dispatcher.onReply(Worker.this, reply);
+                } else {
+                    onLoadReply(this, reply);
+                }
+            } catch (RuntimeException e) {
+                LOGGER.error("Reply of {} was not handled", Worker.this, e);
+                fail("its reply was not understood: " + e);
+            }
+        }
+
+        @Override
+        public void onClosed(final String cause) {
+            lost(this, cause);
+        }
+
+        /** End the process because it misbehaves; the worker starts another. */
+        void fail(final String cause) {
+            final WorkerProcess running = process;
+            if (running != null) {
+                running.kill();
+            }
+            lost(this, cause);
+        }
+
+        void release() {
+            cancelLoadTimeout();
+            final WorkerConnection open = connection;
+            if (open != null) {
+                open.close();
+            }
+            final WorkerProcess running = process;
+            if (running != null) {
+                running.killAfterGrace(host);
+            }
+            outbox.clear();
+        }
+
+        void cancelLoadTimeout() {
+            final Future<?> timeout = loadTimeout;
+            if (timeout != null) {
+                timeout.cancel(false);
+            }
+        }
+
+        boolean ranOutOfMemory() {
+            final Integer status = process == null ? null : process.exitStatus();
+            return status != null && status == OUT_OF_MEMORY;
+        }
+    }
+
     int pid() {
-        final WorkerProcess running = process;
-        return running == null ? -1 : running.pid();
+        final Life now = life;
+        return now == null || now.process == null ? -1 : now.process.pid();
     }
 
     /** Whether it runs a batch; read without the lock, for people and telemetry. */
@@ -82,41 +188,15 @@ final class Worker implements WorkerConnection.Listener {
 
     /** Start the process, connect and load; runs on a pool thread. */
     void start() {
+        final Life begun = new Life();
+        life = begun;
         try {
-            address.clean();
-            final WorkerLaunch launch =
-                    WorkerLaunch.of(
-                            host,
-                            served.model(),
-                            served.placed(group.config()),
-                            served.settings().environment(),
-                            address);
-            LOGGER.debug("{} command line: {}", launch.name(), launch.command());
-            process = WorkerProcess.start(launch);
-            process.awaitListening(CONNECT_TIMEOUT_S);
-            if (!dispatcher.change(this, WorkerState.Event.STARTED)) {
-                end();
-                return;
-            }
-            loaded = false;
-            final long timeoutS = served.model().getStartupTimeout();
-            loadTimeout =
-                    host.timer()
-                            .schedule(
-                                    () -> fail("the model did not load within " + timeoutS + " s"),
-                                    timeoutS,
-                                    TimeUnit.SECONDS);
-            connection =
-                    WorkerConnection.open(
-                            host.backendGroup(), address, host.config().getMaxResponseSize(), this);
-            connection.write(
-                    BatchEncoder.encodeLoad(
-                            served.model(), gpuId, served.ceiling(), connection.allocator()));
+            begun.begin();
         } catch (IOException | RuntimeException e) {
-            lost(e.getMessage() == null ? e.toString() : e.getMessage());
+            begun.fail(e.getMessage() == null ? e.toString() : e.getMessage());
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
-            lost("interrupted");
+            begun.fail("interrupted");
         }
     }
 
@@ -124,7 +204,7 @@ final class Worker implements WorkerConnection.Listener {
     void enqueue(final Batch batch) {
         inFlight.addLast(batch);
         held = inFlight.size();
-        outbox.add(batch);
+        life.outbox.add(batch);
     }
 
     /**
@@ -132,94 +212,63 @@ final class Worker implements WorkerConnection.Listener {
      * thread: a write from another thread could be overtaken by one from there.
      */
     void flush() {
-        connection.execute(this::writeOutbox);
+        final Life now = life;
+        now.connection.execute(now::writeOutbox);
     }
 
-    private void writeOutbox() {
-        for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
-            try {
-                connection.write(BatchEncoder.encode(batch.entries, connection.allocator()));
-            } catch (RuntimeException e) {
-                LOGGER.error("A batch for {} could not be written", this, e);
-                fail("a batch could not be written: " + e);
-            }
-        }
-    }
-
-    @Override
-    public void onReply(final Reply reply) {
-        try {
-            if (loaded) {
-                dispatcher.onReply(this, reply);
-            } else {
-                onLoadReply(reply);
-            }
-        } catch (RuntimeException e) {
-            LOGGER.error("Reply of {} was not handled", this, e);
-            fail("its reply was not understood: " + e);
-        }
-    }
-
-    private void onLoadReply(final Reply reply) {
-        final Future<?> timeout = loadTimeout;
-        if (timeout != null) {
-            timeout.cancel(false);
-        }
+    private void onLoadReply(final Life loading, final Reply reply) {
+        loading.cancelLoadTimeout();
         if (reply.code() != 200) {
             LOGGER.error("{} did not load: {} {}", this, reply.code(), reply.message());
             firstLoad.complete(reply.code());
-            fail("load failed: " + reply.message());
+            loading.fail("load failed: " + reply.message());
             return;
         }
-        loaded = true;
+        loading.loaded = true;
         unhealthySinceMs = 0;
         backOff = -1;
-        firstLoad.complete(200);
+        StockMetrics.workerLoaded(
+                "W-" + address.port() + "-" + served.model().getModelVersionName()
+                        .getVersionedModelName(),
+                (System.nanoTime() - loading.startedNs) / 1e6);
         LOGGER.info("{} is ready, pid {}", this, pid());
         dispatcher.onReady(this);
+        firstLoad.complete(200);
     }
 
-    @Override
-    public void onClosed(final String cause) {
-        lost(cause);
-    }
-
-    /** End the process because it misbehaves; it is started again. */
+    /** End the process because it misbehaves; another is started. */
     void fail(final String cause) {
-        LOGGER.warn("{}: {}", this, cause);
-        final WorkerProcess running = process;
-        if (running != null) {
-            running.kill();
+        final Life now = life;
+        if (now != null) {
+            now.fail(cause);
         }
-        lost(cause);
     }
 
-    /** The process or its connection is gone. */
-    private void lost(final String cause) {
+    /** A process or its connection is gone. */
+    private void lost(final Life gone, final String cause) {
         final WorkerState before = state;
-        if (!dispatcher.onLost(this, cause)) {
+        if (gone != life || !dispatcher.onLost(this, cause)) {
+            gone.release();
             return;
         }
-        release();
+        gone.release();
         if (state == WorkerState.STOPPED) {
             finish();
             return;
         }
         LOGGER.warn("{} was lost in state {}: {}", this, before, cause);
-        final Integer status = process == null ? null : process.exitStatus();
-        firstLoad.complete(status != null && status == 137 ? 507 : 500);
+        firstLoad.complete(gone.ranOutOfMemory() ? 507 : 500);
         retry();
     }
 
     private void retry() {
-        final long nowMs = System.currentTimeMillis();
         if (unhealthySinceMs == 0) {
-            unhealthySinceMs = nowMs;
+            unhealthySinceMs = System.currentTimeMillis();
         }
         if (!isHealthy()) {
             LOGGER.error("{} failed for too long and is given up", this);
             end();
-            served.onGivenUp(this);
+            served.fleet().onGivenUp(this);
             return;
         }
         backOff = Math.min(backOff + 1, BACK_OFF_S.length - 1);
@@ -251,25 +300,12 @@ final class Worker implements WorkerConnection.Listener {
     /** End for good; what it still holds runs elsewhere. */
     void end() {
         if (dispatcher.onEnd(this)) {
-            release();
+            final Life last = life;
+            if (last != null) {
+                last.release();
+            }
             finish();
         }
-    }
-
-    private void release() {
-        final Future<?> timeout = loadTimeout;
-        if (timeout != null) {
-            timeout.cancel(false);
-        }
-        final WorkerConnection open = connection;
-        if (open != null) {
-            open.close();
-        }
-        final WorkerProcess running = process;
-        if (running != null) {
-            running.killAfterGrace(host);
-        }
-        outbox.clear();
     }
 
     private void finish() {
@@ -279,7 +315,7 @@ final class Worker implements WorkerConnection.Listener {
             LOGGER.debug("Socket of {} was not removed", this, e);
         }
         firstLoad.complete(500);
-        served.onEnded(this);
+        served.fleet().onEnded(this);
         ended.complete(null);
     }
 

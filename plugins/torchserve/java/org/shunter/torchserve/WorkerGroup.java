@@ -21,8 +21,8 @@ final class WorkerGroup {
         return config;
     }
 
-    /** The number of instances changed; the processes stay. */
-    void setInstances(final int count) {
-        config = config.withInstances(count);
+    /** Only numbers changed; the processes stay. */
+    void setConfig(final GroupConfig changed) {
+        config = changed;
     }
 }

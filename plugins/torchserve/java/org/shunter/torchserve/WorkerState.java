@@ -7,12 +7,12 @@ import java.util.Map;
  * The life of a worker, as a table.
  *
  * <pre>
- *             STARTED          LOADED          LOST            RETRIED    DRAINED(ask)  ENDED
- * STARTING    LOADING          -               BACKOFF         -          STOPPED       STOPPED
- * LOADING     -                READY           BACKOFF         -          STOPPED       STOPPED
- * READY       -                -               BACKOFF         -          DRAINING      STOPPED
- * DRAINING    -                -               STOPPED         -          -             STOPPED
- * BACKOFF     -                -               -               STARTING   STOPPED       STOPPED
+ *             STARTED    LOADED    LOST       RETRIED    DRAIN       END
+ * STARTING    LOADING    -         BACKOFF    -          -           STOPPED
+ * LOADING     -          READY     BACKOFF    -          -           STOPPED
+ * READY       -          -         BACKOFF    -          DRAINING    STOPPED
+ * DRAINING    -          -         STOPPED    -          -           STOPPED
+ * BACKOFF     -          -         -          STARTING   -           STOPPED
  * </pre>
  */
 enum WorkerState {
@@ -43,11 +43,11 @@ enum WorkerState {
             new EnumMap<>(WorkerState.class);
 
     static {
-        row(STARTING, Event.STARTED, LOADING, Event.LOST, BACKOFF, Event.DRAIN, STOPPED);
-        row(LOADING, Event.LOADED, READY, Event.LOST, BACKOFF, Event.DRAIN, STOPPED);
+        row(STARTING, Event.STARTED, LOADING, Event.LOST, BACKOFF);
+        row(LOADING, Event.LOADED, READY, Event.LOST, BACKOFF);
         row(READY, Event.LOST, BACKOFF, Event.DRAIN, DRAINING);
         row(DRAINING, Event.LOST, STOPPED);
-        row(BACKOFF, Event.RETRIED, STARTING, Event.DRAIN, STOPPED);
+        row(BACKOFF, Event.RETRIED, STARTING);
         NEXT.put(STOPPED, new EnumMap<>(Event.class));
     }
 

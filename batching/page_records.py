@@ -1,0 +1,209 @@
+"""The control page's words as typed records: what each may be, and how it is cut to that.
+
+Field names are those of :mod:`shunter.batching.layout`, which gives their meaning and unit. Every
+word was written by another process, so each field states its range here and a reader cuts the
+word to it; a writer's value outside it is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import MutableSequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar
+
+from shunter.batching.layout import (
+    GROUP_COUNT,
+    HEADER_FIELDS,
+    SIZE_BUCKETS,
+    SLOT_FIELDS,
+    Placed,
+)
+
+MAX_COUNT = 2**63 - 1
+MAX_BATCH = 1 << 20
+MAX_REQUESTS = 2**31 - 1
+MAX_WAIT_US = 3_600_000_000
+"""One hour: the longest deliberate wait."""
+MAX_DEADLINE_US = 86_400_000_000
+MAX_WAIT_NS = MAX_WAIT_US * 1000
+MAX_MILLI = 10**12
+
+Record = TypeVar("Record")
+
+
+def _word(low: int, high: int, default: Any = 0) -> Any:
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def _words(count: int, low: int, high: int, default: int = 0) -> Any:
+    return _word(low, high, (default,) * count)
+
+
+def _text() -> Any:
+    return field(default="", metadata={"text": True})
+
+
+@dataclass(frozen=True, slots=True)
+class PageHeader:
+    """Who made the page and who writes it."""
+
+    owner_pid: int = _word(0, 2**31 - 1)
+    created_unix_ns: int = _word(0, MAX_COUNT)
+    jvm_heartbeat_ns: int = _word(0, MAX_COUNT)
+    controller_pid: int = _word(0, 2**31 - 1)
+    controller_heartbeat_ns: int = _word(0, MAX_COUNT)
+    controller_cycles: int = _word(0, MAX_COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotIdentity:
+    """Which model version a slot describes, and the bounds its registration set."""
+
+    slot_state: int = _word(0, 1)
+    generation: int = _word(0, MAX_COUNT)
+    registered_batch_size: int = _word(1, MAX_BATCH, 1)
+    registered_max_wait_us: int = _word(0, MAX_WAIT_US)
+    queue_capacity: int = _word(0, MAX_REQUESTS)
+    group_count: int = _word(0, GROUP_COUNT)
+    slo_us: int = _word(0, MAX_DEADLINE_US)
+    model_name: str = _text()
+    model_version: str = _text()
+
+    @property
+    def live(self) -> bool:
+        """Whether the slot is in use; the rest means nothing when it is not."""
+        return self.slot_state == 1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTelemetry:
+    """Counters of a model version. Plain words: each is whole, the set need not be consistent."""
+
+    updated_ns: int = _word(0, MAX_COUNT)
+    arrivals: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    queued: tuple[int, int] = _words(2, 0, MAX_REQUESTS)
+    oldest_arrival_ns: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    answered: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    answered_late: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    expired: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    rejected: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    failed: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    abandoned: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    retried: int = _word(0, MAX_COUNT)
+    poisoned: int = _word(0, MAX_COUNT)
+    in_flight_requests: int = _word(0, MAX_REQUESTS)
+    in_flight_batches: int = _word(0, MAX_REQUESTS)
+    ready_workers: int = _word(0, MAX_BATCH)
+    busy_workers: int = _word(0, MAX_BATCH)
+    threshold_milli: int = _word(0, MAX_MILLI)
+    batches_by_size: tuple[int, ...] = _words(SIZE_BUCKETS, 0, MAX_COUNT)
+    service_ns_by_size: tuple[int, ...] = _words(SIZE_BUCKETS, 0, MAX_COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTelemetry:
+    """Counters of one worker group."""
+
+    group_ready: int = _word(0, MAX_BATCH)
+    group_busy: int = _word(0, MAX_BATCH)
+    group_batches: int = _word(0, MAX_COUNT)
+    group_requests: int = _word(0, MAX_COUNT)
+    group_cap: int = _word(0, MAX_BATCH)
+    group_threads: int = _word(0, MAX_BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCommands:
+    """Numbers that the dispatcher of a model version obeys."""
+
+    alpha_millionths: int = _word(0, 999_999, 500_000)
+    threshold_cap_milli: int = _word(1000, MAX_MILLI, 128_000)
+    threshold_fixed_milli: int = _word(0, MAX_MILLI)
+    max_wait_us: int = _word(0, MAX_WAIT_US)
+    mix_classes: int = _word(0, 1)
+    ageing_us: int = _word(0, MAX_WAIT_US, 1_000_000)
+    ahead_batches: int = _word(0, 1, 1)
+    latency_fixed_ns: int = _word(0, MAX_WAIT_NS)
+    latency_per_request_ns: int = _word(0, MAX_WAIT_NS)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommands:
+    """Numbers for one worker group; the defaults leave it alone."""
+
+    command_cap: int = _word(0, MAX_BATCH)
+    weight_milli: tuple[int, int] = _words(2, 0, 1_000_000, 1000)
+    preference: tuple[int, int] = _words(2, 0, 1000)
+
+
+class Commands(NamedTuple):
+    """All that a controller says about one slot."""
+
+    slot: SlotCommands
+    groups: tuple[GroupCommands, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Where a record's field lies, in words from the start of its structure."""
+
+    name: str
+    start: int
+    count: int
+    low: int
+    high: int
+    is_text: bool
+    is_tuple: bool
+
+
+@functools.cache
+def _plans(kind: type) -> tuple[_Plan, ...]:
+    placed: dict[str, Placed] = HEADER_FIELDS if kind is PageHeader else SLOT_FIELDS
+    plans = []
+    for item in fields(kind):
+        at, limits = placed[item.name], item.metadata
+        plans.append(
+            _Plan(
+                item.name,
+                at.offset // 8,
+                at.field.count * at.field.width // 8,
+                limits.get("low", 0),
+                limits.get("high", 0),
+                "text" in limits,
+                at.field.count > 1,
+            )
+        )
+    return tuple(plans)
+
+
+def decode(kind: type[Record], words: memoryview, base: int = 0) -> Record:
+    """Read a record out of 8-byte ``words``; its structure starts at index ``base``.
+
+    A word outside its field's range is cut to the range, a text ends at its first zero.
+    """
+    values: dict[str, Any] = {}
+    for plan in _plans(kind):
+        part = words[base + plan.start : base + plan.start + plan.count]
+        if plan.is_text:
+            values[plan.name] = part.tobytes().split(b"\0", 1)[0].decode("utf-8", "replace")
+        else:
+            cut = tuple(min(max(value, plan.low), plan.high) for value in part)
+            values[plan.name] = cut if plan.is_tuple else cut[0]
+    return kind(**values)
+
+
+def encode(record: Any, words: MutableSequence[int], base: int = 0) -> None:
+    """Store a record's numbers word by word, each checked before the first is stored.
+
+    Raises ValueError naming a field whose value is out of range.
+    """
+    stores: list[tuple[int, int]] = []
+    for plan in _plans(type(record)):
+        value = getattr(record, plan.name)
+        for i, word in enumerate(value if plan.is_tuple else (value,)):
+            if not plan.low <= word <= plan.high:
+                raise ValueError(f"{plan.name} = {word}; allowed: {plan.low} to {plan.high}")
+            stores.append((base + plan.start + i, word))
+    for index, word in stores:
+        words[index] = word

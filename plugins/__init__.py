@@ -1,0 +1,1 @@
+"""The hosts and the roof: configuration, controller, command line. Nobody imports this room."""

@@ -1,0 +1,232 @@
+"""The controller: writes policy's numbers to the control page, at a duty cycle.
+
+``python -m shunter.plugins.controller --page PATH [--config FILE] [--directory DIR] [--once]``
+
+Started and supervised by the server, which holds its standard input: end of input means that the
+server is gone. Serving never waits for this process; when it dies the last numbers stay in force
+and the next controller takes the page over. SIGHUP reads the settings again, SIGTERM ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from shunter.batching.control_page import ControlPage, PageError
+from shunter.batching.page_records import Commands, SlotIdentity
+from shunter.batching.processes import is_alive
+from shunter.plugins.fixed_policy import fixed_commands
+from shunter.plugins.settings import Settings, SettingsError, find, load
+
+LOGGER = logging.getLogger("shunter.controller")
+STANDARD_INPUT = 0
+EXIT_NO_PAGE = 2
+EXIT_NOT_ALONE = 3
+
+
+class ControllerAgent:
+    """Keeps the commands of every live slot up to date, one duty cycle per :meth:`do_work`."""
+
+    role_name = "controller"
+
+    def __init__(self, page: ControlPage, load_settings: Callable[[], Settings], pid: int) -> None:
+        """Start with the settings, or with the defaults when these cannot be used."""
+        self._page = page
+        self._load_settings = load_settings
+        self._pid = pid
+        self._cycles = 0
+        self._written: dict[int, _Written] = {}
+        self._complaints: dict[int, type[Exception]] = {}
+        self.settings = Settings()
+        self.reload()
+
+    def reload(self) -> bool:
+        """Read the settings again; on an error say so, keep the last good ones, return False."""
+        try:
+            self.settings = self._load_settings()
+        except SettingsError as error:
+            LOGGER.error("%s; the last good settings stay in force", error)
+            return False
+        self._complaints.clear()
+        for written in self._written.values():
+            written.settled = False
+        return True
+
+    def do_work(self, now_ns: int) -> int:
+        """One duty cycle. Returns the number of slots whose commands it wrote, 0 when idle."""
+        live = self._page.live_slots()
+        for gone in (self._written.keys() | self._complaints.keys()) - set(live):
+            self._written.pop(gone, None)
+            self._complaints.pop(gone, None)
+        written = 0
+        for slot in live:
+            try:
+                written += self._tend(slot)
+                self._complaints.pop(slot, None)
+            except Exception as error:  # a broken slot must not stop the others
+                self._complain(slot, error)
+        self._cycles += 1
+        self._page.write_controller(self._pid, self._cycles, now_ns)
+        return written
+
+    def _tend(self, slot: int) -> bool:
+        """Write a slot's commands if they are not what they should be; whether it did."""
+        last = self._written.get(slot)
+        sequence = self._page.identity_sequence(slot)
+        ours = last is not None and self._page.command_sequence(slot) == last.command_sequence
+        if last is not None and ours and last.settled and last.identity_sequence == sequence:
+            return False
+        identity = self._page.read_identity(slot)
+        if not identity.live:
+            return False
+        wanted = fixed_commands(self.settings.for_model(identity.model_name), identity)
+        if last is not None and ours and last.matches(identity, wanted):
+            last.identity_sequence, last.settled = sequence, True
+            return False
+        stored = self._page.write_commands(slot, *wanted)
+        self._written[slot] = _Written(identity, wanted, sequence, stored)
+        LOGGER.info(
+            "slot %d: commands for %s %s, generation %d",
+            slot,
+            identity.model_name,
+            identity.model_version,
+            identity.generation,
+        )
+        return True
+
+    def _complain(self, slot: int, error: Exception) -> None:
+        """Log an error once, not in every cycle."""
+        if self._complaints.get(slot) is not type(error):
+            self._complaints[slot] = type(error)
+            LOGGER.error("slot %d is left as it is: %s", slot, error)
+
+
+@dataclass(slots=True)
+class _Written:
+    """What this controller last wrote to a slot, and for whom."""
+
+    identity: SlotIdentity
+    commands: Commands
+    identity_sequence: int
+    command_sequence: int
+    settled: bool = True
+    """False when the settings were read again since."""
+
+    def matches(self, identity: SlotIdentity, commands: Commands) -> bool:
+        """Whether these are the same commands for the same workers of the same model version."""
+        return commands == self.commands and _workers(identity) == _workers(self.identity)
+
+
+def _workers(identity: SlotIdentity) -> tuple[str, str, int, int]:
+    return (
+        identity.model_name,
+        identity.model_version,
+        identity.generation,
+        identity.group_count,
+    )
+
+
+class _Signals:
+    """Signals as bytes in a pipe, so that one ``select`` waits for everything."""
+
+    HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def __enter__(self) -> _Signals:
+        self.descriptor, self._write_end = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self._write_end, False)
+        self._old_descriptor = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        self._old = {number: signal.signal(number, lambda *_: None) for number in self.HANDLED}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_descriptor)
+        os.close(self.descriptor)
+        os.close(self._write_end)
+
+    def take(self) -> set[int]:
+        """Signals that arrived since the last call."""
+        try:
+            return set(os.read(self.descriptor, 1024))
+        except BlockingIOError:
+            return set()
+
+
+def run(agent: ControllerAgent, page: ControlPage, lifeline: int) -> str:
+    """Duty cycles until there is a reason to end, which is returned.
+
+    ``lifeline`` is a descriptor whose end of file means that the server is gone.
+    """
+    owner = page.header().owner_pid
+    with _Signals() as signals:
+        while True:
+            agent.do_work(time.monotonic_ns())
+            if not is_alive(owner):
+                return f"the server, process {owner}, is gone"
+            pause = agent.settings.controller.interval_ms / 1e3
+            ready, _, _ = select.select([lifeline, signals.descriptor], [], [], pause)
+            if lifeline in ready and not os.read(lifeline, 4096):
+                return "the server closed its end"
+            arrived = signals.take()
+            if arrived & {signal.SIGTERM, signal.SIGINT}:
+                return "told to end"
+            if signal.SIGHUP in arrived and agent.reload():
+                LOGGER.info("settings were read again")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the controller of one server. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m shunter.plugins.controller", description=main.__doc__
+    )
+    parser.add_argument("--page", type=Path, required=True, help="the server's control page")
+    parser.add_argument(
+        "--config", type=Path, help="settings; default: $SHUNTER_CONFIG, else shunter.toml if any"
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=Path("."), help="where relative settings paths start"
+    )
+    parser.add_argument("--once", action="store_true", help="one duty cycle, then end")
+    args = parser.parse_args(argv)
+    # No time: the server adds its own when it takes the lines over.
+    logging.basicConfig(format="%(levelname)s %(message)s", level="INFO")
+    # Standard input may be closed; then the page would be opened in its place.
+    lifeline = None if sys.stdin is None else STANDARD_INPUT
+    try:
+        page = ControlPage.attach(args.page)
+    except (OSError, PageError) as error:
+        LOGGER.error("no control page: %s", error)
+        return EXIT_NO_PAGE
+    with page:
+        if not page.claim_controller():
+            LOGGER.error("another controller serves %s", args.page)
+            return EXIT_NOT_ALONE
+        agent = ControllerAgent(
+            page, lambda: load(find(args.config, os.environ, args.directory)), os.getpid()
+        )
+        if args.once:
+            agent.do_work(time.monotonic_ns())
+            return 0
+        reason = "no standard input" if lifeline is None else run(agent, page, lifeline)
+        LOGGER.info("controller ends: %s", reason)
+        return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""The policy that only hands on what the operator set: a slot's commands out of the settings.
+
+Pure: settings and a slot's identity in, the numbers of the control page out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shunter.batching.layout import CLASSES
+from shunter.batching.page_records import (
+    Commands,
+    GroupCommands,
+    SlotCommands,
+    SlotIdentity,
+)
+from shunter.plugins.settings import ModelSettings
+
+
+def fixed_commands(settings: ModelSettings, identity: SlotIdentity) -> Commands:
+    """Commands for a slot. The predicted latency stays 0: not commanded.
+
+    Raises ValueError when a class would be kept away from every group of the model.
+    """
+    for name, weights in zip(CLASSES, settings.weights, strict=True):
+        given = weights[: identity.group_count]
+        if 0 < identity.group_count == len(given) and not any(given):
+            raise ValueError(
+                f"models.{identity.model_name}.weights.{name} is 0 for all "
+                f"{identity.group_count} worker groups; allowed: at least one above 0"
+            )
+    registered_us = identity.registered_max_wait_us
+    wanted_ms = settings.max_wait_ms
+    slot = SlotCommands(
+        alpha_millionths=round(settings.alpha * 1e6),
+        threshold_cap_milli=round(settings.threshold_cap * 1e3),
+        threshold_fixed_milli=round(settings.threshold * 1e3),
+        max_wait_us=registered_us if wanted_ms is None else min(registered_us, _us(wanted_ms)),
+        mix_classes=int(settings.mix_classes),
+        ageing_us=_us(settings.ageing_ms),
+        ahead_batches=settings.ahead,
+    )
+    return Commands(slot, tuple(_group(settings, g) for g in range(identity.group_count)))
+
+
+def _us(milliseconds: float) -> int:
+    return round(milliseconds * 1e3)
+
+
+def _group(settings: ModelSettings, group: int) -> GroupCommands:
+    weights = [_at(of_class, group, 1) for of_class in settings.weights]
+    return GroupCommands(
+        command_cap=_at(settings.caps, group, 0),
+        # A tiny share must not become 0, which means never.
+        weight_milli=(_milli(weights[0]), _milli(weights[1])),
+        preference=(
+            _at(settings.preferences[0], group, 0),
+            _at(settings.preferences[1], group, 0),
+        ),
+    )
+
+
+def _milli(weight: float) -> int:
+    return max(1, round(weight * 1e3)) if weight > 0 else 0
+
+
+def _at(values: tuple[Any, ...], index: int, default: Any) -> Any:
+    return values[index] if index < len(values) else default

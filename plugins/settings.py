@@ -1,0 +1,228 @@
+"""``shunter.toml``: what an operator may set, checked at the edge.
+
+::
+
+    [batching]              # numbers for every model
+    threshold_cap = 64
+    max_wait_ms = 2.5
+
+    [models.resnet]         # the same keys for one model, and lists with one entry per worker group
+    max_wait_ms = 10
+    caps = [32, 8]
+    weights = { strict = [1, 0.5], best_effort = [0, 1] }
+
+    [controller]
+    interval_ms = 100
+
+Each key is described at its field below. An unknown key or a bad value is a SettingsError that
+names the key, the value and what is allowed; nothing of such a file is used.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shunter.batching.layout import CLASSES, GROUP_COUNT
+from shunter.batching.threshold import DEFAULT_ALPHA, DEFAULT_CAP
+
+FILE = "shunter.toml"
+VARIABLE = "SHUNTER_CONFIG"
+MAX_WAIT_MS = 3_600_000
+Table = dict[str, Any]
+Parsed = TypeVar("Parsed")
+
+
+class SettingsError(ValueError):
+    """The settings cannot be used; the message names file, key, value and what is allowed."""
+
+
+class _Bad(ValueError):
+    """A value is not what is allowed; says what is."""
+
+
+def _number(low: float, high: float, *, whole: bool = False, or_zero: bool = False) -> Any:
+    """A check for numbers from ``low`` to ``high``."""
+    allowed = f"a {'whole ' if whole else ''}number from {low:.12g} to {high:.12g}"
+    allowed = f"0 or {allowed}" if or_zero else allowed
+
+    def check(value: Any) -> float:
+        good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not good or not (low <= value <= high or (or_zero and value == 0)):
+            raise _Bad(allowed)
+        return value
+
+    return check
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Bad("true or false")
+    return value
+
+
+def _list(check: Callable[[Any], Any], meaning: str) -> Any:
+    """A check for lists with one entry per worker group."""
+
+    def check_all(value: Any) -> tuple[Any, ...]:
+        allowed = f"a list of at most {GROUP_COUNT} entries, each {meaning}"
+        if not isinstance(value, list) or len(value) > GROUP_COUNT:
+            raise _Bad(allowed)
+        try:
+            return tuple(check(entry) for entry in value)
+        except _Bad:
+            raise _Bad(allowed) from None
+
+    return check_all
+
+
+def _by_class(check: Callable[[Any], Any], meaning: str) -> Any:
+    """A check for tables of a list per request class; gives a list for every class, in order."""
+    check_list = _list(check, meaning)
+    allowed = f"a table with the keys {', '.join(CLASSES)}: lists of {meaning}"
+
+    def check_table(value: Any) -> tuple[tuple[Any, ...], ...]:
+        if not isinstance(value, dict) or not value.keys() <= set(CLASSES):
+            raise _Bad(allowed)
+        return tuple(check_list(value.get(name, [])) for name in CLASSES)
+
+    return check_table
+
+
+def _key(check: Callable[[Any], Any], default: Any) -> Any:
+    return field(default=default, metadata={"check": check})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingSettings:
+    """How batches of a model form: ``[batching]``, and ``[models.NAME]`` over it."""
+
+    alpha: float = _key(_number(0, 0.999999), DEFAULT_ALPHA)
+    """Weight of the old threshold when it rises: 0 follows load at once, near 1 hardly."""
+    threshold_cap: float = _key(_number(1, 1_000_000), DEFAULT_CAP)
+    """Upper bound of the adaptive threshold, in requests."""
+    threshold: float = _key(_number(1, 1_000_000, or_zero=True), 0)
+    """0: adapt. Else a fixed threshold, in requests."""
+    max_wait_ms: float | None = _key(_number(0, MAX_WAIT_MS), None)
+    """Longest deliberate wait; absent: the registered maxBatchDelay, which also bounds it."""
+    mix_classes: bool = _key(_boolean, False)
+    """Whether one batch may hold strict and best-effort requests."""
+    ageing_ms: float = _key(_number(0, MAX_WAIT_MS), 1000)
+    """A best-effort request that waited this long counts as strict; 0: never."""
+    ahead: int = _key(_number(0, 1, whole=True), 1)
+    """Batches that may be sent to a worker before its answer is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings(BatchingSettings):
+    """``[models.NAME]``: entry i of a list is for worker group i; missing ones are defaults."""
+
+    caps: tuple[int, ...] = _key(_list(_number(0, 1 << 20, whole=True), "0 or a batch size"), ())
+    """Batch cap; 0, the default: the group's own."""
+    weights: tuple[tuple[float, ...], ...] = _key(
+        _by_class(_number(0, 1), "a number from 0 to 1"), ((), ())
+    )
+    """Factor of the cap for each class; 1 is the default, 0 keeps the class away from the group."""
+    preferences: tuple[tuple[int, ...], ...] = _key(
+        _by_class(_number(0, 1000, whole=True), "a whole number from 0 to 1000"), ((), ())
+    )
+    """For each class, groups with a lower number are filled first; 0 is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """The controller itself: ``[controller]``."""
+
+    interval_ms: float = _key(_number(20, 60_000), 100)
+    """Pause between two duty cycles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything in one file."""
+
+    batching: BatchingSettings = field(default_factory=BatchingSettings)
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+
+    def for_model(self, name: str) -> ModelSettings:
+        """Settings of a model: its own keys, else those of ``[batching]``."""
+        found = self.models.get(name)
+        if found is not None:
+            return found
+        return ModelSettings(*(getattr(self.batching, f.name) for f in fields(self.batching)))
+
+
+def find(explicit: Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
+    """Which file holds: the explicit one, else ``SHUNTER_CONFIG``, else ``directory``'s if any.
+
+    Relative paths start at ``directory``. None means that the defaults hold. Whether the file
+    that was named exists is found out by :func:`load`.
+    """
+    named = explicit or environ.get(VARIABLE)
+    if named:
+        return directory / named
+    path = directory / FILE
+    return path if os.path.lexists(path) else None
+
+
+def load(path: Path | None) -> Settings:
+    """Settings in a file, the defaults for None. Raises SettingsError."""
+    if path is None:
+        return Settings()
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # TOML's own errors, bad UTF-8, deep nesting
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+    try:
+        return parse(document)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def parse(document: Table) -> Settings:
+    """Settings in a parsed TOML document. Raises SettingsError."""
+    known = {f.name for f in fields(Settings)}
+    for name, value in document.items():
+        if name not in known:
+            raise _unknown(name, value, known)
+        if not isinstance(value, dict):
+            raise _refused(name, value, "a table")
+    batching = _section(BatchingSettings(), document.get("batching", {}), "batching")
+    controller = _section(ControllerSettings(), document.get("controller", {}), "controller")
+    inherited = Settings(batching).for_model("")
+    models = {}
+    for name, table in document.get("models", {}).items():
+        if not isinstance(table, dict):
+            raise _refused(f"models.{name}", table, "a table")
+        models[name] = _section(inherited, table, f"models.{name}")
+    return Settings(batching, models, controller)
+
+
+def _section(defaults: Parsed, table: Table, where: str) -> Parsed:
+    checks = {f.name: f.metadata["check"] for f in fields(defaults)}  # type: ignore[arg-type]
+    values = {}
+    for name, value in table.items():
+        key = f"{where}.{name}"
+        if name not in checks:
+            raise _unknown(key, value, checks)
+        try:
+            values[name] = checks[name](value)
+        except _Bad as error:
+            raise _refused(key, value, str(error)) from None
+    return replace(defaults, **values)  # type: ignore[type-var]
+
+
+def _unknown(key: str, value: Any, known: Mapping[str, Any] | set[str]) -> SettingsError:
+    return SettingsError(f"{key} = {value!r} is unknown; allowed: {', '.join(sorted(known))}")
+
+
+def _refused(key: str, value: Any, allowed: str) -> SettingsError:
+    return SettingsError(f"{key} = {value!r} is not allowed; allowed: {allowed}")

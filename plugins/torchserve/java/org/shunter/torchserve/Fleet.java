@@ -1,0 +1,372 @@
+package org.shunter.torchserve;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.pytorch.serve.http.BadRequestException;
+import org.pytorch.serve.snapshot.SnapshotManager;
+import org.pytorch.serve.wlm.Model;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The workers of one model: how many there are, and how one generation follows another.
+ *
+ * <p>Changes run under this object's lock, one after another; nothing here waits for a worker while
+ * holding it.
+ */
+final class Fleet {
+    private static final Logger LOGGER = LoggerFactory.getLogger(Fleet.class);
+    private static final long DRAIN_TIMEOUT_S = 120;
+
+    private final Host host;
+    private final ServedModel served;
+    private final Model model;
+    private final Dispatcher dispatcher;
+    private final Set<Worker> retiring = ConcurrentHashMap.newKeySet();
+    private volatile Generation current;
+    private volatile Generation next;
+    private volatile boolean auto = true;
+    private volatile String lastChange = "";
+    private long generations = 1;
+
+    Fleet(final Host host, final ServedModel served, final List<GroupConfig> configuration) {
+        this.host = host;
+        this.served = served;
+        this.model = served.model();
+        this.dispatcher = served.dispatcher();
+        this.current = new Generation(generations, configuration);
+    }
+
+    private String name() {
+        return served.name();
+    }
+
+    Generation current() {
+        return current;
+    }
+
+    /** The generation that is being started, or null. */
+    Generation next() {
+        return next;
+    }
+
+    /** Whether the controller may change the configuration. */
+    boolean auto() {
+        return auto;
+    }
+
+    /** The result of the last change, for people. */
+    String lastChange() {
+        return lastChange;
+    }
+
+    /** Workers that management calls see: the current generation's and those that still drain. */
+    List<Worker> workers() {
+        final List<Worker> workers = current.workers();
+        workers.addAll(retiring);
+        return workers;
+    }
+
+    /** No worker can take a request, now or after a restart. */
+    boolean hasNoWorker() {
+        return current.workers().isEmpty();
+    }
+
+    /**
+     * Stock scaling: at least {@code min} and at most {@code max} workers.
+     *
+     * @return completed with an HTTP status as in stock: at the first failed load, or when all new
+     *     workers are loaded
+     */
+    synchronized CompletableFuture<Integer> scale(final int min, final int max) {
+        if (min == 0) {
+            return retire();
+        }
+        dispatcher.refuse(null);
+        final int have = current.workers().size();
+        final List<CompletableFuture<Integer>> loads = new ArrayList<>();
+        for (int i = have; i < min; i++) {
+            loads.add(addWorker(current, growing()).firstLoad);
+        }
+        for (int i = have; i > Math.max(min, max); i--) {
+            removeWorker(shrinking());
+        }
+        dispatcher.setWorkers(current.workers());
+        served.publishIdentity();
+        return firstFailure(loads);
+    }
+
+    /** An explicit scale call takes the configuration out of the controller's hands. */
+    void setAuto(final boolean value) {
+        auto = value;
+    }
+
+    private WorkerGroup growing() {
+        for (final WorkerGroup group : current.groups) {
+            if (group.workers.size() < group.config().instances()) {
+                return group;
+            }
+        }
+        return current.groups.get(current.groups.size() - 1);
+    }
+
+    private WorkerGroup shrinking() {
+        for (int i = current.groups.size() - 1; i > 0; i--) {
+            if (current.groups.get(i).workers.size() > 1) {
+                return current.groups.get(i);
+            }
+        }
+        for (int i = current.groups.size() - 1; i > 0; i--) {
+            if (!current.groups.get(i).workers.isEmpty()) {
+                return current.groups.get(i);
+            }
+        }
+        return current.groups.get(0);
+    }
+
+    private Worker addWorker(final Generation generation, final WorkerGroup group) {
+        final Worker worker = new Worker(host, served, group, host.nextAddress(), nextGpu(group));
+        group.workers.add(worker);
+        group.setConfig(
+                group.config()
+                        .withInstances(Math.max(group.workers.size(), group.config().instances())));
+        host.execute(worker::start);
+        LOGGER.debug("{} added to generation {}", worker, generation.id);
+        return worker;
+    }
+
+    private int nextGpu(final WorkerGroup group) {
+        if (served.placed(group.config()).device() != null) {
+            return 0;
+        }
+        final int count = model.getNumCores();
+        if (count <= 0) {
+            return -1;
+        }
+        if (model.isHasCfgDeviceIds()) {
+            final int index = model.getGpuCounter().getAndAccumulate(1, (p, s) -> (p + s) % count);
+            return model.getDeviceIds().get(index);
+        }
+        return host.nextGpu(count);
+    }
+
+    private void removeWorker(final WorkerGroup group) {
+        final Worker worker = group.workers.get(group.workers.size() - 1);
+        group.workers.remove(worker);
+        group.setConfig(group.config().withInstances(Math.max(1, group.workers.size())));
+        drainAside(worker);
+    }
+
+    private void drainAside(final Worker worker) {
+        retiring.add(worker);
+        worker.drain();
+        host.timer().schedule(worker::end, DRAIN_TIMEOUT_S, TimeUnit.SECONDS);
+    }
+
+    /** Serve what waits, take nothing new, end all workers. */
+    private CompletableFuture<Integer> retire() {
+        dispatcher.refuse("Model \"" + name() + "\" has no worker: it is being scaled to 0 or removed");
+        next = null;
+        final List<Worker> ending = workers();
+        if (ending.stream().noneMatch(worker -> worker.state == WorkerState.READY)) {
+            failWaiting();
+        }
+        final CompletableFuture<Integer> done = new CompletableFuture<>();
+        final long deadlineNs =
+                System.nanoTime()
+                        + TimeUnit.SECONDS.toNanos(host.config().getUnregisterModelTimeout());
+        finishRetiring(ending, deadlineNs, done);
+        return done;
+    }
+
+    private void failWaiting() {
+        dispatcher.failWaiting(503, "Model \"" + name() + "\" was removed");
+    }
+
+    private void finishRetiring(
+            final List<Worker> ending, final long deadlineNs, final CompletableFuture<Integer> done) {
+        if (!dispatcher.isIdle() && System.nanoTime() - deadlineNs < 0) {
+            host.timer()
+                    .schedule(
+                            () -> finishRetiring(ending, deadlineNs, done),
+                            5,
+                            TimeUnit.MILLISECONDS);
+            return;
+        }
+        failWaiting();
+        current.groups.forEach(group -> group.workers.clear());
+        ending.forEach(Worker::end);
+        dispatcher.setWorkers(List.of());
+        failWaiting();
+        done.complete(200);
+    }
+
+    /**
+     * Change the configuration without anyone noticing. When the processes can stay, workers are
+     * added and drained and caps change in place. Else a new generation is started beside the old
+     * one and takes over when all of it has loaded; on a failure the old one stays.
+     *
+     * @param restart start new processes even when only numbers changed
+     * @return completed when the new configuration serves, or exceptionally when the old one stays
+     */
+    synchronized CompletableFuture<Void> configure(
+            final List<GroupConfig> triples, final boolean restart) {
+        if (next != null) {
+            throw new BadRequestException("A change of " + name() + " is under way; try again later");
+        }
+        if (hasNoWorker()) {
+            throw new BadRequestException(name() + " has no workers; scale it up first");
+        }
+        final List<GroupConfig> wanted = new ArrayList<>();
+        for (int i = 0; i < triples.size(); i++) {
+            wanted.add(
+                    i < current.groups.size()
+                            ? triples.get(i).placedLike(current.groups.get(i).config())
+                            : triples.get(i));
+        }
+        if (!restart && GroupConfig.sameProcesses(wanted, current.configuration())) {
+            return resize(wanted);
+        }
+        final Generation started = new Generation(++generations, wanted);
+        next = started;
+        lastChange = "starting generation " + started.id;
+        LOGGER.info("{}: {} {}", name(), lastChange, GroupConfig.text(wanted));
+        final CompletableFuture<Void> switched = new CompletableFuture<>();
+        host.execute(() -> startGeneration(started, switched));
+        return switched;
+    }
+
+    private CompletableFuture<Void> resize(final List<GroupConfig> wanted) {
+        final List<CompletableFuture<Integer>> loads = new ArrayList<>();
+        for (final WorkerGroup group : current.groups) {
+            final int instances = wanted.get(group.index).instances();
+            for (int i = group.workers.size(); i < instances; i++) {
+                loads.add(addWorker(current, group).firstLoad);
+            }
+            for (int i = group.workers.size(); i > instances; i--) {
+                removeWorker(group);
+            }
+            group.setConfig(wanted.get(group.index));
+        }
+        lastChange = "resized to " + GroupConfig.text(wanted);
+        serve(current);
+        SnapshotManager.getInstance().saveSnapshot();
+        return firstFailure(loads).thenAccept(status -> {});
+    }
+
+    /** Dispatch to a generation's workers and tell everyone how many they are. */
+    private void serve(final Generation generation) {
+        // Lower first: /ping compares the wanted with the running number at any time.
+        model.setMinWorkers(Math.min(model.getMinWorkers(), generation.instances()));
+        current = generation;
+        dispatcher.setWorkers(generation.workers());
+        model.setMinWorkers(generation.instances());
+        model.setMaxWorkers(generation.instances());
+        served.publishIdentity();
+    }
+
+    private void startGeneration(final Generation started, final CompletableFuture<Void> switched) {
+        try {
+            for (final WorkerGroup group : started.groups) {
+                for (int i = 0; i < group.config().instances(); i++) {
+                    // One after another: loading costs cores that the old generation serves with.
+                    final Worker worker = addWorker(started, group);
+                    final int status =
+                            worker.firstLoad.get(
+                                    model.getStartupTimeout() + 60L, TimeUnit.SECONDS);
+                    if (status != 200) {
+                        throw new IllegalStateException(worker + " did not load: status " + status);
+                    }
+                    if (next != started) {
+                        throw new IllegalStateException("the model was removed meanwhile");
+                    }
+                }
+            }
+            switchTo(started);
+            SnapshotManager.getInstance().saveSnapshot();
+            switched.complete(null);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            abort(started, switched, e);
+        } catch (ExecutionException
+                | TimeoutException
+                | RuntimeException e) {
+            abort(started, switched, e);
+        }
+    }
+
+    private synchronized void switchTo(final Generation started) {
+        if (next != started) {
+            throw new IllegalStateException("the model was removed meanwhile");
+        }
+        final Generation old = current;
+        next = null;
+        serve(started);
+        old.workers().forEach(this::drainAside);
+        lastChange = "generation " + started.id + " serves";
+        LOGGER.info("{}: {}", name(), lastChange);
+    }
+
+    private void abort(
+            final Generation started, final CompletableFuture<Void> switched, final Exception e) {
+        synchronized (this) {
+            if (next == started) {
+                next = null;
+            }
+        }
+        started.workers().forEach(Worker::end);
+        lastChange = "generation " + started.id + " was undone: " + e.getMessage();
+        LOGGER.error("{}: {}; generation {} keeps serving", name(), lastChange, current.id);
+        switched.completeExceptionally(e);
+    }
+
+    /** A worker has ended for good. */
+    void onEnded(final Worker worker) {
+        retiring.remove(worker);
+    }
+
+    /** A worker failed for longer than its recovery time and is not started again. */
+    void onGivenUp(final Worker worker) {
+        synchronized (this) {
+            worker.group.workers.remove(worker);
+            if (worker.group == groupOf(worker)) {
+                dispatcher.setWorkers(current.workers());
+            }
+        }
+        if (hasNoWorker()) {
+            dispatcher.failWaiting(503, "Model \"" + name() + "\" has no worker left");
+        }
+    }
+
+    private WorkerGroup groupOf(final Worker worker) {
+        return current.groups.contains(worker.group) ? worker.group : null;
+    }
+
+    private static CompletableFuture<Integer> firstFailure(
+            final List<CompletableFuture<Integer>> loads) {
+        final CompletableFuture<Integer> result = new CompletableFuture<>();
+        final AtomicInteger missing = new AtomicInteger(loads.size());
+        if (loads.isEmpty()) {
+            result.complete(200);
+        }
+        for (final CompletableFuture<Integer> load : loads) {
+            load.thenAccept(
+                    status -> {
+                        if (status != 200) {
+                            result.complete(status);
+                        } else if (missing.decrementAndGet() == 0) {
+                            result.complete(200);
+                        }
+                    });
+        }
+        return result;
+    }
+
+}

@@ -1,0 +1,45 @@
+"""Questions to TorchServe's REST API on loopback."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""A proxy named in the environment is not meant for our own loopback server."""
+
+
+def get_json(url: str, token: str | None = None, timeout_s: float = 5) -> Any:
+    """GET and parse; OSError when the server cannot be reached or refuses."""
+    request = urllib.request.Request(url)
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    with _DIRECT.open(request, timeout=timeout_s) as answer:
+        return json.load(answer)
+
+
+def healthy(inference: str, token: str | None = None) -> bool:
+    """Whether /ping says so."""
+    return get_json(f"{inference}/ping", token).get("status") == "Healthy"
+
+
+def registered(management: str, token: str | None = None) -> set[str]:
+    """Names of the registered models."""
+    listed = get_json(f"{management}/models?limit=1000", token)["models"]
+    return {model["modelName"] for model in listed}
+
+
+def workers_ready(management: str, token: str | None = None) -> bool:
+    """Whether every version of every model has the workers it wants, all loaded."""
+    return all(
+        _ready(version)
+        for name in registered(management, token)
+        for version in get_json(f"{management}/models/{name}/all", token)
+    )
+
+
+def _ready(version: dict[str, Any]) -> bool:
+    workers = version["workers"]
+    loaded = all(worker["status"] == "READY" for worker in workers)
+    return loaded and len(workers) >= version["minWorkers"]

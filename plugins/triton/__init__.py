@@ -1,0 +1,1 @@
+"""Triton: the same policies through Triton's own plug points."""

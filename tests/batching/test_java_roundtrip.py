@@ -1,0 +1,126 @@
+"""The Java side of the page and of the rules, through the small program PageTool."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shunter.batching.control_page import ControlPage
+from shunter.batching.layout import SLOT_FIELDS, SLOTS_OFFSET
+
+pytestmark = pytest.mark.java
+
+TOOL = "org.shunter.torchserve.PageTool"
+BEFORE_COMMANDS = SLOT_FIELDS["command_sequence"].offset
+
+
+@pytest.fixture(scope="module")
+def run_tool(tmp_path_factory):
+    """Runs PageTool with arguments; returns the finished process."""
+    java = Path(os.environ.get("JAVA_HOME", "/nonexistent")) / "bin/java"
+    command = str(java) if java.exists() else shutil.which("java")
+    if shutil.which("javac") is None or command is None:
+        pytest.skip("needs a JDK")
+    if importlib.util.find_spec("ts") is None:
+        pytest.skip("needs an installed TorchServe")
+    build = pytest.importorskip("shunter.plugins.torchserve.build")
+    # In a package of the jar, because it uses classes that only their package sees.
+    source = Path(__file__).parents[1] / "java" / f"{TOOL.replace('.', '/')}.java"
+    jar = build.ensure() / build.JAR
+    host = build.torchserve_home() / "frontend/model-server.jar"
+    classes = tmp_path_factory.mktemp("classes")
+    compiler = ["javac", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jar}:{host}"]
+    subprocess.run([*compiler, "-d", classes, source], check=True, timeout=120)
+    # Both names of the property that sets the encoding of standard output: Java 17 and later ones.
+    utf8 = ["-Dsun.stdout.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
+
+    def run_tool(*arguments):
+        return subprocess.run(
+            [command, *utf8, "-cp", f"{classes}:{jar}:{host}", TOOL, *map(str, arguments)],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
+
+    return run_tool
+
+
+def test_java_reads_every_word_that_python_wrote(run_tool, make_golden, page_path):
+    make_golden.make_page(page_path).close()
+    done = run_tool("dump", page_path)
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    expected = make_golden.expected_dump()
+    assert {name: lines.get(name) for name in expected} == expected
+
+
+def test_python_reads_every_word_that_java_wrote(run_tool, make_golden, page_path, tmp_path):
+    done = run_tool("create", page_path)
+    assert done.returncode == 0, done.stderr
+    assert page_path.stat().st_mode & 0o777 == 0o600
+    make_golden.make_page(tmp_path / "ours").close()
+    slot = slice(SLOTS_OFFSET, SLOTS_OFFSET + BEFORE_COMMANDS)
+    assert page_path.read_bytes()[slot] == (tmp_path / "ours").read_bytes()[slot]
+    with ControlPage.attach(page_path) as page:
+        assert page.live_slots() == [0]
+        assert page.read_identity(0).model_name == make_golden.MODEL_NAME
+        assert page.read_commands(0) is None
+        assert page.header().owner_pid > 0
+        assert page.header().jvm_heartbeat_ns > 0
+
+
+def test_java_leaves_the_rest_of_a_new_page_zero(run_tool, page_path):
+    assert run_tool("create", page_path).returncode == 0
+    content = page_path.read_bytes()
+    assert not any(content[SLOTS_OFFSET + BEFORE_COMMANDS :])
+    assert not any(content[SLOTS_OFFSET - 16 * 128 : SLOTS_OFFSET])
+
+
+def test_java_reads_commands_that_were_written_twice(run_tool, make_golden, page_path):
+    with make_golden.make_page(page_path) as page:
+        page.write_commands(0, make_golden.COMMANDS, make_golden.GROUP_COMMANDS[::-1])
+    done = run_tool("dump", page_path)
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert lines["command_sequence"] == "4"
+    assert lines["command_cap[1]"] == "16"
+
+
+@pytest.mark.parametrize("name", ["threshold", "release", "classes"])
+def test_java_agrees_with_the_golden_tables(run_tool, golden_folder, name):
+    done = run_tool(f"golden-{name}", golden_folder / f"{name}.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("threshold", "step"),
+        ("release", "should_release"),
+        ("release", "split"),
+        ("release", "may_send_ahead"),
+        ("release", "wake_after_us"),
+        ("classes", "class"),
+        ("classes", "deadline"),
+    ],
+)
+def test_java_finds_a_wrong_row(run_tool, golden, tmp_path, name, table):
+    document = golden(f"{name}.json")
+    row = document[table]["rows"][0]
+    column = -1 if name != "classes" else 1
+    wrong = {
+        bool: lambda v: not v,
+        int: lambda v: v + 1,
+        float: lambda v: v + 1.0,
+        list: lambda v: [7],
+    }
+    row[column] = wrong[type(row[column])](row[column])
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(document))
+    done = run_tool(f"golden-{name}", path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout + done.stderr != ""

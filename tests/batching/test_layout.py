@@ -1,0 +1,162 @@
+"""The offsets as numbers: moving a field must break a test on purpose."""
+
+from pathlib import Path
+
+import pytest
+
+from shunter.batching import layout
+
+CHECKOUT = Path(__file__).parents[2]
+
+HEADER = {
+    "magic": 0,
+    "layout_version": 8,
+    "page_size": 16,
+    "header_size": 24,
+    "slot_size": 32,
+    "slot_count": 40,
+    "owner_pid": 48,
+    "created_unix_ns": 56,
+    "jvm_heartbeat_ns": 128,
+    "controller_pid": 256,
+    "controller_heartbeat_ns": 264,
+    "controller_cycles": 272,
+    "ready": 384,
+}
+HOLDER = {
+    "holder_pid": 0,
+    "holder_heartbeat_ns": 8,
+    "hold_mask": 16,
+    "hold_since_ns": 24,
+}
+SLOT = {
+    "slot_sequence": 0,
+    "slot_state": 8,
+    "generation": 16,
+    "registered_batch_size": 24,
+    "registered_max_wait_us": 32,
+    "queue_capacity": 40,
+    "group_count": 48,
+    "slo_us": 56,
+    "model_name": 64,
+    "model_version": 320,
+    "updated_ns": 512,
+    "arrivals": 520,
+    "queued": 536,
+    "oldest_arrival_ns": 552,
+    "answered": 568,
+    "answered_late": 584,
+    "expired": 600,
+    "rejected": 616,
+    "failed": 632,
+    "abandoned": 648,
+    "retried": 664,
+    "poisoned": 672,
+    "in_flight_requests": 680,
+    "in_flight_batches": 688,
+    "ready_workers": 696,
+    "busy_workers": 704,
+    "threshold_milli": 712,
+    "batches_by_size": 720,
+    "service_ns_by_size": 848,
+    "group_ready": 1024,
+    "group_busy": 1032,
+    "group_batches": 1040,
+    "group_requests": 1048,
+    "group_cap": 1056,
+    "group_threads": 1064,
+    "command_sequence": 2048,
+    "alpha_millionths": 2056,
+    "threshold_cap_milli": 2064,
+    "threshold_fixed_milli": 2072,
+    "max_wait_us": 2080,
+    "mix_classes": 2088,
+    "ageing_us": 2096,
+    "ahead_batches": 2104,
+    "latency_fixed_ns": 2112,
+    "latency_per_request_ns": 2120,
+    "command_cap": 2176,
+    "weight_milli": 2184,
+    "preference": 2200,
+}
+
+
+def offsets(fields):
+    return {name: placed.offset for name, placed in fields.items()}
+
+
+def test_header_fields_stand_where_they_always_stood():
+    assert offsets(layout.HEADER_FIELDS) == HEADER
+
+
+def test_holder_fields_stand_where_they_always_stood():
+    assert offsets(layout.HOLDER_FIELDS) == HOLDER
+
+
+def test_slot_fields_stand_where_they_always_stood():
+    assert offsets(layout.SLOT_FIELDS) == SLOT
+
+
+def test_sizes_are_what_other_programs_were_compiled_with():
+    assert layout.LAYOUT_VERSION == 1
+    assert layout.HEADER_SIZE == 512
+    assert layout.HOLDER_SIZE == 128
+    assert layout.HOLDER_COUNT == 16
+    assert layout.SLOTS_OFFSET == 2560
+    assert layout.SLOT_SIZE == 3200
+    assert layout.SLOT_COUNT == 128
+    assert layout.GROUP_COUNT == 8
+    assert layout.GROUP_STRIDE == 128
+    assert layout.PAGE_SIZE == 412160
+
+
+def test_the_magic_reads_as_text_in_memory():
+    assert layout.MAGIC.to_bytes(8, "little") == b"SHUNTER\0"
+
+
+def test_the_page_fits_a_small_container():
+    assert layout.PAGE_SIZE < 1 << 20
+
+
+@pytest.mark.parametrize("sections", [layout.HEADER, layout.HOLDER, layout.SLOT])
+def test_writers_never_share_a_line(sections):
+    fields, size = layout.place(sections)
+    starts = {}
+    for placed in fields.values():
+        first = starts.setdefault(placed.section.name, placed.offset)
+        assert first % layout.LINE == 0
+        assert placed.offset % 8 == 0
+    assert len(starts) == len(sections)
+    assert size % layout.LINE == 0
+
+
+def test_group_sections_have_one_stride():
+    repeated = {p.section for p in layout.SLOT_FIELDS.values() if p.section.repeat > 1}
+    assert {section.stride for section in repeated} == {layout.GROUP_STRIDE}
+    assert {section.repeat for section in repeated} == {layout.GROUP_COUNT}
+
+
+def test_the_seqlock_word_is_the_first_of_its_section():
+    for section in layout.SLOT:
+        if section.name in ("identity", "commands"):
+            assert section.fields[0].name.endswith("_sequence")
+
+
+def test_the_emitted_java_and_c_files_are_fresh():
+    assert layout.main(["--check", "--root", str(CHECKOUT)]) == 0
+
+
+def test_a_stale_emitted_file_is_found(tmp_path, capsys):
+    assert layout.main(["--root", str(tmp_path)]) == 0
+    assert layout.main(["--root", str(tmp_path), "--check"]) == 0
+    path = next(iter(layout.emitted_files(tmp_path)))
+    path.write_text(path.read_text() + "\n")
+    assert layout.main(["--root", str(tmp_path), "--check"]) == 1
+    assert path.name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("size", "bucket"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (32, 5), (33, 6), (10**9, 15)]
+)
+def test_batch_sizes_fall_into_powers_of_two(size, bucket):
+    assert layout.size_bucket(size) == bucket

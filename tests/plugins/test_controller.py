@@ -1,0 +1,366 @@
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from shunter.batching.control_page import ControlPage, UnstableError
+from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
+from shunter.plugins import controller
+from shunter.plugins.controller import EXIT_NO_PAGE, EXIT_NOT_ALONE, ControllerAgent
+from shunter.plugins.settings import Settings, SettingsError, load
+
+PATIENCE_S = 30
+
+
+@pytest.fixture
+def page(tmp_path):
+    with ControlPage.create(
+        tmp_path / "control", owner_pid=os.getpid(), created_unix_ns=1, now_ns=1
+    ) as page:
+        yield page
+
+
+@pytest.fixture
+def poke(page):
+    """Writes a word of a slot as the server would."""
+
+    def poke(slot, name, value):
+        page.words[(SLOTS_OFFSET + slot * SLOT_SIZE + SLOT_FIELDS[name].offset) // 8] = value
+
+    return poke
+
+
+@pytest.fixture
+def add_model(poke):
+    """Describes a model in a slot; a higher generation describes its next one."""
+
+    def add_model(slot, name=b"resnet", generation=1, groups=1, max_wait_us=5000):
+        poke(slot, "slot_sequence", 2 * generation - 1)
+        poke(slot, "slot_state", 1)
+        poke(slot, "generation", generation)
+        poke(slot, "group_count", groups)
+        poke(slot, "registered_max_wait_us", max_wait_us)
+        poke(slot, "model_name", int.from_bytes(name, "little"))
+        poke(slot, "slot_sequence", 2 * generation)
+
+    return add_model
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "shunter.toml"
+    path.write_text("")
+    return path
+
+
+@pytest.fixture
+def agent(page, config):
+    return ControllerAgent(page, lambda: load(config), 77)
+
+
+def test_without_models_there_is_nothing_to_do(agent, page):
+    assert agent.do_work(10) == 0
+    assert agent.do_work(20) == 0
+    header = page.header()
+    assert header.controller_pid == 77
+    assert header.controller_cycles == 2
+    assert header.controller_heartbeat_ns == 20
+
+
+def test_it_says_what_it_is(agent):
+    assert agent.role_name == "controller"
+
+
+def test_a_new_slot_gets_its_commands_once(agent, page, add_model):
+    add_model(0)
+    add_model(9, b"bert")
+    assert agent.do_work(1) == 2
+    assert agent.do_work(2) == 0
+    assert page.read_commands(0).slot.max_wait_us == 5000
+    assert page.read_commands(9).slot.alpha_millionths == 500_000
+    assert page.read_commands(1) is None
+
+
+def test_a_new_generation_and_a_new_group_get_commands_again(agent, add_model, poke):
+    add_model(0)
+    assert agent.do_work(1) == 1
+    add_model(0, generation=2)
+    assert agent.do_work(2) == 1
+    add_model(0, generation=2, groups=2)
+    poke(0, "slot_sequence", 6)
+    assert agent.do_work(3) == 1
+    assert agent.do_work(4) == 0
+
+
+def test_a_change_of_identity_that_commands_nothing_new_is_left_alone(agent, page, add_model, poke):
+    add_model(0)
+    agent.do_work(1)
+    poke(0, "queue_capacity", 5)
+    poke(0, "slot_sequence", 4)
+    assert agent.do_work(2) == 0
+    assert page.command_sequence(0) == 2
+
+
+def test_a_change_of_the_registered_wait_changes_the_commands(agent, page, add_model, poke):
+    add_model(0)
+    agent.do_work(1)
+    poke(0, "registered_max_wait_us", 3000)
+    poke(0, "slot_sequence", 4)
+    assert agent.do_work(2) == 1
+    assert page.read_commands(0).slot.max_wait_us == 3000
+
+
+def test_a_slot_that_another_model_took_over_gets_commands(agent, add_model, poke):
+    add_model(0)
+    agent.do_work(1)
+    poke(0, "slot_state", 0)
+    assert agent.do_work(2) == 0
+    add_model(0, b"bert")
+    assert agent.do_work(3) == 1
+
+
+def test_what_another_controller_wrote_is_written_again(agent, page, config, add_model):
+    add_model(0)
+    agent.do_work(1)
+    successor = ControllerAgent(page, lambda: load(config), 78)
+    assert successor.do_work(2) == 1
+    assert successor.do_work(3) == 0
+    assert agent.do_work(4) == 1
+
+
+def test_a_reload_rewrites_only_what_changed(agent, config, page, add_model):
+    add_model(0)
+    add_model(1, b"bert")
+    agent.do_work(1)
+    config.write_text("[models.bert]\nmax_wait_ms = 2\n")
+    assert agent.do_work(2) == 0
+    assert agent.reload()
+    assert agent.do_work(3) == 1
+    assert page.read_commands(0).slot.max_wait_us == 5000
+    assert page.read_commands(1).slot.max_wait_us == 2000
+
+
+def test_a_bad_file_is_one_log_line_and_the_last_good_numbers_stay(
+    agent, config, page, add_model, caplog
+):
+    config.write_text("[batching]\nalpha = 0.25\n")
+    assert agent.reload()
+    config.write_text("[batching]\nalpha = 0.75\nmax_wait_ms = -1\n")
+    assert not agent.reload()
+    add_model(0)
+    agent.do_work(1)
+    assert page.read_commands(0).slot.alpha_millionths == 250_000
+    (record,) = [r for r in caplog.records if r.levelno >= logging.ERROR]
+    assert "batching.max_wait_ms = -1 is not allowed" in record.getMessage()
+    assert "\n" not in record.getMessage()
+
+
+def test_a_file_that_is_bad_from_the_start_means_the_defaults(page, add_model, caplog):
+    def fail():
+        raise SettingsError("no good")
+
+    agent = ControllerAgent(page, fail, 77)
+    assert agent.settings == Settings()
+    assert "no good" in caplog.text
+    add_model(0)
+    assert agent.do_work(1) == 1
+
+
+def test_a_broken_slot_does_not_stop_the_others_and_is_named_once(
+    agent, page, add_model, poke, caplog
+):
+    add_model(0)
+    poke(0, "slot_sequence", 7)
+    add_model(1)
+    assert agent.do_work(1) == 1
+    for now in (2, 3, 4):
+        assert agent.do_work(now) == 0
+    errors = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert len(errors) == 1
+    assert errors[0].startswith("slot 0 is left as it is: slot 0: slot_sequence 7")
+    poke(0, "slot_sequence", 8)
+    assert agent.do_work(5) == 1
+    assert page.read_commands(0) is not None
+
+
+def test_a_class_without_any_group_is_an_error_of_that_model_only(
+    agent, page, config, add_model, caplog
+):
+    config.write_text("[models.resnet]\nweights = { strict = [0] }\n")
+    agent.reload()
+    add_model(0)
+    add_model(1, b"bert")
+    assert agent.do_work(1) == 1
+    assert page.read_commands(0) is None
+    assert "models.resnet.weights.strict is 0 for all 1 worker groups" in caplog.text
+
+
+# ---- as a process
+
+
+class Process:
+    """A controller with a timer that kills it, so that no test can hang."""
+
+    def __init__(self, *command, cwd):
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+        )
+        self.timer = threading.Timer(PATIENCE_S, self.process.kill)
+        self.timer.start()
+        self.lines = []
+
+    def wait_for(self, text, stream="stderr"):
+        for line in getattr(self.process, stream):
+            self.lines.append(line)
+            if text in line:
+                return
+        raise AssertionError(f"{text!r} was not said: {self.lines}")
+
+    def end(self):
+        """Close its input, wait, return the exit status."""
+        with self.process, contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+            self.lines += self.process.stderr.readlines()
+        self.timer.cancel()
+        return self.process.returncode
+
+
+@pytest.fixture
+def start(tmp_path, page, monkeypatch):
+    """Starts a controller on the page."""
+    monkeypatch.delenv("SHUNTER_CONFIG", raising=False)
+    started = []
+
+    def start(*options, command=("-m", "shunter.plugins.controller")):
+        process = Process(*command, "--page", str(tmp_path / "control"), *options, cwd=tmp_path)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.process.kill()
+        if not process.process.stderr.closed:
+            process.end()
+
+
+def test_it_ends_when_the_server_closes_its_input(start, page, add_model):
+    add_model(0)
+    process = start()
+    process.wait_for("slot 0: commands for resnet")
+    assert process.end() == 0
+    assert "the server closed its end" in process.lines[-1]
+    assert page.read_commands(0).slot.max_wait_us == 5000
+    assert page.header().controller_pid == process.process.pid
+
+
+def test_it_ends_when_the_server_is_dead(start, page):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    page.words[48 // 8] = gone.pid
+    process = start()
+    process.wait_for(f"the server, process {gone.pid}, is gone")
+    assert process.process.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(start, add_model, number):
+    add_model(0)
+    process = start()
+    process.wait_for("slot 0")
+    process.process.send_signal(number)
+    process.wait_for("told to end")
+    assert process.end() == 0
+
+
+def test_a_signal_makes_it_read_the_settings_again(start, page, add_model, tmp_path):
+    add_model(0)
+    process = start("--directory", str(tmp_path))
+    process.wait_for("slot 0: commands")
+    (tmp_path / "shunter.toml").write_text("[batching]\nmax_wait_ms = nonsense\n")
+    process.process.send_signal(signal.SIGHUP)
+    process.wait_for("is not TOML")
+    (tmp_path / "shunter.toml").write_text("[batching]\nmax_wait_ms = 1\n")
+    process.process.send_signal(signal.SIGHUP)
+    process.wait_for("settings were read again")
+    process.wait_for("slot 0: commands")
+    assert process.end() == 0
+    assert page.read_commands(0).slot.max_wait_us == 1000
+
+
+def test_once_means_one_cycle(start, page, add_model, config):
+    add_model(0)
+    config.write_text("[batching]\nthreshold = 4\n")
+    process = start("--once", "--config", str(config))
+    assert process.end() == 0
+    assert page.read_commands(0).slot.threshold_fixed_milli == 4000
+    assert page.header().controller_cycles == 1
+
+
+def test_a_bad_config_does_not_stop_it(start, page, add_model):
+    add_model(0)
+    process = start("--once", "--config", "missing.toml")
+    assert process.end() == 0
+    assert [line for line in process.lines if "missing.toml cannot be read" in line]
+    assert page.read_commands(0).slot.alpha_millionths == 500_000
+
+
+def test_a_second_controller_is_refused(start, page):
+    assert page.claim_controller()
+    process = start()
+    assert process.end() == EXIT_NOT_ALONE
+    assert "another controller" in process.lines[-1]
+
+
+def test_a_page_that_is_none_is_an_error_in_one_line(tmp_path, caplog):
+    assert controller.main(["--page", str(tmp_path / "missing"), "--once"]) == EXIT_NO_PAGE
+    assert controller.main(["--page", str(tmp_path), "--once"]) == EXIT_NO_PAGE
+    assert all(record.getMessage().startswith("no control page: ") for record in caplog.records)
+
+
+STUCK = """
+import sys, time
+from shunter.batching.control_page import ControlPage
+from shunter.plugins import controller
+def store_a_part_and_stop(self, index, values):
+    self.words[index] = 999_999
+    print("writing", flush=True)
+    time.sleep(600)
+ControlPage._store = store_a_part_and_stop
+controller.main(sys.argv[1:])
+"""
+
+
+def test_a_page_left_by_a_controller_killed_while_writing_is_repaired(
+    start, page, agent, add_model
+):
+    add_model(0)
+    process = start(command=("-c", STUCK))
+    process.wait_for("writing", "stdout")
+    process.process.send_signal(signal.SIGKILL)
+    assert process.end() == -signal.SIGKILL
+    assert page.command_sequence(0) % 2 == 1
+    with pytest.raises(UnstableError):
+        page.read_commands(0)
+    assert page.claim_controller()
+    assert agent.do_work(1) == 1
+    assert page.command_sequence(0) % 2 == 0
+    assert page.read_commands(0).slot.alpha_millionths == 500_000
+
+
+def test_it_starts_without_the_heavy_packages(tmp_path):
+    heavy = {"torch", "numpy", "ts", "yaml", "httpx", "rich", "typer"}
+    code = f"import sys, shunter.plugins.controller; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout.strip() == ""

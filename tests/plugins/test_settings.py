@@ -1,0 +1,254 @@
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shunter.batching.page_records import GroupCommands, SlotIdentity
+from shunter.plugins.fixed_policy import fixed_commands
+from shunter.plugins.settings import (
+    BatchingSettings,
+    ModelSettings,
+    Settings,
+    SettingsError,
+    find,
+    load,
+    parse,
+)
+
+FULL = """
+[batching]
+alpha = 0.25
+threshold_cap = 64
+threshold = 0
+max_wait_ms = 2.5
+mix_classes = true
+ageing_ms = 0
+ahead = 0
+
+[models.resnet]
+max_wait_ms = 10
+caps = [32, 8]
+weights = { strict = [1, 0.5], best_effort = [0, 1] }
+preferences = { best_effort = [1] }
+
+[models."a.b"]
+
+[controller]
+interval_ms = 50
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes shunter.toml and returns its path."""
+
+    def write(text):
+        path = tmp_path / "shunter.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_without_a_file_the_defaults_of_the_papers_hold():
+    assert load(None) == Settings()
+    assert (BatchingSettings().alpha, BatchingSettings().threshold_cap) == (0.5, 128.0)
+
+
+def test_an_empty_file_means_the_defaults(write):
+    assert load(write("")) == Settings()
+
+
+def test_every_key_is_read(write):
+    found = load(write(FULL))
+    expected = BatchingSettings(0.25, 64, 0, 2.5, True, 0, 0)
+    assert found.batching == expected
+    assert found.controller.interval_ms == 50
+    resnet = found.models["resnet"]
+    assert resnet.caps == (32, 8)
+    assert resnet.weights == ((1, 0.5), (0, 1))
+    assert resnet.preferences == ((), (1,))
+
+
+def test_a_model_inherits_what_it_does_not_set(write):
+    found = load(write(FULL))
+    assert found.for_model("resnet").max_wait_ms == 10
+    assert found.for_model("resnet").alpha == 0.25
+    for name in ("a.b", "not in the file"):
+        assert found.for_model(name) == ModelSettings(0.25, 64, 0, 2.5, True, 0, 0)
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        BatchingSettings().alpha = 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[batching]\nalpha = 1",
+            "batching.alpha = 1 is not allowed; allowed: a number from 0 to 0.999999",
+        ),
+        ("[batching]\nalpha = nan", "batching.alpha = nan is not allowed"),
+        ("[batching]\nalpha = true", "batching.alpha = True is not allowed"),
+        ('[batching]\nalpha = "0.5"', "batching.alpha = '0.5' is not allowed"),
+        ("[batching]\nthreshold_cap = 0", "allowed: a number from 1 to 1000000"),
+        ("[batching]\nthreshold = 0.5", "allowed: 0 or a number from 1 to 1000000"),
+        ("[batching]\nthreshold = false", "batching.threshold = False is not allowed"),
+        ("[batching]\nmax_wait_ms = -1", "allowed: a number from 0 to 3600000"),
+        ("[batching]\nmax_wait_ms = inf", "batching.max_wait_ms = inf is not allowed"),
+        (
+            "[batching]\nmix_classes = 1",
+            "batching.mix_classes = 1 is not allowed; allowed: true or false",
+        ),
+        ("[batching]\nageing_ms = 1e99", "batching.ageing_ms = 1e+99 is not allowed"),
+        ("[batching]\nahead = 2", "allowed: a whole number from 0 to 1"),
+        ("[batching]\nahead = 1.0", "allowed: a whole number from 0 to 1"),
+        (
+            "[batching]\ncaps = [1]",
+            "batching.caps = [1] is unknown; allowed: ageing_ms, ahead, alpha",
+        ),
+        (
+            "[batching]\nalhpa = 0.5",
+            "batching.alhpa = 0.5 is unknown; allowed: ageing_ms, ahead, alpha",
+        ),
+        (
+            "[controller]\ninterval_ms = 19",
+            "controller.interval_ms = 19 is not allowed; allowed: a number from 20",
+        ),
+        ("[contoller]", "contoller = {} is unknown; allowed: batching, controller, models"),
+        ("alpha = 0.5", "alpha = 0.5 is unknown; allowed: batching, controller, models"),
+        ("batching = 3", "batching = 3 is not allowed; allowed: a table"),
+        ("models = []", "models = [] is not allowed; allowed: a table"),
+        ("[models]\nx = 1", "models.x = 1 is not allowed; allowed: a table"),
+        ("[models.x]\nfoo = 1", "models.x.foo = 1 is unknown; allowed: ageing_ms"),
+        (
+            "[models.x]\ncaps = 3",
+            "models.x.caps = 3 is not allowed; allowed: a list of at most 8 entries",
+        ),
+        ("[models.x]\ncaps = [1.5]", "each 0 or a batch size"),
+        ("[models.x]\ncaps = [1, 1, 1, 1, 1, 1, 1, 1, 1]", "a list of at most 8 entries"),
+        ("[models.x]\nweights = [1]", "allowed: a table with the keys strict, best_effort"),
+        ("[models.x.weights]\nstrickt = [1]", "allowed: a table with the keys strict, best_effort"),
+        ("[models.x.weights]\nstrict = [1.1]", "each a number from 0 to 1"),
+        ("[models.x.preferences]\nstrict = [0.5]", "each a whole number from 0 to 1000"),
+    ],
+)
+def test_a_mistake_names_file_key_value_and_what_is_allowed(write, text, message):
+    path = write(text)
+    with pytest.raises(SettingsError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[batching", "x = " + "[" * 5000, "x = 1\nx = 2"])
+def test_a_file_that_is_not_toml_is_named(write, text):
+    path = write(text)
+    with pytest.raises(SettingsError, match=f"{path} is not TOML"):
+        load(path)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    path = tmp_path / "shunter.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="is not TOML"):
+        load(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"missing cannot be read: No such file"):
+        load(tmp_path / "missing")
+    with pytest.raises(SettingsError, match=r"cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+def test_an_explicit_file_goes_before_the_variable_and_that_before_the_folder(write, tmp_path):
+    here = write("")
+    environ = {"SHUNTER_CONFIG": "other.toml"}
+    assert find(tmp_path / "x.toml", environ, tmp_path) == tmp_path / "x.toml"
+    assert find(None, environ, tmp_path) == tmp_path / "other.toml"
+    assert find(None, {"SHUNTER_CONFIG": "/etc/x.toml"}, tmp_path).as_posix() == "/etc/x.toml"
+    assert find(None, {"SHUNTER_CONFIG": ""}, tmp_path) == here
+    assert find(None, {}, tmp_path) == here
+
+
+def test_a_folder_without_a_file_means_the_defaults(tmp_path):
+    assert find(None, {}, tmp_path) is None
+    assert find(None, {}, tmp_path / "missing") is None
+
+
+def test_a_named_file_that_is_missing_is_an_error_and_not_the_defaults(tmp_path):
+    with pytest.raises(SettingsError):
+        load(find(None, {"SHUNTER_CONFIG": "missing.toml"}, tmp_path))
+    (tmp_path / "shunter.toml").symlink_to(tmp_path / "missing")
+    with pytest.raises(SettingsError):
+        load(find(None, {}, tmp_path))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["strict", "best_effort", "caps", "weights", "alpha", "x"]), inner
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, database=None)
+@given(st.dictionaries(st.sampled_from(["batching", "models", "controller", "x"]), VALUES))
+def test_any_document_is_settings_or_a_settings_error(document):
+    try:
+        assert isinstance(parse(document), Settings)
+    except SettingsError as error:
+        assert "allowed" in str(error)
+
+
+# ---- what becomes of them on the page
+
+
+def commands(text, write, **identity):
+    fixed = {"slot_state": 1, "registered_max_wait_us": 5000, "group_count": 1}
+    identity = SlotIdentity(**fixed | {"model_name": "resnet"} | identity)
+    return fixed_commands(load(write(text)).for_model("resnet"), identity)
+
+
+def test_settings_become_the_numbers_of_the_page(write):
+    found = commands(FULL, write, group_count=3, registered_max_wait_us=20_000)
+    assert found.slot.alpha_millionths == 250_000
+    assert found.slot.threshold_cap_milli == 64_000
+    assert found.slot.threshold_fixed_milli == 0
+    assert found.slot.max_wait_us == 10_000
+    assert found.slot.mix_classes == 1
+    assert found.slot.ageing_us == 0
+    assert found.slot.ahead_batches == 0
+    assert found.groups == (
+        GroupCommands(32, (1000, 0), (0, 1)),
+        GroupCommands(8, (500, 1000), (0, 0)),
+        GroupCommands(0, (1000, 1000), (0, 0)),
+    )
+
+
+def test_the_registered_wait_bounds_the_commanded_one(write):
+    assert commands("", write).slot.max_wait_us == 5000
+    assert commands("[batching]\nmax_wait_ms = 4.5", write).slot.max_wait_us == 4500
+    assert commands("[batching]\nmax_wait_ms = 6", write).slot.max_wait_us == 5000
+
+
+def test_a_tiny_share_is_not_never(write):
+    text = "[models.resnet]\nweights = { strict = [0.00001] }"
+    assert commands(text, write).groups[0].weight_milli == (1, 1000)
+
+
+def test_a_class_that_no_group_would_take_is_an_error(write):
+    text = "[models.resnet]\nweights = { strict = [0, 0, 1] }"
+    with pytest.raises(ValueError, match=r"models.resnet.weights.strict is 0 for all 2 worker"):
+        commands(text, write, group_count=2)
+    assert len(commands(text, write, group_count=3).groups) == 3
+    assert commands(text, write, group_count=0).groups == ()
