@@ -63,7 +63,8 @@ def run(server: Server, console: Console) -> None:
 
     A second signal ends it at once.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for each in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a script's background job ignores it
+        signal.signal(each, signal.default_int_handler)
     told_to_stop = False
     try:
         with console.status("starting TorchServe and its workers"):

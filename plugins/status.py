@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -10,11 +9,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from shunter.batching.layout import CLASSES
 from shunter.plugins.errors import UserError
 
 PATH = "/shunter/status"
-_CLASSES = ("strict", "best_effort")
-_LOSSES = ("expired", "rejected", "failed", "abandoned")
 
 
 def fetch(management: str, token: str | None = None, timeout_s: float = 5) -> dict[str, Any]:
@@ -54,10 +52,15 @@ def _message(answer: httpx.Response) -> str:
 
 def render(status: dict[str, Any]) -> Group:
     """The whole status for a terminal."""
-    parts: list[Any] = [_headline(status), _models(status["models"]), _groups(status["models"])]
+    models = status["models"]
+    parts: list[Any] = [_headline(status)]
+    if models:
+        parts += [_models(models), _requests(models), _batches(models), _groups(models)]
+    else:
+        parts.append(Text("no models"))
     if status.get("stock_models"):
         parts.append(Text("left to stock TorchServe: " + ", ".join(status["stock_models"])))
-    return Group(*parts)
+    return Group(*(part for each in parts for part in (each, "")))
 
 
 def batch_sizes(batches: dict[str, int]) -> str:
@@ -81,48 +84,64 @@ def _headline(status: dict[str, Any]) -> Text:
     )
 
 
-def _models(models: list[dict[str, Any]]) -> Table:
-    table = Table(title="models", title_justify="left")
-    for name in ("model", "configuration", "class", "SLO ms"):
-        table.add_column(name)
-    numbers = ("waiting s/b", "oldest ms", "in flight", "threshold", "answered s/b", "late", "lost")
-    for name in numbers:
+def _table(title: str, texts: str, numbers: str, last: str = "") -> Table:
+    """An empty table; column names are separated by commas."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
+    )
+    for name in texts.split(","):
+        table.add_column(name, overflow="fold")
+    for name in numbers.split(","):
         table.add_column(name, justify="right")
-    table.add_column("batches by size")
-    for model in models:
-        table.add_row(*_model_row(model))
+    if last:
+        table.add_column(last, overflow="fold")
     return table
 
 
-def _model_row(model: dict[str, Any]) -> Iterator[str]:
-    queue, counters = model["queue"], model["counters"]
-    yield f"{model['name']}/{model['version']}" + ("" if model["default"] else " (not default)")
-    changing = "" if model["state"] == "serving" else f" ({model['state']})"
-    yield model["configuration"] + (" auto" if model["auto"] else "") + changing
-    yield model["class"]
-    yield "-" if model["slo_ms"] is None else f"{model['slo_ms']:g}"
-    yield _pair(queue)
-    yield f"{queue['oldest_wait_ms']:.0f}"
-    yield str(model["in_flight"]["requests"])
-    yield f"{model['threshold']:.1f}"
-    yield _pair(counters["answered"])
-    yield str(_total(counters, "answered_late"))
-    yield str(sum(_total(counters, loss) for loss in _LOSSES))
-    yield batch_sizes(model["batches"])
+def _models(models: list[dict[str, Any]]) -> Table:
+    numbers = "SLO ms,threshold,in flight,oldest ms"
+    table = _table("models", "model,configuration,class", numbers)
+    for model in models:
+        changing = "" if model["state"] == "serving" else f" ({model['state']})"
+        table.add_row(
+            _name(model),
+            model["configuration"] + (" auto" if model["auto"] else "") + changing,
+            model["class"],
+            "-" if model["slo_ms"] is None else f"{model['slo_ms']:g}",
+            f"{model['threshold']:.1f}",
+            str(model["in_flight"]["requests"]),
+            f"{model['queue']['oldest_wait_ms']:.0f}",
+        )
+    return table
+
+
+def _requests(models: list[dict[str, Any]]) -> Table:
+    columns = ("answered", "answered_late", "expired", "rejected", "failed", "abandoned")
+    table = _table("requests", "model,class", "waiting,done,late,expired,rejected,failed,gone")
+    for model in models:
+        for each in CLASSES:
+            name = _name(model) if each == CLASSES[0] else ""
+            counts = [str(model["counters"][column][each]) for column in columns]
+            table.add_row(name, each, str(model["queue"][each]), *counts)
+    return table
+
+
+def _batches(models: list[dict[str, Any]]) -> Table:
+    table = _table("batches", "model", "mean ms", "count by size")
+    for model in models:
+        mean = f"{model['mean_service_ms']:.1f}"
+        table.add_row(_name(model), mean, batch_sizes(model["batches"]))
+    return table
 
 
 def _groups(models: list[dict[str, Any]]) -> Table:
-    table = Table(title="worker groups", title_justify="left")
-    columns = ("model", "generation", "classes", "front end", "threads", "batch", "cores")
-    for name in (*columns, "workers"):
-        table.add_column(name)
+    table = _table("worker groups", "model,generation,classes", "threads,batch,cores", "workers")
     for model in models:
         for group in model["groups"]:
             table.add_row(
-                f"{model['name']}/{model['version']}",
+                _name(model),
                 f"{group['generation']} {group['state']}",
-                ", ".join(group["classes"]),
-                group["front_end"],
+                "\n".join(group["classes"]),
                 _or_dash(group["threads"]),
                 str(group["batch"]),
                 _or_dash(group["cores"]),
@@ -131,17 +150,13 @@ def _groups(models: list[dict[str, Any]]) -> Table:
     return table
 
 
+def _name(model: dict[str, Any]) -> str:
+    return f"{model['name']}/{model['version']}" + ("" if model["default"] else " (not default)")
+
+
 def _worker(worker: dict[str, Any]) -> str:
     restarts = f", {worker['restarts']} restarts" if worker["restarts"] else ""
     return f"pid {worker['pid']} {worker['state'].lower()}{restarts}"
-
-
-def _pair(by_class: dict[str, Any]) -> str:
-    return "/".join(str(by_class[name]) for name in _CLASSES)
-
-
-def _total(counters: dict[str, Any], name: str) -> int:
-    return sum(counters[name][each] for each in _CLASSES)
 
 
 def _or_dash(value: object) -> str:

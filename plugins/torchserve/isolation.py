@@ -30,7 +30,9 @@ QUIET_LOG = """\
       <RegexFilter regex=".*(Traceback|Error|Exception|ERROR|  File ).*"
                    onMatch="ACCEPT" onMismatch="DENY"/>
     </Logger>
-    <Logger name="org.pytorch.serve.ModelServer" level="warn"/>
+    <Logger name="org.pytorch.serve.ModelServer" level="warn">
+      <RegexFilter regex="Invalid model config.*" onMatch="DENY" onMismatch="NEUTRAL"/>
+    </Logger>
     <Logger name="org.shunter" level="warn"/>
     <Root level="error">
       <AppenderRef ref="STDOUT"/>

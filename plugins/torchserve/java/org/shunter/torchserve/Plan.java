@@ -25,6 +25,9 @@ final class Plan {
     private long now;
     private double threshold;
     private boolean strictTraffic;
+    /** Best effort is due but no worker is free: the next one that gets free is for it. */
+    private boolean bestEffortWaits;
+
     private long wakeNs;
     private long lastBestEffortNs;
 
@@ -51,6 +54,7 @@ final class Plan {
         if (bestEffortIsDue()) {
             release(RequestClass.BEST_EFFORT);
         }
+        bestEffortWaits = bestEffortIsDue();
         release(RequestClass.STRICT);
         release(RequestClass.BEST_EFFORT);
     }
@@ -217,6 +221,9 @@ final class Plan {
     private boolean mayTakeAhead(final Worker worker, final RequestClass requestClass) {
         if (worker.state != WorkerState.READY || isShipped(worker) || !serves(worker, requestClass)) {
             return false;
+        }
+        if (bestEffortWaits && serves(worker, RequestClass.BEST_EFFORT)) {
+            return false; // strict behind strict for ever would starve it
         }
         final Batch running = worker.inFlight.peekFirst();
         return running != null
