@@ -80,7 +80,7 @@
 #define SHUNTER_S_LATENCY_FIXED_NS 2112 /* predicted latency of a batch = fixed + n * per_request */
 #define SHUNTER_S_LATENCY_PER_REQUEST_NS 2120 /* see latency_fixed_ns */
 #define SHUNTER_S_COMMAND_CAP 2176 /* batch cap, 0: the group's own */
-#define SHUNTER_S_WEIGHT_MILLI 2184 /* share of the class for this group, 0: never [2] */
+#define SHUNTER_S_WEIGHT_MILLI 2184 /* factor of the cap for the class, in 1/1000; 0: never [2] */
 #define SHUNTER_S_PREFERENCE 2200 /* groups with a lower number are filled first [2] */
 
 _Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");

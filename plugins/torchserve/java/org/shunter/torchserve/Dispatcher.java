@@ -1,7 +1,5 @@
 package org.shunter.torchserve;
 
-import static org.shunter.torchserve.ControlLayout.*;
-
 import java.util.ArrayList;
 import java.util.List;
 import org.slf4j.Logger;
@@ -19,6 +17,7 @@ final class Dispatcher {
 
     private final String name;
     private final ModelSlot slot;
+    private final Telemetry telemetry;
     private final Wakeup wakeup;
     private final RequestQueue queue = new RequestQueue();
     private final Plan plan;
@@ -42,6 +41,7 @@ final class Dispatcher {
             final Host host) {
         this.name = name;
         this.slot = slot;
+        this.telemetry = new Telemetry(slot);
         this.capacity = capacity;
         this.wakeup = new Wakeup(host.timer(), this::onTimer);
         this.plan = new Plan(queue, workers, commands, registeredWaitUs);
@@ -55,7 +55,7 @@ final class Dispatcher {
     String offer(final Entry entry) {
         final Effects effects = new Effects();
         synchronized (this) {
-            slot.add(ModelSlot.of(S_ARRIVALS, entry.requestClass), 1);
+            telemetry.arrived(entry.requestClass);
             final String reason =
                     refusal != null
                             ? refusal
@@ -64,7 +64,7 @@ final class Dispatcher {
                                             + " requests wait already; raise job_queue_size or add workers"
                                     : null;
             if (reason != null) {
-                slot.add(ModelSlot.of(S_REJECTED, entry.requestClass), 1);
+                telemetry.rejected(entry.requestClass);
                 return reason;
             }
             if (entry.place == Entry.Place.DONE) {
@@ -83,18 +83,18 @@ final class Dispatcher {
 
     /** Count a request that was refused before it became an entry. */
     synchronized void countRejected(final RequestClass requestClass) {
-        slot.add(ModelSlot.of(S_ARRIVALS, requestClass), 1);
-        slot.add(ModelSlot.of(S_REJECTED, requestClass), 1);
+        telemetry.arrived(requestClass);
+        telemetry.rejected(requestClass);
     }
 
     /** The client of a request is gone. */
     synchronized void abandon(final Entry entry) {
         if (entry.place == Entry.Place.NEW) {
             entry.place = Entry.Place.DONE;
-            slot.add(ModelSlot.of(S_ABANDONED, entry.requestClass), 1);
+            telemetry.abandoned(entry);
         } else if (entry.place == Entry.Place.QUEUED) {
             queue.remove(entry, Entry.Place.DONE);
-            slot.add(ModelSlot.of(S_ABANDONED, entry.requestClass), 1);
+            telemetry.abandoned(entry);
             publish();
         }
     }
@@ -129,18 +129,11 @@ final class Dispatcher {
         worker.held = worker.inFlight.size();
         inFlightBatches--;
         inFlightRequests -= batch.size();
-        final long serviceNs = now - batch.startNs;
-        final int bucket = 8 * ModelSlot.sizeBucket(batch.size());
-        slot.add(S_BATCHES_BY_SIZE + bucket, 1);
-        slot.add(S_SERVICE_NS_BY_SIZE + bucket, serviceNs);
+        telemetry.answered(batch, now);
         worker.group.batches++;
         worker.group.requests += batch.size();
         for (final Entry entry : batch.entries) {
             entry.place = Entry.Place.DONE;
-            slot.add(ModelSlot.of(S_ANSWERED, entry.requestClass), 1);
-            if (entry.deadlineNs < now) {
-                slot.add(ModelSlot.of(S_ANSWERED_LATE, entry.requestClass), 1);
-            }
         }
         threshold =
                 inFlightBatches == 0 && queue.size() == 0
@@ -193,7 +186,7 @@ final class Dispatcher {
                 if (entry.deaths >= MAX_DEATHS || entry.streamed) {
                     giveUp(entry, cause, effects);
                 } else {
-                    slot.add(S_RETRIED, 1);
+                    telemetry.retried();
                     queue.restore(entry);
                 }
             }
@@ -205,9 +198,9 @@ final class Dispatcher {
 
     private void giveUp(final Entry entry, final String cause, final Effects effects) {
         entry.place = Entry.Place.DONE;
-        slot.add(ModelSlot.of(S_FAILED, entry.requestClass), 1);
+        telemetry.failed(entry);
         if (!entry.streamed) {
-            slot.add(S_POISONED, 1);
+            telemetry.poisoned();
             LOGGER.error(
                     "Request {} to {} ended {} workers (last: {}) and is answered 500",
                     entry.job.getJobId(),
@@ -276,7 +269,7 @@ final class Dispatcher {
         synchronized (this) {
             for (final Entry entry : queue.takeAll()) {
                 entry.place = Entry.Place.DONE;
-                slot.add(ModelSlot.of(S_FAILED, entry.requestClass), 1);
+                telemetry.failed(entry);
                 effects.refuse(entry, status, text);
             }
             publish();
@@ -351,7 +344,7 @@ final class Dispatcher {
         final List<Entry> expired = new ArrayList<>();
         queue.takeExpired(atNs, expired);
         for (final Entry entry : expired) {
-            slot.add(ModelSlot.of(S_EXPIRED, entry.requestClass), 1);
+            telemetry.expired(entry);
             final long waitedMs = (now - entry.arrivalNs) / 1_000_000;
             effects.refuse(
                     entry,
@@ -372,18 +365,7 @@ final class Dispatcher {
         effects.flush(shipment.worker());
     }
 
-    /** Bring the queue words of the control page up to date. */
     private void publish() {
-        for (final RequestClass requestClass : RequestClass.all()) {
-            slot.set(ModelSlot.of(S_QUEUED, requestClass), queue.size(requestClass));
-            final long oldest = queue.oldestArrivalNs(requestClass);
-            slot.set(
-                    ModelSlot.of(S_OLDEST_ARRIVAL_NS, requestClass),
-                    oldest == Entry.NEVER ? 0 : oldest);
-        }
-        slot.set(S_IN_FLIGHT_REQUESTS, inFlightRequests);
-        slot.set(S_IN_FLIGHT_BATCHES, inFlightBatches);
-        slot.set(S_THRESHOLD_MILLI, (long) (threshold * 1000));
-        slot.set(S_UPDATED_NS, System.nanoTime());
+        telemetry.publish(queue, inFlightRequests, inFlightBatches, threshold, System.nanoTime());
     }
 }

@@ -5,9 +5,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.snapshot.SnapshotManager;
@@ -131,7 +129,8 @@ final class Fleet {
         return current.groups.get(0);
     }
 
-    private Worker addWorker(final Generation generation, final WorkerGroup group) {
+    /** Start a worker; it takes no batch before the dispatcher is told of it. */
+    Worker addWorker(final Generation generation, final WorkerGroup group) {
         final Worker worker = new Worker(host, served, group, host.nextAddress(), nextGpu(group));
         group.workers.add(worker);
         group.setConfig(
@@ -238,9 +237,9 @@ final class Fleet {
         next = started;
         lastChange = "starting generation " + started.id;
         LOGGER.info("{}: {} {}", name(), lastChange, GroupConfig.text(wanted));
-        final CompletableFuture<Void> switched = new CompletableFuture<>();
-        host.execute(() -> startGeneration(started, switched));
-        return switched;
+        final ChangeOver change = new ChangeOver(this, started, model.getStartupTimeout());
+        host.execute(change);
+        return change.done;
     }
 
     private CompletableFuture<Void> resize(final List<GroupConfig> wanted) {
@@ -257,7 +256,7 @@ final class Fleet {
         }
         lastChange = "resized to " + GroupConfig.text(wanted);
         serve(current);
-        SnapshotManager.getInstance().saveSnapshot();
+        onChanged();
         return firstFailure(loads).thenAccept(status -> {});
     }
 
@@ -272,40 +271,9 @@ final class Fleet {
         served.publishIdentity();
     }
 
-    private void startGeneration(final Generation started, final CompletableFuture<Void> switched) {
-        try {
-            for (final WorkerGroup group : started.groups) {
-                for (int i = 0; i < group.config().instances(); i++) {
-                    // One after another: loading costs cores that the old generation serves with.
-                    final Worker worker = addWorker(started, group);
-                    final int status =
-                            worker.firstLoad.get(
-                                    model.getStartupTimeout() + 60L, TimeUnit.SECONDS);
-                    if (status != 200) {
-                        throw new IllegalStateException(worker + " did not load: status " + status);
-                    }
-                    if (next != started) {
-                        throw new IllegalStateException("the model was removed meanwhile");
-                    }
-                }
-            }
-            switchTo(started);
-            SnapshotManager.getInstance().saveSnapshot();
-            switched.complete(null);
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            abort(started, switched, e);
-        } catch (ExecutionException
-                | TimeoutException
-                | RuntimeException e) {
-            abort(started, switched, e);
-        }
-    }
-
-    private synchronized void switchTo(final Generation started) {
-        if (next != started) {
-            throw new IllegalStateException("the model was removed meanwhile");
-        }
+    /** Batches go to a started generation from now on; the old one finishes and ends. */
+    synchronized void switchTo(final Generation started) {
+        checkPending(started);
         final Generation old = current;
         next = null;
         serve(started);
@@ -314,17 +282,25 @@ final class Fleet {
         LOGGER.info("{}: {}", name(), lastChange);
     }
 
-    private void abort(
-            final Generation started, final CompletableFuture<Void> switched, final Exception e) {
-        synchronized (this) {
-            if (next == started) {
-                next = null;
-            }
+    /** Fails when a generation that is being started is not wanted any more. */
+    void checkPending(final Generation started) {
+        if (next != started) {
+            throw new IllegalStateException("the model was removed meanwhile");
         }
-        started.workers().forEach(Worker::end);
-        lastChange = "generation " + started.id + " was undone: " + e.getMessage();
+    }
+
+    /** A generation that was being started has been ended again. */
+    synchronized void onUndone(final Generation started, final String reason) {
+        if (next == started) {
+            next = null;
+        }
+        lastChange = "generation " + started.id + " was undone: " + reason;
         LOGGER.error("{}: {}; generation {} keeps serving", name(), lastChange, current.id);
-        switched.completeExceptionally(e);
+    }
+
+    /** The worker groups changed; let the snapshot on disk say so. */
+    void onChanged() {
+        SnapshotManager.getInstance().saveSnapshot();
     }
 
     /** A worker has ended for good. */

@@ -1,0 +1,1 @@
+"""UDP requests in, tensors in shared memory: a process of its own beside TorchServe."""

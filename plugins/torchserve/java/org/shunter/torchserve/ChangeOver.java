@@ -1,0 +1,65 @@
+package org.shunter.torchserve;
+
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/**
+ * Starts a generation beside the one that serves, and lets it take over when all of it has loaded.
+ * A transaction: any failure ends what was started, and the old generation keeps serving.
+ */
+final class ChangeOver implements Runnable {
+    /** On top of the model's own start-up time-out: the time a process takes to listen. */
+    private static final long PROCESS_START_S = 60;
+
+    /** Completed when the new generation serves, exceptionally when the old one stays. */
+    final CompletableFuture<Void> done = new CompletableFuture<>();
+
+    private final Fleet fleet;
+    private final Generation started;
+    private final long loadTimeoutS;
+
+    ChangeOver(final Fleet fleet, final Generation started, final long startupTimeoutS) {
+        this.fleet = fleet;
+        this.started = started;
+        this.loadTimeoutS = startupTimeoutS + PROCESS_START_S;
+    }
+
+    @Override
+    public void run() {
+        try {
+            startAll();
+            fleet.switchTo(started);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            undo(e);
+            return;
+        } catch (ExecutionException | TimeoutException | RuntimeException e) {
+            undo(e);
+            return;
+        }
+        fleet.onChanged();
+        done.complete(null);
+    }
+
+    /** One worker after another: loading costs cores that the old generation serves with. */
+    private void startAll() throws InterruptedException, ExecutionException, TimeoutException {
+        for (final WorkerGroup group : started.groups) {
+            for (int i = group.config().instances(); i > 0; i--) {
+                final Worker worker = fleet.addWorker(started, group);
+                final int status = worker.firstLoad.get(loadTimeoutS, TimeUnit.SECONDS);
+                if (status != 200) {
+                    throw new IllegalStateException(worker + " did not load: status " + status);
+                }
+                fleet.checkPending(started);
+            }
+        }
+    }
+
+    private void undo(final Exception e) {
+        started.workers().forEach(Worker::end);
+        fleet.onUndone(started, e.getMessage() == null ? e.toString() : e.getMessage());
+        done.completeExceptionally(e);
+    }
+}
