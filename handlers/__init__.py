@@ -1,0 +1,1 @@
+"""Code that runs inside a model worker: the worker entry, placement, receiving and replying."""

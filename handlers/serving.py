@@ -1,0 +1,153 @@
+"""A model worker: TorchServe's own, with another way to receive, to reply and to log.
+
+Loading, sockets and start-up are TorchServe's. Archives and handlers see no difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from ts.model_service_worker import SOCKET_ACCEPT_TIMEOUT, TorchModelServiceWorker
+from ts.protocol.otf_message_handler import create_load_model_response
+from ts.service import PREDICTION_METRIC, Service
+from ts.utils.util import PredictionException
+
+from shunter.handlers.inbox import Disconnected, ProtocolError
+from shunter.handlers.metrics import LineMetricsCache, use_direct_route
+from shunter.handlers.output import LINES, LineHandler
+from shunter.handlers.receive import INFER, LOAD, Batch, Receiver
+from shunter.handlers.reply import failure_reply, success_reply
+
+# The name under which TorchServe logs these, for users who set its level.
+logger = logging.getLogger("ts.service")
+
+
+def answer(service: Service, batch: Batch) -> bytes:
+    """Let the handler of ``service`` work on ``batch`` and return the reply."""
+    headers, inputs, ids = batch
+    context = service.context
+    context.request_ids = ids
+    context.request_processor = headers
+    metrics = context.metrics
+    metrics.request_ids = ids
+    context.cl_socket = service.cl_socket
+
+    start = time.time()
+    try:
+        results = service._entry_point(inputs, context)
+    except Exception as error:
+        return failure_reply(ids, *_explain(error))
+    problem = _check(results, len(inputs), context.model_name)
+    if problem:
+        return failure_reply(ids, problem, 503)
+    metrics.add_time(PREDICTION_METRIC, round((time.time() - start) * 1000, 2))
+    return success_reply(results, ids, context)
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """Log ``error`` and return the message and code that TorchServe gives for it."""
+    if isinstance(error, MemoryError):
+        logger.error("System out of memory", exc_info=True)
+        return "Out of resources", 507
+    if isinstance(error, PredictionException):
+        logger.error("Prediction error", exc_info=True)
+        return error.message, error.error_code
+    if "CUDA" in str(error):
+        logger.error("CUDA out of memory", exc_info=True)
+        return "Out of resources", 507
+    logger.warning("Invoking custom service failed.", exc_info=True)
+    return "Prediction failed", 503
+
+
+def _check(results: Any, expected: int, model_name: str) -> str | None:
+    """Return what is wrong with the form of the handler's answer, and log it."""
+    if not isinstance(results, list):
+        logger.warning("model: %s, Invalid return type: %s.", model_name, type(results))
+        return "Invalid model predict output"
+    if len(results) != expected:
+        logger.warning(
+            "model: %s, number of batch response mismatched, expect: %d, got: %d.",
+            model_name,
+            expected,
+            len(results),
+        )
+        return "number of batch response mismatched"
+    return None
+
+
+class Worker(TorchModelServiceWorker):
+    """TorchServe's worker on our receiver, replies and metrics."""
+
+    def __init__(self, args: Namespace, threads: int | None = None) -> None:
+        """Prepare the socket, read the metrics file, let an operator use ``threads`` threads."""
+        super().__init__(
+            args.sock_type, args.sock_name, args.host, args.port, args.metrics_config, False
+        )
+        self.metrics_cache = LineMetricsCache.adopt(self.metrics_cache)
+        self.connected = False
+        self._threads = threads
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    def handle_connection(self, cl_socket: socket.socket) -> None:
+        """Serve one connection; it ends with the process, as the front end expects."""
+        self.connected = True
+        receiver = Receiver(cl_socket)
+        service: Service | None = None
+        try:
+            while True:
+                command = receiver.command()
+                if command == INFER:
+                    batch = receiver.batch()
+                    if service is None:
+                        raise RuntimeError("Received an inference before a model was loaded")
+                    cl_socket.sendall(answer(service, batch))
+                elif command == LOAD:
+                    service = self._load(receiver.load_message(), cl_socket)
+                else:
+                    raise ProtocolError(f"Invalid command: {command!r}")
+        except Disconnected:
+            logging.info("Frontend disconnected.")
+            sys.exit(0)
+
+    def _load(self, message: dict[str, Any], cl_socket: socket.socket) -> Service:
+        LINES.flush()  # loading may take minutes and may end the process
+        service, result, code = self.load_model(message)
+        cl_socket.sendall(create_load_model_response(code, result))
+        if code != 200:
+            raise RuntimeError(f"{code} - {result}")
+        service.set_cl_socket(cl_socket)
+        if self._threads is not None:
+            # Not earlier: torch takes this setting once, and a handler that sets it must not fail.
+            with contextlib.suppress(RuntimeError):
+                torch.set_num_interop_threads(1)
+        return service
+
+
+def run(args: Namespace, threads: int | None) -> int:
+    """Serve until the front end goes away; return the exit status of any other end."""
+    handler = LineHandler(LINES)
+    logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[handler])
+    use_direct_route(handler)
+    worker: Worker | None = None
+    try:
+        worker = Worker(args, threads)
+        worker.run_server()
+    except Exception as error:
+        if isinstance(error, TimeoutError) and worker is not None and not worker.connected:
+            logging.error("Backend worker did not receive connection in: %d", SOCKET_ACCEPT_TIMEOUT)
+        else:
+            logging.error("Backend worker process died.", exc_info=True)
+    finally:
+        if args.sock_type == "unix" and args.sock_name is not None:
+            Path(args.sock_name).unlink(missing_ok=True)
+        LINES.flush()
+    return 1
