@@ -69,7 +69,7 @@ def run(console: Console) -> int:
             model_store=store,
             models=[f"digits={packed.path.name}"],
             plugins=plugins_folder(),
-            config={"default_workers_per_model": "2", "job_queue_size": "1000"},
+            config={"job_queue_size": "1000"},
         )
         try:
             with console.status("starting TorchServe with the plugin"):

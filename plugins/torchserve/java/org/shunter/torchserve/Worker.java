@@ -7,6 +7,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -71,6 +72,8 @@ final class Worker {
         volatile WorkerConnection connection;
         volatile Future<?> loadTimeout;
         volatile boolean loaded;
+        /** Its end is heard once: a failure is followed by the end of its connection. */
+        final AtomicBoolean over = new AtomicBoolean();
 
         void begin() throws IOException, InterruptedException {
             address.clean();
@@ -247,7 +250,9 @@ final class Worker {
     /** A process or its connection is gone. */
     private void lost(final Life gone, final String cause) {
         final WorkerState before = state;
-        if (gone != life || !dispatcher.onLost(this, cause)) {
+        if (gone != life
+                || !gone.over.compareAndSet(false, true)
+                || !dispatcher.onLost(this, cause)) {
             gone.release();
             return;
         }

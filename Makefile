@@ -1,0 +1,47 @@
+# `make` lists the targets. Each works from a fresh clone: what it needs is built first.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BENCH_ARGS ?= --quick
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/pip --disable-pip-version-check
+
+.PHONY: help setup demo test bench check jar fuzz gpu
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(INSTALLED) jar ## make .venv, install Shunter in it, build the jar
+
+$(INSTALLED): setup.cfg setup.py pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --constraint constraints.txt torch
+	$(PIP) install --constraint constraints.txt --editable '.[test,demo]'
+	touch $@
+
+jar: $(INSTALLED) ## build the TorchServe plugin jar if its sources changed
+	$(BIN)/shunter jar
+
+demo: $(INSTALLED) ## train a small model, serve it with the plugin, send real requests
+	$(BIN)/shunter demo
+
+test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped
+	$(BIN)/pytest
+
+bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
+	@for script in bench/bench_*.py; do \
+	  [ -e "$$script" ] || { echo "no benchmarks yet"; break; }; \
+	  echo "== $$script $(BENCH_ARGS)"; $(BIN)/python "$$script" $(BENCH_ARGS) || exit 1; \
+	done
+
+check: $(INSTALLED) ## lint, freshness of the emitted layout, javac with warnings as errors
+	$(BIN)/ruff check .
+	$(BIN)/python -m shunter.batching.layout --check
+	$(BIN)/shunter jar --force
+
+fuzz: $(INSTALLED) ## run the property tests with many more examples
+	$(BIN)/pytest -m 'not e2e and not gpu' --hypothesis-profile=fuzz
+
+gpu: $(INSTALLED) ## run the tests that need an NVIDIA GPU
+	$(BIN)/pytest -m gpu -rs

@@ -1,0 +1,1 @@
+"""Who gets which cores, slices and memory."""

@@ -1,0 +1,160 @@
+"""Pack a model folder into a real ``.mar`` with torch-model-archiver.
+
+What a folder holds is found by convention::
+
+    handler.py            required: one class, or a function ``handle``
+    model.py              eager models: the one class that the weights belong to
+    *.pt, *.pth, *.onnx   at most one file of weights
+    model-config.yaml     TorchServe's model configuration, with our ``shunter:`` section
+    requirements.txt      packages of the model
+    *.json, extra/        copied beside the handler
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+WEIGHTS = (".onnx", ".pt", ".pth")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class PackError(Exception):
+    """The folder cannot be packed; the message names what is missing or wrong."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """The parts of a model folder."""
+
+    handler: Path
+    model: Path | None
+    weights: Path | None
+    config: Path | None
+    requirements: Path | None
+    extra: tuple[Path, ...]
+
+
+def inspect(folder: Path) -> ModelFolder:
+    """Find and check the parts of ``folder``."""
+    if not folder.is_dir():
+        raise PackError(f"{folder} is not a folder")
+    handler = folder / "handler.py"
+    if not handler.is_file():
+        raise PackError(f"{folder} has no handler.py")
+    _check_classes(handler, or_function="handle")
+    model = _optional(folder / "model.py")
+    if model:
+        _check_classes(model)
+    config = _optional(folder / "model-config.yaml")
+    if config:
+        _check_config(config)
+    extra = [*sorted(folder.glob("*.json"))]
+    if (folder / "extra").is_dir():
+        extra += sorted((folder / "extra").iterdir())
+    return ModelFolder(
+        handler=handler,
+        model=model,
+        weights=_weights(folder),
+        config=config,
+        requirements=_optional(folder / "requirements.txt"),
+        extra=tuple(extra),
+    )
+
+
+def pack(folder: Path, store: Path, *, name: str | None = None, version: str = "1.0") -> Path:
+    """Write ``store/<name>.mar`` and return its path. The default name is the folder's."""
+    parts = inspect(folder)
+    name = name or folder.resolve().name
+    if not _NAME.fullmatch(name):
+        raise PackError(f"model name {name!r}: only letters, digits, '_', '.' and '-' are allowed")
+    store.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=store, prefix=".pack-") as scratch:
+        archived = _archive(parts, name, version, Path(scratch))
+        finished = Path(scratch) / "finished"
+        _settle(archived, finished)
+        os.replace(finished, store / archived.name)
+    return store / archived.name
+
+
+def _archive(parts: ModelFolder, name: str, version: str, scratch: Path) -> Path:
+    options = {
+        "--model-name": name,
+        "--version": version,
+        "--handler": parts.handler,
+        "--model-file": parts.model,
+        "--serialized-file": parts.weights,
+        "--config-file": parts.config,
+        "--requirements-file": parts.requirements,
+        "--extra-files": ",".join(map(str, parts.extra)),
+        "--export-path": scratch,
+    }
+    command = [sys.executable, "-m", "model_archiver.model_packaging"]
+    for option, value in options.items():
+        command += [option, str(value)] if value else []
+    # It gathers files in $TMPDIR/<model name> and deletes what was there: give it a folder.
+    staging = scratch / "staging"
+    staging.mkdir()
+    environment = {**os.environ, "TMPDIR": str(staging)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise PackError(f"torch-model-archiver failed on {parts.handler.parent}: {reason[0]}")
+    return scratch / f"{name}.mar"
+
+
+def _settle(archived: Path, finished: Path) -> None:
+    """Sort the entries and drop their dates, so that equal parts differ only in the manifest."""
+    with zipfile.ZipFile(archived) as source, zipfile.ZipFile(finished, "w") as target:
+        for name in sorted(source.namelist()):
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            target.writestr(entry, source.read(name))
+
+
+def _optional(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def _weights(folder: Path) -> Path | None:
+    found = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise PackError(f"{folder} has several files of weights ({names}); keep one")
+    return found[0] if found else None
+
+
+def _check_classes(module: Path, or_function: str | None = None) -> None:
+    """TorchServe takes the only class of a module; it reports others only in a worker's log."""
+    try:
+        body = ast.parse(module.read_text(encoding="utf-8")).body
+    except SyntaxError as error:
+        raise PackError(f"{module}, line {error.lineno}: {error.msg}") from error
+    functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    if or_function in functions:
+        return
+    classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
+    if len(classes) != 1:
+        found = f"{len(classes)} ({', '.join(classes)})" if classes else "none"
+        wanted = "one class" + (f" or a function {or_function}" if or_function else "")
+        raise PackError(f"{module} must define exactly {wanted}; classes found: {found}")
+
+
+def _check_config(path: Path) -> None:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise PackError(f"{path} is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise PackError(f"{path} must be a mapping of settings, not {type(content).__name__}")
