@@ -30,7 +30,7 @@ from shunter.plugins.torchserve.isolation import Ports, free_ports
 
 __all__ = ["Ports", "Server", "ServerFailed", "free_ports"]
 
-_WORKER_SCRIPT = "model_service_worker.py"
+_WORKER_PROGRAMS = ("model_service_worker.py", "shunter.handlers.worker")
 _WORKER_GRACE_S = 5
 """Workers end when the JVM's socket closes; this is how long they may take."""
 _CLASHES = ("Address already in use", "BindException", "Failed to bind")
@@ -302,6 +302,6 @@ class Server:
 
 def _is_worker(process: psutil.Process) -> bool:
     try:
-        return any(part.endswith(_WORKER_SCRIPT) for part in process.cmdline())
+        return any(part.endswith(_WORKER_PROGRAMS) for part in process.cmdline())
     except psutil.Error:
         return False

@@ -1,0 +1,152 @@
+"""What every benchmark shares: the host's description, statistics, results, a packed model."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+BENCH = Path(__file__).resolve().parent
+Row = dict[str, Any]
+
+
+def host() -> dict[str, Any]:
+    """Describe this machine without names or paths."""
+    cpu = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory / 2**30, 1),
+        "kernel": platform.release(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what takes part."""
+    found = {"python": platform.python_version()}
+    for package in ("shunter", "torchserve", "torch", "numpy"):
+        found[package] = importlib.metadata.version(package)
+    found["java"] = _first_line(["java", "-version"])
+    found["wrk"] = _first_line(["wrk", "-v"])
+    return found
+
+
+def _first_line(command: list[str]) -> str:
+    if shutil.which(command[0]) is None:
+        return "absent"
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (done.stderr or done.stdout).strip().splitlines()[0].split("Copyright")[0].strip()
+
+
+def bootstrap(
+    values: Sequence[float],
+    *,
+    of: Callable[[Sequence[float]], float] = statistics.median,
+    draws: int = 2000,
+    seed: int = 1,
+) -> tuple[float, float]:
+    """95 % percentile-bootstrap interval of ``of`` over paired samples.
+
+    >>> bootstrap([2.0, 2.0, 2.0])
+    (2.0, 2.0)
+    """
+    choose = random.Random(seed)
+    found = sorted(of(choose.choices(values, k=len(values))) for _ in range(draws))
+    return found[int(0.025 * draws)], found[int(0.975 * draws) - 1]
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Row:
+    """Median of the paired ratios with its interval.
+
+    >>> paired_ratio([2.0, 3.0, 8.0], [1.0, 1.0, 2.0])["median"]
+    3.0
+    """
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True) if b > 0]
+    low, high = bootstrap(ratios)
+    return {"median": statistics.median(ratios), "low": low, "high": high, "pairs": len(ratios)}
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least ``share`` of all do not exceed; nan for none.
+
+    >>> percentile([1, 2, 3, 4], 0.5), percentile([1, 2, 3, 4], 0.99)
+    (2, 4)
+    """
+    if not values:
+        return float("nan")
+    ordered = sorted(values)
+    rank = max(1, -(-len(ordered) * int(share * 1_000_000) // 1_000_000))
+    return ordered[rank - 1]
+
+
+def result_path(name: str, quick: bool) -> Path:
+    """Where a result is written."""
+    return BENCH / "results" / ("quick" if quick else "") / f"{name}.json"
+
+
+def write_result(
+    name: str, *, quick: bool, rows: list[Row], headline: Row, samples: Any = None
+) -> Path:
+    """Write the result, and the raw samples beside it."""
+    path = result_path(name, quick)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "name": name,
+        "mode": "quick" if quick else "full",
+        "host": host(),
+        "versions": versions(),
+        "rows": rows,
+        "headline": headline,
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if samples is not None:
+        raw = path.with_name(f"{name}.samples.json")
+        raw.write_text(json.dumps(samples) + "\n", encoding="utf-8")
+    return path
+
+
+class Progress:
+    """A line on standard error with the share done and the time left."""
+
+    def __init__(self, total: int) -> None:
+        """Expect ``total`` steps."""
+        self._total, self._done, self._start = total, 0, time.monotonic()
+
+    def step(self, text: str) -> None:
+        """One step is about to begin."""
+        left = ""
+        if self._done:
+            seconds = (time.monotonic() - self._start) / self._done * (self._total - self._done)
+            left = f", {seconds / 60:.1f} min left"
+        print(f"[{self._done}/{self._total}{left}] {text}", file=sys.stderr, flush=True)
+        self._done += 1
+
+
+def pack_sums(store: Path) -> str:
+    """Archive the trivial model into ``store`` as it would be by hand; return the file's name."""
+    command = ["torch-model-archiver", "--model-name", "sums", "--version", "1.0", "--force"]
+    command += ["--handler", str(BENCH / "models/sums/handler.py"), "--export-path", str(store)]
+    beside = Path(sys.executable).with_name(command[0])
+    if beside.exists():
+        command[0] = str(beside)
+    store.mkdir(parents=True, exist_ok=True)
+    subprocess.run(command, check=True, capture_output=True, cwd=store)
+    return "sums.mar"
