@@ -30,9 +30,8 @@ test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped
 	$(BIN)/pytest
 
 bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
-	@for script in bench/bench_*.py; do \
-	  [ -e "$$script" ] || { echo "no benchmarks yet"; break; }; \
-	  echo "== $$script $(BENCH_ARGS)"; $(BIN)/python "$$script" $(BENCH_ARGS) || exit 1; \
+	@for name in http_sweep faults worker_receive; do \
+	  echo "== $$name $(BENCH_ARGS)"; $(BIN)/python bench/$$name.py $(BENCH_ARGS) || exit 1; \
 	done
 
 check: $(INSTALLED) ## lint, freshness of the emitted layout, javac with warnings as errors

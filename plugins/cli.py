@@ -6,8 +6,9 @@ import importlib.util
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -159,9 +160,13 @@ def demo() -> None:
 
 @app.command()
 def status(
+    runtime: Annotated[
+        Path | None,
+        typer.Option(help="Runtime folder of a server on this host; default: the only one."),
+    ] = None,
     management: Annotated[
-        str, typer.Option(help="Management API of the server.")
-    ] = "http://127.0.0.1:8081",
+        str | None, typer.Option(help="Ask a management API instead; it knows more.")
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option(envvar="SHUNTER_TOKEN", help="Management key, where tokens are on."),
@@ -172,34 +177,42 @@ def status(
 ) -> None:
     """Show models, queues, batches and workers of a running server.
 
+    On the server's own host no key is needed. The management API also tells each worker.
+
     Examples:
 
-      shunter status
+      shunter status --watch
 
-      shunter status --watch --management http://127.0.0.1:8081 --token 4Xk29sQz
+      shunter status --management http://127.0.0.1:8081 --token 4Xk29sQz
     """
     from rich.console import Console
 
+    from shunter.plugins import page_status
     from shunter.plugins import status as view
 
+    def fetch() -> dict[str, Any]:
+        if management is None:
+            return page_status.fetch(runtime)
+        return view.fetch(management, token)
+
     if as_json:
-        print(json.dumps(view.fetch(management, token), indent=2))
+        print(json.dumps(fetch(), indent=2))
     elif watch:
-        _watch(management, token, every)
+        _watch(fetch, every)
     else:
-        Console().print(view.render(view.fetch(management, token)))
+        Console().print(view.render(fetch()))
 
 
-def _watch(management: str, token: str | None, every: float) -> None:
+def _watch(fetch: Callable[[], dict[str, Any]], every: float) -> None:
     from rich.live import Live
 
     from shunter.plugins import status as view
 
     try:
-        with Live(view.render(view.fetch(management, token)), auto_refresh=False) as live:
+        with Live(view.render(fetch()), auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                live.update(view.render(view.fetch(management, token)), refresh=True)
+                live.update(view.render(fetch()), refresh=True)
     except KeyboardInterrupt:
         pass  # The usual way to end it.
 

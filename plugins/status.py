@@ -80,7 +80,8 @@ def _headline(status: dict[str, Any]) -> Text:
     return Text(
         f"Shunter {status['version']} in TorchServe {status['torchserve']}, pid {status['pid']}, "
         f"up {status['uptime_s']:.0f} s{draining}\n"
-        f"controller {controller['state']}{beat}, restarts {controller['restarts']}"
+        f"controller {controller['state']}{beat}"
+        + ("" if controller["restarts"] is None else f", restarts {controller['restarts']}")
     )
 
 
@@ -106,7 +107,7 @@ def _models(models: list[dict[str, Any]]) -> Table:
         table.add_row(
             _name(model),
             model["configuration"] + (" auto" if model["auto"] else "") + changing,
-            model["class"],
+            _or_dash(model["class"]),
             "-" if model["slo_ms"] is None else f"{model['slo_ms']:g}",
             f"{model['threshold']:.1f}",
             str(model["in_flight"]["requests"]),
@@ -141,11 +142,12 @@ def _groups(models: list[dict[str, Any]]) -> Table:
             table.add_row(
                 _name(model),
                 f"{group['generation']} {group['state']}",
-                "\n".join(group["classes"]),
+                "\n".join(group["classes"]) or "-",
                 _or_dash(group["threads"]),
                 str(group["batch"]),
                 _or_dash(group["cores"]),
-                "\n".join(_worker(worker) for worker in group["workers"]) or "none",
+                "\n".join(_worker(worker) for worker in group["workers"])
+                or group.get("summary", "none"),
             )
     return table
 

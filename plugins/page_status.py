@@ -1,0 +1,113 @@
+"""The status as the control page has it: on the server's own host, without a management key."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from pathlib import Path
+from typing import Any
+
+from shunter.batching.control_page import ControlPage, PageError, UnstableError
+from shunter.batching.layout import CLASSES
+from shunter.batching.page_records import SlotIdentity, SlotTelemetry
+from shunter.batching.runtime import RuntimeFolderError, only_live
+from shunter.plugins.errors import UserError
+
+COUNTERS = (
+    "arrivals",
+    "answered",
+    "answered_late",
+    "expired",
+    "rejected",
+    "failed",
+    "abandoned",
+)
+
+
+def fetch(runtime: Path | None) -> dict[str, Any]:
+    """Status of the server with that runtime folder, by default the only running one.
+
+    The shape is that of ``GET /shunter/status`` as far as the page knows.
+    """
+    try:
+        folder = only_live(runtime)
+        with ControlPage.attach(folder.control, writable=False) as page:
+            return {"runtime": str(folder.path), **_status(page)}
+    except (RuntimeFolderError, PageError) as error:
+        raise UserError(str(error)) from error
+
+
+def _status(page: ControlPage) -> dict[str, Any]:
+    header, now = page.header(), time.monotonic_ns()
+    beat = header.controller_heartbeat_ns
+    age_ms = (now - beat) / 1e6 if beat else None
+    return {
+        "version": importlib.metadata.version("shunter"),
+        "torchserve": importlib.metadata.version("torchserve"),
+        "pid": header.owner_pid,
+        "uptime_s": time.time() - header.created_unix_ns / 1e9,
+        "draining": False,
+        "controller": {
+            "pid": header.controller_pid,
+            "state": "running" if age_ms is not None and age_ms < 5000 else "off",
+            "restarts": None,
+            "heartbeat_age_ms": age_ms,
+        },
+        "models": [m for m in (_model(page, slot, now) for slot in page.live_slots()) if m],
+        "stock_models": [],
+    }
+
+
+def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
+    try:
+        identity = page.read_identity(slot)
+    except UnstableError:
+        return None
+    told, groups = page.read_telemetry(slot), page.read_groups(slot, identity.group_count)
+    return {
+        "name": identity.model_name,
+        "version": identity.model_version,
+        "default": True,
+        "generation": identity.generation,
+        "state": "serving",
+        "batch_size": identity.registered_batch_size,
+        "max_batch_delay_ms": identity.registered_max_wait_us / 1e3,
+        "slo_ms": identity.slo_us / 1e3 or None,
+        "class": None,
+        "configuration": ",".join(
+            f"{g.group_ready}x{g.group_threads}x{g.group_cap}" for g in groups
+        ),
+        "auto": None,
+        **_load(identity, told, now),
+        "groups": [
+            {
+                "generation": identity.generation,
+                "state": "serving",
+                "classes": [],
+                "threads": g.group_threads or None,
+                "batch": g.group_cap,
+                "cores": None,
+                "workers": [],
+                "summary": f"{g.group_ready} ready, {g.group_busy} busy",
+            }
+            for g in groups
+        ],
+    }
+
+
+def _load(identity: SlotIdentity, told: SlotTelemetry, now: int) -> dict[str, Any]:
+    oldest = [now - arrival for arrival in told.oldest_arrival_ns if arrival]
+    counters = {name: dict(zip(CLASSES, getattr(told, name), strict=True)) for name in COUNTERS}
+    batches, service_ns = sum(told.batches_by_size), sum(told.service_ns_by_size)
+    return {
+        "queue": {
+            "capacity": identity.queue_capacity,
+            **dict(zip(CLASSES, told.queued, strict=True)),
+            "oldest_wait_ms": max(oldest, default=0) / 1e6,
+        },
+        "in_flight": {"requests": told.in_flight_requests, "batches": told.in_flight_batches},
+        "threshold": told.threshold_milli / 1e3,
+        "counters": {**counters, "retried": told.retried, "poisoned": told.poisoned},
+        "batches": {str(1 << k): n for k, n in enumerate(told.batches_by_size) if n},
+        "mean_service_ms": service_ns / 1e6 / batches if batches else 0.0,
+    }
