@@ -33,6 +33,8 @@ final class Fleet {
     private volatile boolean auto = true;
     private volatile String lastChange = "";
     private long generations = 1;
+    /** Minimum and maximum of a scale call during a change-over, which the next one also gets. */
+    private int[] asked;
 
     Fleet(final Host host, final ServedModel served, final List<GroupConfig> configuration) {
         this.host = host;
@@ -87,7 +89,9 @@ final class Fleet {
         if (min == 0) {
             return retire();
         }
-        dispatcher.refuse(null);
+        if (next != null) {
+            asked = new int[] {min, max};
+        }
         final int have = current.workers().size();
         final List<CompletableFuture<Integer>> loads = new ArrayList<>();
         for (int i = have; i < min; i++) {
@@ -172,7 +176,11 @@ final class Fleet {
     /** Serve what waits, take nothing new, end all workers. */
     private CompletableFuture<Integer> retire() {
         dispatcher.refuse("Model \"" + name() + "\" has no worker: it is being scaled to 0 or removed");
+        final Generation unfinished = next;
         next = null;
+        if (unfinished != null) {
+            unfinished.workers().forEach(Worker::end);
+        }
         final List<Worker> ending = workers();
         if (ending.stream().noneMatch(worker -> worker.state == WorkerState.READY)) {
             failWaiting();
@@ -278,6 +286,12 @@ final class Fleet {
         next = null;
         serve(started);
         old.workers().forEach(this::drainAside);
+        if (asked != null) {
+            model.setMinWorkers(asked[0]);
+            model.setMaxWorkers(asked[1]);
+            scale(asked[0], asked[1]);
+            asked = null;
+        }
         lastChange = "generation " + started.id + " serves";
         LOGGER.info("{}: {}", name(), lastChange);
     }
@@ -293,6 +307,7 @@ final class Fleet {
     synchronized void onUndone(final Generation started, final String reason) {
         if (next == started) {
             next = null;
+            asked = null;
         }
         lastChange = "generation " + started.id + " was undone: " + reason;
         LOGGER.error("{}: {}; generation {} keeps serving", name(), lastChange, current.id);

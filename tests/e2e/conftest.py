@@ -1,0 +1,156 @@
+"""Servers, models and load for the end-to-end tests."""
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from shunter.plugins.torchserve import build
+from shunter.plugins.torchserve.host import Server
+
+HERE = Path(__file__).parent
+SETTINGS = """
+# Models of tests that look at the order of execution: nothing but the rule under test moves it.
+[models.ordered]
+ahead = 0
+ageing_ms = 0
+
+[models.ageing]
+ahead = 0
+ageing_ms = 300
+
+[models.ageing-ahead]
+ageing_ms = 300
+
+[models.patient]
+threshold = 4
+"""
+
+
+def _load(name):
+    spec = importlib.util.spec_from_file_location(f"e2e_{name}", HERE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def harness():
+    """harness.py."""
+    return _load("harness")
+
+
+@pytest.fixture(scope="session")
+def wait_until(harness):
+    return harness.wait_until
+
+
+@pytest.fixture(scope="session")
+def load():
+    """The class Load."""
+    return _load("load").Load
+
+
+@pytest.fixture(scope="session")
+def pings():
+    """The class Pings."""
+    return _load("load").Pings
+
+
+@pytest.fixture
+def grpc_client(site):
+    """A client of the v1 API."""
+    pytest.importorskip("grpc")
+    from shunter.plugins.torchserve.grpc_client import InferenceClient
+
+    with InferenceClient(f"127.0.0.1:{site.server.grpc_inference}") as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def grpc_calls():
+    """grpc_calls.py."""
+    pytest.importorskip("grpc")
+    return _load("grpc_calls")
+
+
+@pytest.fixture(scope="session")
+def plugins(tmp_path_factory):
+    """A folder with the jar; a copy, so that it stays the same for the whole session."""
+    try:
+        source = build.ensure()
+    except build.JarError as error:
+        if shutil.which("javac") is None:
+            pytest.skip(str(error))
+        raise
+    folder = tmp_path_factory.mktemp("plugins")
+    shutil.copy(source / build.JAR, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def archives(tmp_path_factory):
+    """A model store shared by all servers."""
+    return _load("archives").Archives(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory):
+    """A shunter.toml."""
+    path = tmp_path_factory.mktemp("settings") / "shunter.toml"
+    path.write_text(SETTINGS)
+    return path
+
+
+@pytest.fixture(scope="session")
+def make_server(archives):
+    """Makes a server on the shared store; without plugins a stock one."""
+
+    def make(plugins=None, **arguments):
+        return Server(model_store=archives.folder, plugins=plugins, **arguments)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_bare():
+    """Makes a server that is started without --ts-config and --ncs, as most users do it."""
+
+    class Bare(Server):
+        def _command(self):
+            command = super()._command()
+            at = command.index("--ts-config")
+            return [part for part in command[:at] + command[at + 2 :] if part != "--ncs"]
+
+    return Bare
+
+
+@pytest.fixture(scope="session")
+def site(harness, archives, plugins, settings, make_server, tmp_path_factory):
+    """The server that most tests share: each with a model of its own."""
+    config = {
+        "shunter_config": str(settings),
+        "metrics_mode": "prometheus",
+        "model_metrics_auto_detect": "true",
+        "ts_open_inference_protocol": "true",
+    }
+    server = make_server(plugins, config=config)
+    with harness.running(server, archives, tmp_path_factory.mktemp("site")) as site:
+        yield site
+
+
+@pytest.fixture
+def serve(site):
+    """Registers models that are gone after the test."""
+    models = []
+
+    def serve(*arguments, **options):
+        models.append(site.add(*arguments, **options))
+        return models[-1]
+
+    yield serve
+    for model in models:
+        model.end()

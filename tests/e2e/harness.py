@@ -1,0 +1,293 @@
+"""A running server under test, its models, and requests whose course a test decides."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import http.client
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from shunter.batching.control_page import ControlPage
+
+Headers = Mapping[str, str]
+PATIENCE_S = 30
+"""Nothing that a test waits for takes so long, even on a machine that is busy otherwise."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    request: str = field(compare=False)
+    """The name that the server gave the request."""
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @cached_property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.json[key]
+
+
+def wait_until(what: str, condition: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
+    """Return the first true value of ``condition``; fail when there is none in time."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {seconds} s: {what}"
+        time.sleep(0.01)
+    return value
+
+
+def call(
+    port: int,
+    method: str,
+    path: str,
+    body: bytes | str | None = None,
+    headers: Headers | None = None,
+) -> Answer:
+    """One request on a connection of its own."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as link:
+        link.request(method, path, body, dict(headers or {}))
+        answer = link.getresponse()
+        named = {name.lower(): value for name, value in answer.getheaders()}
+        request = named.pop("x-request-id", "")
+        return Answer(answer.status, named, answer.read(), request)
+
+
+class Gate:
+    """Requests that carry its path run until it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.mark = {"gate": str(path)}
+
+    def open(self) -> None:
+        self._path.touch()
+
+    def reached(self) -> set[str]:
+        """Ids of the requests that a worker runs or ran."""
+        prefix = f"{self._path.name}."
+        return {p.name.removeprefix(prefix) for p in self._path.parent.glob(f"{prefix}*")}
+
+    def wait_reached(self, *ids: str) -> None:
+        wait_until(f"{ids} run", lambda: self.reached() >= set(ids))
+
+
+class Site:
+    """One server."""
+
+    def __init__(self, server: Any, archives: Any, folder: Path) -> None:
+        self.server = server
+        self.archives = archives
+        self.folder = folder
+        self.pool = ThreadPoolExecutor(256)
+        self._models = itertools.count()
+
+    def inference(self, method: str, path: str, *arguments: Any) -> Answer:
+        return call(self.server.ports.inference, method, path, *arguments)
+
+    def management(self, method: str, path: str, **query: Any) -> Answer:
+        text = f"?{urlencode(query)}" if query else ""
+        return call(self.server.ports.management, method, path + text, None, self._key())
+
+    def _key(self) -> dict[str, str]:
+        keys = self.server.keys
+        return {"Authorization": f"Bearer {keys['management']['key']}"} if keys else {}
+
+    def metrics(self) -> str:
+        return call(self.server.ports.metrics, "GET", "/metrics").text
+
+    def status(self) -> Any:
+        answer = self.management("GET", "/shunter/status")
+        assert answer.status == 200, answer
+        return answer.json
+
+    def log(self) -> str:
+        return self.server.log.read_text(errors="replace")
+
+    def models(self) -> set[str]:
+        listed = self.management("GET", "/models", limit=1000)["models"]
+        return {model["modelName"] for model in listed}
+
+    def register(self, name: str, archive: str, **query: Any) -> Answer:
+        query = {"initial_workers": 1, "synchronous": "true", **query}
+        return self.management("POST", "/models", url=archive, model_name=name, **query)
+
+    def add(
+        self,
+        name: str = "",
+        *,
+        config: Mapping[str, Any] | None = None,
+        handler: str = "echo",
+        version: str = "1.0",
+        stock: bool = False,
+        **query: Any,
+    ) -> Model:
+        """Register a model and wait until its workers have loaded.
+
+        ``stock``: Shunter leaves it to TorchServe.
+        """
+        number = next(self._models)
+        model = Model(self, name or f"m{number}", version, self.folder / str(number))
+        settings = dict(config or {})
+        shunter = settings["shunter"] = dict(settings.get("shunter", {}))
+        variables = {"ECHO_RECORD": str(model.record), "ECHO_NO_LOAD": str(model.no_load)}
+        variables["ECHO_SLOW_LOAD"] = str(model.slow_load)
+        shunter["environment"] = {**variables, **shunter.get("environment", {})}
+        archive = self.archives.add(model.name, handler, version=version, config=settings)
+        answer = self.register(model.name, archive, **query)
+        assert answer.status == 200, answer
+        if not stock:
+            wait_until("the controller sees it", lambda: self.commands(model) is not None)
+        return model
+
+    def commands(self, model: Model) -> Any:
+        """What the controller wrote for a model, None while it wrote nothing."""
+        with ControlPage.attach(Path(self.status()["runtime"]) / "control", writable=False) as page:
+            for slot in page.live_slots():
+                identity = page.read_identity(slot)
+                if (identity.model_name, identity.model_version) == (model.name, model.version):
+                    return page.read_commands(slot)
+        return None
+
+
+class Model:
+    """A registered model version."""
+
+    def __init__(self, site: Site, name: str, version: str, folder: Path) -> None:
+        folder.mkdir()
+        self.site = site
+        self.name = name
+        self.version = version
+        self.record = folder / "ran"
+        self.no_load = folder / "no-load"
+        """While it exists, workers fail to load."""
+        self.slow_load = folder / "slow-load"
+        """While it exists, workers do not finish loading."""
+        self._folder = folder
+        self._requests = itertools.count()
+        self._gates: list[Gate] = []
+        self._sent: list[Future[Answer]] = []
+
+    def moved(self, site: Site) -> Model:
+        """The same model on another server."""
+        moved = copy.copy(self)
+        moved.site = site
+        return moved
+
+    def gate(self) -> Gate:
+        gate = Gate(self._folder / f"gate{len(self._gates)}")
+        self._gates.append(gate)
+        return gate
+
+    def ask(
+        self, request: str = "", *, path: str = "", headers: Headers | None = None, **body: Any
+    ) -> Answer:
+        """Send a request, by REST v1 to the default version if there is no ``path``."""
+        body["id"] = request or f"r{next(self._requests)}"
+        path = path or f"/predictions/{self.name}"
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        return self.site.inference("POST", path, json.dumps(body), sent)
+
+    def send(self, request: str = "", **arguments: Any) -> Future[Answer]:
+        """Like ask, in the background."""
+        future = self.site.pool.submit(self.ask, request, **arguments)
+        self._sent.append(future)
+        return future
+
+    def queue(self, request: str, **arguments: Any) -> Future[Answer]:
+        """Send, and come back when it waits in the queue."""
+        before = self.waiting()
+        future = self.send(request, **arguments)
+        wait_until(f"{request} waits", lambda: self.waiting() == before + 1)
+        return future
+
+    def hold(self, *requests: str, **arguments: Any) -> tuple[Gate, list[Future[Answer]]]:
+        """Keep a worker busy per request, until the gate is opened."""
+        gate = self.gate()
+        futures = []
+        for request in requests or ("held",):
+            futures.append(self.send(request, **gate.mark, **arguments))
+            gate.wait_reached(request)
+        return gate, futures
+
+    def state(self) -> Any:
+        answer = self.site.management("GET", f"/shunter/models/{self.name}/{self.version}")
+        assert answer.status == 200, answer
+        return answer.json
+
+    def waiting(self) -> int:
+        queue = self.state()["queue"]
+        return queue["strict"] + queue["best_effort"]
+
+    def count(self, counter: str) -> int:
+        value = self.state()["counters"][counter]
+        return value if isinstance(value, int) else sum(value.values())
+
+    def ran(self) -> list[dict[str, Any]]:
+        """What was executed, in order: id, pid, size and number of the batch."""
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def order(self) -> list[str]:
+        return [row["id"] for row in self.ran()]
+
+    def describe(self) -> Any:
+        return self.site.management("GET", f"/models/{self.name}/{self.version}")[0]
+
+    def pids(self) -> list[int]:
+        return [worker["pid"] for worker in self.describe()["workers"]]
+
+    def scale(self, low: int, high: int | None = None, *, wait: bool = True) -> Answer:
+        counts = {"min_worker": low, "max_worker": low if high is None else high}
+        path = f"/models/{self.name}/{self.version}"
+        return self.site.management("PUT", path, **counts, synchronous=str(wait).lower())
+
+    def configure(self, **query: Any) -> Answer:
+        path = f"/shunter/models/{self.name}/{self.version}/configuration"
+        return self.site.management("PUT", path, **query)
+
+    def wait_slow_load(self, count: int = 1) -> None:
+        """Wait until so many workers load while ``slow_load`` exists."""
+        found = self.slow_load.parent
+        wait_until("workers load", lambda: len(list(found.glob("slow-load.*"))) == count)
+
+    def changed(self) -> Any:
+        """The state after the change under way."""
+        wait_until("the change ends", lambda: self.state()["state"] == "serving")
+        return self.state()
+
+    def end(self) -> None:
+        """Let everything run to its end and unregister."""
+        for gate in self._gates:
+            gate.open()
+        for future in self._sent:
+            future.exception(PATIENCE_S)
+        self.site.management("DELETE", f"/models/{self.name}/{self.version}")
+
+
+@contextlib.contextmanager
+def running(server: Any, archives: Any, folder: Path) -> Iterator[Site]:
+    """A started server as a site; the server is stopped at the end."""
+    with server:
+        site = Site(server, archives, folder)
+        try:
+            yield site
+        finally:
+            site.pool.shutdown(cancel_futures=True)

@@ -1,0 +1,76 @@
+"""A handler that does what its requests say and answers with how it ran.
+
+Keys of a request's JSON body, all optional: ``id``; ``gate``, a path: run until that file exists;
+``sleep_ms``; ``crash``: kill this process; ``fail``: raise; ``weigh``: add that many bytes to the
+answer.
+``ECHO_RECORD`` names a file that gets a line for every request that ran. While the file
+``ECHO_SLOW_LOAD`` exists, loading waits; whoever waits there leaves a file with ``.PID`` added.
+When ``ECHO_NO_LOAD`` exists, loading fails.
+"""
+
+import json
+import os
+import signal
+import time
+
+
+class Echo:
+    def initialize(self, context):
+        slow, end = os.environ.get("ECHO_SLOW_LOAD", ""), time.monotonic() + 60
+        while os.path.exists(slow) and time.monotonic() < end:
+            open(f"{slow}.{os.getpid()}", "w").close()
+            time.sleep(0.01)
+        if os.path.exists(os.environ.get("ECHO_NO_LOAD", "")):
+            raise RuntimeError("told to fail at loading")
+        self.context = context
+        self.batches = 0
+
+    def handle(self, data, context):
+        requests = [self._parse(row) for row in data]
+        self.batches += 1
+        self._record(requests)
+        self._obey(requests)
+        facts = {"pid": os.getpid(), "batch": len(requests), "order": self.batches}
+        facts["threads"] = os.environ.get("SHUNTER_THREADS")
+        pairs = zip(requests, data, strict=True)
+        return [self._answer(request, {**facts, "keys": sorted(row)}) for request, row in pairs]
+
+    @staticmethod
+    def _parse(row):
+        body = row.get("body", row.get("data"))
+        if isinstance(body, (bytes, bytearray)):
+            body = json.loads(body)
+        for tensor in body.get("inputs", ()):  # of the KServe v2 protocol
+            body[tensor["name"]] = tensor["data"][0]
+        return body
+
+    @staticmethod
+    def _answer(request, facts):
+        if "inputs" in request:
+            value = {"name": "x", "datatype": "INT64", "shape": [1], "data": [request["x"]]}
+            names = {"model_name": "echo", "model_version": "1.0", "id": request["id"]}
+            return {**names, "outputs": [value], "batch": facts["batch"]}
+        return {**facts, "id": request.get("id"), "weight": "x" * request.get("weigh", 0)}
+
+    def _record(self, requests):
+        path = os.environ.get("ECHO_RECORD")
+        if path:
+            row = {"pid": os.getpid(), "order": self.batches, "batch": len(requests)}
+            text = "".join(json.dumps({**row, "id": r.get("id")}) + "\n" for r in requests)
+            with open(path, "a") as file:
+                file.write(text)
+
+    @staticmethod
+    def _obey(requests):
+        time.sleep(max(r.get("sleep_ms", 0) for r in requests) / 1e3)
+        gates = {r["gate"] for r in requests if "gate" in r}
+        for request in requests:
+            if "gate" in request:
+                open(f"{request['gate']}.{request['id']}", "w").close()
+        end = time.monotonic() + 60
+        while not all(map(os.path.exists, gates)) and time.monotonic() < end:
+            time.sleep(0.002)
+        if any(r.get("crash") for r in requests):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if any(r.get("fail") for r in requests):
+            raise ValueError("told to fail")

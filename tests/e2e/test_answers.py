@@ -1,0 +1,111 @@
+"""Every request gets its own answer, whatever way it came."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+def test_requests_that_wait_share_batches_and_each_gets_its_own_answer(serve):
+    model = serve("ordered", batch_size=8)
+    gate, held = model.hold()
+    waiting = [model.queue(f"q{i}") for i in range(16)]
+    gate.open()
+    answers = [future.result() for future in waiting]
+    assert [a["id"] for a in answers] == [f"q{i}" for i in range(16)]
+    assert [a["batch"] for a in answers] == [8] * 16
+    assert held[0].result()["batch"] == 1
+
+
+def test_many_clients_of_several_workers_get_one_answer_each(serve, load, wait_until):
+    model = serve(batch_size=8, initial_workers=2)
+    with load(model, clients=16) as clients:
+        wait_until("500 answers", lambda: len(clients.answers) >= 500)
+    assert len({answer["pid"] for answer in clients.answers}) == 2
+    assert 1 < max(answer["batch"] for answer in clients.answers) <= 8
+    assert model.count("answered") == model.count("arrivals") == len(clients.answers)
+    assert len(model.order()) == len(set(model.order())) == len(clients.answers)
+
+
+def test_large_answers_in_a_batch_stay_whole(serve):
+    model = serve("ordered", batch_size=4)
+    gate, _ = model.hold()
+    sizes = [1, 300_000, 70_000, 1_000_000]
+    waiting = [model.queue(f"q{size}", weigh=size) for size in sizes]
+    gate.open()
+    answers = [future.result() for future in waiting]
+    assert [(a["id"], len(a["weight"]), a["batch"]) for a in answers] == [
+        (f"q{size}", size, 4) for size in sizes
+    ]
+
+
+@pytest.mark.parametrize("path", ["/v2/models/{}/infer", "/v1/models/{}:predict"])
+def test_kserve_rest_requests_share_batches_and_get_their_own_answers(serve, path):
+    model = serve("ordered", batch_size=4)
+    path = path.format(model.name)
+    gate, _ = model.hold()
+    tensors = [
+        [{"name": "x", "datatype": "INT64", "shape": [1], "data": [i * i]}] for i in range(8)
+    ]
+    waiting = [model.queue(f"q{i}", path=path, inputs=tensors[i]) for i in range(8)]
+    gate.open()
+    for i, future in enumerate(waiting):
+        answer = future.result()
+        assert answer.status == 200, answer
+        assert (answer["id"], answer["outputs"][0]["data"]) == (f"q{i}", [i * i])
+        assert answer["batch"] == 4
+
+
+def test_grpc_requests_share_batches_and_get_their_own_answers(serve, grpc_client, wait_until):
+    model = serve("ordered", batch_size=8)
+    gate, _ = model.hold()
+
+    def ask(i):
+        return json.loads(grpc_client.predict(model.name, {"data": b'{"id": "g%d"}' % i}))
+
+    with ThreadPoolExecutor(16) as pool:
+        waiting = [pool.submit(ask, i) for i in range(16)]
+        wait_until("all wait", lambda: model.waiting() == 16)
+        gate.open()
+        answers = [future.result() for future in waiting]
+    assert [a["id"] for a in answers] == [f"g{i}" for i in range(16)]
+    assert [a["batch"] for a in answers] == [8] * 16
+
+
+def test_kserve_grpc_requests_get_their_own_answers(site, serve, grpc_calls):
+    model = serve(batch_size=4)
+    requests = [(f"g{i}", i * i) for i in range(20)]
+    answers = grpc_calls.infer(site.server.grpc_inference, model.name, requests)
+    assert answers == [(request, [x]) for request, x in requests]
+
+
+def _parts(request, count):
+    return " ".join(f"{request}:{part}" for part in range(count))
+
+
+def test_streamed_answers_arrive_whole_and_apart(site, serve):
+    """Both requests are in one batch: a reply carries a part of each."""
+    model = serve("patient", handler="stream", batch_size=4, max_batch_delay=20_000)
+    futures = [model.send(f"s{i}", parts=20) for i in range(4)]
+    for i, future in enumerate(futures):
+        assert future.result().text == _parts(f"s{i}", 20)
+    assert model.state()["batches"] == {"4": 1}
+
+
+def test_streamed_grpc_answers_arrive_part_by_part(site, serve, grpc_calls):
+    model = serve(handler="stream")
+    body = b'{"id": "s", "parts": 5}'
+    parts = list(grpc_calls.stream(site.server.grpc_inference, model.name, body))
+    assert [part.strip() for part in parts] == _parts("s", 5).split()
+
+
+def test_a_handler_that_raises_fails_its_batch_and_nothing_else(serve):
+    model = serve("ordered", batch_size=2)
+    gate, _ = model.hold()
+    good, bad, after = (model.queue("good"), model.queue("bad", fail=True), model.queue("after"))
+    gate.open()
+    assert [f.result().status for f in (good, bad, after)] == [503, 503, 200]
+    assert good.result()["message"] == "Prediction failed"
+    assert model.state()["groups"][0]["workers"][0]["restarts"] == 0

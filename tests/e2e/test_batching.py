@@ -1,0 +1,93 @@
+"""When a batch leaves and how large it may be, where stock TorchServe would wait."""
+
+import time
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+LONG_MS = 20_000
+"""A batch delay that nobody here waits out; half of it is the bound for "at once"."""
+
+
+def _timed(action):
+    start = time.monotonic()
+    result = action()
+    return result, time.monotonic() - start
+
+
+def test_a_lone_request_never_waits_out_the_batch_delay(serve, load, wait_until):
+    model = serve(batch_size=8, max_batch_delay=LONG_MS)
+    answer, seconds = _timed(model.ask)
+    assert answer["batch"] == 1 and seconds < LONG_MS / 2000
+    with load(model, clients=8) as clients:  # raises the threshold
+        wait_until("load", lambda: len(clients.answers) > 100)
+    answer, seconds = _timed(model.ask)
+    assert answer["batch"] == 1 and seconds < LONG_MS / 2000
+
+
+def test_a_deliberate_wait_counts_from_the_arrival_in_the_queue(serve, wait_until):
+    """Its settings make this model wait for four requests, or for its delay."""
+    delay_ms = 3000
+    model = serve("patient", batch_size=8, max_batch_delay=delay_ms)
+    gate = model.gate()
+    held = [model.send(f"h{i}", **gate.mark) for i in range(4)]
+    gate.wait_reached("h0", "h1", "h2", "h3")
+    lone = model.queue("lone")
+    wait_until("its delay has passed", lambda: model.state()["queue"]["oldest_wait_ms"] >= delay_ms)
+    assert not lone.done()
+    gate.open()
+    answer, seconds = _timed(lone.result)
+    assert answer["batch"] == 1 and seconds < delay_ms / 2000
+    assert {future.result()["batch"] for future in held} == {4}
+
+
+def test_two_idle_workers_run_two_batches_at_once(serve):
+    """Stock holds the model's lock while a worker waits to fill its batch."""
+    model = serve(batch_size=4, initial_workers=2, max_batch_delay=LONG_MS)
+    gate, futures = model.hold("a", "b")  # b is reached while a runs
+    gate.open()
+    first, second = (future.result() for future in futures)
+    assert first["pid"] != second["pid"]
+    assert (first["batch"], second["batch"]) == (1, 1)
+
+
+def test_a_model_of_batch_size_1_is_never_batched(serve):
+    model = serve("ordered")
+    gate, _ = model.hold()
+    waiting = [model.queue(f"q{i}") for i in range(5)]
+    gate.open()
+    assert [future.result()["batch"] for future in waiting] == [1] * 5
+
+
+def test_a_model_of_batch_size_1_whose_archive_says_max_batch_is_batched(serve):
+    model = serve("ordered", config={"shunter": {"max_batch": 4}})
+    gate, _ = model.hold()
+    waiting = [model.queue(f"q{i}") for i in range(9)]
+    gate.open()
+    assert [future.result()["batch"] for future in waiting] == [4] * 8 + [1]
+    assert model.state()["batches"] == {"1": 2, "4": 2}
+
+
+def test_one_strict_batch_is_handed_to_a_busy_worker_ahead_of_time(serve, wait_until):
+    model = serve(batch_size=4)
+    gate, futures = model.hold()
+    futures.append(model.send("ahead"))
+    wait_until("it is sent", lambda: model.state()["in_flight"] == {"requests": 2, "batches": 2})
+    futures.append(model.queue("waits"))  # at most one batch ahead
+    gate.open()
+    assert [future.result()["order"] for future in futures] == [1, 2, 3]
+
+
+def test_a_strict_request_overtakes_best_effort_ones_that_a_busy_worker_has_not_been_sent(
+    serve, wait_until
+):
+    """While strict traffic is recent, best effort is never sent ahead."""
+    model = serve(batch_size=4)
+    gate, futures = model.hold()
+    futures.append(model.queue("b", headers={"x-shunter-class": "best-effort"}))
+    futures.append(model.send("s"))
+    wait_until("it is sent", lambda: model.state()["in_flight"]["batches"] == 2)
+    gate.open()
+    assert [future.result().status for future in futures] == [200] * 3
+    assert model.order() == ["held", "s", "b"]

@@ -1,0 +1,206 @@
+"""Archives written for TorchServe behave as they do there, byte for byte."""
+
+import io
+import json
+import re
+import warnings
+import zipfile
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+ROWS = ["[1, 2, 3, 4]", "[0.5, 0.25, 0, -1]", "[1e3, 1e-3, 7, 0]"]
+JSON = {"Content-Type": "application/json"}
+KINDS = ["bytes", "text", "list", "dict", "number", "unserializable", "status", "refuse"]
+KINDS += ["raise", "wrong length", "request"]
+FORM = (
+    b'--x\r\nContent-Disposition: form-data; name="kind"\r\n\r\nrequest\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="more"\r\n\r\n1\r\n--x--\r\n'
+)
+MODEL_FILE = b"""
+import torch
+
+class Sums(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+def _weights():
+    """The same model twice: as a state dictionary and as TorchScript."""
+    import torch
+
+    layer = torch.nn.Linear(4, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, 1, 1, 1], [1, -1, 1, -1]]))
+        layer.bias.zero_()
+    eager, scripted = io.BytesIO(), io.BytesIO()
+    torch.save({"layer." + name: value for name, value in layer.state_dict().items()}, eager)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls TorchScript deprecated
+        torch.jit.save(torch.jit.script(layer), scripted)
+    return eager.getvalue(), scripted.getvalue()
+
+
+@pytest.fixture(scope="module")
+def third_party(archives):
+    """Archives of models by others: name to file."""
+    eager, scripted = _weights()
+    weights = {"serializedFile": "weights.pt"}
+    files = {"weights.pt": eager, "model.py": MODEL_FILE}
+    return {
+        "eager": archives.add(
+            "eager", "eager", model={**weights, "modelFile": "model.py"}, files=files
+        ),
+        "scripted": archives.add(
+            "scripted", "eager", model=weights, files={"weights.pt": scripted}
+        ),
+        "plain": archives.add("plain", "plain"),
+    }
+
+
+@pytest.fixture(scope="module")
+def both(harness, archives, site, make_server, third_party, tmp_path_factory):
+    """A stock server and the one with the jar, with the same models."""
+    with harness.running(make_server(), archives, tmp_path_factory.mktemp("stock")) as stock:
+        for server in (stock, site):
+            for name, file in third_party.items():
+                assert server.register(name, file).status == 200
+        yield stock, site
+        for name in third_party:
+            site.management("DELETE", f"/models/{name}")
+
+
+def _same(both, *request):
+    """The answer of both servers, after a look that they are equal."""
+    stock, shunter = (site.inference(*request) for site in both)
+    assert stock == shunter
+    return shunter
+
+
+@pytest.mark.parametrize("name", ["eager", "scripted"])
+def test_answers_of_base_handlers_are_those_of_stock(both, name):
+    expected = [b"[\n  10.0,\n  -2.0\n]", b"[\n  -0.25,\n  1.25\n]"]
+    for number, row in enumerate(ROWS):
+        answer = _same(both, "POST", f"/predictions/{name}", row, JSON)
+        assert (answer.status, answer.headers["x-rows"]) == (200, "1")
+        assert number >= len(expected) or answer.body == expected[number]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_of_every_kind_are_those_of_stock(both, kind):
+    headers = {"X-Mine": "1", "User-Agent": "test", "Content-Type": "text/plain"}
+    _same(both, "POST", "/predictions/plain", kind, headers)
+    _same(both, "POST", "/predictions/plain/1.0", kind, headers)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers"),
+    [
+        ("POST", "/predictions/plain", FORM, {"Content-Type": "multipart/form-data; boundary=x"}),
+        ("GET", "/predictions/plain?kind=text", None, {}),
+        ("POST", "/predictions/eager", "not json", JSON),
+        ("POST", "/predictions/nobody", "x", {}),
+        ("POST", "/predictions/plain/9.9", "x", {}),
+        ("OPTIONS", "/", None, {}),
+    ],
+)
+def test_requests_of_every_kind_are_answered_as_by_stock(both, method, path, body, headers):
+    _same(both, method, path, body, headers)
+
+
+def test_describe_is_that_of_stock_and_knows_what_the_handler_says_of_itself(both):
+    described = []
+    for site in both:
+        answer = site.management("GET", "/models/eager", customized="true")[0]
+        workers = answer.pop("workers")
+        described.append((answer, [sorted(worker) for worker in workers]))
+    assert described[0] == described[1]
+    assert described[1][0]["customizedMetadata"] == {"inputs": 4, "outputs": 2}
+
+
+def _samples(site, name):
+    pattern = re.compile(rf'^{name}\{{(.*ModelName="eager".*)\}} (\S+)$', re.MULTILINE)
+    return [float(value) for _, value in pattern.findall(site.metrics())]
+
+
+def test_metrics_of_handlers_are_on_the_metrics_port(both, wait_until):
+    site = both[1]
+    before = sum(_samples(site, "RowsSeen"))
+    for row in ROWS:
+        assert site.inference("POST", "/predictions/eager", row, JSON).status == 200
+    wait_until("the counter", lambda: sum(_samples(site, "RowsSeen")) == before + len(ROWS))
+    assert _samples(site, "LongestRow") == [4]
+    for name in ("HandlerTime", "PredictionTime"):
+        assert _samples(site, name), name
+
+
+STOCK = {
+    "tickets": ("echo", {"useJobTicket": True}),
+    "sequences": ("sequence", {"sequenceBatching": True, "sequenceMaxIdleMSec": 60_000}),
+    "coroutines": ("coroutine", {"asyncCommunication": True}),
+}
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_a_model_that_needs_stock_queues_is_left_to_them(site, serve, name):
+    handler, config = STOCK[name]
+    config = {"minWorkers": 1, "maxWorkers": 1, "maxBatchDelay": 10, **config}
+    model = serve(name, handler=handler, stock=True, config=config)
+    beside = serve()
+    status = site.status()
+    assert status["stock_models"] == [f"{name}/1.0"]
+    assert name not in [served["name"] for served in status["models"]]
+    sequence = {"ts_request_sequence_id": "s", "ts_request_sequence_start": "true"}
+    headers = sequence if handler == "sequence" else {}
+    assert model.ask("a", x=2, headers=headers)["id"] == "a"
+    if handler == "sequence":
+        assert model.ask("b", x=3, headers={"ts_request_sequence_id": "s"})["sum"] == 5
+    assert beside.ask("b")["id"] == "b"
+    assert len(model.pids()) == 1
+
+
+SPEC = b"""
+models:
+    min-workers: 1
+    max-workers: 1
+    batch-size: 1
+    max-batch-delay: 10
+    retry-attempts: 1
+    timeout-ms: 30000
+    one:
+      url: %s
+dag:
+  start: [one]
+  one: [finish]
+"""
+FUNCTIONS = b"""
+import json
+
+def start(data, context):
+    return [row.get("data") or row.get("body") for row in data or ()]
+
+def finish(data, context):
+    bodies = [json.loads(row.get("data") or row.get("body")) for row in data or ()]
+    return [{"finished": body["id"]} for body in bodies]
+"""
+
+
+def test_a_workflow_is_left_to_stock(site, archives):
+    described = {"workflowName": "flow", "specFile": "spec.yaml", "handler": "flow.py"}
+    manifest = {"createdOn": "01/01/2024", "archiverVersion": "0.2.15", "workflow": described}
+    with zipfile.ZipFile(archives.folder / "flow.war", "w") as archive:
+        archive.writestr("WAR-INF/MANIFEST.json", json.dumps(manifest))
+        archive.writestr("spec.yaml", SPEC % archives.add("one").encode())
+        archive.writestr("flow.py", FUNCTIONS)
+    assert site.management("POST", "/workflows", url="flow.war").status == 200
+    parts = [f"flow__{part}/1.0" for part in ("finish", "one", "start")]
+    assert sorted(site.status()["stock_models"]) == parts
+    answer = site.inference("POST", "/wfpredict/flow", '{"id": "w"}', JSON)
+    assert (answer.status, answer.json) == (200, {"finished": "w"})
+    assert site.management("DELETE", "/workflows/flow").status == 200

@@ -1,0 +1,60 @@
+"""A request whose deadline passes is told so in time, and nothing is dropped silently."""
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+SHORT = {"x-shunter-deadline-ms": "200"}
+
+
+def test_a_request_that_cannot_be_met_is_answered_504_while_the_worker_is_still_busy(serve):
+    model = serve("ordered")
+    gate, held = model.hold()
+    late = model.ask("late", headers=SHORT)  # comes back although the worker is held
+    assert (late.status, held[0].done()) == (504, False)
+    assert "deadline cannot be met" in late["message"] and "ordered/1.0" in late["message"]
+    assert (model.count("expired"), model.waiting()) == (1, 0)
+    gate.open()
+    assert held[0].result().status == 200
+    assert model.ask("after").status == 200
+    assert model.order() == ["held", "after"]
+
+
+def test_an_expired_grpc_request_is_answered_deadline_exceeded(serve, grpc_client):
+    import grpc
+
+    model = serve("ordered")
+    model.hold()
+    with pytest.raises(grpc.RpcError) as error:
+        grpc_client.predict(model.name, {"data": b"{}", "x-shunter-deadline-ms": b"200"})
+    assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "deadline cannot be met" in error.value.details()
+
+
+def test_the_slo_of_the_archive_is_the_deadline_of_strict_requests_that_state_none(serve):
+    model = serve("ordered", config={"shunter": {"slo_ms": 200}})
+    gate, held = model.hold()
+    assert model.ask("late").status == 504
+    stated = model.queue("stated", headers={"x-shunter-deadline-ms": "600000"})
+    best_effort = model.queue("best-effort", headers={"x-shunter-class": "best-effort"})
+    assert model.ask("late again").status == 504  # so the two above outlived the SLO
+    gate.open()
+    assert [f.result().status for f in (*held, stated, best_effort)] == [200] * 3
+    assert model.state()["slo_ms"] == 200
+
+
+def test_an_answer_after_the_deadline_is_delivered_and_counted(serve):
+    model = serve("ordered")
+    gate, held = model.hold(headers=SHORT)
+    assert model.ask("expires", headers=SHORT).status == 504  # now the first one is late, too
+    gate.open()
+    assert (held[0].result().status, held[0].result()["id"]) == (200, "held")
+    assert (model.count("answered_late"), model.count("answered")) == (1, 1)
+
+
+def test_the_client_timeout_of_torchserve_expires_requests_with_an_answer(serve):
+    """Stock logs such a request and never answers it."""
+    model = serve("ordered", config={"clientTimeoutInMills": 200})
+    model.hold()
+    assert model.ask("late").status == 504
+    assert model.count("expired") == 1

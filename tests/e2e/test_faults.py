@@ -1,0 +1,180 @@
+"""Workers, clients and the controller may go at any moment; requests do not."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+def _restarted(model, before):
+    """Whether every worker runs again, none of them as one of the processes ``before``."""
+    workers = model.state()["groups"][0]["workers"]
+    ready = all(worker["state"] == "READY" for worker in workers)
+    return ready and not {worker["pid"] for worker in workers} & set(before)
+
+
+def test_workers_killed_under_load_cost_no_request_and_come_back(serve, load, wait_until):
+    model = serve(batch_size=4, initial_workers=2)
+    before = model.pids()
+    with load(model, clients=8, sleep_ms=5) as clients:
+        for pid in before:
+            wait_until("load", lambda: len(clients.answers) > 50)
+            os.kill(pid, signal.SIGKILL)
+        wait_until("both are back", lambda: _restarted(model, before))
+        enough = len(clients.answers) + 100
+        wait_until("load", lambda: len(clients.answers) > enough)
+    workers = model.state()["groups"][0]["workers"]
+    assert [worker["restarts"] for worker in workers] == [1, 1]
+    assert {answer["pid"] for answer in clients.answers} == {*before, *model.pids()}
+
+
+def test_what_a_killed_worker_ran_runs_once_more_elsewhere(serve):
+    model = serve(batch_size=4, initial_workers=2)
+    gate, futures = model.hold()
+    first = model.ran()[0]["pid"]
+    os.kill(first, signal.SIGKILL)
+    gate.open()
+    answer = futures[0].result()
+    assert answer.status == 200 and answer["pid"] != first
+    assert model.order() == ["held", "held"]
+    assert model.count("retried") == 1
+
+
+def test_a_poison_request_ends_two_workers_and_fails_alone(serve):
+    model = serve("ordered", batch_size=4)
+    gate, _ = model.hold()
+    requests = [("g0", False), ("poison", True), ("g1", False), ("g2", False)]
+    futures = [model.queue(request, crash=crash) for request, crash in requests]
+    gate.open()
+    poison = futures.pop(1).result()
+    assert poison.status == 500, poison
+    assert "ended 2 workers" in poison["message"]
+    assert [future.result().status for future in futures] == [200] * 3
+    assert len({row["pid"] for row in model.ran() if row["id"] == "poison"}) == 2
+    # In the first batch together, then each alone.
+    assert sorted(model.order()) == sorted(["held", *["g0", "poison", "g1", "g2"] * 2])
+    assert {row["batch"] for row in model.ran()[5:]} == {1}
+    assert (model.count("poisoned"), model.count("failed"), model.count("answered")) == (1, 1, 4)
+    line = next(line for line in model.site.log().splitlines() if "answered 500" in line)
+    assert poison.request in line and "ordered/1.0" in line
+    assert model.ask().status == 200
+
+
+def test_a_request_that_a_dead_worker_had_not_begun_is_not_blamed(serve, wait_until):
+    model = serve()
+    gate, poison = model.hold("poison", crash=True)
+    innocent = model.send("innocent")
+    wait_until("it is sent ahead", lambda: model.state()["in_flight"]["batches"] == 2)
+    gate.open()
+    assert (poison[0].result().status, innocent.result().status) == (500, 200)
+    assert model.order().count("innocent") == 1
+
+
+def test_a_worker_that_does_not_answer_is_replaced(serve):
+    model = serve(config={"responseTimeout": 1})
+    before = model.pids()
+    gate = model.gate()
+    stuck = model.ask("stuck", **gate.mark)  # never opened: tried twice, then given up
+    assert stuck.status == 500 and "responseTimeout of 1 s" in stuck["message"]
+    assert model.order() == ["stuck", "stuck"]
+    assert model.ask("next").status == 200
+    assert not set(model.pids()) & set(before)
+
+
+def test_what_waits_for_workers_that_cannot_come_back_is_answered_503(serve, site, wait_until):
+    model = serve("ordered", config={"maxRetryTimeoutInSec": 1})
+    gate, futures = model.hold()
+    futures.append(model.queue("waits"))
+    model.no_load.touch()
+    os.kill(model.pids()[0], signal.SIGKILL)
+    for future in futures:
+        assert future.result().status == 503
+        assert "no worker left" in future.result()["message"]
+    assert site.inference("GET", "/ping").status == 500
+    gate.open()
+    model.no_load.unlink()
+    assert model.scale(1).status == 200
+    assert model.ask().status == site.inference("GET", "/ping").status == 200
+
+
+def test_a_streamed_answer_whose_worker_dies_is_cut_and_not_repeated(serve):
+    model = serve(handler="stream")
+    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+        model.ask("s", parts=9, crash_after=2)
+    assert model.count("failed") == 1
+    assert model.ask("t", parts=2).text == "t:0 t:1"
+
+
+def _request(site, model, body):
+    """A connection on which a request was sent."""
+    text = json.dumps(body)
+    head = f"POST /predictions/{model.name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+    link = socket.create_connection(("127.0.0.1", site.server.ports.inference))
+    link.sendall(f"{head}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+    return link
+
+
+def test_requests_of_clients_that_hung_up_leave_the_queue(site, serve, wait_until):
+    model = serve("ordered", batch_size=4)
+    gate, held = model.hold()
+    kept = model.queue("kept")
+    with contextlib.ExitStack() as links:
+        for i in range(5):
+            links.enter_context(_request(site, model, {"id": f"gone{i}"}))
+        wait_until("they wait", lambda: model.waiting() == 6)
+    wait_until("they are gone", lambda: model.waiting() == 1)
+    assert model.count("abandoned") == 5
+    gate.open()
+    assert [held[0].result().status, kept.result().status] == [200, 200]
+    assert model.ask("after").status == 200
+    assert model.order() == ["held", "kept", "after"]
+
+
+def test_a_client_that_hangs_up_while_its_request_runs_costs_no_other(site, serve, wait_until):
+    model = serve("patient", batch_size=4, max_batch_delay=20_000)
+    gate = model.gate()
+    kept = [model.send(f"k{i}", **gate.mark) for i in range(3)]
+    wait_until("they wait", lambda: model.waiting() == 3)
+    with _request(site, model, {"id": "gone"}):
+        gate.wait_reached("k0", "k1", "k2")  # the fourth request made it a batch
+    gate.open()
+    assert [(f.result().status, f.result()["batch"]) for f in kept] == [(200, 4)] * 3
+    assert model.count("abandoned") == 0
+
+
+def test_a_cancelled_grpc_call_leaves_the_queue(serve, grpc_client, wait_until):
+    import grpc
+
+    model = serve("ordered")
+    gate, _ = model.hold()
+    with pytest.raises(grpc.RpcError):
+        grpc_client.predict(model.name, {"data": b'{"id": "gone"}'}, timeout_s=0.5)
+    wait_until("it is gone", lambda: model.count("abandoned") == 1)
+    gate.open()
+    model.ask("after")
+    assert model.order() == ["held", "after"]
+
+
+def test_serving_does_not_notice_that_the_controller_dies(site, serve, load, pings, wait_until):
+    model = serve("ordered", batch_size=4)
+    before = site.status()["controller"]
+    numbers = site.commands(model)
+    with pings(site), load(model) as clients:
+        os.kill(before["pid"], signal.SIGKILL)
+        wait_until("it is gone", lambda: not psutil.pid_exists(before["pid"]))
+        assert site.commands(model) == numbers
+        wait_until("another runs", lambda: site.status()["controller"]["state"] == "running")
+        enough = len(clients.answers) + 100
+        wait_until("load", lambda: len(clients.answers) > enough)
+    after = site.status()["controller"]
+    assert (after["restarts"], after["state"]) == (before["restarts"] + 1, "running")
+    assert site.commands(model) == numbers
+    other = serve("ageing")  # the new controller works: add() waits for its numbers
+    assert other.ask().status == 200

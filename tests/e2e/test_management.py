@@ -1,0 +1,157 @@
+"""TorchServe's management API keeps its meaning, and costs no request."""
+
+import json
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+def _gone(pids):
+    return not any(map(psutil.pid_exists, pids))
+
+
+def test_scaling_up_and_down_under_load_costs_no_request(site, serve, load, pings, wait_until):
+    model = serve(batch_size=4, initial_workers=2)
+    seen = set()
+    with pings(site), load(model, clients=8, sleep_ms=2) as clients:
+        for count in (3, 1, 2, 1):
+            assert model.scale(count).status == 200
+            wait_until("the number", lambda n=count: len(model.pids()) == n)
+            enough = len(clients.answers) + 50
+            wait_until("load", lambda n=enough: len(clients.answers) > n)
+            seen |= set(model.pids())
+    left = set(model.pids())
+    assert len(left) == 1
+    wait_until("the others ended", lambda: _gone(seen - left))
+
+
+def test_scaling_down_lets_a_worker_finish_what_it_runs(serve, wait_until):
+    """Stock kills it and runs its requests again elsewhere."""
+    model = serve(batch_size=4, initial_workers=2)
+    before = model.pids()
+    gate, futures = model.hold("a", "b")
+    assert model.scale(1).status == 200
+    assert not any(future.done() for future in futures)
+    gate.open()
+    assert {future.result()["pid"] for future in futures} == set(before)
+    assert model.order() == ["a", "b"]
+    wait_until("one is left", lambda: len(model.pids()) == 1)
+
+
+def test_scaling_to_0_serves_what_waits_then_refuses_and_scaling_up_works_again(serve, wait_until):
+    model = serve("ordered")
+    before = model.pids()
+    gate, futures = model.hold()
+    futures += [model.queue(f"q{i}") for i in range(3)]
+    assert model.scale(0, wait=False).status == 202
+    assert model.ask("early").status == 503
+    gate.open()
+    assert [future.result().status for future in futures] == [200] * 4
+    wait_until("no worker is left", lambda: _gone(before))
+    assert model.describe()["workers"] == []
+    refused = model.ask("late")
+    assert refused.status == 503 and model.name in refused["message"]
+    assert model.scale(1).status == 200
+    assert model.ask("again").status == 200
+    assert model.order() == ["held", "q0", "q1", "q2", "again"]
+
+
+def test_describe_lists_the_workers_with_their_processes(serve):
+    model = serve(initial_workers=2, batch_size=4, max_batch_delay=7)
+    described = model.describe()
+    assert (described["minWorkers"], described["maxWorkers"]) == (2, 2)
+    assert (described["batchSize"], described["maxBatchDelay"]) == (4, 7)
+    assert [worker["status"] for worker in described["workers"]] == ["READY"] * 2
+    assert len({worker["id"] for worker in described["workers"]}) == 2
+    for pid in model.pids():
+        assert "shunter.handlers.worker" in psutil.Process(pid).cmdline()
+
+
+def test_an_explicit_scale_call_takes_the_model_from_the_controller(serve):
+    model = serve()
+    assert model.state()["auto"] is True
+    model.scale(2)
+    assert (model.state()["auto"], model.state()["configuration"]) == (False, "2x0x1")
+    model.configure(auto="true")
+    assert model.state()["auto"] is True
+
+
+def test_versions_are_served_apart_and_the_default_can_change(site, serve):
+    old = serve("versions")
+    new = serve("versions", version="2.0")
+    path = f"/models/{old.name}"
+    version = {old.pids()[0]: "old", new.pids()[0]: "new"}
+
+    def asked(suffix=""):
+        return version[old.ask(path=f"/predictions/{old.name}{suffix}")["pid"]]
+
+    assert (asked(), asked("/1.0"), asked("/2.0")) == ("old", "old", "new")
+    assert site.management("PUT", f"{path}/2.0/set-default").status == 200
+    assert (asked(), asked("/1.0"), asked("/2.0")) == ("new", "old", "new")
+    assert (old.state()["default"], new.state()["default"]) == (False, True)
+    assert site.management("DELETE", f"{path}/1.0").status == 200
+    assert asked() == "new"
+    assert old.ask(path=f"/predictions/{old.name}/1.0").status == 404
+    assert [m["version"] for m in site.status()["models"] if m["name"] == "versions"] == ["2.0"]
+
+
+def test_unregistering_serves_what_waits_and_ends_the_workers(site, serve, wait_until):
+    model = serve("ordered", batch_size=2)
+    pids = model.pids()
+    gate, futures = model.hold()
+    futures += [model.queue(f"q{i}") for i in range(4)]
+    removal = site.pool.submit(site.management, "DELETE", f"/models/{model.name}")
+    wait_until("it is being removed", lambda: "ordered" not in str(site.status()["models"]))
+    assert model.ask("late").status in (404, 503)
+    gate.open()
+    assert [future.result().status for future in futures] == [200] * 5
+    assert removal.result().status == 200
+    assert "ordered" not in site.models()
+    wait_until("its worker ended", lambda: _gone(pids))
+    assert model.ask("later").status == 404
+
+
+def test_requests_wait_for_the_first_worker_of_a_new_model(site, archives, tmp_path, wait_until):
+    slow = tmp_path / "slow-load"
+    slow.touch()
+    section = {"environment": {"ECHO_SLOW_LOAD": str(slow)}}
+    archive = archives.add("early", config={"shunter": section})
+    assert site.register("early", archive, synchronous="false").status == 202
+    kind = {"Content-Type": "application/json"}
+    future = site.pool.submit(site.inference, "POST", "/predictions/early", '{"id": "e"}', kind)
+    path = "/shunter/models/early"
+    wait_until("it waits", lambda: site.management("GET", path)["queue"]["strict"] == 1)
+    slow.unlink()
+    assert (future.result().status, future.result()["id"]) == (200, "e")
+    assert site.management("DELETE", "/models/early").status == 200
+
+
+def test_a_model_whose_workers_cannot_load_is_not_left_registered(site, archives, tmp_path):
+    flag = tmp_path / "no-load"
+    flag.touch()
+    section = {"environment": {"ECHO_NO_LOAD": str(flag)}}
+    archive = archives.add("unloadable", config={"shunter": section})
+    assert site.register("unloadable", archive).status == 500
+    assert "unloadable" not in site.models()
+    assert "unloadable" not in json.dumps(site.status())
+
+
+def test_the_metrics_port_shows_the_numbers_of_the_status(site, serve):
+    model = serve("ordered")
+    model.ask()
+    gate, _ = model.hold(headers={"x-shunter-class": "best-effort"})
+    model.ask(headers={"x-shunter-deadline-ms": "100"})
+    gate.open()
+    model.ask()
+    labels = 'model="ordered",version="1.0",'
+    rows = dict(row.rsplit(" ", 1) for row in site.metrics().splitlines() if "shunter_" in row)
+    outcomes = {
+        f'shunter_requests_total{{{labels}class="strict",outcome="answered",}}': 2,
+        f'shunter_requests_total{{{labels}class="best_effort",outcome="answered",}}': 1,
+        f'shunter_requests_total{{{labels}class="strict",outcome="expired",}}': 1,
+        f'shunter_batches_total{{{labels}size="1",}}': 3,
+        f"shunter_ready_workers{{{labels}}}": 1,
+    }
+    assert {name: float(rows[name]) for name in outcomes} == outcomes

@@ -1,0 +1,98 @@
+"""How a server starts: bare, from a snapshot, with tokens, switched off."""
+
+import json
+
+import psutil
+import pytest
+
+from shunter.plugins.torchserve.host import free_ports
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def running(harness, archives, tmp_path):
+    """Runs a server as a site."""
+    numbers = iter(range(9))
+
+    def running(server):
+        folder = tmp_path / f"site{next(numbers)}"
+        folder.mkdir()
+        return harness.running(server, archives, folder)
+
+    return running
+
+
+def _cmdlines(site):
+    children = psutil.Process(site.server.pid).children(recursive=True)
+    return [" ".join(child.cmdline()) for child in children]
+
+
+def test_snapshots_bring_back_workers_and_configuration_with_the_jar_and_workers_without(
+    running, make_server, make_bare, archives, plugins, tmp_path
+):
+    common = {"folder": tmp_path / "server", "ports": free_ports(), "snapshots": True}
+    with running(make_server(plugins, **common)) as site:
+        scaled = site.add("scaled")
+        tuned = site.add("tuned", batch_size=8)
+        scaled.scale(2)
+        tuned.configure(configuration="1x1x4")
+        assert tuned.changed()["generation"] == 2
+    store = archives.folder
+    with running(make_bare(model_store=store, plugins=plugins, **common)) as site:
+        models = {model["name"]: model for model in site.status()["models"]}
+        assert models["scaled"]["configuration"] == "2x0x1"
+        assert models["scaled"]["auto"] is False
+        assert models["tuned"]["configuration"] == "1x1x4"
+        assert models["tuned"]["auto"] is True
+        assert tuned.moved(site).ask()["threads"] == "1"
+        assert len(scaled.moved(site).pids()) == 2
+    with running(make_bare(model_store=store, **common)) as site:
+        assert site.management("GET", "/shunter/status").status == 404
+        described = {name: site.management("GET", f"/models/{name}")[0] for name in models}
+        assert [len(described[name]["workers"]) for name in ("scaled", "tuned")] == [2, 1]
+        assert described["tuned"]["batchSize"] == 8
+        assert tuned.moved(site).ask().status == 200
+
+
+def test_a_bare_start_installs_the_plugin_behind_the_tokens(
+    harness, running, make_bare, archives, plugins
+):
+    """No --ts-config, no --ncs, no snapshot: TorchServe asks for the plugin too early then."""
+    with running(make_bare(model_store=archives.folder, plugins=plugins, tokens=True)) as site:
+        assert site.status()["controller"]["state"] == "running"
+        keys = site.server.keys
+        port = site.server.ports.management
+        for key in (None, "x", keys["inference"]["key"]):
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            for method, path in (
+                ("GET", "/shunter/status"),
+                ("GET", "/shunter/models/m"),
+                ("PUT", "/shunter/models/m/configuration?configuration=1x1x1"),
+            ):
+                answer = harness.call(port, method, path, None, headers)
+                assert (answer.status, answer["type"]) == (400, "InvalidKeyException"), answer
+        assert keys["management"]["key"] not in json.dumps(site.status())
+
+
+def test_switched_off_the_jar_leaves_a_stock_server(running, make_server, plugins, archives):
+    with running(make_server(plugins, env={"SHUNTER": "off"})) as site:
+        model = site.add(stock=True, batch_size=4, initial_workers=1)
+        answer = site.management("GET", "/shunter/status")
+        assert answer.status == 503 and "off" in answer["message"]
+        asked = model.ask("a", headers={"x-shunter-class": "nonsense"})
+        assert (asked.status, asked["id"]) == (200, "a")
+        lines = _cmdlines(site)
+        assert sum("model_service_worker.py" in line for line in lines) == 1
+        assert not any("shunter.handlers" in line or "controller" in line for line in lines)
+        assert "shunter_" not in site.metrics()
+
+
+def test_a_bad_section_at_the_start_costs_that_model_and_no_other(
+    running, make_server, plugins, archives
+):
+    bad = archives.add("bad", config={"shunter": {"slo": 5}})
+    good = archives.add("good")
+    with running(make_server(plugins, models=[good, bad])) as site:
+        assert site.models() == {"good"}
+        assert "shunter.slo" in site.log()
