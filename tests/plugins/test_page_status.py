@@ -11,7 +11,6 @@ from shunter.plugins import page_status
 from shunter.plugins import status as view
 from shunter.plugins.errors import UserError
 
-
 HOLD = (
     "import fcntl, os, sys; lock = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o600);"
     "fcntl.lockf(lock, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
