@@ -19,6 +19,7 @@ import itertools
 import json
 import random
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -87,12 +88,14 @@ class Side:
         answer = httpx.post(self.url(setting), content=BODY, headers=headers, timeout=30)
         if answer.json() != EXPECTED:
             raise RuntimeError(f"{setting}: wrong answer {answer.text}")
-        self.measure(setting, 8, 2)
+        self.measure(setting, 8, 1)
 
     def remove(self, setting: Setting) -> None:
-        """Unregister it."""
+        """Unregister it. Stock answers 500 now and then although its workers have ended."""
         url = f"{self._server.management}/models/{setting.name}"
-        httpx.delete(url, timeout=120).raise_for_status()
+        answer = httpx.delete(url, timeout=120)
+        if answer.status_code != 200:
+            print(f"unregistering {setting.name}: {answer.status_code}", file=sys.stderr)
         self._models.discard(setting)
 
     def url(self, setting: Setting) -> str:
@@ -123,20 +126,25 @@ def sides() -> Iterator[tuple[Side, Side]]:
 
 
 def select(stock: Side, seconds: float) -> list[Row]:
-    """Measure every stock setting at every point, one model loaded at a time."""
+    """Measure every stock setting at every point, one model loaded at a time.
+
+    What an interrupted run measured is taken from its file; delete that to begin anew.
+    """
+    saved = result_path(NAME, quick=False).with_name(f"{NAME}.selection.partial.json")
+    rows = json.loads(saved.read_text(encoding="utf-8")) if saved.exists() else []
+    done = {setting_of(row) for row in rows}
     settings = [Setting(*s) for s in itertools.product(BATCHES, DELAYS_MS, WORKERS)]
-    progress = Progress(len(settings))
-    rows = []
-    for setting in settings:
-        progress.step(
-            f"selecting: stock batch {setting.batch}, delay {setting.delay_ms} ms, "
-            f"{setting.workers} workers"
-        )
+    progress = Progress(len(settings) - len(done))
+    for setting in [s for s in settings if s not in done]:
+        progress.step(f"selecting: stock {setting}")
         stock.add(setting)
         for point in POINTS:
             found = stock.measure(setting, point, seconds)
             rows.append({"side": "stock", "phase": "select", **vars(setting), **found.row()})
         stock.remove(setting)
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        saved.write_text(json.dumps(rows), encoding="utf-8")
+    saved.unlink()
     return rows
 
 
