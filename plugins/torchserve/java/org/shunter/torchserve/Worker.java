@@ -216,7 +216,10 @@ final class Worker {
      */
     void flush() {
         final Life now = life;
-        now.connection.execute(now::writeOutbox);
+        final WorkerConnection open = now.connection;
+        if (open != null) { // else it died in the meantime and its batches were taken back
+            open.execute(now::writeOutbox);
+        }
     }
 
     private void onLoadReply(final Life loading, final Reply reply) {
