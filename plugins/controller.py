@@ -47,6 +47,7 @@ class ControllerAgent:
         self._written: dict[int, _Written] = {}
         self._complaints: dict[int, type[Exception]] = {}
         self.settings = Settings()
+        self._ever_read = False
         self.reload()
 
     def reload(self) -> bool:
@@ -56,6 +57,7 @@ class ControllerAgent:
         except SettingsError as error:
             LOGGER.error("%s; the last good settings stay in force", error)
             return False
+        self._ever_read = True
         self._complaints.clear()
         for written in self._written.values():
             written.settled = False
@@ -86,7 +88,7 @@ class ControllerAgent:
         if last is not None and ours and last.settled and last.identity_sequence == sequence:
             return False
         identity = self._page.read_identity(slot)
-        if not identity.live:
+        if not identity.live or (last is None and self._has_better_numbers(slot)):
             return False
         wanted = fixed_commands(self.settings.for_model(identity.model_name), identity)
         if last is not None and ours and last.matches(identity, wanted):
@@ -102,6 +104,11 @@ class ControllerAgent:
             identity.generation,
         )
         return True
+
+    def _has_better_numbers(self, slot: int) -> bool:
+        """Whether an earlier controller read settings that this one never could."""
+        sequence = self._page.command_sequence(slot)
+        return not self._ever_read and sequence != 0 and sequence % 2 == 0
 
     def _complain(self, slot: int, error: Exception) -> None:
         """Log an error once, not in every cycle."""

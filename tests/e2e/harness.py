@@ -19,6 +19,8 @@ from urllib.parse import urlencode
 from shunter.batching.control_page import ControlPage
 
 Headers = Mapping[str, str]
+TIMEOUT_S = 40
+"""Of a request; the test handler runs longer than that when it is held."""
 PATIENCE_S = 30
 """Nothing that a test waits for takes so long, even on a machine that is busy otherwise."""
 
@@ -62,7 +64,8 @@ def call(
     headers: Headers | None = None,
 ) -> Answer:
     """One request on a connection of its own."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as link:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    with contextlib.closing(connection) as link:
         link.request(method, path, body, dict(headers or {}))
         answer = link.getresponse()
         named = {name.lower(): value for name, value in answer.getheaders()}

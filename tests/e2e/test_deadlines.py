@@ -25,8 +25,9 @@ def test_an_expired_grpc_request_is_answered_deadline_exceeded(serve, grpc_clien
 
     model = serve("ordered")
     model.hold()
+    inputs = {"data": b"{}", "x-shunter-deadline-ms": b"200"}
     with pytest.raises(grpc.RpcError) as error:
-        grpc_client.predict(model.name, {"data": b"{}", "x-shunter-deadline-ms": b"200"})
+        grpc_client.predict(model.name, inputs, timeout_s=30)
     assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert "deadline cannot be met" in error.value.details()
 

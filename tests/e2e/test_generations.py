@@ -66,7 +66,8 @@ def test_several_groups_serve_with_their_own_threads_and_batches(serve, wait_unt
     model = serve("ordered", batch_size=8, config={"shunter": {"configuration": "1x1x8,1x2x2"}})
     assert len(model.pids()) == 2
     gate, _ = model.hold("a", "b")
-    waiting = [model.queue(f"q{i}") for i in range(10)]
+    # Long enough for the second worker to get free while the first one runs its eight.
+    waiting = [model.queue(f"q{i}", sleep_ms=300) for i in range(10)]
     gate.open()
     batches = {(f.result()["threads"], f.result()["batch"]) for f in waiting}
     assert {batch for threads, batch in batches if threads == "2"} <= {1, 2}
@@ -101,6 +102,7 @@ def test_a_configuration_whose_workers_do_not_load_is_undone(site, serve, load, 
     model.configure(configuration="1x2x4")
     assert model.changed()["configuration"] == "1x2x4"
     assert model.ask()["threads"] == "2"
+    wait_until("one is left", lambda: [p.pid for p in _processes(model)] == model.pids())
 
 
 def test_a_bad_configuration_is_answered_400_and_changes_nothing(site, serve):

@@ -24,8 +24,9 @@ def _processes(site):
     return [jvm, *jvm.children(recursive=True)]
 
 
-def _end(site, wait_until, processes):
+def _end(site, wait_until, processes, runtime):
     wait_until("all processes end", lambda: not any(map(_runs, processes)))
+    assert not runtime.exists()
     assert site.server.stop() == 0
 
 
@@ -51,6 +52,15 @@ def start(harness, archives, plugins, settings, make_server, tmp_path):
         yield start
 
 
+@pytest.fixture
+def interruptible():
+    """Who runs in the background ignores SIGINT, and so would the server."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_server_answers_what_it_took_and_leaves_nothing(start, wait_until, number):
     site = start()
@@ -68,8 +78,7 @@ def test_a_stopped_server_answers_what_it_took_and_leaves_nothing(start, wait_un
     gate.open()
     assert [future.result()["id"] for future in futures] == ["held", *(f"q{i}" for i in range(5))]
     assert model.order() == ["held", *(f"q{i}" for i in range(5))]
-    _end(site, wait_until, processes)
-    assert not runtime.exists()
+    _end(site, wait_until, processes, runtime)
 
 
 @pytest.fixture
@@ -105,7 +114,7 @@ def test_of_two_servers_on_one_host_one_dies_and_the_other_serves_on(
 def test_the_stop_command_drains_too(start, archives, wait_until):
     site = start()
     model = _add(site)
-    processes = _processes(site)
+    processes, runtime = _processes(site), Path(site.status()["runtime"])
     gate, futures = model.hold()
     # Its pid file is in the temporary folder.
     environment = processes[0].environ()
@@ -115,4 +124,4 @@ def test_the_stop_command_drains_too(start, archives, wait_until):
     gate.open()
     assert futures[0].result()["id"] == "held"
     assert stop.wait(30) == 0
-    _end(site, wait_until, processes)
+    _end(site, wait_until, processes, runtime)

@@ -36,7 +36,7 @@ def test_snapshots_bring_back_workers_and_configuration_with_the_jar_and_workers
         scaled = site.add("scaled")
         tuned = site.add("tuned", batch_size=8)
         scaled.scale(2)
-        tuned.configure(configuration="1x1x4")
+        tuned.configure(configuration="1x1x4", auto="true")
         assert tuned.changed()["generation"] == 2
     store = archives.folder
     with running(make_bare(model_store=store, plugins=plugins, **common)) as site:

@@ -171,6 +171,21 @@ def test_a_file_that_is_bad_from_the_start_means_the_defaults(page, add_model, c
     assert agent.do_work(1) == 1
 
 
+def test_a_new_controller_with_a_bad_file_leaves_the_numbers_of_the_one_before(
+    agent, page, config, add_model
+):
+    config.write_text("[batching]\nageing_ms = 7\n")
+    add_model(0)
+    agent.reload()
+    agent.do_work(1)
+    config.write_text("[batching]\nageing_ms = nonsense\n")
+    after = ControllerAgent(page, lambda: load(config), pid=2)
+    assert after.do_work(2) == 0
+    assert page.read_commands(0).slot.ageing_us == 7000
+    add_model(1)
+    assert after.do_work(3) == 1
+
+
 def test_a_broken_slot_does_not_stop_the_others_and_is_named_once(
     agent, page, add_model, poke, caplog
 ):

@@ -16,7 +16,7 @@ import time
 
 class Echo:
     def initialize(self, context):
-        slow, end = os.environ.get("ECHO_SLOW_LOAD", ""), time.monotonic() + 60
+        slow, end = os.environ.get("ECHO_SLOW_LOAD", ""), time.monotonic() + 120
         while os.path.exists(slow) and time.monotonic() < end:
             open(f"{slow}.{os.getpid()}", "w").close()
             time.sleep(0.01)
@@ -67,7 +67,7 @@ class Echo:
         for request in requests:
             if "gate" in request:
                 open(f"{request['gate']}.{request['id']}", "w").close()
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while not all(map(os.path.exists, gates)) and time.monotonic() < end:
             time.sleep(0.002)
         if any(r.get("crash") for r in requests):

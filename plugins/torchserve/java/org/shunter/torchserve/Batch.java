@@ -6,17 +6,18 @@ import java.util.List;
 final class Batch {
     final List<Entry> entries;
     final RequestClass requestClass;
-    final long sentNs;
     /** When the worker could start on it: when it was sent, or when the batch before it ended. */
     long startNs;
+    /** When the worker started on it or last sent a part of its answer. */
+    long heardNs;
     /** Requests that had arrived at the model when this batch started. */
     long arrivalsAtStart;
 
     Batch(final List<Entry> entries, final RequestClass requestClass, final long sentNs) {
         this.entries = entries;
         this.requestClass = requestClass;
-        this.sentNs = sentNs;
         this.startNs = sentNs;
+        this.heardNs = sentNs;
     }
 
     int size() {

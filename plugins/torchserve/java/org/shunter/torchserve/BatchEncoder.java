@@ -17,19 +17,20 @@ import org.pytorch.serve.wlm.Model;
 final class BatchEncoder {
     private static final int END = -1;
     private static final int GUESS_PER_REQUEST = 512;
+    private static final int LARGEST_GUESS = 64 << 20;
 
     private BatchEncoder() {}
 
     /** The inference message of a batch. */
     static ByteBuf encode(final List<Entry> entries, final ByteBufAllocator allocator) {
-        int size = 16;
+        long size = 16;
         for (final Entry entry : entries) {
             size += GUESS_PER_REQUEST;
             for (final InputParameter parameter : entry.job.getPayload().getParameters()) {
                 size += parameter.getValue().length;
             }
         }
-        final ByteBuf out = allocator.ioBuffer(size);
+        final ByteBuf out = allocator.ioBuffer((int) Math.min(size, LARGEST_GUESS));
         out.writeByte('I');
         for (final Entry entry : entries) {
             writeRequest(entry.job.getPayload(), out);

@@ -35,8 +35,11 @@ final class ChangeOver implements Runnable {
             Thread.currentThread().interrupt();
             undo(e);
             return;
-        } catch (ExecutionException | TimeoutException | RuntimeException e) {
-            undo(e);
+        } catch (TimeoutException e) {
+            undo(new IllegalStateException("a worker did not load in " + loadTimeoutS + " s", e));
+            return;
+        } catch (ExecutionException | RuntimeException | Error e) {
+            undo(e); // an Error too: else the change would be under way for ever
             return;
         }
         fleet.onChanged();
@@ -57,7 +60,7 @@ final class ChangeOver implements Runnable {
         }
     }
 
-    private void undo(final Exception e) {
+    private void undo(final Throwable e) {
         started.workers().forEach(Worker::end);
         fleet.onUndone(started, e.getMessage() == null ? e.toString() : e.getMessage());
         done.completeExceptionally(e);

@@ -14,6 +14,7 @@ final class Commands {
 
     private final ModelSlot slot;
     private final long[] words = new long[OFFSETS.length];
+    private final long[] fresh = new long[OFFSETS.length];
     private long seenSequence;
 
     double alpha = 0.5;
@@ -59,9 +60,10 @@ final class Commands {
     /** Take over what the controller wrote since the last call; true when something changed. */
     boolean refresh() {
         final long sequence = slot.commandSequence();
-        if (sequence == seenSequence || !slot.readCommands(words, OFFSETS)) {
+        if (sequence == seenSequence || !slot.readCommands(fresh, OFFSETS)) {
             return false;
         }
+        System.arraycopy(fresh, 0, words, 0, words.length);
         seenSequence = sequence;
         alpha = clamp(words[0], 0, 999_999) / 1e6;
         thresholdCap = Math.max(1.0, clamp(words[1], 1000, 1_000_000_000_000L) / 1e3);

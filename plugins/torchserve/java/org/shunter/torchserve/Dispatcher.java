@@ -26,6 +26,7 @@ final class Dispatcher {
     private final StockMetrics.Overhead overhead = new StockMetrics.Overhead();
 
     private String refusal;
+    private boolean hadWorkers;
     private int inFlightRequests;
     private int inFlightBatches;
     private long arrivals;
@@ -56,14 +57,9 @@ final class Dispatcher {
         final Effects effects = new Effects();
         synchronized (this) {
             telemetry.arrived(entry.requestClass);
-            final String reason =
-                    refusal != null
-                            ? refusal
-                            : queue.size() >= capacity
-                                    ? "Model \"" + name + "\": " + capacity
-                                            + " requests wait already; raise job_queue_size or add workers"
-                                    : null;
+            final String reason = reasonAgainst(entry.requestClass);
             if (reason != null) {
+                entry.place = Entry.Place.DONE; // its closing connection is not a client that left
                 telemetry.rejected(entry.requestClass);
                 return reason;
             }
@@ -79,6 +75,19 @@ final class Dispatcher {
         }
         effects.run();
         return null;
+    }
+
+    private String reasonAgainst(final RequestClass requestClass) {
+        if (refusal != null) {
+            return refusal;
+        }
+        if (hadWorkers && !plan.hasWorkerFor(requestClass)) {
+            return "Model \"" + name + "\" has no worker for class " + requestClass.label();
+        }
+        return queue.size() < capacity
+                ? null
+                : "Model \"" + name + "\": " + capacity
+                        + " requests wait already; raise job_queue_size or add workers";
     }
 
     /** Count a request that was refused before it became an entry. */
@@ -110,6 +119,7 @@ final class Dispatcher {
                 throw new IllegalStateException("a reply without a batch");
             }
             if (Answers.isPartial(reply)) {
+                batch.heardNs = receivedNs;
                 batch.entries.forEach(entry -> entry.streamed = true);
             } else {
                 complete(worker, batch, receivedNs);
@@ -142,6 +152,7 @@ final class Dispatcher {
         final Batch next = worker.inFlight.peekFirst();
         if (next != null) {
             next.startNs = now;
+            next.heardNs = now;
             next.arrivalsAtStart = arrivals;
         }
     }
@@ -168,15 +179,16 @@ final class Dispatcher {
             if (!apply(worker, WorkerState.Event.LOST)) {
                 return false;
             }
-            takeBack(worker, cause, effects);
+            takeBack(worker, true, cause, effects);
             dispatch(System.nanoTime(), effects);
         }
         effects.run();
         return true;
     }
 
-    private void takeBack(final Worker worker, final String cause, final Effects effects) {
-        boolean running = true;
+    private void takeBack(
+            final Worker worker, final boolean died, final String cause, final Effects effects) {
+        boolean running = died;
         for (final Batch batch : worker.inFlight) {
             inFlightBatches--;
             inFlightRequests -= batch.size();
@@ -219,7 +231,7 @@ final class Dispatcher {
             if (!apply(worker, WorkerState.Event.END)) {
                 return false;
             }
-            takeBack(worker, "the worker was stopped", effects);
+            takeBack(worker, false, "the worker was stopped", effects);
             dispatch(System.nanoTime(), effects);
         }
         effects.run();
@@ -253,9 +265,32 @@ final class Dispatcher {
         synchronized (this) {
             workers.clear();
             workers.addAll(current);
+            hadWorkers |= !workers.isEmpty();
+            failUnserved(effects);
             dispatch(System.nanoTime(), effects);
         }
         effects.run();
+    }
+
+    /** A class that lost its last worker would wait for ever. */
+    private void failUnserved(final Effects effects) {
+        for (final RequestClass requestClass : RequestClass.all()) {
+            if (!workers.isEmpty() && !plan.hasWorkerFor(requestClass)) {
+                fail(queue.takeAll(requestClass), 503, reasonAgainst(requestClass), effects);
+            }
+        }
+    }
+
+    private void fail(
+            final List<Entry> entries,
+            final int status,
+            final String text,
+            final Effects effects) {
+        for (final Entry entry : entries) {
+            entry.place = Entry.Place.DONE;
+            telemetry.failed(entry);
+            effects.refuse(entry, status, text);
+        }
     }
 
     /** Refuse what comes from now on, with this text; null accepts again. */
@@ -267,10 +302,8 @@ final class Dispatcher {
     void failWaiting(final int status, final String text) {
         final Effects effects = new Effects();
         synchronized (this) {
-            for (final Entry entry : queue.takeAll()) {
-                entry.place = Entry.Place.DONE;
-                telemetry.failed(entry);
-                effects.refuse(entry, status, text);
+            for (final RequestClass requestClass : RequestClass.all()) {
+                fail(queue.takeAll(requestClass), status, text, effects);
             }
             publish();
         }
@@ -294,7 +327,7 @@ final class Dispatcher {
     synchronized Worker overdue(final List<Worker> candidates, final long beforeNs) {
         for (final Worker worker : candidates) {
             final Batch batch = worker.inFlight.peekFirst();
-            if (batch != null && batch.startNs - beforeNs < 0) {
+            if (batch != null && batch.heardNs - beforeNs < 0) {
                 return worker;
             }
         }
@@ -308,17 +341,22 @@ final class Dispatcher {
 
     private void onTimer() {
         final Effects effects = new Effects();
+        synchronized (this) {
+            dispatch(System.nanoTime(), effects);
+        }
+        effects.run();
+    }
+
+    /** A fault in a decision costs that decision, not the answers that are on their way. */
+    private void dispatch(final long now, final Effects effects) {
         try {
-            synchronized (this) {
-                dispatch(System.nanoTime(), effects);
-            }
-            effects.run();
+            decide(now, effects);
         } catch (RuntimeException e) {
-            LOGGER.error("The timer of {} failed", name, e); // the executor would swallow it
+            LOGGER.error("Dispatching for {} failed", name, e);
         }
     }
 
-    private void dispatch(final long now, final Effects effects) {
+    private void decide(final long now, final Effects effects) {
         if (queue.size() > 0) {
             expire(now, effects);
             final boolean strictTraffic = now - lastStrictNs < STRICT_MEMORY_NS;
@@ -326,6 +364,7 @@ final class Dispatcher {
             for (final Plan.Shipment shipment : plan.shipments()) {
                 send(shipment, now, effects);
             }
+            plan.shipments().clear(); // it would keep their bodies until the next decision
             final long expiryNs = queue.earliestDeadlineNs();
             wakeup.at(
                     Math.min(

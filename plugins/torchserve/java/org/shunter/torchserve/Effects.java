@@ -2,12 +2,16 @@ package org.shunter.torchserve;
 
 import java.util.ArrayList;
 import java.util.List;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * What a decision of the dispatcher asks for, done after its lock is released: batches are written
  * first, so that workers are not kept waiting by answers.
  */
 final class Effects {
+    private static final Logger LOGGER = LoggerFactory.getLogger(Effects.class);
+
     private final List<Worker> flush = new ArrayList<>(2);
     private List<Runnable> later;
 
@@ -29,12 +33,19 @@ final class Effects {
         later(() -> Answers.error(entry, status, text));
     }
 
-    void run() {
-        for (final Worker worker : flush) {
-            worker.flush();
+    /** One action that fails must not keep the others from happening. */
+    private static void attempt(final Runnable action) {
+        try {
+            action.run();
+        } catch (RuntimeException e) {
+            LOGGER.error("An action after a decision failed", e);
         }
+    }
+
+    void run() {
+        flush.forEach(worker -> attempt(worker::flush));
         if (later != null) {
-            later.forEach(Runnable::run);
+            later.forEach(Effects::attempt);
         }
     }
 }

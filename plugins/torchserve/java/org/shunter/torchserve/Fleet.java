@@ -22,6 +22,7 @@ import org.slf4j.LoggerFactory;
 final class Fleet {
     private static final Logger LOGGER = LoggerFactory.getLogger(Fleet.class);
     private static final long DRAIN_TIMEOUT_S = 120;
+    private static final long DRAIN_MARGIN_S = 5;
 
     private final Host host;
     private final ServedModel served;
@@ -33,6 +34,9 @@ final class Fleet {
     private volatile boolean auto = true;
     private volatile String lastChange = "";
     private long generations = 1;
+    /** It is being scaled to 0 or removed; nothing starts a worker any more. */
+    private boolean retired;
+
     /** Minimum and maximum of a scale call during a change-over, which the next one also gets. */
     private int[] asked;
 
@@ -86,9 +90,10 @@ final class Fleet {
      *     workers are loaded
      */
     synchronized CompletableFuture<Integer> scale(final int min, final int max) {
-        if (min == 0) {
+        if (min <= 0) {
             return retire();
         }
+        checkNotRetired();
         if (next != null) {
             asked = new int[] {min, max};
         }
@@ -120,7 +125,7 @@ final class Fleet {
     }
 
     private WorkerGroup shrinking() {
-        for (int i = current.groups.size() - 1; i > 0; i--) {
+        for (int i = current.groups.size() - 1; i >= 0; i--) {
             if (current.groups.get(i).workers.size() > 1) {
                 return current.groups.get(i);
             }
@@ -170,11 +175,14 @@ final class Fleet {
     private void drainAside(final Worker worker) {
         retiring.add(worker);
         worker.drain();
-        host.timer().schedule(worker::end, DRAIN_TIMEOUT_S, TimeUnit.SECONDS);
+        // Longer than any batch may take: one that runs is never cut short.
+        final long timeoutS = Math.max(DRAIN_TIMEOUT_S, model.getResponseTimeout() + DRAIN_MARGIN_S);
+        host.timer().schedule(worker::end, timeoutS, TimeUnit.SECONDS);
     }
 
     /** Serve what waits, take nothing new, end all workers. */
     private CompletableFuture<Integer> retire() {
+        retired = true;
         dispatcher.refuse("Model \"" + name() + "\" has no worker: it is being scaled to 0 or removed");
         final Generation unfinished = next;
         next = null;
@@ -207,12 +215,26 @@ final class Fleet {
                             TimeUnit.MILLISECONDS);
             return;
         }
-        failWaiting();
+        // First of all, so that what an ended worker held is not given to the next to be ended.
+        dispatcher.setWorkers(List.of());
         current.groups.forEach(group -> group.workers.clear());
         ending.forEach(Worker::end);
-        dispatcher.setWorkers(List.of());
         failWaiting();
-        done.complete(200);
+        // Not here: this may be the timer's thread, and who waits for it may wait for the timer.
+        host.execute(() -> done.complete(200));
+    }
+
+    /** End every worker at once and answer what they held and what waits with an error. */
+    void endAll(final int status, final String text) {
+        dispatcher.setWorkers(List.of());
+        workers().forEach(Worker::end);
+        dispatcher.failWaiting(status, text);
+    }
+
+    private void checkNotRetired() {
+        if (retired) {
+            throw new BadRequestException(name() + " is being removed or scaled to 0");
+        }
     }
 
     /**
@@ -225,6 +247,7 @@ final class Fleet {
      */
     synchronized CompletableFuture<Void> configure(
             final List<GroupConfig> triples, final boolean restart) {
+        checkNotRetired();
         if (next != null) {
             throw new BadRequestException("A change of " + name() + " is under way; try again later");
         }
@@ -265,7 +288,13 @@ final class Fleet {
         lastChange = "resized to " + GroupConfig.text(wanted);
         serve(current);
         onChanged();
-        return firstFailure(loads).thenAccept(status -> {});
+        return firstFailure(loads).thenAccept(this::onResized);
+    }
+
+    private void onResized(final int status) {
+        if (status != 200) {
+            lastChange += ", but a worker did not load (status " + status + "); it is tried again";
+        }
     }
 
     /** Dispatch to a generation's workers and tell everyone how many they are. */
@@ -340,7 +369,8 @@ final class Fleet {
         return current.groups.contains(worker.group) ? worker.group : null;
     }
 
-    private static CompletableFuture<Integer> firstFailure(
+    /** Never completed on the thread that loads: what follows may wait for that very thread. */
+    private CompletableFuture<Integer> firstFailure(
             final List<CompletableFuture<Integer>> loads) {
         final CompletableFuture<Integer> result = new CompletableFuture<>();
         final AtomicInteger missing = new AtomicInteger(loads.size());
@@ -348,14 +378,15 @@ final class Fleet {
             result.complete(200);
         }
         for (final CompletableFuture<Integer> load : loads) {
-            load.thenAccept(
+            load.thenAcceptAsync(
                     status -> {
                         if (status != 200) {
                             result.complete(status);
                         } else if (missing.decrementAndGet() == 0) {
                             result.complete(200);
                         }
-                    });
+                    },
+                    host::execute);
         }
         return result;
     }

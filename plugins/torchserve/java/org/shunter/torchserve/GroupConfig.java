@@ -25,6 +25,7 @@ record GroupConfig(
         Set<RequestClass> classes,
         String cores,
         String device) {
+    private static final int LAST_CPU = 8191;
     private static final Pattern TRIPLE =
             Pattern.compile("([0-9]{1,4})x([0-9]{1,4})x([0-9]{1,6})");
     private static final Pattern CORES =
@@ -119,6 +120,14 @@ record GroupConfig(
         if (!CORES.matcher(text).matches()) {
             throw new BadRequestException(
                     key + ": \"" + text + "\" is not a cpu list; example: 0-3,8");
+        }
+        for (final String part : text.split(",")) {
+            final String[] ends = part.split("-");
+            final int last = Integer.parseInt(ends[ends.length - 1]);
+            if (last < Integer.parseInt(ends[0]) || last > LAST_CPU) {
+                throw new BadRequestException(
+                        key + ": \"" + part + "\" is not a range of CPUs from 0 to " + LAST_CPU);
+            }
         }
         return text;
     }

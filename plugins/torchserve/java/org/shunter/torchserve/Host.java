@@ -2,6 +2,8 @@ package org.shunter.torchserve;
 
 import io.netty.channel.EventLoopGroup;
 import java.io.IOException;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
@@ -18,27 +20,26 @@ final class Host {
 
     private final ConfigManager config;
     private final EventLoopGroup backendGroup;
-    private final AtomicInteger ports;
-    private final AtomicInteger gpus;
+    private AtomicInteger ports;
+    private AtomicInteger gpus;
+    private final Set<WorkerProcess> processes = ConcurrentHashMap.newKeySet();
     private final RuntimeFolder runtime;
     private final ControlPage page;
     private final boolean pythonHasShunter;
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService pool;
 
-    Host(
-            final ConfigManager config,
-            final EventLoopGroup backendGroup,
-            final AtomicInteger ports,
-            final AtomicInteger gpus)
-            throws IOException {
+    Host(final ConfigManager config, final EventLoopGroup backendGroup) throws IOException {
         this.config = config;
         this.backendGroup = backendGroup;
-        this.ports = ports;
-        this.gpus = gpus;
         final long pid = ProcessHandle.current().pid();
         this.runtime = RuntimeFolder.create(pid);
-        this.page = ControlPage.create(runtime.path(), pid);
+        try {
+            this.page = ControlPage.create(runtime.path(), pid);
+        } catch (IOException e) {
+            runtime.remove();
+            throw e;
+        }
         this.pythonHasShunter = probePython(config.getPythonExecutable());
         this.timer = new ScheduledThreadPoolExecutor(1, task -> daemon(task, "shunter-timer"));
         timer.setRemoveOnCancelPolicy(true);
@@ -107,6 +108,23 @@ final class Host {
     /** Run something that may take long. */
     void execute(final Runnable task) {
         pool.execute(task);
+    }
+
+    /** Number workers and GPUs with the counters that stock workers also use. */
+    void countWith(final AtomicInteger portCounter, final AtomicInteger gpuCounter) {
+        ports = portCounter;
+        gpus = gpuCounter;
+    }
+
+    /** Remember a process until it ends. */
+    void watch(final WorkerProcess process) {
+        processes.add(process);
+        process.onExit(() -> processes.remove(process));
+    }
+
+    /** The server ends: no process may outlive it, not even one that hangs. */
+    void killWorkers() {
+        processes.forEach(WorkerProcess::kill);
     }
 
     /** A new worker's address. */

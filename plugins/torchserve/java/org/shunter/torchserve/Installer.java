@@ -86,12 +86,7 @@ final class Installer {
         checkVersion(config.getVersion());
         try {
             final WorkLoadManager stock = StockFields.workLoadManager(models);
-            final Host host =
-                    new Host(
-                            config,
-                            ShunterWorkLoadManager.backendGroup(stock),
-                            StockFields.port(stock),
-                            StockFields.gpuCounter(stock));
+            final Host host = new Host(config, ShunterWorkLoadManager.backendGroup(stock));
             final ShunterWorkLoadManager manager = new ShunterWorkLoadManager(host, SAVED);
             StockFields.setWorkLoadManager(models, manager);
             if (StockFields.workLoadManager(models) != manager) {
@@ -110,6 +105,7 @@ final class Installer {
 
     private static void shutdown(final Host host) {
         controller.stop();
+        host.killWorkers();
         host.runtime().remove();
     }
 

@@ -65,6 +65,11 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
         return new Entry(job, requestClass, arrivalNs, deadlineNs);
     }
 
+    /** Requests that may wait. */
+    int capacity() {
+        return served.dispatcher().capacity();
+    }
+
     @Override
     public void addFirst(final Job job) {
         offer(job);

@@ -85,12 +85,20 @@ record ModelSettings(
             throw new BadRequestException(
                     "shunter.groups and shunter.configuration: give one of them");
         }
+        final RequestClass defaultClass =
+                map.containsKey("class")
+                        ? requestClass("shunter.class", map.get("class"))
+                        : RequestClass.STRICT;
+        final List<GroupConfig> groups = configuration(map);
+        if (!groups.isEmpty() && groups.stream().noneMatch(g -> g.classes().contains(defaultClass))) {
+            throw new BadRequestException(
+                    "shunter.groups: none serves the model's default class " + defaultClass.label());
+        }
         return new ModelSettings(
-                map.containsKey("class") ? requestClass("shunter.class", map.get("class"))
-                        : RequestClass.STRICT,
+                defaultClass,
                 sloNs(map.get("slo_ms")),
                 maxBatch(map.get("max_batch")),
-                configuration(map),
+                groups,
                 cores("shunter.cores", map.get("cores")),
                 text("shunter.device", map.get("device")),
                 environment(map.get("environment")));
@@ -165,6 +173,13 @@ record ModelSettings(
         final Map<String, String> variables = new LinkedHashMap<>();
         checkMap("shunter.environment", value, null)
                 .forEach((k, v) -> variables.put(k, text("shunter.environment." + k, v)));
+        variables.forEach(
+                (k, v) -> {
+                    if (v == null || k.isEmpty() || k.contains("=")) {
+                        throw new BadRequestException(
+                                "shunter.environment." + k + ": a variable needs a name and a value");
+                    }
+                });
         return variables;
     }
 
@@ -181,6 +196,13 @@ record ModelSettings(
         } else if (section.get("groups") != null) {
             throw new BadRequestException("shunter.groups: not a list");
         }
+        if (groups.size() > ControlLayout.GROUP_COUNT) {
+            throw new BadRequestException(
+                    "shunter.groups: "
+                            + groups.size()
+                            + " groups, at most "
+                            + ControlLayout.GROUP_COUNT);
+        }
         return groups;
     }
 
@@ -193,8 +215,10 @@ record ModelSettings(
             throw new BadRequestException(key + ".configuration: one group, example: 1x4x16");
         }
         final EnumSet<RequestClass> classes = EnumSet.noneOf(RequestClass.class);
-        if (map.get("classes") instanceof List<?> list) {
+        if (map.get("classes") instanceof List<?> list && !list.isEmpty()) {
             list.forEach(c -> classes.add(requestClass(key + ".classes", c)));
+        } else if (map.containsKey("classes")) {
+            throw new BadRequestException(key + ".classes: a list of strict, best_effort");
         }
         final GroupConfig triple = parsed.get(0);
         return new GroupConfig(

@@ -70,11 +70,6 @@ final class ModelSlot {
         }
     }
 
-    /** Whether a name fits its field with a terminating zero. */
-    static boolean fits(final String text, final int width) {
-        return text.getBytes(StandardCharsets.UTF_8).length < width;
-    }
-
     /** Value of the commands' seqlock; it changes when the controller wrote. */
     long commandSequence() {
         return get(S_COMMAND_SEQUENCE);

@@ -50,9 +50,11 @@ final class Plan {
         now = nowNs;
         threshold = commands.thresholdFixed > 0 ? commands.thresholdFixed : adaptive;
         strictTraffic = hasStrictTraffic;
-        releaseAlone();
+        for (final RequestClass requestClass : RequestClass.all()) {
+            releaseAlone(requestClass);
+        }
         if (bestEffortIsDue()) {
-            release(RequestClass.BEST_EFFORT);
+            releaseDue();
         }
         bestEffortWaits = bestEffortIsDue();
         release(RequestClass.STRICT);
@@ -90,15 +92,35 @@ final class Plan {
                 && now - Math.max(oldest, lastBestEffortNs) >= commands.ageingUs * 1000;
     }
 
-    private void releaseAlone() {
-        for (Entry entry = queue.peekAlone(); entry != null; entry = queue.peekAlone()) {
-            collectFree(entry.requestClass);
+    private void releaseAlone(final RequestClass requestClass) {
+        for (Entry entry = queue.peekAlone(requestClass);
+                entry != null;
+                entry = queue.peekAlone(requestClass)) {
+            collectFree(requestClass);
             if (free.isEmpty()) {
                 return;
             }
             queue.remove(entry, Entry.Place.SENT);
             ship(free.get(0), entry.requestClass, new ArrayList<>(List.of(entry)));
         }
+    }
+
+    private void releaseDue() {
+        collectFree(RequestClass.BEST_EFFORT);
+        if (!free.isEmpty()) {
+            final int cap = cap(free.get(0), RequestClass.BEST_EFFORT);
+            shipTaken(free.get(0), RequestClass.BEST_EFFORT, cap, cap);
+        }
+    }
+
+    /** Whether a worker, ready or not, takes this class. */
+    boolean hasWorkerFor(final RequestClass requestClass) {
+        for (final Worker worker : workers) {
+            if (serves(worker, requestClass)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private void release(final RequestClass requestClass) {
@@ -114,10 +136,11 @@ final class Plan {
     }
 
     private boolean releaseToFree(final RequestClass requestClass, final int queued) {
-        int capacity = 0;
+        long total = 0;
         for (final Worker worker : free) {
-            capacity += cap(worker, requestClass);
+            total += cap(worker, requestClass);
         }
+        final int capacity = (int) Math.min(Integer.MAX_VALUE, total);
         final long waitUs = (now - queue.oldestArrivalNs(requestClass)) / 1000;
         final long deadlineNs = queue.peek(requestClass).deadlineNs;
         final long slackUs =
@@ -185,7 +208,7 @@ final class Plan {
                     requestClass == RequestClass.STRICT
                             ? RequestClass.BEST_EFFORT
                             : RequestClass.STRICT;
-            if (commands.weight(worker.group.index, other) > 0) {
+            if (serves(worker, other)) {
                 queue.take(other, cap - entries.size(), entries);
             }
         }
@@ -221,6 +244,11 @@ final class Plan {
     private boolean mayTakeAhead(final Worker worker, final RequestClass requestClass) {
         if (worker.state != WorkerState.READY || isShipped(worker) || !serves(worker, requestClass)) {
             return false;
+        }
+        for (final RequestClass each : RequestClass.all()) {
+            if (queue.peekAlone(each) != null && serves(worker, each)) {
+                return false; // that request needs a worker that holds nothing
+            }
         }
         if (bestEffortWaits && serves(worker, RequestClass.BEST_EFFORT)) {
             return false; // strict behind strict for ever would starve it

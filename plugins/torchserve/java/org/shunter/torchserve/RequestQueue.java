@@ -94,12 +94,17 @@ final class RequestQueue {
         return queued[0] + queued[1] + queuedAlone;
     }
 
-    /** The request that runs next in a batch of its own, or null. */
-    Entry peekAlone() {
+    /** The request of a class that runs next in a batch of its own, or null. */
+    Entry peekAlone(final RequestClass requestClass) {
         while (!alone.isEmpty() && alone.peekFirst().place != Entry.Place.QUEUED) {
             alone.pollFirst();
         }
-        return alone.peekFirst();
+        for (final Entry entry : alone) {
+            if (entry.place == Entry.Place.QUEUED && entry.requestClass == requestClass) {
+                return entry;
+            }
+        }
+        return null;
     }
 
     /** The request of a class that runs next, or null. */
@@ -167,19 +172,16 @@ final class RequestQueue {
         return earliest;
     }
 
-    /** Take everything out. */
-    List<Entry> takeAll() {
+    /** Take everything of a class out. */
+    List<Entry> takeAll(final RequestClass requestClass) {
         final List<Entry> all = new ArrayList<>();
-        for (final RequestClass requestClass : RequestClass.all()) {
-            take(requestClass, Integer.MAX_VALUE, all);
-        }
+        take(requestClass, Integer.MAX_VALUE, all);
         for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED) {
+            if (entry.place == Entry.Place.QUEUED && entry.requestClass == requestClass) {
                 remove(entry, Entry.Place.DONE);
                 all.add(entry);
             }
         }
-        alone.clear();
         return all;
     }
 }

@@ -9,6 +9,7 @@ import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.Comparator;
@@ -61,12 +62,12 @@ final class RuntimeFolder {
         Files.createDirectory(
                 path,
                 PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
+        final Path draft = path.resolve(LOCK + ".new");
         final FileChannel channel =
-                FileChannel.open(
-                        path.resolve(LOCK),
-                        StandardOpenOption.CREATE_NEW,
-                        StandardOpenOption.WRITE);
+                FileChannel.open(draft, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE);
         channel.lock();
+        // It appears locked: another starting server must not take the folder for a dead one's.
+        Files.move(draft, path.resolve(LOCK), StandardCopyOption.ATOMIC_MOVE);
         return new RuntimeFolder(path, channel);
     }
 

@@ -7,6 +7,7 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
@@ -31,11 +32,13 @@ final class SavedSettings {
         /** The worker groups; an unreadable text falls back to the archive's own. */
         List<GroupConfig> groups(final ModelSettings settings) {
             try {
-                return settings.configuration().size() > 1
-                                || settings.configuration().stream()
-                                        .anyMatch(g -> g.cores() != null || g.device() != null)
-                        ? settings.configuration()
-                        : GroupConfig.parse("saved configuration", configuration);
+                final List<GroupConfig> own = settings.configuration();
+                final List<GroupConfig> groups = new ArrayList<>();
+                for (final GroupConfig triple : GroupConfig.parse("saved", configuration)) {
+                    final int i = groups.size();
+                    groups.add(i < own.size() ? triple.placedLike(own.get(i)) : triple);
+                }
+                return groups;
             } catch (BadRequestException e) {
                 LOGGER.warn("{}", e.getMessage());
                 return settings.configuration();

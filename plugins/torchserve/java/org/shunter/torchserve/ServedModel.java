@@ -14,6 +14,8 @@ import org.slf4j.LoggerFactory;
 final class ServedModel {
     private static final Logger LOGGER = LoggerFactory.getLogger(ServedModel.class);
 
+    private static final int LARGEST_BATCH = 1 << 20;
+
     private final Host host;
     private final Model model;
     private final ModelSettings settings;
@@ -33,7 +35,7 @@ final class ServedModel {
                         name(),
                         slot,
                         commands,
-                        Math.max(1, model.getJobQueueRemainingCapacity()),
+                        capacity(model),
                         model.getMaxBatchDelay() * 1000L,
                         host);
         this.fleet = new Fleet(host, this, initialConfiguration(settings.configuration()));
@@ -44,6 +46,13 @@ final class ServedModel {
                     name());
         }
         publishIdentity();
+    }
+
+    /** The model's job_queue_size; what an earlier queue of ours holds is not to be taken off. */
+    private static int capacity(final Model model) {
+        return StockFields.dataQueue(model) instanceof JobQueue before
+                ? before.capacity()
+                : Math.max(1, model.getJobQueueRemainingCapacity());
     }
 
     private List<GroupConfig> initialConfiguration(final List<GroupConfig> wanted) {
@@ -79,7 +88,8 @@ final class ServedModel {
 
     /** Largest batch of this model. */
     int ceiling() {
-        return settings.maxBatch() > 0 ? settings.maxBatch() : Math.max(1, model.getBatchSize());
+        final int wanted = settings.maxBatch() > 0 ? settings.maxBatch() : model.getBatchSize();
+        return Math.max(1, Math.min(wanted, LARGEST_BATCH));
     }
 
     /** Largest batch of a group's workers now. */

@@ -132,11 +132,12 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         final ServedModel model = model(path, true);
         final String text = parameter(request, CONFIGURATION);
         final String auto = parameter(request, "auto");
-        if (auto != null) {
-            model.fleet().setAuto(checkBoolean("auto", auto));
-        }
+        final boolean wanted = auto != null && checkBoolean("auto", auto);
         if (text != null || auto == null) {
             change(model, text, parameter(request, "restart"));
+        }
+        if (auto != null || text != null) {
+            model.fleet().setAuto(wanted); // an explicit change takes it out of the controller's hands
         }
         return configuration(model);
     }

@@ -7,10 +7,12 @@ import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.pytorch.serve.archive.model.Manifest;
+import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.snapshot.SnapshotManager;
 import org.pytorch.serve.util.ConfigManager;
@@ -33,6 +35,9 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     private final Host host;
     private final SavedSettings saved;
     private final Map<ModelVersionName, ServedModel> served = new ConcurrentHashMap<>();
+    /** Scaled to 0 or unregistered, and not finished yet. */
+    private final Set<ServedModel> closing = ConcurrentHashMap.newKeySet();
+
     private final Map<Worker, WorkerView> views = new ConcurrentHashMap<>();
     private volatile boolean draining;
 
@@ -40,6 +45,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         super(host.config(), host.backendGroup());
         this.host = host;
         this.saved = saved;
+        host.countWith(StockFields.port(this), StockFields.gpuCounter(this));
         host.timer().scheduleAtFixedRate(this::tick, TICK_MS, TICK_MS, TimeUnit.MILLISECONDS);
     }
 
@@ -90,9 +96,19 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
 
     private CompletableFuture<Integer> change(final Model model, final boolean isStartup) {
         final ModelVersionName key = model.getModelVersionName();
+        // A change-over that ended in this moment may have written the worker count of a model
+        // that is being unregistered.
+        final int min = isRegistered(model) ? Math.max(0, model.getMinWorkers()) : 0;
         ServedModel current = served.get(key);
+        if (current != null && current.model() != model) {
+            if (min == 0) {
+                return CompletableFuture.completedFuture(HttpURLConnection.HTTP_OK);
+            }
+            close(key, current, current.fleet().scale(0, 0)); // left over of an earlier registration
+            current = null;
+        }
         if (current == null) {
-            if (model.getMinWorkers() == 0) {
+            if (min == 0) {
                 return CompletableFuture.completedFuture(HttpURLConnection.HTTP_OK);
             }
             current = create(model, isStartup);
@@ -100,29 +116,58 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             current.fleet().setAuto(false);
         }
         final CompletableFuture<Integer> result =
-                current.fleet().scale(model.getMinWorkers(), model.getMaxWorkers());
-        if (model.getMinWorkers() == 0) {
-            served.remove(key, current);
-            result.thenRun(current::close);
+                current.fleet().scale(min == 0 ? 0 : model.getMinWorkers(), model.getMaxWorkers());
+        if (min == 0) {
+            close(key, current, result);
         }
         return result;
+    }
+
+    private void close(
+            final ModelVersionName key,
+            final ServedModel model,
+            final CompletableFuture<Integer> retired) {
+        closing.add(model);
+        served.remove(key, model);
+        retired.thenRun(
+                () -> {
+                    closing.remove(model);
+                    model.close();
+                });
+    }
+
+    private static boolean isRegistered(final Model model) {
+        try {
+            return ModelManager.getInstance().getModel(model.getModelName(), model.getVersion())
+                    == model;
+        } catch (ModelVersionNotFoundException e) {
+            return false;
+        }
+    }
+
+    /** The models served and those that still finish. */
+    private List<ServedModel> all() {
+        final List<ServedModel> all = new ArrayList<>(served.values());
+        all.addAll(closing);
+        return all;
     }
 
     private ServedModel create(final Model model, final boolean isStartup) {
         final SavedSettings.OfModel before = isStartup ? saved.of(model) : null;
         ModelSettings settings = ModelSettings.of(model);
+        final boolean again = StockFields.dataQueue(model) instanceof JobQueue;
         if (before != null) {
             settings = settings.withConfiguration(before.groups(settings));
         }
         final int configured =
                 settings.configuration().stream().mapToInt(GroupConfig::instances).sum();
-        if (configured > 0) {
+        if (configured > 0 && !again) {
             model.setMinWorkers(configured);
             model.setMaxWorkers(Math.max(configured, model.getMaxWorkers()));
         }
         final ServedModel fresh = new ServedModel(host, model, settings);
-        if (before != null) {
-            fresh.fleet().setAuto(before.auto());
+        if (before != null || again) {
+            fresh.fleet().setAuto(!again && before.auto());
         }
         StockFields.setDataQueue(model, new JobQueue(fresh));
         if (draining) {
@@ -148,7 +193,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         try {
             final long now = System.nanoTime();
             host.page().heartbeat(now);
-            for (final ServedModel model : served.values()) {
+            for (final ServedModel model : all()) {
                 model.publishGroups();
                 final long timeoutS = model.model().getResponseTimeout();
                 final Worker overdue =
@@ -167,14 +212,13 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     /** Refuse new requests everywhere and wait until nothing waits and nothing runs. */
     void drain(final long timeoutMs) throws InterruptedException {
         draining = true;
-        served.values().forEach(model -> model.dispatcher().refuse(Drain.REASON));
+        all().forEach(model -> model.dispatcher().refuse(Drain.REASON));
         final long endNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
         while (System.nanoTime() - endNs < 0
-                && !served.values().stream().allMatch(model -> model.dispatcher().isIdle())) {
+                && !all().stream().allMatch(model -> model.dispatcher().isIdle())) {
             Thread.sleep(2);
         }
-        served.values()
-                .forEach(model -> model.dispatcher().failWaiting(503, Drain.REASON));
+        all().forEach(model -> model.fleet().endAll(503, Drain.REASON));
     }
 
     private WorkerView view(final Worker worker, final Model model) {

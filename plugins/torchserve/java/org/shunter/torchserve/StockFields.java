@@ -9,7 +9,6 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.pytorch.serve.job.GRPCJob;
 import org.pytorch.serve.job.Job;
 import org.pytorch.serve.job.RestJob;
-import org.pytorch.serve.servingsdk.snapshot.SnapshotSerializer;
 import org.pytorch.serve.snapshot.SnapshotSerializerFactory;
 import org.pytorch.serve.wlm.Model;
 import org.pytorch.serve.wlm.ModelManager;
@@ -94,15 +93,19 @@ final class StockFields {
         set(SERIALIZER, null, null);
     }
 
-    static SnapshotSerializer serializer() {
-        return (SnapshotSerializer) get(SERIALIZER, null);
+    /** The queue where a model's inference requests arrive. */
+    static LinkedBlockingDeque<Job> dataQueue(final Model model) {
+        return jobs(model).get(Model.DEFAULT_DATA_QUEUE);
     }
 
     /** Put a queue of ours where a model's inference requests arrive. */
-    @SuppressWarnings("unchecked")
     static void setDataQueue(final Model model, final LinkedBlockingDeque<Job> queue) {
-        ((ConcurrentMap<String, LinkedBlockingDeque<Job>>) get(JOBS, model))
-                .put(Model.DEFAULT_DATA_QUEUE, queue);
+        jobs(model).put(Model.DEFAULT_DATA_QUEUE, queue);
+    }
+
+    @SuppressWarnings("unchecked")
+    private static ConcurrentMap<String, LinkedBlockingDeque<Job>> jobs(final Model model) {
+        return (ConcurrentMap<String, LinkedBlockingDeque<Job>>) get(JOBS, model);
     }
 
     /** The HTTP connection a request came from; null for one that did not come from a client. */

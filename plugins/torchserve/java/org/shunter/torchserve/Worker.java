@@ -86,6 +86,7 @@ final class Worker {
                             address);
             LOGGER.debug("{} command line: {}", launch.name(), launch.command());
             process = WorkerProcess.start(launch);
+            host.watch(process);
             process.awaitListening(LISTEN_TIMEOUT_S);
             if (!dispatcher.change(Worker.this, WorkerState.Event.STARTED)) {
                 release();
@@ -110,7 +111,7 @@ final class Worker {
             for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
                 try {
                     connection.write(BatchEncoder.encode(batch.entries, connection.allocator()));
-                } catch (RuntimeException e) {
+                } catch (RuntimeException | OutOfMemoryError e) {
                     LOGGER.error("A batch for {} could not be written", Worker.this, e);
                     fail("a batch could not be written: " + e);
                 }

@@ -58,6 +58,11 @@ final class WorkerProcess {
         return process.isAlive() ? null : process.exitValue();
     }
 
+    /** Run something when it has ended. */
+    void onExit(final Runnable action) {
+        process.onExit().thenRun(action);
+    }
+
     /** End it at once. */
     void kill() {
         process.destroyForcibly();
