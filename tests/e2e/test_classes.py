@@ -90,3 +90,20 @@ def test_constant_strict_load_does_not_starve_best_effort_requests(serve, load, 
         enough = len(clients.answers) + 4
         wait_until("the load still runs", lambda: len(clients.answers) > enough)
     assert [answer.status for answer in answers] == [200, 200]
+
+
+def test_a_class_that_no_worker_serves_is_refused_instead_of_waiting_for_ever(serve):
+    groups = [{"configuration": "1x0x4", "classes": ["strict"]}]
+    model = serve(batch_size=4, config={"shunter": {"groups": groups}})
+    refused = model.ask(headers=BEST_EFFORT)
+    assert (refused.status, "no worker for class best_effort" in refused.text) == (503, True)
+    assert model.ask(headers=STRICT).status == 200
+    assert (model.count("rejected"), model.count("abandoned")) == (1, 0)
+
+
+def test_a_request_that_must_run_alone_does_not_starve_under_load(serve, load, site):
+    model = serve(batch_size=2)
+    with load(model, clients=8, sleep_ms=2):
+        described = site.management("GET", f"/models/{model.name}?customized=true")
+    # The handler has no description of itself, but it was asked for one.
+    assert "Prediction failed" in described.text
