@@ -1,5 +1,6 @@
 """Servers, models and load for the end-to-end tests."""
 
+import functools
 import importlib.util
 import shutil
 import sys
@@ -29,7 +30,9 @@ threshold = 4
 """
 
 
+@functools.cache
 def _load(name):
+    """A module of this folder, which is no package; it finds the others as e2e_NAME."""
     spec = importlib.util.spec_from_file_location(f"e2e_{name}", HERE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -40,11 +43,13 @@ def _load(name):
 @pytest.fixture(scope="session")
 def harness():
     """harness.py."""
+    _load("exchange")
     return _load("harness")
 
 
 @pytest.fixture(scope="session")
 def wait_until(harness):
+    """The function wait_until of exchange.py."""
     return harness.wait_until
 
 

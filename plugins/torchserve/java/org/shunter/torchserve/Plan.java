@@ -11,7 +11,7 @@ import java.util.List;
  */
 final class Plan {
     /** How near a deadline may come before its batch leaves. */
-    private static final long MARGIN_US = 500;
+    private static final long MARGIN_US = 2000; // timers ring up to a millisecond late
 
     /** A batch for a worker. */
     record Shipment(Worker worker, RequestClass requestClass, List<Entry> entries) {}
