@@ -110,7 +110,7 @@ final class Fleet {
         return firstFailure(loads);
     }
 
-    /** An explicit scale call takes the configuration out of the controller's hands. */
+    /** Whether the controller may change the configuration; an explicit change says no. */
     void setAuto(final boolean value) {
         auto = value;
     }
@@ -356,17 +356,13 @@ final class Fleet {
     void onGivenUp(final Worker worker) {
         synchronized (this) {
             worker.group.workers.remove(worker);
-            if (worker.group == groupOf(worker)) {
+            if (current.groups.contains(worker.group)) {
                 dispatcher.setWorkers(current.workers());
             }
         }
         if (hasNoWorker()) {
             dispatcher.failWaiting(503, "Model \"" + name() + "\" has no worker left");
         }
-    }
-
-    private WorkerGroup groupOf(final Worker worker) {
-        return current.groups.contains(worker.group) ? worker.group : null;
     }
 
     /** Never completed on the thread that loads: what follows may wait for that very thread. */
@@ -390,5 +386,4 @@ final class Fleet {
         }
         return result;
     }
-
 }
