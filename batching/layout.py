@@ -41,7 +41,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 LINE = 128
 """Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
@@ -51,6 +51,11 @@ CLASSES = ("strict", "best_effort")
 
 SIZE_BUCKETS = 16
 """Batch sizes are counted by power of two: bucket k holds sizes in (2**(k-1), 2**k]."""
+
+TIME_BUCKETS = 16
+TIME_BUCKET_SHIFT = 18
+"""Times are counted by power of two: bucket k holds those up to 2**(18 + k) ns (0.26 ms to 4.3 s),
+the last one also all that are longer."""
 
 GROUP_COUNT = 8
 HOLDER_COUNT = 16
@@ -158,6 +163,19 @@ SLOT = (
             Field("threshold_milli", "adaptive threshold now, in 1/1000 requests", count=1),
             Field("batches_by_size", "batches answered, by size bucket", count=SIZE_BUCKETS),
             Field("service_ns_by_size", "sum of their service times", count=SIZE_BUCKETS),
+            Field("batch_requests", "requests in the batches answered"),
+            Field("good", "answered in time or without a deadline, not 5xx, by class", count=2),
+            Field("slo_met", "of these, with a deadline", count=2),
+            Field("slo_late", "with a deadline, answered after it, not 5xx", count=2),
+            Field("slo_rejected", "with a deadline, refused at the door", count=2),
+            Field("slo_failed", "with a deadline, answered 5xx by a worker or by us", count=2),
+            Field("slo_abandoned", "with a deadline, client hung up while waiting", count=2),
+            Field("queue_ns", "sum of the waits of what was answered, by class", count=2),
+            Field("service_ns", "sum of the service times of what was answered", count=2),
+            Field("latency_ns", "sum of the times from arrival to answer", count=2),
+            Field("queue_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
+            Field("service_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
+            Field("latency_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
         ),
     ),
     Section(
@@ -169,6 +187,10 @@ SLOT = (
             Field("group_requests", "requests answered"),
             Field("group_cap", "batch cap of the group's own configuration"),
             Field("group_threads", "threads per worker, 0 when not set"),
+            Field("group_fixed_ns", "fitted latency of a batch = fixed + n * per_request"),
+            Field("group_per_request_ns", "see group_fixed_ns"),
+            Field("group_error_ns", "mean absolute error of the predictions"),
+            Field("group_fitted", "batches that the fit has seen, 0: nothing is known"),
         ),
         repeat=GROUP_COUNT,
     ),
@@ -183,8 +205,11 @@ SLOT = (
             Field("mix_classes", "1: one batch may hold both classes"),
             Field("ageing_us", "best effort that waited this long counts as strict, 0 never"),
             Field("ahead_batches", "batches sent to a busy worker, 0 or 1"),
-            Field("latency_fixed_ns", "predicted latency of a batch = fixed + n * per_request"),
+            Field("latency_fixed_ns", "latency of a batch until the fit knows it, 0: unknown"),
             Field("latency_per_request_ns", "see latency_fixed_ns"),
+            Field("quantum_us", "0: threshold by what follows answers; else Rafiqi's quantum"),
+            Field("admission", "1: refuse what would be answered too late"),
+            Field("margin_us", "how long before a deadline an answer shall be ready"),
         ),
     ),
     Section(
@@ -242,6 +267,15 @@ def size_bucket(size: int) -> int:
     return min((size - 1).bit_length(), SIZE_BUCKETS - 1)
 
 
+def time_bucket(ns: int) -> int:
+    """Bucket of a time of ``ns`` >= 0 nanoseconds.
+
+    >>> [time_bucket(ns) for ns in (0, 1 << 18, (1 << 18) + 1, 1 << 19, 10**9, 10**12)]
+    [0, 0, 1, 1, 12, 15]
+    """
+    return min((max(ns - 1, 0) >> TIME_BUCKET_SHIFT).bit_length(), TIME_BUCKETS - 1)
+
+
 def constants() -> list[tuple[str, int, str]]:
     """Every emitted constant: name, value, meaning."""
     rows = [
@@ -257,6 +291,8 @@ def constants() -> list[tuple[str, int, str]]:
         ("GROUP_COUNT", GROUP_COUNT, "worker groups per slot"),
         ("GROUP_STRIDE", GROUP_STRIDE, "bytes between groups"),
         ("SIZE_BUCKETS", SIZE_BUCKETS, "batch size buckets, by power of two"),
+        ("TIME_BUCKETS", TIME_BUCKETS, "time buckets, by power of two"),
+        ("TIME_BUCKET_SHIFT", TIME_BUCKET_SHIFT, "the first bucket ends at 2 to this, in ns"),
     ]
     rows += [(name.upper(), i, "class index") for i, name in enumerate(CLASSES)]
     for prefix, fields in (("H", HEADER_FIELDS), ("K", HOLDER_FIELDS), ("S", SLOT_FIELDS)):

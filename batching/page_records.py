@@ -17,6 +17,7 @@ from shunter.batching.layout import (
     HEADER_FIELDS,
     SIZE_BUCKETS,
     SLOT_FIELDS,
+    TIME_BUCKETS,
     Placed,
 )
 
@@ -99,6 +100,19 @@ class SlotTelemetry:
     threshold_milli: int = _word(0, MAX_MILLI)
     batches_by_size: tuple[int, ...] = _words(SIZE_BUCKETS, 0, MAX_COUNT)
     service_ns_by_size: tuple[int, ...] = _words(SIZE_BUCKETS, 0, MAX_COUNT)
+    batch_requests: int = _word(0, MAX_COUNT)
+    good: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    slo_met: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    slo_late: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    slo_rejected: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    slo_failed: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    slo_abandoned: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    queue_ns: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    service_ns: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    latency_ns: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    queue_times: tuple[int, ...] = _words(2 * TIME_BUCKETS, 0, MAX_COUNT)
+    service_times: tuple[int, ...] = _words(2 * TIME_BUCKETS, 0, MAX_COUNT)
+    latency_times: tuple[int, ...] = _words(2 * TIME_BUCKETS, 0, MAX_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +125,10 @@ class GroupTelemetry:
     group_requests: int = _word(0, MAX_COUNT)
     group_cap: int = _word(0, MAX_BATCH)
     group_threads: int = _word(0, MAX_BATCH)
+    group_fixed_ns: int = _word(0, MAX_COUNT)
+    group_per_request_ns: int = _word(0, MAX_COUNT)
+    group_error_ns: int = _word(0, MAX_COUNT)
+    group_fitted: int = _word(0, MAX_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +144,9 @@ class SlotCommands:
     ahead_batches: int = _word(0, 1, 1)
     latency_fixed_ns: int = _word(0, MAX_WAIT_NS)
     latency_per_request_ns: int = _word(0, MAX_WAIT_NS)
+    quantum_us: int = _word(0, MAX_WAIT_US)
+    admission: int = _word(0, 1)
+    margin_us: int = _word(0, MAX_WAIT_US, 2000)
 
 
 @dataclass(frozen=True, slots=True)

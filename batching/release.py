@@ -1,11 +1,13 @@
 """When a batch leaves and how it is split: one rule for every path into the server.
 
 Asked after each event (a request offered, a reply received, a timer) for the waiting requests of
-one class and the free workers that this class may use. ``ReleaseRule.java`` is the twin of this
-file; ``tests/golden/release.json`` keeps both equal.
+one class and the free workers that this class may use. ``ReleaseRule.java`` and ``Deadlines.java``
+are the twins of this file; ``tests/golden/release.json`` keeps them equal.
 
-Times are whole microseconds, counts are whole requests, and all are at least 0 unless said
-otherwise. The threshold is the real number of :mod:`shunter.batching.threshold`.
+Times are whole microseconds or nanoseconds, as their names say; counts are whole requests, and all
+are at least 0 unless said otherwise. The threshold is the real number of
+:mod:`shunter.batching.threshold`; predicted latencies are lines ``fixed + n * per_request`` of
+:mod:`shunter.batching.latency`.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ def should_release(
 
     ``free_capacity`` is the sum of the batch caps of the free workers. ``slack_us`` is the time
     left to the tightest deadline, negative when it has passed, None when no request has one.
+    ``oldest_wait_us`` is the time in which the oldest could have run and was held back.
     ``predicted_us`` is the predicted latency of the batch, ``margin_us`` how near to the last
     possible moment a batch may be held back.
 
     True exactly if there are requests and capacity, and one of three reasons: there are as many
-    requests as are worth a batch or as fit; the oldest has waited ``max_wait_us``; the tightest
+    requests as are worth a batch or as fit; the oldest was held back ``max_wait_us``; the tightest
     deadline is near.
     """
     if queued <= 0 or free_capacity <= 0:
@@ -105,3 +108,97 @@ def wake_after_us(
     if slack_us is None:
         return max(0, by_wait)
     return max(0, min(by_wait, slack_us - predicted_us - margin_us))
+
+
+def split_by_latency(
+    queued: int, caps: Sequence[int], fixed_ns: Sequence[int], per_request_ns: Sequence[int]
+) -> list[int]:
+    """Batch sizes for free workers of different speed, so that the last answer comes soonest.
+
+    Aligned with ``caps``; they sum to min(queued, sum(caps)). Worker ``i`` needs ``fixed_ns[i] +
+    n * per_request_ns[i]`` for ``n`` requests. Among equal choices earlier workers get more.
+
+    >>> split_by_latency(9, [8, 8], [1000, 1000], [100, 200])
+    [6, 3]
+    """
+    wanted = min(queued, sum(caps))
+
+    def size(i: int, limit_ns: int) -> int:
+        left = limit_ns - fixed_ns[i]
+        if left < 0:
+            return 0
+        return min(caps[i], left // per_request_ns[i]) if per_request_ns[i] > 0 else caps[i]
+
+    places = range(len(caps))
+    low, high = 0, max((fixed_ns[i] + caps[i] * per_request_ns[i] for i in places), default=0)
+    while low < high:  # the shortest time in which all that is wanted can be done
+        middle = (low + high) // 2
+        if sum(size(i, middle) for i in places) >= wanted:
+            high = middle
+        else:
+            low = middle + 1
+    sizes = [size(i, low) for i in places]
+    surplus = sum(sizes) - wanted
+    for i in reversed(places):
+        less = min(surplus, sizes[i])
+        sizes[i] -= less
+        surplus -= less
+    return sizes
+
+
+def fit_deadlines(
+    slacks_ns: Sequence[int],
+    waiting: int,
+    size: int,
+    cap: int,
+    fixed_ns: int,
+    per_request_ns: int,
+    may_skip: bool,
+) -> tuple[int, int]:
+    """How many of the most urgent requests to give up, and how many to run now.
+
+    A batch takes its line's latency as a whole, so the most urgent request limits its size.
+    ``slacks_ns`` are the times left to the deadlines of the first ``min(waiting, 2 * cap + 1)``
+    requests, ascending; ``size`` >= 1 is the size without deadlines, ``cap`` the largest.
+
+    If the batch is too long for its most urgent request it is made shorter, so that the others
+    run in the next one. If one of these would be late by that, there is more work than time:
+    then serving a request that takes the place of a whole batch costs more answers than it gives,
+    and the most urgent ones are given up until the rest fits (Nexus' early drop; Clipper and
+    BentoML only drop what is late already). ``may_skip`` is false when another worker is free.
+
+    >>> fit_deadlines([60, 90, 95], 3, 3, 8, 10, 20, True)  # two now, one after them
+    (0, 2)
+    >>> fit_deadlines([30, 70, 75], 3, 3, 8, 10, 20, True)  # the first would cost the others
+    (1, 2)
+    """
+
+    def latency(n: int) -> int:
+        return fixed_ns + n * per_request_ns
+
+    if slacks_ns[0] >= latency(size):
+        return 0, size
+    short = (slacks_ns[0] - fixed_ns) // per_request_ns if per_request_ns > 0 else 1
+    take = max(1, min(size, short))
+    rest = waiting - take
+    if not may_skip or rest <= 0 or take >= len(slacks_ns):
+        return 0, take
+    if slacks_ns[take] >= latency(take) + latency(min(rest, cap)):
+        return 0, take
+    for skip in range(1, len(slacks_ns)):
+        left = min(cap, waiting - skip)
+        if slacks_ns[skip] >= latency(left):
+            return skip, left
+    return 0, take
+
+
+def predicted_wait_ns(ahead: int, capacity: int, batch_ns: int, busy_ns: int) -> int:
+    """Predicted wait of a request behind ``ahead`` others, for admission.
+
+    ``capacity`` >= 1 is the sum of the workers' caps, ``batch_ns`` the latency of a full batch,
+    ``busy_ns`` the time until a worker is free.
+
+    >>> predicted_wait_ns(70, 32, 50_000_000, 20_000_000)
+    120000000
+    """
+    return busy_ns + ahead // capacity * batch_ns

@@ -15,12 +15,14 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -80,14 +82,31 @@ def pack(folder: Path, store: Path, *, name: str | None = None, version: str = "
         raise PackError(f"model name {name!r}: only letters, digits, '_', '.' and '-' are allowed")
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store, prefix=".pack-") as scratch:
-        archived = _archive(parts, name, version, Path(scratch))
+        gathered = _gather(parts, name, version, Path(scratch))
         finished = Path(scratch) / "finished"
-        _settle(archived, finished)
-        os.replace(finished, store / archived.name)
-    return store / archived.name
+        _archive(gathered, finished)
+        os.replace(finished, store / f"{name}.mar")
+    return store / f"{name}.mar"
 
 
-def _archive(parts: ModelFolder, name: str, version: str, scratch: Path) -> Path:
+def copy_config(source: Path, folder: Path, changes: dict[str, Any] | None = None) -> None:
+    """Copy a model-config.yaml into ``folder``.
+
+    ``changes`` replace top-level keys; a key with None goes away.
+    """
+    if not changes:
+        shutil.copy(source, folder)
+        return
+    content = {**yaml.safe_load(source.read_text(encoding="utf-8")), **changes}
+    kept = {key: value for key, value in content.items() if value is not None}
+    text = yaml.safe_dump(kept, sort_keys=False)
+    (folder / source.name).write_text(text, encoding="utf-8")
+
+
+def _gather(parts: ModelFolder, name: str, version: str, scratch: Path) -> Path:
+    """The content of the archive as a folder, with the manifest."""
+    export = scratch / "export"
+    export.mkdir()
     options = {
         "--model-name": name,
         "--version": version,
@@ -97,7 +116,8 @@ def _archive(parts: ModelFolder, name: str, version: str, scratch: Path) -> Path
         "--config-file": parts.config,
         "--requirements-file": parts.requirements,
         "--extra-files": ",".join(map(str, parts.extra)),
-        "--export-path": scratch,
+        "--export-path": export,
+        "--archive-format": "no-archive",
     }
     command = [sys.executable, "-m", "model_archiver.model_packaging"]
     for option, value in options.items():
@@ -110,17 +130,24 @@ def _archive(parts: ModelFolder, name: str, version: str, scratch: Path) -> Path
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise PackError(f"torch-model-archiver failed on {parts.handler.parent}: {reason[0]}")
-    return scratch / f"{name}.mar"
+    return export / name
 
 
-def _settle(archived: Path, finished: Path) -> None:
+def _archive(gathered: Path, finished: Path) -> None:
     """Sort the entries and drop their dates, so that equal parts differ only in the manifest."""
-    with zipfile.ZipFile(archived) as source, zipfile.ZipFile(finished, "w") as target:
-        for name in sorted(source.namelist()):
+    files = {
+        path.relative_to(gathered).as_posix(): path
+        for path in gathered.rglob("*")
+        if path.is_file()
+    }
+    with zipfile.ZipFile(finished, "w") as target:
+        for name in sorted(files):
             entry = zipfile.ZipInfo(name, _DATE)
-            entry.compress_type = zipfile.ZIP_DEFLATED
+            # Weights hardly shrink, and take seconds to try.
+            stored = files[name].suffix in WEIGHTS
+            entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
-            target.writestr(entry, source.read(name))
+            target.writestr(entry, files[name].read_bytes())
 
 
 def _optional(path: Path) -> Path | None:

@@ -1,7 +1,8 @@
-"""``shunter demo``: a small model, an unmodified TorchServe with the plugin, real requests.
+"""``shunter demo``: two models, an unmodified TorchServe with the plugin, real requests.
 
 The held-out images of the digits data set go to the server by REST and by gRPC, as strict and as
-best-effort requests at the same time, and every answer is compared with the true label.
+best-effort requests at the same time, and every answer is compared with the true label. Beside
+digits the same server embeds sentences, if the weights are installed (demo_embeddings.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from shunter.model_store.digits import data
 from shunter.model_store.digits.archive import Packed, pack_digits
-from shunter.plugins import status
+from shunter.plugins import demo_embeddings, status
 from shunter.plugins.errors import UserError
 from shunter.plugins.serve import plugins_folder
 from shunter.plugins.torchserve.grpc_client import InferenceClient
@@ -65,9 +66,10 @@ def run(console: Console) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         store = Path(scratch)
         packed = _pack(store, console)
+        embeddings = demo_embeddings.pack(store, console)
         server = Server(
             model_store=store,
-            models=[f"digits={packed.path.name}"],
+            models=[f"digits={packed.path.name}", *embeddings],
             plugins=plugins_folder(),
             config={"job_queue_size": "1000"},
         )
@@ -76,6 +78,7 @@ def run(console: Console) -> int:
                 server.start()
             console.print(f"torchserve with the plugin is up, pid {server.pid}")
             tallies = _send_all(server, console)
+            triples = demo_embeddings.compare(server) if embeddings else []
             seen = status.fetch(server.management)
         except ServerFailed as error:
             raise UserError(str(error)) from error
@@ -83,9 +86,12 @@ def run(console: Console) -> int:
             with console.status("stopping"):
                 server.stop()
     console.print(table_of(tallies))
+    if triples:
+        console.print(demo_embeddings.table_of(triples))
     for model in seen["models"]:
         console.print(f"batches by size, {model['name']}: {status.batch_sizes(model['batches'])}")
-    return _verdict(tallies, packed.metadata["test_accuracy"], console)
+    problems = problems_of(tallies, packed.metadata["test_accuracy"])
+    return _verdict(problems + demo_embeddings.problems_of(triples), console)
 
 
 def table_of(tallies: Sequence[Tally]) -> Table:
@@ -226,10 +232,9 @@ def _reason(error: Any) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _verdict(tallies: Sequence[Tally], accuracy: float, console: Console) -> int:
-    problems = problems_of(tallies, accuracy)
+def _verdict(problems: Sequence[str], console: Console) -> int:
     for problem in problems:
         console.print(f"[red]wrong[/] {problem}", soft_wrap=True)
     if not problems:
-        console.print("every request was answered, and as correctly as the model can")
+        console.print("every request was answered, and as correctly as the models can")
     return 1 if problems else 0

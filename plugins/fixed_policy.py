@@ -18,7 +18,7 @@ from shunter.plugins.settings import ModelSettings
 
 
 def fixed_commands(settings: ModelSettings, identity: SlotIdentity) -> Commands:
-    """Commands for a slot. The predicted latency stays 0: not commanded.
+    """Commands for a slot. No latency is told: the server fits its own.
 
     Raises ValueError when a class would be kept away from every group of the model.
     """
@@ -39,6 +39,9 @@ def fixed_commands(settings: ModelSettings, identity: SlotIdentity) -> Commands:
         mix_classes=int(settings.mix_classes),
         ageing_us=_us(settings.ageing_ms),
         ahead_batches=settings.ahead,
+        quantum_us=_us(settings.quantum_ms),
+        admission=int(settings.admission),
+        margin_us=_us(settings.margin_ms),
     )
     return Commands(slot, tuple(_group(settings, g) for g in range(identity.group_count)))
 

@@ -21,6 +21,8 @@ COUNTERS = (
     "rejected",
     "failed",
     "abandoned",
+    "good",
+    "slo_met",
 )
 
 
@@ -87,6 +89,13 @@ def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
                 "threads": g.group_threads or None,
                 "batch": g.group_cap,
                 "cores": None,
+                "latency": {
+                    "fixed_ms": g.group_fixed_ns / 1e6,
+                    "per_request_ms": g.group_per_request_ns / 1e6,
+                    "error_ms": g.group_error_ns / 1e6,
+                }
+                if g.group_fitted
+                else None,
                 "workers": [],
                 "summary": f"{g.group_ready} ready, {g.group_busy} busy",
             }
@@ -107,6 +116,7 @@ def _load(identity: SlotIdentity, told: SlotTelemetry, now: int) -> dict[str, An
         },
         "in_flight": {"requests": told.in_flight_requests, "batches": told.in_flight_batches},
         "threshold": told.threshold_milli / 1e3,
+        "slo_attainment": dict.fromkeys(CLASSES),
         "counters": {**counters, "retried": told.retried, "poisoned": told.poisoned},
         "batches": {str(1 << k): n for k, n in enumerate(told.batches_by_size) if n},
         "mean_service_ms": service_ns / 1e6 / batches if batches else 0.0,

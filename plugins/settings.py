@@ -107,6 +107,8 @@ class BatchingSettings:
     """Upper bound of the adaptive threshold, in requests."""
     threshold: float = _key(_number(1, 1_000_000, or_zero=True), 0)
     """0: adapt. Else a fixed threshold, in requests."""
+    quantum_ms: float = _key(_number(0.1, MAX_WAIT_MS, or_zero=True), 0)
+    """0: the threshold follows what comes after answers. Else the fixed quantum of Rafiqi."""
     max_wait_ms: float | None = _key(_number(0, MAX_WAIT_MS), None)
     """Longest deliberate wait; absent: the registered maxBatchDelay, which also bounds it."""
     mix_classes: bool = _key(_boolean, False)
@@ -115,6 +117,10 @@ class BatchingSettings:
     """A best-effort request that waited this long counts as strict; 0: never."""
     ahead: int = _key(_number(0, 1, whole=True), 1)
     """Batches that may be sent to a worker before its answer is back."""
+    admission: bool = _key(_boolean, False)
+    """Whether a request that would be answered after its deadline is refused at once, by 429."""
+    margin_ms: float = _key(_number(0, 10_000), 2)
+    """How long before its deadline an answer shall be ready, for the way back to the client."""
 
 
 @dataclass(frozen=True, slots=True)

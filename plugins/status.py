@@ -118,12 +118,15 @@ def _models(models: list[dict[str, Any]]) -> Table:
 
 def _requests(models: list[dict[str, Any]]) -> Table:
     columns = ("answered", "answered_late", "expired", "rejected", "failed", "abandoned")
-    table = _table("requests", "model,class", "waiting,done,late,expired,rejected,failed,gone")
+    numbers = "waiting,done,late,expired,rejected,failed,gone,in time (1 min)"
+    table = _table("requests", "model,class", numbers)
     for model in models:
         for each in CLASSES:
             name = _name(model) if each == CLASSES[0] else ""
             counts = [str(model["counters"][column][each]) for column in columns]
-            table.add_row(name, each, str(model["queue"][each]), *counts)
+            share = model["slo_attainment"][each]
+            in_time = "-" if share is None else f"{share:.2%}"
+            table.add_row(name, each, str(model["queue"][each]), *counts, in_time)
     return table
 
 
@@ -136,7 +139,8 @@ def _batches(models: list[dict[str, Any]]) -> Table:
 
 
 def _groups(models: list[dict[str, Any]]) -> Table:
-    table = _table("worker groups", "model,generation,classes", "threads,batch,cores", "workers")
+    numbers = "threads,batch,cores,predicted ms"
+    table = _table("worker groups", "model,generation,classes", numbers, "workers")
     for model in models:
         for group in model["groups"]:
             table.add_row(
@@ -146,6 +150,7 @@ def _groups(models: list[dict[str, Any]]) -> Table:
                 _or_dash(group["threads"]),
                 str(group["batch"]),
                 _or_dash(group["cores"]),
+                _predicted(group["latency"]),
                 "\n".join(_worker(worker) for worker in group["workers"])
                 or group.get("summary", "none"),
             )
@@ -159,6 +164,14 @@ def _name(model: dict[str, Any]) -> str:
 def _worker(worker: dict[str, Any]) -> str:
     restarts = f", {worker['restarts']} restarts" if worker["restarts"] else ""
     return f"pid {worker['pid']} {worker['state'].lower()}{restarts}"
+
+
+def _predicted(latency: dict[str, float] | None) -> str:
+    """The fitted latency of a batch of n, as in ``4.1 + 2.0 n (±0.6)``."""
+    if latency is None:
+        return "-"
+    line = f"{latency['fixed_ms']:.1f} + {latency['per_request_ms']:.2f} n"
+    return f"{line} (±{latency['error_ms']:.1f})"
 
 
 def _or_dash(value: object) -> str:

@@ -3,18 +3,20 @@
 #define SHUNTER_LAYOUT_H
 
 /* Offsets of the control page. H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another. */
-#define SHUNTER_LAYOUT_VERSION 1 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 2 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
-#define SHUNTER_PAGE_SIZE 412160 /* bytes of the control page */
+#define SHUNTER_PAGE_SIZE 526848 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 512 /* bytes before holder 0 */
 #define SHUNTER_HOLDER_SIZE 128 /* bytes of one holder */
 #define SHUNTER_HOLDER_COUNT 16 /* holders */
 #define SHUNTER_SLOTS_OFFSET 2560 /* offset of slot 0 */
-#define SHUNTER_SLOT_SIZE 3200 /* bytes of one slot */
+#define SHUNTER_SLOT_SIZE 4096 /* bytes of one slot */
 #define SHUNTER_SLOT_COUNT 128 /* slots */
 #define SHUNTER_GROUP_COUNT 8 /* worker groups per slot */
 #define SHUNTER_GROUP_STRIDE 128 /* bytes between groups */
 #define SHUNTER_SIZE_BUCKETS 16 /* batch size buckets, by power of two */
+#define SHUNTER_TIME_BUCKETS 16 /* time buckets, by power of two */
+#define SHUNTER_TIME_BUCKET_SHIFT 18 /* the first bucket ends at 2 to this, in ns */
 #define SHUNTER_STRICT 0 /* class index */
 #define SHUNTER_BEST_EFFORT 1 /* class index */
 #define SHUNTER_H_MAGIC 0 /* MAGIC */
@@ -63,25 +65,45 @@
 #define SHUNTER_S_THRESHOLD_MILLI 712 /* adaptive threshold now, in 1/1000 requests */
 #define SHUNTER_S_BATCHES_BY_SIZE 720 /* batches answered, by size bucket [16] */
 #define SHUNTER_S_SERVICE_NS_BY_SIZE 848 /* sum of their service times [16] */
-#define SHUNTER_S_GROUP_READY 1024 /* loaded workers */
-#define SHUNTER_S_GROUP_BUSY 1032 /* of these, with a batch */
-#define SHUNTER_S_GROUP_BATCHES 1040 /* batches answered */
-#define SHUNTER_S_GROUP_REQUESTS 1048 /* requests answered */
-#define SHUNTER_S_GROUP_CAP 1056 /* batch cap of the group's own configuration */
-#define SHUNTER_S_GROUP_THREADS 1064 /* threads per worker, 0 when not set */
-#define SHUNTER_S_COMMAND_SEQUENCE 2048 /* seqlock: odd while commands change, 0 never written */
-#define SHUNTER_S_ALPHA_MILLIONTHS 2056 /* weight of the old threshold when it rises, 0..999999 */
-#define SHUNTER_S_THRESHOLD_CAP_MILLI 2064 /* upper bound of the threshold, in 1/1000 requests */
-#define SHUNTER_S_THRESHOLD_FIXED_MILLI 2072 /* 0: adapt; else the threshold itself */
-#define SHUNTER_S_MAX_WAIT_US 2080 /* deliberate wait, at most registered_max_wait_us */
-#define SHUNTER_S_MIX_CLASSES 2088 /* 1: one batch may hold both classes */
-#define SHUNTER_S_AGEING_US 2096 /* best effort that waited this long counts as strict, 0 never */
-#define SHUNTER_S_AHEAD_BATCHES 2104 /* batches sent to a busy worker, 0 or 1 */
-#define SHUNTER_S_LATENCY_FIXED_NS 2112 /* predicted latency of a batch = fixed + n * per_request */
-#define SHUNTER_S_LATENCY_PER_REQUEST_NS 2120 /* see latency_fixed_ns */
-#define SHUNTER_S_COMMAND_CAP 2176 /* batch cap, 0: the group's own */
-#define SHUNTER_S_WEIGHT_MILLI 2184 /* factor of the cap for the class, in 1/1000; 0: never [2] */
-#define SHUNTER_S_PREFERENCE 2200 /* groups with a lower number are filled first [2] */
+#define SHUNTER_S_BATCH_REQUESTS 976 /* requests in the batches answered */
+#define SHUNTER_S_GOOD 984 /* answered in time or without a deadline, not 5xx, by class [2] */
+#define SHUNTER_S_SLO_MET 1000 /* of these, with a deadline [2] */
+#define SHUNTER_S_SLO_LATE 1016 /* with a deadline, answered after it, not 5xx [2] */
+#define SHUNTER_S_SLO_REJECTED 1032 /* with a deadline, refused at the door [2] */
+#define SHUNTER_S_SLO_FAILED 1048 /* with a deadline, answered 5xx by a worker or by us [2] */
+#define SHUNTER_S_SLO_ABANDONED 1064 /* with a deadline, client hung up while waiting [2] */
+#define SHUNTER_S_QUEUE_NS 1080 /* sum of the waits of what was answered, by class [2] */
+#define SHUNTER_S_SERVICE_NS 1096 /* sum of the service times of what was answered [2] */
+#define SHUNTER_S_LATENCY_NS 1112 /* sum of the times from arrival to answer [2] */
+#define SHUNTER_S_QUEUE_TIMES 1128 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_SERVICE_TIMES 1384 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_LATENCY_TIMES 1640 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_GROUP_READY 1920 /* loaded workers */
+#define SHUNTER_S_GROUP_BUSY 1928 /* of these, with a batch */
+#define SHUNTER_S_GROUP_BATCHES 1936 /* batches answered */
+#define SHUNTER_S_GROUP_REQUESTS 1944 /* requests answered */
+#define SHUNTER_S_GROUP_CAP 1952 /* batch cap of the group's own configuration */
+#define SHUNTER_S_GROUP_THREADS 1960 /* threads per worker, 0 when not set */
+#define SHUNTER_S_GROUP_FIXED_NS 1968 /* fitted latency of a batch = fixed + n * per_request */
+#define SHUNTER_S_GROUP_PER_REQUEST_NS 1976 /* see group_fixed_ns */
+#define SHUNTER_S_GROUP_ERROR_NS 1984 /* mean absolute error of the predictions */
+#define SHUNTER_S_GROUP_FITTED 1992 /* batches that the fit has seen, 0: nothing is known */
+#define SHUNTER_S_COMMAND_SEQUENCE 2944 /* seqlock: odd while commands change, 0 never written */
+#define SHUNTER_S_ALPHA_MILLIONTHS 2952 /* weight of the old threshold when it rises, 0..999999 */
+#define SHUNTER_S_THRESHOLD_CAP_MILLI 2960 /* upper bound of the threshold, in 1/1000 requests */
+#define SHUNTER_S_THRESHOLD_FIXED_MILLI 2968 /* 0: adapt; else the threshold itself */
+#define SHUNTER_S_MAX_WAIT_US 2976 /* deliberate wait, at most registered_max_wait_us */
+#define SHUNTER_S_MIX_CLASSES 2984 /* 1: one batch may hold both classes */
+#define SHUNTER_S_AGEING_US 2992 /* best effort that waited this long counts as strict, 0 never */
+#define SHUNTER_S_AHEAD_BATCHES 3000 /* batches sent to a busy worker, 0 or 1 */
+#define SHUNTER_S_LATENCY_FIXED_NS 3008 /* latency of a batch until the fit knows it, 0: unknown */
+#define SHUNTER_S_LATENCY_PER_REQUEST_NS 3016 /* see latency_fixed_ns */
+#define SHUNTER_S_QUANTUM_US 3024 /* 0: threshold by what follows answers; else Rafiqi's quantum */
+#define SHUNTER_S_ADMISSION 3032 /* 1: refuse what would be answered too late */
+#define SHUNTER_S_MARGIN_US 3040 /* how long before a deadline an answer shall be ready */
+#define SHUNTER_S_COMMAND_CAP 3072 /* batch cap, 0: the group's own */
+#define SHUNTER_S_WEIGHT_MILLI 3080 /* factor of the cap for the class, in 1/1000; 0: never [2] */
+#define SHUNTER_S_PREFERENCE 3096 /* groups with a lower number are filled first [2] */
 
 _Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");
 _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==

@@ -90,7 +90,7 @@ def test_java_reads_commands_that_were_written_twice(run_tool, make_golden, page
     assert lines["command_cap[1]"] == "16"
 
 
-@pytest.mark.parametrize("name", ["threshold", "release", "classes"])
+@pytest.mark.parametrize("name", ["threshold", "latency", "release", "classes"])
 def test_java_agrees_with_the_golden_tables(run_tool, golden_folder, name):
     done = run_tool(f"golden-{name}", golden_folder / f"{name}.json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,8 +100,15 @@ def test_java_agrees_with_the_golden_tables(run_tool, golden_folder, name):
     ("name", "table"),
     [
         ("threshold", "step"),
+        ("threshold", "adaptive"),
+        ("threshold", "quantum"),
+        ("threshold", "hold_ns"),
+        ("latency", "fit"),
+        ("latency", "time_bucket"),
         ("release", "should_release"),
         ("release", "split"),
+        ("release", "split_by_latency"),
+        ("release", "fit_deadlines"),
         ("release", "may_send_ahead"),
         ("release", "wake_after_us"),
         ("classes", "class"),

@@ -59,25 +59,45 @@ SLOT = {
     "threshold_milli": 712,
     "batches_by_size": 720,
     "service_ns_by_size": 848,
-    "group_ready": 1024,
-    "group_busy": 1032,
-    "group_batches": 1040,
-    "group_requests": 1048,
-    "group_cap": 1056,
-    "group_threads": 1064,
-    "command_sequence": 2048,
-    "alpha_millionths": 2056,
-    "threshold_cap_milli": 2064,
-    "threshold_fixed_milli": 2072,
-    "max_wait_us": 2080,
-    "mix_classes": 2088,
-    "ageing_us": 2096,
-    "ahead_batches": 2104,
-    "latency_fixed_ns": 2112,
-    "latency_per_request_ns": 2120,
-    "command_cap": 2176,
-    "weight_milli": 2184,
-    "preference": 2200,
+    "batch_requests": 976,
+    "good": 984,
+    "slo_met": 1000,
+    "slo_late": 1016,
+    "slo_rejected": 1032,
+    "slo_failed": 1048,
+    "slo_abandoned": 1064,
+    "queue_ns": 1080,
+    "service_ns": 1096,
+    "latency_ns": 1112,
+    "queue_times": 1128,
+    "service_times": 1384,
+    "latency_times": 1640,
+    "group_ready": 1920,
+    "group_busy": 1928,
+    "group_batches": 1936,
+    "group_requests": 1944,
+    "group_cap": 1952,
+    "group_threads": 1960,
+    "group_fixed_ns": 1968,
+    "group_per_request_ns": 1976,
+    "group_error_ns": 1984,
+    "group_fitted": 1992,
+    "command_sequence": 2944,
+    "alpha_millionths": 2952,
+    "threshold_cap_milli": 2960,
+    "threshold_fixed_milli": 2968,
+    "max_wait_us": 2976,
+    "mix_classes": 2984,
+    "ageing_us": 2992,
+    "ahead_batches": 3000,
+    "latency_fixed_ns": 3008,
+    "latency_per_request_ns": 3016,
+    "quantum_us": 3024,
+    "admission": 3032,
+    "margin_us": 3040,
+    "command_cap": 3072,
+    "weight_milli": 3080,
+    "preference": 3096,
 }
 
 
@@ -98,16 +118,16 @@ def test_slot_fields_stand_where_they_always_stood():
 
 
 def test_sizes_are_what_other_programs_were_compiled_with():
-    assert layout.LAYOUT_VERSION == 1
+    assert layout.LAYOUT_VERSION == 2
     assert layout.HEADER_SIZE == 512
     assert layout.HOLDER_SIZE == 128
     assert layout.HOLDER_COUNT == 16
     assert layout.SLOTS_OFFSET == 2560
-    assert layout.SLOT_SIZE == 3200
+    assert layout.SLOT_SIZE == 4096
     assert layout.SLOT_COUNT == 128
     assert layout.GROUP_COUNT == 8
     assert layout.GROUP_STRIDE == 128
-    assert layout.PAGE_SIZE == 412160
+    assert layout.PAGE_SIZE == 526848
 
 
 def test_the_magic_reads_as_text_in_memory():

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.release import may_send_ahead, should_release, split, wake_after_us
+from shunter.batching.release import (
+    fit_deadlines,
+    may_send_ahead,
+    predicted_wait_ns,
+    should_release,
+    split,
+    split_by_latency,
+    wake_after_us,
+)
 
 TIMES = st.integers(0, 10**9)
 SLACKS = st.none() | st.integers(-(10**9), 10**9)
@@ -18,6 +26,8 @@ THRESHOLDS = st.floats(1, 128)
     [
         ("should_release", should_release),
         ("split", split),
+        ("split_by_latency", split_by_latency),
+        ("fit_deadlines", lambda *args: list(fit_deadlines(*args))),
         ("may_send_ahead", may_send_ahead),
         ("wake_after_us", wake_after_us),
     ],
@@ -182,3 +192,98 @@ def test_without_strict_traffic_best_effort_is_sent_ahead_of_best_effort():
 
 def test_a_full_batch_is_sent_ahead_below_the_threshold():
     assert may_send_ahead(**AHEAD | {"threshold": 100.0, "cap": 8})
+
+
+LINES = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=4
+)
+
+
+def last_answer(sizes, fixed, per):
+    return max((f + n * p for n, f, p in zip(sizes, fixed, per, strict=True) if n), default=0)
+
+
+def every_split(queued, caps):
+    """All ways to give ``queued`` requests to workers."""
+    if not caps:
+        return [[]] if queued == 0 else []
+    return [
+        [first, *rest]
+        for first in range(min(queued, caps[0]) + 1)
+        for rest in every_split(queued - first, caps[1:])
+    ]
+
+
+@given(LINES, st.integers(0, 16))
+def test_no_other_split_has_its_last_answer_sooner(lines, queued):
+    caps, fixed, per = (list(column) for column in zip(*lines, strict=True))
+    sizes = split_by_latency(queued, caps, fixed, per)
+    wanted = min(queued, sum(caps))
+    assert sum(sizes) == wanted
+    assert all(0 <= n <= cap for n, cap in zip(sizes, caps, strict=True))
+    best = min(last_answer(each, fixed, per) for each in every_split(wanted, caps))
+    assert last_answer(sizes, fixed, per) == best
+
+
+def test_equal_workers_share_evenly():
+    assert split_by_latency(10, [8, 8], [100, 100], [10, 10]) == [5, 5]
+
+
+def test_a_slow_worker_gets_nothing_that_a_fast_one_has_sooner():
+    assert split_by_latency(3, [8, 8], [100, 1000], [10, 10]) == [3, 0]
+
+
+def fit(slacks, size=None, cap=8, fixed=10, per=20, may_skip=True):
+    return fit_deadlines(
+        slacks, len(slacks), size or min(len(slacks), cap), cap, fixed, per, may_skip
+    )
+
+
+def test_a_batch_that_is_in_time_is_left_alone():
+    assert fit([70, 70, 80]) == (0, 3)
+
+
+def test_a_batch_is_made_shorter_for_its_most_urgent_request():
+    assert fit([35, 500, 500]) == (0, 1)
+    assert fit([50, 500, 500]) == (0, 2)
+
+
+def test_a_request_that_would_cost_others_their_deadline_is_given_up():
+    assert fit([30, 70, 75]) == (1, 2)
+    assert fit([30, 70, 75], may_skip=False) == (0, 1)
+
+
+def test_a_single_request_runs_even_when_it_will_be_late():
+    assert fit([5]) == (0, 1)
+
+
+def test_when_nothing_can_be_saved_the_most_urgent_runs():
+    assert fit([5, 6, 7]) == (0, 1)
+
+
+@given(
+    st.lists(st.integers(-50, 300), min_size=1, max_size=17).map(sorted),
+    st.integers(1, 8),
+    st.integers(0, 60),
+    st.integers(0, 40),
+    st.booleans(),
+)
+def test_a_cut_gives_up_only_what_it_may_and_runs_at_least_one(slacks, cap, fixed, per, may_skip):
+    slacks = slacks[: 2 * cap + 1]
+    size = min(len(slacks), cap)
+    skip, take = fit_deadlines(slacks, len(slacks), size, cap, fixed, per, may_skip)
+    assert 1 <= take <= cap
+    assert 0 <= skip <= len(slacks) - take
+    if skip:
+        assert may_skip
+        assert slacks[skip] >= fixed + take * per
+        assert slacks[0] < fixed + size * per
+    elif slacks[0] >= fixed + per:
+        assert slacks[0] >= fixed + take * per
+
+
+@given(st.integers(0, 100), st.integers(1, 64), st.integers(0, 10**9), st.integers(0, 10**9))
+def test_the_predicted_wait_grows_with_what_is_ahead(ahead, capacity, batch, busy):
+    wait = predicted_wait_ns(ahead, capacity, batch, busy)
+    assert wait >= busy
+    assert predicted_wait_ns(ahead + capacity, capacity, batch, busy) == wait + batch

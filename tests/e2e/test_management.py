@@ -151,7 +151,15 @@ def test_the_metrics_port_shows_the_numbers_of_the_status(site, serve):
         f'shunter_requests_total{{{labels}class="strict",outcome="answered",}}': 2,
         f'shunter_requests_total{{{labels}class="best_effort",outcome="answered",}}': 1,
         f'shunter_requests_total{{{labels}class="strict",outcome="expired",}}': 1,
-        f'shunter_batches_total{{{labels}size="1",}}': 3,
+        f'shunter_batch_size_bucket{{{labels}le="1.0",}}': 3,
+        f"shunter_batch_size_sum{{{labels}}}": 3,
+        f'shunter_latency_seconds_count{{{labels}class="strict",}}': 2,
+        f'shunter_queue_seconds_count{{{labels}class="strict",}}': 2,
+        f'shunter_service_seconds_bucket{{{labels}class="best_effort",le="+Inf",}}': 1,
+        f'shunter_good_total{{{labels}class="strict",}}': 2,
+        f'shunter_slo_met_total{{{labels}class="strict",}}': 0,
+        f'shunter_slo_missed_total{{{labels}class="strict",reason="expired",}}': 1,
+        f'shunter_slo_attainment{{{labels}class="strict",}}': 0,
         f"shunter_ready_workers{{{labels}}}": 1,
     }
     assert {name: float(rows[name]) for name in outcomes} == outcomes

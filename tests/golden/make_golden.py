@@ -6,9 +6,10 @@ change of a rule shows as a change of a table, and a copy that was forgotten fai
 
 Shapes: a table is ``{"columns": [name, ...], "rows": [[value, ...], ...]}``, the last column being
 the result; null stands for "none". Classes are by their index, and those of ``classes.json`` have
-two results: the value, and the message of the error. ``threshold.json``, ``release.json`` and
-``classes.json`` hold such tables by name. ``page.json`` maps the offset of every 8-byte word of the
-example page that is not zero to its bytes in hexadecimal, in the order of memory.
+two results: the value, and the message of the error. ``threshold.json``, ``latency.json``,
+``release.json`` and ``classes.json`` hold such tables by name. ``page.json`` maps the offset of
+every 8-byte word of the example page that is not zero to its bytes in hexadecimal, in the order of
+memory.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 from shunter.batching import classes, release
 from shunter.batching.control_page import ControlPage
+from shunter.batching.latency import LatencyFit
 from shunter.batching.layout import (
     CLASSES,
     GROUP_STRIDE,
@@ -32,10 +34,11 @@ from shunter.batching.layout import (
     PAGE_SIZE,
     SLOT_FIELDS,
     SLOT_SIZE,
+    time_bucket,
 )
 from shunter.batching.layout import SLOTS_OFFSET as FIRST_SLOT
 from shunter.batching.page_records import GroupCommands, SlotCommands
-from shunter.batching.threshold import step
+from shunter.batching.threshold import AdaptiveThreshold, QuantumThreshold, hold_ns, step
 
 HERE = Path(__file__).parent
 Table = dict[str, Any]
@@ -66,7 +69,96 @@ def threshold_tables() -> dict[str, Table]:
             following = step(t, c, alpha, cap)
             rows.append((t, c, alpha, cap, following))
             t = following
-    return {"step": table("t c alpha cap next", rows)}
+    return {
+        "step": table("t c alpha cap next", rows),
+        "adaptive": table("events states", adaptive_rows()),
+        "quantum": table("quantum_ns events values", quantum_rows()),
+        "hold_ns": table("fixed_ns max_wait_ns hold_ns", hold_rows()),
+    }
+
+
+def adaptive_rows() -> Any:
+    """Runs of one model.
+
+    Events: [0, now, size, waiting, arrivals, hold] answered, [1, now, arrivals] settled, [2, now,
+    free workers] asked, [3] held; after each the value, the returning share, what is worth it.
+    """
+    choose = random.Random(20240503)
+    for run in range(20):
+        adaptive, clients = AdaptiveThreshold(), 1 + run % 9
+        hold = 3_000_000 if run > 3 else 0
+        now, arrivals, events, states = 1000, clients, [], []
+        for _ in range(40):
+            now += 1_000_000 + int(choose.random() * 5e6)
+            size = 1 + int(choose.random() * clients)
+            came = size if choose.random() < 0.9 else int(choose.random() * size)
+            batch = [[0, now, size, clients - size, arrivals, hold], [2, now, 1 + run % 2]]
+            batch += [[3]] if choose.random() < 0.3 else []
+            arrivals += came
+            batch += [[1, now + 500_000, arrivals], [2, now + 500_000, 1]]
+            now += 4_000_000
+            batch.append([1, now, arrivals])
+            for event in batch:
+                worth = 0.0
+                if event[0] == 0:
+                    adaptive.answered(*event[1:])
+                elif event[0] == 1:
+                    adaptive.settle(*event[1:])
+                elif event[0] == 2:
+                    worth = adaptive.worth(*event[1:])
+                else:
+                    adaptive.held()
+                events.append(event)
+                states.append([adaptive.value, adaptive.returning, worth])
+        yield events, states
+
+
+def quantum_rows() -> Any:
+    choose = random.Random(20240504)
+    for quantum_ns in (1, 5_000_000, 20_000_000):
+        rule = QuantumThreshold(quantum_ns)
+        now, arrivals, events, values = 7, 0, [], []
+        for _ in range(60):
+            now += int(choose.random() * 4e6) if choose.random() < 0.9 else 90_000_000
+            arrivals += int(choose.random() * 9)
+            rule.settle(now, arrivals)
+            events.append([now, arrivals])
+            values.append(rule.value)
+        yield quantum_ns, events, values
+
+
+def hold_rows() -> Any:
+    for fixed, wait in itertools.product(
+        (0.0, 399_999.0, 400_000.0, 4e6, 1e12), (0, 1_000, 300_000, 5_000_000)
+    ):
+        yield fixed, wait, hold_ns(fixed, wait)
+
+
+# ---- latency
+
+
+def fit_rows() -> Any:
+    """Runs of one model: sizes and latencies, and what the fit knows after each."""
+    choose = random.Random(20240505)
+    for run in range(12):
+        fit, observed, known = LatencyFit(), [], []
+        for i in range(60):
+            size = 1 + int(choose.random() * (1, 4, 33)[run % 3])
+            slow = 1.0 if i < 40 else 2.5
+            latency = int((4e6 + 3e6 * size) * slow * (0.9 + 0.2 * choose.random()))
+            latency *= 8 if choose.random() < 0.05 else 1
+            fit.observe(size, latency)
+            observed.append([size, latency])
+            known.append([fit.fixed_ns, fit.per_request_ns, fit.error_ns])
+        yield observed, known
+
+
+def latency_tables() -> dict[str, Table]:
+    times = sorted({abs(2**k + d) for k in range(17, 36) for d in (-1, 0, 1)} | {0, 1, 10**15})
+    return {
+        "fit": table("observed known", fit_rows()),
+        "time_bucket": table("ns bucket", ((ns, time_bucket(ns)) for ns in times)),
+    }
 
 
 # ---- release
@@ -116,6 +208,28 @@ def wake_rows() -> Any:
         yield (*args, release.wake_after_us(*args))
 
 
+def split_by_latency_rows() -> Any:
+    choose = random.Random(20240506)
+    for _ in range(150):
+        count = 1 + int(choose.random() * 6)
+        caps = [int(choose.random() * 33) for _ in range(count)]
+        fixed = [int(choose.random() * 1e7) for _ in range(count)]
+        per = [int(choose.random() * 4) * 1_000_000 for _ in range(count)]
+        args = (int(choose.random() * (sum(caps) + 5)), caps, fixed, per)
+        yield (*args, release.split_by_latency(*args))
+
+
+def fit_deadlines_rows() -> Any:
+    choose = random.Random(20240507)
+    for _ in range(400):
+        cap, waiting = 1 + int(choose.random() * 16), 1 + int(choose.random() * 40)
+        count = min(waiting, 2 * cap + 1)
+        slacks = sorted(int(choose.random() * 200) - 10 for _ in range(count))
+        args = (slacks, waiting, 1 + int(choose.random() * min(cap, waiting)), cap)
+        args += (int(choose.random() * 30), int(choose.random() * 8), choose.random() < 0.8)
+        yield (*args, list(release.fit_deadlines(*args)))
+
+
 def release_tables() -> dict[str, Table]:
     limits = "max_wait_us free_capacity predicted_us margin_us"
     return {
@@ -123,6 +237,13 @@ def release_tables() -> dict[str, Table]:
             f"queued oldest_wait_us slack_us threshold {limits} release", should_release_rows()
         ),
         "split": table("queued caps sizes", split_rows()),
+        "split_by_latency": table(
+            "queued caps fixed_ns per_request_ns sizes", split_by_latency_rows()
+        ),
+        "fit_deadlines": table(
+            "slacks_ns waiting size cap fixed_ns per_request_ns may_skip skip_take",
+            fit_deadlines_rows(),
+        ),
         "may_send_ahead": table(
             "queued threshold cap in_flight ahead_limit free_workers "
             "strict running_strict strict_traffic ahead",
@@ -190,7 +311,9 @@ OWNER_PID = 4242
 CREATED_UNIX_NS = 1_700_000_000_000_000_000
 HEARTBEAT_NS = 5_000_000_000
 CONTROLLER = (4243, 3, 6_000_000_000)
-COMMANDS = SlotCommands(500_000, 128_000, 0, 2500, 1, 1_000_000, 1, 3_000_000, 250_000)
+COMMANDS = SlotCommands(
+    500_000, 128_000, 0, 2500, 1, 1_000_000, 1, 3_000_000, 250_000, 5000, 1, 1500
+)
 GROUP_COMMANDS = (
     GroupCommands(16, (1000, 500), (0, 1)),
     GroupCommands(0, (0, 1000), (1, 0)),
@@ -206,12 +329,12 @@ def jvm_words() -> dict[int, int]:
     words = {SLOT_FIELDS[name].offset: value for name, value in IDENTITY.items()}
     start, groups = SLOT_FIELDS["updated_ns"].offset, SLOT_FIELDS["group_ready"].offset
     words[start] = UPDATED_NS
-    last = SLOT_FIELDS["service_ns_by_size"]
+    last = SLOT_FIELDS["latency_times"]
     count = (last.offset - start) // 8 + last.field.count
     words |= {start + 8 * k: 1000 + k for k in range(1, count)}
     for group in range(IDENTITY["group_count"]):
         base = groups + group * GROUP_STRIDE
-        words |= {base + 8 * k: 100 * (group + 1) + k for k in range(6)}
+        words |= {base + 8 * k: 100 * (group + 1) + k for k in range(10)}
     return words
 
 
@@ -289,6 +412,7 @@ def files() -> dict[str, str]:
     """Text of every golden file by name."""
     return {
         "threshold.json": render(threshold_tables()) + "\n",
+        "latency.json": render(latency_tables()) + "\n",
         "release.json": render(release_tables()) + "\n",
         "classes.json": render(class_tables()) + "\n",
         "page.json": render(page_table()) + "\n",

@@ -5,8 +5,9 @@ import tempfile
 import zipfile
 
 import pytest
+import yaml
 
-from shunter.model_store.pack import PackError, inspect, pack
+from shunter.model_store.pack import PackError, copy_config, inspect, pack
 
 pytest.importorskip("model_archiver")
 
@@ -116,3 +117,19 @@ def test_a_failed_archiver_leaves_the_store_as_it_was(folder, tmp_path, monkeypa
     with pytest.raises(PackError, match=r"torch-model-archiver failed on .*: no reason given"):
         pack(folder, tmp_path / "store")
     assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_weights_are_stored_as_they_are_and_the_rest_is_compressed(folder, tmp_path):
+    with zipfile.ZipFile(pack(folder, tmp_path / "store")) as content:
+        stored = [each.filename for each in content.infolist() if not each.compress_type]
+    assert stored == ["weights.pth"]
+
+
+def test_a_configuration_is_copied_as_it_is_or_with_changes(folder, tmp_path):
+    source = folder / "model-config.yaml"
+    source.write_text("# why\nbatchSize: 4\nshunter: {slo_ms: 100}\n")
+    copy_config(source, tmp_path)
+    assert (tmp_path / "model-config.yaml").read_text() == source.read_text()
+    copy_config(source, tmp_path, {"shunter": None, "maxBatchDelay": 7})
+    changed = yaml.safe_load((tmp_path / "model-config.yaml").read_text())
+    assert changed == {"batchSize": 4, "maxBatchDelay": 7}

@@ -38,6 +38,7 @@ STATUS = {
             "queue": {"capacity": 100, "strict": 7, "best_effort": 0, "oldest_wait_ms": 1.5},
             "in_flight": {"requests": 4, "batches": 1},
             "threshold": 2.5,
+            "slo_attainment": {"strict": 0.987, "best_effort": None},
             "counters": {
                 **dict.fromkeys(("arrivals", "answered", "answered_late", "expired"), BY_CLASS),
                 **dict.fromkeys(("rejected", "failed", "abandoned"), BY_CLASS),
@@ -55,6 +56,7 @@ STATUS = {
                     "threads": None,
                     "batch": 32,
                     "cores": "0-3",
+                    "latency": {"fixed_ms": 4.1, "per_request_ms": 2.04, "error_ms": 0.6},
                     "front_end": "jvm",
                     "workers": [
                         {"id": "9000", "pid": 88, "state": "READY", "in_flight": 4, "restarts": 1}
@@ -163,7 +165,7 @@ def test_a_missing_package_of_the_demo_is_named_before_it_starts(run, monkeypatc
 def test_status_shows_models_queues_batches_and_workers(run, management):
     status, out, _ = run("status", "--management", management.url)
     assert status == 0
-    for part in ("digits/1.0", "2x1x32", "1: 10  2: 3  5-8: 1", "pid 88 ready, 1 restarts"):
+    for part in ("digits/1.0", "2x1x32", "1: 10  2: 3  5-8: 1", "pid 88 ready", "98.70%"):
         assert part in out
     assert "left to stock TorchServe: sequence/1.0" in out
 

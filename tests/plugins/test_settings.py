@@ -21,10 +21,13 @@ FULL = """
 alpha = 0.25
 threshold_cap = 64
 threshold = 0
+quantum_ms = 5
 max_wait_ms = 2.5
 mix_classes = true
 ageing_ms = 0
 ahead = 0
+admission = true
+margin_ms = 1.5
 
 [models.resnet]
 max_wait_ms = 10
@@ -62,7 +65,7 @@ def test_an_empty_file_means_the_defaults(write):
 
 def test_every_key_is_read(write):
     found = load(write(FULL))
-    expected = BatchingSettings(0.25, 64, 0, 2.5, True, 0, 0)
+    expected = BatchingSettings(0.25, 64, 0, 5, 2.5, True, 0, 0, True, 1.5)
     assert found.batching == expected
     assert found.controller.interval_ms == 50
     resnet = found.models["resnet"]
@@ -76,7 +79,7 @@ def test_a_model_inherits_what_it_does_not_set(write):
     assert found.for_model("resnet").max_wait_ms == 10
     assert found.for_model("resnet").alpha == 0.25
     for name in ("a.b", "not in the file"):
-        assert found.for_model(name) == ModelSettings(0.25, 64, 0, 2.5, True, 0, 0)
+        assert found.for_model(name) == ModelSettings(0.25, 64, 0, 5, 2.5, True, 0, 0, True, 1.5)
 
 
 def test_settings_cannot_be_changed():
@@ -108,11 +111,11 @@ def test_settings_cannot_be_changed():
         ("[batching]\nahead = 1.0", "allowed: a whole number from 0 to 1"),
         (
             "[batching]\ncaps = [1]",
-            "batching.caps = [1] is unknown; allowed: ageing_ms, ahead, alpha",
+            "batching.caps = [1] is unknown; allowed: admission, ageing_ms, ahead, alpha",
         ),
         (
             "[batching]\nalhpa = 0.5",
-            "batching.alhpa = 0.5 is unknown; allowed: ageing_ms, ahead, alpha",
+            "batching.alhpa = 0.5 is unknown; allowed: admission, ageing_ms, ahead, alpha",
         ),
         (
             "[controller]\ninterval_ms = 19",
@@ -123,7 +126,7 @@ def test_settings_cannot_be_changed():
         ("batching = 3", "batching = 3 is not allowed; allowed: a table"),
         ("models = []", "models = [] is not allowed; allowed: a table"),
         ("[models]\nx = 1", "models.x = 1 is not allowed; allowed: a table"),
-        ("[models.x]\nfoo = 1", "models.x.foo = 1 is unknown; allowed: ageing_ms"),
+        ("[models.x]\nfoo = 1", "models.x.foo = 1 is unknown; allowed: admission, ageing_ms"),
         (
             "[models.x]\ncaps = 3",
             "models.x.caps = 3 is not allowed; allowed: a list of at most 8 entries",

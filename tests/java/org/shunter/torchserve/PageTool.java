@@ -14,6 +14,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.function.Function;
@@ -26,7 +27,7 @@ import org.pytorch.serve.http.BadRequestException;
 public final class PageTool {
     private PageTool() {}
 
-    /** {@code dump FILE}, {@code create FILE}, {@code golden-(threshold|release|classes) FILE}. */
+    /** {@code dump FILE}, {@code create FILE}, {@code golden-(threshold|latency|...) FILE}. */
     public static void main(final String[] args) throws Exception {
         final Path file = Path.of(args[1]);
         switch (args[0]) {
@@ -38,10 +39,22 @@ public final class PageTool {
                 break;
             case "golden-threshold":
                 check(file, "step", PageTool::step);
+                check(file, "adaptive", PageTool::adaptive);
+                check(file, "quantum", PageTool::quantum);
+                check(
+                        file,
+                        "hold_ns",
+                        r -> AdaptiveThreshold.holdNs(r.get(0).getAsDouble(), r.get(1).getAsLong()));
+                break;
+            case "golden-latency":
+                check(file, "fit", PageTool::fit);
+                check(file, "time_bucket", r -> ModelSlot.timeBucket(r.get(0).getAsLong()));
                 break;
             case "golden-release":
                 check(file, "should_release", PageTool::shouldRelease);
                 check(file, "split", PageTool::split);
+                check(file, "split_by_latency", PageTool::splitByLatency);
+                check(file, "fit_deadlines", PageTool::fitDeadlines);
                 check(file, "may_send_ahead", PageTool::maySendAhead);
                 check(file, "wake_after_us", PageTool::wakeAfter);
                 break;
@@ -111,12 +124,12 @@ public final class PageTool {
         if (name.equals("preference")) {
             return RequestClass.COUNT;
         }
-        if (name.equals("service_ns_by_size")) {
-            return SIZE_BUCKETS;
+        if (name.equals("latency_times")) {
+            return 2 * TIME_BUCKETS;
         }
         final int next = i + 1 < fields.size() ? fields.get(i + 1).getInt(null) : offset + 8;
         final int words = (next - offset) / 8;
-        return words == 2 || words == SIZE_BUCKETS ? words : 1;
+        return words == 2 || words == SIZE_BUCKETS || words == 2 * TIME_BUCKETS ? words : 1;
     }
 
     private static void create(final Path file) throws IOException {
@@ -136,12 +149,12 @@ public final class PageTool {
                     slot.setText(S_MODEL_VERSION, 128, "1.0");
                 });
         slot.set(S_UPDATED_NS, 123_456_789);
-        final int last = S_SERVICE_NS_BY_SIZE + 8 * SIZE_BUCKETS;
+        final int last = S_LATENCY_TIMES + 8 * 2 * TIME_BUCKETS;
         for (int k = 1; S_UPDATED_NS + 8 * k < last; k++) {
             slot.add(S_UPDATED_NS + 8 * k, 1000 + k);
         }
         for (int group = 0; group < 2; group++) {
-            for (int k = 0; k < 6; k++) {
+            for (int k = 0; k < 10; k++) {
                 slot.set(ModelSlot.ofGroup(S_GROUP_READY, group) + 8 * k, 100 * (group + 1) + k);
             }
         }
@@ -163,9 +176,11 @@ public final class PageTool {
             final JsonElement expected = row.get(row.size() - 1);
             final Object found = rule.apply(row);
             final boolean same =
-                    found instanceof Double
-                            ? found.equals(expected.getAsDouble())
-                            : String.valueOf(found).equals(expected.toString());
+                    found instanceof double[] numbers
+                            ? Arrays.equals(numbers, doubles(expected))
+                            : found instanceof Double
+                                    ? found.equals(expected.getAsDouble())
+                                    : String.valueOf(found).equals(expected.toString());
             fail(!same, table, row, found);
         }
     }
@@ -191,6 +206,19 @@ public final class PageTool {
         }
     }
 
+    /** Numbers of a list of lists, or of a list, one after another. */
+    private static double[] doubles(final JsonElement lists) {
+        final List<Double> numbers = new ArrayList<>();
+        for (final JsonElement list : lists.getAsJsonArray()) {
+            if (list.isJsonArray()) {
+                list.getAsJsonArray().forEach(number -> numbers.add(number.getAsDouble()));
+            } else {
+                numbers.add(list.getAsDouble());
+            }
+        }
+        return numbers.stream().mapToDouble(Double::doubleValue).toArray();
+    }
+
     private static void fail(
             final boolean failed, final String table, final JsonArray row, final Object found) {
         if (failed) {
@@ -205,6 +233,97 @@ public final class PageTool {
                 r.get(1).getAsDouble(),
                 r.get(2).getAsDouble(),
                 r.get(3).getAsDouble());
+    }
+
+    private static Object adaptive(final JsonArray r) {
+        final AdaptiveThreshold rule = new AdaptiveThreshold();
+        final List<Double> states = new ArrayList<>();
+        for (final JsonElement element : r.get(0).getAsJsonArray()) {
+            final JsonArray e = element.getAsJsonArray();
+            double worth = 0;
+            switch (e.get(0).getAsInt()) {
+                case 0:
+                    rule.answered(
+                            e.get(1).getAsLong(),
+                            e.get(2).getAsInt(),
+                            e.get(3).getAsLong(),
+                            e.get(4).getAsLong(),
+                            e.get(5).getAsLong());
+                    break;
+                case 1:
+                    rule.settle(e.get(1).getAsLong(), e.get(2).getAsLong());
+                    break;
+                case 2:
+                    worth = rule.worth(e.get(1).getAsLong(), e.get(2).getAsInt());
+                    break;
+                default:
+                    rule.held();
+            }
+            states.addAll(List.of(rule.value(), rule.returning(), worth));
+        }
+        return states.stream().mapToDouble(Double::doubleValue).toArray();
+    }
+
+    private static Object quantum(final JsonArray r) {
+        final QuantumThreshold rule = new QuantumThreshold();
+        final long quantumNs = r.get(0).getAsLong();
+        final JsonArray events = r.get(1).getAsJsonArray();
+        final double[] values = new double[events.size()];
+        for (int i = 0; i < values.length; i++) {
+            final JsonArray e = events.get(i).getAsJsonArray();
+            rule.settle(e.get(0).getAsLong(), e.get(1).getAsLong(), quantumNs, 0.5, 128.0);
+            values[i] = rule.value();
+        }
+        return values;
+    }
+
+    private static Object fit(final JsonArray r) {
+        final LatencyFit rule = new LatencyFit();
+        final List<Double> known = new ArrayList<>();
+        for (final JsonElement element : r.get(0).getAsJsonArray()) {
+            final JsonArray seen = element.getAsJsonArray();
+            rule.observe(seen.get(0).getAsInt(), seen.get(1).getAsLong());
+            known.addAll(List.of(rule.fixedNs(), rule.perRequestNs(), rule.errorNs()));
+        }
+        return known.stream().mapToDouble(Double::doubleValue).toArray();
+    }
+
+    private static long[] longs(final JsonElement list) {
+        final JsonArray numbers = list.getAsJsonArray();
+        final long[] values = new long[numbers.size()];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = numbers.get(i).getAsLong();
+        }
+        return values;
+    }
+
+    private static int[] ints(final JsonElement list) {
+        return Arrays.stream(longs(list)).mapToInt(Math::toIntExact).toArray();
+    }
+
+    private static JsonArray array(final int... numbers) {
+        final JsonArray list = new JsonArray();
+        Arrays.stream(numbers).forEach(list::add);
+        return list;
+    }
+
+    private static Object splitByLatency(final JsonArray r) {
+        return array(
+                ReleaseRule.splitByLatency(
+                        r.get(0).getAsInt(), ints(r.get(1)), longs(r.get(2)), longs(r.get(3))));
+    }
+
+    private static Object fitDeadlines(final JsonArray r) {
+        final Deadlines.Cut cut =
+                Deadlines.fit(
+                        longs(r.get(0)),
+                        r.get(1).getAsInt(),
+                        r.get(2).getAsInt(),
+                        r.get(3).getAsInt(),
+                        r.get(4).getAsLong(),
+                        r.get(5).getAsLong(),
+                        r.get(6).getAsBoolean());
+        return array(cut.skip(), cut.take());
     }
 
     private static long slack(final JsonElement value) {
@@ -224,16 +343,7 @@ public final class PageTool {
     }
 
     private static Object split(final JsonArray r) {
-        final JsonArray caps = r.get(1).getAsJsonArray();
-        final int[] numbers = new int[caps.size()];
-        for (int i = 0; i < numbers.length; i++) {
-            numbers[i] = caps.get(i).getAsInt();
-        }
-        final JsonArray sizes = new JsonArray();
-        for (final int size : ReleaseRule.split(r.get(0).getAsInt(), numbers)) {
-            sizes.add(size);
-        }
-        return sizes;
+        return array(ReleaseRule.split(r.get(0).getAsInt(), ints(r.get(1))));
     }
 
     private static Object maySendAhead(final JsonArray r) {

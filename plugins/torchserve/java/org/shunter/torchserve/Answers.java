@@ -1,9 +1,13 @@
 package org.shunter.torchserve;
 
+import com.google.gson.JsonObject;
 import io.netty.channel.ChannelHandlerContext;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.pytorch.serve.job.Job;
 import org.pytorch.serve.job.RestJob;
 import org.pytorch.serve.util.messages.RequestInput;
 import org.slf4j.Logger;
@@ -48,6 +52,26 @@ final class Answers {
         }
     }
 
+    /** Status of each request's answer, in the order of the batch. */
+    static int[] statuses(final Batch batch, final Reply reply) {
+        final int[] statuses = new int[batch.size()];
+        final List<Reply.Prediction> predictions = reply.predictions();
+        if (reply.code() != 200) {
+            Arrays.fill(statuses, reply.code());
+        } else if (inOrder(batch, predictions)) {
+            for (int i = 0; i < statuses.length; i++) {
+                statuses[i] = predictions.get(i).status();
+            }
+        } else {
+            final Map<String, Integer> byId = new HashMap<>();
+            predictions.forEach(each -> byId.put(each.requestId(), each.status()));
+            for (int i = 0; i < statuses.length; i++) {
+                statuses[i] = byId.getOrDefault(batch.entries.get(i).job.getJobId(), 500);
+            }
+        }
+        return statuses;
+    }
+
     private static boolean inOrder(final Batch batch, final List<Reply.Prediction> predictions) {
         if (batch.size() != predictions.size()) {
             return false;
@@ -72,6 +96,20 @@ final class Answers {
             LOGGER.error("Answer to request {} failed", entry.job.getJobId(), e);
             error(entry, 500, "The answer could not be sent: " + e);
         }
+    }
+
+    /** Refuse a REST call with 429 and Retry-After, in the shape of TorchServe's own errors. */
+    static void tooMany(final Job job, final Refusal why) {
+        final JsonObject json = new JsonObject();
+        json.addProperty("code", why.status());
+        json.addProperty("type", "TooManyRequestsException");
+        json.addProperty("message", why.text());
+        job.response(
+                (json + "\n").getBytes(StandardCharsets.UTF_8),
+                "application/json",
+                why.status(),
+                "Too Many Requests",
+                Map.of("retry-after", String.valueOf(why.retryAfterS())));
     }
 
     /** Answer with an error; a streamed answer that has begun can only be cut. */

@@ -10,8 +10,6 @@ final class Batch {
     long startNs;
     /** When the worker started on it or last sent a part of its answer. */
     long heardNs;
-    /** Requests that had arrived at the model when this batch started. */
-    long arrivalsAtStart;
 
     Batch(final List<Entry> entries, final RequestClass requestClass, final long sentNs) {
         this.entries = entries;

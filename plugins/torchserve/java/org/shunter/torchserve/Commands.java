@@ -7,7 +7,7 @@ import static org.shunter.torchserve.ControlLayout.*;
  * the page's, each clamped here because they come from another process.
  */
 final class Commands {
-    private static final int FIXED = 9;
+    private static final int FIXED = 12;
     private static final int PER_GROUP = 5;
     private static final long HOUR_US = 3_600_000_000L;
     private static final int[] OFFSETS = offsets();
@@ -26,6 +26,9 @@ final class Commands {
     int aheadBatches = 1;
     long latencyFixedNs;
     long latencyPerRequestNs;
+    long quantumUs;
+    boolean admission;
+    long marginUs = 2000;
 
     Commands(final ModelSlot slot) {
         this.slot = slot;
@@ -42,7 +45,10 @@ final class Commands {
             S_AGEING_US,
             S_AHEAD_BATCHES,
             S_LATENCY_FIXED_NS,
-            S_LATENCY_PER_REQUEST_NS
+            S_LATENCY_PER_REQUEST_NS,
+            S_QUANTUM_US,
+            S_ADMISSION,
+            S_MARGIN_US
         };
         System.arraycopy(fixed, 0, offsets, 0, FIXED);
         for (int group = 0; group < GROUP_COUNT; group++) {
@@ -74,6 +80,9 @@ final class Commands {
         aheadBatches = (int) clamp(words[6], 0, 1);
         latencyFixedNs = clamp(words[7], 0, HOUR_US * 1000);
         latencyPerRequestNs = clamp(words[8], 0, HOUR_US * 1000);
+        quantumUs = clamp(words[9], 0, HOUR_US);
+        admission = words[10] == 1;
+        marginUs = clamp(words[11], 0, HOUR_US);
         return true;
     }
 
@@ -99,11 +108,6 @@ final class Commands {
         return commanded()
                 ? clamp(words[FIXED + PER_GROUP * group + 3 + requestClass.ordinal()], 0, 1000)
                 : 0;
-    }
-
-    /** Predicted latency of a batch. */
-    long predictNs(final int size) {
-        return latencyFixedNs + size * latencyPerRequestNs;
     }
 
     private static long clamp(final long value, final long low, final long high) {

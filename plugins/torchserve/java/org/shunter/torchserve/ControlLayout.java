@@ -6,11 +6,11 @@ final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    static final int LAYOUT_VERSION = 1;
+    static final int LAYOUT_VERSION = 2;
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
-    static final int PAGE_SIZE = 412160;
+    static final int PAGE_SIZE = 526848;
     /** bytes before holder 0 */
     static final int HEADER_SIZE = 512;
     /** bytes of one holder */
@@ -20,7 +20,7 @@ final class ControlLayout {
     /** offset of slot 0 */
     static final int SLOTS_OFFSET = 2560;
     /** bytes of one slot */
-    static final int SLOT_SIZE = 3200;
+    static final int SLOT_SIZE = 4096;
     /** slots */
     static final int SLOT_COUNT = 128;
     /** worker groups per slot */
@@ -29,6 +29,10 @@ final class ControlLayout {
     static final int GROUP_STRIDE = 128;
     /** batch size buckets, by power of two */
     static final int SIZE_BUCKETS = 16;
+    /** time buckets, by power of two */
+    static final int TIME_BUCKETS = 16;
+    /** the first bucket ends at 2 to this, in ns */
+    static final int TIME_BUCKET_SHIFT = 18;
     /** class index */
     static final int STRICT = 0;
     /** class index */
@@ -125,42 +129,82 @@ final class ControlLayout {
     static final int S_BATCHES_BY_SIZE = 720;
     /** sum of their service times [16] */
     static final int S_SERVICE_NS_BY_SIZE = 848;
+    /** requests in the batches answered */
+    static final int S_BATCH_REQUESTS = 976;
+    /** answered in time or without a deadline, not 5xx, by class [2] */
+    static final int S_GOOD = 984;
+    /** of these, with a deadline [2] */
+    static final int S_SLO_MET = 1000;
+    /** with a deadline, answered after it, not 5xx [2] */
+    static final int S_SLO_LATE = 1016;
+    /** with a deadline, refused at the door [2] */
+    static final int S_SLO_REJECTED = 1032;
+    /** with a deadline, answered 5xx by a worker or by us [2] */
+    static final int S_SLO_FAILED = 1048;
+    /** with a deadline, client hung up while waiting [2] */
+    static final int S_SLO_ABANDONED = 1064;
+    /** sum of the waits of what was answered, by class [2] */
+    static final int S_QUEUE_NS = 1080;
+    /** sum of the service times of what was answered [2] */
+    static final int S_SERVICE_NS = 1096;
+    /** sum of the times from arrival to answer [2] */
+    static final int S_LATENCY_NS = 1112;
+    /** histogram by class, then bucket [32] */
+    static final int S_QUEUE_TIMES = 1128;
+    /** histogram by class, then bucket [32] */
+    static final int S_SERVICE_TIMES = 1384;
+    /** histogram by class, then bucket [32] */
+    static final int S_LATENCY_TIMES = 1640;
     /** loaded workers */
-    static final int S_GROUP_READY = 1024;
+    static final int S_GROUP_READY = 1920;
     /** of these, with a batch */
-    static final int S_GROUP_BUSY = 1032;
+    static final int S_GROUP_BUSY = 1928;
     /** batches answered */
-    static final int S_GROUP_BATCHES = 1040;
+    static final int S_GROUP_BATCHES = 1936;
     /** requests answered */
-    static final int S_GROUP_REQUESTS = 1048;
+    static final int S_GROUP_REQUESTS = 1944;
     /** batch cap of the group's own configuration */
-    static final int S_GROUP_CAP = 1056;
+    static final int S_GROUP_CAP = 1952;
     /** threads per worker, 0 when not set */
-    static final int S_GROUP_THREADS = 1064;
+    static final int S_GROUP_THREADS = 1960;
+    /** fitted latency of a batch = fixed + n * per_request */
+    static final int S_GROUP_FIXED_NS = 1968;
+    /** see group_fixed_ns */
+    static final int S_GROUP_PER_REQUEST_NS = 1976;
+    /** mean absolute error of the predictions */
+    static final int S_GROUP_ERROR_NS = 1984;
+    /** batches that the fit has seen, 0: nothing is known */
+    static final int S_GROUP_FITTED = 1992;
     /** seqlock: odd while commands change, 0 never written */
-    static final int S_COMMAND_SEQUENCE = 2048;
+    static final int S_COMMAND_SEQUENCE = 2944;
     /** weight of the old threshold when it rises, 0..999999 */
-    static final int S_ALPHA_MILLIONTHS = 2056;
+    static final int S_ALPHA_MILLIONTHS = 2952;
     /** upper bound of the threshold, in 1/1000 requests */
-    static final int S_THRESHOLD_CAP_MILLI = 2064;
+    static final int S_THRESHOLD_CAP_MILLI = 2960;
     /** 0: adapt; else the threshold itself */
-    static final int S_THRESHOLD_FIXED_MILLI = 2072;
+    static final int S_THRESHOLD_FIXED_MILLI = 2968;
     /** deliberate wait, at most registered_max_wait_us */
-    static final int S_MAX_WAIT_US = 2080;
+    static final int S_MAX_WAIT_US = 2976;
     /** 1: one batch may hold both classes */
-    static final int S_MIX_CLASSES = 2088;
+    static final int S_MIX_CLASSES = 2984;
     /** best effort that waited this long counts as strict, 0 never */
-    static final int S_AGEING_US = 2096;
+    static final int S_AGEING_US = 2992;
     /** batches sent to a busy worker, 0 or 1 */
-    static final int S_AHEAD_BATCHES = 2104;
-    /** predicted latency of a batch = fixed + n * per_request */
-    static final int S_LATENCY_FIXED_NS = 2112;
+    static final int S_AHEAD_BATCHES = 3000;
+    /** latency of a batch until the fit knows it, 0: unknown */
+    static final int S_LATENCY_FIXED_NS = 3008;
     /** see latency_fixed_ns */
-    static final int S_LATENCY_PER_REQUEST_NS = 2120;
+    static final int S_LATENCY_PER_REQUEST_NS = 3016;
+    /** 0: threshold by what follows answers; else Rafiqi's quantum */
+    static final int S_QUANTUM_US = 3024;
+    /** 1: refuse what would be answered too late */
+    static final int S_ADMISSION = 3032;
+    /** how long before a deadline an answer shall be ready */
+    static final int S_MARGIN_US = 3040;
     /** batch cap, 0: the group's own */
-    static final int S_COMMAND_CAP = 2176;
+    static final int S_COMMAND_CAP = 3072;
     /** factor of the cap for the class, in 1/1000; 0: never [2] */
-    static final int S_WEIGHT_MILLI = 2184;
+    static final int S_WEIGHT_MILLI = 3080;
     /** groups with a lower number are filled first [2] */
-    static final int S_PREFERENCE = 2200;
+    static final int S_PREFERENCE = 3096;
 }

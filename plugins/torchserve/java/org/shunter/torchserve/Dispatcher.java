@@ -31,7 +31,6 @@ final class Dispatcher {
     private int inFlightBatches;
     private long arrivals;
     private long lastStrictNs = Long.MIN_VALUE / 2;
-    private double threshold = Threshold.IDLE;
 
     Dispatcher(
             final String name,
@@ -53,19 +52,20 @@ final class Dispatcher {
      *
      * @return null, or why it was not taken
      */
-    String offer(final Entry entry) {
+    Refusal offer(final Entry entry) {
         final Effects effects = new Effects();
         synchronized (this) {
             telemetry.arrived(entry.requestClass);
-            final String reason = reasonAgainst(entry.requestClass);
-            if (reason != null) {
+            final Refusal refusal = refusalOf(entry, effects);
+            if (refusal != null) {
                 entry.place = Entry.Place.DONE; // its closing connection is not a client that left
-                telemetry.rejected(entry.requestClass);
-                return reason;
+                telemetry.rejected(entry);
+                return refusal;
             }
             if (entry.place == Entry.Place.DONE) {
                 return null; // the client hung up in the meantime
             }
+            plan.settle(entry.arrivalNs, arrivals);
             arrivals++;
             if (entry.requestClass == RequestClass.STRICT) {
                 lastStrictNs = entry.arrivalNs;
@@ -77,17 +77,48 @@ final class Dispatcher {
         return null;
     }
 
+    private Refusal refusalOf(final Entry entry, final Effects effects) {
+        final String reason = reasonAgainst(entry.requestClass);
+        if (reason != null) {
+            return Refusal.unavailable(reason);
+        }
+        if (plan.admits() && entry.deadlineNs != Entry.NEVER) {
+            final long answerNs = plan.predictedAnswerNs(entry.requestClass, entry.arrivalNs);
+            final long lateNs = entry.arrivalNs + answerNs - entry.deadlineNs;
+            if (lateNs > 0) {
+                return Refusal.tooLate(name, answerNs, lateNs);
+            }
+        }
+        return queue.size() < capacity || makeRoom(entry, effects) ? null : Refusal.unavailable(full());
+    }
+
     private String reasonAgainst(final RequestClass requestClass) {
         if (refusal != null) {
             return refusal;
         }
-        if (hadWorkers && !plan.hasWorkerFor(requestClass)) {
-            return "Model \"" + name + "\" has no worker for class " + requestClass.label();
+        return hadWorkers && !plan.hasWorkerFor(requestClass)
+                ? "Model \"" + name + "\" has no worker for class " + requestClass.label()
+                : null;
+    }
+
+    private String full() {
+        return "Model \"" + name + "\": " + capacity
+                + " requests wait already; raise job_queue_size or add workers";
+    }
+
+    /** A full queue takes a strict request in place of the youngest best-effort one. */
+    private boolean makeRoom(final Entry entry, final Effects effects) {
+        final Entry youngest =
+                entry.requestClass == RequestClass.STRICT
+                        ? queue.youngest(RequestClass.BEST_EFFORT)
+                        : null;
+        if (youngest == null) {
+            return false;
         }
-        return queue.size() < capacity
-                ? null
-                : "Model \"" + name + "\": " + capacity
-                        + " requests wait already; raise job_queue_size or add workers";
+        queue.remove(youngest, Entry.Place.DONE);
+        telemetry.rejected(youngest);
+        effects.refuse(youngest, 503, full() + "; a strict request took this one's place");
+        return true;
     }
 
     /** Count a request that was refused before it became an entry. */
@@ -122,7 +153,7 @@ final class Dispatcher {
                 batch.heardNs = receivedNs;
                 batch.entries.forEach(entry -> entry.streamed = true);
             } else {
-                complete(worker, batch, receivedNs);
+                complete(worker, batch, reply, receivedNs);
                 if (worker.state == WorkerState.DRAINING && worker.inFlight.isEmpty()) {
                     effects.later(worker::end);
                 }
@@ -134,26 +165,36 @@ final class Dispatcher {
         overhead.report(receivedNs);
     }
 
-    private void complete(final Worker worker, final Batch batch, final long now) {
+    /** Only while its group is current: the words are those of the current generation. */
+    private void publishFit(final Worker worker) {
+        if (workers.contains(worker)) {
+            Telemetry.publishFit(slot, worker.group);
+        }
+    }
+
+    private void complete(
+            final Worker worker, final Batch batch, final Reply reply, final long now) {
+        plan.settle(now, arrivals);
         worker.inFlight.pollFirst();
         worker.held = worker.inFlight.size();
+        worker.freeSinceNs = now;
         inFlightBatches--;
         inFlightRequests -= batch.size();
-        telemetry.answered(batch, now);
+        telemetry.answered(batch, Answers.statuses(batch, reply), now);
         worker.group.batches++;
         worker.group.requests += batch.size();
+        if (reply.code() == 200 && !batch.entries.get(0).alone()) {
+            worker.group.fit.observe(batch.size(), now - batch.startNs);
+            publishFit(worker);
+        }
         for (final Entry entry : batch.entries) {
             entry.place = Entry.Place.DONE;
         }
-        threshold =
-                inFlightBatches == 0 && queue.size() == 0
-                        ? Threshold.IDLE
-                        : plan.adapt(threshold, arrivals - batch.arrivalsAtStart);
+        plan.answered(worker, batch.size(), now, arrivals);
         final Batch next = worker.inFlight.peekFirst();
         if (next != null) {
             next.startNs = now;
             next.heardNs = now;
-            next.arrivalsAtStart = arrivals;
         }
     }
 
@@ -162,6 +203,7 @@ final class Dispatcher {
         final Effects effects = new Effects();
         synchronized (this) {
             apply(worker, WorkerState.Event.LOADED);
+            worker.freeSinceNs = System.nanoTime();
             dispatch(System.nanoTime(), effects);
         }
         effects.run();
@@ -323,6 +365,11 @@ final class Dispatcher {
         return capacity;
     }
 
+    /** Shares of requests with a deadline that met it lately. */
+    SloWindow sloWindow() {
+        return telemetry.window();
+    }
+
     /** The first worker whose running batch started before that time, or null. */
     synchronized Worker overdue(final List<Worker> candidates, final long beforeNs) {
         for (final Worker worker : candidates) {
@@ -357,44 +404,44 @@ final class Dispatcher {
     }
 
     private void decide(final long now, final Effects effects) {
+        plan.settle(now, arrivals);
         if (queue.size() > 0) {
             expire(now, effects);
-            final boolean strictTraffic = now - lastStrictNs < STRICT_MEMORY_NS;
-            plan.next(now, threshold, strictTraffic);
+            plan.next(now, now - lastStrictNs < STRICT_MEMORY_NS);
             for (final Plan.Shipment shipment : plan.shipments()) {
                 send(shipment, now, effects);
             }
-            plan.shipments().clear(); // it would keep their bodies until the next decision
-            final long expiryNs = queue.earliestDeadlineNs();
-            wakeup.at(
-                    Math.min(
-                            plan.wakeNs(),
-                            expiryNs == Entry.NEVER ? Entry.NEVER : expiryNs - plan.predictNs(1)),
-                    now);
+            plan.givenUp().forEach(entry -> expire(entry, now, effects));
+            plan.shipments().clear(); // they would keep their bodies until the next decision
+            plan.givenUp().clear();
+            wakeup.at(Math.min(plan.wakeNs(), queue.earliestDeadlineNs()), now);
         }
         publish();
     }
 
+    /** Answer what can no longer be answered in time. */
     private void expire(final long now, final Effects effects) {
-        final long atNs = now + plan.predictNs(1);
-        if (queue.earliestDeadlineNs() >= atNs) {
+        if (queue.earliestDeadlineNs() == Entry.NEVER) {
             return;
         }
         final List<Entry> expired = new ArrayList<>();
-        queue.takeExpired(atNs, expired);
-        for (final Entry entry : expired) {
-            telemetry.expired(entry);
-            final long waitedMs = (now - entry.arrivalNs) / 1_000_000;
-            effects.refuse(
-                    entry,
-                    504,
-                    "The deadline cannot be met: waited " + waitedMs + " ms in the queue of " + name);
+        for (final RequestClass requestClass : RequestClass.all()) {
+            queue.takeExpired(requestClass, now + plan.soonestNs(requestClass, now), expired);
         }
+        expired.forEach(entry -> expire(entry, now, effects));
+    }
+
+    private void expire(final Entry entry, final long now, final Effects effects) {
+        telemetry.expired(entry);
+        final long waitedMs = (now - entry.arrivalNs) / 1_000_000;
+        effects.refuse(
+                entry,
+                504,
+                "The deadline cannot be met: waited " + waitedMs + " ms in the queue of " + name);
     }
 
     private void send(final Plan.Shipment shipment, final long now, final Effects effects) {
         final Batch batch = new Batch(shipment.entries(), shipment.requestClass(), now);
-        batch.arrivalsAtStart = arrivals;
         for (final Entry entry : batch.entries) {
             entry.job.setScheduled();
         }
@@ -405,6 +452,7 @@ final class Dispatcher {
     }
 
     private void publish() {
-        telemetry.publish(queue, inFlightRequests, inFlightBatches, threshold, System.nanoTime());
+        telemetry.publish(
+                queue, inFlightRequests, inFlightBatches, plan.threshold(), System.nanoTime());
     }
 }

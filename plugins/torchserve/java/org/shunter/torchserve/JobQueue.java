@@ -29,22 +29,27 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
                             : RequestTerms.ofHeaders(job.getPayload().getHeaders());
         } catch (BadRequestException e) {
             served.dispatcher().countRejected(served.settings().defaultClass());
-            return refuse(job, 400, e);
+            return refuse(job, new Refusal(400, e.getMessage(), 0));
         }
         final Entry entry = entry(job, terms);
         // Before the offer: afterwards the request may already be answered.
         ClientConnection.watch(entry, served.dispatcher());
-        final String reason = served.dispatcher().offer(entry);
-        return reason == null || refuse(job, 503, new ServiceUnavailableException(reason));
+        final Refusal refusal = served.dispatcher().offer(entry);
+        return refusal == null || refuse(job, refusal);
     }
 
-    /** REST calls are answered by TorchServe's own handler of this exception; gRPC ones here. */
-    private static boolean refuse(final Job job, final int status, final RuntimeException why) {
+    /** REST calls are answered by TorchServe's own handlers of exceptions where there are some. */
+    private static boolean refuse(final Job job, final Refusal why) {
         if (job instanceof GRPCJob) {
-            job.sendError(status, why.getMessage());
-            return true;
+            job.sendError(why.status(), why.text());
+        } else if (why.status() == Refusal.TOO_MANY) {
+            Answers.tooMany(job, why);
+        } else {
+            throw why.status() == 400
+                    ? new BadRequestException(why.text())
+                    : new ServiceUnavailableException(why.text());
         }
-        throw why;
+        return true;
     }
 
     private Entry entry(final Job job, final RequestTerms terms) {

@@ -54,6 +54,20 @@ final class ModelSlot {
         return Math.min(32 - Integer.numberOfLeadingZeros(size - 1), SIZE_BUCKETS - 1);
     }
 
+    /** Bucket of a time in nanoseconds. */
+    static int timeBucket(final long ns) {
+        final long over = Math.max(ns - 1, 0) >> TIME_BUCKET_SHIFT;
+        return Math.min(64 - Long.numberOfLeadingZeros(over), TIME_BUCKETS - 1);
+    }
+
+    /** Count a time in a histogram by class, and in its sum. */
+    void addTime(
+            final int histogram, final int sum, final RequestClass requestClass, final long ns) {
+        final int bucket = requestClass.ordinal() * TIME_BUCKETS + timeBucket(ns);
+        add(histogram + 8 * bucket, 1);
+        add(of(sum, requestClass), Math.max(0, ns));
+    }
+
     /** Run a change of identity words under the slot's seqlock. */
     void changeIdentity(final Runnable change) {
         final long sequence = get(S_SLOT_SEQUENCE) | 1;

@@ -10,8 +10,8 @@ import java.util.List;
  * queue and nothing else.
  */
 final class Plan {
-    /** How near a deadline may come before its batch leaves. */
-    private static final long MARGIN_US = 2000; // timers ring up to a millisecond late
+    /** Batches that take longer are not worth to be queued behind: the hop between two is short. */
+    private static final long LONGEST_TO_QUEUE_BEHIND_NS = 5_000_000;
 
     /** A batch for a worker. */
     record Shipment(Worker worker, RequestClass requestClass, List<Entry> entries) {}
@@ -22,6 +22,9 @@ final class Plan {
     private final long registeredWaitUs;
     private final List<Shipment> shipments = new ArrayList<>();
     private final List<Worker> free = new ArrayList<>();
+    private final List<Entry> givenUp = new ArrayList<>();
+    private final AdaptiveThreshold adaptive = new AdaptiveThreshold();
+    private final QuantumThreshold quantum = new QuantumThreshold();
     private long now;
     private double threshold;
     private boolean strictTraffic;
@@ -42,13 +45,17 @@ final class Plan {
         this.registeredWaitUs = registeredWaitUs;
     }
 
-    /** Decide; the results are in {@link #shipments} and {@link #wakeNs} until the next call. */
-    void next(final long nowNs, final double adaptive, final boolean hasStrictTraffic) {
+    /**
+     * Decide; the results are in {@link #shipments}, {@link #givenUp} and {@link #wakeNs} until the
+     * next call.
+     */
+    void next(final long nowNs, final boolean hasStrictTraffic) {
         commands.refresh();
         shipments.clear();
+        givenUp.clear();
         wakeNs = Entry.NEVER;
         now = nowNs;
-        threshold = commands.thresholdFixed > 0 ? commands.thresholdFixed : adaptive;
+        threshold = threshold();
         strictTraffic = hasStrictTraffic;
         for (final RequestClass requestClass : RequestClass.all()) {
             releaseAlone(requestClass);
@@ -65,23 +72,148 @@ final class Plan {
         return shipments;
     }
 
+    /** Requests that cannot be served in time together with the others. */
+    List<Entry> givenUp() {
+        return givenUp;
+    }
+
     /** When to look again if nothing happens, or {@link Entry#NEVER}. */
     long wakeNs() {
         return wakeNs;
     }
 
-    /** The threshold after a batch during whose service that many requests arrived. */
-    double adapt(final double value, final long arrived) {
-        int ready = 0;
-        for (final Worker worker : workers) {
-            ready += worker.state == WorkerState.READY ? 1 : 0;
+    // ---- threshold
+
+    /** Time passes; before each arrival is counted. */
+    void settle(final long nowNs, final long arrivals) {
+        if (commands.quantumUs > 0) {
+            quantum.settle(
+                    nowNs,
+                    arrivals,
+                    commands.quantumUs * 1000,
+                    commands.alpha,
+                    commands.thresholdCap);
+        } else {
+            adaptive.settle(nowNs, arrivals);
         }
-        final double share = (double) arrived / Math.max(1, ready);
-        return Threshold.step(value, share, commands.alpha, commands.thresholdCap);
     }
 
-    long predictNs(final int size) {
-        return commands.predictNs(size);
+    /** A worker answered a batch of that size; what it holds still is in its {@code inFlight}. */
+    void answered(final Worker worker, final int size, final long nowNs, final long arrivals) {
+        final Batch ahead = worker.inFlight.peekFirst();
+        final long waiting = queue.size() + (ahead == null ? 0 : ahead.size());
+        final long holdNs =
+                AdaptiveThreshold.holdNs(fixedNs(worker), maxWaitUs() * 1000);
+        adaptive.tune(commands.alpha, commands.thresholdCap);
+        adaptive.answered(nowNs, size, waiting, arrivals, holdNs);
+    }
+
+    /** Requests worth a batch, per worker. */
+    double threshold() {
+        if (commands.thresholdFixed > 0) {
+            return commands.thresholdFixed;
+        }
+        return commands.quantumUs > 0 ? quantum.value() : adaptive.value();
+    }
+
+    private boolean adapts() {
+        return commands.thresholdFixed == 0 && commands.quantumUs == 0;
+    }
+
+    private long maxWaitUs() {
+        return Math.min(commands.maxWaitUs, registeredWaitUs);
+    }
+
+    /** Requests for which the free workers wait. */
+    private double freeThreshold(final RequestClass requestClass) {
+        if (!adapts()) {
+            return threshold;
+        }
+        return queue.size() > queue.size(requestClass)
+                ? Threshold.IDLE // the others could use the time in which this one is held back
+                : adaptive.worth(now, free.size());
+    }
+
+    // ---- predicted latency
+
+    private long fixedNs(final Worker worker) {
+        final LatencyFit fit = worker.group.fit;
+        return fit.known() ? (long) fit.fixedNs() : commands.latencyFixedNs;
+    }
+
+    private long perRequestNs(final Worker worker) {
+        final LatencyFit fit = worker.group.fit;
+        return fit.known() ? (long) fit.perRequestNs() : commands.latencyPerRequestNs;
+    }
+
+    private boolean predictable(final Worker worker) {
+        return fixedNs(worker) + perRequestNs(worker) > 0;
+    }
+
+    private long predictNs(final Worker worker, final int size) {
+        return fixedNs(worker) + size * perRequestNs(worker);
+    }
+
+    /** What is added to a prediction where a deadline is at stake. */
+    private long cautionNs(final Worker worker) {
+        return worker.group.fit.cautionNs() + commands.marginUs * 1000;
+    }
+
+    /** Time until a worker is predicted to have answered all that it holds. */
+    private long busyNs(final Worker worker) {
+        long endNs = 0;
+        boolean first = true;
+        for (final Batch batch : worker.inFlight) {
+            final long lastsNs = predictNs(worker, batch.size());
+            endNs = first ? Math.max(now, batch.startNs + lastsNs) : endNs + lastsNs;
+            first = false;
+        }
+        return first ? 0 : endNs - now;
+    }
+
+    /**
+     * Shortest predicted time from now in which a request of a class can be answered. 0 while a
+     * worker is free: then it runs, however bad the prediction is, so that a wrong one is noticed.
+     */
+    long soonestNs(final RequestClass requestClass, final long nowNs) {
+        now = nowNs;
+        long soonest = Entry.NEVER;
+        for (final Worker worker : workers) {
+            if (worker.state == WorkerState.READY && serves(worker, requestClass)) {
+                final long busyNs = worker.inFlight.isEmpty() ? 0 : busyNs(worker);
+                final long lastsNs = busyNs == 0 ? 0 : predictNs(worker, 1);
+                soonest = Math.min(soonest, busyNs + lastsNs);
+            }
+        }
+        return soonest == Entry.NEVER ? 0 : soonest;
+    }
+
+    /** Whether requests are refused that would be answered too late. */
+    boolean admits() {
+        return commands.admission;
+    }
+
+    /** Predicted time until a request that comes now is answered; 0 when nothing is known. */
+    long predictedAnswerNs(final RequestClass requestClass, final long nowNs) {
+        now = nowNs;
+        long capacity = 0;
+        long batchNs = 0;
+        long busyNs = Entry.NEVER;
+        for (final Worker worker : workers) {
+            if (worker.state == WorkerState.READY && serves(worker, requestClass)) {
+                final int cap = cap(worker, requestClass);
+                capacity += cap;
+                batchNs = Math.max(batchNs, predictNs(worker, cap));
+                busyNs = Math.min(busyNs, busyNs(worker));
+            }
+        }
+        final long ahead =
+                requestClass == RequestClass.STRICT ? queue.size(requestClass) : queue.size();
+        if (capacity == 0 || batchNs == 0 || busyNs == 0 && ahead == 0) {
+            return 0;
+        }
+        final long ownNs = batchNs * Math.min(capacity, ahead % capacity + 1) / capacity;
+        return Deadlines.predictedWaitNs(ahead, capacity, batchNs, busyNs) + ownNs;
     }
 
     /** One batch of best effort per ageing interval goes first, so that it cannot starve. */
@@ -109,7 +241,7 @@ final class Plan {
         collectFree(RequestClass.BEST_EFFORT);
         if (!free.isEmpty()) {
             final int cap = cap(free.get(0), RequestClass.BEST_EFFORT);
-            shipTaken(free.get(0), RequestClass.BEST_EFFORT, cap, cap);
+            shipTaken(free.get(0), RequestClass.BEST_EFFORT, cap, cap, false);
         }
     }
 
@@ -137,38 +269,37 @@ final class Plan {
 
     private boolean releaseToFree(final RequestClass requestClass, final int queued) {
         long total = 0;
+        long freeSinceNs = Long.MIN_VALUE;
         for (final Worker worker : free) {
             total += cap(worker, requestClass);
+            freeSinceNs = Math.max(freeSinceNs, worker.freeSinceNs);
         }
         final int capacity = (int) Math.min(Integer.MAX_VALUE, total);
-        final long waitUs = (now - queue.oldestArrivalNs(requestClass)) / 1000;
+        final double wanted = freeThreshold(requestClass);
+        // What follows answers is waited for after the answer, however long the others have waited.
+        final long fromNs = adapts() ? freeSinceNs : Long.MIN_VALUE;
+        final long oldestNs = Math.max(fromNs, queue.oldestArrivalNs(requestClass));
+        final long heldUs = Math.max(0, now - oldestNs) / 1000;
         final long deadlineNs = queue.peek(requestClass).deadlineNs;
         final long slackUs =
                 deadlineNs == Entry.NEVER ? ReleaseRule.NO_SLACK : (deadlineNs - now) / 1000;
-        final long predictedUs = commands.predictNs(Math.min(queued, capacity)) / 1000;
-        final long maxWaitUs = Math.min(commands.maxWaitUs, registeredWaitUs);
-        if (!ReleaseRule.shouldRelease(
-                queued,
-                waitUs,
-                slackUs,
-                freeThreshold(),
-                maxWaitUs,
-                capacity,
-                predictedUs,
-                MARGIN_US)) {
-            final long wakeUs =
-                    ReleaseRule.wakeAfterUs(
-                            waitUs, slackUs, maxWaitUs, predictedUs, MARGIN_US);
-            wakeNs = Math.min(wakeNs, now + wakeUs * 1000);
-            return false;
+        final Worker next = free.get(0);
+        final int size = Math.min((queued + free.size() - 1) / free.size(), cap(next, requestClass));
+        final long predictedUs = predictNs(next, size) / 1000;
+        final long marginUs = cautionNs(next) / 1000;
+        if (ReleaseRule.shouldRelease(
+                queued, heldUs, slackUs, wanted, maxWaitUs(), capacity, predictedUs, marginUs)) {
+            fill(requestClass);
+            return true;
         }
-        fill(requestClass);
-        return true;
-    }
-
-    /** A free worker waits for nobody unless the controller fixes a threshold. */
-    private double freeThreshold() {
-        return commands.thresholdFixed > 0 ? commands.thresholdFixed : 1.0;
+        final long wakeUs =
+                ReleaseRule.wakeAfterUs(heldUs, slackUs, maxWaitUs(), predictedUs, marginUs);
+        wakeNs = Math.min(wakeNs, now + wakeUs * 1000);
+        if (adapts()) {
+            adaptive.held();
+            wakeNs = Math.min(wakeNs, adaptive.holdEndNs());
+        }
+        return false;
     }
 
     /** Split what waits over the free workers, the preferred groups first. */
@@ -188,22 +319,46 @@ final class Plan {
 
     private void fillTier(final RequestClass requestClass, final List<Worker> tier) {
         final int[] caps = new int[tier.size()];
+        final long[] fixed = new long[caps.length];
+        final long[] perRequest = new long[caps.length];
+        boolean predictable = true;
         for (int i = 0; i < caps.length; i++) {
-            caps[i] = cap(tier.get(i), requestClass);
+            final Worker worker = tier.get(i);
+            caps[i] = cap(worker, requestClass);
+            fixed[i] = fixedNs(worker);
+            perRequest[i] = perRequestNs(worker);
+            predictable &= predictable(worker);
         }
-        final int[] sizes = ReleaseRule.split(queue.size(requestClass), caps);
+        final int queued = queue.size(requestClass);
+        final int[] sizes =
+                predictable && caps.length > 1
+                        ? ReleaseRule.splitByLatency(queued, caps, fixed, perRequest)
+                        : ReleaseRule.split(queued, caps);
         for (int i = 0; i < caps.length; i++) {
             if (sizes[i] > 0) {
-                shipTaken(tier.get(i), requestClass, sizes[i], caps[i]);
+                shipTaken(tier.get(i), requestClass, sizes[i], caps[i], free.size() == 1);
             }
         }
     }
 
+    /** Give a worker the next requests of a class, as many of them as it can serve in time. */
     private void shipTaken(
-            final Worker worker, final RequestClass requestClass, final int size, final int cap) {
-        final List<Entry> entries = new ArrayList<>(size);
-        queue.take(requestClass, size, entries);
-        if (commands.mixClasses && entries.size() < cap) {
+            final Worker worker,
+            final RequestClass requestClass,
+            final int size,
+            final int cap,
+            final boolean onlyWorker) {
+        int taken = size;
+        final Entry head = queue.peek(requestClass);
+        if (head == null) {
+            return; // given up for the sake of a batch before
+        }
+        if (head.deadlineNs != Entry.NEVER && predictable(worker)) {
+            taken = fitDeadlines(worker, requestClass, size, cap, onlyWorker);
+        }
+        final List<Entry> entries = new ArrayList<>(taken);
+        queue.take(requestClass, taken, entries);
+        if (commands.mixClasses && entries.size() < cap && taken == size) {
             final RequestClass other =
                     requestClass == RequestClass.STRICT
                             ? RequestClass.BEST_EFFORT
@@ -213,6 +368,32 @@ final class Plan {
             }
         }
         ship(worker, requestClass, entries);
+    }
+
+    private int fitDeadlines(
+            final Worker worker,
+            final RequestClass requestClass,
+            final int size,
+            final int cap,
+            final boolean onlyWorker) {
+        final long fixed = fixedNs(worker) + cautionNs(worker);
+        final long perRequest = perRequestNs(worker);
+        final long startNs = now + busyNs(worker);
+        final long slackNs = queue.peek(requestClass).deadlineNs - startNs;
+        if (slackNs >= fixed + size * perRequest) {
+            return size;
+        }
+        final int waiting = queue.size(requestClass);
+        final long[] slacks =
+                queue.firstDeadlines(requestClass, (int) Math.min(waiting, 2L * cap + 1));
+        for (int i = 0; i < slacks.length; i++) {
+            slacks[i] = slacks[i] == Entry.NEVER ? Entry.NEVER : slacks[i] - startNs;
+        }
+        final Deadlines.Cut cut =
+                Deadlines.fit(
+                        slacks, waiting, Math.min(size, waiting), cap, fixed, perRequest, onlyWorker);
+        queue.giveUp(requestClass, cut.skip(), givenUp);
+        return cut.take();
     }
 
     private void ship(
@@ -237,7 +418,8 @@ final class Plan {
                 return;
             }
             final int cap = cap(soonest, requestClass);
-            shipTaken(soonest, requestClass, Math.min(cap, queue.size(requestClass)), cap);
+            final int size = Math.min(cap, queue.size(requestClass));
+            shipTaken(soonest, requestClass, size, cap, false);
         }
     }
 
@@ -256,6 +438,7 @@ final class Plan {
         final Batch running = worker.inFlight.peekFirst();
         return running != null
                 && !running.entries.get(0).alone()
+                && predictNs(worker, running.size()) < LONGEST_TO_QUEUE_BEHIND_NS
                 && ReleaseRule.maySendAhead(
                         queue.size(requestClass),
                         threshold,

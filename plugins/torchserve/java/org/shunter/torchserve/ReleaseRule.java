@@ -11,7 +11,7 @@ final class ReleaseRule {
      * Whether waiting requests of a class go to its free workers now.
      *
      * @param queued requests waiting
-     * @param oldestWaitUs wait of the oldest
+     * @param oldestWaitUs how long the oldest was held back
      * @param slackUs time to the tightest deadline, or {@link #NO_SLACK}
      * @param threshold requests worth a batch
      * @param maxWaitUs longest deliberate wait
@@ -67,6 +67,60 @@ final class ReleaseRule {
             remainingCaps -= cap;
         }
         return sizes;
+    }
+
+    /**
+     * Batch sizes for free workers of different speed, so that the last answer comes soonest.
+     *
+     * @param queued requests waiting
+     * @param caps batch caps
+     * @param fixedNs fixed part of each worker's batch latency
+     * @param perRequestNs part per request
+     * @return sizes aligned with {@code caps}
+     */
+    static int[] splitByLatency(
+            final int queued, final int[] caps, final long[] fixedNs, final long[] perRequestNs) {
+        long total = 0;
+        long high = 0;
+        for (int i = 0; i < caps.length; i++) {
+            total += caps[i];
+            high = Math.max(high, fixedNs[i] + caps[i] * perRequestNs[i]);
+        }
+        final long wanted = Math.min(queued, total);
+        long low = 0;
+        while (low < high) {
+            final long middle = (low + high) / 2;
+            long sum = 0;
+            for (int i = 0; i < caps.length; i++) {
+                sum += sizeWithin(middle, caps[i], fixedNs[i], perRequestNs[i]);
+            }
+            if (sum >= wanted) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        final int[] sizes = new int[caps.length];
+        long surplus = -wanted;
+        for (int i = 0; i < caps.length; i++) {
+            sizes[i] = sizeWithin(low, caps[i], fixedNs[i], perRequestNs[i]);
+            surplus += sizes[i];
+        }
+        for (int i = caps.length - 1; i >= 0; i--) {
+            final int less = (int) Math.min(surplus, sizes[i]);
+            sizes[i] -= less;
+            surplus -= less;
+        }
+        return sizes;
+    }
+
+    private static int sizeWithin(
+            final long limitNs, final int cap, final long fixedNs, final long perRequestNs) {
+        final long left = limitNs - fixedNs;
+        if (left < 0) {
+            return 0;
+        }
+        return perRequestNs > 0 ? (int) Math.min(cap, left / perRequestNs) : cap;
     }
 
     /**

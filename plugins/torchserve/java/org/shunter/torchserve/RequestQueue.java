@@ -138,19 +138,46 @@ final class RequestQueue {
         }
     }
 
-    /** Take out every request that cannot be answered any more when it would be at {@code atNs}. */
-    void takeExpired(final long atNs, final List<Entry> expired) {
-        for (final RequestClass requestClass : RequestClass.all()) {
-            Entry entry = peek(requestClass);
-            while (entry != null && entry.deadlineNs < atNs) {
-                byDeadline.get(requestClass.ordinal()).poll();
-                remove(entry, Entry.Place.DONE);
-                expired.add(entry);
-                entry = peek(requestClass);
-            }
+    /** Deadlines of the first requests of a class, at most {@code limit}, ascending. */
+    long[] firstDeadlines(final RequestClass requestClass, final int limit) {
+        final PriorityQueue<Entry> heap = byDeadline.get(requestClass.ordinal());
+        final List<Entry> first = new ArrayList<>();
+        while (first.size() < limit && peek(requestClass) != null) {
+            first.add(heap.poll());
+        }
+        heap.addAll(first);
+        return first.stream().mapToLong(entry -> entry.deadlineNs).toArray();
+    }
+
+    /** The youngest waiting request of a class that may share a batch, or null. */
+    Entry youngest(final RequestClass requestClass) {
+        final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
+        while (!arrivals.isEmpty() && arrivals.peekLast().place != Entry.Place.QUEUED) {
+            arrivals.pollLast();
+        }
+        return arrivals.peekLast();
+    }
+
+    /** Take the most urgent requests of a class out for good. */
+    void giveUp(final RequestClass requestClass, final int count, final List<Entry> given) {
+        final int from = given.size();
+        take(requestClass, count, given);
+        given.subList(from, given.size()).forEach(entry -> entry.place = Entry.Place.DONE);
+    }
+
+    /** Take out every request of a class whose deadline lies before {@code atNs}. */
+    void takeExpired(final RequestClass requestClass, final long atNs, final List<Entry> expired) {
+        Entry next = peek(requestClass);
+        while (next != null && next.deadlineNs < atNs) {
+            byDeadline.get(requestClass.ordinal()).poll();
+            remove(next, Entry.Place.DONE);
+            expired.add(next);
+            next = peek(requestClass);
         }
         for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED && entry.deadlineNs < atNs) {
+            if (entry.place == Entry.Place.QUEUED
+                    && entry.requestClass == requestClass
+                    && entry.deadlineNs < atNs) {
                 remove(entry, Entry.Place.DONE);
                 expired.add(entry);
             }

@@ -156,6 +156,7 @@ final class ServedModel {
         for (final WorkerGroup group : current.groups) {
             slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
             slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
+            Telemetry.publishFit(slot, group);
         }
     }
 }

@@ -9,6 +9,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.IntToDoubleFunction;
 
 /** Shunter's numbers on TorchServe's own {@code /metrics}. */
 final class ShunterMetrics extends Collector {
@@ -25,6 +26,17 @@ final class ShunterMetrics extends Collector {
         OUTCOMES.put("abandoned", S_ABANDONED);
     }
 
+    /** Why deadlines are missed: label and offset. */
+    private static final Map<String, Integer> MISSES = new LinkedHashMap<>();
+
+    static {
+        MISSES.put("late", S_SLO_LATE);
+        MISSES.put("expired", S_EXPIRED);
+        MISSES.put("rejected", S_SLO_REJECTED);
+        MISSES.put("failed", S_SLO_FAILED);
+        MISSES.put("abandoned", S_SLO_ABANDONED);
+    }
+
     private final ShunterWorkLoadManager manager;
 
     ShunterMetrics(final ShunterWorkLoadManager manager) {
@@ -35,14 +47,50 @@ final class ShunterMetrics extends Collector {
     public List<MetricFamilySamples> collect() {
         final List<MetricFamilySamples> families = new ArrayList<>();
         families.add(byClass("shunter_arrivals_total", "Requests offered", S_ARRIVALS));
-        families.add(outcomes());
+        families.add(
+                byReason("shunter_requests_total", "Requests that ended, by outcome", OUTCOMES));
         families.add(
                 byClass("shunter_answered_late_total", "Answers after the deadline", S_ANSWERED_LATE));
         families.add(queued());
         families.add(oldestWait());
         families.add(counter("shunter_retried_total", "Requests run again", S_RETRIED));
         families.add(counter("shunter_poisoned_total", "Requests that ended two workers", S_POISONED));
-        families.add(batches("shunter_batches_total", "Batches by size", S_BATCHES_BY_SIZE, 1));
+        families.add(attainment());
+        families.add(byClass("shunter_good_total", "Answers in time and not 5xx: goodput", S_GOOD));
+        families.add(
+                byClass("shunter_slo_met_total", "Requests that met their deadline", S_SLO_MET));
+        families.add(
+                byReason("shunter_slo_missed_total", "Requests that missed their deadline", MISSES));
+        families.add(
+                times("shunter_queue_seconds", "Wait before the batch", S_QUEUE_TIMES, S_QUEUE_NS));
+        families.add(
+                times(
+                        "shunter_service_seconds",
+                        "From the batch's start to its answer",
+                        S_SERVICE_TIMES,
+                        S_SERVICE_NS));
+        families.add(
+                times(
+                        "shunter_latency_seconds",
+                        "From arrival to answer",
+                        S_LATENCY_TIMES,
+                        S_LATENCY_NS));
+        families.add(batchSizes());
+        families.add(
+                byGroup(
+                        "shunter_predicted_fixed_seconds",
+                        "Fitted latency of a batch: fixed part",
+                        S_GROUP_FIXED_NS));
+        families.add(
+                byGroup(
+                        "shunter_predicted_request_seconds",
+                        "Fitted latency of a batch: per request",
+                        S_GROUP_PER_REQUEST_NS));
+        families.add(
+                byGroup(
+                        "shunter_prediction_error_seconds",
+                        "Mean absolute error of the predicted latency",
+                        S_GROUP_ERROR_NS));
         families.add(
                 batches(
                         "shunter_batch_service_seconds_total",
@@ -75,22 +123,122 @@ final class ShunterMetrics extends Collector {
         return family;
     }
 
-    private CounterMetricFamily outcomes() {
+    private CounterMetricFamily byReason(
+            final String name, final String help, final Map<String, Integer> offsets) {
+        final String last = offsets == OUTCOMES ? "outcome" : "reason";
         final CounterMetricFamily family =
-                new CounterMetricFamily(
-                        "shunter_requests_total",
-                        "Requests that ended, by outcome",
-                        List.of("model", "version", "class", "outcome"));
+                new CounterMetricFamily(name, help, List.of("model", "version", "class", last));
         for (final ServedModel model : manager.served()) {
             for (final RequestClass c : RequestClass.all()) {
-                OUTCOMES.forEach(
-                        (outcome, offset) ->
+                offsets.forEach(
+                        (reason, offset) ->
                                 family.addMetric(
-                                        labels(model, c.label(), outcome),
+                                        labels(model, c.label(), reason),
                                         model.slot().get(ModelSlot.of(offset, c))));
             }
         }
         return family;
+    }
+
+    private GaugeMetricFamily attainment() {
+        final GaugeMetricFamily family =
+                new GaugeMetricFamily(
+                        "shunter_slo_attainment",
+                        "Share of requests with a deadline that met it, last minute; NaN: none",
+                        BY_CLASS);
+        final long now = System.nanoTime();
+        for (final ServedModel model : manager.served()) {
+            for (final RequestClass c : RequestClass.all()) {
+                family.addMetric(
+                        labels(model, c.label()),
+                        model.dispatcher().sloWindow().attainment(c, now));
+            }
+        }
+        return family;
+    }
+
+    private GaugeMetricFamily byGroup(final String name, final String help, final int offset) {
+        final GaugeMetricFamily family =
+                new GaugeMetricFamily(name, help, List.of("model", "version", "group"));
+        for (final ServedModel model : manager.served()) {
+            for (final WorkerGroup group : model.fleet().current().groups) {
+                if (model.slot().get(ModelSlot.ofGroup(S_GROUP_FITTED, group.index)) > 0) {
+                    family.addMetric(
+                            labels(model, String.valueOf(group.index)),
+                            model.slot().get(ModelSlot.ofGroup(offset, group.index)) * 1e-9);
+                }
+            }
+        }
+        return family;
+    }
+
+    private MetricFamilySamples times(
+            final String name, final String help, final int buckets, final int sum) {
+        final List<MetricFamilySamples.Sample> samples = new ArrayList<>();
+        for (final ServedModel model : manager.served()) {
+            for (final RequestClass c : RequestClass.all()) {
+                final int first = buckets + 8 * TIME_BUCKETS * c.ordinal();
+                histogram(
+                        samples,
+                        name,
+                        BY_CLASS,
+                        labels(model, c.label()),
+                        counts(model.slot(), first, TIME_BUCKETS),
+                        bucket -> (1L << TIME_BUCKET_SHIFT + bucket) * 1e-9,
+                        model.slot().get(ModelSlot.of(sum, c)) * 1e-9);
+            }
+        }
+        return new MetricFamilySamples(name, Type.HISTOGRAM, help, samples);
+    }
+
+    private MetricFamilySamples batchSizes() {
+        final String name = "shunter_batch_size";
+        final List<MetricFamilySamples.Sample> samples = new ArrayList<>();
+        for (final ServedModel model : manager.served()) {
+            histogram(
+                    samples,
+                    name,
+                    MODEL,
+                    labels(model),
+                    counts(model.slot(), S_BATCHES_BY_SIZE, SIZE_BUCKETS),
+                    bucket -> 1L << bucket,
+                    model.slot().get(S_BATCH_REQUESTS));
+        }
+        return new MetricFamilySamples(name, Type.HISTOGRAM, "Requests in a batch", samples);
+    }
+
+    private static long[] counts(final ModelSlot slot, final int offset, final int buckets) {
+        final long[] counts = new long[buckets];
+        for (int bucket = 0; bucket < buckets; bucket++) {
+            counts[bucket] = slot.get(offset + 8 * bucket);
+        }
+        return counts;
+    }
+
+    /** Prometheus' shape: cumulative counts, and the last bucket is everything. */
+    private static void histogram(
+            final List<MetricFamilySamples.Sample> samples,
+            final String name,
+            final List<String> names,
+            final List<String> labels,
+            final long[] counts,
+            final IntToDoubleFunction upper,
+            final double sum) {
+        final List<String> bucketNames = new ArrayList<>(names);
+        bucketNames.add("le");
+        long total = 0;
+        for (int bucket = 0; bucket < counts.length; bucket++) {
+            total += counts[bucket];
+            final boolean last = bucket == counts.length - 1;
+            final List<String> bucketLabels = new ArrayList<>(labels);
+            bucketLabels.add(
+                    last ? "+Inf" : Collector.doubleToGoString(upper.applyAsDouble(bucket)));
+            samples.add(
+                    new MetricFamilySamples.Sample(
+                            name + "_bucket", bucketNames, bucketLabels, total));
+        }
+        samples.add(new MetricFamilySamples.Sample(name + "_count", names, labels, total));
+        samples.add(new MetricFamilySamples.Sample(name + "_sum", names, labels, sum));
     }
 
     private GaugeMetricFamily queued() {

@@ -3,8 +3,10 @@ package org.shunter.torchserve;
 import static org.shunter.torchserve.ControlLayout.*;
 
 import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
 import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
+import com.google.gson.JsonPrimitive;
 import java.lang.management.ManagementFactory;
 import java.util.Map;
 import java.util.TreeMap;
@@ -25,6 +27,8 @@ final class Status {
         COUNTERS.put("rejected", S_REJECTED);
         COUNTERS.put("failed", S_FAILED);
         COUNTERS.put("abandoned", S_ABANDONED);
+        COUNTERS.put("good", S_GOOD);
+        COUNTERS.put("slo_met", S_SLO_MET);
     }
 
     private Status() {}
@@ -90,7 +94,7 @@ final class Status {
         json.addProperty("batch_size", served.ceiling());
         json.addProperty("max_batch_delay_ms", model.getMaxBatchDelay());
         final long sloNs = served.settings().sloNs();
-        json.add("slo_ms", sloNs == 0 ? JsonNull.INSTANCE : new com.google.gson.JsonPrimitive(sloNs / 1e6));
+        json.add("slo_ms", sloNs == 0 ? JsonNull.INSTANCE : new JsonPrimitive(sloNs / 1e6));
         json.addProperty("class", served.settings().defaultClass().label());
         json.addProperty("configuration", GroupConfig.text(served.fleet().current().configuration()));
         json.addProperty("auto", served.fleet().auto());
@@ -100,12 +104,13 @@ final class Status {
         inFlight.addProperty("batches", slot.get(S_IN_FLIGHT_BATCHES));
         json.add("in_flight", inFlight);
         json.addProperty("threshold", slot.get(S_THRESHOLD_MILLI) / 1000.0);
+        json.add("slo_attainment", attainment(served));
         json.add("counters", counters(slot));
         addBatches(json, slot);
         final JsonArray groups = new JsonArray();
-        addGroups(groups, served.fleet().current(), "serving");
+        addGroups(groups, served, served.fleet().current(), "serving");
         if (served.fleet().next() != null) {
-            addGroups(groups, served.fleet().next(), "starting");
+            addGroups(groups, served, served.fleet().next(), "starting");
         }
         json.add("groups", groups);
         return json;
@@ -127,6 +132,29 @@ final class Status {
             oldest = arrival == 0 ? oldest : Math.max(oldest, now - arrival);
         }
         json.addProperty("oldest_wait_ms", oldest / 1e6);
+        return json;
+    }
+
+    private static JsonObject attainment(final ServedModel served) {
+        final JsonObject json = new JsonObject();
+        final long now = System.nanoTime();
+        for (final RequestClass c : RequestClass.all()) {
+            final double share = served.dispatcher().sloWindow().attainment(c, now);
+            json.add(c.label(), Double.isNaN(share) ? JsonNull.INSTANCE : new JsonPrimitive(share));
+        }
+        return json;
+    }
+
+    /** What is known of the latency of a group's batches, or null. */
+    private static JsonElement latency(final ModelSlot slot, final int group) {
+        if (slot.get(ModelSlot.ofGroup(S_GROUP_FITTED, group)) == 0) {
+            return JsonNull.INSTANCE;
+        }
+        final JsonObject json = new JsonObject();
+        json.addProperty("fixed_ms", slot.get(ModelSlot.ofGroup(S_GROUP_FIXED_NS, group)) / 1e6);
+        json.addProperty(
+                "per_request_ms", slot.get(ModelSlot.ofGroup(S_GROUP_PER_REQUEST_NS, group)) / 1e6);
+        json.addProperty("error_ms", slot.get(ModelSlot.ofGroup(S_GROUP_ERROR_NS, group)) / 1e6);
         return json;
     }
 
@@ -162,7 +190,10 @@ final class Status {
     }
 
     private static void addGroups(
-            final JsonArray groups, final Generation generation, final String state) {
+            final JsonArray groups,
+            final ServedModel served,
+            final Generation generation,
+            final String state) {
         for (final WorkerGroup group : generation.groups) {
             final GroupConfig config = group.config();
             final JsonObject json = new JsonObject();
@@ -176,10 +207,15 @@ final class Status {
                     "threads",
                     config.threads() == 0
                             ? JsonNull.INSTANCE
-                            : new com.google.gson.JsonPrimitive(config.threads()));
+                            : new JsonPrimitive(config.threads()));
             json.addProperty("batch", config.batch());
             json.addProperty("cores", config.cores());
             json.addProperty("front_end", "jvm");
+            json.add(
+                    "latency",
+                    generation == served.fleet().current()
+                            ? latency(served.slot(), group.index)
+                            : JsonNull.INSTANCE);
             final JsonArray workers = new JsonArray();
             for (final Worker worker : group.workers) {
                 final JsonObject one = new JsonObject();

@@ -38,6 +38,8 @@ final class Worker {
     final CompletableFuture<Void> ended = new CompletableFuture<>();
 
     final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
+    /** When its last answer came or it became ready; guarded by the dispatcher's lock. */
+    long freeSinceNs = System.nanoTime();
     volatile WorkerState state = WorkerState.STARTING;
     volatile int restarts;
     /** Batches it holds, for readers without the lock. */

@@ -11,6 +11,8 @@ final class WorkerGroup {
     /** Batches and requests answered; guarded by the dispatcher. */
     long batches;
     long requests;
+    /** Latency of its workers' batches; guarded by the dispatcher. */
+    final LatencyFit fit = new LatencyFit();
 
     WorkerGroup(final int index, final GroupConfig config) {
         this.index = index;

@@ -1,0 +1,230 @@
+"""Start a rival's processes and end every one of them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+BENCH = Path(__file__).resolve().parents[1]
+SETTINGS = "SHUNTER_RIVAL"
+"""Environment variable that ``hosted`` reads: the settings as JSON."""
+_GRACE_S = 5
+_THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class RivalFailed(Exception):
+    """The rival did not start; the message ends with the tail of its log."""
+
+
+class Rival:
+    """One server on loopback with the handler of ``archive``. A context manager.
+
+    Subclasses say how to start it and how a request looks.
+    """
+
+    name: str
+    version: str
+    headers: Mapping[str, str] = {"Content-Type": "application/json"}
+    port: int
+
+    def __init__(self, archive: Path, *, max_batch: int, threads: int) -> None:
+        self._archive = Path(archive).resolve()
+        self._max_batch = max_batch
+        self._threads = threads
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._seen: set[psutil.Process] = set()
+
+    def start(self, timeout_s: float = 120) -> None:
+        """Install what is missing, start, wait until it answers."""
+        self._install()
+        self.folder = Path(tempfile.mkdtemp(prefix="shunter-rival-"))
+        self.log = self.folder / "server.log"
+        self._batches = self.folder / "batches"
+        atexit.register(self.stop)
+        try:
+            self._unpack()
+            self.port = free_port()
+            self._launch()
+            self._wait_ready(time.monotonic() + timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all its processes; SIGKILL for those that SIGTERM does not end in time."""
+        if self._launcher is not None:
+            self._end(self._launcher)
+            self._launcher = None
+        self._seen.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        atexit.unregister(self.stop)
+
+    def pids(self) -> list[int]:
+        """All its processes that are alive now: for processor time and memory."""
+        return [process.pid for process in self._processes()]
+
+    def batches(self) -> Counter[int]:
+        """Sizes of the batches that the model has seen since the start."""
+        if not self._batches.exists():
+            return Counter()
+        return Counter(map(int, self._batches.read_text(encoding="ascii").split()))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def base(self) -> str:
+        """Base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    # What a rival has to say.
+
+    @property
+    def url(self) -> str:
+        """Where requests are posted to."""
+        raise NotImplementedError
+
+    def body(self, text: str) -> bytes:
+        """The request for one text."""
+        raise NotImplementedError
+
+    def embedding(self, answer: bytes) -> list[float]:
+        """The embedding in an answer with status 200."""
+        raise NotImplementedError
+
+    def _install(self) -> None:
+        raise NotImplementedError
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def _environment(self) -> dict[str, str]:
+        raise NotImplementedError
+
+    def _ready_url(self) -> str:
+        raise NotImplementedError
+
+    def _settings(self) -> dict[str, Any]:
+        return {}
+
+    def _unpack(self) -> None:
+        with zipfile.ZipFile(self._archive) as archive:
+            archive.extractall(self.folder / "archive")
+
+    def _launch(self) -> None:
+        settings = {
+            "model": str(self.folder / "archive"),
+            "threads": self._threads,
+            "max_batch": self._max_batch,
+            "batches": str(self._batches),
+            **self._settings(),
+        }
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+            **dict.fromkeys(_THREAD_SETTINGS, str(self._threads)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(self.folder),
+            SETTINGS: json.dumps(settings),
+            **self._environment(),
+        }
+        with self.log.open("wb") as log:
+            self._launcher = subprocess.Popen(
+                self._command(),
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _wait_ready(self, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            if self._launcher.poll() is not None or self._gave_up():
+                raise self._failure(f"{self.name} ended at start")
+            if answers(self._ready_url()):
+                self._processes()
+                return
+            time.sleep(0.1)
+        raise self._failure(f"{self.name} was not ready in time")
+
+    def _gave_up(self) -> bool:
+        """Whether it will never be ready although it runs."""
+        return False
+
+    def _failure(self, what: str) -> RivalFailed:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return RivalFailed("\n".join([f"{what}; its log ends:", *lines[-40:]]))
+
+    def _processes(self) -> list[psutil.Process]:
+        """The launcher and what is below it. They are remembered: orphans must be ended too."""
+        if self._launcher is None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            launcher = psutil.Process(self._launcher.pid)
+            self._seen.update([launcher, *launcher.children(recursive=True)])
+        return [process for process in self._seen if process.is_running()]
+
+    def _end(self, launcher: subprocess.Popen[bytes]) -> None:
+        self._processes()
+        launcher.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            launcher.wait(_GRACE_S)
+        # The launcher's own group, which it shares with whatever did not start another one.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.wait()
+        for process in self._seen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(self._seen, timeout=_GRACE_S)
+
+
+def free_port() -> int:
+    """A port on loopback that was free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(url: str) -> bool:
+    """Whether a GET is answered with status 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def python_path(packages: Path) -> str:
+    """PYTHONPATH for a rival: its packages win over those of the benchmark's environment."""
+    caller = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return os.pathsep.join([str(packages), str(BENCH), *sorted(caller)])

@@ -1,0 +1,167 @@
+"""One TorchServe with the sentence model registered in several settings, for benchmarks."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import load
+import psutil
+
+from shunter.model_store.minilm.archive import pack_minilm
+from shunter.plugins.torchserve.build import ensure
+from shunter.plugins.torchserve.host import Server
+
+SLO_MS = 100.0
+_WORDS = """
+    the a this that every some river house engine train music letter doctor student garden
+    window market teacher morning winter bridge cloud paper question answer city village mountain
+    walks reads writes opens closes finds loses builds paints carries follows watches remembers
+    slowly quickly quietly often never always under over behind beside before after without with
+    red green old young bright heavy early late small large and but because while in on at to of
+""".split()  # noqa: SIM905 - a text of words reads better than a list of them
+
+
+def sentences(count: int = 256, seed: int = 7) -> list[str]:
+    """Texts of 6 to 18 words, always the same."""
+    choose = random.Random(seed)
+    return [" ".join(choose.choices(_WORDS, k=choose.randint(6, 18))) for _ in range(count)]
+
+
+BODIES = [json.dumps({"text": text}).encode() for text in sentences()]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a model is registered."""
+
+    batch: int = 32
+    delay_ms: int = 1
+    workers: int = 2
+    threads: int = 1
+    queue: int = 100
+    """Requests that may wait."""
+
+    @property
+    def name(self) -> str:
+        """Under which it is registered."""
+        return "minilm-" + "-".join(str(value) for value in vars(self).values())
+
+    def row(self) -> dict[str, Any]:
+        """As it stands in a result."""
+        return asdict(self)
+
+
+class Side:
+    """A running server, stock or with Shunter; a context manager."""
+
+    def __init__(self, store: Path, *, shunter: bool, env: dict[str, str] | None = None) -> None:
+        """Serve from ``store``; ``env`` goes to the server."""
+        self.shunter = shunter
+        self._store = store
+        self._known: set[str] = set()
+        self.server = Server(model_store=store, plugins=ensure() if shunter else None, env=env)
+
+    def __enter__(self) -> Self:
+        self.server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.stop()
+
+    def add(self, setting: Setting, section: dict[str, Any] | None = None) -> str:
+        """Register, wait for the workers, warm up; returns the URL of predictions.
+
+        ``section`` is more of the ``shunter:`` section of the model's configuration.
+        """
+        name = setting.name
+        if name not in self._known:
+            self._register(setting, section or {})
+            self._known.add(name)
+            self.warm_up(name)
+        return self.url(name)
+
+    def url(self, name: str) -> str:
+        """Where predictions are asked for."""
+        return f"{self.server.inference}/predictions/{name}"
+
+    def _register(self, setting: Setting, section: dict[str, Any]) -> None:
+        configuration = f"{setting.workers}x{setting.threads}x{setting.batch}"
+        config = {
+            "batchSize": setting.batch,
+            "maxBatchDelay": setting.delay_ms,
+            "minWorkers": setting.workers,
+            "maxWorkers": setting.workers,
+            "jobQueueSize": setting.queue,
+            "handler": {"threads": setting.threads},
+            "shunter": {"configuration": configuration, **section} if self.shunter else None,
+        }
+        archive = pack_minilm(self._store, name=setting.name, config=config)
+        query = {"url": archive.name, "model_name": setting.name, "synchronous": "true"}
+        query["initial_workers"] = str(setting.workers)
+        answer = httpx.post(f"{self.server.management}/models", params=query, timeout=120)
+        answer.raise_for_status()
+        archive.unlink()
+
+    def warm_up(self, name: str, seconds: float = 1.5) -> None:
+        """Every worker has run batches of several sizes; the vector is one of unit length."""
+        for clients in (1, 24):
+            closed_loop(self.url(name), clients, seconds / 2)
+        answer = httpx.post(self.url(name), json={"text": "a river"}, timeout=30).json()
+        if abs(sum(x * x for x in answer["embedding"]) - 1) > 1e-3:
+            raise RuntimeError(f"{name}: no unit vector")
+
+    def remove(self, setting: Setting) -> None:
+        """Unregister. Stock answers 500 now and then although its workers have ended."""
+        answer = httpx.delete(f"{self.server.management}/models/{setting.name}", timeout=120)
+        if answer.status_code != 200:
+            print(f"unregistering {setting.name}: {answer.status_code}", file=sys.stderr)
+        self._known.discard(setting.name)
+
+    def status(self, setting: Setting) -> dict[str, Any]:
+        """What Shunter says of the model."""
+        url = f"{self.server.management}/shunter/models/{setting.name}"
+        return httpx.get(url, timeout=30).json()
+
+    def pids(self) -> dict[str, list[int]]:
+        """The JVM and its workers."""
+        jvm = psutil.Process(self.server.pid)
+        workers = [p.pid for p in jvm.children() if "--sock-name" in p.cmdline()]
+        return {"jvm": [jvm.pid], "workers": workers}
+
+
+def stream(name: str, url: str, rate: float, seconds: float, seed: int, **more: Any) -> load.Stream:
+    """Poisson arrivals of sentences."""
+    given = {
+        "arrivals": {"kind": "poisson", "rate": rate, "seconds": seconds, "seed": seed},
+        "bodies": BODIES,
+        "slo_ms": SLO_MS,
+        "seed": seed,
+    }
+    return load.Stream(name, url, **{**given, **more})
+
+
+def closed_loop(url: str, clients: int, seconds: float, **more: Any) -> dict[str, Any]:
+    """Clients without think time; sums of what they got."""
+    closed = load.Closed(clients, seconds)
+    one = load.Stream("closed", url, closed=closed, **{"bodies": BODIES, **more})
+    return load.run(load.Spec([one], timeout_s=30))["closed"]
+
+
+def open_loop(
+    url: str,
+    rate: float,
+    seconds: float,
+    seed: int,
+    pids: dict[str, Sequence[int]] | None = None,
+    **more: Any,
+) -> load.Result:
+    """One stream; the first second is not counted."""
+    one = stream("load", url, rate, seconds + 1, seed, **more)
+    return load.run(load.Spec([one], timeout_s=10, warmup_s=1, cpu_pids=pids or {}))

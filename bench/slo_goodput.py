@@ -1,0 +1,362 @@
+"""Goodput inside a latency target on a real model, from idle to overload.
+
+Sentence embeddings (minilm), open loop (Poisson), REST, SLO 100 ms from the scheduled time of
+sending. The rates are shares of the highest closed-loop rate of stock TorchServe in its best
+setting. Stock is measured in every combination of batch size, delay and queue length first, and
+BentoML's adaptive batching in several settings (selection); then, for every rate, the best of
+them are measured again in paired, interleaved rounds with Shunter in ONE setting for all rates.
+At last the load steps from 15 to 120 % and back.
+
+Examples:
+    python bench/slo_goodput.py                   # all of it, about 35 minutes
+    python bench/slo_goodput.py --quick           # against what the last full run chose
+    python bench/slo_goodput.py --rounds 2 --seconds 2 --no-rival
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import load
+import numpy as np
+from common import Progress, Row, paired_ratio, result_path, write_result
+from rivals import bentoml_server
+from rivals.environments import Unavailable
+from sides import BODIES, SLO_MS, Setting, Side, closed_loop, open_loop, stream
+
+NAME = "slo_goodput"
+SHARES = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.2)
+QUICK_SHARES = (0.4, 0.9, 1.2)
+OURS = Setting(batch=32, delay_ms=5, workers=2, threads=1, queue=1000)
+SHAPES = ((2, 1), (1, 2))
+"""Workers and threads."""
+BATCHES = (1, 4, 8, 16, 32)
+DELAYS_MS = (1, 10)
+SHORT_QUEUES = (10, 30)
+"""Tried where the load is near the capacity; the default is 100."""
+NEAR_CAPACITY = 0.85
+BENTO = tuple(
+    {"max_batch": b, "max_latency_ms": ms}
+    for b, ms in ((32, 60_000), (32, 200), (32, 100), (8, 200))
+)
+STEP_SHARES = (0.15, 1.2, 0.15)
+STEP_S = (5.0, 4.0, 5.0)
+WINDOW_S = 0.25
+CALM = 1.2
+"""p50 of a window against that before the step."""
+
+
+def capacity_of(stock: Side, progress: Progress, seconds: float) -> tuple[float, Row]:
+    """The best closed-loop rate of stock, and how it was found."""
+    tried: list[Row] = []
+    for (workers, threads), batch in itertools.product(SHAPES, (8, 16, 32)):
+        setting = Setting(batch, 20, workers, threads, 100)
+        progress.step(f"capacity: stock {setting}")
+        url = stock.add(setting)
+        for clients in (workers * batch, 64):
+            rate = closed_loop(url, clients, seconds)["ok_per_s"]
+            tried.append({"setting": setting.row(), "clients": clients, "rate": rate})
+        stock.remove(setting)
+    best = max(tried, key=lambda row: row["rate"])
+    return best["rate"], {"capacity": best, "tried": tried}
+
+
+def settings_near(best: list[Row], share: float) -> list[Setting]:
+    """The two best settings so far for a rate, with shorter queues."""
+    ranked = sorted((r for r in best if r["share"] == share), key=lambda r: -r["goodput"])[:2]
+    return [
+        Setting(**{**row["setting"], "queue": queue}) for row in ranked for queue in SHORT_QUEUES
+    ]
+
+
+def select_stock(
+    stock: Side, shape: tuple[int, int], capacity: float, progress: Progress, seconds: float
+) -> list[Row]:
+    """Goodput of every stock setting at every rate, one model loaded at a time."""
+    rows: list[Row] = []
+
+    def measure(setting: Setting, shares: tuple[float, ...]) -> None:
+        progress.step(f"selection: stock {setting}")
+        url = stock.add(setting)
+        for share in shares:
+            rows.append({"setting": setting.row(), **_selected(url, share, capacity, seconds)})
+        stock.remove(setting)
+
+    for batch, delay_ms in itertools.product(BATCHES, DELAYS_MS):
+        measure(Setting(batch, delay_ms, *shape, 100), SHARES)
+    near = tuple(share for share in SHARES if share > NEAR_CAPACITY)
+    for setting in dict.fromkeys(s for share in near for s in settings_near(rows, share)):
+        measure(setting, near)
+    return rows
+
+
+def _selected(url: str, share: float, capacity: float, seconds: float, **more: Any) -> Row:
+    found = open_loop(url, share * capacity, seconds, 11, **more)["load"]
+    return {"share": share, "goodput": found["goodput_per_s"], "p99_ms": found["p99_ms"]}
+
+
+def select_bento(archive: Path, capacity: float, progress: Progress, seconds: float) -> list[Row]:
+    """The same for BentoML; empty when it cannot be installed."""
+    rows: list[Row] = []
+    for setting in BENTO:
+        progress.step(f"selection: BentoML {setting}")
+        with bentoml_server.Bento(archive, threads=1, workers=2, **setting) as server:
+            bodies = _bento_bodies(server)
+            closed_loop(server.url, 24, 2, bodies=bodies)
+            for share in SHARES:
+                found = _selected(server.url, share, capacity, seconds, bodies=bodies)
+                rows.append({"setting": setting, **found})
+    return rows
+
+
+def _bento_bodies(server: Any) -> list[bytes]:
+    return [server.body(json.loads(body)["text"]) for body in BODIES]
+
+
+def best_by_share(rows: list[Row]) -> dict[float, Row]:
+    """For every rate the setting with the highest goodput."""
+    shares = {row["share"] for row in rows}
+    return {
+        s: max((r for r in rows if r["share"] == s), key=lambda r: r["goodput"]) for s in shares
+    }
+
+
+def best_single(rows: list[Row]) -> dict[str, Any]:
+    """The setting whose worst goodput, as a share of the best for that rate, is highest."""
+    best = {share: row["goodput"] for share, row in best_by_share(rows).items()}
+    by_setting: dict[str, list[float]] = {}
+    for row in rows:
+        ratio = row["goodput"] / best[row["share"]]
+        by_setting.setdefault(json.dumps(row["setting"]), []).append(ratio)
+    complete = {s: min(ratios) for s, ratios in by_setting.items() if len(ratios) == len(best)}
+    return json.loads(max(complete, key=complete.__getitem__))
+
+
+class Measured:
+    """Paired rounds over all rates."""
+
+    def __init__(self, capacity: float, seconds: float) -> None:
+        self._capacity, self._seconds = capacity, seconds
+        self.samples: list[Row] = []
+
+    def add(self, side: str, share: float, number: int, url: str, **more: Any) -> None:
+        """One measurement; all sides of a round get the same arrivals."""
+        seed = 100 * number + round(share * 100)
+        found = open_loop(url, share * self._capacity, self._seconds, seed, **more)
+        kept = ("goodput_per_s", "attainment", "p50_ms", "p99_ms", "offered_per_s", "statuses")
+        row = {"side": side, "share": share, "round": number}
+        row |= {key: found["load"][key] for key in kept}
+        row |= {"client": found.client, "cores": found.cpu_cores}
+        self.samples.append(row)
+
+    def goodputs(self, side: str, share: float) -> list[float]:
+        """By round."""
+        return [
+            row["goodput_per_s"]
+            for row in self.samples
+            if (row["side"], row["share"]) == (side, share)
+        ]
+
+
+def recovery_ms(found: load.Result) -> float | None:
+    """From the end of the step until every window is calm again; None when it never is."""
+    series = found.windows("load", WINDOW_S)
+    begin, end = STEP_S[0], STEP_S[0] + STEP_S[1]
+    samples = found.of("load")
+    before = samples.between(1.0, begin)
+    calm_ms = CALM * float(np.median(before.latency_s[before.status == 200])) * 1e3
+    last = end
+    for start, p50 in zip(series["start_s"], series["p50_ms"], strict=True):
+        if start >= end and (p50 is None or p50 > calm_ms):
+            last = start + WINDOW_S
+    return None if last >= sum(STEP_S) else (last - end) * 1e3
+
+
+def step(url: str, capacity: float, seed: int, **more: Any) -> load.Result:
+    """The load steps up and down again."""
+    levels = [(share * capacity, s) for share, s in zip(STEP_SHARES, STEP_S, strict=True)]
+    arrivals = {"kind": "steps", "levels": levels, "seed": seed}
+    one = stream("load", url, 0, 0, seed, **{**more, "arrivals": arrivals})
+    return load.run(load.Spec([one], timeout_s=10))
+
+
+def summarise(measured: Measured, shares: tuple[float, ...], choice: Row) -> list[Row]:
+    """A row for every rate, with paired ratios."""
+    rows = []
+    for share in shares:
+        ours = measured.goodputs("shunter", share)
+        row: Row = {"share": share, "offered_per_s": share * choice["capacity"]}
+        row["stock_setting"] = choice["stock"][str(share)]
+        row["bento_setting"] = choice["bento"].get(str(share))
+        for side in ("shunter", "stock-best", "stock-single", "bentoml"):
+            mine = [s for s in measured.samples if (s["side"], s["share"]) == (side, share)]
+            if not mine:
+                continue
+            row[side] = {
+                key: statistics.median(float("inf") if s[key] is None else s[key] for s in mine)
+                for key in ("goodput_per_s", "attainment", "p50_ms", "p99_ms")
+            }
+            if side != "shunter":
+                row[f"vs-{side}"] = paired_ratio(ours, measured.goodputs(side, share))
+        rows.append(row)
+    return rows
+
+
+def headline(rows: list[Row], recoveries: dict[str, list[float | None]]) -> Row:
+    """The figures that the claims are about."""
+    worst_of_single = min(rows, key=lambda r: r["stock-single"]["attainment"])
+    found: Row = {
+        "worst_goodput_vs_best_stock": min(r["vs-stock-best"]["median"] for r in rows),
+        "worst_rate_vs_best_single_stock": worst_of_single["vs-stock-single"]["median"],
+    }
+    if all("vs-bentoml" in row for row in rows):
+        found["worst_goodput_vs_bentoml"] = min(r["vs-bentoml"]["median"] for r in rows)
+    known = [value for value in recoveries["shunter"] if value is not None]
+    lost = len(known) < len(recoveries["shunter"]) / 2
+    found["recovery_ms"] = (
+        None
+        if lost or not known
+        else statistics.median([float("inf") if v is None else v for v in recoveries["shunter"]])
+    )
+    return found
+
+
+def choose(stock: Side, archive: Path, args: argparse.Namespace) -> tuple[Row, list[Row]]:
+    """Selection: capacity, and the best settings of the others for each rate."""
+    progress = Progress(len(SHAPES) * 3 + len(BATCHES) * len(DELAYS_MS) + 8 + len(BENTO))
+    capacity, found = capacity_of(stock, progress, args.select_seconds)
+    best_setting = found["capacity"]["setting"]
+    shape = (best_setting["workers"], best_setting["threads"])
+    rows = select_stock(stock, shape, capacity, progress, args.select_seconds)
+    bento: list[Row] = []
+    unavailable = "not asked for"
+    if not args.no_rival:
+        try:
+            bento, unavailable = select_bento(archive, capacity, progress, args.select_seconds), ""
+        except Unavailable as error:
+            unavailable = str(error)
+    choice = {
+        "capacity": capacity,
+        "stock": {str(s): row["setting"] for s, row in best_by_share(rows).items()},
+        "single": best_single(rows),
+        "bento": {str(s): row["setting"] for s, row in best_by_share(bento).items()},
+        "bento_unavailable": unavailable,
+    }
+    return choice, [found, *rows, *({"bentoml": True, **row} for row in bento)]
+
+
+def committed_choice() -> Row:
+    """What the last full run chose."""
+    path = result_path(NAME, quick=False)
+    if not path.exists():
+        raise SystemExit(f"{path} is missing; run the full benchmark first")
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return next(row["choice"] for row in rows if "choice" in row)
+
+
+def sides_of(
+    share: float, ours: Side, stock: Side, choice: Row, bentos: dict[str, Any]
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Name, URL and more of every side that takes part at a rate."""
+    yield "shunter", ours.url(OURS.name), {"pids": ours.pids()}
+    best, single = Setting(**choice["stock"][str(share)]), Setting(**choice["single"])
+    yield "stock-best", stock.url(best.name), {"pids": stock.pids()}
+    yield "stock-single", stock.url(single.name), {"pids": stock.pids()}
+    setting = choice["bento"].get(str(share))
+    if setting is not None and json.dumps(setting) in bentos:
+        server = bentos[json.dumps(setting)]
+        yield "bentoml", server.url, {"bodies": _bento_bodies(server)}
+
+
+def measure(ours: Side, stock: Side, archive: Path, choice: Row, args: argparse.Namespace) -> Any:
+    """Paired rounds, then the step."""
+    shares = QUICK_SHARES if args.quick else SHARES
+    with ExitStack() as stack:
+        ours.add(OURS, {"class": "strict", "slo_ms": SLO_MS})
+        for setting in [choice["single"], *(choice["stock"][str(share)] for share in shares)]:
+            stock.add(Setting(**setting))
+        bentos: dict[str, Any] = {}
+        wanted = () if args.no_rival or args.quick else choice["bento"].values()
+        for setting in wanted:
+            if json.dumps(setting) not in bentos:
+                server = bentoml_server.Bento(archive, threads=1, workers=2, **setting)
+                bentos[json.dumps(setting)] = stack.enter_context(server)
+                closed_loop(server.url, 24, 2, bodies=_bento_bodies(server))
+        measured = Measured(choice["capacity"], args.seconds)
+        progress = Progress(args.rounds * len(shares) + args.steps)
+        for number, share in itertools.product(range(args.rounds), shares):
+            progress.step(f"round {number + 1}, {share:.0%}")
+            found = list(sides_of(share, ours, stock, choice, bentos))
+            for side, url, more in found if number % 2 == 0 else found[::-1]:
+                measured.add(side, share, number, url, **more)
+        recoveries: dict[str, list[float | None]] = {"shunter": [], "stock-single": []}
+        for number in range(args.steps):
+            progress.step(f"step {number + 1}")
+            for side, url, _ in list(sides_of(shares[0], ours, stock, choice, {})):
+                if side in recoveries:
+                    found = step(url, choice["capacity"], number)
+                    recoveries[side].append(recovery_ms(found))
+        return measured, shares, recoveries, ours.status(OURS)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="under two minutes")
+    parser.add_argument("--rounds", type=int, help="paired rounds, default 7, quick 3")
+    parser.add_argument("--seconds", type=float, help="per measurement, default 4, quick 2")
+    parser.add_argument("--select-seconds", type=float, default=3, help="per selection, default 3")
+    parser.add_argument("--steps", type=int, help="steps up and down, default 7, quick 1")
+    parser.add_argument("--no-rival", action="store_true", help="leave BentoML out")
+    args = parser.parse_args()
+    args.rounds = args.rounds or (3 if args.quick else 7)
+    args.seconds = args.seconds or (2 if args.quick else 4)
+    args.steps = (1 if args.quick else 7) if args.steps is None else args.steps
+    return args
+
+
+def main() -> None:
+    """Run and write the result."""
+    args = parse()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stores = [Path(folder) / name for name in ("ours", "stock", "rival")]
+        for store in stores:
+            store.mkdir()
+        from shunter.model_store.minilm.archive import pack_minilm
+
+        archive = pack_minilm(stores[2])
+        stock = stack.enter_context(Side(stores[1], shunter=False))
+        if args.quick:
+            choice, selection = committed_choice(), []
+        else:
+            choice, selection = choose(stock, archive, args)
+        ours = stack.enter_context(Side(stores[0], shunter=True))
+        measured, shares, recoveries, status = measure(ours, stock, archive, choice, args)
+        ceiling = load.null_ceiling()
+    rows = summarise(measured, shares, choice)
+    head = headline(rows, recoveries)
+    more = [{"choice": choice}, {"recovery_ms": recoveries}, {"null_ceiling": ceiling}]
+    more.append({"shunter": OURS.row(), "latency": [g["latency"] for g in status["groups"]]})
+    samples = [*selection, *measured.samples]
+    path = write_result(NAME, quick=args.quick, rows=rows + more, headline=head, samples=samples)
+    for row in rows:
+        texts = [f"{row['share']:5.0%} {row['offered_per_s']:6.0f}/s"]
+        for side in ("shunter", "stock-best", "stock-single", "bentoml"):
+            if side in row:
+                texts.append(f"{side} {row[side]['goodput_per_s']:6.1f} p99 {row[side]['p99_ms']}")
+        print("; ".join(texts))
+    print(json.dumps(head), path.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+package org.shunter.torchserve;
+
+/** Which requests a batch can still serve in time. Twin of parts of {@code batching/release.py}. */
+final class Deadlines {
+    private Deadlines() {}
+
+    /**
+     * The cut of the most urgent requests.
+     *
+     * @param skip how many of them to give up
+     * @param take how many to run now
+     */
+    record Cut(int skip, int take) {}
+
+    /**
+     * How many of the most urgent requests to give up, and how many to run now.
+     *
+     * @param slacksNs times left to the deadlines of the first waiting requests, ascending
+     * @param waiting requests waiting
+     * @param size batch size without deadlines
+     * @param cap largest batch
+     * @param fixedNs fixed part of a batch's latency
+     * @param perRequestNs part per request
+     * @param maySkip whether requests may be given up
+     */
+    static Cut fit(
+            final long[] slacksNs,
+            final int waiting,
+            final int size,
+            final int cap,
+            final long fixedNs,
+            final long perRequestNs,
+            final boolean maySkip) {
+        if (slacksNs[0] >= fixedNs + size * perRequestNs) {
+            return new Cut(0, size);
+        }
+        final long fitting =
+                perRequestNs > 0 ? Math.floorDiv(slacksNs[0] - fixedNs, perRequestNs) : 1;
+        final int take = (int) Math.max(1, Math.min(size, fitting));
+        final int rest = waiting - take;
+        if (!maySkip || rest <= 0 || take >= slacksNs.length) {
+            return new Cut(0, take);
+        }
+        final long both = 2 * fixedNs + (take + Math.min(rest, cap)) * perRequestNs;
+        if (slacksNs[take] >= both) {
+            return new Cut(0, take);
+        }
+        for (int skip = 1; skip < slacksNs.length; skip++) {
+            final int left = Math.min(cap, waiting - skip);
+            if (slacksNs[skip] >= fixedNs + left * perRequestNs) {
+                return new Cut(skip, left);
+            }
+        }
+        return new Cut(0, take);
+    }
+
+    /** Predicted wait behind so many requests. */
+    static long predictedWaitNs(
+            final long ahead, final long capacity, final long batchNs, final long busyNs) {
+        return busyNs + ahead / capacity * batchNs;
+    }
+}
