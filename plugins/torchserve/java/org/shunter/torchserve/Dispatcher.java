@@ -38,13 +38,14 @@ final class Dispatcher {
             final Commands commands,
             final int capacity,
             final long registeredWaitUs,
+            final long sloNs,
             final Host host) {
         this.name = name;
         this.slot = slot;
         this.telemetry = new Telemetry(slot);
         this.capacity = capacity;
         this.wakeup = new Wakeup(host.timer(), this::onTimer);
-        this.plan = new Plan(queue, workers, commands, registeredWaitUs);
+        this.plan = new Plan(queue, workers, commands, registeredWaitUs, sloNs);
     }
 
     /**

@@ -20,9 +20,11 @@ final class Plan {
     private final List<Worker> workers;
     private final Commands commands;
     private final long registeredWaitUs;
+    private final long sloNs;
     private final List<Shipment> shipments = new ArrayList<>();
     private final List<Worker> free = new ArrayList<>();
     private final List<Entry> givenUp = new ArrayList<>();
+    private final Forecast forecast;
     private final AdaptiveThreshold adaptive = new AdaptiveThreshold();
     private final QuantumThreshold quantum = new QuantumThreshold();
     private long now;
@@ -38,11 +40,14 @@ final class Plan {
             final RequestQueue queue,
             final List<Worker> workers,
             final Commands commands,
-            final long registeredWaitUs) {
+            final long registeredWaitUs,
+            final long sloNs) {
         this.queue = queue;
         this.workers = workers;
         this.commands = commands;
+        this.forecast = new Forecast(commands);
         this.registeredWaitUs = registeredWaitUs;
+        this.sloNs = sloNs;
     }
 
     /**
@@ -103,7 +108,7 @@ final class Plan {
         final Batch ahead = worker.inFlight.peekFirst();
         final long waiting = queue.size() + (ahead == null ? 0 : ahead.size());
         final long holdNs =
-                AdaptiveThreshold.holdNs(fixedNs(worker), maxWaitUs() * 1000);
+                AdaptiveThreshold.holdNs(forecast.fixedNs(worker), maxWaitUs() * 1000);
         adaptive.tune(commands.alpha, commands.thresholdCap);
         adaptive.answered(nowNs, size, waiting, arrivals, holdNs);
     }
@@ -134,54 +139,18 @@ final class Plan {
                 : adaptive.worth(now, free.size());
     }
 
-    // ---- predicted latency
-
-    private long fixedNs(final Worker worker) {
-        final LatencyFit fit = worker.group.fit;
-        return fit.known() ? (long) fit.fixedNs() : commands.latencyFixedNs;
-    }
-
-    private long perRequestNs(final Worker worker) {
-        final LatencyFit fit = worker.group.fit;
-        return fit.known() ? (long) fit.perRequestNs() : commands.latencyPerRequestNs;
-    }
-
-    private boolean predictable(final Worker worker) {
-        return fixedNs(worker) + perRequestNs(worker) > 0;
-    }
-
-    private long predictNs(final Worker worker, final int size) {
-        return fixedNs(worker) + size * perRequestNs(worker);
-    }
-
-    /** What is added to a prediction where a deadline is at stake. */
-    private long cautionNs(final Worker worker) {
-        return worker.group.fit.cautionNs() + commands.marginUs * 1000;
-    }
-
-    /** Time until a worker is predicted to have answered all that it holds. */
-    private long busyNs(final Worker worker) {
-        long endNs = 0;
-        boolean first = true;
-        for (final Batch batch : worker.inFlight) {
-            final long lastsNs = predictNs(worker, batch.size());
-            endNs = first ? Math.max(now, batch.startNs + lastsNs) : endNs + lastsNs;
-            first = false;
-        }
-        return first ? 0 : endNs - now;
-    }
+    // ---- predictions
 
     /**
-     * Shortest predicted time from now in which a request of a class can be answered. 0 while a
-     * worker is free: then it runs, however bad the prediction is, so that a wrong one is noticed.
+     * Shortest predicted time in which a request of a class can be answered. 0 while a worker is
+     * free: then it runs, however bad the prediction is, so that a wrong one is noticed.
      */
     long soonestNs(final RequestClass requestClass, final long nowNs) {
-        now = nowNs;
         long soonest = Entry.NEVER;
         for (final Worker worker : workers) {
             if (worker.state == WorkerState.READY && serves(worker, requestClass)) {
-                final long busyNs = worker.inFlight.isEmpty() ? 0 : busyNs(worker);
-                final long lastsNs = busyNs == 0 ? 0 : predictNs(worker, 1);
+                final long busyNs = forecast.busyNs(worker, nowNs);
+                final long lastsNs = worker.inFlight.isEmpty() ? 0 : forecast.batchNs(worker, 1);
                 soonest = Math.min(soonest, busyNs + lastsNs);
             }
         }
@@ -195,7 +164,6 @@ final class Plan {
 
     /** Predicted time until a request that comes now is answered; 0 when nothing is known. */
     long predictedAnswerNs(final RequestClass requestClass, final long nowNs) {
-        now = nowNs;
         long capacity = 0;
         long batchNs = 0;
         long busyNs = Entry.NEVER;
@@ -203,8 +171,8 @@ final class Plan {
             if (worker.state == WorkerState.READY && serves(worker, requestClass)) {
                 final int cap = cap(worker, requestClass);
                 capacity += cap;
-                batchNs = Math.max(batchNs, predictNs(worker, cap));
-                busyNs = Math.min(busyNs, busyNs(worker));
+                batchNs = Math.max(batchNs, forecast.batchNs(worker, cap));
+                busyNs = Math.min(busyNs, forecast.busyNs(worker, nowNs));
             }
         }
         final long ahead =
@@ -215,6 +183,8 @@ final class Plan {
         final long ownNs = batchNs * Math.min(capacity, ahead % capacity + 1) / capacity;
         return Deadlines.predictedWaitNs(ahead, capacity, batchNs, busyNs) + ownNs;
     }
+
+    // ---- release
 
     /** One batch of best effort per ageing interval goes first, so that it cannot starve. */
     private boolean bestEffortIsDue() {
@@ -285,8 +255,8 @@ final class Plan {
                 deadlineNs == Entry.NEVER ? ReleaseRule.NO_SLACK : (deadlineNs - now) / 1000;
         final Worker next = free.get(0);
         final int size = Math.min((queued + free.size() - 1) / free.size(), cap(next, requestClass));
-        final long predictedUs = predictNs(next, size) / 1000;
-        final long marginUs = cautionNs(next) / 1000;
+        final long predictedUs = forecast.batchNs(next, size) / 1000;
+        final long marginUs = forecast.cautionNs(next) / 1000;
         if (ReleaseRule.shouldRelease(
                 queued, heldUs, slackUs, wanted, maxWaitUs(), capacity, predictedUs, marginUs)) {
             fill(requestClass);
@@ -318,25 +288,47 @@ final class Plan {
     }
 
     private void fillTier(final RequestClass requestClass, final List<Worker> tier) {
-        final int[] caps = new int[tier.size()];
+        final List<Worker> sharing = new ArrayList<>(tier);
+        if (requestClass == RequestClass.STRICT
+                && queue.size(RequestClass.BEST_EFFORT) > 0
+                && tier.stream().allMatch(forecast::knows)) {
+            addBusy(sharing, requestClass);
+        }
+        final int[] caps = new int[sharing.size()];
         final long[] fixed = new long[caps.length];
         final long[] perRequest = new long[caps.length];
-        boolean predictable = true;
+        boolean known = caps.length > 1;
         for (int i = 0; i < caps.length; i++) {
-            final Worker worker = tier.get(i);
+            final Worker worker = sharing.get(i);
             caps[i] = cap(worker, requestClass);
-            fixed[i] = fixedNs(worker);
-            perRequest[i] = perRequestNs(worker);
-            predictable &= predictable(worker);
+            fixed[i] = forecast.busyNs(worker, now) + forecast.fixedNs(worker);
+            perRequest[i] = forecast.perRequestNs(worker);
+            known &= forecast.knows(worker);
         }
         final int queued = queue.size(requestClass);
         final int[] sizes =
-                predictable && caps.length > 1
+                known
                         ? ReleaseRule.splitByLatency(queued, caps, fixed, perRequest)
                         : ReleaseRule.split(queued, caps);
-        for (int i = 0; i < caps.length; i++) {
+        for (int i = 0; i < tier.size(); i++) {
             if (sizes[i] > 0) {
                 shipTaken(tier.get(i), requestClass, sizes[i], caps[i], free.size() == 1);
+            }
+        }
+    }
+
+    /**
+     * Workers that will be free soon take their share of strict requests too: with best effort
+     * waiting they would otherwise begin another long batch just when these could use them.
+     */
+    private void addBusy(final List<Worker> sharing, final RequestClass requestClass) {
+        for (final Worker worker : workers) {
+            if (worker.state == WorkerState.READY
+                    && worker.inFlight.size() == 1
+                    && forecast.knows(worker)
+                    && serves(worker, requestClass)
+                    && !isShipped(worker)) {
+                sharing.add(worker);
             }
         }
     }
@@ -353,7 +345,7 @@ final class Plan {
         if (head == null) {
             return; // given up for the sake of a batch before
         }
-        if (head.deadlineNs != Entry.NEVER && predictable(worker)) {
+        if (head.deadlineNs != Entry.NEVER && forecast.knows(worker)) {
             taken = fitDeadlines(worker, requestClass, size, cap, onlyWorker);
         }
         final List<Entry> entries = new ArrayList<>(taken);
@@ -376,9 +368,9 @@ final class Plan {
             final int size,
             final int cap,
             final boolean onlyWorker) {
-        final long fixed = fixedNs(worker) + cautionNs(worker);
-        final long perRequest = perRequestNs(worker);
-        final long startNs = now + busyNs(worker);
+        final long fixed = forecast.fixedNs(worker) + forecast.cautionNs(worker);
+        final long perRequest = forecast.perRequestNs(worker);
+        final long startNs = now + forecast.busyNs(worker, now);
         final long slackNs = queue.peek(requestClass).deadlineNs - startNs;
         if (slackNs >= fixed + size * perRequest) {
             return size;
@@ -438,7 +430,7 @@ final class Plan {
         final Batch running = worker.inFlight.peekFirst();
         return running != null
                 && !running.entries.get(0).alone()
-                && predictNs(worker, running.size()) < LONGEST_TO_QUEUE_BEHIND_NS
+                && forecast.batchNs(worker, running.size()) < LONGEST_TO_QUEUE_BEHIND_NS
                 && ReleaseRule.maySendAhead(
                         queue.size(requestClass),
                         threshold,
@@ -464,11 +456,20 @@ final class Plan {
         return false;
     }
 
-    /** Largest batch of a class for a worker: its cap, scaled by the group's weight. */
+    /**
+     * Largest batch of a class for a worker: its cap, scaled by the group's weight. A best-effort
+     * batch takes at most half of the SLO of strict requests that may have to wait for it.
+     */
     private int cap(final Worker worker, final RequestClass requestClass) {
-        final int cap = worker.cap();
-        final long scaled = cap * commands.weight(worker.group.index, requestClass) / 1000;
-        return (int) Math.max(1, Math.min(cap, scaled));
+        long cap = worker.cap();
+        cap = Math.min(cap, cap * commands.weight(worker.group.index, requestClass) / 1000);
+        if (requestClass == RequestClass.BEST_EFFORT
+                && sloNs > 0
+                && strictTraffic
+                && serves(worker, RequestClass.STRICT)) {
+            cap = Math.min(cap, forecast.sizeWithin(worker, sloNs / 2));
+        }
+        return (int) Math.max(1, cap);
     }
 
     private boolean serves(final Worker worker, final RequestClass requestClass) {

@@ -37,6 +37,7 @@ final class ServedModel {
                         commands,
                         capacity(model),
                         model.getMaxBatchDelay() * 1000L,
+                        settings.sloNs(),
                         host);
         this.fleet = new Fleet(host, this, initialConfiguration(settings.configuration()));
         if (slot.index() < 0) {

@@ -1,0 +1,131 @@
+"""Share of requests answered in time when there is more work than time.
+
+Sentence embeddings (minilm), open loop (Poisson), REST, 120 % of the highest closed-loop rate.
+Requests have deadlines of 50, 100, 150, 200 and 300 ms, a fifth of them each. Shunter with the
+deadlines (earliest first, early 504) against the same server without (first in, first out, the
+better of two queue lengths) and against stock TorchServe (likewise); in time is judged by the
+client, from the scheduled time of sending.
+
+Examples:
+    python bench/deadlines.py                 # 7 rounds, about 6 minutes
+    python bench/deadlines.py --quick         # Shunter with and without, under two minutes
+    python bench/deadlines.py --load 0.9
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import load
+from common import Progress, Row, paired_ratio, write_result
+from sides import Setting, Side, closed_loop, stream
+
+NAME = "deadlines"
+DEADLINES_MS = (50.0, 100.0, 150.0, 200.0, 300.0)
+SETTING = Setting(batch=32, delay_ms=5, queue=100)
+STOCK = Setting(batch=16, delay_ms=1, queue=100)
+SHORT_QUEUE = 30
+
+
+def one_run(url: str, rate: float, seconds: float, seed: int, told: bool) -> Row:
+    """All deadlines at once; ``told``: the server knows them."""
+    streams = [
+        stream(
+            f"{deadline:g}",
+            url,
+            rate / len(DEADLINES_MS),
+            seconds + 1,
+            seed * 10 + i,
+            slo_ms=deadline,
+            deadline_ms=deadline if told else None,
+        )
+        for i, deadline in enumerate(DEADLINES_MS)
+    ]
+    found = load.run(load.Spec(streams, timeout_s=30, warmup_s=1, connections=2000))
+    sent = sum(each["sent"] for each in found.streams.values())
+    row: Row = {"in_time": sum(each["good"] for each in found.streams.values()) / sent}
+    row["by_deadline"] = {name: each["attainment"] for name, each in found.streams.items()}
+    statuses: dict[str, int] = {}
+    for each in found.streams.values():
+        for status, count in each["statuses"].items():
+            statuses[status] = statuses.get(status, 0) + count
+    return {**row, "statuses": statuses, "sent": sent, "client": found.client}
+
+
+def main() -> None:
+    """Run and write the result."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="under two minutes")
+    parser.add_argument("--rounds", type=int, help="default 7, quick 3")
+    parser.add_argument("--seconds", type=float, default=5, help="per measurement, default 5")
+    parser.add_argument(
+        "--load", type=float, default=1.2, help="share of the capacity, default 1.2"
+    )
+    args = parser.parse_args()
+    args.rounds = args.rounds or (3 if args.quick else 7)
+    samples: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stores = [Path(folder) / name for name in ("ours", "stock")]
+        for store in stores:
+            store.mkdir()
+        ours = stack.enter_context(Side(stores[0], shunter=True))
+        urls = {"edf": ours.add(SETTING)}
+        urls["fifo-100"] = urls["edf"]
+        urls["fifo-30"] = ours.add(replace(SETTING, queue=SHORT_QUEUE))
+        capacity = closed_loop(urls["edf"], 64, 5)["ok_per_s"]
+        if not args.quick:
+            stock = stack.enter_context(Side(stores[1], shunter=False))
+            urls["stock-100"] = stock.add(STOCK)
+            urls["stock-30"] = stock.add(replace(STOCK, queue=SHORT_QUEUE))
+        progress = Progress(args.rounds * len(urls))
+        for number in range(args.rounds):
+            for side in list(urls) if number % 2 == 0 else list(urls)[::-1]:
+                progress.step(f"round {number + 1}, {side}")
+                rate = args.load * capacity
+                found = one_run(urls[side], rate, args.seconds, number, told=side == "edf")
+                samples.append({"side": side, "round": number, **found})
+    rows, headline = summarise(samples, list(urls))
+    rows.append({"capacity": capacity, "load": args.load})
+    path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
+    for row in rows:
+        if "side" in row:
+            print(f"{row['side']}: {row['in_time']:.1%} in time, {row['by_deadline']}")
+    print(json.dumps(headline), path.name)
+
+
+def summarise(samples: list[Row], sides: list[str]) -> tuple[list[Row], Row]:
+    """A row for every side, and Shunter with deadlines against the best without."""
+    shares = {s: [row["in_time"] for row in samples if row["side"] == s] for s in sides}
+    rows: list[Row] = []
+    for side in sides:
+        by_deadline = {
+            f"{deadline:g}": statistics.median(
+                row["by_deadline"][f"{deadline:g}"] for row in samples if row["side"] == side
+            )
+            for deadline in DEADLINES_MS
+        }
+        row: Row = {"side": side, "in_time": statistics.median(shares[side])}
+        rows.append({**row, "by_deadline": by_deadline})
+
+    def best(prefix: str) -> list[float]:
+        named = [side for side in sides if side.startswith(prefix)]
+        return shares[max(named, key=lambda side: statistics.median(shares[side]))]
+
+    against = {"fifo": paired_ratio(shares["edf"], best("fifo"))}
+    headline = {"in_time_vs_fifo": against["fifo"]["median"]}
+    if any(side.startswith("stock") for side in sides):
+        against["stock"] = paired_ratio(shares["edf"], best("stock"))
+        headline["in_time_vs_stock"] = against["stock"]["median"]
+    return [*rows, {"ratios": against}], headline
+
+
+if __name__ == "__main__":
+    main()

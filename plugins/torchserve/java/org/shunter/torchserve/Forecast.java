@@ -1,0 +1,56 @@
+package org.shunter.torchserve;
+
+/**
+ * Predicted times of one model's workers: fitted to what was seen, the controller's numbers until
+ * then. Guarded by its dispatcher's lock.
+ */
+final class Forecast {
+    private final Commands commands;
+
+    Forecast(final Commands commands) {
+        this.commands = commands;
+    }
+
+    /** The part of a batch's latency that does not depend on its size; 0: nothing is known. */
+    long fixedNs(final Worker worker) {
+        final LatencyFit fit = worker.group.fit;
+        return fit.known() ? (long) fit.fixedNs() : commands.latencyFixedNs;
+    }
+
+    /** The part for each request. */
+    long perRequestNs(final Worker worker) {
+        final LatencyFit fit = worker.group.fit;
+        return fit.known() ? (long) fit.perRequestNs() : commands.latencyPerRequestNs;
+    }
+
+    boolean knows(final Worker worker) {
+        return fixedNs(worker) + perRequestNs(worker) > 0;
+    }
+
+    long batchNs(final Worker worker, final int size) {
+        return fixedNs(worker) + size * perRequestNs(worker);
+    }
+
+    /** What is added to a prediction where a deadline is at stake. */
+    long cautionNs(final Worker worker) {
+        return worker.group.fit.cautionNs() + commands.marginUs * 1000;
+    }
+
+    /** Largest batch that is predicted to take no longer; at least 1. */
+    long sizeWithin(final Worker worker, final long limitNs) {
+        final long perRequest = perRequestNs(worker);
+        return perRequest == 0
+                ? Integer.MAX_VALUE
+                : Math.max(1, (limitNs - fixedNs(worker)) / perRequest);
+    }
+
+    /** Time until a worker has answered all that it holds. */
+    long busyNs(final Worker worker, final long now) {
+        long endNs = now;
+        for (final Batch batch : worker.inFlight) {
+            final long startNs = endNs == now ? batch.startNs : endNs;
+            endNs = Math.max(now, startNs + batchNs(worker, batch.size()));
+        }
+        return endNs - now;
+    }
+}
