@@ -20,6 +20,21 @@ _OPTIONS = (
     # Channels of equal address would share one connection.
     ("grpc.use_local_subchannel_pool", 1),
 )
+_BROKEN = (
+    "Socket closed",
+    "Stream removed",
+    "Connection reset",
+    "Connection aborted",
+    "Broken pipe",
+    "Connection closed",
+    "Transport closed",
+    "recvmsg",
+    "sendmsg",
+    "GOAWAY",
+    "ping timeout",
+    "keepalive watchdog",
+)
+"""In gRPC's own texts about connections that end."""
 
 
 def _varint(value: int) -> bytes:
@@ -87,10 +102,16 @@ class GrpcTarget:
 
 
 def _status(error: grpc.aio.AioRpcError, late: bool) -> int:
-    """The server's status, or why there is none: gRPC uses the same codes for both."""
+    """The server's status, or why there is none: gRPC uses the same codes for both.
+
+    Only the text tells a broken connection from a server that says it is not available.
+    """
     code, text = error.code(), error.debug_error_string() or ""
     if code == grpc.StatusCode.DEADLINE_EXCEEDED and late:
         return TIMEOUT
-    if code == grpc.StatusCode.UNAVAILABLE and "received from peer" not in text:
-        return REFUSED if "failed to connect" in text else BROKEN
+    if code == grpc.StatusCode.UNAVAILABLE:
+        if "failed to connect to" in text or "DNS resolution failed" in text:
+            return REFUSED
+        if any(sign in text for sign in _BROKEN):
+            return BROKEN
     return GRPC_BASE + code.value[0]
