@@ -61,11 +61,13 @@ class Setting:
 class Side:
     """A running server, stock or with Shunter; a context manager."""
 
-    def __init__(self, store: Path, *, shunter: bool, env: dict[str, str] | None = None) -> None:
-        """Serve from ``store``; ``env`` goes to the server."""
+    def __init__(self, store: Path, *, shunter: bool, settings: str = "") -> None:
+        """Serve from ``store``; ``settings`` is the text of shunter.toml."""
         self.shunter = shunter
         self._store = store
         self._known: set[str] = set()
+        (store / "shunter.toml").write_text(settings, encoding="utf-8")
+        env = {"SHUNTER_CONFIG": str(store / "shunter.toml")}
         self.server = Server(model_store=store, plugins=ensure() if shunter else None, env=env)
 
     def __enter__(self) -> Self:
@@ -75,14 +77,16 @@ class Side:
     def __exit__(self, *_: object) -> None:
         self.server.stop()
 
-    def add(self, setting: Setting, section: dict[str, Any] | None = None) -> str:
+    def add(
+        self, setting: Setting, section: dict[str, Any] | None = None, *, name: str | None = None
+    ) -> str:
         """Register, wait for the workers, warm up; returns the URL of predictions.
 
         ``section`` is more of the ``shunter:`` section of the model's configuration.
         """
-        name = setting.name
+        name = name or setting.name
         if name not in self._known:
-            self._register(setting, section or {})
+            self._register(name, setting, section or {})
             self._known.add(name)
             self.warm_up(name)
         return self.url(name)
@@ -91,7 +95,7 @@ class Side:
         """Where predictions are asked for."""
         return f"{self.server.inference}/predictions/{name}"
 
-    def _register(self, setting: Setting, section: dict[str, Any]) -> None:
+    def _register(self, name: str, setting: Setting, section: dict[str, Any]) -> None:
         configuration = f"{setting.workers}x{setting.threads}x{setting.batch}"
         config = {
             "batchSize": setting.batch,
@@ -102,8 +106,8 @@ class Side:
             "handler": {"threads": setting.threads},
             "shunter": {"configuration": configuration, **section} if self.shunter else None,
         }
-        archive = pack_minilm(self._store, name=setting.name, config=config)
-        query = {"url": archive.name, "model_name": setting.name, "synchronous": "true"}
+        archive = pack_minilm(self._store, name=name, config=config)
+        query = {"url": archive.name, "model_name": name, "synchronous": "true"}
         query["initial_workers"] = str(setting.workers)
         answer = httpx.post(f"{self.server.management}/models", params=query, timeout=120)
         answer.raise_for_status()
@@ -124,9 +128,9 @@ class Side:
             print(f"unregistering {setting.name}: {answer.status_code}", file=sys.stderr)
         self._known.discard(setting.name)
 
-    def status(self, setting: Setting) -> dict[str, Any]:
-        """What Shunter says of the model."""
-        url = f"{self.server.management}/shunter/models/{setting.name}"
+    def status(self, name: str) -> dict[str, Any]:
+        """What Shunter says of a model."""
+        url = f"{self.server.management}/shunter/models/{name}"
         return httpx.get(url, timeout=30).json()
 
     def pids(self) -> dict[str, list[int]]:

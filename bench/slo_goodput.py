@@ -304,7 +304,7 @@ def measure(ours: Side, stock: Side, archive: Path, choice: Row, args: argparse.
                 if side in recoveries:
                     found = step(url, choice["capacity"], number)
                     recoveries[side].append(recovery_ms(found))
-        return measured, shares, recoveries, ours.status(OURS)
+        return measured, shares, recoveries, ours.status(OURS.name)
 
 
 def parse() -> argparse.Namespace:

@@ -25,6 +25,12 @@ ageing_ms = 300
 [models.ageing-ahead]
 ageing_ms = 300
 
+[models.admitting]
+admission = true
+
+[models.paper]
+quantum_ms = 5
+
 [models.patient]
 threshold = 4
 """

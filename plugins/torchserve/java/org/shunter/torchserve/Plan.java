@@ -19,14 +19,12 @@ final class Plan {
     private final RequestQueue queue;
     private final List<Worker> workers;
     private final Commands commands;
-    private final long registeredWaitUs;
     private final long sloNs;
     private final List<Shipment> shipments = new ArrayList<>();
     private final List<Worker> free = new ArrayList<>();
     private final List<Entry> givenUp = new ArrayList<>();
     private final Forecast forecast;
-    private final AdaptiveThreshold adaptive = new AdaptiveThreshold();
-    private final QuantumThreshold quantum = new QuantumThreshold();
+    private final Patience patience;
     private long now;
     private double threshold;
     private boolean strictTraffic;
@@ -46,7 +44,7 @@ final class Plan {
         this.workers = workers;
         this.commands = commands;
         this.forecast = new Forecast(commands);
-        this.registeredWaitUs = registeredWaitUs;
+        this.patience = new Patience(commands, registeredWaitUs);
         this.sloNs = sloNs;
     }
 
@@ -60,7 +58,7 @@ final class Plan {
         givenUp.clear();
         wakeNs = Entry.NEVER;
         now = nowNs;
-        threshold = threshold();
+        threshold = patience.threshold();
         strictTraffic = hasStrictTraffic;
         for (final RequestClass requestClass : RequestClass.all()) {
             releaseAlone(requestClass);
@@ -87,56 +85,21 @@ final class Plan {
         return wakeNs;
     }
 
-    // ---- threshold
-
     /** Time passes; before each arrival is counted. */
     void settle(final long nowNs, final long arrivals) {
-        if (commands.quantumUs > 0) {
-            quantum.settle(
-                    nowNs,
-                    arrivals,
-                    commands.quantumUs * 1000,
-                    commands.alpha,
-                    commands.thresholdCap);
-        } else {
-            adaptive.settle(nowNs, arrivals);
-        }
+        patience.settle(nowNs, arrivals);
     }
 
     /** A worker answered a batch of that size; what it holds still is in its {@code inFlight}. */
     void answered(final Worker worker, final int size, final long nowNs, final long arrivals) {
         final Batch ahead = worker.inFlight.peekFirst();
         final long waiting = queue.size() + (ahead == null ? 0 : ahead.size());
-        final long holdNs =
-                AdaptiveThreshold.holdNs(forecast.fixedNs(worker), maxWaitUs() * 1000);
-        adaptive.tune(commands.alpha, commands.thresholdCap);
-        adaptive.answered(nowNs, size, waiting, arrivals, holdNs);
+        patience.answered(nowNs, size, waiting, arrivals, forecast.fixedNs(worker));
     }
 
     /** Requests worth a batch, per worker. */
     double threshold() {
-        if (commands.thresholdFixed > 0) {
-            return commands.thresholdFixed;
-        }
-        return commands.quantumUs > 0 ? quantum.value() : adaptive.value();
-    }
-
-    private boolean adapts() {
-        return commands.thresholdFixed == 0 && commands.quantumUs == 0;
-    }
-
-    private long maxWaitUs() {
-        return Math.min(commands.maxWaitUs, registeredWaitUs);
-    }
-
-    /** Requests for which the free workers wait. */
-    private double freeThreshold(final RequestClass requestClass) {
-        if (!adapts()) {
-            return threshold;
-        }
-        return queue.size() > queue.size(requestClass)
-                ? Threshold.IDLE // the others could use the time in which this one is held back
-                : adaptive.worth(now, free.size());
+        return patience.threshold();
     }
 
     // ---- predictions
@@ -245,9 +208,10 @@ final class Plan {
             freeSinceNs = Math.max(freeSinceNs, worker.freeSinceNs);
         }
         final int capacity = (int) Math.min(Integer.MAX_VALUE, total);
-        final double wanted = freeThreshold(requestClass);
+        final boolean othersWait = queue.size() > queue.size(requestClass);
+        final double wanted = patience.wanted(now, free.size(), othersWait);
         // What follows answers is waited for after the answer, however long the others have waited.
-        final long fromNs = adapts() ? freeSinceNs : Long.MIN_VALUE;
+        final long fromNs = patience.adapts() ? freeSinceNs : Long.MIN_VALUE;
         final long oldestNs = Math.max(fromNs, queue.oldestArrivalNs(requestClass));
         final long heldUs = Math.max(0, now - oldestNs) / 1000;
         final long deadlineNs = queue.peek(requestClass).deadlineNs;
@@ -257,18 +221,15 @@ final class Plan {
         final int size = Math.min((queued + free.size() - 1) / free.size(), cap(next, requestClass));
         final long predictedUs = forecast.batchNs(next, size) / 1000;
         final long marginUs = forecast.cautionNs(next) / 1000;
+        final long maxWaitUs = patience.maxWaitUs();
         if (ReleaseRule.shouldRelease(
-                queued, heldUs, slackUs, wanted, maxWaitUs(), capacity, predictedUs, marginUs)) {
+                queued, heldUs, slackUs, wanted, maxWaitUs, capacity, predictedUs, marginUs)) {
             fill(requestClass);
             return true;
         }
         final long wakeUs =
-                ReleaseRule.wakeAfterUs(heldUs, slackUs, maxWaitUs(), predictedUs, marginUs);
-        wakeNs = Math.min(wakeNs, now + wakeUs * 1000);
-        if (adapts()) {
-            adaptive.held();
-            wakeNs = Math.min(wakeNs, adaptive.holdEndNs());
-        }
+                ReleaseRule.wakeAfterUs(heldUs, slackUs, maxWaitUs, predictedUs, marginUs);
+        wakeNs = Math.min(wakeNs, Math.min(now + wakeUs * 1000, patience.held()));
         return false;
     }
 

@@ -1,0 +1,78 @@
+package org.shunter.torchserve;
+
+/**
+ * For how many requests free workers wait: what the operator fixed, Rafiqi's quantum, or what
+ * followed the answers so far. Guarded by its dispatcher's lock.
+ */
+final class Patience {
+    private final Commands commands;
+    private final long registeredWaitUs;
+    private final AdaptiveThreshold adaptive = new AdaptiveThreshold();
+    private final QuantumThreshold quantum = new QuantumThreshold();
+
+    Patience(final Commands commands, final long registeredWaitUs) {
+        this.commands = commands;
+        this.registeredWaitUs = registeredWaitUs;
+    }
+
+    /** Whether the workers wait by what they have seen. */
+    boolean adapts() {
+        return commands.thresholdFixed == 0 && commands.quantumUs == 0;
+    }
+
+    /** Longest deliberate wait. */
+    long maxWaitUs() {
+        return Math.min(commands.maxWaitUs, registeredWaitUs);
+    }
+
+    /** Time passes; before each arrival is counted. */
+    void settle(final long now, final long arrivals) {
+        if (commands.quantumUs > 0) {
+            quantum.settle(
+                    now, arrivals, commands.quantumUs * 1000, commands.alpha, commands.thresholdCap);
+        } else {
+            adaptive.settle(now, arrivals);
+        }
+    }
+
+    /** A batch of that size was answered. */
+    void answered(
+            final long now,
+            final int size,
+            final long waiting,
+            final long arrivals,
+            final long fixedNs) {
+        adaptive.tune(commands.alpha, commands.thresholdCap);
+        final long holdNs = AdaptiveThreshold.holdNs(fixedNs, maxWaitUs() * 1000);
+        adaptive.answered(now, size, waiting, arrivals, holdNs);
+    }
+
+    /** Requests worth a batch, per worker. */
+    double threshold() {
+        if (commands.thresholdFixed > 0) {
+            return commands.thresholdFixed;
+        }
+        return commands.quantumUs > 0 ? quantum.value() : adaptive.value();
+    }
+
+    /**
+     * Requests for which so many free workers wait now.
+     *
+     * @param othersWait requests of the other class could use the time
+     */
+    double wanted(final long now, final int freeWorkers, final boolean othersWait) {
+        if (!adapts()) {
+            return threshold();
+        }
+        return othersWait ? Threshold.IDLE : adaptive.worth(now, freeWorkers);
+    }
+
+    /** They do wait; returns until when at most. */
+    long held() {
+        if (!adapts()) {
+            return Entry.NEVER;
+        }
+        adaptive.held();
+        return adaptive.holdEndNs();
+    }
+}

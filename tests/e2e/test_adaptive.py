@@ -1,0 +1,145 @@
+"""What follows from what was seen: batches of all clients, predicted latency, admission."""
+
+import itertools
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+BEST_EFFORT = {"x-shunter-class": "best-effort"}
+WORK_MS = 40
+"""Of a batch of the test handler, whatever its size."""
+DELAY_MS = 2000
+"""More than clients need to come back, on any machine."""
+
+
+def _learn(model, batches=6):
+    """Let the server see how long a batch takes; returns what it predicts for one request."""
+    for _ in range(batches):
+        assert model.ask(sleep_ms=WORK_MS).status == 200
+    latency = model.state()["groups"][0]["latency"]
+    return latency["fixed_ms"] + latency["per_request_ms"]
+
+
+@pytest.mark.parametrize("clients", [2, 5])
+def test_a_batch_is_as_large_as_the_clients_are_many(serve, load, wait_until, clients):
+    """Without a hold after the answer, batches of 1 and of the others take turns."""
+    model = serve(batch_size=16, max_batch_delay=DELAY_MS)
+
+    def batches():
+        rows = {row["order"]: row["batch"] for row in model.ran()}
+        return [rows[order] for order in sorted(rows)]
+
+    with load(model, clients=clients, sleep_ms=WORK_MS):
+        wait_until("the number is found", lambda: batches()[-5:] == [clients] * 5)
+        assert model.state()["threshold"] > clients - 1
+    wait_until("the last is answered", lambda: model.state()["in_flight"]["requests"] == 0)
+    before = len(batches())
+    for _ in range(4):  # at most the first of these is held back, and none for long
+        assert model.ask().status == 200
+    assert batches()[before:] == [1] * 4
+    assert model.state()["threshold"] < clients
+
+
+def test_latency_is_predicted_per_worker_group_and_told_with_its_error(serve, site):
+    model = serve(batch_size=4)
+    assert model.state()["groups"][0]["latency"] is None
+    predicted = _learn(model)
+    assert WORK_MS / 2 < predicted < WORK_MS * 5
+    name = f'model="{model.name}",version="1.0",group="0",'
+    rows = dict(row.rsplit(" ", 1) for row in site.metrics().splitlines() if name in row)
+    parts = ("predicted_fixed", "predicted_request", "prediction_error")
+    fixed, request, error = (float(rows[f"shunter_{part}_seconds{{{name}}}"]) for part in parts)
+    assert (fixed + request) * 1e3 == pytest.approx(predicted)
+    assert 0 < error < 1
+
+
+def test_a_new_generation_forgets_the_latency_of_the_old_one(serve):
+    model = serve(batch_size=4)
+    _learn(model)
+    model.configure(restart="true")
+    assert model.changed()["groups"][0]["latency"] is None
+
+
+def test_a_request_that_is_predicted_to_be_late_is_told_before_its_deadline(serve):
+    model = serve("ordered")
+    _learn(model)
+    for _ in range(3):
+        model.ask(sleep_ms=2000)
+    gate, held = model.hold()
+    late = model.ask("late", headers={"x-shunter-deadline-ms": "500"})
+    assert late.status == 504
+    waited_ms = int(late["message"].split("waited ")[1].split(" ms")[0])
+    assert waited_ms < 500
+    gate.open()
+    assert held[0].result().status == 200
+
+
+def test_a_wrong_prediction_does_not_keep_a_free_worker_from_trying(serve):
+    model = serve("ordered")
+    for _ in range(5):
+        assert model.ask(sleep_ms=1500).status == 200
+    predicted = model.state()["groups"][0]["latency"]
+    assert predicted["fixed_ms"] + predicted["per_request_ms"] > 1000
+    assert model.ask(headers={"x-shunter-deadline-ms": "900"}).status == 200
+
+
+def test_admission_refuses_by_429_and_says_when_to_come_back(serve, grpc_client):
+    import grpc
+
+    model = serve("admitting")
+    for _ in range(5):
+        assert model.ask(sleep_ms=1500).status == 200
+    gate, held = model.hold()
+    short = {"x-shunter-deadline-ms": "1000"}
+    refused = model.ask(headers=short)
+    assert (refused.status, refused["code"]) == (429, 429)
+    assert "ms late" in refused["message"]
+    assert 1 <= int(refused.headers["retry-after"]) <= 10
+    with pytest.raises(grpc.RpcError) as error:
+        inputs = {"data": b"{}", "x-shunter-deadline-ms": b"1000"}
+        grpc_client.predict(model.name, inputs, timeout_s=30)
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    patient = model.queue("patient")  # without a deadline nothing is too late
+    gate.open()
+    assert [future.result().status for future in (*held, patient)] == [200, 200]
+    assert model.ask(headers=short).status == 200
+    assert model.count("rejected") == 2
+
+
+def test_a_full_queue_takes_a_strict_request_in_place_of_the_youngest_best_effort_one(serve):
+    model = serve("ordered", config={"jobQueueSize": 2})
+    gate, held = model.hold()
+    old, young = (model.queue(name, headers=BEST_EFFORT) for name in ("old", "young"))
+    assert model.ask("one too many", headers=BEST_EFFORT).status == 503
+    first = model.send("s1")
+    assert young.result().status == 503
+    assert "took this one's place" in young.result()["message"]
+    second = model.send("s2")
+    assert old.result().status == 503
+    assert model.ask("s3").status == 503
+    gate.open()
+    assert [future.result().status for future in (*held, first, second)] == [200] * 3
+    assert model.order() == ["held", "s1", "s2"]
+    assert model.count("rejected") == 4
+
+
+def test_the_papers_fixed_quantum_serves_too(serve, load, wait_until):
+    model = serve("paper", batch_size=8, max_batch_delay=20)
+    with load(model, clients=6, sleep_ms=5) as clients:
+        wait_until("answers", lambda: len(clients.answers) > 60)
+        sizes = [row["batch"] for row in model.ran()]
+    assert max(sizes) > 1
+    assert model.ask().status == 200
+
+
+def test_strict_requests_are_served_while_best_effort_floods_the_model(serve, load):
+    """Both classes, one answer each, none starved: Load checks every answer."""
+    model = serve(batch_size=4, initial_workers=2, config={"shunter": {"slo_ms": 20_000}})
+    flood = load(model, clients=16, headers=BEST_EFFORT, sleep_ms=5)
+    with flood, load(model, clients=2, sleep_ms=1) as strict:
+        for _ in itertools.takewhile(lambda _: len(strict.answers) < 50, itertools.count()):
+            assert model.ask("s").status == 200
+    counters = model.state()["counters"]
+    assert counters["answered"]["best_effort"] == len(flood.answers) > 0
+    assert counters["slo_met"]["strict"] == counters["answered"]["strict"]
