@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import random
@@ -74,12 +75,12 @@ def bootstrap(
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Row:
-    """Median of the paired ratios with its interval.
+    """Median of the paired ratios with its interval; infinite where the other side had nothing.
 
     >>> paired_ratio([2.0, 3.0, 8.0], [1.0, 1.0, 2.0])["median"]
     3.0
     """
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True) if b > 0]
+    ratios = [a / b if b > 0 else math.inf for a, b in zip(ours, theirs, strict=True)]
     low, high = bootstrap(ratios)
     return {"median": statistics.median(ratios), "low": low, "high": high, "pairs": len(ratios)}
 
@@ -116,11 +117,28 @@ def write_result(
         "rows": rows,
         "headline": headline,
     }
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_finite(content), indent=1) + "\n", encoding="utf-8")
     if samples is not None:
         raw = path.with_name(f"{name}.samples.json")
-        raw.write_text(json.dumps(samples) + "\n", encoding="utf-8")
+        raw.write_text(json.dumps(_finite(samples)) + "\n", encoding="utf-8")
+    path.with_suffix(".partial.json").unlink(missing_ok=True)
     return path
+
+
+def keep(name: str, quick: bool, what: Any) -> None:
+    """Note what was measured so far, so that an interrupted run is not lost."""
+    path = result_path(name, quick).with_suffix(".partial.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_finite(what)) + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """The same with texts for what JSON has no numbers for."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Progress:

@@ -255,14 +255,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="under two minutes")
+    parser.add_argument(
+        "--keep-selection", action="store_true", help="settings that the last full run chose"
+    )
     parser.add_argument("--rounds", type=int, help="paired rounds, default 7, quick 3")
     parser.add_argument("--seconds", type=float, default=2, help="per measurement, default 2")
     parser.add_argument("--select-seconds", type=float, default=1, help="per selection, default 1")
     args = parser.parse_args()
     args.rounds = args.rounds or (3 if args.quick else 7)
     with sides() as (shunter, stock):
-        selection = [] if args.quick else select(stock, args.select_seconds)
-        best, single = committed_choice() if args.quick else choose(selection)
+        kept = args.quick or args.keep_selection
+        selection = [] if kept else select(stock, args.select_seconds)
+        best, single = committed_choice() if kept else choose(selection)
         measured = measure(shunter, stock, best, single, args)
         null = {side: s.ceiling(2).row() for side, s in (("shunter", shunter), ("stock", stock))}
     table, headline = summarise(measured)

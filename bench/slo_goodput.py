@@ -8,7 +8,7 @@ them are measured again in paired, interleaved rounds with Shunter in ONE settin
 At last the load steps from 15 to 120 % and back.
 
 Examples:
-    python bench/slo_goodput.py                   # all of it, about 35 minutes
+    python bench/slo_goodput.py                   # all of it, about 30 minutes
     python bench/slo_goodput.py --quick           # against what the last full run chose
     python bench/slo_goodput.py --rounds 2 --seconds 2 --no-rival
 """
@@ -27,10 +27,12 @@ from typing import Any
 
 import load
 import numpy as np
-from common import Progress, Row, paired_ratio, result_path, write_result
+from common import Progress, Row, keep, paired_ratio, result_path, write_result
 from rivals import bentoml_server
 from rivals.environments import Unavailable
 from sides import BODIES, SLO_MS, Setting, Side, closed_loop, open_loop, stream
+
+from shunter.model_store.minilm.archive import pack_minilm
 
 NAME = "slo_goodput"
 SHARES = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.2)
@@ -38,8 +40,8 @@ QUICK_SHARES = (0.4, 0.9, 1.2)
 OURS = Setting(batch=32, delay_ms=5, workers=2, threads=1, queue=1000)
 SHAPES = ((2, 1), (1, 2))
 """Workers and threads."""
-BATCHES = (1, 4, 8, 16, 32)
-DELAYS_MS = (1, 10)
+STOCK = ((1, 1), *itertools.product((4, 8, 16, 32), (1, 10)))
+"""Batch sizes and delays in ms."""
 SHORT_QUEUES = (10, 30)
 """Tried where the load is near the capacity; the default is 100."""
 NEAR_CAPACITY = 0.85
@@ -57,7 +59,7 @@ CALM = 1.2
 def capacity_of(stock: Side, progress: Progress, seconds: float) -> tuple[float, Row]:
     """The best closed-loop rate of stock, and how it was found."""
     tried: list[Row] = []
-    for (workers, threads), batch in itertools.product(SHAPES, (8, 16, 32)):
+    for (workers, threads), batch in itertools.product(SHAPES, (16, 32)):
         setting = Setting(batch, 20, workers, threads, 100)
         progress.step(f"capacity: stock {setting}")
         url = stock.add(setting)
@@ -70,11 +72,9 @@ def capacity_of(stock: Side, progress: Progress, seconds: float) -> tuple[float,
 
 
 def settings_near(best: list[Row], share: float) -> list[Setting]:
-    """The two best settings so far for a rate, with shorter queues."""
-    ranked = sorted((r for r in best if r["share"] == share), key=lambda r: -r["goodput"])[:2]
-    return [
-        Setting(**{**row["setting"], "queue": queue}) for row in ranked for queue in SHORT_QUEUES
-    ]
+    """The best setting so far for a rate, with shorter queues."""
+    row = best_by_share(best)[share]
+    return [Setting(**{**row["setting"], "queue": queue}) for queue in SHORT_QUEUES]
 
 
 def select_stock(
@@ -90,11 +90,11 @@ def select_stock(
             rows.append({"setting": setting.row(), **_selected(url, share, capacity, seconds)})
         stock.remove(setting)
 
-    for batch, delay_ms in itertools.product(BATCHES, DELAYS_MS):
+    for batch, delay_ms in STOCK:
         measure(Setting(batch, delay_ms, *shape, 100), SHARES)
     near = tuple(share for share in SHARES if share > NEAR_CAPACITY)
     for setting in dict.fromkeys(s for share in near for s in settings_near(rows, share)):
-        measure(setting, near)
+        measure(setting, SHARES)
     return rows
 
 
@@ -156,6 +156,10 @@ class Measured:
         row |= {key: found["load"][key] for key in kept}
         row |= {"client": found.client, "cores": found.cpu_cores}
         self.samples.append(row)
+
+    def again(self, side: str) -> None:
+        """The last measurement counts for another side, too: both have the same setting."""
+        self.samples.append({**self.samples[-1], "side": side})
 
     def goodputs(self, side: str, share: float) -> list[float]:
         """By round."""
@@ -231,7 +235,7 @@ def headline(rows: list[Row], recoveries: dict[str, list[float | None]]) -> Row:
 
 def choose(stock: Side, archive: Path, args: argparse.Namespace) -> tuple[Row, list[Row]]:
     """Selection: capacity, and the best settings of the others for each rate."""
-    progress = Progress(len(SHAPES) * 3 + len(BATCHES) * len(DELAYS_MS) + 8 + len(BENTO))
+    progress = Progress(len(SHAPES) * 2 + len(STOCK) + 6 + len(BENTO))
     capacity, found = capacity_of(stock, progress, args.select_seconds)
     best_setting = found["capacity"]["setting"]
     shape = (best_setting["workers"], best_setting["threads"])
@@ -254,7 +258,10 @@ def choose(stock: Side, archive: Path, args: argparse.Namespace) -> tuple[Row, l
 
 
 def committed_choice() -> Row:
-    """What the last full run chose."""
+    """What the last full run chose, or one that was interrupted after its selection."""
+    partial = result_path(NAME, quick=False).with_suffix(".partial.json")
+    if partial.exists():
+        return json.loads(partial.read_text(encoding="utf-8"))["choice"]
     path = result_path(NAME, quick=False)
     if not path.exists():
         raise SystemExit(f"{path} is missing; run the full benchmark first")
@@ -269,11 +276,16 @@ def sides_of(
     yield "shunter", ours.url(OURS.name), {"pids": ours.pids()}
     best, single = Setting(**choice["stock"][str(share)]), Setting(**choice["single"])
     yield "stock-best", stock.url(best.name), {"pids": stock.pids()}
-    yield "stock-single", stock.url(single.name), {"pids": stock.pids()}
+    if single != best:
+        yield "stock-single", stock.url(single.name), {"pids": stock.pids()}
     setting = choice["bento"].get(str(share))
     if setting is not None and json.dumps(setting) in bentos:
         server = bentos[json.dumps(setting)]
         yield "bentoml", server.url, {"bodies": _bento_bodies(server)}
+
+
+def _same(choice: Row, share: float) -> bool:
+    return choice["stock"][str(share)] == choice["single"]
 
 
 def measure(ours: Side, stock: Side, archive: Path, choice: Row, args: argparse.Namespace) -> Any:
@@ -297,13 +309,16 @@ def measure(ours: Side, stock: Side, archive: Path, choice: Row, args: argparse.
             found = list(sides_of(share, ours, stock, choice, bentos))
             for side, url, more in found if number % 2 == 0 else found[::-1]:
                 measured.add(side, share, number, url, **more)
+                if side == "stock-best" and _same(choice, share):
+                    measured.again("stock-single")
+            keep(NAME, args.quick, {"choice": choice, "samples": measured.samples})
         recoveries: dict[str, list[float | None]] = {"shunter": [], "stock-single": []}
         for number in range(args.steps):
             progress.step(f"step {number + 1}")
-            for side, url, _ in list(sides_of(shares[0], ours, stock, choice, {})):
-                if side in recoveries:
-                    found = step(url, choice["capacity"], number)
-                    recoveries[side].append(recovery_ms(found))
+            single = Setting(**choice["single"])
+            urls = {"shunter": ours.url(OURS.name), "stock-single": stock.url(single.name)}
+            for side, url in urls.items():
+                recoveries[side].append(recovery_ms(step(url, choice["capacity"], number)))
         return measured, shares, recoveries, ours.status(OURS.name)
 
 
@@ -313,14 +328,17 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="under two minutes")
+    parser.add_argument(
+        "--keep-selection", action="store_true", help="settings that the last full run chose"
+    )
     parser.add_argument("--rounds", type=int, help="paired rounds, default 7, quick 3")
-    parser.add_argument("--seconds", type=float, help="per measurement, default 4, quick 2")
-    parser.add_argument("--select-seconds", type=float, default=3, help="per selection, default 3")
+    parser.add_argument("--seconds", type=float, help="per measurement, default 3, quick 2")
+    parser.add_argument("--select-seconds", type=float, default=2, help="per selection, default 2")
     parser.add_argument("--steps", type=int, help="steps up and down, default 7, quick 1")
     parser.add_argument("--no-rival", action="store_true", help="leave BentoML out")
     args = parser.parse_args()
     args.rounds = args.rounds or (3 if args.quick else 7)
-    args.seconds = args.seconds or (2 if args.quick else 4)
+    args.seconds = args.seconds or (2 if args.quick else 3)
     args.steps = (1 if args.quick else 7) if args.steps is None else args.steps
     return args
 
@@ -332,14 +350,13 @@ def main() -> None:
         stores = [Path(folder) / name for name in ("ours", "stock", "rival")]
         for store in stores:
             store.mkdir()
-        from shunter.model_store.minilm.archive import pack_minilm
-
         archive = pack_minilm(stores[2])
         stock = stack.enter_context(Side(stores[1], shunter=False))
-        if args.quick:
+        if args.quick or args.keep_selection:
             choice, selection = committed_choice(), []
         else:
             choice, selection = choose(stock, archive, args)
+            keep(NAME, args.quick, {"choice": choice, "samples": selection})
         ours = stack.enter_context(Side(stores[0], shunter=True))
         measured, shares, recoveries, status = measure(ours, stock, archive, choice, args)
         ceiling = load.null_ceiling()
