@@ -57,7 +57,10 @@ class LatencyFit:
             return
         first = self.batches == SKIP + 1
         if first and self.per_request_ns == 0.0 and self.fixed_ns == 0.0:
-            self.per_request_ns = latency_ns / size  # until sizes differ: no gain from batching
+            # Until sizes differ: half and half. Were nothing fixed, no worker would be held back
+            # for a second client, and batches of two would never be seen.
+            self.per_request_ns = 0.5 * latency_ns / size
+            self.fixed_ns = 0.5 * latency_ns
         seen = self._clipped(size, float(latency_ns), first)
         self._add(float(size), seen)
         self._solve()

@@ -54,10 +54,10 @@ def test_nothing_is_known_before_the_warm_up_is_over():
     assert fit.predict_ns(2) == 10 * MS
 
 
-def test_until_sizes_differ_batching_is_expected_to_gain_nothing():
+def test_until_sizes_differ_half_of_the_latency_is_taken_for_fixed():
     fit = fitted(50, sizes=(1,), noise=0)
     assert fit.predict_ns(1) == pytest.approx(7 * MS, rel=1e-6)
-    assert fit.predict_ns(4) == pytest.approx(28 * MS, rel=1e-6)
+    assert fit.predict_ns(4) == pytest.approx(17.5 * MS, rel=1e-6)
 
 
 def test_the_slope_is_kept_while_all_batches_have_one_size():

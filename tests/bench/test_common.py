@@ -40,8 +40,17 @@ def test_ratios_are_paired_before_the_median_is_taken(common):
     assert (found["median"], found["pairs"]) == (3, 3)
 
 
-def test_a_round_in_which_the_other_side_answered_nothing_is_left_out(common):
-    assert common.paired_ratio([10, 20], [0, 10])["pairs"] == 1
+def test_a_round_in_which_the_other_side_answered_nothing_counts(common):
+    assert common.paired_ratio([10, 20], [0, 10])["pairs"] == 2
+    assert common.paired_ratio([10, 20, 5], [0, 0, 5])["median"] == float("inf")
+
+
+def test_results_are_json_whatever_the_numbers(common, tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "result_path", lambda name, quick: tmp_path / f"{name}.json")
+    common.keep("x", True, {"partial": [float("nan")]})
+    path = common.write_result("x", quick=True, rows=[{"ratio": float("inf")}], headline={})
+    assert '"inf"' in path.read_text()
+    assert not (tmp_path / "x.partial.json").exists()
 
 
 def test_the_interval_of_equal_samples_is_a_point(common):

@@ -38,7 +38,8 @@ final class LatencyFit {
         }
         final boolean first = batches == SKIP + 1;
         if (first && perRequestNs == 0.0 && fixedNs == 0.0) {
-            perRequestNs = (double) latencyNs / count;
+            perRequestNs = 0.5 * latencyNs / count;
+            fixedNs = 0.5 * latencyNs;
         }
         final double seen = clipped(count, (double) latencyNs, first);
         add((double) count, seen);
