@@ -23,6 +23,8 @@ CLIP = 4.0
 """An observation is moved to at most that many mean errors from the line."""
 CLIP_AFTER = 8
 """Batches before which nothing is clipped: the error is not known well."""
+SURPRISES = 4
+"""After so many such observations in a row on one side, what was seen before is forgotten."""
 ERROR_WEIGHT = 0.125
 """Weight of the newest batch in the mean error."""
 SLOPE_MEMORY = 16.0
@@ -44,6 +46,7 @@ class LatencyFit:
         """Batches seen."""
         self._weight = self._size = self._latency = 0.0
         self._size_size = self._size_latency = 0.0
+        self._beyond = 0
 
     @property
     def known(self) -> bool:
@@ -56,11 +59,10 @@ class LatencyFit:
         if self.batches <= SKIP:
             return
         first = self.batches == SKIP + 1
-        if first and self.per_request_ns == 0.0 and self.fixed_ns == 0.0:
-            # Until sizes differ: half and half. Were nothing fixed, no worker would be held back
-            # for a second client, and batches of two would never be seen.
-            self.per_request_ns = 0.5 * latency_ns / size
-            self.fixed_ns = 0.5 * latency_ns
+        if first and self.fixed_ns + self.per_request_ns == 0.0:
+            # Until sizes differ: all is fixed. A prediction that is too good for larger batches is
+            # corrected by the first of them; one that is too bad would keep them from forming.
+            self.fixed_ns = float(latency_ns)
         seen = self._clipped(size, float(latency_ns), first)
         self._add(float(size), seen)
         self._solve()
@@ -68,14 +70,29 @@ class LatencyFit:
     def _clipped(self, size: int, latency: float, first: bool) -> float:
         expected = self.fixed_ns + size * self.per_request_ns
         residual = latency - expected
-        if self.batches > SKIP + CLIP_AFTER:
+        # What is said of a size unlike all recent ones is no observation yet: nothing to defend.
+        usual = self._size_size >= SLOPE_MEMORY or abs(size - self._size) < 0.5
+        if self.batches > SKIP + CLIP_AFTER and usual:
             bound = CLIP * self.error_ns
+            if self._surprised(residual, bound):
+                self._forget(abs(residual))
+                return latency
             residual = max(-bound, min(bound, residual))
         distance = abs(residual)
         self.error_ns = (
             latency * 0.25 if first else self.error_ns + ERROR_WEIGHT * (distance - self.error_ns)
         )
         return expected + residual
+
+    def _surprised(self, residual: float, bound: float) -> bool:
+        """Whether so many in a row were beyond the bound on one side that all has changed."""
+        side = 0 if abs(residual) <= bound else 1 if residual > 0 else -1
+        self._beyond = self._beyond + side if side * self._beyond > 0 else side
+        return abs(self._beyond) >= SURPRISES
+
+    def _forget(self, error: float) -> None:
+        self.batches, self._beyond, self.error_ns = SKIP + 1, 0, error
+        self._weight = self._size_size = self._size_latency = 0.0
 
     def _add(self, size: float, latency: float) -> None:
         forget = FORGET_EARLY if self.batches <= EARLY else FORGET
@@ -98,6 +115,7 @@ class LatencyFit:
         """Predicted latency of a batch of ``size`` requests."""
         return int(self.fixed_ns + size * self.per_request_ns)
 
-    def cautious_ns(self, size: int) -> int:
-        """A latency that is rarely exceeded: predicted, and twice the mean error."""
-        return int(self.fixed_ns + size * self.per_request_ns + CAUTION * self.error_ns)
+    @property
+    def caution_ns(self) -> int:
+        """What is added to a prediction where a deadline is at stake: twice the mean error."""
+        return int(CAUTION * self.error_ns)

@@ -203,7 +203,10 @@ SLOT = (
             Field("threshold_fixed_milli", "0: adapt; else the threshold itself"),
             Field("max_wait_us", "deliberate wait, at most registered_max_wait_us"),
             Field("mix_classes", "1: one batch may hold both classes"),
-            Field("ageing_us", "best effort that waited this long counts as strict, 0 never"),
+            Field(
+                "ageing_us",
+                "one best-effort batch goes first in this time if one waits as long, 0 never",
+            ),
             Field("ahead_batches", "batches sent to a busy worker, 0 or 1"),
             Field("latency_fixed_ns", "latency of a batch until the fit knows it, 0: unknown"),
             Field("latency_per_request_ns", "see latency_fixed_ns"),

@@ -153,7 +153,7 @@ def fit_deadlines(
     cap: int,
     fixed_ns: int,
     per_request_ns: int,
-    may_skip: bool,
+    next_free_ns: int,
 ) -> tuple[int, int]:
     """How many of the most urgent requests to give up, and how many to run now.
 
@@ -165,12 +165,15 @@ def fit_deadlines(
     run in the next one. If one of these would be late by that, there is more work than time:
     then serving a request that takes the place of a whole batch costs more answers than it gives,
     and the most urgent ones are given up until the rest fits (Nexus' early drop; Clipper and
-    BentoML only drop what is late already). ``may_skip`` is false when another worker is free.
+    BentoML only drop what is late already). ``next_free_ns`` is the time until another worker is
+    free; while one is free now (0), nothing is given up.
 
-    >>> fit_deadlines([60, 90, 95], 3, 3, 8, 10, 20, True)  # two now, one after them
+    >>> fit_deadlines([60, 90, 95], 3, 3, 8, 10, 20, 10**9)  # two now, one after them
     (0, 2)
-    >>> fit_deadlines([30, 70, 75], 3, 3, 8, 10, 20, True)  # the first would cost the others
+    >>> fit_deadlines([30, 70, 75], 3, 3, 8, 10, 20, 10**9)  # the first would cost the others
     (1, 2)
+    >>> fit_deadlines([30, 70, 75], 3, 3, 8, 10, 20, 5)  # but another worker takes these
+    (0, 1)
     """
 
     def latency(n: int) -> int:
@@ -178,17 +181,20 @@ def fit_deadlines(
 
     if slacks_ns[0] >= latency(size):
         return 0, size
+    hopeless = slacks_ns[0] < latency(1)
+    if next_free_ns == 0 and hopeless:
+        return 0, size
     short = (slacks_ns[0] - fixed_ns) // per_request_ns if per_request_ns > 0 else 1
     take = max(1, min(size, short))
     rest = waiting - take
-    if not may_skip or rest <= 0 or take >= len(slacks_ns):
+    if next_free_ns == 0 or rest <= 0 or take >= len(slacks_ns):
         return 0, take
-    if slacks_ns[take] >= latency(take) + latency(min(rest, cap)):
+    if not hopeless and slacks_ns[take] >= min(latency(take), next_free_ns) + latency(min(rest, cap)):
         return 0, take
     for skip in range(1, len(slacks_ns)):
         left = min(cap, waiting - skip)
         if slacks_ns[skip] >= latency(left):
-            return skip, left
+            return (skip, left) if hopeless or left > take else (0, take)
     return 0, take
 
 

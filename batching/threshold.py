@@ -127,7 +127,7 @@ class AdaptiveThreshold:
         """A batch of ``size`` requests was answered; its worker may be held back ``hold`` ns.
 
         ``waiting`` requests are in the queue or were sent to that worker ahead, ``arrivals``
-        counts all that ever came. Answers within the hold of another share one quantum.
+        counts all that ever came. Answers within the hold of another share its quantum.
         """
         self.settle(now_ns, arrivals)
         if not self._open:
@@ -158,13 +158,14 @@ class AdaptiveThreshold:
             following = step(self.value, count, self.alpha, self.cap)
             self.value = max(following, min(count, self.value))
 
-    def worth(self, now_ns: int, free_workers: int) -> float:
+    def worth(self, now_ns: int, free_workers: int, free_since_ns: int) -> float:
         """Requests for which it is worth to hold ``free_workers`` back now; 1: for none.
 
-        A worker that has been free for longer is not held back, and the others beside it neither.
+        ``free_since_ns`` is when the first of them got free. A worker that has been free since
+        before the quantum is not held back, and the others beside it neither.
         """
-        holding = self._open and now_ns < self._end_ns and self.returning >= RETURNING_ENOUGH
-        return self.value * free_workers if holding and free_workers <= self._answers else IDLE
+        holding = self._open and self._start_ns <= free_since_ns and now_ns < self._end_ns
+        return self.value * free_workers if holding and self.returning >= RETURNING_ENOUGH else IDLE
 
     def hold_end_ns(self) -> int:
         """When the hold ends; to be asked after :meth:`worth` said that there is one."""

@@ -94,7 +94,7 @@
 #define SHUNTER_S_THRESHOLD_FIXED_MILLI 2968 /* 0: adapt; else the threshold itself */
 #define SHUNTER_S_MAX_WAIT_US 2976 /* deliberate wait, at most registered_max_wait_us */
 #define SHUNTER_S_MIX_CLASSES 2984 /* 1: one batch may hold both classes */
-#define SHUNTER_S_AGEING_US 2992 /* best effort that waited this long counts as strict, 0 never */
+#define SHUNTER_S_AGEING_US 2992 /* one best-effort batch goes first in this time if one waits as long, 0 never */
 #define SHUNTER_S_AHEAD_BATCHES 3000 /* batches sent to a busy worker, 0 or 1 */
 #define SHUNTER_S_LATENCY_FIXED_NS 3008 /* latency of a batch until the fit knows it, 0: unknown */
 #define SHUNTER_S_LATENCY_PER_REQUEST_NS 3016 /* see latency_fixed_ns */

@@ -54,10 +54,19 @@ def test_nothing_is_known_before_the_warm_up_is_over():
     assert fit.predict_ns(2) == 10 * MS
 
 
-def test_until_sizes_differ_half_of_the_latency_is_taken_for_fixed():
+def test_until_sizes_differ_all_is_taken_for_fixed_and_the_first_others_correct_it():
     fit = fitted(50, sizes=(1,), noise=0)
     assert fit.predict_ns(1) == pytest.approx(7 * MS, rel=1e-6)
-    assert fit.predict_ns(4) == pytest.approx(17.5 * MS, rel=1e-6)
+    assert fit.predict_ns(4) == pytest.approx(7 * MS, rel=1e-6)
+    fitted(12, sizes=(1, 4), noise=0, fit=fit)
+    assert fit.predict_ns(4) == pytest.approx(16 * MS, rel=0.25)
+
+
+@pytest.mark.parametrize("factor", [0.01, 100])
+def test_a_model_that_became_altogether_different_is_followed_within_a_dozen_batches(factor):
+    fit = fitted(200)
+    fitted(12, fixed=4 * factor, per_request=3 * factor, fit=fit)
+    assert fit.predict_ns(4) == pytest.approx(16 * MS * factor, rel=0.5)
 
 
 def test_the_slope_is_kept_while_all_batches_have_one_size():
@@ -90,9 +99,9 @@ def test_a_line_that_is_known_from_elsewhere_holds_until_batches_were_seen():
     assert not fit.known
 
 
-def test_caution_adds_twice_the_error():
+def test_caution_is_twice_the_error():
     fit = fitted(100)
-    assert fit.cautious_ns(4) - fit.predict_ns(4) == pytest.approx(2 * fit.error_ns, abs=2)
+    assert fit.caution_ns == pytest.approx(2 * fit.error_ns, abs=1)
 
 
 @given(st.lists(st.tuples(st.integers(1, 1 << 20), st.integers(0, 3_600_000_000_000)), max_size=80))

@@ -100,7 +100,8 @@ class ClosedLoop:
         self.fixed, self.per_request, self.away, self.cap = fixed, per_request, away, cap
         self.hold = hold_ns(fixed * MS, 5 * MS)
         self.events, self.order = [], 0
-        self.queue, self.free, self.arrivals, self.now = [], list(range(workers)), 0, 0
+        self.queue, self.arrivals, self.now = [], 0, 0
+        self.free = dict.fromkeys(range(workers), -1)
         self.sizes, self.waits, self.ends = [], [], []
         self.wanted = clients
         for client in range(clients):
@@ -120,7 +121,7 @@ class ClosedLoop:
                 self.queue.append((self.now, what))
             elif kind == "answer":
                 worker, batch = what
-                self.free.append(worker)
+                self.free[worker] = self.now
                 self.ends.append(self.now)
                 self.rule.answered(self.now, len(batch), len(self.queue), self.arrivals, self.hold)
                 for _, client in batch:
@@ -132,7 +133,7 @@ class ClosedLoop:
 
     def dispatch(self):
         while self.queue and self.free:
-            worth = self.rule.worth(self.now, len(self.free))
+            worth = self.rule.worth(self.now, len(self.free), min(self.free.values()))
             if len(self.queue) < min(worth, self.cap * len(self.free)):
                 self.rule.held()
                 self.push(self.rule.hold_end_ns(), "wake")
@@ -142,7 +143,9 @@ class ClosedLoop:
             self.waits.append(self.now - batch[-1][0])
             lasts = (self.fixed + size * self.per_request) * (0.95 + 0.1 * self.choose.random())
             self.sizes.append(size)
-            self.push(self.now + lasts * MS, "answer", (self.free.pop(0), batch))
+            worker = next(iter(self.free))
+            del self.free[worker]
+            self.push(self.now + lasts * MS, "answer", (worker, batch))
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 5, 8, 16, 29])
@@ -210,9 +213,16 @@ def test_the_adaptive_value_stays_between_one_and_the_cap(steps):
         assert 0 <= rule.returning <= 1
 
 
-def test_a_long_idle_worker_is_never_held_back():
-    loop = ClosedLoop(8).run(3)
-    assert loop.rule.worth(loop.now + 1000 * MS, 1) == IDLE
+def test_a_worker_that_was_idle_before_is_never_held_back():
+    rule, arrivals = AdaptiveThreshold(), 0
+    for k in range(30):
+        rule.answered(100 * MS * k, 8, 0, arrivals, 3 * MS)
+        arrivals += 8
+        rule.settle(100 * MS * k + 3 * MS, arrivals)
+    rule.answered(5000 * MS, 8, 0, arrivals, 3 * MS)
+    assert rule.worth(5001 * MS, 1, 5000 * MS) > 7
+    assert rule.worth(5001 * MS, 1, 4000 * MS) == IDLE
+    assert rule.worth(5003 * MS, 1, 5000 * MS) == IDLE
 
 
 def test_a_fixed_quantum_gives_the_papers_numbers():

@@ -81,7 +81,8 @@ def adaptive_rows() -> Any:
     """Runs of one model.
 
     Events: [0, now, size, waiting, arrivals, hold] answered, [1, now, arrivals] settled, [2, now,
-    free workers] asked, [3] held; after each the value, the returning share, what is worth it.
+    free workers, free since] asked, [3] held; after each the value, the returning share, and what
+    is worth it.
     """
     choose = random.Random(20240503)
     for run in range(20):
@@ -92,10 +93,10 @@ def adaptive_rows() -> Any:
             now += 1_000_000 + int(choose.random() * 5e6)
             size = 1 + int(choose.random() * clients)
             came = size if choose.random() < 0.9 else int(choose.random() * size)
-            batch = [[0, now, size, clients - size, arrivals, hold], [2, now, 1 + run % 2]]
+            batch = [[0, now, size, clients - size, arrivals, hold], [2, now, 1 + run % 2, now]]
             batch += [[3]] if choose.random() < 0.3 else []
             arrivals += came
-            batch += [[1, now + 500_000, arrivals], [2, now + 500_000, 1]]
+            batch += [[1, now + 500_000, arrivals], [2, now + 500_000, 1, now - run % 3]]
             now += 4_000_000
             batch.append([1, now, arrivals])
             for event in batch:
@@ -147,6 +148,7 @@ def fit_rows() -> Any:
             slow = 1.0 if i < 40 else 2.5
             latency = int((4e6 + 3e6 * size) * slow * (0.9 + 0.2 * choose.random()))
             latency *= 8 if choose.random() < 0.05 else 1
+            latency = latency // 100 if run % 4 == 3 and i > 30 else latency
             fit.observe(size, latency)
             observed.append([size, latency])
             known.append([fit.fixed_ns, fit.per_request_ns, fit.error_ns])
@@ -226,8 +228,15 @@ def fit_deadlines_rows() -> Any:
         count = min(waiting, 2 * cap + 1)
         slacks = sorted(int(choose.random() * 200) - 10 for _ in range(count))
         args = (slacks, waiting, 1 + int(choose.random() * min(cap, waiting)), cap)
-        args += (int(choose.random() * 30), int(choose.random() * 8), choose.random() < 0.8)
+        next_free = (0, 10**9, int(choose.random() * 60))[int(choose.random() * 3)]
+        args += (int(choose.random() * 30), int(choose.random() * 8), next_free)
         yield (*args, list(release.fit_deadlines(*args)))
+
+
+def predicted_wait_rows() -> Any:
+    for ahead, capacity in itertools.product((0, 1, 31, 32, 33, 1000), (1, 32, 48)):
+        args = (ahead, capacity, 50_000_000, 20_000_001)
+        yield (*args, release.predicted_wait_ns(*args))
 
 
 def release_tables() -> dict[str, Table]:
@@ -241,8 +250,11 @@ def release_tables() -> dict[str, Table]:
             "queued caps fixed_ns per_request_ns sizes", split_by_latency_rows()
         ),
         "fit_deadlines": table(
-            "slacks_ns waiting size cap fixed_ns per_request_ns may_skip skip_take",
+            "slacks_ns waiting size cap fixed_ns per_request_ns next_free_ns skip_take",
             fit_deadlines_rows(),
+        ),
+        "predicted_wait_ns": table(
+            "ahead capacity batch_ns busy_ns wait_ns", predicted_wait_rows()
         ),
         "may_send_ahead": table(
             "queued threshold cap in_flight ahead_limit free_workers "

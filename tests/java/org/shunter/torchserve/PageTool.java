@@ -55,6 +55,7 @@ public final class PageTool {
                 check(file, "split", PageTool::split);
                 check(file, "split_by_latency", PageTool::splitByLatency);
                 check(file, "fit_deadlines", PageTool::fitDeadlines);
+                check(file, "predicted_wait_ns", PageTool::predictedWait);
                 check(file, "may_send_ahead", PageTool::maySendAhead);
                 check(file, "wake_after_us", PageTool::wakeAfter);
                 break;
@@ -254,7 +255,11 @@ public final class PageTool {
                     rule.settle(e.get(1).getAsLong(), e.get(2).getAsLong());
                     break;
                 case 2:
-                    worth = rule.worth(e.get(1).getAsLong(), e.get(2).getAsInt());
+                    worth =
+                            rule.worth(
+                                    e.get(1).getAsLong(),
+                                    e.get(2).getAsInt(),
+                                    e.get(3).getAsLong());
                     break;
                 default:
                     rule.held();
@@ -322,8 +327,16 @@ public final class PageTool {
                         r.get(3).getAsInt(),
                         r.get(4).getAsLong(),
                         r.get(5).getAsLong(),
-                        r.get(6).getAsBoolean());
+                        r.get(6).getAsLong());
         return array(cut.skip(), cut.take());
+    }
+
+    private static Object predictedWait(final JsonArray r) {
+        return Deadlines.predictedWaitNs(
+                r.get(0).getAsLong(),
+                r.get(1).getAsLong(),
+                r.get(2).getAsLong(),
+                r.get(3).getAsLong());
     }
 
     private static long slack(final JsonElement value) {

@@ -88,10 +88,14 @@ final class AdaptiveThreshold {
         }
     }
 
-    /** Requests for which it is worth to hold so many free workers back now; 1 for none. */
-    double worth(final long now, final int freeWorkers) {
-        final boolean holding = open && now < endNs && returning >= RETURNING_ENOUGH;
-        return holding && freeWorkers <= answers ? value * freeWorkers : Threshold.IDLE;
+    /**
+     * Requests for which it is worth to hold so many free workers back now; 1 for none.
+     *
+     * @param freeSinceNs when the first of them got free
+     */
+    double worth(final long now, final int freeWorkers, final long freeSinceNs) {
+        final boolean holding = open && startNs <= freeSinceNs && now < endNs;
+        return holding && returning >= RETURNING_ENOUGH ? value * freeWorkers : Threshold.IDLE;
     }
 
     /** When the hold ends; after {@link #worth} said that there is one. */

@@ -187,7 +187,7 @@ final class ControlLayout {
     static final int S_MAX_WAIT_US = 2976;
     /** 1: one batch may hold both classes */
     static final int S_MIX_CLASSES = 2984;
-    /** best effort that waited this long counts as strict, 0 never */
+    /** one best-effort batch goes first in this time if one waits as long, 0 never */
     static final int S_AGEING_US = 2992;
     /** batches sent to a busy worker, 0 or 1 */
     static final int S_AHEAD_BATCHES = 3000;

@@ -21,7 +21,7 @@ final class Deadlines {
      * @param cap largest batch
      * @param fixedNs fixed part of a batch's latency
      * @param perRequestNs part per request
-     * @param maySkip whether requests may be given up
+     * @param nextFreeNs time until another worker is free; 0: one is, and nothing is given up
      */
     static Cut fit(
             final long[] slacksNs,
@@ -30,25 +30,31 @@ final class Deadlines {
             final int cap,
             final long fixedNs,
             final long perRequestNs,
-            final boolean maySkip) {
+            final long nextFreeNs) {
         if (slacksNs[0] >= fixedNs + size * perRequestNs) {
+            return new Cut(0, size);
+        }
+        final boolean hopeless = slacksNs[0] < fixedNs + perRequestNs;
+        if (nextFreeNs == 0 && hopeless) {
             return new Cut(0, size);
         }
         final long fitting =
                 perRequestNs > 0 ? Math.floorDiv(slacksNs[0] - fixedNs, perRequestNs) : 1;
         final int take = (int) Math.max(1, Math.min(size, fitting));
         final int rest = waiting - take;
-        if (!maySkip || rest <= 0 || take >= slacksNs.length) {
+        if (nextFreeNs == 0 || rest <= 0 || take >= slacksNs.length) {
             return new Cut(0, take);
         }
-        final long both = 2 * fixedNs + (take + Math.min(rest, cap)) * perRequestNs;
-        if (slacksNs[take] >= both) {
+        final long restStartsNs = Math.min(fixedNs + take * perRequestNs, nextFreeNs);
+        if (!hopeless
+                && slacksNs[take]
+                        >= restStartsNs + fixedNs + Math.min(rest, cap) * perRequestNs) {
             return new Cut(0, take);
         }
         for (int skip = 1; skip < slacksNs.length; skip++) {
             final int left = Math.min(cap, waiting - skip);
             if (slacksNs[skip] >= fixedNs + left * perRequestNs) {
-                return new Cut(skip, left);
+                return hopeless || left > take ? new Cut(skip, left) : new Cut(0, take);
             }
         }
         return new Cut(0, take);

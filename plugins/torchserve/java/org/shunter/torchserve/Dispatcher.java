@@ -57,14 +57,14 @@ final class Dispatcher {
         final Effects effects = new Effects();
         synchronized (this) {
             telemetry.arrived(entry.requestClass);
+            if (entry.place == Entry.Place.DONE) {
+                return null; // the client hung up in the meantime
+            }
             final Refusal refusal = refusalOf(entry, effects);
             if (refusal != null) {
                 entry.place = Entry.Place.DONE; // its closing connection is not a client that left
                 telemetry.rejected(entry);
                 return refusal;
-            }
-            if (entry.place == Entry.Place.DONE) {
-                return null; // the client hung up in the meantime
             }
             plan.settle(entry.arrivalNs, arrivals);
             arrivals++;
@@ -72,7 +72,7 @@ final class Dispatcher {
                 lastStrictNs = entry.arrivalNs;
             }
             queue.add(entry);
-            dispatch(entry.arrivalNs, effects);
+            decide(entry.arrivalNs, effects);
         }
         effects.run();
         return null;
@@ -113,7 +113,8 @@ final class Dispatcher {
                 entry.requestClass == RequestClass.STRICT
                         ? queue.youngest(RequestClass.BEST_EFFORT)
                         : null;
-        if (youngest == null) {
+        final long soonestNs = plan.soonestNs(entry.requestClass, entry.arrivalNs);
+        if (youngest == null || entry.deadlineNs - soonestNs < entry.arrivalNs) {
             return false;
         }
         queue.remove(youngest, Entry.Place.DONE);
@@ -158,7 +159,7 @@ final class Dispatcher {
                 if (worker.state == WorkerState.DRAINING && worker.inFlight.isEmpty()) {
                     effects.later(worker::end);
                 }
-                dispatch(receivedNs, effects);
+                decide(receivedNs, effects);
             }
         }
         effects.run();
@@ -205,7 +206,7 @@ final class Dispatcher {
         synchronized (this) {
             apply(worker, WorkerState.Event.LOADED);
             worker.freeSinceNs = System.nanoTime();
-            dispatch(System.nanoTime(), effects);
+            decide(System.nanoTime(), effects);
         }
         effects.run();
     }
@@ -223,7 +224,7 @@ final class Dispatcher {
                 return false;
             }
             takeBack(worker, true, cause, effects);
-            dispatch(System.nanoTime(), effects);
+            decide(System.nanoTime(), effects);
         }
         effects.run();
         return true;
@@ -275,7 +276,7 @@ final class Dispatcher {
                 return false;
             }
             takeBack(worker, false, "the worker was stopped", effects);
-            dispatch(System.nanoTime(), effects);
+            decide(System.nanoTime(), effects);
         }
         effects.run();
         return true;
@@ -310,7 +311,7 @@ final class Dispatcher {
             workers.addAll(current);
             hadWorkers |= !workers.isEmpty();
             failUnserved(effects);
-            dispatch(System.nanoTime(), effects);
+            decide(System.nanoTime(), effects);
         }
         effects.run();
     }
@@ -390,34 +391,41 @@ final class Dispatcher {
     private void onTimer() {
         final Effects effects = new Effects();
         synchronized (this) {
-            dispatch(System.nanoTime(), effects);
+            decide(System.nanoTime(), effects);
         }
         effects.run();
-    }
-
-    /** A fault in a decision costs that decision, not the answers that are on their way. */
-    private void dispatch(final long now, final Effects effects) {
-        try {
-            decide(now, effects);
-        } catch (RuntimeException e) {
-            LOGGER.error("Dispatching for {} failed", name, e);
-        }
     }
 
     private void decide(final long now, final Effects effects) {
         plan.settle(now, arrivals);
         if (queue.size() > 0) {
             expire(now, effects);
-            plan.next(now, now - lastStrictNs < STRICT_MEMORY_NS);
+            consult(now);
             for (final Plan.Shipment shipment : plan.shipments()) {
                 send(shipment, now, effects);
             }
             plan.givenUp().forEach(entry -> expire(entry, now, effects));
             plan.shipments().clear(); // they would keep their bodies until the next decision
             plan.givenUp().clear();
-            wakeup.at(Math.min(plan.wakeNs(), queue.earliestDeadlineNs()), now);
+            wakeup.at(Math.min(plan.wakeNs(), expiryNs(now)), now);
         }
         publish();
+    }
+
+    /** A fault in a plan costs the rest of that plan, not the answers that are on their way. */
+    private void consult(final long now) {
+        try {
+            plan.next(now, now - lastStrictNs < STRICT_MEMORY_NS);
+        } catch (RuntimeException e) {
+            LOGGER.error("Planning for {} failed", name, e);
+        }
+    }
+
+    /** When to look again for what can no longer be answered in time. */
+    private long expiryNs(final long now) {
+        final long deadlineNs = queue.earliestDeadlineNs();
+        final long hopelessNs = deadlineNs == Entry.NEVER ? deadlineNs : deadlineNs - plan.leastNs();
+        return hopelessNs > now ? hopelessNs : deadlineNs;
     }
 
     /** Answer what can no longer be answered in time. */

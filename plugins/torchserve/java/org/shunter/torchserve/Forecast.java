@@ -36,21 +36,19 @@ final class Forecast {
         return worker.group.fit.cautionNs() + commands.marginUs * 1000;
     }
 
-    /** Largest batch that is predicted to take no longer; at least 1. */
-    long sizeWithin(final Worker worker, final long limitNs) {
+    /** Largest batch whose requests add no more than that to its fixed part; at least 1. */
+    long sizeAdding(final Worker worker, final long limitNs) {
         final long perRequest = perRequestNs(worker);
-        return perRequest == 0
-                ? Integer.MAX_VALUE
-                : Math.max(1, (limitNs - fixedNs(worker)) / perRequest);
+        return perRequest == 0 ? Integer.MAX_VALUE : Math.max(1, limitNs / perRequest);
     }
 
-    /** Time until a worker has answered all that it holds. */
+    /** Time until a worker has answered all that it holds; 0 when it is free or overdue. */
     long busyNs(final Worker worker, final long now) {
-        long endNs = now;
+        long endNs = Long.MIN_VALUE;
         for (final Batch batch : worker.inFlight) {
-            final long startNs = endNs == now ? batch.startNs : endNs;
+            final long startNs = endNs == Long.MIN_VALUE ? batch.startNs : endNs;
             endNs = Math.max(now, startNs + batchNs(worker, batch.size()));
         }
-        return endNs - now;
+        return endNs == Long.MIN_VALUE ? 0 : endNs - now;
     }
 }

@@ -11,6 +11,7 @@ final class LatencyFit {
     private static final int SKIP = 2;
     private static final double CLIP = 4.0;
     private static final int CLIP_AFTER = 8;
+    private static final int SURPRISES = 4;
     private static final double ERROR_WEIGHT = 0.125;
     private static final double SLOPE_MEMORY = 16.0;
     private static final double CAUTION = 2.0;
@@ -24,6 +25,7 @@ final class LatencyFit {
     private double latency;
     private double sizeSize;
     private double sizeLatency;
+    private int beyond;
 
     /** Whether anything was observed. */
     boolean known() {
@@ -37,9 +39,8 @@ final class LatencyFit {
             return;
         }
         final boolean first = batches == SKIP + 1;
-        if (first && perRequestNs == 0.0 && fixedNs == 0.0) {
-            perRequestNs = 0.5 * latencyNs / count;
-            fixedNs = 0.5 * latencyNs;
+        if (first && fixedNs + perRequestNs == 0.0) {
+            fixedNs = (double) latencyNs;
         }
         final double seen = clipped(count, (double) latencyNs, first);
         add((double) count, seen);
@@ -49,13 +50,33 @@ final class LatencyFit {
     private double clipped(final int count, final double latencyNs, final boolean first) {
         final double expected = fixedNs + count * perRequestNs;
         double residual = latencyNs - expected;
-        if (batches > SKIP + CLIP_AFTER) {
+        final boolean usual = sizeSize >= SLOPE_MEMORY || Math.abs(count - size) < 0.5;
+        if (batches > SKIP + CLIP_AFTER && usual) {
             final double bound = CLIP * errorNs;
+            if (surprised(residual, bound)) {
+                forget(Math.abs(residual));
+                return latencyNs;
+            }
             residual = Math.max(-bound, Math.min(bound, residual));
         }
         final double distance = Math.abs(residual);
         errorNs = first ? latencyNs * 0.25 : errorNs + ERROR_WEIGHT * (distance - errorNs);
         return expected + residual;
+    }
+
+    private boolean surprised(final double residual, final double bound) {
+        final int side = Math.abs(residual) <= bound ? 0 : residual > 0 ? 1 : -1;
+        beyond = side * beyond > 0 ? beyond + side : side;
+        return Math.abs(beyond) >= SURPRISES;
+    }
+
+    private void forget(final double error) {
+        batches = SKIP + 1;
+        beyond = 0;
+        errorNs = error;
+        weight = 0.0;
+        sizeSize = 0.0;
+        sizeLatency = 0.0;
     }
 
     private void add(final double count, final double seen) {
@@ -73,11 +94,6 @@ final class LatencyFit {
                 (sizeLatency + SLOPE_MEMORY * perRequestNs) / (sizeSize + SLOPE_MEMORY);
         perRequestNs = Math.max(0.0, Math.min(slope, latency / size));
         fixedNs = latency - perRequestNs * size;
-    }
-
-    /** Predicted latency of a batch. */
-    long predictNs(final int count) {
-        return (long) (fixedNs + count * perRequestNs);
     }
 
     /** What is added to a prediction where a deadline is at stake. */

@@ -58,13 +58,18 @@ final class Patience {
     /**
      * Requests for which so many free workers wait now.
      *
+     * @param freeSinceNs when the first of them got free
      * @param othersWait requests of the other class could use the time
      */
-    double wanted(final long now, final int freeWorkers, final boolean othersWait) {
+    double wanted(
+            final long now,
+            final int freeWorkers,
+            final long freeSinceNs,
+            final boolean othersWait) {
         if (!adapts()) {
             return threshold();
         }
-        return othersWait ? Threshold.IDLE : adaptive.worth(now, freeWorkers);
+        return othersWait ? Threshold.IDLE : adaptive.worth(now, freeWorkers, freeSinceNs);
     }
 
     /** They do wait; returns until when at most. */

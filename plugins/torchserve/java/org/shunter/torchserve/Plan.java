@@ -13,6 +13,9 @@ final class Plan {
     /** Batches that take longer are not worth to be queued behind: the hop between two is short. */
     private static final long LONGEST_TO_QUEUE_BEHIND_NS = 5_000_000;
 
+    /** How long a worker that is late is waited for. */
+    private static final long LATE_NS = 1_000_000;
+
     /** A batch for a worker. */
     record Shipment(Worker worker, RequestClass requestClass, List<Entry> entries) {}
 
@@ -120,6 +123,17 @@ final class Plan {
         return soonest == Entry.NEVER ? 0 : soonest;
     }
 
+    /** Shortest predicted latency of a request that runs alone. */
+    long leastNs() {
+        long least = Entry.NEVER;
+        for (final Worker worker : workers) {
+            if (worker.state == WorkerState.READY) {
+                least = Math.min(least, forecast.batchNs(worker, 1));
+            }
+        }
+        return least == Entry.NEVER ? 0 : least;
+    }
+
     /** Whether requests are refused that would be answered too late. */
     boolean admits() {
         return commands.admission;
@@ -128,23 +142,38 @@ final class Plan {
     /** Predicted time until a request that comes now is answered; 0 when nothing is known. */
     long predictedAnswerNs(final RequestClass requestClass, final long nowNs) {
         long capacity = 0;
-        long batchNs = 0;
+        double perNs = 0;
+        boolean known = true;
         long busyNs = Entry.NEVER;
         for (final Worker worker : workers) {
             if (worker.state == WorkerState.READY && serves(worker, requestClass)) {
                 final int cap = cap(worker, requestClass);
                 capacity += cap;
-                batchNs = Math.max(batchNs, forecast.batchNs(worker, cap));
+                perNs += (double) cap / Math.max(1, forecast.batchNs(worker, cap));
                 busyNs = Math.min(busyNs, forecast.busyNs(worker, nowNs));
+                known &= forecast.knows(worker);
             }
         }
         final long ahead =
                 requestClass == RequestClass.STRICT ? queue.size(requestClass) : queue.size();
-        if (capacity == 0 || batchNs == 0 || busyNs == 0 && ahead == 0) {
+        if (capacity == 0 || !known || busyNs == 0 && ahead == 0) {
             return 0;
         }
-        final long ownNs = batchNs * Math.min(capacity, ahead % capacity + 1) / capacity;
-        return Deadlines.predictedWaitNs(ahead, capacity, batchNs, busyNs) + ownNs;
+        final long roundNs = (long) (capacity / perNs);
+        final long waitNs = Deadlines.predictedWaitNs(ahead, capacity, roundNs, busyNs);
+        return waitNs + shortestBatchNs(requestClass, (int) (ahead % capacity) + 1);
+    }
+
+    /** Latency of the worker that is fastest for that many requests, or for its cap. */
+    private long shortestBatchNs(final RequestClass requestClass, final int size) {
+        long shortest = Entry.NEVER;
+        for (final Worker worker : workers) {
+            if (worker.state == WorkerState.READY && serves(worker, requestClass)) {
+                final int own = Math.min(size, cap(worker, requestClass));
+                shortest = Math.min(shortest, forecast.batchNs(worker, own));
+            }
+        }
+        return shortest == Entry.NEVER ? 0 : shortest;
     }
 
     // ---- release
@@ -174,7 +203,7 @@ final class Plan {
         collectFree(RequestClass.BEST_EFFORT);
         if (!free.isEmpty()) {
             final int cap = cap(free.get(0), RequestClass.BEST_EFFORT);
-            shipTaken(free.get(0), RequestClass.BEST_EFFORT, cap, cap, false);
+            shipTaken(free.get(0), RequestClass.BEST_EFFORT, cap, cap);
         }
     }
 
@@ -197,19 +226,22 @@ final class Plan {
         if (!free.isEmpty() && !releaseToFree(requestClass, queued)) {
             return;
         }
-        sendAhead(requestClass);
+        collectFree(requestClass);
+        if (free.isEmpty()) {
+            sendAhead(requestClass);
+        }
     }
 
     private boolean releaseToFree(final RequestClass requestClass, final int queued) {
         long total = 0;
-        long freeSinceNs = Long.MIN_VALUE;
+        long freeSinceNs = Long.MAX_VALUE;
         for (final Worker worker : free) {
             total += cap(worker, requestClass);
-            freeSinceNs = Math.max(freeSinceNs, worker.freeSinceNs);
+            freeSinceNs = Math.min(freeSinceNs, worker.freeSinceNs);
         }
         final int capacity = (int) Math.min(Integer.MAX_VALUE, total);
         final boolean othersWait = queue.size() > queue.size(requestClass);
-        final double wanted = patience.wanted(now, free.size(), othersWait);
+        final double wanted = patience.wanted(now, free.size(), freeSinceNs, othersWait);
         // What follows answers is waited for after the answer, however long the others have waited.
         final long fromNs = patience.adapts() ? freeSinceNs : Long.MIN_VALUE;
         final long oldestNs = Math.max(fromNs, queue.oldestArrivalNs(requestClass));
@@ -252,7 +284,8 @@ final class Plan {
         final List<Worker> sharing = new ArrayList<>(tier);
         if (requestClass == RequestClass.STRICT
                 && queue.size(RequestClass.BEST_EFFORT) > 0
-                && tier.stream().allMatch(forecast::knows)) {
+                && tier.stream()
+                        .allMatch(w -> forecast.knows(w) && serves(w, RequestClass.BEST_EFFORT))) {
             addBusy(sharing, requestClass);
         }
         final int[] caps = new int[sharing.size()];
@@ -273,7 +306,12 @@ final class Plan {
                         : ReleaseRule.split(queued, caps);
         for (int i = 0; i < tier.size(); i++) {
             if (sizes[i] > 0) {
-                shipTaken(tier.get(i), requestClass, sizes[i], caps[i], free.size() == 1);
+                shipTaken(tier.get(i), requestClass, sizes[i], caps[i]);
+            }
+        }
+        for (int i = tier.size(); i < sizes.length; i++) {
+            if (sizes[i] > 0) { // if it is not free by then, the others do not wait for it
+                wakeNs = Math.min(wakeNs, now + forecast.busyNs(sharing.get(i), now) + LATE_NS);
             }
         }
     }
@@ -287,6 +325,7 @@ final class Plan {
             if (worker.state == WorkerState.READY
                     && worker.inFlight.size() == 1
                     && forecast.knows(worker)
+                    && forecast.busyNs(worker, now) > 0
                     && serves(worker, requestClass)
                     && !isShipped(worker)) {
                 sharing.add(worker);
@@ -299,36 +338,35 @@ final class Plan {
             final Worker worker,
             final RequestClass requestClass,
             final int size,
-            final int cap,
-            final boolean onlyWorker) {
+            final int cap) {
         int taken = size;
+        int room = cap;
         final Entry head = queue.peek(requestClass);
         if (head == null) {
             return; // given up for the sake of a batch before
         }
         if (head.deadlineNs != Entry.NEVER && forecast.knows(worker)) {
-            taken = fitDeadlines(worker, requestClass, size, cap, onlyWorker);
+            taken = fitDeadlines(worker, requestClass, size, cap);
+            final long slackNs = queue.peek(requestClass).deadlineNs - now;
+            final long fixedNs = forecast.fixedNs(worker) + forecast.cautionNs(worker);
+            room = (int) Math.min(cap, forecast.sizeAdding(worker, slackNs - fixedNs));
         }
         final List<Entry> entries = new ArrayList<>(taken);
         queue.take(requestClass, taken, entries);
-        if (commands.mixClasses && entries.size() < cap && taken == size) {
+        if (commands.mixClasses && entries.size() < room) {
             final RequestClass other =
                     requestClass == RequestClass.STRICT
                             ? RequestClass.BEST_EFFORT
                             : RequestClass.STRICT;
             if (serves(worker, other)) {
-                queue.take(other, cap - entries.size(), entries);
+                queue.take(other, room - entries.size(), entries);
             }
         }
         ship(worker, requestClass, entries);
     }
 
     private int fitDeadlines(
-            final Worker worker,
-            final RequestClass requestClass,
-            final int size,
-            final int cap,
-            final boolean onlyWorker) {
+            final Worker worker, final RequestClass requestClass, final int size, final int cap) {
         final long fixed = forecast.fixedNs(worker) + forecast.cautionNs(worker);
         final long perRequest = forecast.perRequestNs(worker);
         final long startNs = now + forecast.busyNs(worker, now);
@@ -337,21 +375,51 @@ final class Plan {
             return size;
         }
         final int waiting = queue.size(requestClass);
-        final long[] slacks =
-                queue.firstDeadlines(requestClass, (int) Math.min(waiting, 2L * cap + 1));
+        final long nextFreeNs = nextFreeNs(worker, requestClass);
+        final int limit = nextFreeNs == 0 ? 1 : (int) Math.min(waiting, 2L * cap + 1);
+        final long[] slacks = queue.firstDeadlines(requestClass, limit);
         for (int i = 0; i < slacks.length; i++) {
             slacks[i] = slacks[i] == Entry.NEVER ? Entry.NEVER : slacks[i] - startNs;
         }
         final Deadlines.Cut cut =
                 Deadlines.fit(
-                        slacks, waiting, Math.min(size, waiting), cap, fixed, perRequest, onlyWorker);
+                        slacks, waiting, Math.min(size, waiting), cap, fixed, perRequest, nextFreeNs);
         queue.giveUp(requestClass, cut.skip(), givenUp);
         return cut.take();
     }
 
+    /** Time until another worker can take requests of a class; never 0 for one that is overdue. */
+    private long nextFreeNs(final Worker except, final RequestClass requestClass) {
+        long soonest = Entry.NEVER;
+        for (final Worker worker : workers) {
+            if (worker != except
+                    && worker.state == WorkerState.READY
+                    && serves(worker, requestClass)
+                    && forecast.knows(worker)) {
+                final boolean idle = worker.inFlight.isEmpty() && !isShipped(worker);
+                final long busyNs =
+                        isShipped(worker) && worker.inFlight.isEmpty()
+                                ? forecast.batchNs(worker, shippedSize(worker))
+                                : forecast.busyNs(worker, now);
+                soonest = Math.min(soonest, idle ? 0 : Math.max(1, busyNs));
+            }
+        }
+        return soonest;
+    }
+
+    private int shippedSize(final Worker worker) {
+        for (final Shipment shipment : shipments) {
+            if (shipment.worker() == worker) {
+                return shipment.entries().size();
+            }
+        }
+        return 0;
+    }
+
     private void ship(
             final Worker worker, final RequestClass requestClass, final List<Entry> entries) {
-        if (requestClass == RequestClass.BEST_EFFORT) {
+        final boolean mixed = entries.get(entries.size() - 1).requestClass != requestClass;
+        if (mixed || requestClass == RequestClass.BEST_EFFORT) {
             lastBestEffortNs = now;
         }
         shipments.add(new Shipment(worker, requestClass, entries));
@@ -372,7 +440,7 @@ final class Plan {
             }
             final int cap = cap(soonest, requestClass);
             final int size = Math.min(cap, queue.size(requestClass));
-            shipTaken(soonest, requestClass, size, cap, false);
+            shipTaken(soonest, requestClass, size, cap);
         }
     }
 
@@ -418,8 +486,8 @@ final class Plan {
     }
 
     /**
-     * Largest batch of a class for a worker: its cap, scaled by the group's weight. A best-effort
-     * batch takes at most half of the SLO of strict requests that may have to wait for it.
+     * Largest batch of a class for a worker: its cap, scaled by the group's weight. The requests of
+     * a best-effort batch add at most half of the SLO of strict ones that may have to wait for it.
      */
     private int cap(final Worker worker, final RequestClass requestClass) {
         long cap = worker.cap();
@@ -428,7 +496,7 @@ final class Plan {
                 && sloNs > 0
                 && strictTraffic
                 && serves(worker, RequestClass.STRICT)) {
-            cap = Math.min(cap, forecast.sizeWithin(worker, sloNs / 2));
+            cap = Math.min(cap, forecast.sizeAdding(worker, sloNs / 2));
         }
         return (int) Math.max(1, cap);
     }

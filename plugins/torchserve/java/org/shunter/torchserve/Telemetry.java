@@ -99,7 +99,7 @@ final class Telemetry {
             count(S_GOOD, c);
         }
         if (entry.deadlineNs != Entry.NEVER) {
-            count(good ? S_SLO_MET : late ? S_SLO_LATE : S_SLO_FAILED, c);
+            count(good ? S_SLO_MET : status < SERVER_ERROR ? S_SLO_LATE : S_SLO_FAILED, c);
             window.ended(c, good, nowNs);
         }
     }

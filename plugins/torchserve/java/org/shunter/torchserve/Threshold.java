@@ -4,14 +4,14 @@ package org.shunter.torchserve;
 final class Threshold {
     private Threshold() {}
 
-    /** The value at start, and whenever nothing waits and nothing runs. */
+    /** The value at start, and when nobody comes back after an answer. */
     static final double IDLE = 1.0;
 
     /**
      * One step after a batch was answered (Rafiqi, section 3.3).
      *
      * @param threshold the value before, at least 1
-     * @param arrived requests that arrived during the batch's service time, per worker
+     * @param arrived requests that arrived during the quantum, per worker
      * @param alpha weight of the old value on increase, in [0, 1)
      * @param cap upper bound, at least 1
      */
