@@ -56,7 +56,9 @@ def after_the_crowd(url: str, clients: int, seed: int) -> Row:
     return {"first_ms": alone[:FIRST].round(3).tolist(), "p50_ms": statistics.median(alone)}
 
 
-def measure(ours: Side, stock: Side | None, points: tuple[int, ...], rounds: int) -> list[Row]:
+def measure(
+    ours: Side, stock: Side | None, points: tuple[int, ...], rounds: int, seconds: float
+) -> list[Row]:
     """Paired rounds; all sides go through a point one after the other."""
     urls = {name: ours.add(OURS, name=name) for name in MODELS}
     samples: list[Row] = []
@@ -68,7 +70,7 @@ def measure(ours: Side, stock: Side | None, points: tuple[int, ...], rounds: int
             setting = Setting(clients, PATIENT_MS if clients > 1 else 1, 1, 1, 1000)
             sides["stock"] = stock.add(setting)
         for side in list(sides) if number % 2 == 0 else list(sides)[::-1]:
-            found = closed_loop(sides[side], clients, 3.0)
+            found = closed_loop(sides[side], clients, seconds)
             row = {"side": side, "clients": clients, "round": number}
             samples.append(row | {key: found[key] for key in ("ok_per_s", "p50_ms", "p99_ms")})
         if clients == max(points):
@@ -115,15 +117,18 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="under two minutes")
     parser.add_argument("--rounds", type=int, help="default 7, quick 3")
+    parser.add_argument("--seconds", type=float, default=2, help="per measurement, default 2")
+    parser.add_argument("--points", type=int, nargs="+", help="numbers of clients")
     args = parser.parse_args()
-    points = QUICK_POINTS if args.quick else POINTS
+    args.rounds = args.rounds or (3 if args.quick else 7)
+    points = tuple(args.points or (QUICK_POINTS if args.quick else POINTS))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stores = [Path(folder) / name for name in ("ours", "stock")]
         for store in stores:
             store.mkdir()
         ours = stack.enter_context(Side(stores[0], shunter=True, settings=SETTINGS))
         stock = None if args.quick else stack.enter_context(Side(stores[1], shunter=False))
-        samples = measure(ours, stock, points, args.rounds or (3 if args.quick else 7))
+        samples = measure(ours, stock, points, args.rounds, args.seconds)
     rows, headline = summarise(samples, points)
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
     for row in rows:

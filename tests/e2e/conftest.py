@@ -28,6 +28,10 @@ ageing_ms = 300
 [models.admitting]
 admission = true
 
+[models.mixing]
+mix_classes = true
+ahead = 0
+
 [models.paper]
 quantum_ms = 5
 

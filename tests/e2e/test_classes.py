@@ -107,3 +107,14 @@ def test_a_request_that_must_run_alone_does_not_starve_under_load(serve, load, s
         described = site.management("GET", f"/models/{model.name}?customized=true")
     # The handler has no description of itself, but it was asked for one.
     assert "Prediction failed" in described.text
+
+
+def test_a_batch_may_hold_both_classes_where_the_settings_say_so(serve):
+    model = serve("mixing", batch_size=4)
+    gate, futures = model.hold()
+    futures += [model.queue(f"b{i}", headers=BEST_EFFORT) for i in range(3)]
+    futures += [model.queue(f"s{i}", headers=STRICT) for i in range(2)]
+    gate.open()
+    _results(futures)
+    assert model.order() == ["held", "s0", "s1", "b0", "b1", "b2"]
+    assert [row["batch"] for row in model.ran()] == [1, 4, 4, 4, 4, 1]

@@ -59,3 +59,30 @@ def test_the_client_timeout_of_torchserve_expires_requests_with_an_answer(serve)
     model.hold()
     assert model.ask("late").status == 504
     assert model.count("expired") == 1
+
+
+def _misses(site, model):
+    name = f'model="{model.name}",version="1.0",class="strict",reason='
+    rows = (row for row in site.metrics().splitlines() if row.startswith("shunter_slo_missed"))
+    parts = (row.split(name)[1].split('"') for row in rows if name in row)
+    return {part[1]: float(part[2].rsplit(" ", 1)[1]) for part in parts}
+
+
+def test_every_missed_deadline_has_one_reason(serve, site, wait_until):
+    model = serve("ordered", config={"jobQueueSize": 1})
+    long = {"x-shunter-deadline-ms": "600000"}
+    assert model.ask(headers=long).status == 200
+    assert model.ask(headers=long, fail=True).status == 503  # TorchServe's status of a failed batch
+    assert model.ask(headers=long, crash=True).status == 500
+    wait_until("a worker is ready", lambda: model.state()["groups"][0]["workers"][0]["state"])
+    gate, held = model.hold(headers=SHORT)
+    assert model.ask("expires", headers=SHORT).status == 504  # the held one is late, too
+    waits = model.queue("waits", headers=long)
+    assert model.ask("no room", headers=long).status == 503
+    gate.open()
+    assert [future.result().status for future in (*held, waits)] == [200, 200]
+    expected = {"late": 1, "expired": 1, "rejected": 1, "failed": 2, "abandoned": 0}
+    assert _misses(site, model) == expected
+    counters = model.state()["counters"]
+    assert counters["slo_met"]["strict"] == 2
+    assert counters["arrivals"]["strict"] == 2 + sum(expected.values())
