@@ -130,13 +130,20 @@ def best_by_share(rows: list[Row]) -> dict[float, Row]:
 
 
 def best_single(rows: list[Row]) -> dict[str, Any]:
-    """The setting whose worst goodput, as a share of the best for that rate, is highest."""
+    """The setting whose mean goodput, as a share of the best for each rate, is highest.
+
+    The mean, because the worst of short measurements would be decided by one disturbance.
+    """
     best = {share: row["goodput"] for share, row in best_by_share(rows).items()}
     by_setting: dict[str, list[float]] = {}
     for row in rows:
         ratio = row["goodput"] / best[row["share"]]
         by_setting.setdefault(json.dumps(row["setting"]), []).append(ratio)
-    complete = {s: min(ratios) for s, ratios in by_setting.items() if len(ratios) == len(best)}
+    complete = {
+        setting: statistics.fmean(ratios)
+        for setting, ratios in by_setting.items()
+        if len(ratios) == len(best)
+    }
     return json.loads(max(complete, key=complete.__getitem__))
 
 
