@@ -211,7 +211,7 @@ def main() -> None:
         "best_effort_share": rows[0]["best_effort_share"],
     }
     rows.append({"capacities": {s.name: s.capacity for s in taking_part}})
-    rows.append({"triton_unavailable": reason})
+    rows.append({"rivals": {"triton": triton_server.VERSION}, "triton_unavailable": reason})
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
     for row in rows:
         if "side" in row:

@@ -223,7 +223,7 @@ def summarise(measured: Measured, shares: tuple[float, ...], choice: Row) -> lis
 
 def headline(rows: list[Row], recoveries: dict[str, list[float | None]]) -> Row:
     """The figures that the claims are about."""
-    worst_of_single = min(rows, key=lambda r: r["stock-single"]["attainment"])
+    worst_of_single = min(rows, key=lambda row: row["stock-single"]["attainment"])
     found: Row = {
         "worst_goodput_vs_best_stock": min(r["vs-stock-best"]["median"] for r in rows),
         "worst_rate_vs_best_single_stock": worst_of_single["vs-stock-single"]["median"],
@@ -370,6 +370,7 @@ def main() -> None:
     rows = summarise(measured, shares, choice)
     head = headline(rows, recoveries)
     more = [{"choice": choice}, {"recovery_ms": recoveries}, {"null_ceiling": ceiling}]
+    more.append({"rivals": {"bentoml": bentoml_server.VERSION}})
     more.append({"shunter": OURS.row(), "latency": [g["latency"] for g in status["groups"]]})
     samples = [*selection, *measured.samples]
     path = write_result(NAME, quick=args.quick, rows=rows + more, headline=head, samples=samples)

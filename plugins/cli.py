@@ -144,7 +144,7 @@ def serve(
 
 @app.command()
 def demo() -> None:
-    """Train a small model, serve it with the plugin, send real requests, print a table.
+    """Serve a small model and real sentence embeddings with the plugin, send requests, print tables.
 
     Example:
 
