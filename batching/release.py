@@ -189,13 +189,34 @@ def fit_deadlines(
     rest = waiting - take
     if next_free_ns == 0 or rest <= 0 or take >= len(slacks_ns):
         return 0, take
-    if not hopeless and slacks_ns[take] >= min(latency(take), next_free_ns) + latency(min(rest, cap)):
+    if not hopeless and slacks_ns[take] >= min(latency(take), next_free_ns) + latency(
+        min(rest, cap)
+    ):
         return 0, take
     for skip in range(1, len(slacks_ns)):
         left = min(cap, waiting - skip)
         if slacks_ns[skip] >= latency(left):
             return (skip, left) if hopeless or left > take else (0, take)
     return 0, take
+
+
+def staggered_size(cap: int, fixed_ns: int, per_request_ns: int, busy_ns: Sequence[int]) -> int:
+    """Size of a best-effort batch that does not end together with those of the other workers.
+
+    ``busy_ns`` is the time until each of them is free. A strict request waits for the first worker
+    that gets free: when their batches end one after the other that is soon, when they end at the
+    same time it may be a whole batch. A batch of ``cap`` that would end within 0.8 / workers of
+    its length of another is made shorter, but not below half of the cap.
+
+    >>> staggered_size(16, 5, 5, [85]), staggered_size(16, 5, 5, [40]), staggered_size(16, 5, 5, [])
+    (9, 16, 16)
+    """
+    whole = fixed_ns + cap * per_request_ns
+    gap = 4 * whole // (5 * (len(busy_ns) + 1))
+    end = min([whole, *(busy - gap for busy in busy_ns if abs(whole - busy) < gap)])
+    if end >= whole or per_request_ns == 0:
+        return cap
+    return max((cap + 1) // 2, min(cap, (end - fixed_ns) // per_request_ns))
 
 
 def predicted_wait_ns(ahead: int, capacity: int, batch_ns: int, busy_ns: int) -> int:

@@ -144,7 +144,7 @@ def serve(
 
 @app.command()
 def demo() -> None:
-    """Serve a small model and real sentence embeddings with the plugin, send requests, print tables.
+    """Serve digits and sentence embeddings with the plugin, send requests, print tables.
 
     Example:
 

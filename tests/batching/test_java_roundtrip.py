@@ -110,6 +110,7 @@ def test_java_agrees_with_the_golden_tables(run_tool, golden_folder, name):
         ("release", "split_by_latency"),
         ("release", "fit_deadlines"),
         ("release", "predicted_wait_ns"),
+        ("release", "staggered_size"),
         ("release", "may_send_ahead"),
         ("release", "wake_after_us"),
         ("classes", "class"),

@@ -12,6 +12,7 @@ from shunter.batching.release import (
     should_release,
     split,
     split_by_latency,
+    staggered_size,
     wake_after_us,
 )
 
@@ -28,6 +29,7 @@ THRESHOLDS = st.floats(1, 128)
         ("should_release", should_release),
         ("split", split),
         ("split_by_latency", split_by_latency),
+        ("staggered_size", staggered_size),
         ("predicted_wait_ns", predicted_wait_ns),
         ("fit_deadlines", lambda *args: list(fit_deadlines(*args))),
         ("may_send_ahead", may_send_ahead),
@@ -341,3 +343,21 @@ def test_the_predicted_wait_grows_with_what_is_ahead(ahead, capacity, batch, bus
     wait = predicted_wait_ns(ahead, capacity, batch, busy)
     assert wait >= busy
     assert predicted_wait_ns(ahead + capacity, capacity, batch, busy) == wait + batch
+
+
+def test_two_workers_end_their_long_batches_in_turns():
+    now, ends, sizes = 0, [0, 0], []
+    for _ in range(20):
+        worker = ends.index(min(ends))
+        now = ends[worker]
+        others = [end - now for i, end in enumerate(ends) if i != worker and end > now]
+        sizes.append(staggered_size(16, 5, 5, others))
+        ends[worker] = now + 5 + 5 * sizes[-1]
+    assert abs(ends[0] - ends[1]) >= 30
+    assert sizes.count(16) >= 17
+
+
+@given(st.integers(1, 64), st.integers(0, 50), st.integers(0, 20), st.lists(st.integers(0, 900)))
+def test_a_staggered_batch_is_at_least_half_of_the_cap(cap, fixed, per, busy):
+    assert (cap + 1) // 2 <= staggered_size(cap, fixed, per, busy) <= cap
+    assert staggered_size(cap, fixed, per, []) == cap

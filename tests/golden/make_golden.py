@@ -233,6 +233,15 @@ def fit_deadlines_rows() -> Any:
         yield (*args, list(release.fit_deadlines(*args)))
 
 
+def staggered_rows() -> Any:
+    choose = random.Random(20240508)
+    for _ in range(120):
+        cap, fixed, per = 1 + int(choose.random() * 33), int(choose.random() * 40), 0
+        per = int(choose.random() * 8)
+        busy = [int(choose.random() * 300) for _ in range(int(choose.random() * 4))]
+        yield cap, fixed, per, busy, release.staggered_size(cap, fixed, per, busy)
+
+
 def predicted_wait_rows() -> Any:
     for ahead, capacity in itertools.product((0, 1, 31, 32, 33, 1000), (1, 32, 48)):
         args = (ahead, capacity, 50_000_000, 20_000_001)
@@ -253,6 +262,7 @@ def release_tables() -> dict[str, Table]:
             "slacks_ns waiting size cap fixed_ns per_request_ns next_free_ns skip_take",
             fit_deadlines_rows(),
         ),
+        "staggered_size": table("cap fixed_ns per_request_ns busy_ns size", staggered_rows()),
         "predicted_wait_ns": table(
             "ahead capacity batch_ns busy_ns wait_ns", predicted_wait_rows()
         ),

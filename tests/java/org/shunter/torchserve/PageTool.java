@@ -56,6 +56,15 @@ public final class PageTool {
                 check(file, "split_by_latency", PageTool::splitByLatency);
                 check(file, "fit_deadlines", PageTool::fitDeadlines);
                 check(file, "predicted_wait_ns", PageTool::predictedWait);
+                check(
+                        file,
+                        "staggered_size",
+                        r ->
+                                ReleaseRule.staggeredSize(
+                                        r.get(0).getAsInt(),
+                                        r.get(1).getAsLong(),
+                                        r.get(2).getAsLong(),
+                                        longs(r.get(3))));
                 check(file, "may_send_ahead", PageTool::maySendAhead);
                 check(file, "wake_after_us", PageTool::wakeAfter);
                 break;

@@ -306,7 +306,11 @@ final class Plan {
                         : ReleaseRule.split(queued, caps);
         for (int i = 0; i < tier.size(); i++) {
             if (sizes[i] > 0) {
-                shipTaken(tier.get(i), requestClass, sizes[i], caps[i]);
+                final Worker worker = tier.get(i);
+                final boolean spread =
+                        requestClass == RequestClass.BEST_EFFORT && sizes[i] == caps[i];
+                final int size = spread ? staggered(worker, sizes[i]) : sizes[i];
+                shipTaken(worker, requestClass, size, caps[i]);
             }
         }
         for (int i = tier.size(); i < sizes.length; i++) {
@@ -397,11 +401,7 @@ final class Plan {
                     && serves(worker, requestClass)
                     && forecast.knows(worker)) {
                 final boolean idle = worker.inFlight.isEmpty() && !isShipped(worker);
-                final long busyNs =
-                        isShipped(worker) && worker.inFlight.isEmpty()
-                                ? forecast.batchNs(worker, shippedSize(worker))
-                                : forecast.busyNs(worker, now);
-                soonest = Math.min(soonest, idle ? 0 : Math.max(1, busyNs));
+                soonest = Math.min(soonest, idle ? 0 : Math.max(1, takenNs(worker)));
             }
         }
         return soonest;
@@ -499,6 +499,29 @@ final class Plan {
             cap = Math.min(cap, forecast.sizeAdding(worker, sloNs / 2));
         }
         return (int) Math.max(1, cap);
+    }
+
+    /** With strict traffic, best-effort batches of several workers end one after the other. */
+    private int staggered(final Worker worker, final int cap) {
+        if (!strictTraffic || !serves(worker, RequestClass.STRICT) || !forecast.knows(worker)) {
+            return cap;
+        }
+        final long[] busyNs =
+                workers.stream()
+                        .filter(other -> other != worker && other.state == WorkerState.READY)
+                        .filter(other -> serves(other, RequestClass.STRICT))
+                        .mapToLong(this::takenNs)
+                        .filter(ns -> ns > 0)
+                        .toArray();
+        return ReleaseRule.staggeredSize(
+                cap, forecast.fixedNs(worker), forecast.perRequestNs(worker), busyNs);
+    }
+
+    /** Time until a worker is free, what was just given to it included. */
+    private long takenNs(final Worker worker) {
+        return isShipped(worker) && worker.inFlight.isEmpty()
+                ? forecast.batchNs(worker, shippedSize(worker))
+                : forecast.busyNs(worker, now);
     }
 
     private boolean serves(final Worker worker, final RequestClass requestClass) {

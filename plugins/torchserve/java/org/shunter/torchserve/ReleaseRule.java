@@ -124,6 +124,31 @@ final class ReleaseRule {
     }
 
     /**
+     * Size of a best-effort batch that does not end together with those of the other workers.
+     *
+     * @param cap largest batch
+     * @param fixedNs fixed part of its latency
+     * @param perRequestNs part per request
+     * @param busyNs time until each of the others is free
+     */
+    static int staggeredSize(
+            final int cap, final long fixedNs, final long perRequestNs, final long[] busyNs) {
+        final long whole = fixedNs + cap * perRequestNs;
+        final long gap = 4 * whole / (5L * (busyNs.length + 1));
+        long end = whole;
+        for (final long busy : busyNs) {
+            if (Math.abs(whole - busy) < gap) {
+                end = Math.min(end, busy - gap);
+            }
+        }
+        if (end >= whole || perRequestNs == 0) {
+            return cap;
+        }
+        final long fitting = Math.floorDiv(end - fixedNs, perRequestNs);
+        return (int) Math.max((cap + 1) / 2, Math.min(cap, fitting));
+    }
+
+    /**
      * Whether a batch may be sent to a worker that still runs one.
      *
      * @param queued requests waiting
