@@ -27,6 +27,7 @@ from typing import Any
 
 import load
 import numpy as np
+from ceiling import null_ceiling
 from common import Progress, Row, keep, paired_ratio, result_path, write_result
 from rivals import bentoml_server
 from rivals.environments import Unavailable
@@ -366,7 +367,7 @@ def main() -> None:
             keep(NAME, args.quick, {"choice": choice, "samples": selection})
         ours = stack.enter_context(Side(stores[0], shunter=True))
         measured, shares, recoveries, status = measure(ours, stock, archive, choice, args)
-        ceiling = load.null_ceiling()
+        ceiling = null_ceiling()
     rows = summarise(measured, shares, choice)
     head = headline(rows, recoveries)
     more = [{"choice": choice}, {"recovery_ms": recoveries}, {"null_ceiling": ceiling}]
