@@ -35,7 +35,7 @@ from slo_selection import NAME, SHARES, bento_bodies, choose, committed_choice
 
 from shunter.model_store.minilm.archive import pack_minilm
 
-QUICK_SHARES = (0.4, 0.9, 1.2)
+QUICK_SHARES = (0.9, 1.2)
 OURS = Setting(batch=32, delay_ms=5, workers=2, threads=1, queue=1000)
 STEP_SHARES = (0.15, 1.2, 0.15)
 STEP_S = (5.0, 4.0, 5.0)
@@ -230,7 +230,7 @@ def main() -> None:
         measured, shares, recoveries, status = measure(
             ours, stock, archive, choice, selection, args
         )
-        ceiling = null_ceiling()
+        ceiling = null_ceiling(limit_s=6 if args.quick else 18)
     rows = summarise(measured, shares, choice)
     head = headline(rows, recoveries)
     more = [{"choice": choice}, {"recovery_ms": recoveries}, {"null_ceiling": ceiling}]
