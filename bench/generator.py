@@ -187,7 +187,7 @@ class _Generator:
                 yield asyncio.create_task(self._closed_client(number, stream.closed, bodies))
 
     async def _closed_client(self, stream: int, closed: Closed, bodies: list[int]) -> None:
-        await asyncio.sleep(max(0.0, self._start - time.monotonic()))
+        await _sleep_until(self._start)
         end, sent, loop = self._start + closed.seconds, 0, asyncio.get_running_loop()
         while (now := time.monotonic()) < end:
             answered = loop.create_future()
@@ -206,7 +206,7 @@ class _Generator:
 
     async def _watch_cpu(self) -> None:
         first, last = self._counted(self._seconds)
-        await asyncio.sleep(max(0.0, self._start + first - time.monotonic()))
+        await _sleep_until(self._start + first)
         self._cpu.begin()
         while (left := self._start + last - time.monotonic()) > 0:
             await asyncio.sleep(min(left, _CPU_STEP_S))
@@ -280,6 +280,12 @@ def _uvloop() -> Any:
     except ImportError:
         return None
     return uvloop
+
+
+async def _sleep_until(moment: float) -> None:
+    # The loop's timers count in whole milliseconds and may be early.
+    while (left := moment - time.monotonic()) > 0:
+        await asyncio.sleep(left)
 
 
 def generate(spec: Spec, announce: Callable[[float], None] = lambda started: None) -> Result:
