@@ -6,10 +6,11 @@ count from the scheduled time of sending.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from common import percentile
@@ -158,6 +159,51 @@ def windows(
         for values, value in zip(series.values(), row, strict=True):
             values.append(value)
     return series
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave."""
+
+    streams: dict[str, dict[str, Any]]
+    """Sums by name, see ``summary``."""
+    client: dict[str, Any]
+    """How late the client was, its cores, its event loop."""
+    cpu_cores: dict[str, float]
+    """Of ``Spec.cpu_pids``, mean of the counted time."""
+    started: float
+    """``time.monotonic()`` of the run's start; the same in every process of the machine."""
+    counted_s: tuple[float, float]
+    """What was counted, in seconds from the start."""
+    samples: Samples
+    """All requests, trimmed ones too."""
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        """Sums of one stream."""
+        return self.streams[name]
+
+    def of(self, name: str) -> Samples:
+        """The requests of one stream, trimmed ones too."""
+        return self.samples.of(list(self.streams).index(name))
+
+    def windows(self, name: str, width_s: float = 0.25) -> dict[str, list[float | None]]:
+        """A time series of one stream, see ``windows``."""
+        slo_ms = self.streams[name]["slo_ms"]
+        seconds = self.streams[name]["schedule_s"]
+        return windows(self.of(name), seconds, width_s=width_s, slo_ms=slo_ms)
+
+    def save(self, path: Path) -> None:
+        """Write JSON, and the samples beside it as .npz."""
+        content = {name: value for name, value in vars(self).items() if name != "samples"}
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        self.samples.save(path.with_suffix(".npz"))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what ``save`` wrote."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content["counted_s"] = tuple(content["counted_s"])
+        return cls(**content, samples=Samples.read(path.with_suffix(".npz")))
 
 
 def _rounded(value: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import math
@@ -125,6 +126,12 @@ def write_result(
     return path
 
 
+def committed_samples(name: str) -> list[Row]:
+    """Raw samples of the last full run; none when there was none."""
+    path = result_path(name, quick=False).with_name(f"{name}.samples.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
 def keep(name: str, quick: bool, what: Any) -> None:
     """Note what was measured so far, so that an interrupted run is not lost."""
     path = result_path(name, quick).with_suffix(".partial.json")
@@ -156,6 +163,31 @@ class Progress:
             left = f", {seconds / 60:.1f} min left"
         print(f"[{self._done}/{self._total}{left}] {text}", file=sys.stderr, flush=True)
         self._done += 1
+
+
+class Parser(argparse.ArgumentParser):
+    """The command line of a benchmark: its docstring as help, --quick, --rounds."""
+
+    def __init__(self, doc: str | None, *, rounds: int = 7, quick_rounds: int = 3) -> None:
+        """``rounds`` are made unless the user says how many, or wants it quick."""
+        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self._rounds = rounds, quick_rounds
+        self.add_argument("--quick", action="store_true", help="under two minutes")
+        self.add_argument("--rounds", type=int, help=f"default {rounds}, quick {quick_rounds}")
+
+    def arguments(self) -> argparse.Namespace:
+        """What the user said."""
+        given = self.parse_args()
+        given.rounds = given.rounds or self._rounds[given.quick]
+        return given
+
+
+def make_stores(folder: str, *names: str) -> list[Path]:
+    """Empty model stores in a scratch folder."""
+    stores = [Path(folder) / name for name in names]
+    for store in stores:
+        store.mkdir()
+    return stores
 
 
 def pack_sums(store: Path) -> str:

@@ -14,16 +14,14 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import load
-from common import Progress, Row, paired_ratio, write_result
+from common import Parser, Progress, Row, make_stores, paired_ratio, write_result
 from sides import Setting, Side, closed_loop, stream
 
 NAME = "deadlines"
@@ -60,22 +58,15 @@ def one_run(url: str, rate: float, seconds: float, seed: int, told: bool) -> Row
 
 def main() -> None:
     """Run and write the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="under two minutes")
-    parser.add_argument("--rounds", type=int, help="default 7, quick 3")
+    parser = Parser(__doc__)
     parser.add_argument("--seconds", type=float, default=5, help="per measurement, default 5")
     parser.add_argument(
         "--load", type=float, default=1.2, help="share of the capacity, default 1.2"
     )
-    args = parser.parse_args()
-    args.rounds = args.rounds or (3 if args.quick else 7)
+    args = parser.arguments()
     samples: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stores = [Path(folder) / name for name in ("ours", "stock")]
-        for store in stores:
-            store.mkdir()
+        stores = make_stores(folder, "ours", "stock")
         ours = stack.enter_context(Side(stores[0], shunter=True))
         urls = {"edf": ours.add(SETTING)}
         urls["fifo-100"] = urls["edf"]

@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx
 from common import Progress, Row, pack_sums, percentile, write_result
-from http_client import Client, Outcome
+from open_loop import Client, Outcome
 
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.host import Server

@@ -1,6 +1,6 @@
 """TorchServe's gRPC Predictions as a target of load: prebuilt messages over several channels.
 
-The one message that is sent is encoded here once per body, so that a call costs no encoding.
+A message is encoded once per body, so that a call costs no encoding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import grpc
 from accounting import GRPC_BASE
 from http_client import BROKEN, REFUSED, TIMEOUT, Exchange
 
-METHOD = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
+from shunter.plugins.torchserve.grpc_client import METHOD, predictions_request
+
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", -1),
@@ -37,27 +38,9 @@ _BROKEN = (
 """In gRPC's own texts about connections that end."""
 
 
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
-def _bytes_field(number: int, value: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
 def prebuilt(model: str, version: str, inputs: Mapping[str, bytes]) -> bytes:
-    """The bytes of one PredictionsRequest: model_name 1, model_version 2, map input 3."""
-    message = _bytes_field(1, model.encode())
-    if version:
-        message += _bytes_field(2, version.encode())
-    for key, value in inputs.items():
-        message += _bytes_field(3, _bytes_field(1, key.encode()) + _bytes_field(2, value))
-    return message
+    """The bytes of one PredictionsRequest."""
+    return predictions_request(model, inputs, version).SerializeToString()
 
 
 class GrpcTarget:

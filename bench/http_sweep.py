@@ -28,7 +28,16 @@ from pathlib import Path
 
 import httpx
 import wrk
-from common import Progress, Row, pack_sums, paired_ratio, result_path, write_result
+from common import (
+    Parser,
+    Progress,
+    Row,
+    committed_samples,
+    pack_sums,
+    paired_ratio,
+    result_path,
+    write_result,
+)
 
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.host import Server
@@ -249,23 +258,24 @@ def committed_choice() -> tuple[dict[int, Setting], Setting]:
     return best, Setting(**next(r["stock_single"] for r in rows if "stock_single" in r))
 
 
+def committed_selection() -> list[Row]:
+    """What the committed full run measured to select them."""
+    return [row for row in committed_samples(NAME) if row["phase"] == "select"]
+
+
 def main() -> None:
     """Run and write the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="under two minutes")
+    parser = Parser(__doc__)
     parser.add_argument(
         "--keep-selection", action="store_true", help="settings that the last full run chose"
     )
-    parser.add_argument("--rounds", type=int, help="paired rounds, default 7, quick 3")
     parser.add_argument("--seconds", type=float, default=2, help="per measurement, default 2")
     parser.add_argument("--select-seconds", type=float, default=1, help="per selection, default 1")
-    args = parser.parse_args()
-    args.rounds = args.rounds or (3 if args.quick else 7)
+    args = parser.arguments()
     with sides() as (shunter, stock):
         kept = args.quick or args.keep_selection
-        selection = [] if kept else select(stock, args.select_seconds)
+        selection = committed_selection() if kept else select(stock, args.select_seconds)
+        selection = [] if args.quick else selection
         best, single = committed_choice() if kept else choose(selection)
         measured = measure(shunter, stock, best, single, args)
         null = {side: s.ceiling(2).row() for side, s in (("shunter", shunter), ("stock", stock))}

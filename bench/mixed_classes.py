@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 import load
-from common import Progress, Row, bootstrap, write_result
+from common import Parser, Progress, Row, bootstrap, make_stores, write_result
 from rivals import triton_server
 from rivals.environments import Unavailable
 from sides import BODIES, Setting, Side, closed_loop, stream
@@ -178,24 +178,17 @@ def subjects(
 
 def main() -> None:
     """Run and write the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="under two minutes")
-    parser.add_argument("--rounds", type=int, help="default 7, quick 3")
+    parser = Parser(__doc__)
     parser.add_argument("--seconds", type=float, default=6, help="per measurement, default 6")
     parser.add_argument("--batch", type=int, default=16, help="largest batch, default 16")
     parser.add_argument(
         "--slo-ms", type=float, default=0, help="SLO of the strict class, default none"
     )
     parser.add_argument("--no-rival", action="store_true", help="leave Triton out")
-    args = parser.parse_args()
-    args.rounds = args.rounds or (3 if args.quick else 7)
+    args = parser.arguments()
     samples: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stores = [Path(folder) / name for name in ("ours", "stock", "rival")]
-        for store in stores:
-            store.mkdir()
+        stores = make_stores(folder, "ours", "stock", "rival")
         archive = pack_minilm(stores[2])
         ours = stack.enter_context(Side(stores[0], shunter=True))
         stock = None if args.quick else stack.enter_context(Side(stores[1], shunter=False))

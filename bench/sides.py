@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 import load
 import psutil
+from common import pack_sums
 
 from shunter.model_store.minilm.archive import pack_minilm
 from shunter.plugins.torchserve.build import ensure
@@ -72,6 +73,11 @@ class Side:
 
     def __enter__(self) -> Self:
         self.server.start()
+        try:
+            self._warm_up_jvm()
+        except BaseException:
+            self.server.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,6 +96,20 @@ class Side:
             self._known.add(name)
             self.warm_up(name)
         return self.url(name)
+
+    def _warm_up_jvm(self, seconds: float = 4) -> None:
+        """Let Java compile what every request runs through.
+
+        A real model answers so few requests that this would go on for a minute, on the cores that
+        the workers need. A trivial model is done with it in seconds.
+        """
+        query = {"url": pack_sums(self._store), "batch_size": "8", "max_batch_delay": "1"}
+        query |= {"initial_workers": "1", "synchronous": "true"}
+        models = f"{self.server.management}/models"
+        httpx.post(models, params=query, timeout=120).raise_for_status()
+        body = json.dumps([1.0] * 16).encode()
+        closed_loop(self.url("sums"), 32, seconds, bodies=[body], deadline_ms=1000)
+        httpx.delete(f"{models}/sums", timeout=120)  # stock answers 500 now and then
 
     def url(self, name: str) -> str:
         """Where predictions are asked for."""

@@ -27,124 +27,21 @@ from typing import Any
 
 import load
 import numpy as np
-from common import Progress, Row, keep, paired_ratio, result_path, write_result
+from ceiling import null_ceiling
+from common import Parser, Progress, Row, keep, make_stores, paired_ratio, write_result
 from rivals import bentoml_server
-from rivals.environments import Unavailable
-from sides import BODIES, SLO_MS, Setting, Side, closed_loop, open_loop, stream
+from sides import SLO_MS, Setting, Side, closed_loop, open_loop, stream
+from slo_selection import NAME, SHARES, bento_bodies, choose, committed_choice
 
 from shunter.model_store.minilm.archive import pack_minilm
 
-NAME = "slo_goodput"
-SHARES = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.2)
-QUICK_SHARES = (0.4, 0.9, 1.2)
+QUICK_SHARES = (0.9, 1.2)
 OURS = Setting(batch=32, delay_ms=5, workers=2, threads=1, queue=1000)
-SHAPES = ((2, 1), (1, 2))
-"""Workers and threads."""
-STOCK = ((1, 1), *itertools.product((4, 8, 16, 32), (1, 10)))
-"""Batch sizes and delays in ms."""
-SHORT_QUEUES = (10, 30)
-"""Tried where the load is near the capacity; the default is 100."""
-NEAR_CAPACITY = 0.85
-BENTO = tuple(
-    {"max_batch": b, "max_latency_ms": ms}
-    for b, ms in ((32, 60_000), (32, 200), (32, 100), (8, 200))
-)
 STEP_SHARES = (0.15, 1.2, 0.15)
 STEP_S = (5.0, 4.0, 5.0)
 WINDOW_S = 0.25
 CALM = 1.2
 """p50 of a window against that before the step."""
-
-
-def capacity_of(stock: Side, progress: Progress, seconds: float) -> tuple[float, Row]:
-    """The best closed-loop rate of stock, and how it was found."""
-    tried: list[Row] = []
-    for (workers, threads), batch in itertools.product(SHAPES, (16, 32)):
-        setting = Setting(batch, 20, workers, threads, 100)
-        progress.step(f"capacity: stock {setting}")
-        url = stock.add(setting)
-        for clients in (workers * batch, 64):
-            rate = closed_loop(url, clients, seconds)["ok_per_s"]
-            tried.append({"setting": setting.row(), "clients": clients, "rate": rate})
-        stock.remove(setting)
-    best = max(tried, key=lambda row: row["rate"])
-    return best["rate"], {"capacity": best, "tried": tried}
-
-
-def settings_near(best: list[Row], share: float) -> list[Setting]:
-    """The best setting so far for a rate, with shorter queues."""
-    row = best_by_share(best)[share]
-    return [Setting(**{**row["setting"], "queue": queue}) for queue in SHORT_QUEUES]
-
-
-def select_stock(
-    stock: Side, shape: tuple[int, int], capacity: float, progress: Progress, seconds: float
-) -> list[Row]:
-    """Goodput of every stock setting at every rate, one model loaded at a time."""
-    rows: list[Row] = []
-
-    def measure(setting: Setting, shares: tuple[float, ...]) -> None:
-        progress.step(f"selection: stock {setting}")
-        url = stock.add(setting)
-        for share in shares:
-            rows.append({"setting": setting.row(), **_selected(url, share, capacity, seconds)})
-        stock.remove(setting)
-
-    for batch, delay_ms in STOCK:
-        measure(Setting(batch, delay_ms, *shape, 100), SHARES)
-    near = tuple(share for share in SHARES if share > NEAR_CAPACITY)
-    for setting in dict.fromkeys(s for share in near for s in settings_near(rows, share)):
-        measure(setting, SHARES)
-    return rows
-
-
-def _selected(url: str, share: float, capacity: float, seconds: float, **more: Any) -> Row:
-    found = open_loop(url, share * capacity, seconds, 11, **more)["load"]
-    return {"share": share, "goodput": found["goodput_per_s"], "p99_ms": found["p99_ms"]}
-
-
-def select_bento(archive: Path, capacity: float, progress: Progress, seconds: float) -> list[Row]:
-    """The same for BentoML; empty when it cannot be installed."""
-    rows: list[Row] = []
-    for setting in BENTO:
-        progress.step(f"selection: BentoML {setting}")
-        with bentoml_server.Bento(archive, threads=1, workers=2, **setting) as server:
-            bodies = _bento_bodies(server)
-            closed_loop(server.url, 24, 2, bodies=bodies)
-            for share in SHARES:
-                found = _selected(server.url, share, capacity, seconds, bodies=bodies)
-                rows.append({"setting": setting, **found})
-    return rows
-
-
-def _bento_bodies(server: Any) -> list[bytes]:
-    return [server.body(json.loads(body)["text"]) for body in BODIES]
-
-
-def best_by_share(rows: list[Row]) -> dict[float, Row]:
-    """For every rate the setting with the highest goodput."""
-    shares = {row["share"] for row in rows}
-    return {
-        s: max((r for r in rows if r["share"] == s), key=lambda r: r["goodput"]) for s in shares
-    }
-
-
-def best_single(rows: list[Row]) -> dict[str, Any]:
-    """The setting whose mean goodput, as a share of the best for each rate, is highest.
-
-    The mean, because the worst of short measurements would be decided by one disturbance.
-    """
-    best = {share: row["goodput"] for share, row in best_by_share(rows).items()}
-    by_setting: dict[str, list[float]] = {}
-    for row in rows:
-        ratio = row["goodput"] / best[row["share"]]
-        by_setting.setdefault(json.dumps(row["setting"]), []).append(ratio)
-    complete = {
-        setting: statistics.fmean(ratios)
-        for setting, ratios in by_setting.items()
-        if len(ratios) == len(best)
-    }
-    return json.loads(max(complete, key=complete.__getitem__))
 
 
 class Measured:
@@ -240,42 +137,6 @@ def headline(rows: list[Row], recoveries: dict[str, list[float | None]]) -> Row:
     return found
 
 
-def choose(stock: Side, archive: Path, args: argparse.Namespace) -> tuple[Row, list[Row]]:
-    """Selection: capacity, and the best settings of the others for each rate."""
-    progress = Progress(len(SHAPES) * 2 + len(STOCK) + 6 + len(BENTO))
-    capacity, found = capacity_of(stock, progress, args.select_seconds)
-    best_setting = found["capacity"]["setting"]
-    shape = (best_setting["workers"], best_setting["threads"])
-    rows = select_stock(stock, shape, capacity, progress, args.select_seconds)
-    bento: list[Row] = []
-    unavailable = "not asked for"
-    if not args.no_rival:
-        try:
-            bento, unavailable = select_bento(archive, capacity, progress, args.select_seconds), ""
-        except Unavailable as error:
-            unavailable = str(error)
-    choice = {
-        "capacity": capacity,
-        "stock": {str(s): row["setting"] for s, row in best_by_share(rows).items()},
-        "single": best_single(rows),
-        "bento": {str(s): row["setting"] for s, row in best_by_share(bento).items()},
-        "bento_unavailable": unavailable,
-    }
-    return choice, [found, *rows, *({"bentoml": True, **row} for row in bento)]
-
-
-def committed_choice() -> Row:
-    """What the last full run chose, or one that was interrupted after its selection."""
-    partial = result_path(NAME, quick=False).with_suffix(".partial.json")
-    if partial.exists():
-        return json.loads(partial.read_text(encoding="utf-8"))["choice"]
-    path = result_path(NAME, quick=False)
-    if not path.exists():
-        raise SystemExit(f"{path} is missing; run the full benchmark first")
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    return next(row["choice"] for row in rows if "choice" in row)
-
-
 def sides_of(
     share: float, ours: Side, stock: Side, choice: Row, bentos: dict[str, Any]
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -288,15 +149,22 @@ def sides_of(
     setting = choice["bento"].get(str(share))
     if setting is not None and json.dumps(setting) in bentos:
         server = bentos[json.dumps(setting)]
-        yield "bentoml", server.url, {"bodies": _bento_bodies(server)}
+        yield "bentoml", server.url, {"bodies": bento_bodies(server)}
 
 
 def _same(choice: Row, share: float) -> bool:
     return choice["stock"][str(share)] == choice["single"]
 
 
-def measure(ours: Side, stock: Side, archive: Path, choice: Row, args: argparse.Namespace) -> Any:
-    """Paired rounds, then the step."""
+def measure(
+    ours: Side,
+    stock: Side,
+    archive: Path,
+    choice: Row,
+    selection: list[Row],
+    args: argparse.Namespace,
+) -> Any:
+    """Paired rounds, then the step; ``selection`` is only kept beside what was measured so far."""
     shares = QUICK_SHARES if args.quick else SHARES
     with ExitStack() as stack:
         ours.add(OURS, {"class": "strict", "slo_ms": SLO_MS})
@@ -308,7 +176,7 @@ def measure(ours: Side, stock: Side, archive: Path, choice: Row, args: argparse.
             if json.dumps(setting) not in bentos:
                 server = bentoml_server.Bento(archive, threads=1, workers=2, **setting)
                 bentos[json.dumps(setting)] = stack.enter_context(server)
-                closed_loop(server.url, 24, 2, bodies=_bento_bodies(server))
+                closed_loop(server.url, 24, 2, bodies=bento_bodies(server))
         measured = Measured(choice["capacity"], args.seconds)
         progress = Progress(args.rounds * len(shares) + args.steps)
         for number, share in itertools.product(range(args.rounds), shares):
@@ -318,7 +186,7 @@ def measure(ours: Side, stock: Side, archive: Path, choice: Row, args: argparse.
                 measured.add(side, share, number, url, **more)
                 if side == "stock-best" and _same(choice, share):
                     measured.again("stock-single")
-            keep(NAME, args.quick, {"choice": choice, "samples": measured.samples})
+            keep(NAME, args.quick, {"choice": choice, "samples": [*selection, *measured.samples]})
         recoveries: dict[str, list[float | None]] = {"shunter": [], "stock-single": []}
         for number in range(args.steps):
             progress.step(f"step {number + 1}")
@@ -331,20 +199,15 @@ def measure(ours: Side, stock: Side, archive: Path, choice: Row, args: argparse.
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="under two minutes")
+    parser = Parser(__doc__)
     parser.add_argument(
         "--keep-selection", action="store_true", help="settings that the last full run chose"
     )
-    parser.add_argument("--rounds", type=int, help="paired rounds, default 7, quick 3")
     parser.add_argument("--seconds", type=float, help="per measurement, default 3, quick 2")
     parser.add_argument("--select-seconds", type=float, default=2, help="per selection, default 2")
     parser.add_argument("--steps", type=int, help="steps up and down, default 7, quick 1")
     parser.add_argument("--no-rival", action="store_true", help="leave BentoML out")
-    args = parser.parse_args()
-    args.rounds = args.rounds or (3 if args.quick else 7)
+    args = parser.arguments()
     args.seconds = args.seconds or (2 if args.quick else 3)
     args.steps = (1 if args.quick else 7) if args.steps is None else args.steps
     return args
@@ -354,19 +217,20 @@ def main() -> None:
     """Run and write the result."""
     args = parse()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stores = [Path(folder) / name for name in ("ours", "stock", "rival")]
-        for store in stores:
-            store.mkdir()
+        stores = make_stores(folder, "ours", "stock", "rival")
         archive = pack_minilm(stores[2])
         stock = stack.enter_context(Side(stores[1], shunter=False))
         if args.quick or args.keep_selection:
-            choice, selection = committed_choice(), []
+            choice, selection = committed_choice()
+            selection = [] if args.quick else selection
         else:
             choice, selection = choose(stock, archive, args)
             keep(NAME, args.quick, {"choice": choice, "samples": selection})
         ours = stack.enter_context(Side(stores[0], shunter=True))
-        measured, shares, recoveries, status = measure(ours, stock, archive, choice, args)
-        ceiling = load.null_ceiling()
+        measured, shares, recoveries, status = measure(
+            ours, stock, archive, choice, selection, args
+        )
+        ceiling = null_ceiling(limit_s=6 if args.quick else 18)
     rows = summarise(measured, shares, choice)
     head = headline(rows, recoveries)
     more = [{"choice": choice}, {"recovery_ms": recoveries}, {"null_ceiling": ceiling}]

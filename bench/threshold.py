@@ -14,17 +14,15 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
 import statistics
 import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
 import load
-from common import Progress, Row, paired_ratio, write_result
+from common import Parser, Progress, Row, make_stores, paired_ratio, write_result
 from sides import BODIES, Setting, Side, closed_loop
 
 NAME = "threshold"
@@ -112,20 +110,13 @@ def summarise(samples: list[Row], points: tuple[int, ...]) -> tuple[list[Row], R
 
 def main() -> None:
     """Run and write the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="under two minutes")
-    parser.add_argument("--rounds", type=int, help="default 7, quick 3")
+    parser = Parser(__doc__)
     parser.add_argument("--seconds", type=float, default=2, help="per measurement, default 2")
     parser.add_argument("--points", type=int, nargs="+", help="numbers of clients")
-    args = parser.parse_args()
-    args.rounds = args.rounds or (3 if args.quick else 7)
+    args = parser.arguments()
     points = tuple(args.points or (QUICK_POINTS if args.quick else POINTS))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stores = [Path(folder) / name for name in ("ours", "stock")]
-        for store in stores:
-            store.mkdir()
+        stores = make_stores(folder, "ours", "stock")
         ours = stack.enter_context(Side(stores[0], shunter=True, settings=SETTINGS))
         stock = None if args.quick else stack.enter_context(Side(stores[1], shunter=False))
         samples = measure(ours, stock, points, args.rounds, args.seconds)

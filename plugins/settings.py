@@ -119,7 +119,7 @@ class BatchingSettings:
     mix_classes: bool = _key(_boolean, False)
     """Whether one batch may hold strict and best-effort requests."""
     ageing_ms: float = _key(_number(0, MAX_WAIT_MS), 1000)
-    """A best-effort request that waited this long counts as strict; 0: never."""
+    """One best-effort batch goes first in this time if a request has waited as long; 0: never."""
     ahead: int = _key(_number(0, 1, whole=True), 1)
     """Batches that may be sent to a worker before its answer is back."""
     admission: bool = _key(_boolean, False)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sysconfig
 import tempfile
@@ -22,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import psutil
+from shunter.plugins.process_tree import GRACE_S, ProcessTree
+from shunter.plugins.torchserve.isolation import free_ports
 
 BENCH = Path(__file__).resolve().parents[1]
 SETTINGS = "SHUNTER_RIVAL"
 """Environment variable that ``hosted`` reads: the settings as JSON."""
-_GRACE_S = 5
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -50,8 +47,7 @@ class Rival:
         self._archive = Path(archive).resolve()
         self._max_batch = max_batch
         self._threads = threads
-        self._launcher: subprocess.Popen[bytes] | None = None
-        self._seen: set[psutil.Process] = set()
+        self._tree: ProcessTree | None = None
 
     def start(self, timeout_s: float = 120) -> None:
         """Install what is missing, start, wait until it answers."""
@@ -62,7 +58,7 @@ class Rival:
         atexit.register(self.stop)
         try:
             self._unpack()
-            self.port = free_port()
+            self.port = free_ports().inference
             self._launch()
             self._wait_ready(time.monotonic() + timeout_s)
         except BaseException:
@@ -71,16 +67,17 @@ class Rival:
 
     def stop(self) -> None:
         """End all its processes; SIGKILL for those that SIGTERM does not end in time."""
-        if self._launcher is not None:
-            self._end(self._launcher)
-            self._launcher = None
-        self._seen.clear()
+        if self._tree is not None:
+            self._tree.end([self._tree.launcher], GRACE_S)
+            self._tree = None
         shutil.rmtree(self.folder, ignore_errors=True)
         atexit.unregister(self.stop)
 
     def pids(self) -> list[int]:
         """All its processes that are alive now: for processor time and memory."""
-        return [process.pid for process in self._processes()]
+        if self._tree is None:
+            return []
+        return [self._tree.launcher.pid, *(process.pid for process in self._tree.below())]
 
     def batches(self) -> Counter[int]:
         """Sizes of the batches that the model has seen since the start."""
@@ -156,7 +153,7 @@ class Rival:
             **self._environment(),
         }
         with self.log.open("wb") as log:
-            self._launcher = subprocess.Popen(
+            launcher = subprocess.Popen(
                 self._command(),
                 cwd=self.folder,
                 env=environment,
@@ -165,13 +162,14 @@ class Rival:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._tree = ProcessTree(launcher)
 
     def _wait_ready(self, deadline: float) -> None:
         while time.monotonic() < deadline:
-            if self._launcher.poll() is not None or self._gave_up():
+            if not self._tree.running or self._gave_up():
                 raise self._failure(f"{self.name} ended at start")
             if answers(self._ready_url()):
-                self._processes()
+                self._tree.below()  # remembered from here on
                 return
             time.sleep(0.1)
         raise self._failure(f"{self.name} was not ready in time")
@@ -183,36 +181,6 @@ class Rival:
     def _failure(self, what: str) -> RivalFailed:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return RivalFailed("\n".join([f"{what}; its log ends:", *lines[-40:]]))
-
-    def _processes(self) -> list[psutil.Process]:
-        """The launcher and what is below it. They are remembered: orphans must be ended too."""
-        if self._launcher is None:
-            return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            launcher = psutil.Process(self._launcher.pid)
-            self._seen.update([launcher, *launcher.children(recursive=True)])
-        return [process for process in self._seen if process.is_running()]
-
-    def _end(self, launcher: subprocess.Popen[bytes]) -> None:
-        self._processes()
-        launcher.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            launcher.wait(_GRACE_S)
-        # The launcher's own group, which it shares with whatever did not start another one.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.wait()
-        for process in self._seen:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(self._seen, timeout=_GRACE_S)
-
-
-def free_port() -> int:
-    """A port on loopback that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def answers(url: str) -> bool:

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _PACKAGE = "org.pytorch.serve.grpc.inference"
-_METHOD = f"/{_PACKAGE}.InferenceAPIsService/Predictions"
+METHOD = f"/{_PACKAGE}.InferenceAPIsService/Predictions"
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
 
 
@@ -51,8 +51,16 @@ def _message(pool: descriptor_pool.DescriptorPool, name: str) -> Any:
 
 
 _POOL = _declare()
-_Request = _message(_POOL, "PredictionsRequest")
-_Response = _message(_POOL, "PredictionResponse")
+PredictionsRequest = _message(_POOL, "PredictionsRequest")
+PredictionResponse = _message(_POOL, "PredictionResponse")
+
+
+def predictions_request(model: str, inputs: Mapping[str, bytes], version: str = "") -> Any:
+    """A PredictionsRequest; without a version it is for the default one."""
+    request = PredictionsRequest(model_name=model, model_version=version)
+    for key, value in inputs.items():
+        request.input[key] = value
+    return request
 
 
 class InferenceClient:
@@ -66,9 +74,9 @@ class InferenceClient:
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         self._metadata = [("authorization", f"Bearer {token}")] if token else []
         self._call = self._channel.unary_unary(
-            _METHOD,
-            request_serializer=_Request.SerializeToString,
-            response_deserializer=_Response.FromString,
+            METHOD,
+            request_serializer=PredictionsRequest.SerializeToString,
+            response_deserializer=PredictionResponse.FromString,
         )
 
     def predict(
@@ -80,9 +88,7 @@ class InferenceClient:
         timeout_s: float | None = 60,
     ) -> bytes:
         """The prediction's bytes. ``inputs`` may hold x-shunter-class and x-shunter-deadline-ms."""
-        request = _Request(model_name=model, model_version=version)
-        for key, value in inputs.items():
-            request.input[key] = value
+        request = predictions_request(model, inputs, version)
         return self._call(request, timeout=timeout_s, metadata=self._metadata).prediction
 
     def close(self) -> None:

@@ -12,9 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -25,14 +23,13 @@ from typing import Any, Self
 
 import psutil
 
+from shunter.plugins.process_tree import ProcessTree
 from shunter.plugins.torchserve import isolation, rest
 from shunter.plugins.torchserve.isolation import Ports, free_ports
 
 __all__ = ["Ports", "Server", "ServerFailed", "free_ports"]
 
 _WORKER_PROGRAMS = ("model_service_worker.py", "shunter.handlers.worker")
-_WORKER_GRACE_S = 5
-"""Workers end when the JVM's socket closes; this is how long they may take."""
 _CLASHES = ("Address already in use", "BindException", "Failed to bind")
 
 
@@ -83,8 +80,7 @@ class Server:
         self._env = dict(env or {})
         self._given_ports = ports
         self._args = list(args)
-        self._launcher: subprocess.Popen[bytes] | None = None
-        self._seen: set[psutil.Process] = set()
+        self._tree: ProcessTree | None = None
         self._scratch: list[Path] = []
         self._status = 0
 
@@ -123,19 +119,15 @@ class Server:
     @property
     def running(self) -> bool:
         """Whether it was started and has not ended."""
-        if self._launcher is None:
-            return False
-        # Left unreaped until stop(), so that nobody else can get its process id meanwhile.
-        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self._launcher.pid, look) is None
+        return self._tree is not None and self._tree.running
 
     def worker_pids(self) -> list[int]:
         """Process ids of the model workers alive now."""
-        return [process.pid for process in self._descendants() if _is_worker(process)]
+        return [process.pid for process in self._below() if _is_worker(process)]
 
     def start(self, timeout_s: float = 120) -> None:
         """Start, then wait until /ping is healthy and every loaded model's workers are ready."""
-        if self._launcher is not None:
+        if self._tree is not None:
             raise ServerFailed("this server is already running")
         deadline = time.monotonic() + timeout_s
         try:
@@ -145,17 +137,16 @@ class Server:
                 self._launch()
                 self._wait_ready(deadline)
             self._check_started(timeout_s)
-            self.pid = next(p.pid for p in self._descendants() if p.ppid() == self._launcher.pid)
+            self.pid = self._jvm()[0].pid
         except BaseException:
             self.stop(timeout_s=5)
             raise
 
     def stop(self, timeout_s: float = 30) -> int:
         """SIGTERM the JVM, wait, kill what is left. 0: it ended by itself in time, else 1."""
-        if self._launcher is not None:
-            self._status = 0 if self._end(self._launcher, timeout_s) else 1
-            self._launcher = None
-        self._seen.clear()
+        if self._tree is not None:
+            self._status = 0 if self._tree.end(self._jvm(), timeout_s) else 1
+            self._tree = None
         for folder in self._scratch:
             shutil.rmtree(folder, ignore_errors=True)
         self._scratch.clear()
@@ -185,7 +176,7 @@ class Server:
         command = self._command()
         atexit.register(self.stop)
         with self.log.open("wb") as log:
-            self._launcher = subprocess.Popen(
+            launcher = subprocess.Popen(
                 command,
                 cwd=self.folder,
                 env=environment,
@@ -194,6 +185,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._tree = ProcessTree(launcher)
 
     def _make_folders(self) -> None:
         self._temporary = isolation.short_folder()
@@ -266,38 +258,19 @@ class Server:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return ServerFailed("\n".join([f"{what}; its log ends:", *lines[-40:]]))
 
-    def _descendants(self) -> list[psutil.Process]:
-        """Processes below the launcher. They are remembered: orphans must be ended too."""
-        if self._launcher is None:
-            return []
-        try:
-            found = psutil.Process(self._launcher.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            found = []
-        self._seen.update(found)
-        return found
+    def _below(self) -> list[psutil.Process]:
+        return [] if self._tree is None else self._tree.below()
 
-    def _end(self, launcher: subprocess.Popen[bytes], timeout_s: float) -> bool:
-        """End every process; whether the JVM ended by itself in time."""
-        for process in self._descendants():
-            # The launcher does not pass signals on; its only child is the JVM.
+    def _jvm(self) -> list[psutil.Process]:
+        """The launcher's only child; the launcher does not pass signals on."""
+        if self._tree is None:
+            return []
+        launcher, found = self._tree.launcher, []
+        for process in self._tree.below():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.ppid() == launcher.pid:
-                    process.terminate()
-        try:
-            launcher.wait(timeout_s)
-            in_time = True
-        except subprocess.TimeoutExpired:
-            in_time = False
-        _, left = psutil.wait_procs(self._seen, timeout=_WORKER_GRACE_S if in_time else 0)
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.wait()
-        psutil.wait_procs(left, timeout=_WORKER_GRACE_S)
-        return in_time
+                    found.append(process)
+        return found
 
 
 def _is_worker(process: psutil.Process) -> bool:

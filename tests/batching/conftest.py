@@ -4,14 +4,10 @@ import importlib.util
 import json
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from shunter.batching.control_page import ControlPage
 from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
-
-hypothesis.settings.register_profile("shunter", deadline=None, database=None)
-hypothesis.settings.load_profile("shunter")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -1,4 +1,4 @@
-"""The Java side of the page and of the rules, through the small program PageTool."""
+"""The Java side of the page and of the rules, through the programs PageTool and GoldenTool."""
 
 import importlib.util
 import json
@@ -14,13 +14,14 @@ from shunter.batching.layout import SLOT_FIELDS, SLOTS_OFFSET
 
 pytestmark = pytest.mark.java
 
-TOOL = "org.shunter.torchserve.PageTool"
+PACKAGE = "org.shunter.torchserve"
+SOURCES = Path(__file__).parents[1] / "java"
 BEFORE_COMMANDS = SLOT_FIELDS["command_sequence"].offset
 
 
 @pytest.fixture(scope="module")
 def run_tool(tmp_path_factory):
-    """Runs PageTool with arguments; returns the finished process."""
+    """Runs one of the programs with arguments; returns the finished process."""
     java = Path(os.environ.get("JAVA_HOME", "/nonexistent")) / "bin/java"
     command = str(java) if java.exists() else shutil.which("java")
     if shutil.which("javac") is None or command is None:
@@ -29,18 +30,25 @@ def run_tool(tmp_path_factory):
         pytest.skip("needs an installed TorchServe")
     build = pytest.importorskip("shunter.plugins.torchserve.build")
     # In a package of the jar, because it uses classes that only their package sees.
-    source = Path(__file__).parents[1] / "java" / f"{TOOL.replace('.', '/')}.java"
+    sources = [str(path) for path in SOURCES.rglob("*.java")]
     jar = build.ensure() / build.JAR
     host = build.torchserve_home() / "frontend/model-server.jar"
     classes = tmp_path_factory.mktemp("classes")
     compiler = ["javac", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jar}:{host}"]
-    subprocess.run([*compiler, "-d", classes, source], check=True, timeout=120)
+    subprocess.run([*compiler, "-d", classes, *sources], check=True, timeout=120)
     # Both names of the property that sets the encoding of standard output: Java 17 and later ones.
     utf8 = ["-Dsun.stdout.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
 
-    def run_tool(*arguments):
+    def run_tool(tool, *arguments):
         return subprocess.run(
-            [command, *utf8, "-cp", f"{classes}:{jar}:{host}", TOOL, *map(str, arguments)],
+            [
+                command,
+                *utf8,
+                "-cp",
+                f"{classes}:{jar}:{host}",
+                f"{PACKAGE}.{tool}",
+                *map(str, arguments),
+            ],
             capture_output=True,
             encoding="utf-8",
             timeout=60,
@@ -52,7 +60,7 @@ def run_tool(tmp_path_factory):
 
 def test_java_reads_every_word_that_python_wrote(run_tool, make_golden, page_path):
     make_golden.make_page(page_path).close()
-    done = run_tool("dump", page_path)
+    done = run_tool("PageTool", "dump", page_path)
     assert done.returncode == 0, done.stderr
     lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     expected = make_golden.expected_dump()
@@ -60,7 +68,7 @@ def test_java_reads_every_word_that_python_wrote(run_tool, make_golden, page_pat
 
 
 def test_python_reads_every_word_that_java_wrote(run_tool, make_golden, page_path, tmp_path):
-    done = run_tool("create", page_path)
+    done = run_tool("PageTool", "create", page_path)
     assert done.returncode == 0, done.stderr
     assert page_path.stat().st_mode & 0o777 == 0o600
     make_golden.make_page(tmp_path / "ours").close()
@@ -75,7 +83,7 @@ def test_python_reads_every_word_that_java_wrote(run_tool, make_golden, page_pat
 
 
 def test_java_leaves_the_rest_of_a_new_page_zero(run_tool, page_path):
-    assert run_tool("create", page_path).returncode == 0
+    assert run_tool("PageTool", "create", page_path).returncode == 0
     content = page_path.read_bytes()
     assert not any(content[SLOTS_OFFSET + BEFORE_COMMANDS :])
     assert not any(content[SLOTS_OFFSET - 16 * 128 : SLOTS_OFFSET])
@@ -84,7 +92,7 @@ def test_java_leaves_the_rest_of_a_new_page_zero(run_tool, page_path):
 def test_java_reads_commands_that_were_written_twice(run_tool, make_golden, page_path):
     with make_golden.make_page(page_path) as page:
         page.write_commands(0, make_golden.COMMANDS, make_golden.GROUP_COMMANDS[::-1])
-    done = run_tool("dump", page_path)
+    done = run_tool("PageTool", "dump", page_path)
     lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert lines["command_sequence"] == "4"
     assert lines["command_cap[1]"] == "16"
@@ -92,7 +100,7 @@ def test_java_reads_commands_that_were_written_twice(run_tool, make_golden, page
 
 @pytest.mark.parametrize("name", ["threshold", "latency", "release", "classes"])
 def test_java_agrees_with_the_golden_tables(run_tool, golden_folder, name):
-    done = run_tool(f"golden-{name}", golden_folder / f"{name}.json")
+    done = run_tool("GoldenTool", name, golden_folder / f"{name}.json")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -130,6 +138,6 @@ def test_java_finds_a_wrong_row(run_tool, golden, tmp_path, name, table):
     row[column] = wrong[type(row[column])](row[column])
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(document))
-    done = run_tool(f"golden-{name}", path)
+    done = run_tool("GoldenTool", name, path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout + done.stderr != ""

@@ -24,6 +24,21 @@ def http(script):
     return script("http_client")
 
 
+@pytest.fixture(scope="module")
+def http_parser(script):
+    return script("http_parser")
+
+
+@pytest.fixture(scope="module")
+def timer(script):
+    return script("precise_timer")
+
+
+@pytest.fixture(scope="module")
+def open_loop(script):
+    return script("open_loop")
+
+
 @given(data=st.data())
 @pytest.mark.parametrize(
     ("answer", "status", "keep"),
@@ -36,10 +51,10 @@ def http(script):
         (OLD, 200, False),
     ],
 )
-def test_an_answer_ends_where_it_ends_however_it_is_cut(http, answer, status, keep, data):
+def test_an_answer_ends_where_it_ends_however_it_is_cut(http_parser, answer, status, keep, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, len(answer) - 1))))
     parts = [answer[a:b] for a, b in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
-    parser = http.Parser()
+    parser = http_parser.Parser()
     assert [parser.feed(part) for part in parts] == [False] * (len(parts) - 1) + [True]
     assert (parser.status, parser.keep) == (status, keep)
     parser.reset()
@@ -47,14 +62,14 @@ def test_an_answer_ends_where_it_ends_however_it_is_cut(http, answer, status, ke
 
 
 @pytest.mark.parametrize("answer", [PLAIN, CHUNKED, EMPTY])
-def test_more_than_was_asked_for_ends_the_connection(http, answer):
-    parser = http.Parser()
+def test_more_than_was_asked_for_ends_the_connection(http_parser, answer):
+    parser = http_parser.Parser()
     assert parser.feed(answer + b"HTTP")
     assert not parser.keep
 
 
-def test_without_a_length_an_answer_ends_with_its_connection(http):
-    parser = http.Parser()
+def test_without_a_length_an_answer_ends_with_its_connection(http_parser):
+    parser = http_parser.Parser()
     assert not parser.feed(ENDLESS)
     assert parser.closed()
 
@@ -69,9 +84,9 @@ def test_without_a_length_an_answer_ends_with_its_connection(http):
         b"x" * 70_000,
     ],
 )
-def test_what_is_no_http_is_refused(http, answer):
-    with pytest.raises(http.Malformed):
-        http.Parser().feed(answer)
+def test_what_is_no_http_is_refused(http_parser, answer):
+    with pytest.raises(http_parser.Malformed):
+        http_parser.Parser().feed(answer)
 
 
 def test_a_line_break_cannot_be_smuggled_into_a_request(http):
@@ -179,11 +194,11 @@ def test_a_timeout_ends_those_that_wait_and_frees_the_way_for_later_ones(http):
     assert second.end - second.due > 0.04, "the wait for the connection counts"
 
 
-def test_requests_leave_when_they_are_due(http):
+def test_requests_leave_when_they_are_due(timer):
     async def lateness():
         start, late = time.monotonic() + 0.05, []
         times = [start + i * 0.0007 for i in range(300)]
-        await http.send_all(times, lambda i: late.append(time.monotonic() - times[i]))
+        await timer.send_all(times, lambda i: late.append(time.monotonic() - times[i]))
         return late
 
     late = asyncio.run(lateness())
@@ -192,15 +207,15 @@ def test_requests_leave_when_they_are_due(http):
     assert sorted(late)[150] < 0.002
 
 
-def test_an_error_while_sending_ends_the_run(http):
+def test_an_error_while_sending_ends_the_run(timer):
     def fail(index):
         raise RuntimeError(f"at {index}")
 
     with pytest.raises(RuntimeError, match="at 0"):
-        asyncio.run(http.send_all([time.monotonic() + 0.01], fail))
+        asyncio.run(timer.send_all([time.monotonic() + 0.01], fail))
 
 
-def test_the_plain_client_counts_every_request(http):
+def test_the_plain_client_counts_every_request(open_loop):
     async def load():
         async def serve(reader, writer):
             while await reader.read(65536):
@@ -209,7 +224,7 @@ def test_the_plain_client_counts_every_request(http):
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        client = http.Client("127.0.0.1", port, "/predictions/m", b"{}")
+        client = open_loop.Client("127.0.0.1", port, "/predictions/m", b"{}")
         first = await client.run(300, 0.3, seed=1, timeout_s=5)
         second = await client.run(300, 0.3, seed=1, timeout_s=5)
         client.close()

@@ -26,8 +26,8 @@ def load(script):
 
 
 @pytest.fixture(scope="module")
-def null(load):
-    with load.null_server() as url:
+def null(script):
+    with script("ceiling").null_server() as url:
         yield url
 
 
@@ -80,10 +80,10 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def test_every_request_is_sent_at_its_time_and_answered(load, null):
+def test_every_request_is_sent_at_its_time_and_answered(load, null, script):
     stream = load.Stream("a", null, arrivals={"kind": "poisson", "rate": 500, "seconds": 1}, seed=3)
     result = load.run(load.Spec([stream], timeout_s=5))
-    times = load.arrivals.poisson(500, 1, seed=3)
+    times = script("arrivals").poisson(500, 1, seed=3)
     assert result.samples.due_s == pytest.approx(times, abs=1e-6)
     assert np.all(result.samples.status == 200)
     assert np.all(result.samples.late_s >= 0)
@@ -126,7 +126,7 @@ def test_streams_are_kept_apart_and_say_their_terms(load):
     assert len(result.of("strict")) == 100
 
 
-def test_each_request_ends_in_exactly_one_outcome_whatever_the_server_does(load):
+def test_each_request_ends_in_exactly_one_outcome_whatever_the_server_does(load, script):
     kinds = ["cut", "busy", None, "silent", None]
     with Recorder(lambda number: kinds[number % 5]) as server:
         stream = load.Stream("a", server.url, arrivals=UNIFORM)
@@ -135,7 +135,7 @@ def test_each_request_ends_in_exactly_one_outcome_whatever_the_server_does(load)
     expected = {"200": 40, "503": 20, "broken": 20, "timeout": 20}
     assert found["statuses"] == expected
     assert (found["sent"], found["unanswered"], found["attainment"]) == (100, 40, 0.4)
-    late = result.samples.latency_s[result.samples.status == load.http_client.TIMEOUT]
+    late = result.samples.latency_s[result.samples.status == script("http_client").TIMEOUT]
     assert np.all((late >= 0.4) & (late < 0.6))
 
 
@@ -289,14 +289,14 @@ def grpc_server():
             context.abort(grpc.StatusCode.UNAVAILABLE, "no worker")
         if request.model_name == "slow":
             time.sleep(0.6)
-        return grpc_client._Response(prediction=b"1")
+        return grpc_client.PredictionResponse(prediction=b"1")
 
     handler = grpc.unary_unary_rpc_method_handler(
         predict,
-        request_deserializer=grpc_client._Request.FromString,
-        response_serializer=grpc_client._Response.SerializeToString,
+        request_deserializer=grpc_client.PredictionsRequest.FromString,
+        response_serializer=grpc_client.PredictionResponse.SerializeToString,
     )
-    service, method = grpc_client._METHOD.strip("/").split("/")
+    service, method = grpc_client.METHOD.strip("/").split("/")
     server = grpc.server(ThreadPoolExecutor(8))
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {method: handler}),)
@@ -365,9 +365,9 @@ def test_grpc_without_a_server_is_refused(load):
     assert load.run(load.Spec([stream], timeout_s=5))["a"]["statuses"] == {"refused": 2}
 
 
-def test_the_null_ceiling_ends_in_time(load):
+def test_the_null_ceiling_ends_in_time(script):
     began = time.monotonic()
-    found = load.null_ceiling(rate=200, seconds=0.3, limit_s=3)
+    found = script("ceiling").null_ceiling(rate=200, seconds=0.3, limit_s=3)
     assert time.monotonic() - began < 8
     assert found["at_rate"] == 200
     assert found["added_p99_ms"] >= found["added_p50_ms"] > 0

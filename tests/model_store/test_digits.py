@@ -2,8 +2,6 @@
 
 import io
 import json
-import sys
-import zipfile
 
 import pytest
 import torch
@@ -12,8 +10,6 @@ pytest.importorskip("sklearn")
 pytest.importorskip("ts")
 
 from PIL import Image
-from ts.context import RequestProcessor
-from ts.model_loader import ModelLoaderFactory
 
 from shunter.model_store.digits import archive, data, handler, train
 
@@ -34,42 +30,12 @@ def split():
 
 
 @pytest.fixture(params=["script", "eager"])
-def service(request, trained, tmp_path, monkeypatch):
+def service(request, trained, tmp_path, monkeypatch, loaded):
     """The packed model, loaded as a worker of TorchServe loads it."""
     monkeypatch.setattr(train, "trained", lambda **options: trained)
     packed = archive.pack_digits(tmp_path / "store", eager=request.param == "eager")
-    folder = tmp_path / "unpacked"
-    with zipfile.ZipFile(packed.path) as content:
-        content.extractall(folder)
-    monkeypatch.syspath_prepend(folder)
-    for name in ("handler", "model"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        yield ModelLoaderFactory.get_model_loader().load(
-            "digits", str(folder), "handler.py", None, 32, None, True, Metrics()
-        )
-    for name in ("handler", "model"):
-        sys.modules.pop(name, None)
-
-
-class Metrics:
-    """Takes what a handler measures and forgets it."""
-
-    def set_request_ids(self, ids):
-        pass
-
-    def add_time(self, *values):
-        pass
-
-
-def predict(service, bodies):
-    """Answers and statuses of one batch."""
-    context = service.context
-    context.request_processor = [RequestProcessor({}) for _ in bodies]
-    context.metrics = Metrics()
-    answers = service._entry_point([{"body": body} for body in bodies], context)
-    return answers, [each.get_response_status_code() for each in context.request_processor]
+    with loaded(packed.path) as service:
+        yield service
 
 
 def picture(image, kind, side=8):
@@ -131,21 +97,21 @@ def test_an_archive_answers_every_form_of_an_image_with_its_label(service, split
         picture(image, "PNG", side=64),
         picture(image, "JPEG", side=64),
     ]
-    answers, statuses = predict(service, bodies)
+    answers, statuses = service.predict(bodies)
     assert statuses == [200] * len(bodies)
     assert [answer["label"] for answer in answers] == [label] * len(bodies)
     assert sum(answers[0]["probabilities"]) == pytest.approx(1, abs=1e-5)
 
 
 def test_an_archive_is_as_accurate_as_it_says(service, split, trained):
-    answers, _ = predict(service, [{"image": image.tolist()} for image in split.test_images])
+    answers, _ = service.predict([{"image": image.tolist()} for image in split.test_images])
     right = sum(a["label"] == b for a, b in zip(answers, split.test_labels, strict=True))
     assert right / len(answers) == pytest.approx(trained.metadata["test_accuracy"], abs=0.003)
 
 
 def test_a_bad_request_is_refused_alone(service, split):
     good = {"image": split.test_images[0].tolist()}
-    answers, statuses = predict(service, [b"junk", good, {}, good])
+    answers, statuses = service.predict([b"junk", good, {}, good])
     assert statuses == [400, 200, 400, 200]
     assert answers[1] == answers[3]
     assert answers[1]["label"] == split.test_labels[0]
@@ -153,12 +119,11 @@ def test_a_bad_request_is_refused_alone(service, split):
 
 
 def test_a_batch_of_bad_requests_only_is_answered(service):
-    assert predict(service, [b"junk", None])[1] == [400, 400]
+    assert service.predict([b"junk", None])[1] == [400, 400]
 
 
 def test_the_archive_describes_its_model(service, trained):
-    service.context.request_processor = [RequestProcessor({"describe": "True"})]
-    assert service._entry_point([{}], service.context) == [trained.metadata]
+    assert service.describe() == trained.metadata
 
 
 @pytest.mark.parametrize(

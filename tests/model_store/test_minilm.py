@@ -1,16 +1,12 @@
 """The embedding model: real weights, our own encoder, the archive through TorchServe's loader."""
 
 import json
-import sys
-import zipfile
 
 import pytest
 import torch
 
 pytest.importorskip("ts")
 
-from ts.context import RequestProcessor
-from ts.model_loader import ModelLoaderFactory
 
 from shunter.model_store import pack
 from shunter.model_store.minilm import archive
@@ -42,56 +38,22 @@ COSINES = [
 ]
 
 
-class Metrics:
-    """Takes what a handler measures and forgets it."""
-
-    def set_request_ids(self, ids):
-        pass
-
-    def add_time(self, *values):
-        pass
-
-
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(tmp_path_factory, loaded):
     """The packed model, loaded as a worker of TorchServe loads it."""
     if MISSING:
         pytest.skip(MISSING)
     packed = archive.pack_minilm(
         tmp_path_factory.mktemp("store"), config={"handler": {"threads": 1}, "maxBatchDelay": None}
     )
-    folder = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(packed) as content:
-        content.extractall(folder)
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        patch.chdir(folder)
-        for name in ("handler", "model"):
-            patch.delitem(sys.modules, name, raising=False)
-        service = ModelLoaderFactory.get_model_loader().load(
-            "minilm", str(folder), "handler.py", None, 32, None, True, Metrics()
-        )
+    with loaded(packed) as service:
         assert torch.get_num_threads() == 1
         yield service
-        for name in ("handler", "model"):
-            sys.modules.pop(name, None)
-    torch.set_num_threads(threads)
-
-
-def predict(service, bodies):
-    """Answers and statuses of one batch."""
-    context = service.context
-    context.request_processor = [RequestProcessor({}) for _ in bodies]
-    context.metrics = Metrics()
-    answers = service._entry_point([{"body": body} for body in bodies], context)
-    parsed = [json.loads(answer) if isinstance(answer, str) else answer for answer in answers]
-    return parsed, [each.get_response_status_code() for each in context.request_processor]
 
 
 def embed(service, texts):
     """Vectors (n, 384) of one batch of good texts."""
-    answers, statuses = predict(service, texts)
+    answers, statuses = service.predict(texts)
     assert statuses == [200] * len(texts)
     return torch.tensor([answer["embedding"] for answer in answers])
 
@@ -150,7 +112,7 @@ def test_of_a_long_text_only_the_first_256_tokens_count(service):
 
 
 def test_a_bad_request_is_refused_alone(service):
-    answers, statuses = predict(service, [b"\xff\xfe", {"text": EATS}, {}, EATS])
+    answers, statuses = service.predict([b"\xff\xfe", {"text": EATS}, {}, EATS])
     assert statuses == [400, 200, 400, 200]
     assert answers[1] == answers[3]
     assert answers[0]["message"].startswith("the text is not UTF-8")
@@ -158,7 +120,7 @@ def test_a_bad_request_is_refused_alone(service):
 
 
 def test_a_batch_of_bad_requests_only_is_answered(service):
-    assert predict(service, ["", None])[1] == [400, 400]
+    assert service.predict(["", None])[1] == [400, 400]
 
 
 @pytest.mark.parametrize(
@@ -179,13 +141,13 @@ def test_a_batch_of_bad_requests_only_is_answered(service):
     ],
 )
 def test_what_is_wrong_with_a_text_is_said(service, body, said):
-    answers, statuses = predict(service, [body, EATS])
+    answers, statuses = service.predict([body, EATS])
     assert statuses == [400, 200]
     assert said in answers[0]["message"]
 
 
 def test_settings_replace_and_remove_those_of_the_model(service):
-    settings = service.context.model_yaml_config
+    settings = service.settings
     assert settings["handler"] == {"threads": 1}
     assert settings["batchSize"] == 32
     assert "maxBatchDelay" not in settings

@@ -1,8 +1,6 @@
 """The model with heavy arithmetic: its definition, and its archive through TorchServe's loader."""
 
 import io
-import sys
-import zipfile
 
 import pytest
 import torch
@@ -11,54 +9,19 @@ pytest.importorskip("ts")
 pytest.importorskip("PIL")
 
 from PIL import Image
-from ts.context import RequestProcessor
-from ts.model_loader import ModelLoaderFactory
 
 from shunter.model_store.resnet50 import archive, handler
 
 
-class Metrics:
-    """Takes what a handler measures and forgets it."""
-
-    def set_request_ids(self, ids):
-        pass
-
-    def add_time(self, *values):
-        pass
-
-
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(tmp_path_factory, loaded):
     """The packed model, loaded as a worker of TorchServe loads it."""
     packed = archive.pack_resnet50(
         tmp_path_factory.mktemp("store"), config={"handler": {"threads": 1}}
     )
-    folder = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(packed) as content:
-        content.extractall(folder)
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        patch.chdir(folder)
-        for name in ("handler", "model"):
-            patch.delitem(sys.modules, name, raising=False)
-        service = ModelLoaderFactory.get_model_loader().load(
-            "resnet50", str(folder), "handler.py", None, 16, None, True, Metrics()
-        )
+    with loaded(packed, batch=16) as service:
         assert torch.get_num_threads() == 1
         yield service
-        for name in ("handler", "model"):
-            sys.modules.pop(name, None)
-    torch.set_num_threads(threads)
-
-
-def predict(service, bodies):
-    """Answers and statuses of one batch."""
-    context = service.context
-    context.request_processor = [RequestProcessor({}) for _ in bodies]
-    context.metrics = Metrics()
-    answers = service._entry_point([{"body": body} for body in bodies], context)
-    return answers, [each.get_response_status_code() for each in context.request_processor]
 
 
 def encoded(picture, kind="PNG"):
@@ -87,7 +50,7 @@ def test_the_weights_are_always_the_same_and_the_callers_random_numbers_go_on():
 def test_the_answer_is_five_classes_and_depends_on_the_picture_only(service):
     plain = Image.new("RGB", (224, 224), "red")
     bodies = [encoded(stripes()), bytearray(encoded(plain)), encoded(stripes())]
-    answers, statuses = predict(service, bodies)
+    answers, statuses = service.predict(bodies)
     assert statuses == [200, 200, 200]
     for answer in answers:
         likely = answer["probabilities"]
@@ -101,14 +64,14 @@ def test_the_answer_is_five_classes_and_depends_on_the_picture_only(service):
 
 
 def test_a_bad_request_is_refused_alone(service):
-    answers, statuses = predict(service, [b"junk", encoded(stripes()), None])
+    answers, statuses = service.predict([b"junk", encoded(stripes()), None])
     assert statuses == [400, 200, 400]
     assert answers[0]["message"] == "the body is no JPEG or PNG that can be read"
     assert len(answers[1]["classes"]) == 5
 
 
 def test_a_batch_of_bad_requests_only_is_answered(service):
-    assert predict(service, [b"junk", None])[1] == [400, 400]
+    assert service.predict([b"junk", None])[1] == [400, 400]
 
 
 def test_the_middle_of_a_picture_is_taken():

@@ -8,7 +8,7 @@ from shunter.plugins.torchserve import grpc_client
 
 
 def test_a_request_has_the_field_numbers_of_inference_proto():
-    request = grpc_client._Request(model_name="digits", model_version="1.0")
+    request = grpc_client.PredictionsRequest(model_name="digits", model_version="1.0")
     request.input["data"] = b"\x00\xff"
     assert request.SerializeToString(deterministic=True) == (
         b"\x0a\x06digits"  # 1: string model_name
@@ -20,5 +20,5 @@ def test_a_request_has_the_field_numbers_of_inference_proto():
 
 
 def test_the_prediction_is_field_one_and_unknown_fields_are_skipped():
-    answer = grpc_client._Response.FromString(b"\x0a\x02ok\x12\x03seq")
+    answer = grpc_client.PredictionResponse.FromString(b"\x0a\x02ok\x12\x03seq")
     assert answer.prediction == b"ok"

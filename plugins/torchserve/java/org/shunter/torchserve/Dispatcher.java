@@ -20,13 +20,13 @@ final class Dispatcher {
     private final Telemetry telemetry;
     private final Wakeup wakeup;
     private final RequestQueue queue = new RequestQueue();
+    private final Crew crew;
+    private final Draft draft;
     private final Plan plan;
-    private final List<Worker> workers = new ArrayList<>();
-    private final int capacity;
+    private final Endings endings;
+    private final Admission admission;
     private final StockMetrics.Overhead overhead = new StockMetrics.Overhead();
 
-    private String refusal;
-    private boolean hadWorkers;
     private int inFlightRequests;
     private int inFlightBatches;
     private long arrivals;
@@ -43,9 +43,13 @@ final class Dispatcher {
         this.name = name;
         this.slot = slot;
         this.telemetry = new Telemetry(slot);
-        this.capacity = capacity;
         this.wakeup = new Wakeup(host.timer(), this::onTimer);
-        this.plan = new Plan(queue, workers, commands, registeredWaitUs, sloNs);
+        final Forecast forecast = new Forecast(commands);
+        this.crew = new Crew(commands, forecast, sloNs);
+        this.draft = new Draft(queue, crew, forecast, commands);
+        this.plan = new Plan(queue, crew, draft, forecast, commands, registeredWaitUs);
+        this.endings = new Endings(name, telemetry);
+        this.admission = new Admission(name, capacity, queue, crew, commands, endings);
     }
 
     /**
@@ -60,7 +64,7 @@ final class Dispatcher {
             if (entry.place == Entry.Place.DONE) {
                 return null; // the client hung up in the meantime
             }
-            final Refusal refusal = refusalOf(entry, effects);
+            final Refusal refusal = admission.refusalOf(entry, effects);
             if (refusal != null) {
                 entry.place = Entry.Place.DONE; // its closing connection is not a client that left
                 telemetry.rejected(entry);
@@ -76,51 +80,6 @@ final class Dispatcher {
         }
         effects.run();
         return null;
-    }
-
-    private Refusal refusalOf(final Entry entry, final Effects effects) {
-        final String reason = reasonAgainst(entry.requestClass);
-        if (reason != null) {
-            return Refusal.unavailable(reason);
-        }
-        if (plan.admits() && entry.deadlineNs != Entry.NEVER) {
-            final long answerNs = plan.predictedAnswerNs(entry.requestClass, entry.arrivalNs);
-            final long lateNs = entry.arrivalNs + answerNs - entry.deadlineNs;
-            if (lateNs > 0) {
-                return Refusal.tooLate(name, answerNs, lateNs);
-            }
-        }
-        return queue.size() < capacity || makeRoom(entry, effects) ? null : Refusal.unavailable(full());
-    }
-
-    private String reasonAgainst(final RequestClass requestClass) {
-        if (refusal != null) {
-            return refusal;
-        }
-        return hadWorkers && !plan.hasWorkerFor(requestClass)
-                ? "Model \"" + name + "\" has no worker for class " + requestClass.label()
-                : null;
-    }
-
-    private String full() {
-        return "Model \"" + name + "\": " + capacity
-                + " requests wait already; raise job_queue_size or add workers";
-    }
-
-    /** A full queue takes a strict request in place of the youngest best-effort one. */
-    private boolean makeRoom(final Entry entry, final Effects effects) {
-        final Entry youngest =
-                entry.requestClass == RequestClass.STRICT
-                        ? queue.youngest(RequestClass.BEST_EFFORT)
-                        : null;
-        final long soonestNs = plan.soonestNs(entry.requestClass, entry.arrivalNs);
-        if (youngest == null || entry.deadlineNs - soonestNs < entry.arrivalNs) {
-            return false;
-        }
-        queue.remove(youngest, Entry.Place.DONE);
-        telemetry.rejected(youngest);
-        effects.refuse(youngest, 503, full() + "; a strict request took this one's place");
-        return true;
     }
 
     /** Count a request that was refused before it became an entry. */
@@ -169,7 +128,7 @@ final class Dispatcher {
 
     /** Only while its group is current: the words are those of the current generation. */
     private void publishFit(final Worker worker) {
-        if (workers.contains(worker)) {
+        if (crew.workers().contains(worker)) {
             Telemetry.publishFit(slot, worker.group);
         }
     }
@@ -240,7 +199,7 @@ final class Dispatcher {
                 final Entry entry = batch.entries.get(i);
                 entry.deaths += running ? 1 : 0;
                 if (entry.deaths >= MAX_DEATHS || entry.streamed) {
-                    giveUp(entry, cause, effects);
+                    endings.givenUp(entry, cause, effects);
                 } else {
                     telemetry.retried();
                     queue.restore(entry);
@@ -250,22 +209,6 @@ final class Dispatcher {
         }
         worker.inFlight.clear();
         worker.held = 0;
-    }
-
-    private void giveUp(final Entry entry, final String cause, final Effects effects) {
-        entry.place = Entry.Place.DONE;
-        telemetry.failed(entry);
-        if (!entry.streamed) {
-            telemetry.poisoned();
-            LOGGER.error(
-                    "Request {} to {} ended {} workers (last: {}) and is answered 500",
-                    entry.job.getJobId(),
-                    name,
-                    entry.deaths,
-                    cause);
-        }
-        effects.refuse(
-                entry, 500, "Worker died. The request ended " + entry.deaths + " workers: " + cause);
     }
 
     /** A worker ends for good; false when it had ended before. */
@@ -307,9 +250,10 @@ final class Dispatcher {
     void setWorkers(final List<Worker> current) {
         final Effects effects = new Effects();
         synchronized (this) {
-            workers.clear();
-            workers.addAll(current);
-            hadWorkers |= !workers.isEmpty();
+            crew.replaceBy(current);
+            if (!current.isEmpty()) {
+                admission.workersCame();
+            }
             failUnserved(effects);
             decide(System.nanoTime(), effects);
         }
@@ -319,27 +263,16 @@ final class Dispatcher {
     /** A class that lost its last worker would wait for ever. */
     private void failUnserved(final Effects effects) {
         for (final RequestClass requestClass : RequestClass.all()) {
-            if (!workers.isEmpty() && !plan.hasWorkerFor(requestClass)) {
-                fail(queue.takeAll(requestClass), 503, reasonAgainst(requestClass), effects);
+            if (!crew.workers().isEmpty() && !crew.hasWorkerFor(requestClass)) {
+                final String reason = admission.reasonAgainst(requestClass);
+                endings.failed(queue.takeAll(requestClass), 503, reason, effects);
             }
-        }
-    }
-
-    private void fail(
-            final List<Entry> entries,
-            final int status,
-            final String text,
-            final Effects effects) {
-        for (final Entry entry : entries) {
-            entry.place = Entry.Place.DONE;
-            telemetry.failed(entry);
-            effects.refuse(entry, status, text);
         }
     }
 
     /** Refuse what comes from now on, with this text; null accepts again. */
     synchronized void refuse(final String reason) {
-        refusal = reason;
+        admission.refuse(reason);
     }
 
     /** Answer all that waits with an error. */
@@ -347,7 +280,7 @@ final class Dispatcher {
         final Effects effects = new Effects();
         synchronized (this) {
             for (final RequestClass requestClass : RequestClass.all()) {
-                fail(queue.takeAll(requestClass), status, text, effects);
+                endings.failed(queue.takeAll(requestClass), status, text, effects);
             }
             publish();
         }
@@ -364,7 +297,7 @@ final class Dispatcher {
     }
 
     int capacity() {
-        return capacity;
+        return admission.capacity();
     }
 
     /** Shares of requests with a deadline that met it lately. */
@@ -401,12 +334,11 @@ final class Dispatcher {
         if (queue.size() > 0) {
             expire(now, effects);
             consult(now);
-            for (final Plan.Shipment shipment : plan.shipments()) {
+            for (final Draft.Shipment shipment : draft.shipments()) {
                 send(shipment, now, effects);
             }
-            plan.givenUp().forEach(entry -> expire(entry, now, effects));
-            plan.shipments().clear(); // they would keep their bodies until the next decision
-            plan.givenUp().clear();
+            draft.givenUp().forEach(entry -> endings.expired(entry, now, effects));
+            draft.begin(now); // requests would keep their bodies until the next decision
             wakeup.at(Math.min(plan.wakeNs(), expiryNs(now)), now);
         }
         publish();
@@ -424,7 +356,7 @@ final class Dispatcher {
     /** When to look again for what can no longer be answered in time. */
     private long expiryNs(final long now) {
         final long deadlineNs = queue.earliestDeadlineNs();
-        final long hopelessNs = deadlineNs == Entry.NEVER ? deadlineNs : deadlineNs - plan.leastNs();
+        final long hopelessNs = deadlineNs == Entry.NEVER ? deadlineNs : deadlineNs - crew.leastNs();
         return hopelessNs > now ? hopelessNs : deadlineNs;
     }
 
@@ -435,21 +367,12 @@ final class Dispatcher {
         }
         final List<Entry> expired = new ArrayList<>();
         for (final RequestClass requestClass : RequestClass.all()) {
-            queue.takeExpired(requestClass, now + plan.soonestNs(requestClass, now), expired);
+            queue.takeExpired(requestClass, now + crew.soonestNs(requestClass, now), expired);
         }
-        expired.forEach(entry -> expire(entry, now, effects));
+        expired.forEach(entry -> endings.expired(entry, now, effects));
     }
 
-    private void expire(final Entry entry, final long now, final Effects effects) {
-        telemetry.expired(entry);
-        final long waitedMs = (now - entry.arrivalNs) / 1_000_000;
-        effects.refuse(
-                entry,
-                504,
-                "The deadline cannot be met: waited " + waitedMs + " ms in the queue of " + name);
-    }
-
-    private void send(final Plan.Shipment shipment, final long now, final Effects effects) {
+    private void send(final Draft.Shipment shipment, final long now, final Effects effects) {
         final Batch batch = new Batch(shipment.entries(), shipment.requestClass(), now);
         for (final Entry entry : batch.entries) {
             entry.job.setScheduled();

@@ -48,7 +48,11 @@ final class ShunterMetrics extends Collector {
         final List<MetricFamilySamples> families = new ArrayList<>();
         families.add(byClass("shunter_arrivals_total", "Requests offered", S_ARRIVALS));
         families.add(
-                byReason("shunter_requests_total", "Requests that ended, by outcome", OUTCOMES));
+                byReason(
+                        "shunter_requests_total",
+                        "Requests that ended, by outcome",
+                        "outcome",
+                        OUTCOMES));
         families.add(
                 byClass("shunter_answered_late_total", "Answers after the deadline", S_ANSWERED_LATE));
         families.add(queued());
@@ -60,7 +64,11 @@ final class ShunterMetrics extends Collector {
         families.add(
                 byClass("shunter_slo_met_total", "Requests that met their deadline", S_SLO_MET));
         families.add(
-                byReason("shunter_slo_missed_total", "Requests that missed their deadline", MISSES));
+                byReason(
+                        "shunter_slo_missed_total",
+                        "Requests that missed their deadline",
+                        "reason",
+                        MISSES));
         families.add(
                 times("shunter_queue_seconds", "Wait before the batch", S_QUEUE_TIMES, S_QUEUE_NS));
         families.add(
@@ -124,10 +132,12 @@ final class ShunterMetrics extends Collector {
     }
 
     private CounterMetricFamily byReason(
-            final String name, final String help, final Map<String, Integer> offsets) {
-        final String last = offsets == OUTCOMES ? "outcome" : "reason";
+            final String name,
+            final String help,
+            final String label,
+            final Map<String, Integer> offsets) {
         final CounterMetricFamily family =
-                new CounterMetricFamily(name, help, List.of("model", "version", "class", last));
+                new CounterMetricFamily(name, help, List.of("model", "version", "class", label));
         for (final ServedModel model : manager.served()) {
             for (final RequestClass c : RequestClass.all()) {
                 offsets.forEach(

@@ -1,0 +1,68 @@
+"""A program that was started and every process below it, so that none of them is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterable
+
+import psutil
+
+GRACE_S = 5
+"""How long processes may take that end by themselves once the first one has."""
+
+
+class ProcessTree:
+    """One launched program. It must lead a session of its own (``start_new_session``)."""
+
+    def __init__(self, launcher: subprocess.Popen[bytes]) -> None:
+        """Follow ``launcher``."""
+        self._launcher = launcher
+        self._seen: set[psutil.Process] = set()
+
+    @property
+    def launcher(self) -> psutil.Process:
+        """The program itself; it exists until :meth:`end`, at least as a zombie."""
+        return psutil.Process(self._launcher.pid)
+
+    @property
+    def running(self) -> bool:
+        """Whether the program has not ended."""
+        # Left unreaped until end(), so that nobody else can get its process id meanwhile.
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._launcher.pid, look) is None
+
+    def below(self) -> list[psutil.Process]:
+        """Processes below it. They are remembered: orphans must be ended too."""
+        try:
+            found = self.launcher.children(recursive=True)
+        except psutil.NoSuchProcess:
+            found = []
+        self._seen.update(found)
+        return found
+
+    def end(self, first: Iterable[psutil.Process], timeout_s: float) -> bool:
+        """SIGTERM for ``first``, SIGKILL for all that is left; whether it ended by itself in time.
+
+        Those below may take ``GRACE_S`` after the program's own end.
+        """
+        self.below()
+        for process in first:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        try:
+            self._launcher.wait(timeout_s)
+            in_time = True
+        except subprocess.TimeoutExpired:
+            in_time = False
+        _, left = psutil.wait_procs(self._seen, timeout=GRACE_S if in_time else 0)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._launcher.pid, signal.SIGKILL)
+        self._launcher.wait()
+        psutil.wait_procs(left, timeout=GRACE_S)
+        return in_time

@@ -1,0 +1,97 @@
+package org.shunter.torchserve;
+
+/** Which requests of a model may wait. Guarded by its dispatcher's lock. */
+final class Admission {
+    private final String name;
+    private final int capacity;
+    private final RequestQueue queue;
+    private final Crew crew;
+    private final Commands commands;
+    private final Endings endings;
+    private String refusal;
+    private boolean hadWorkers;
+
+    Admission(
+            final String name,
+            final int capacity,
+            final RequestQueue queue,
+            final Crew crew,
+            final Commands commands,
+            final Endings endings) {
+        this.name = name;
+        this.capacity = capacity;
+        this.queue = queue;
+        this.crew = crew;
+        this.commands = commands;
+        this.endings = endings;
+    }
+
+    int capacity() {
+        return capacity;
+    }
+
+    /** Refuse what comes from now on, with this text; null accepts again. */
+    void refuse(final String reason) {
+        refusal = reason;
+    }
+
+    /** There are workers: from now on a class without one is refused. */
+    void workersCame() {
+        hadWorkers = true;
+    }
+
+    /** Why a new request may not wait, or null. A strict one may end a best-effort one for it. */
+    Refusal refusalOf(final Entry entry, final Effects effects) {
+        final String reason = reasonAgainst(entry.requestClass);
+        if (reason != null) {
+            return Refusal.unavailable(reason);
+        }
+        if (commands.admission && entry.deadlineNs != Entry.NEVER) {
+            final long answerNs = predictedAnswerNs(entry);
+            final long lateNs = entry.arrivalNs + answerNs - entry.deadlineNs;
+            if (lateNs > 0) {
+                return Refusal.tooLate(name, answerNs, lateNs);
+            }
+        }
+        return queue.size() < capacity || makeRoom(entry, effects)
+                ? null
+                : Refusal.unavailable(full());
+    }
+
+    /** Why requests of a class are not taken at all, or null. */
+    String reasonAgainst(final RequestClass requestClass) {
+        if (refusal != null) {
+            return refusal;
+        }
+        return hadWorkers && !crew.hasWorkerFor(requestClass)
+                ? "Model \"" + name + "\" has no worker for class " + requestClass.label()
+                : null;
+    }
+
+    private long predictedAnswerNs(final Entry entry) {
+        final RequestClass requestClass = entry.requestClass;
+        final long ahead =
+                requestClass == RequestClass.STRICT ? queue.size(requestClass) : queue.size();
+        return crew.predictedAnswerNs(requestClass, ahead, entry.arrivalNs);
+    }
+
+    private String full() {
+        return "Model \"" + name + "\": " + capacity
+                + " requests wait already; raise job_queue_size or add workers";
+    }
+
+    /** A full queue takes a strict request in place of the youngest best-effort one. */
+    private boolean makeRoom(final Entry entry, final Effects effects) {
+        final Entry youngest =
+                entry.requestClass == RequestClass.STRICT
+                        ? queue.youngest(RequestClass.BEST_EFFORT)
+                        : null;
+        final long soonestNs = crew.soonestNs(entry.requestClass, entry.arrivalNs);
+        if (youngest == null || entry.deadlineNs - soonestNs < entry.arrivalNs) {
+            return false;
+        }
+        queue.remove(youngest, Entry.Place.DONE);
+        endings.displaced(youngest, full(), effects);
+        return true;
+    }
+}

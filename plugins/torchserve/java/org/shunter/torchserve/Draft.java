@@ -1,0 +1,154 @@
+package org.shunter.torchserve;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The batches of one decision while they are put together. It takes requests out of the queue, the
+ * most urgent first, and no more into a batch than can be in time. Guarded by its dispatcher's lock.
+ */
+final class Draft {
+    /** A batch for a worker. */
+    record Shipment(Worker worker, RequestClass requestClass, List<Entry> entries) {}
+
+    private final RequestQueue queue;
+    private final Crew crew;
+    private final Forecast forecast;
+    private final Commands commands;
+    private final List<Shipment> shipments = new ArrayList<>();
+    private final List<Entry> givenUp = new ArrayList<>();
+    private long now;
+    private long lastBestEffortNs;
+
+    Draft(
+            final RequestQueue queue,
+            final Crew crew,
+            final Forecast forecast,
+            final Commands commands) {
+        this.queue = queue;
+        this.crew = crew;
+        this.forecast = forecast;
+        this.commands = commands;
+    }
+
+    void begin(final long nowNs) {
+        shipments.clear();
+        givenUp.clear();
+        now = nowNs;
+    }
+
+    List<Shipment> shipments() {
+        return shipments;
+    }
+
+    /** Requests that cannot be served in time together with the others. */
+    List<Entry> givenUp() {
+        return givenUp;
+    }
+
+    /** When best effort was last sent. */
+    long lastBestEffortNs() {
+        return lastBestEffortNs;
+    }
+
+    boolean has(final Worker worker) {
+        return sizeFor(worker) > 0;
+    }
+
+    private int sizeFor(final Worker worker) {
+        for (final Shipment shipment : shipments) {
+            if (shipment.worker() == worker) {
+                return shipment.entries().size();
+            }
+        }
+        return 0;
+    }
+
+    /** Time until a worker is free, what it is given here included. */
+    long takenNs(final Worker worker) {
+        final int size = worker.inFlight.isEmpty() ? sizeFor(worker) : 0;
+        return size > 0 ? forecast.batchNs(worker, size) : forecast.busyNs(worker, now);
+    }
+
+    /** Give a worker one request in a batch of its own. */
+    void shipAlone(final Worker worker, final Entry entry) {
+        queue.remove(entry, Entry.Place.SENT);
+        ship(worker, entry.requestClass, new ArrayList<>(List.of(entry)));
+    }
+
+    /** Give a worker the next requests of a class, as many of them as it can serve in time. */
+    void shipNext(
+            final Worker worker,
+            final RequestClass requestClass,
+            final int size,
+            final int cap) {
+        int taken = size;
+        int room = cap;
+        final Entry head = queue.peek(requestClass);
+        if (head == null) {
+            return; // given up for the sake of a batch before
+        }
+        if (head.deadlineNs != Entry.NEVER && forecast.knows(worker)) {
+            taken = fitDeadlines(worker, requestClass, size, cap);
+            final long slackNs = queue.peek(requestClass).deadlineNs - now;
+            final long fixedNs = forecast.fixedNs(worker) + forecast.cautionNs(worker);
+            room = (int) Math.min(cap, forecast.sizeAdding(worker, slackNs - fixedNs));
+        }
+        final List<Entry> entries = new ArrayList<>(taken);
+        queue.take(requestClass, taken, entries);
+        if (commands.mixClasses && entries.size() < room) {
+            final RequestClass other =
+                    requestClass == RequestClass.STRICT
+                            ? RequestClass.BEST_EFFORT
+                            : RequestClass.STRICT;
+            if (crew.serves(worker, other)) {
+                queue.take(other, room - entries.size(), entries);
+            }
+        }
+        ship(worker, requestClass, entries);
+    }
+
+    private int fitDeadlines(
+            final Worker worker, final RequestClass requestClass, final int size, final int cap) {
+        final long fixed = forecast.fixedNs(worker) + forecast.cautionNs(worker);
+        final long perRequest = forecast.perRequestNs(worker);
+        final long startNs = now + forecast.busyNs(worker, now);
+        final long slackNs = queue.peek(requestClass).deadlineNs - startNs;
+        if (slackNs >= fixed + size * perRequest) {
+            return size;
+        }
+        final int waiting = queue.size(requestClass);
+        final long nextFreeNs = nextFreeNs(worker, requestClass);
+        final int limit = nextFreeNs == 0 ? 1 : (int) Math.min(waiting, 2L * cap + 1);
+        final long[] slacks = queue.firstDeadlines(requestClass, limit);
+        for (int i = 0; i < slacks.length; i++) {
+            slacks[i] = slacks[i] == Entry.NEVER ? Entry.NEVER : slacks[i] - startNs;
+        }
+        final Deadlines.Cut cut =
+                Deadlines.fit(
+                        slacks, waiting, Math.min(size, waiting), cap, fixed, perRequest, nextFreeNs);
+        queue.giveUp(requestClass, cut.skip(), givenUp);
+        return cut.take();
+    }
+
+    /** Time until another worker can take requests of a class; never 0 for one that is overdue. */
+    private long nextFreeNs(final Worker except, final RequestClass requestClass) {
+        long soonest = Entry.NEVER;
+        for (final Worker worker : crew.workers()) {
+            if (worker != except && crew.isReadyFor(worker, requestClass) && forecast.knows(worker)) {
+                final boolean idle = worker.inFlight.isEmpty() && !has(worker);
+                soonest = Math.min(soonest, idle ? 0 : Math.max(1, takenNs(worker)));
+            }
+        }
+        return soonest;
+    }
+
+    private void ship(
+            final Worker worker, final RequestClass requestClass, final List<Entry> entries) {
+        final boolean mixed = entries.get(entries.size() - 1).requestClass != requestClass;
+        if (mixed || requestClass == RequestClass.BEST_EFFORT) {
+            lastBestEffortNs = now;
+        }
+        shipments.add(new Shipment(worker, requestClass, entries));
+    }
+}

@@ -1,0 +1,67 @@
+package org.shunter.torchserve;
+
+import java.util.List;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Answers to accepted requests that no worker gives: each is counted under its reason and told why.
+ * The requests are out of the queue already. Guarded by its dispatcher's lock.
+ */
+final class Endings {
+    private static final Logger LOGGER = LoggerFactory.getLogger(Endings.class);
+
+    private final String name;
+    private final Telemetry telemetry;
+
+    Endings(final String name, final Telemetry telemetry) {
+        this.name = name;
+        this.telemetry = telemetry;
+    }
+
+    /** Its deadline cannot be met any more. */
+    void expired(final Entry entry, final long now, final Effects effects) {
+        telemetry.expired(entry);
+        final long waitedMs = (now - entry.arrivalNs) / 1_000_000;
+        effects.refuse(
+                entry,
+                504,
+                "The deadline cannot be met: waited " + waitedMs + " ms in the queue of " + name);
+    }
+
+    /** A strict request took its place in a full queue. */
+    void displaced(final Entry entry, final String full, final Effects effects) {
+        telemetry.rejected(entry);
+        effects.refuse(entry, 503, full + "; a strict request took this one's place");
+    }
+
+    /** It ended too many workers, or had begun to answer when its worker died. */
+    void givenUp(final Entry entry, final String cause, final Effects effects) {
+        entry.place = Entry.Place.DONE;
+        telemetry.failed(entry);
+        if (!entry.streamed) {
+            telemetry.poisoned();
+            LOGGER.error(
+                    "Request {} to {} ended {} workers (last: {}) and is answered 500",
+                    entry.job.getJobId(),
+                    name,
+                    entry.deaths,
+                    cause);
+        }
+        effects.refuse(
+                entry, 500, "Worker died. The request ended " + entry.deaths + " workers: " + cause);
+    }
+
+    /** Nobody is left to serve them. */
+    void failed(
+            final List<Entry> entries,
+            final int status,
+            final String text,
+            final Effects effects) {
+        for (final Entry entry : entries) {
+            entry.place = Entry.Place.DONE;
+            telemetry.failed(entry);
+            effects.refuse(entry, status, text);
+        }
+    }
+}
