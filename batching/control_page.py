@@ -38,6 +38,7 @@ from shunter.batching.page_records import (
     GroupCommands,
     GroupTelemetry,
     PageHeader,
+    SlotChange,
     SlotCommands,
     SlotIdentity,
     SlotTelemetry,
@@ -189,6 +190,10 @@ class ControlPage:
         """Changes whenever the commands of the slot do; 0 never written, odd while they change."""
         return self.words[_base(slot) + _S["command_sequence"]]
 
+    def wanted_request(self, slot: int) -> int:
+        """Number of the configuration wanted last, whichever controller wanted it."""
+        return max(0, self.words[_base(slot) + _S["wanted_request"]])
+
     def read_identity(self, slot: int) -> SlotIdentity:
         """Consistent identity of a slot. Raises UnstableError when it never stood still."""
         return decode(SlotIdentity, self._stable(slot, "slot_sequence", "updated_ns"))
@@ -196,6 +201,16 @@ class ControlPage:
     def read_telemetry(self, slot: int) -> SlotTelemetry:
         """Counters of a slot."""
         return decode(SlotTelemetry, self.words, _base(slot))
+
+    def depth(self, slot: int) -> int:
+        """Requests in the system: waiting and running."""
+        base, queued = _base(slot), _S["queued"]
+        parts = (queued, queued + 1, _S["in_flight_requests"])
+        return sum(max(0, self.words[base + part]) for part in parts)
+
+    def read_change(self, slot: int) -> SlotChange:
+        """What became of the wanted configuration of a slot."""
+        return decode(SlotChange, self.words, _base(slot))
 
     def read_groups(self, slot: int, count: int) -> list[GroupTelemetry]:
         """Counters of a slot's first ``count`` worker groups."""

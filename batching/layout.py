@@ -24,6 +24,7 @@ The control page::
     | slot 0           |  one per model version
     |   identity       |    JVM writes (seqlock slot_sequence)
     |   telemetry      |    JVM writes, plain words
+    |   change         |    JVM writes, what became of the wanted configuration
     |   group telemetry|    JVM writes, one line per worker group
     |   commands       |    controller writes (seqlock command_sequence)
     |   group commands |    controller writes, one line per worker group
@@ -41,7 +42,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 LINE = 128
 """Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
@@ -139,6 +140,8 @@ SLOT = (
             Field("slo_us", "default deadline of strict requests, 0 for none"),
             Field("model_name", "UTF-8, zero padded", width=256),
             Field("model_version", "UTF-8, zero padded", width=128),
+            Field("auto", "1: the controller may change the configuration"),
+            Field("archive", "path of the model archive, UTF-8, zero padded", width=512),
         ),
     ),
     Section(
@@ -179,6 +182,13 @@ SLOT = (
         ),
     ),
     Section(
+        "change",
+        (
+            Field("change_request", "the wanted_request taken up last, 0 for none"),
+            Field("change_state", "of it: 0 none, 1 under way, 2 serves, 3 refused or undone"),
+        ),
+    ),
+    Section(
         "group_telemetry",
         (
             Field("group_ready", "loaded workers"),
@@ -191,6 +201,7 @@ SLOT = (
             Field("group_per_request_ns", "see group_fixed_ns"),
             Field("group_error_ns", "mean absolute error of the predictions"),
             Field("group_fitted", "batches that the fit has seen, 0: nothing is known"),
+            Field("group_instances", "workers that the configuration asks for"),
         ),
         repeat=GROUP_COUNT,
     ),
@@ -213,6 +224,9 @@ SLOT = (
             Field("quantum_us", "0: threshold by what follows answers; else Rafiqi's quantum"),
             Field("admission", "1: refuse what would be answered too late"),
             Field("margin_us", "how long before a deadline an answer shall be ready"),
+            Field("wanted_request", "raised when another configuration is wanted, 0 for none"),
+            Field("wanted_groups", "worker groups of that configuration"),
+            Field("wanted_pin", "1: its workers choose and keep cores of their own"),
         ),
     ),
     Section(
@@ -221,6 +235,9 @@ SLOT = (
             Field("command_cap", "batch cap, 0: the group's own"),
             Field("weight_milli", "factor of the cap for the class, in 1/1000; 0: never", count=2),
             Field("preference", "groups with a lower number are filled first", count=2),
+            Field("wanted_instances", "of the wanted configuration, as the next two"),
+            Field("wanted_threads", "threads of each instance"),
+            Field("wanted_batch", "largest batch of each instance"),
         ),
         repeat=GROUP_COUNT,
     ),

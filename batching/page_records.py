@@ -70,6 +70,8 @@ class SlotIdentity:
     slo_us: int = _word(0, MAX_DEADLINE_US)
     model_name: str = _text()
     model_version: str = _text()
+    auto: int = _word(0, 1)
+    archive: str = _text()
 
     @property
     def live(self) -> bool:
@@ -129,6 +131,15 @@ class GroupTelemetry:
     group_per_request_ns: int = _word(0, MAX_COUNT)
     group_error_ns: int = _word(0, MAX_COUNT)
     group_fitted: int = _word(0, MAX_COUNT)
+    group_instances: int = _word(0, MAX_BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotChange:
+    """What became of the configuration that the controller wanted last."""
+
+    change_request: int = _word(0, MAX_COUNT)
+    change_state: int = _word(0, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +158,9 @@ class SlotCommands:
     quantum_us: int = _word(0, MAX_WAIT_US)
     admission: int = _word(0, 1)
     margin_us: int = _word(0, MAX_WAIT_US, 2000)
+    wanted_request: int = _word(0, MAX_COUNT)
+    wanted_groups: int = _word(0, GROUP_COUNT)
+    wanted_pin: int = _word(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +170,9 @@ class GroupCommands:
     command_cap: int = _word(0, MAX_BATCH)
     weight_milli: tuple[int, int] = _words(2, 0, 1_000_000, 1000)
     preference: tuple[int, int] = _words(2, 0, 1000)
+    wanted_instances: int = _word(0, MAX_BATCH)
+    wanted_threads: int = _word(0, MAX_BATCH)
+    wanted_batch: int = _word(0, MAX_BATCH)
 
 
 class Commands(NamedTuple):

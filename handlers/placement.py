@@ -3,12 +3,18 @@
 The JVM decides and sets, per worker:
 
 ``SHUNTER_CORES``
-    CPUs as a Linux cpu list, such as ``0-3,8``.
+    CPUs as a Linux cpu list, such as ``0-3,8``; or ``auto``: as many free ones as it has threads,
+    on one NUMA node (:mod:`shunter.handlers.core_claim`).
 ``SHUNTER_THREADS``
     Threads one operator may use, a positive integer.
 ``SHUNTER_SCHED``
     ``idle`` for a best-effort worker that must only take what others leave (``SCHED_IDLE``),
     ``other`` for the usual class.
+``SHUNTER_SHARE_WITH``
+    Pids, separated by commas, of the workers that this one will replace; with ``auto`` it may have
+    the same CPUs as they.
+``SHUNTER_GENTLE``
+    ``1``: until the model is loaded, disturb those who serve as little as possible.
 
 An absent or empty variable leaves that part as it is. Everything here happens before torch is
 imported, because OpenMP and MKL read their variables once and start threads that inherit the
@@ -19,13 +25,20 @@ which needs no help.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+
+from shunter.allocator.cpu_list import MAX_CPU, CpuListError, format_cpu_list, parse_cpu_list
+from shunter.allocator.topology import read_topology
+from shunter.handlers import gentle
+from shunter.handlers.core_claim import CoreClaims, claims_path
 
 CORES_VARIABLE = "SHUNTER_CORES"
 THREADS_VARIABLE = "SHUNTER_THREADS"
 SCHED_VARIABLE = "SHUNTER_SCHED"
+SHARE_VARIABLE = "SHUNTER_SHARE_WITH"
+GENTLE_VARIABLE = "SHUNTER_GENTLE"
+AUTO = "auto"
 
 # Every numeric library of a worker must agree, or one of them starts a thread per core.
 LIBRARY_VARIABLES = (
@@ -35,11 +48,8 @@ LIBRARY_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 
-# Linux is built for at most 8192 CPUs; without a bound `0-999999999` would fill the memory.
-MAX_CPU = 8191
 MAX_THREADS = MAX_CPU + 1
 
-_PART = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
 _SCHEDULING = ("idle", "other")
 
 
@@ -53,42 +63,16 @@ class Placement:
 
     cores: tuple[int, ...] | None = None
     """CPU numbers, ascending."""
+    choose: bool = False
+    """Whether it chooses its cores itself."""
     threads: int | None = None
     """Threads of one operator."""
     scheduling: str | None = None
     """``idle`` or ``other``."""
-
-
-def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Return the CPU numbers of a Linux cpu list such as ``0-3,8``, ascending and distinct."""
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        match = _PART.fullmatch(part.strip())
-        if match is None:
-            raise PlacementError(
-                f"cpu list {text!r}: {part!r} is neither a CPU number nor a range such as 0-3"
-            )
-        first = int(match[1])
-        last = first if match[2] is None else int(match[2])
-        if last < first:
-            raise PlacementError(f"cpu list {text!r}: the range {part!r} runs backwards")
-        if last > MAX_CPU:
-            raise PlacementError(f"cpu list {text!r}: {last} is above the last CPU, {MAX_CPU}")
-        cpus.update(range(first, last + 1))
-    return tuple(sorted(cpus))
-
-
-def format_cpu_list(cpus: Iterable[int]) -> str:
-    """Return ``cpus`` as the shortest cpu list; the inverse of :func:`parse_cpu_list`."""
-    runs: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if not 0 <= cpu <= MAX_CPU:
-            raise PlacementError(f"CPU {cpu} is outside 0-{MAX_CPU}")
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    share_with: tuple[int, ...] = ()
+    """Pids of the workers it replaces."""
+    gentle: bool = False
+    """Whether it loads its model behind everyone else."""
 
 
 def read_placement(environ: Mapping[str, str]) -> Placement:
@@ -100,15 +84,24 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
         raise PlacementError(
             f"{SCHED_VARIABLE}={scheduling!r}: allowed are {' and '.join(_SCHEDULING)}"
         )
-    return Placement(
-        _read_cores(cores) if cores else None, _read_threads(threads), scheduling or None
+    choose = cores == AUTO
+    placement = Placement(
+        cores=_read_cores(cores) if cores and not choose else None,
+        choose=choose,
+        threads=_read_threads(threads),
+        scheduling=scheduling or None,
+        share_with=_read_pids(environ.get(SHARE_VARIABLE)),
+        gentle=environ.get(GENTLE_VARIABLE) == "1",
     )
+    if choose and placement.threads is None:
+        raise PlacementError(f"{CORES_VARIABLE}={AUTO} needs {THREADS_VARIABLE}")
+    return placement
 
 
 def _read_cores(text: str) -> tuple[int, ...]:
     try:
         return parse_cpu_list(text)
-    except PlacementError as error:
+    except CpuListError as error:
         raise PlacementError(f"{CORES_VARIABLE}: {error}") from None
 
 
@@ -122,15 +115,61 @@ def _read_threads(text: str | None) -> int | None:
     return int(text)
 
 
-def apply_placement(placement: Placement) -> None:
-    """Move this process to its place. Call it before torch is imported."""
-    if placement.cores is not None:
-        _pin(placement.cores)
-    if placement.threads is not None:
-        for name in LIBRARY_VARIABLES:
-            os.environ[name] = str(placement.threads)
-    if placement.scheduling == "idle":
-        _yield_to_others()
+def _read_pids(text: str | None) -> tuple[int, ...]:
+    if not text:
+        return ()
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise PlacementError(f"{SHARE_VARIABLE}={text!r}: must be pids separated by commas")
+    return tuple(int(part) for part in parts)
+
+
+class Place:
+    """Where this process runs, taken before torch is imported, settled when the model is loaded."""
+
+    def __init__(self, placement: Placement, environ: MutableMapping[str, str]) -> None:
+        """Move this process there."""
+        self._claims: CoreClaims | None = None
+        self._end_gentle: Callable[[], None] | None = None
+        if placement.threads is not None:
+            for name in LIBRARY_VARIABLES:
+                environ[name] = str(placement.threads)
+        cores = self._choose(placement, environ) if placement.choose else placement.cores
+        if cores is not None:
+            _pin(cores)
+        if placement.scheduling == "idle":
+            _yield_to_others()
+        elif placement.gentle:
+            self._end_gentle = gentle.begin(os.sched_getaffinity(0))
+
+    def settle(self) -> None:
+        """The model is loaded: take the whole place, at the usual priority."""
+        if self._end_gentle is not None:
+            self._end_gentle()
+            self._end_gentle = None
+
+    def _choose(
+        self, placement: Placement, environ: Mapping[str, str]
+    ) -> tuple[int, ...] | None:
+        """CPUs of its own for as long as this process lives; None when there are not enough."""
+        topology = read_topology()
+        if topology.limited:
+            print(
+                f"Model worker is not pinned: a quota of {topology.quota:g} CPUs on "
+                f"{len(topology.cpus)} says that they are shared with others",
+                flush=True,
+            )
+            return None
+        self._claims = CoreClaims(claims_path(environ, os.geteuid()))
+        threads = placement.threads or 1
+        cores = self._claims.claim(topology, threads, placement.share_with)
+        if cores is None:
+            print(
+                f"Model worker is not pinned: no NUMA node has {threads} CPUs that no other "
+                "worker holds",
+                flush=True,
+            )
+        return cores
 
 
 def _pin(cores: tuple[int, ...]) -> None:

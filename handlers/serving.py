@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +87,23 @@ def _check(results: Any, expected: int, model_name: str) -> str | None:
 class Worker(TorchModelServiceWorker):
     """TorchServe's worker on our receiver, replies and metrics."""
 
-    def __init__(self, args: Namespace, threads: int | None = None) -> None:
-        """Prepare the socket, read the metrics file, let an operator use ``threads`` threads."""
+    def __init__(
+        self,
+        args: Namespace,
+        threads: int | None = None,
+        on_loaded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare the socket, read the metrics file, let an operator use ``threads`` threads.
+
+        ``on_loaded`` runs between loading the model and saying so.
+        """
         super().__init__(
             args.sock_type, args.sock_name, args.host, args.port, args.metrics_config, False
         )
         self.metrics_cache = LineMetricsCache.adopt(self.metrics_cache)
         self.connected = False
         self._threads = threads
+        self._on_loaded = on_loaded
         if threads is not None:
             torch.set_num_threads(threads)
 
@@ -121,6 +131,7 @@ class Worker(TorchModelServiceWorker):
     def _load(self, message: dict[str, Any], cl_socket: socket.socket) -> Service:
         LINES.flush()  # loading may take minutes and may end the process
         service, result, code = self.load_model(message)
+        self._on_loaded()
         cl_socket.sendall(create_load_model_response(code, result))
         if code != 200:
             raise RuntimeError(f"{code} - {result}")
@@ -132,14 +143,14 @@ class Worker(TorchModelServiceWorker):
         return service
 
 
-def run(args: Namespace, threads: int | None) -> int:
+def run(args: Namespace, threads: int | None, on_loaded: Callable[[], None]) -> int:
     """Serve until the front end goes away; return the exit status of any other end."""
     handler = LineHandler(LINES)
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[handler])
     use_direct_route(handler)
     worker: Worker | None = None
     try:
-        worker = Worker(args, threads)
+        worker = Worker(args, threads, on_loaded)
         worker.run_server()
     except Exception as error:
         if isinstance(error, TimeoutError) and worker is not None and not worker.connected:

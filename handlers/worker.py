@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ts.arg_parser import ArgParser
 
-from shunter.handlers.placement import PlacementError, apply_placement, read_placement
+from shunter.handlers.placement import Place, PlacementError, read_placement
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -39,13 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     try:
         placement = read_placement(os.environ)
-        apply_placement(placement)
-    except PlacementError as error:
+        place = Place(placement, os.environ)
+    except (PlacementError, OSError) as error:
         print(f"Model worker cannot take its place: {error}", flush=True)
         return 1
     from shunter.handlers import serving
 
-    return serving.run(args, placement.threads)
+    return serving.run(args, placement.threads, place.settle)
 
 
 def _forget_working_directory() -> None:

@@ -21,14 +21,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from shunter.allocator.cores import free_cores
+from shunter.allocator.cpu_list import parse_cpu_list
+from shunter.allocator.topology import read_topology
 from shunter.batching.control_page import ControlPage, PageError
 from shunter.batching.page_records import Commands, SlotIdentity
 from shunter.batching.processes import is_alive
-from shunter.plugins.fixed_policy import fixed_commands
+from shunter.batching.profile import Profile
+from shunter.plugins.fixed_policy import fixed_commands, with_configuration
+from shunter.plugins.profiles import ProfileStore
+from shunter.plugins.reconfiguration import Observed, Reconfiguration, Wanted
 from shunter.plugins.settings import Settings, SettingsError, find, load
 
 LOGGER = logging.getLogger("shunter.controller")
 STANDARD_INPUT = 0
+_CYCLES_BETWEEN_LOOKS = 50
+"""A new or changed profile is found after so many duty cycles."""
+_POLICY = -1
+"""In place of a slot: an error that is no single slot's."""
 EXIT_NO_PAGE = 2
 EXIT_NOT_ALONE = 3
 
@@ -45,9 +55,12 @@ class ControllerAgent:
         self._pid = pid
         self._cycles = 0
         self._written: dict[int, _Written] = {}
+        self._known: dict[int, _Known] = {}
         self._complaints: dict[int, type[Exception]] = {}
         self.settings = Settings()
         self._ever_read = False
+        self._profiles = ProfileStore()
+        self._reconfiguration = Reconfiguration(self._free_nodes, self.settings.configuration)
         self.reload()
 
     def reload(self) -> bool:
@@ -58,6 +71,7 @@ class ControllerAgent:
             LOGGER.error("%s; the last good settings stay in force", error)
             return False
         self._ever_read = True
+        self._reconfiguration.settings = self.settings.configuration
         self._complaints.clear()
         for written in self._written.values():
             written.settled = False
@@ -66,9 +80,11 @@ class ControllerAgent:
     def do_work(self, now_ns: int) -> int:
         """One duty cycle. Returns the number of slots whose commands it wrote, 0 when idle."""
         live = self._page.live_slots()
-        for gone in (self._written.keys() | self._complaints.keys()) - set(live):
+        for gone in (self._written.keys() | self._known.keys() | self._complaints.keys()) - {*live, _POLICY}:
             self._written.pop(gone, None)
+            self._known.pop(gone, None)
             self._complaints.pop(gone, None)
+        self._reconfigure(live, now_ns)
         written = 0
         for slot in live:
             try:
@@ -85,17 +101,22 @@ class ControllerAgent:
         last = self._written.get(slot)
         sequence = self._page.identity_sequence(slot)
         ours = last is not None and self._page.command_sequence(slot) == last.command_sequence
-        if last is not None and ours and last.settled and last.identity_sequence == sequence:
+        configuration = self._reconfiguration.wanted(slot)
+        unchanged = last is not None and last.configuration is configuration
+        if unchanged and ours and last.settled and last.identity_sequence == sequence:
             return False
         identity = self._page.read_identity(slot)
         if not identity.live or (last is None and self._has_better_numbers(slot)):
             return False
-        wanted = fixed_commands(self.settings.for_model(identity.model_name), identity)
+        wanted = with_configuration(
+            fixed_commands(self.settings.for_model(identity.model_name), identity), configuration
+        )
         if last is not None and ours and last.matches(identity, wanted):
             last.identity_sequence, last.settled = sequence, True
+            last.configuration = configuration
             return False
         stored = self._page.write_commands(slot, *wanted)
-        self._written[slot] = _Written(identity, wanted, sequence, stored)
+        self._written[slot] = _Written(identity, wanted, sequence, stored, configuration)
         LOGGER.info(
             "slot %d: commands for %s %s, generation %d",
             slot,
@@ -104,6 +125,41 @@ class ControllerAgent:
             identity.generation,
         )
         return True
+
+    def _reconfigure(self, live: list[int], now_ns: int) -> None:
+        """Let the policy see every slot; an error leaves the configurations as they are."""
+        try:
+            seen = {slot: self._observe(slot) for slot in live}
+            requests = {slot: self._page.wanted_request(slot) for slot in live}
+            self._reconfiguration.observe(seen, requests, now_ns)
+            self._complaints.pop(_POLICY, None)
+        except Exception as error:
+            self._complain(_POLICY, error)
+
+    def _observe(self, slot: int) -> Observed:
+        """One slot as policy sees it; only what changes all the time is read every time."""
+        sequence = self._page.identity_sequence(slot)
+        known = self._known.get(slot)
+        if known is None or known.sequence != sequence or self._cycles >= known.look_again:
+            identity = self._page.read_identity(slot)
+            profile = self._profiles.of(identity.archive) if identity.auto else None
+            again = self._cycles + _CYCLES_BETWEEN_LOOKS
+            known = self._known[slot] = _Known(sequence, identity, profile, again)
+        identity = known.identity
+        return Observed(
+            identity=identity,
+            depth=self._page.depth(slot),
+            groups=lambda: self._page.read_groups(slot, identity.group_count),
+            change=self._page.read_change(slot),
+            profile=known.profile,
+        )
+
+    def _free_nodes(self) -> list[int]:
+        """Physical cores of each NUMA node that models may have."""
+        topology = read_topology()
+        if self.settings.configuration.cores is not None:
+            topology = topology.only(parse_cpu_list(self.settings.configuration.cores))
+        return free_cores(topology)
 
     def _has_better_numbers(self, slot: int) -> bool:
         """Whether an earlier controller read settings that this one never could."""
@@ -114,7 +170,18 @@ class ControllerAgent:
         """Log an error once, not in every cycle."""
         if self._complaints.get(slot) is not type(error):
             self._complaints[slot] = type(error)
-            LOGGER.error("slot %d is left as it is: %s", slot, error)
+            what = "configurations are" if slot == _POLICY else f"slot {slot} is"
+            LOGGER.error("%s left as before: %s", what, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a slot until its identity changes, or until it is time to look again."""
+
+    sequence: int
+    identity: SlotIdentity
+    profile: Profile | None
+    look_again: int
 
 
 @dataclass(slots=True)
@@ -125,6 +192,7 @@ class _Written:
     commands: Commands
     identity_sequence: int
     command_sequence: int
+    configuration: Wanted | None = None
     settled: bool = True
     """False when the settings were read again since."""
 

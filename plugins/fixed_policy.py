@@ -5,6 +5,7 @@ Pure: settings and a slot's identity in, the numbers of the control page out.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from shunter.batching.layout import CLASSES
@@ -14,6 +15,7 @@ from shunter.batching.page_records import (
     SlotCommands,
     SlotIdentity,
 )
+from shunter.plugins.reconfiguration import Wanted
 from shunter.plugins.settings import ModelSettings
 
 
@@ -44,6 +46,28 @@ def fixed_commands(settings: ModelSettings, identity: SlotIdentity) -> Commands:
         margin_us=_us(settings.margin_ms),
     )
     return Commands(slot, tuple(_group(settings, g) for g in range(identity.group_count)))
+
+
+def with_configuration(commands: Commands, wanted: Wanted | None) -> Commands:
+    """The same commands, asking for a configuration."""
+    if wanted is None:
+        return commands
+    slot = replace(
+        commands.slot,
+        wanted_request=wanted.request,
+        wanted_groups=len(wanted.groups),
+        wanted_pin=int(wanted.pin),
+    )
+    groups = list(commands.groups)
+    groups += [GroupCommands()] * (len(wanted.groups) - len(groups))
+    for i, group in enumerate(wanted.groups):
+        groups[i] = replace(
+            groups[i],
+            wanted_instances=group.instances,
+            wanted_threads=group.threads,
+            wanted_batch=group.batch,
+        )
+    return Commands(slot, tuple(groups))
 
 
 def _us(milliseconds: float) -> int:

@@ -11,6 +11,9 @@
     caps = [32, 8]
     weights = { strict = [1, 0.5], best_effort = [0, 1] }
 
+    [configuration]         # instances, threads and batch of models with a profile
+    auto = true
+
     [controller]
     interval_ms = 100
 
@@ -27,6 +30,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shunter.allocator.cpu_list import CpuListError, parse_cpu_list
+from shunter.batching.estimator import ALPHA, WINDOW
 from shunter.batching.layout import CLASSES, GROUP_COUNT
 from shunter.batching.threshold import DEFAULT_ALPHA, DEFAULT_CAP
 
@@ -147,6 +152,36 @@ class ControllerSettings:
     """Pause between two duty cycles."""
 
 
+def _cpu_list(value: Any) -> str:
+    try:
+        if isinstance(value, str):
+            parse_cpu_list(value)
+            return value
+    except CpuListError:
+        pass
+    raise _Bad("a list of CPUs such as '0-3,8'")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationSettings:
+    """Instances, threads and batch, chosen while serving: ``[configuration]``."""
+
+    auto: bool = _key(_boolean, True)
+    """Change the configuration of models that have a profile and do not forbid it."""
+    cores: str | None = _key(_cpu_list, None)
+    """CPUs that models may have; absent: all of this process."""
+    pin: bool = _key(_boolean, True)
+    """Workers keep cores of their own."""
+    timeout_s: float = _key(_number(1, 86_400), 30)
+    """Time between two looks at whether another batch size is wanted."""
+    alpha: float = _key(_number(0.001, 1), ALPHA)
+    """Weight of the newest number of requests in the system, ten times a second."""
+    window: int = _key(_number(1, 10_000, whole=True), WINDOW)
+    """How many of the smoothed batch sizes are looked at; the most frequent one counts."""
+    gain: float = _key(_number(0, 1), 0.05)
+    """A new generation must be expected to be faster by this share."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Everything in one file."""
@@ -154,6 +189,7 @@ class Settings:
     batching: BatchingSettings = field(default_factory=BatchingSettings)
     models: Mapping[str, ModelSettings] = field(default_factory=dict)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+    configuration: ConfigurationSettings = field(default_factory=ConfigurationSettings)
 
     def for_model(self, name: str) -> ModelSettings:
         """Settings of a model: its own keys, else those of ``[batching]``."""
@@ -203,13 +239,16 @@ def parse(document: Table) -> Settings:
             raise _refused(name, value, "a table")
     batching = _section(BatchingSettings(), document.get("batching", {}), "batching")
     controller = _section(ControllerSettings(), document.get("controller", {}), "controller")
+    configuration = _section(
+        ConfigurationSettings(), document.get("configuration", {}), "configuration"
+    )
     inherited = Settings(batching).for_model("")
     models = {}
     for name, table in document.get("models", {}).items():
         if not isinstance(table, dict):
             raise _refused(f"models.{name}", table, "a table")
         models[name] = _section(inherited, table, f"models.{name}")
-    return Settings(batching, models, controller)
+    return Settings(batching, models, controller, configuration)
 
 
 def _section(defaults: Parsed, table: Table, where: str) -> Parsed:

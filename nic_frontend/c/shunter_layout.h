@@ -3,14 +3,14 @@
 #define SHUNTER_LAYOUT_H
 
 /* Offsets of the control page. H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another. */
-#define SHUNTER_LAYOUT_VERSION 2 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 3 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
-#define SHUNTER_PAGE_SIZE 526848 /* bytes of the control page */
+#define SHUNTER_PAGE_SIZE 608768 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 512 /* bytes before holder 0 */
 #define SHUNTER_HOLDER_SIZE 128 /* bytes of one holder */
 #define SHUNTER_HOLDER_COUNT 16 /* holders */
 #define SHUNTER_SLOTS_OFFSET 2560 /* offset of slot 0 */
-#define SHUNTER_SLOT_SIZE 4096 /* bytes of one slot */
+#define SHUNTER_SLOT_SIZE 4736 /* bytes of one slot */
 #define SHUNTER_SLOT_COUNT 128 /* slots */
 #define SHUNTER_GROUP_COUNT 8 /* worker groups per slot */
 #define SHUNTER_GROUP_STRIDE 128 /* bytes between groups */
@@ -46,64 +46,75 @@
 #define SHUNTER_S_SLO_US 56 /* default deadline of strict requests, 0 for none */
 #define SHUNTER_S_MODEL_NAME 64 /* UTF-8, zero padded */
 #define SHUNTER_S_MODEL_VERSION 320 /* UTF-8, zero padded */
-#define SHUNTER_S_UPDATED_NS 512 /* time of the last change below */
-#define SHUNTER_S_ARRIVALS 520 /* requests offered, by class [2] */
-#define SHUNTER_S_QUEUED 536 /* requests waiting now, by class [2] */
-#define SHUNTER_S_OLDEST_ARRIVAL_NS 552 /* arrival of the oldest waiting, 0 for none [2] */
-#define SHUNTER_S_ANSWERED 568 /* answered by a worker with the reply's own status [2] */
-#define SHUNTER_S_ANSWERED_LATE 584 /* of these, after their deadline [2] */
-#define SHUNTER_S_EXPIRED 600 /* answered 504 before they ran [2] */
-#define SHUNTER_S_REJECTED 616 /* refused at the door: queue full, draining, bad header [2] */
-#define SHUNTER_S_FAILED 632 /* answered 5xx by us: worker death, drain time-out [2] */
-#define SHUNTER_S_ABANDONED 648 /* client hung up while waiting [2] */
-#define SHUNTER_S_RETRIED 664 /* requests run again after a worker died */
-#define SHUNTER_S_POISONED 672 /* requests that killed two workers */
-#define SHUNTER_S_IN_FLIGHT_REQUESTS 680 /* sent, not answered */
-#define SHUNTER_S_IN_FLIGHT_BATCHES 688 /* sent, not answered */
-#define SHUNTER_S_READY_WORKERS 696 /* loaded workers of the current generation */
-#define SHUNTER_S_BUSY_WORKERS 704 /* of these, with a batch */
-#define SHUNTER_S_THRESHOLD_MILLI 712 /* adaptive threshold now, in 1/1000 requests */
-#define SHUNTER_S_BATCHES_BY_SIZE 720 /* batches answered, by size bucket [16] */
-#define SHUNTER_S_SERVICE_NS_BY_SIZE 848 /* sum of their service times [16] */
-#define SHUNTER_S_BATCH_REQUESTS 976 /* requests in the batches answered */
-#define SHUNTER_S_GOOD 984 /* answered in time or without a deadline, not 5xx, by class [2] */
-#define SHUNTER_S_SLO_MET 1000 /* of these, with a deadline [2] */
-#define SHUNTER_S_SLO_LATE 1016 /* with a deadline, answered after it, not 5xx [2] */
-#define SHUNTER_S_SLO_REJECTED 1032 /* with a deadline, refused at the door [2] */
-#define SHUNTER_S_SLO_FAILED 1048 /* with a deadline, answered 5xx by a worker or by us [2] */
-#define SHUNTER_S_SLO_ABANDONED 1064 /* with a deadline, client hung up while waiting [2] */
-#define SHUNTER_S_QUEUE_NS 1080 /* sum of the waits of what was answered, by class [2] */
-#define SHUNTER_S_SERVICE_NS 1096 /* sum of the service times of what was answered [2] */
-#define SHUNTER_S_LATENCY_NS 1112 /* sum of the times from arrival to answer [2] */
-#define SHUNTER_S_QUEUE_TIMES 1128 /* histogram by class, then bucket [32] */
-#define SHUNTER_S_SERVICE_TIMES 1384 /* histogram by class, then bucket [32] */
-#define SHUNTER_S_LATENCY_TIMES 1640 /* histogram by class, then bucket [32] */
-#define SHUNTER_S_GROUP_READY 1920 /* loaded workers */
-#define SHUNTER_S_GROUP_BUSY 1928 /* of these, with a batch */
-#define SHUNTER_S_GROUP_BATCHES 1936 /* batches answered */
-#define SHUNTER_S_GROUP_REQUESTS 1944 /* requests answered */
-#define SHUNTER_S_GROUP_CAP 1952 /* batch cap of the group's own configuration */
-#define SHUNTER_S_GROUP_THREADS 1960 /* threads per worker, 0 when not set */
-#define SHUNTER_S_GROUP_FIXED_NS 1968 /* fitted latency of a batch = fixed + n * per_request */
-#define SHUNTER_S_GROUP_PER_REQUEST_NS 1976 /* see group_fixed_ns */
-#define SHUNTER_S_GROUP_ERROR_NS 1984 /* mean absolute error of the predictions */
-#define SHUNTER_S_GROUP_FITTED 1992 /* batches that the fit has seen, 0: nothing is known */
-#define SHUNTER_S_COMMAND_SEQUENCE 2944 /* seqlock: odd while commands change, 0 never written */
-#define SHUNTER_S_ALPHA_MILLIONTHS 2952 /* weight of the old threshold when it rises, 0..999999 */
-#define SHUNTER_S_THRESHOLD_CAP_MILLI 2960 /* upper bound of the threshold, in 1/1000 requests */
-#define SHUNTER_S_THRESHOLD_FIXED_MILLI 2968 /* 0: adapt; else the threshold itself */
-#define SHUNTER_S_MAX_WAIT_US 2976 /* deliberate wait, at most registered_max_wait_us */
-#define SHUNTER_S_MIX_CLASSES 2984 /* 1: one batch may hold both classes */
-#define SHUNTER_S_AGEING_US 2992 /* one best-effort batch goes first in this time if one waits as long, 0 never */
-#define SHUNTER_S_AHEAD_BATCHES 3000 /* batches sent to a busy worker, 0 or 1 */
-#define SHUNTER_S_LATENCY_FIXED_NS 3008 /* latency of a batch until the fit knows it, 0: unknown */
-#define SHUNTER_S_LATENCY_PER_REQUEST_NS 3016 /* see latency_fixed_ns */
-#define SHUNTER_S_QUANTUM_US 3024 /* 0: threshold by what follows answers; else Rafiqi's quantum */
-#define SHUNTER_S_ADMISSION 3032 /* 1: refuse what would be answered too late */
-#define SHUNTER_S_MARGIN_US 3040 /* how long before a deadline an answer shall be ready */
-#define SHUNTER_S_COMMAND_CAP 3072 /* batch cap, 0: the group's own */
-#define SHUNTER_S_WEIGHT_MILLI 3080 /* factor of the cap for the class, in 1/1000; 0: never [2] */
-#define SHUNTER_S_PREFERENCE 3096 /* groups with a lower number are filled first [2] */
+#define SHUNTER_S_AUTO 448 /* 1: the controller may change the configuration */
+#define SHUNTER_S_ARCHIVE 456 /* path of the model archive, UTF-8, zero padded */
+#define SHUNTER_S_UPDATED_NS 1024 /* time of the last change below */
+#define SHUNTER_S_ARRIVALS 1032 /* requests offered, by class [2] */
+#define SHUNTER_S_QUEUED 1048 /* requests waiting now, by class [2] */
+#define SHUNTER_S_OLDEST_ARRIVAL_NS 1064 /* arrival of the oldest waiting, 0 for none [2] */
+#define SHUNTER_S_ANSWERED 1080 /* answered by a worker with the reply's own status [2] */
+#define SHUNTER_S_ANSWERED_LATE 1096 /* of these, after their deadline [2] */
+#define SHUNTER_S_EXPIRED 1112 /* answered 504 before they ran [2] */
+#define SHUNTER_S_REJECTED 1128 /* refused at the door: queue full, draining, bad header [2] */
+#define SHUNTER_S_FAILED 1144 /* answered 5xx by us: worker death, drain time-out [2] */
+#define SHUNTER_S_ABANDONED 1160 /* client hung up while waiting [2] */
+#define SHUNTER_S_RETRIED 1176 /* requests run again after a worker died */
+#define SHUNTER_S_POISONED 1184 /* requests that killed two workers */
+#define SHUNTER_S_IN_FLIGHT_REQUESTS 1192 /* sent, not answered */
+#define SHUNTER_S_IN_FLIGHT_BATCHES 1200 /* sent, not answered */
+#define SHUNTER_S_READY_WORKERS 1208 /* loaded workers of the current generation */
+#define SHUNTER_S_BUSY_WORKERS 1216 /* of these, with a batch */
+#define SHUNTER_S_THRESHOLD_MILLI 1224 /* adaptive threshold now, in 1/1000 requests */
+#define SHUNTER_S_BATCHES_BY_SIZE 1232 /* batches answered, by size bucket [16] */
+#define SHUNTER_S_SERVICE_NS_BY_SIZE 1360 /* sum of their service times [16] */
+#define SHUNTER_S_BATCH_REQUESTS 1488 /* requests in the batches answered */
+#define SHUNTER_S_GOOD 1496 /* answered in time or without a deadline, not 5xx, by class [2] */
+#define SHUNTER_S_SLO_MET 1512 /* of these, with a deadline [2] */
+#define SHUNTER_S_SLO_LATE 1528 /* with a deadline, answered after it, not 5xx [2] */
+#define SHUNTER_S_SLO_REJECTED 1544 /* with a deadline, refused at the door [2] */
+#define SHUNTER_S_SLO_FAILED 1560 /* with a deadline, answered 5xx by a worker or by us [2] */
+#define SHUNTER_S_SLO_ABANDONED 1576 /* with a deadline, client hung up while waiting [2] */
+#define SHUNTER_S_QUEUE_NS 1592 /* sum of the waits of what was answered, by class [2] */
+#define SHUNTER_S_SERVICE_NS 1608 /* sum of the service times of what was answered [2] */
+#define SHUNTER_S_LATENCY_NS 1624 /* sum of the times from arrival to answer [2] */
+#define SHUNTER_S_QUEUE_TIMES 1640 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_SERVICE_TIMES 1896 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_LATENCY_TIMES 2152 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_CHANGE_REQUEST 2432 /* the wanted_request taken up last, 0 for none */
+#define SHUNTER_S_CHANGE_STATE 2440 /* of it: 0 none, 1 under way, 2 serves, 3 refused or undone */
+#define SHUNTER_S_GROUP_READY 2560 /* loaded workers */
+#define SHUNTER_S_GROUP_BUSY 2568 /* of these, with a batch */
+#define SHUNTER_S_GROUP_BATCHES 2576 /* batches answered */
+#define SHUNTER_S_GROUP_REQUESTS 2584 /* requests answered */
+#define SHUNTER_S_GROUP_CAP 2592 /* batch cap of the group's own configuration */
+#define SHUNTER_S_GROUP_THREADS 2600 /* threads per worker, 0 when not set */
+#define SHUNTER_S_GROUP_FIXED_NS 2608 /* fitted latency of a batch = fixed + n * per_request */
+#define SHUNTER_S_GROUP_PER_REQUEST_NS 2616 /* see group_fixed_ns */
+#define SHUNTER_S_GROUP_ERROR_NS 2624 /* mean absolute error of the predictions */
+#define SHUNTER_S_GROUP_FITTED 2632 /* batches that the fit has seen, 0: nothing is known */
+#define SHUNTER_S_GROUP_INSTANCES 2640 /* workers that the configuration asks for */
+#define SHUNTER_S_COMMAND_SEQUENCE 3584 /* seqlock: odd while commands change, 0 never written */
+#define SHUNTER_S_ALPHA_MILLIONTHS 3592 /* weight of the old threshold when it rises, 0..999999 */
+#define SHUNTER_S_THRESHOLD_CAP_MILLI 3600 /* upper bound of the threshold, in 1/1000 requests */
+#define SHUNTER_S_THRESHOLD_FIXED_MILLI 3608 /* 0: adapt; else the threshold itself */
+#define SHUNTER_S_MAX_WAIT_US 3616 /* deliberate wait, at most registered_max_wait_us */
+#define SHUNTER_S_MIX_CLASSES 3624 /* 1: one batch may hold both classes */
+#define SHUNTER_S_AGEING_US 3632 /* one best-effort batch goes first in this time if one waits as long, 0 never */
+#define SHUNTER_S_AHEAD_BATCHES 3640 /* batches sent to a busy worker, 0 or 1 */
+#define SHUNTER_S_LATENCY_FIXED_NS 3648 /* latency of a batch until the fit knows it, 0: unknown */
+#define SHUNTER_S_LATENCY_PER_REQUEST_NS 3656 /* see latency_fixed_ns */
+#define SHUNTER_S_QUANTUM_US 3664 /* 0: threshold by what follows answers; else Rafiqi's quantum */
+#define SHUNTER_S_ADMISSION 3672 /* 1: refuse what would be answered too late */
+#define SHUNTER_S_MARGIN_US 3680 /* how long before a deadline an answer shall be ready */
+#define SHUNTER_S_WANTED_REQUEST 3688 /* raised when another configuration is wanted, 0 for none */
+#define SHUNTER_S_WANTED_GROUPS 3696 /* worker groups of that configuration */
+#define SHUNTER_S_WANTED_PIN 3704 /* 1: its workers choose and keep cores of their own */
+#define SHUNTER_S_COMMAND_CAP 3712 /* batch cap, 0: the group's own */
+#define SHUNTER_S_WEIGHT_MILLI 3720 /* factor of the cap for the class, in 1/1000; 0: never [2] */
+#define SHUNTER_S_PREFERENCE 3736 /* groups with a lower number are filled first [2] */
+#define SHUNTER_S_WANTED_INSTANCES 3752 /* of the wanted configuration, as the next two */
+#define SHUNTER_S_WANTED_THREADS 3760 /* threads of each instance */
+#define SHUNTER_S_WANTED_BATCH 3768 /* largest batch of each instance */
 
 _Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");
 _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==

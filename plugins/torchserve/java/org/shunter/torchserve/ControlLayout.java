@@ -6,11 +6,11 @@ final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    static final int LAYOUT_VERSION = 2;
+    static final int LAYOUT_VERSION = 3;
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
-    static final int PAGE_SIZE = 526848;
+    static final int PAGE_SIZE = 608768;
     /** bytes before holder 0 */
     static final int HEADER_SIZE = 512;
     /** bytes of one holder */
@@ -20,7 +20,7 @@ final class ControlLayout {
     /** offset of slot 0 */
     static final int SLOTS_OFFSET = 2560;
     /** bytes of one slot */
-    static final int SLOT_SIZE = 4096;
+    static final int SLOT_SIZE = 4736;
     /** slots */
     static final int SLOT_COUNT = 128;
     /** worker groups per slot */
@@ -91,120 +91,142 @@ final class ControlLayout {
     static final int S_MODEL_NAME = 64;
     /** UTF-8, zero padded */
     static final int S_MODEL_VERSION = 320;
+    /** 1: the controller may change the configuration */
+    static final int S_AUTO = 448;
+    /** path of the model archive, UTF-8, zero padded */
+    static final int S_ARCHIVE = 456;
     /** time of the last change below */
-    static final int S_UPDATED_NS = 512;
+    static final int S_UPDATED_NS = 1024;
     /** requests offered, by class [2] */
-    static final int S_ARRIVALS = 520;
+    static final int S_ARRIVALS = 1032;
     /** requests waiting now, by class [2] */
-    static final int S_QUEUED = 536;
+    static final int S_QUEUED = 1048;
     /** arrival of the oldest waiting, 0 for none [2] */
-    static final int S_OLDEST_ARRIVAL_NS = 552;
+    static final int S_OLDEST_ARRIVAL_NS = 1064;
     /** answered by a worker with the reply's own status [2] */
-    static final int S_ANSWERED = 568;
+    static final int S_ANSWERED = 1080;
     /** of these, after their deadline [2] */
-    static final int S_ANSWERED_LATE = 584;
+    static final int S_ANSWERED_LATE = 1096;
     /** answered 504 before they ran [2] */
-    static final int S_EXPIRED = 600;
+    static final int S_EXPIRED = 1112;
     /** refused at the door: queue full, draining, bad header [2] */
-    static final int S_REJECTED = 616;
+    static final int S_REJECTED = 1128;
     /** answered 5xx by us: worker death, drain time-out [2] */
-    static final int S_FAILED = 632;
+    static final int S_FAILED = 1144;
     /** client hung up while waiting [2] */
-    static final int S_ABANDONED = 648;
+    static final int S_ABANDONED = 1160;
     /** requests run again after a worker died */
-    static final int S_RETRIED = 664;
+    static final int S_RETRIED = 1176;
     /** requests that killed two workers */
-    static final int S_POISONED = 672;
+    static final int S_POISONED = 1184;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_REQUESTS = 680;
+    static final int S_IN_FLIGHT_REQUESTS = 1192;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_BATCHES = 688;
+    static final int S_IN_FLIGHT_BATCHES = 1200;
     /** loaded workers of the current generation */
-    static final int S_READY_WORKERS = 696;
+    static final int S_READY_WORKERS = 1208;
     /** of these, with a batch */
-    static final int S_BUSY_WORKERS = 704;
+    static final int S_BUSY_WORKERS = 1216;
     /** adaptive threshold now, in 1/1000 requests */
-    static final int S_THRESHOLD_MILLI = 712;
+    static final int S_THRESHOLD_MILLI = 1224;
     /** batches answered, by size bucket [16] */
-    static final int S_BATCHES_BY_SIZE = 720;
+    static final int S_BATCHES_BY_SIZE = 1232;
     /** sum of their service times [16] */
-    static final int S_SERVICE_NS_BY_SIZE = 848;
+    static final int S_SERVICE_NS_BY_SIZE = 1360;
     /** requests in the batches answered */
-    static final int S_BATCH_REQUESTS = 976;
+    static final int S_BATCH_REQUESTS = 1488;
     /** answered in time or without a deadline, not 5xx, by class [2] */
-    static final int S_GOOD = 984;
+    static final int S_GOOD = 1496;
     /** of these, with a deadline [2] */
-    static final int S_SLO_MET = 1000;
+    static final int S_SLO_MET = 1512;
     /** with a deadline, answered after it, not 5xx [2] */
-    static final int S_SLO_LATE = 1016;
+    static final int S_SLO_LATE = 1528;
     /** with a deadline, refused at the door [2] */
-    static final int S_SLO_REJECTED = 1032;
+    static final int S_SLO_REJECTED = 1544;
     /** with a deadline, answered 5xx by a worker or by us [2] */
-    static final int S_SLO_FAILED = 1048;
+    static final int S_SLO_FAILED = 1560;
     /** with a deadline, client hung up while waiting [2] */
-    static final int S_SLO_ABANDONED = 1064;
+    static final int S_SLO_ABANDONED = 1576;
     /** sum of the waits of what was answered, by class [2] */
-    static final int S_QUEUE_NS = 1080;
+    static final int S_QUEUE_NS = 1592;
     /** sum of the service times of what was answered [2] */
-    static final int S_SERVICE_NS = 1096;
+    static final int S_SERVICE_NS = 1608;
     /** sum of the times from arrival to answer [2] */
-    static final int S_LATENCY_NS = 1112;
+    static final int S_LATENCY_NS = 1624;
     /** histogram by class, then bucket [32] */
-    static final int S_QUEUE_TIMES = 1128;
+    static final int S_QUEUE_TIMES = 1640;
     /** histogram by class, then bucket [32] */
-    static final int S_SERVICE_TIMES = 1384;
+    static final int S_SERVICE_TIMES = 1896;
     /** histogram by class, then bucket [32] */
-    static final int S_LATENCY_TIMES = 1640;
+    static final int S_LATENCY_TIMES = 2152;
+    /** the wanted_request taken up last, 0 for none */
+    static final int S_CHANGE_REQUEST = 2432;
+    /** of it: 0 none, 1 under way, 2 serves, 3 refused or undone */
+    static final int S_CHANGE_STATE = 2440;
     /** loaded workers */
-    static final int S_GROUP_READY = 1920;
+    static final int S_GROUP_READY = 2560;
     /** of these, with a batch */
-    static final int S_GROUP_BUSY = 1928;
+    static final int S_GROUP_BUSY = 2568;
     /** batches answered */
-    static final int S_GROUP_BATCHES = 1936;
+    static final int S_GROUP_BATCHES = 2576;
     /** requests answered */
-    static final int S_GROUP_REQUESTS = 1944;
+    static final int S_GROUP_REQUESTS = 2584;
     /** batch cap of the group's own configuration */
-    static final int S_GROUP_CAP = 1952;
+    static final int S_GROUP_CAP = 2592;
     /** threads per worker, 0 when not set */
-    static final int S_GROUP_THREADS = 1960;
+    static final int S_GROUP_THREADS = 2600;
     /** fitted latency of a batch = fixed + n * per_request */
-    static final int S_GROUP_FIXED_NS = 1968;
+    static final int S_GROUP_FIXED_NS = 2608;
     /** see group_fixed_ns */
-    static final int S_GROUP_PER_REQUEST_NS = 1976;
+    static final int S_GROUP_PER_REQUEST_NS = 2616;
     /** mean absolute error of the predictions */
-    static final int S_GROUP_ERROR_NS = 1984;
+    static final int S_GROUP_ERROR_NS = 2624;
     /** batches that the fit has seen, 0: nothing is known */
-    static final int S_GROUP_FITTED = 1992;
+    static final int S_GROUP_FITTED = 2632;
+    /** workers that the configuration asks for */
+    static final int S_GROUP_INSTANCES = 2640;
     /** seqlock: odd while commands change, 0 never written */
-    static final int S_COMMAND_SEQUENCE = 2944;
+    static final int S_COMMAND_SEQUENCE = 3584;
     /** weight of the old threshold when it rises, 0..999999 */
-    static final int S_ALPHA_MILLIONTHS = 2952;
+    static final int S_ALPHA_MILLIONTHS = 3592;
     /** upper bound of the threshold, in 1/1000 requests */
-    static final int S_THRESHOLD_CAP_MILLI = 2960;
+    static final int S_THRESHOLD_CAP_MILLI = 3600;
     /** 0: adapt; else the threshold itself */
-    static final int S_THRESHOLD_FIXED_MILLI = 2968;
+    static final int S_THRESHOLD_FIXED_MILLI = 3608;
     /** deliberate wait, at most registered_max_wait_us */
-    static final int S_MAX_WAIT_US = 2976;
+    static final int S_MAX_WAIT_US = 3616;
     /** 1: one batch may hold both classes */
-    static final int S_MIX_CLASSES = 2984;
+    static final int S_MIX_CLASSES = 3624;
     /** one best-effort batch goes first in this time if one waits as long, 0 never */
-    static final int S_AGEING_US = 2992;
+    static final int S_AGEING_US = 3632;
     /** batches sent to a busy worker, 0 or 1 */
-    static final int S_AHEAD_BATCHES = 3000;
+    static final int S_AHEAD_BATCHES = 3640;
     /** latency of a batch until the fit knows it, 0: unknown */
-    static final int S_LATENCY_FIXED_NS = 3008;
+    static final int S_LATENCY_FIXED_NS = 3648;
     /** see latency_fixed_ns */
-    static final int S_LATENCY_PER_REQUEST_NS = 3016;
+    static final int S_LATENCY_PER_REQUEST_NS = 3656;
     /** 0: threshold by what follows answers; else Rafiqi's quantum */
-    static final int S_QUANTUM_US = 3024;
+    static final int S_QUANTUM_US = 3664;
     /** 1: refuse what would be answered too late */
-    static final int S_ADMISSION = 3032;
+    static final int S_ADMISSION = 3672;
     /** how long before a deadline an answer shall be ready */
-    static final int S_MARGIN_US = 3040;
+    static final int S_MARGIN_US = 3680;
+    /** raised when another configuration is wanted, 0 for none */
+    static final int S_WANTED_REQUEST = 3688;
+    /** worker groups of that configuration */
+    static final int S_WANTED_GROUPS = 3696;
+    /** 1: its workers choose and keep cores of their own */
+    static final int S_WANTED_PIN = 3704;
     /** batch cap, 0: the group's own */
-    static final int S_COMMAND_CAP = 3072;
+    static final int S_COMMAND_CAP = 3712;
     /** factor of the cap for the class, in 1/1000; 0: never [2] */
-    static final int S_WEIGHT_MILLI = 3080;
+    static final int S_WEIGHT_MILLI = 3720;
     /** groups with a lower number are filled first [2] */
-    static final int S_PREFERENCE = 3096;
+    static final int S_PREFERENCE = 3736;
+    /** of the wanted configuration, as the next two */
+    static final int S_WANTED_INSTANCES = 3752;
+    /** threads of each instance */
+    static final int S_WANTED_THREADS = 3760;
+    /** largest batch of each instance */
+    static final int S_WANTED_BATCH = 3768;
 }

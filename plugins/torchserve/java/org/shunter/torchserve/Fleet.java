@@ -31,7 +31,7 @@ final class Fleet {
     private final Set<Worker> retiring = ConcurrentHashMap.newKeySet();
     private volatile Generation current;
     private volatile Generation next;
-    private volatile boolean auto = true;
+    private volatile boolean auto;
     private volatile String lastChange = "";
     private long generations = 1;
     /** It is being scaled to 0 or removed; nothing starts a worker any more. */
@@ -45,6 +45,7 @@ final class Fleet {
         this.served = served;
         this.model = served.model();
         this.dispatcher = served.dispatcher();
+        this.auto = served.settings().auto();
         this.current = new Generation(generations, configuration);
     }
 
@@ -76,6 +77,20 @@ final class Fleet {
         final List<Worker> workers = current.workers();
         workers.addAll(retiring);
         return workers;
+    }
+
+    /** Who is there when a worker starts. After a crash it hurries, at first it is gentle. */
+    WorkerLaunch.Company companyOf(final Worker starting) {
+        final List<Integer> replaced = new ArrayList<>();
+        boolean othersServe = false;
+        final boolean isCurrent = current.groups.contains(starting.group);
+        for (final Worker worker : workers()) {
+            othersServe |= worker != starting && worker.state == WorkerState.READY;
+            if (worker.pid() > 0 && !(isCurrent && current.groups.contains(worker.group))) {
+                replaced.add(worker.pid());
+            }
+        }
+        return new WorkerLaunch.Company(replaced, othersServe && starting.restarts == 0);
     }
 
     /** No worker can take a request, now or after a restart. */
@@ -113,6 +128,7 @@ final class Fleet {
     /** Whether the controller may change the configuration; an explicit change says no. */
     void setAuto(final boolean value) {
         auto = value;
+        served.publishIdentity();
     }
 
     private WorkerGroup growing() {
@@ -243,10 +259,11 @@ final class Fleet {
      * one and takes over when all of it has loaded; on a failure the old one stays.
      *
      * @param restart start new processes even when only numbers changed
+     * @throws NoRoomException when both generations do not fit into memory together
      * @return completed when the new configuration serves, or exceptionally when the old one stays
      */
     synchronized CompletableFuture<Void> configure(
-            final List<GroupConfig> triples, final boolean restart) {
+            final List<GroupConfig> wanted, final boolean restart) {
         checkNotRetired();
         if (next != null) {
             throw new BadRequestException("A change of " + name() + " is under way; try again later");
@@ -254,14 +271,15 @@ final class Fleet {
         if (hasNoWorker()) {
             throw new BadRequestException(name() + " has no workers; scale it up first");
         }
-        final List<GroupConfig> wanted = new ArrayList<>();
-        for (int i = 0; i < triples.size(); i++) {
-            wanted.add(
-                    i < current.groups.size()
-                            ? triples.get(i).placedLike(current.groups.get(i).config())
-                            : triples.get(i));
+        final boolean inPlace =
+                !restart && GroupConfig.sameProcesses(wanted, current.configuration());
+        final int instances = wanted.stream().mapToInt(GroupConfig::instances).sum();
+        final int more = inPlace ? instances - current.workers().size() : instances;
+        final String shortage = more > 0 ? HostMemory.shortage(current.workers(), more) : null;
+        if (shortage != null) {
+            throw new NoRoomException(shortage);
         }
-        if (!restart && GroupConfig.sameProcesses(wanted, current.configuration())) {
+        if (inPlace) {
             return resize(wanted);
         }
         final Generation started = new Generation(++generations, wanted);
@@ -271,6 +289,24 @@ final class Fleet {
         final ChangeOver change = new ChangeOver(this, started, model.getStartupTimeout());
         host.execute(change);
         return change.done;
+    }
+
+    /** Remember why a change was not even begun; returns that. */
+    String refused(final String reason) {
+        lastChange = "refused: " + reason;
+        return name() + ": the change was " + lastChange;
+    }
+
+    /** Groups with the classes and the places of those that serve now, by position. */
+    List<GroupConfig> placedLikeCurrent(final List<GroupConfig> triples) {
+        final List<GroupConfig> placed = new ArrayList<>();
+        for (int i = 0; i < triples.size(); i++) {
+            placed.add(
+                    i < current.groups.size()
+                            ? triples.get(i).placedLike(current.groups.get(i).config())
+                            : triples.get(i));
+        }
+        return placed;
     }
 
     private CompletableFuture<Void> resize(final List<GroupConfig> wanted) {

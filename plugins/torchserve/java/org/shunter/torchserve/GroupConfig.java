@@ -15,7 +15,8 @@ import org.pytorch.serve.http.BadRequestException;
  * @param threads intra-op threads of each, 0 to leave them to the handler
  * @param batch largest batch of each
  * @param classes the classes it takes when the controller says nothing else
- * @param cores Linux cpu list for the group's workers, or null
+ * @param cores Linux cpu list for the group's workers; {@link #AUTO}: each worker chooses and keeps
+ *     as many as it has threads; or null
  * @param device value of CUDA_VISIBLE_DEVICES, or null
  */
 record GroupConfig(
@@ -25,6 +26,7 @@ record GroupConfig(
         Set<RequestClass> classes,
         String cores,
         String device) {
+    static final String AUTO = "auto";
     private static final int LAST_CPU = 8191;
     private static final Pattern TRIPLE =
             Pattern.compile("([0-9]{1,4})x([0-9]{1,4})x([0-9]{1,6})");
@@ -45,6 +47,11 @@ record GroupConfig(
     /** The same group with another batch cap. */
     GroupConfig withBatch(final int cap) {
         return new GroupConfig(instances, threads, cap, classes, cores, device);
+    }
+
+    /** The same group on other cores. */
+    GroupConfig withCores(final String cpus) {
+        return new GroupConfig(instances, threads, batch, classes, cpus, device);
     }
 
     /** This triple with the classes and the placement of another group. */
@@ -115,11 +122,14 @@ record GroupConfig(
         return groups;
     }
 
-    /** Check a cpu list such as {@code 0-3,8}. */
+    /** Check a cpu list such as {@code 0-3,8}, or {@code auto}. */
     static String checkCores(final String key, final String text) {
+        if (text.equals(AUTO)) {
+            return text;
+        }
         if (!CORES.matcher(text).matches()) {
             throw new BadRequestException(
-                    key + ": \"" + text + "\" is not a cpu list; example: 0-3,8");
+                    key + ": \"" + text + "\" is neither a cpu list nor auto; example: 0-3,8");
         }
         for (final String part : text.split(",")) {
             final String[] ends = part.split("-");

@@ -25,6 +25,8 @@ import org.pytorch.serve.wlm.Model;
  * @param cores cpu list for all workers, or null
  * @param device CUDA_VISIBLE_DEVICES for all workers, or null
  * @param environment more environment variables of the workers
+ * @param auto whether the controller may change the configuration; when it is not said, yes unless
+ *     the section says where or how the workers run
  */
 record ModelSettings(
         RequestClass defaultClass,
@@ -33,7 +35,8 @@ record ModelSettings(
         List<GroupConfig> configuration,
         String cores,
         String device,
-        Map<String, String> environment) {
+        Map<String, String> environment,
+        boolean auto) {
     private static final String SECTION = "shunter";
     private static final Set<String> KEYS =
             new TreeSet<>(
@@ -45,18 +48,20 @@ record ModelSettings(
                             "cores",
                             "device",
                             "environment",
-                            "groups"));
+                            "groups",
+                            "auto",
+                            "sample"));
     private static final Set<String> GROUP_KEYS =
             new TreeSet<>(List.of("configuration", "classes", "cores", "device"));
 
     /** Settings of a model without a section: strict, no deadline. */
     static final ModelSettings DEFAULT =
-            new ModelSettings(RequestClass.STRICT, 0, 0, List.of(), null, null, Map.of());
+            new ModelSettings(RequestClass.STRICT, 0, 0, List.of(), null, null, Map.of(), true);
 
     /** The same settings with other worker groups. */
     ModelSettings withConfiguration(final List<GroupConfig> groups) {
         return new ModelSettings(
-                defaultClass, sloNs, maxBatch, groups, cores, device, environment);
+                defaultClass, sloNs, maxBatch, groups, cores, device, environment, auto);
     }
 
     /**
@@ -101,7 +106,8 @@ record ModelSettings(
                 groups,
                 cores("shunter.cores", map.get("cores")),
                 text("shunter.device", map.get("device")),
-                environment(map.get("environment")));
+                environment(map.get("environment")),
+                auto(map));
     }
 
     private static Map<String, Object> checkMap(
@@ -128,6 +134,18 @@ record ModelSettings(
                     key + ": \"" + value + "\" is not a class; allowed: strict, best_effort");
         }
         return requestClass;
+    }
+
+    private static boolean auto(final Map<String, Object> map) {
+        final Object value = map.get("auto");
+        if (value == null) {
+            return List.of("configuration", "groups", "cores", "device").stream()
+                    .noneMatch(map::containsKey);
+        }
+        if (!(value instanceof Boolean flag)) {
+            throw new BadRequestException("shunter.auto: \"" + value + "\"; allowed: true, false");
+        }
+        return flag;
     }
 
     private static long sloNs(final Object value) {

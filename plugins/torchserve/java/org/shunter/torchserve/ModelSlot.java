@@ -69,7 +69,7 @@ final class ModelSlot {
     }
 
     /** Run a change of identity words under the slot's seqlock. */
-    void changeIdentity(final Runnable change) {
+    synchronized void changeIdentity(final Runnable change) {
         final long sequence = get(S_SLOT_SEQUENCE) | 1;
         set(S_SLOT_SEQUENCE, sequence);
         change.run();

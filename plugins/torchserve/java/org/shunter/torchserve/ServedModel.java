@@ -2,6 +2,8 @@ package org.shunter.torchserve;
 
 import static org.shunter.torchserve.ControlLayout.*;
 
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.util.List;
 import org.pytorch.serve.wlm.Model;
 import org.slf4j.Logger;
@@ -15,6 +17,7 @@ final class ServedModel {
     private static final Logger LOGGER = LoggerFactory.getLogger(ServedModel.class);
 
     private static final int LARGEST_BATCH = 1 << 20;
+    private static final int ARCHIVE_WIDTH = 512;
 
     private final Host host;
     private final Model model;
@@ -23,6 +26,7 @@ final class ServedModel {
     private final Commands commands;
     private final Dispatcher dispatcher;
     private final Fleet fleet;
+    private final WantedConfiguration wanted;
 
     ServedModel(final Host host, final Model model, final ModelSettings settings) {
         this.host = host;
@@ -30,6 +34,7 @@ final class ServedModel {
         this.settings = settings;
         this.slot = host.page().claim();
         this.commands = new Commands(slot);
+        this.wanted = new WantedConfiguration(slot);
         this.dispatcher =
                 new Dispatcher(
                         name(),
@@ -111,6 +116,22 @@ final class ServedModel {
                 group.device() == null ? settings.device() : group.device());
     }
 
+    /** Path of the file that the model was registered from; empty when it came from elsewhere. */
+    private String archive() {
+        final String store = host.config().getModelStore();
+        final String url = model.getModelArchive().getUrl();
+        if (store == null || url == null || url.contains("://")) {
+            return "";
+        }
+        final String path = Path.of(store, url).toAbsolutePath().toString();
+        return path.getBytes(StandardCharsets.UTF_8).length < ARCHIVE_WIDTH ? path : "";
+    }
+
+    /** Take up the configuration that the controller wants, if it is another than before. */
+    void obeyConfiguration() {
+        wanted.obey(fleet);
+    }
+
     /** Forget this model's slot; it is not served any more. */
     void close() {
         dispatcher.detach(host.page());
@@ -152,11 +173,14 @@ final class ServedModel {
                     slot.set(S_SLO_US, settings.sloNs() / 1000);
                     slot.setText(S_MODEL_NAME, 256, model.getModelName());
                     slot.setText(S_MODEL_VERSION, 128, model.getVersion());
+                    slot.set(S_AUTO, fleet.auto() ? 1 : 0);
+                    slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
                     slot.set(S_SLOT_STATE, 1);
                 });
         for (final WorkerGroup group : current.groups) {
             slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
             slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
+            slot.set(ModelSlot.ofGroup(S_GROUP_INSTANCES, group.index), group.config().instances());
             Telemetry.publishFit(slot, group);
         }
     }

@@ -5,6 +5,7 @@ import com.google.gson.JsonObject;
 import io.netty.handler.codec.http.QueryStringDecoder;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.List;
 import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.http.BadRequestException;
@@ -24,7 +25,7 @@ import org.pytorch.serve.wlm.ModelManager;
  * GET /shunter/status
  * GET /shunter/models/{name}[/{version}]
  * GET /shunter/models/{name}[/{version}]/configuration
- * PUT /shunter/models/{name}[/{version}]/configuration?configuration=1x8x32,2x4x16[&amp;restart=true][&amp;auto=true]
+ * PUT /shunter/models/{name}[/{version}]/configuration?configuration=1x8x32,2x4x16[&amp;cores=auto][&amp;restart=true][&amp;auto=true]
  * </pre>
  *
  * Arguments come in the query: a body is gone before an endpoint runs.
@@ -92,6 +93,8 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
             }
             final String[] path = new QueryStringDecoder(request.getRequestURI()).path().split("/");
             write(response, success, action.run(path, request));
+        } catch (NoRoomException e) {
+            write(response, 507, error(507, "NoRoom", e.getMessage()));
         } catch (BadRequestException e) {
             write(response, 400, error(400, "BadRequest", e.getMessage()));
         } catch (NotFound e) {
@@ -133,17 +136,19 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         final String text = parameter(request, CONFIGURATION);
         final String auto = parameter(request, "auto");
         final boolean wanted = auto != null && checkBoolean("auto", auto);
-        if (text != null || auto == null) {
-            change(model, text, parameter(request, "restart"));
+        final String cores = parameter(request, "cores");
+        if (text != null || cores != null || auto == null) {
+            change(model, text, cores, parameter(request, "restart"));
         }
-        if (auto != null || text != null) {
+        if (auto != null || text != null || cores != null) {
             model.fleet().setAuto(wanted); // an explicit change takes it out of the controller's hands
         }
         return configuration(model);
     }
 
-    private static void change(final ServedModel model, final String text, final String restart) {
-        if (text == null && restart == null) {
+    private static void change(
+            final ServedModel model, final String text, final String cores, final String restart) {
+        if (text == null && cores == null && restart == null) {
             throw new BadRequestException(
                     "configuration: missing; example: ?configuration=1x8x32,2x4x16");
         }
@@ -151,8 +156,12 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
                 text == null
                         ? model.fleet().current().configuration()
                         : GroupConfig.parse(CONFIGURATION, text);
+        final List<GroupConfig> placed = new ArrayList<>();
+        for (final GroupConfig group : model.fleet().placedLikeCurrent(wanted)) {
+            placed.add(cores == null ? group : group.withCores(GroupConfig.checkCores("cores", cores)));
+        }
         // The caller polls; a failure is told in last_change and in the log.
-        model.fleet().configure(wanted, restart != null && checkBoolean("restart", restart));
+        model.fleet().configure(placed, restart != null && checkBoolean("restart", restart));
     }
 
     private static boolean checkBoolean(final String key, final String value) {

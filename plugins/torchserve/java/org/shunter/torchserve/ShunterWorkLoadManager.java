@@ -195,6 +195,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             host.page().heartbeat(now);
             for (final ServedModel model : all()) {
                 model.publishGroups();
+                model.obeyConfiguration();
                 final long timeoutS = model.model().getResponseTimeout();
                 final Worker overdue =
                         model.dispatcher()

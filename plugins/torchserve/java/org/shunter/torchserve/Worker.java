@@ -85,7 +85,8 @@ final class Worker {
                             served.model(),
                             served.placed(group.config()),
                             served.settings().environment(),
-                            address);
+                            address,
+                            served.fleet().companyOf(Worker.this));
             LOGGER.debug("{} command line: {}", launch.name(), launch.command());
             process = WorkerProcess.start(launch);
             host.watch(process);

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Collectors;
 import org.pytorch.serve.util.ConfigManager;
 import org.pytorch.serve.util.messages.EnvironmentUtils;
 import org.pytorch.serve.wlm.Model;
@@ -21,17 +22,26 @@ import org.pytorch.serve.wlm.Model;
 record WorkerLaunch(
         String name, List<String> command, Map<String, String> environment, File folder) {
 
+    /**
+     * Who is there when a worker starts.
+     *
+     * @param replaced pids of the workers of an older generation, whose cores it may share
+     * @param othersServe whether requests are served meanwhile, so that it must not disturb
+     */
+    record Company(List<Integer> replaced, boolean othersServe) {}
+
     /** The launch of a worker of a model with a socket. */
     static WorkerLaunch of(
             final Host host,
             final Model model,
             final GroupConfig group,
             final Map<String, String> more,
-            final WorkerAddress address) {
+            final WorkerAddress address,
+            final Company company) {
         return new WorkerLaunch(
                 "W-" + address.port() + "-" + model.getModelVersionName().getVersionedModelName(),
                 command(host, model, address),
-                environment(host, model, group, more),
+                environment(host, model, group, more, company),
                 model.getModelDir());
     }
 
@@ -57,7 +67,8 @@ record WorkerLaunch(
             final Host host,
             final Model model,
             final GroupConfig group,
-            final Map<String, String> more) {
+            final Map<String, String> more,
+            final Company company) {
         final Map<String, String> variables = new LinkedHashMap<>();
         final String[] stock =
                 EnvironmentUtils.getEnvString(
@@ -70,8 +81,16 @@ record WorkerLaunch(
         }
         variables.putAll(more);
         variables.put("SHUNTER_RUNTIME", host.runtime().path().toString());
-        if (group.cores() != null) {
+        if (group.cores() != null && (group.threads() > 0 || !group.cores().equals(GroupConfig.AUTO))) {
             variables.put("SHUNTER_CORES", group.cores());
+        }
+        if (!company.replaced().isEmpty()) {
+            variables.put(
+                    "SHUNTER_SHARE_WITH",
+                    company.replaced().stream().map(String::valueOf).collect(Collectors.joining(",")));
+        }
+        if (company.othersServe()) {
+            variables.put("SHUNTER_GENTLE", "1");
         }
         if (group.threads() > 0) {
             final String threads = String.valueOf(group.threads());

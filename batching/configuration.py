@@ -1,0 +1,70 @@
+"""⟨instances, threads, batch⟩ as people write it: ``1x8x32,2x4x16`` (Packrat section 3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shunter.batching.layout import GROUP_COUNT
+
+MAX_INSTANCES = 1024
+MAX_THREADS = 8192
+MAX_BATCH = 100_000
+
+_GROUP = re.compile(r"([0-9]{1,6})x([0-9]{1,6})x([0-9]{1,6})", re.ASCII)
+
+
+class ConfigurationError(ValueError):
+    """The text is not a configuration; the message says what is allowed."""
+
+
+@dataclass(frozen=True, order=True)
+class InstanceGroup:
+    """Worker instances of the same kind."""
+
+    instances: int
+    threads: int
+    """Threads of one operator in each instance; 0: as the handler likes."""
+    batch: int
+    """Largest batch of each instance."""
+
+    def __str__(self) -> str:
+        """The group as in a configuration."""
+        return f"{self.instances}x{self.threads}x{self.batch}"
+
+
+Configuration = tuple[InstanceGroup, ...]
+
+
+def parse_configuration(text: str) -> Configuration:
+    """Return the groups of ``INSTANCESxTHREADSxBATCH[,...]``."""
+    parts = text.replace(" ", "").split(",")
+    if len(parts) > GROUP_COUNT:
+        raise ConfigurationError(f"{text!r}: {len(parts)} groups, at most {GROUP_COUNT}")
+    return tuple(_parse_group(text, part) for part in parts)
+
+
+def _parse_group(text: str, part: str) -> InstanceGroup:
+    match = _GROUP.fullmatch(part)
+    if match is None:
+        raise ConfigurationError(
+            f"{text!r}: {part!r} is not INSTANCESxTHREADSxBATCH such as 2x4x16"
+        )
+    instances, threads, batch = (int(number) for number in match.groups())
+    bounds = {
+        "instances": (instances, 1, MAX_INSTANCES),
+        "threads": (threads, 0, MAX_THREADS),
+        "batch": (batch, 1, MAX_BATCH),
+    }
+    for name, (value, lowest, highest) in bounds.items():
+        if not lowest <= value <= highest:
+            raise ConfigurationError(
+                f"{text!r}: {name} {value}; allowed: {lowest} to {highest}"
+            )
+    return InstanceGroup(instances, threads, batch)
+
+
+def format_configuration(groups: Iterable[InstanceGroup]) -> str:
+    """The inverse of :func:`parse_configuration`."""
+    return ",".join(str(group) for group in groups)

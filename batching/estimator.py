@@ -1,0 +1,94 @@
+"""Which batch size the load asks for (Packrat section 3.8), without flip-flop.
+
+The paper smooths twice: an exponentially weighted average of the queue depth, rounded down to a
+power of two, and of the last n of these the most frequent. After each reconfiguration time-out
+that is compared with the current batch size B. A depth that hovers about a power of two would
+still alternate, so rounding here has a dead band: B is kept until the average leaves
+``[B * (1 - band), 2 * B * (1 + band))``.
+
+The depth counts the requests in the system, waiting and running. The queue alone, as in the paper,
+reads 0 on a server that never lets a request wait while a worker is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+
+ALPHA = 0.1
+WINDOW = 30
+BAND = 0.2
+
+
+def floor_power_of_two(depth: float) -> int:
+    """The largest power of two that is not above ``depth``, at least 1."""
+    return 1 << max(0, math.frexp(depth)[1] - 1) if depth >= 1 else 1
+
+
+class BatchSizeEstimator:
+    """Follows the load and says when another batch size is wanted."""
+
+    def __init__(
+        self,
+        current: int,
+        timeout_ns: int,
+        *,
+        largest: int = 1 << 16,
+        alpha: float = ALPHA,
+        window: int = WINDOW,
+        band: float = BAND,
+    ) -> None:
+        """Start at batch size ``current``; compare every ``timeout_ns`` from the first sample on.
+
+        ``alpha`` is the weight of a new sample, ``window`` the number of rounded averages whose
+        mode counts, ``band`` the dead band as a share of the bounds.
+        """
+        if not 0 < alpha <= 1 or window < 1 or band < 0 or current < 1:
+            raise ValueError("alpha in (0, 1], window and current at least 1, band at least 0")
+        self.current = current
+        self._timeout_ns = timeout_ns
+        self._largest = largest
+        self._alpha = alpha
+        self._band = band
+        self._average = math.nan
+        self._rounded: deque[int] = deque(maxlen=window)
+        self._next_ns: int | None = None
+
+    @property
+    def depth(self) -> float:
+        """Average number of requests in the system; NaN before the first sample."""
+        return self._average
+
+    @property
+    def smoothed(self) -> int:
+        """Most frequent of the last rounded averages; of equally frequent ones the latest."""
+        if not self._rounded:
+            return self.current
+        counts = Counter(self._rounded)
+        most = max(counts.values())
+        return next(size for size in reversed(self._rounded) if counts[size] == most)
+
+    def sample(self, depth: float, now_ns: int) -> int | None:
+        """Take the number of requests in the system.
+
+        Returns the batch size wanted when a time-out has passed, changed or not, else None.
+        """
+        if not (math.isfinite(depth) and depth >= 0):
+            raise ValueError(f"depth {depth}; allowed: 0 or more")
+        first = math.isnan(self._average)
+        self._average = depth if first else self._average + self._alpha * (depth - self._average)
+        self._rounded.append(self._round(self._average))
+        if self._next_ns is None:
+            self._next_ns = now_ns + self._timeout_ns
+        if now_ns < self._next_ns or len(self._rounded) < self._rounded.maxlen:
+            return None
+        self._next_ns = now_ns + self._timeout_ns
+        self.current = self.smoothed
+        return self.current
+
+    def _round(self, depth: float) -> int:
+        """The next lower power of two; the current batch size within its dead band."""
+        lowest, highest = self.current * (1 - self._band), 2 * self.current * (1 + self._band)
+        if lowest <= depth < highest or (self.current == 1 and depth < highest):
+            return self.current
+        return min(floor_power_of_two(depth), self._largest)

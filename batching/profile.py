@@ -1,0 +1,234 @@
+"""A model's latency by threads and batch size, as measured (Packrat section 3.2).
+
+A profile is JSON beside the model: where it was measured, of what, and one cell per ⟨threads,
+batch⟩. :func:`latency_table` makes of it the latency of *every* integer batch size and number of
+threads: straight lines between measured batch sizes, and between measured numbers of threads the
+law of Amdahl, a straight line in 1/threads. Beyond the largest measured batch nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shunter.batching.optimizer import LatencyTable, Memory
+
+VERSION = 1
+FORMAT = "shunter-profile"
+_NUMBERS = ("threads", "batch", "mode", "seconds", "complete", "error")
+
+
+class ProfileError(ValueError):
+    """The profile cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Measured latency of one instance on ``threads`` threads with batches of ``batch``."""
+
+    threads: int
+    batch: int
+    ms: float
+    """Median."""
+    low_ms: float
+    high_ms: float
+    """95 % interval of the median."""
+    runs: int
+    outliers: int = 0
+    """Runs left out because something else held the processor."""
+    peak_bytes: int = 0
+    """Highest resident memory of the process so far."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        times = (self.low_ms, self.ms, self.high_ms)
+        if self.threads < 1 or self.batch < 1 or self.runs < 1:
+            raise ProfileError(f"cell {self.threads}x{self.batch}: numbers below 1")
+        if not all(math.isfinite(t) and t > 0 for t in times) or sorted(times) != list(times):
+            raise ProfileError(f"cell {self.threads}x{self.batch}: latency {times} ms")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What was measured, and where. Two profiles are comparable when ``key`` is equal."""
+
+    model: str
+    model_hash: str
+    """SHA-256 of the archive."""
+    cpu: str
+    cores: int
+    """Physical cores this process may use."""
+    torch: str
+    sample_hash: str
+    """SHA-256 of the request that was sent."""
+    date: str = ""
+    shunter: str = ""
+    python: str = ""
+
+    def differences(self, other: Provenance) -> list[str]:
+        """What makes a profile of ``self`` unusable for ``other``, in words."""
+        names = {"model_hash": "model", "cpu": "processor", "cores": "cores", "torch": "torch"}
+        return [
+            f"{word} {getattr(self, name)[:40]!r}, here {getattr(other, name)[:40]!r}"
+            if isinstance(getattr(self, name), str)
+            else f"{getattr(self, name)} {word}, here {getattr(other, name)}"
+            for name, word in names.items()
+            if getattr(self, name) != getattr(other, name)
+        ]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Cells by ⟨threads, batch⟩, and where they come from."""
+
+    provenance: Provenance
+    threads: int
+    """Most threads of an instance."""
+    batch: int
+    """Largest batch."""
+    mode: str
+    """``adaptive`` or ``exhaustive``."""
+    cells: Mapping[tuple[int, int], Cell] = field(default_factory=dict)
+    seconds: float = 0.0
+    """Time spent measuring."""
+    complete: bool = False
+    failed: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """Cells that could not be measured, and why; not kept on disk, so the next run tries again."""
+    error: float | None = None
+    """How much slower than the best of an exhaustive profile a choice may be, as a share."""
+
+    def with_cell(self, cell: Cell, seconds: float) -> Profile:
+        """The profile with one more cell, ``seconds`` later."""
+        cells = {**self.cells, (cell.threads, cell.batch): cell}
+        return replace(self, cells=cells, seconds=self.seconds + seconds)
+
+    def finished(self, error: float | None) -> Profile:
+        """The profile when nothing more is to be measured."""
+        return replace(self, complete=True, error=error)
+
+    def check_usable(self, here: Provenance) -> None:
+        """Raises ProfileError when it was measured of another model or on another machine."""
+        if found := self.provenance.differences(here):
+            raise ProfileError(
+                f"the profile of {self.provenance.model} was measured with {'; '.join(found)}: "
+                "run `shunter profile` again"
+            )
+
+    def to_json(self) -> str:
+        """The file's text."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "provenance": asdict(self.provenance),
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "cells": [asdict(self.cells[key]) for key in sorted(self.cells)],
+        }
+        return json.dumps(content, indent=1)
+
+
+def read_profile(text: str | bytes) -> Profile:
+    """Return the profile of a file's text. Raises ProfileError when it is not one."""
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ProfileError(f"not JSON: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ProfileError("not a profile of Shunter")
+    if content.get("version") != VERSION:
+        raise ProfileError(
+            f"version {content.get('version')}, this program knows {VERSION}: run `shunter profile` again"
+        )
+    try:
+        cells = [Cell(**each) for each in content["cells"]]
+        profile = Profile(
+            provenance=Provenance(**content["provenance"]),
+            cells={(cell.threads, cell.batch): cell for cell in cells},
+            **{name: content[name] for name in _NUMBERS},
+        )
+    except (KeyError, TypeError) as error:
+        raise ProfileError(f"incomplete or damaged: {error}") from None
+    if not (isinstance(profile.threads, int) and isinstance(profile.batch, int)):
+        raise ProfileError("incomplete or damaged: threads and batch are numbers")
+    return profile
+
+
+def batch_sizes(largest: int) -> list[int]:
+    """Batch sizes that are measured: powers of two, and the largest."""
+    sizes = [1 << k for k in range(largest.bit_length()) if 1 << k <= largest]
+    return sizes if sizes[-1] == largest else [*sizes, largest]
+
+
+def latency_table(profile: Profile) -> LatencyTable:
+    """Latency in ms of every ⟨threads 1..T, batch 1..B⟩; inf beyond what was measured."""
+    measured: Mapping[tuple[int, int], float] = {k: c.ms for k, c in profile.cells.items()}
+    return LatencyTable(interpolate(measured, profile.threads, profile.batch))
+
+
+def interpolate(
+    measured: Mapping[tuple[int, int], float], threads: int, batch: int
+) -> NDArray[np.float64]:
+    """Latencies of ``threads`` x ``batch`` from those of some ⟨t, b⟩; rows never fall with b."""
+    rows = np.full((threads, batch), np.inf)
+    known = sorted({t for t, _ in measured if t <= threads})
+    for t in known:
+        rows[t - 1] = _row({b: ms for (of, b), ms in measured.items() if of == t}, batch)
+    for left, right in zip(known, known[1:], strict=False):
+        for t in range(left + 1, right):
+            rows[t - 1] = _between(rows[left - 1], rows[right - 1], left, t, right)
+    if known:
+        # More threads than were ever tried are at best as fast: idle ones cost nothing.
+        rows[known[-1] :] = rows[known[-1] - 1]
+    return rows
+
+
+def _row(measured: Mapping[int, float], batch: int) -> NDArray[np.float64]:
+    """Latency by batch size of one number of threads."""
+    sizes = np.array(sorted(measured))
+    values = np.maximum.accumulate(np.array([measured[b] for b in sizes]))
+    wanted = np.arange(1, batch + 1)
+    row = np.interp(wanted, sizes, values, right=np.inf)
+    if len(sizes) > 1 and sizes[0] > 1:
+        # Below the smallest measured batch: what it takes, at most.
+        row[: sizes[0] - 1] = values[0]
+    return row
+
+
+def _between(
+    left_row: NDArray[np.float64], right_row: NDArray[np.float64], left: int, t: int, right: int
+) -> NDArray[np.float64]:
+    """Amdahl: fixed part plus work / threads, through both neighbours."""
+    share = (1 / t - 1 / right) / (1 / left - 1 / right)
+    with np.errstate(invalid="ignore"):
+        row = right_row + share * (left_row - right_row)
+    # Where only the neighbour with fewer threads was measured, more are at best as fast.
+    row = np.where(np.isinf(right_row), left_row, row)
+    row = np.where(np.isinf(left_row), np.inf, row)
+    return np.maximum.accumulate(row)
+
+
+def memory_of(cells: Iterable[Cell], budget: float = math.inf) -> Memory:
+    """Memory of instances as a line through the highest resident sizes, with a budget in bytes."""
+    points = [(cell.batch, cell.peak_bytes) for cell in cells if cell.peak_bytes]
+    if not points:
+        return Memory(budget=budget)
+    sizes = np.array([b for b, _ in points], dtype=float)
+    peaks = np.array([p for _, p in points], dtype=float)
+    slope = max(0.0, float(np.polyfit(sizes, peaks, 1)[0])) if len(set(sizes)) > 1 else 0.0
+    return Memory(float((peaks - slope * sizes).max()), slope, budget)
+
+
+def summary(profile: Profile) -> dict[str, Any]:
+    """The profile in a few words, for people."""
+    return {
+        "cells": len(profile.cells),
+        "of": profile.threads * len(batch_sizes(profile.batch)),
+        "seconds": round(profile.seconds, 1),
+        "complete": profile.complete,
+        "error": profile.error,
+    }

@@ -1,0 +1,80 @@
+"""Loading a model behind everyone else, so that those who serve keep their latency.
+
+Best is the scheduling class ``SCHED_IDLE``: the load gets what nobody wants. Coming back from it
+needs a privilege (``CAP_SYS_NICE``, or ``ulimit -e`` of 20), so that is tried first, on a thread
+that ends. Without the privilege the load is confined to one CPU, and all other CPUs of those who
+serve stay undisturbed.
+
+On a host that has nothing to spare ``SCHED_IDLE`` would take for ever; after ``PATIENCE_S`` the
+load becomes an ordinary one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection
+
+PATIENCE_S = 15.0
+
+
+def begin(cpus: Collection[int]) -> Callable[[], None]:
+    """Step back from now on. Returns what ends it and gives every thread all of ``cpus``."""
+    ended = threading.Event()
+    idle = can_return_from_idle()
+
+    def end() -> None:
+        if not ended.is_set():
+            ended.set()
+            _settle(cpus, idle)
+
+    # Started before stepping back, so that the timer itself is not held up.
+    timer = threading.Timer(PATIENCE_S, end)
+    timer.daemon = True
+    timer.start()
+    if idle:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.sched_setaffinity(0, {min(cpus)})
+
+    def end_and_cancel() -> None:
+        timer.cancel()
+        end()
+
+    return end_and_cancel
+
+
+def can_return_from_idle() -> bool:
+    """Whether a thread of this process may leave ``SCHED_IDLE`` again."""
+    found = []
+
+    def attempt() -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        except OSError:
+            return
+        found.append(True)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    return bool(found)
+
+
+def _settle(cpus: Collection[int], idle: bool) -> None:
+    """Every thread of this process, and those they start meanwhile, back to the usual.
+
+    A thread that a handler has placed itself stays there.
+    """
+    settled: set[int] = set()
+    while new := {int(name) for name in os.listdir("/proc/self/task")} - settled:
+        for thread in new:
+            try:
+                if idle:
+                    os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+                elif os.sched_getaffinity(thread) == {min(cpus)}:
+                    os.sched_setaffinity(thread, cpus)
+            except ProcessLookupError:
+                pass  # it ended meanwhile
+        settled |= new

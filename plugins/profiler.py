@@ -1,0 +1,238 @@
+"""``shunter profile``: measure a model's latency by threads and batch size (Packrat section 3.2).
+
+Each number of threads has a process of its own, the worker that also serves, pinned to as many
+cores. Which cells are measured is :mod:`shunter.batching.profile_plan`, how long each is
+:mod:`shunter.batching.measurement`; what was measured is on disk after every cell.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shunter.allocator.cores import choose_cores
+from shunter.allocator.topology import Topology
+from shunter.batching.measurement import Effort, Estimate, estimate, is_enough
+from shunter.batching.profile import Cell, Profile, ProfileError, Provenance, batch_sizes
+from shunter.batching.profile_plan import ProfilePlan, CellKey
+from shunter.plugins.errors import UserError
+from shunter.plugins.profiles import load_profile, provenance_here, write_profile
+from shunter.plugins.worker_client import ModelWorker, Sample, UnpackedModel, WorkerFailed, unpack
+
+WARM_UP = (2, 6)
+"""Fewest and most runs before those that count; graph mode optimises during the first ones."""
+OPEN_WORKERS = 3
+"""Processes kept for the next cell with as many threads; each holds the model in memory."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be measured."""
+
+    archive: Path
+    samples: Sequence[Sample]
+    """Requests; a batch takes them in turn. Empty: the archive's own."""
+    threads: int
+    batch: int
+    exhaustive: bool = False
+    effort: Effort = field(default_factory=Effort)
+    restart: bool = False
+    """Forget what an earlier run measured."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    profile: Profile
+    next: CellKey | None
+    left: int
+    """Cells that are expected to follow."""
+    seconds_left: float
+
+
+def run(
+    task: Task,
+    path: Path,
+    topology: Topology,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Profile:
+    """Measure until nothing more is worth it; ``path`` holds the result after every cell.
+
+    Raises UserError for what a user can mend. KeyboardInterrupt leaves a profile that the next
+    run continues.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shunter-profile-")))
+        try:
+            model = unpack(task.archive, folder)
+            samples = task.samples or _own_sample(model)
+            here = provenance_here(task.archive, _hash(samples), topology)
+            profile = _begin(task, path, here)
+            workers = stack.enter_context(_workers(model, topology))
+            return _measure_all(task, path, profile, samples, workers, report)
+        except (WorkerFailed, ProfileError, OSError) as error:
+            raise UserError(str(error)) from error
+
+
+def _own_sample(model: UnpackedModel) -> list[Sample]:
+    sample = model.sample()
+    if sample is None:
+        raise UserError(
+            f"{model.name} has no example of a request: give one with --input FILE, or name a "
+            "file of the archive in its model-config.yaml as shunter: {sample: FILE}"
+        )
+    return [sample]
+
+
+def _hash(samples: Sequence[Sample]) -> str:
+    digest = hashlib.sha256()
+    for sample in samples:
+        digest.update(sample.content_type.encode() + b"\0" + sample.body)
+    return digest.hexdigest()
+
+
+def _begin(task: Task, path: Path, here: Provenance) -> Profile:
+    """The profile to continue: an earlier run's if it is of the same thing, else an empty one."""
+    mode = "exhaustive" if task.exhaustive else "adaptive"
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    fresh = Profile(replace(here, date=date), task.threads, task.batch, mode)
+    if task.restart or not path.exists():
+        return fresh
+    try:
+        earlier = load_profile(path)
+        earlier.check_usable(here)
+    except ProfileError as error:
+        raise UserError(f"{error}, or begin anew with --restart") from error
+    if earlier.provenance.sample_hash != here.sample_hash:
+        raise UserError(f"{path} was measured with another request; begin anew with --restart")
+    fits = {key: cell for key, cell in earlier.cells.items() if _in_range(key, task)}
+    return replace(
+        fresh, cells=fits, seconds=earlier.seconds, provenance=earlier.provenance
+    )
+
+
+def _in_range(key: CellKey, task: Task) -> bool:
+    threads, batch = key
+    return threads <= task.threads and batch in batch_sizes(task.batch)
+
+
+def _measure_all(
+    task: Task,
+    path: Path,
+    profile: Profile,
+    samples: Sequence[Sample],
+    workers: Callable[[int], ModelWorker],
+    report: Callable[[Progress], None],
+) -> Profile:
+    plan = ProfilePlan(task.threads, task.batch, exhaustive=task.exhaustive)
+    for (threads, batch), cell in sorted(profile.cells.items()):
+        plan.add(threads, batch, cell.ms)
+    begin, weight = time.monotonic(), 0.0
+    while (key := plan.next()) is not None:
+        ahead = plan.remaining()
+        spent = time.monotonic() - begin
+        ahead_ms = sum(plan.estimate(each) for each in ahead if plan.estimate(each) < 1e9)
+        left = spent / weight * ahead_ms if weight else float("nan")
+        report(Progress(profile, key, len(ahead), left))
+        started = time.monotonic()
+        try:
+            cell = _measure(workers(key[0]), key, samples, task.effort)
+        except WorkerFailed as error:
+            if key[1] == 1:
+                raise
+            plan.add_impossible(*key)
+            profile = replace(profile, failed={**profile.failed, key: str(error).split("\n")[0]})
+            continue
+        weight += cell.ms
+        plan.add(*key, cell.ms)
+        profile = profile.with_cell(cell, time.monotonic() - started)
+        write_profile(path, profile)
+    profile = profile.finished(None if task.exhaustive else plan.gap)
+    write_profile(path, profile)
+    report(Progress(profile, None, 0, 0.0))
+    return profile
+
+
+def _measure(
+    worker: ModelWorker, key: CellKey, samples: Sequence[Sample], effort: Effort
+) -> Cell:
+    """One cell: warm up, then repeat until its interval is tight."""
+    threads, batch = key
+    requests = [samples[i % len(samples)] for i in range(batch)]
+    before = worker.run(requests)
+    for _ in range(WARM_UP[1] - 1):
+        now = worker.run(requests)
+        settled = abs(now - before) <= 0.1 * before
+        before = now
+        if settled or now > effort.seconds / 4:
+            break
+    times: list[float] = []
+    begin = time.monotonic()
+    while not is_enough(times, time.monotonic() - begin, effort):
+        times.append(worker.run(requests) * 1e3)
+    found: Estimate = estimate(times)
+    return Cell(
+        threads=threads,
+        batch=batch,
+        ms=round(found.median, 4),
+        low_ms=round(found.low, 4),
+        high_ms=round(found.high, 4),
+        runs=found.runs,
+        outliers=found.outliers,
+        peak_bytes=worker.peak_bytes,
+    )
+
+
+@contextmanager
+def _workers(
+    model: UnpackedModel, topology: Topology
+) -> Iterator[Callable[[int], ModelWorker]]:
+    """Gives the worker for a number of threads; the last few stay open."""
+    open_workers: OrderedDict[int, ModelWorker] = OrderedDict()
+
+    def worker(threads: int) -> ModelWorker:
+        if threads in open_workers:
+            open_workers.move_to_end(threads)
+        else:
+            while len(open_workers) >= OPEN_WORKERS:
+                open_workers.popitem(last=False)[1].close()
+            cores = choose_cores(topology, threads)
+            open_workers[threads] = ModelWorker(model, threads=threads, cores=cores)
+        if open_workers[threads].is_dead:
+            open_workers.pop(threads).close()
+            return worker(threads)
+        return open_workers[threads]
+
+    try:
+        yield worker
+    finally:
+        for each in open_workers.values():
+            each.close()
+
+
+def busy_cores(topology: Topology, seconds: float = 0.5) -> float:
+    """How many of the CPUs something else uses now; a profile measured beside that is wrong."""
+
+    def used() -> float:
+        ids = {f"cpu{cpu.id}" for cpu in topology.cpus}
+        total = 0.0
+        for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+            name, *fields = line.split()
+            if name in ids:
+                numbers = [int(field) for field in fields]
+                # user, nice, system, irq, softirq, steal; idle and iowait are not use
+                total += sum(numbers[:3]) + sum(numbers[5:8])
+        return total / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    time.sleep(seconds)
+    return (used() - before) / seconds

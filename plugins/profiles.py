@@ -1,0 +1,127 @@
+"""Profiles on disk: where they lie, what they must match, how they are written.
+
+The profile of ``store/NAME.mar`` is ``store/NAME.profile.json``, so that both move together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import logging
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from shunter.allocator.topology import Topology, read_topology
+from shunter.batching.profile import Profile, ProfileError, Provenance, read_profile
+
+LOGGER = logging.getLogger("shunter.profiles")
+SUFFIX = ".profile.json"
+
+
+def profile_path(archive: Path) -> Path:
+    """Where the profile of a model archive lies."""
+    return archive.with_name(archive.name.removesuffix(".mar") + SUFFIX)
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def provenance_here(
+    archive: Path, sample_hash: str = "", topology: Topology | None = None
+) -> Provenance:
+    """What a profile of ``archive`` measured on this host would say about itself."""
+    return Provenance(
+        model=archive.name.removesuffix(".mar"),
+        model_hash=hash_file(archive),
+        cpu=cpu_model(),
+        cores=(topology or read_topology()).cores,
+        torch=importlib.metadata.version("torch"),
+        sample_hash=sample_hash,
+        shunter=importlib.metadata.version("shunter"),
+        python=platform.python_version(),
+    )
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name; its family and model where it has none."""
+    fields: dict[str, str] = {}
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    for line in text.split("\n\n", 1)[0].splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    name = fields.get("model name") or platform.machine()
+    kind = "/".join(fields.get(key, "?") for key in ("vendor_id", "cpu family", "model", "stepping"))
+    return f"{name} ({kind})"
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """Replace the file in one step, so that no crash leaves half a profile."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(profile.to_json(), encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load_profile(path: Path) -> Profile:
+    """Read a profile. Raises ProfileError naming the file, OSError when it cannot be read."""
+    try:
+        return read_profile(path.read_bytes())
+    except ProfileError as error:
+        raise ProfileError(f"{path}: {error}") from None
+
+
+@dataclass(slots=True)
+class _Known:
+    stamp: tuple[int, int, int, int]
+    profile: Profile | None
+
+
+class ProfileStore:
+    """Profiles of served archives, read again when a file changes. Errors are logged once."""
+
+    def __init__(self, topology: Topology | None = None) -> None:
+        """Profiles must have been measured on ``topology``, default: this host."""
+        self._topology = topology
+        self._known: dict[str, _Known] = {}
+
+    def of(self, archive: str) -> Profile | None:
+        """The profile of an archive, None when there is none that can be used here."""
+        if not archive:
+            return None
+        path = profile_path(Path(archive))
+        try:
+            of_profile, of_archive = path.stat(), Path(archive).stat()
+        except OSError:
+            return None
+        stamp = (
+            of_profile.st_mtime_ns,
+            of_profile.st_size,
+            of_archive.st_mtime_ns,
+            of_archive.st_size,
+        )
+        known = self._known.get(archive)
+        if known is None or known.stamp != stamp:
+            known = self._known[archive] = _Known(stamp, self._load(path, Path(archive)))
+        return known.profile
+
+    def _load(self, path: Path, archive: Path) -> Profile | None:
+        try:
+            profile = load_profile(path)
+            profile.check_usable(provenance_here(archive, topology=self._topology))
+            if not profile.complete:
+                raise ProfileError(f"{path} is not complete: run `shunter profile` again")
+        except (OSError, ProfileError) as error:
+            LOGGER.warning("%s; the configuration is left as it is", error)
+            return None
+        LOGGER.info("profile of %s: %d cells", archive.name, len(profile.cells))
+        return profile

@@ -1,0 +1,95 @@
+package org.shunter.torchserve;
+
+import static org.shunter.torchserve.ControlLayout.*;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.pytorch.serve.http.BadRequestException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** The configuration that the controller wants for one model, taken up by the housekeeping. */
+final class WantedConfiguration {
+    private static final Logger LOGGER = LoggerFactory.getLogger(WantedConfiguration.class);
+    private static final long UNDER_WAY = 1;
+    private static final long SERVES = 2;
+    private static final long UNDONE = 3;
+    private static final int FIXED = 3;
+    private static final int PER_GROUP = 3;
+    private static final int MOST = 9999;
+    private static final int[] OFFSETS = offsets();
+
+    private final ModelSlot slot;
+    private final long[] words = new long[OFFSETS.length];
+    private long seen;
+
+    WantedConfiguration(final ModelSlot slot) {
+        this.slot = slot;
+    }
+
+    private static int[] offsets() {
+        final int[] offsets = new int[FIXED + PER_GROUP * GROUP_COUNT];
+        offsets[0] = S_WANTED_REQUEST;
+        offsets[1] = S_WANTED_GROUPS;
+        offsets[2] = S_WANTED_PIN;
+        for (int group = 0; group < GROUP_COUNT; group++) {
+            final int at = FIXED + PER_GROUP * group;
+            offsets[at] = ModelSlot.ofGroup(S_WANTED_INSTANCES, group);
+            offsets[at + 1] = ModelSlot.ofGroup(S_WANTED_THREADS, group);
+            offsets[at + 2] = ModelSlot.ofGroup(S_WANTED_BATCH, group);
+        }
+        return offsets;
+    }
+
+    /** Start the change that the controller asks for, if that is a new one. */
+    void obey(final Fleet fleet) {
+        if (slot.get(S_WANTED_REQUEST) == seen
+                || !slot.readCommands(words, OFFSETS)
+                || words[0] == 0
+                || words[0] == seen) {
+            return;
+        }
+        seen = words[0];
+        slot.set(S_CHANGE_STATE, UNDER_WAY);
+        slot.set(S_CHANGE_REQUEST, seen);
+        final long request = seen;
+        try {
+            if (!fleet.auto()) {
+                throw new BadRequestException("auto is false");
+            }
+            fleet.configure(groups(), false)
+                    .whenComplete((done, error) -> finish(request, error == null ? SERVES : UNDONE));
+        } catch (BadRequestException e) {
+            LOGGER.warn("{}", fleet.refused(e.getMessage()));
+            finish(request, UNDONE);
+        }
+    }
+
+    private void finish(final long request, final long state) {
+        if (slot.get(S_CHANGE_REQUEST) == request) {
+            slot.set(S_CHANGE_STATE, state);
+        }
+    }
+
+    /** The words as groups; they come from another process, so each is clamped. */
+    private List<GroupConfig> groups() {
+        final List<GroupConfig> groups = new ArrayList<>();
+        for (int i = 0; i < Math.min(words[1], GROUP_COUNT); i++) {
+            final int at = FIXED + PER_GROUP * i;
+            groups.add(
+                    GroupConfig.of(
+                                    clamp(words[at], 1, MOST),
+                                    clamp(words[at + 1], 0, MOST),
+                                    clamp(words[at + 2], 1, 1 << 20))
+                            .withCores(words[2] == 1 ? GroupConfig.AUTO : null));
+        }
+        if (groups.isEmpty()) {
+            throw new BadRequestException("the controller wants no worker group at all");
+        }
+        return groups;
+    }
+
+    private static int clamp(final long value, final int low, final int high) {
+        return (int) Math.max(low, Math.min(high, value));
+    }
+}
