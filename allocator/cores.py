@@ -39,7 +39,7 @@ def choose_cores(
 
 
 def _order(topology: Topology, node: int, busy: set[int], shared: set[int]) -> list[Cpu]:
-    """CPUs of a node that may be given: free before shared, one per physical core before siblings."""
+    """CPUs of a node that may be given: free before shared, physical cores before siblings."""
     cpus = [cpu for cpu in topology.cpus if cpu.node == node]
     used_cores = {cpu.physical for cpu in cpus if cpu.id in busy}
     seen: dict[tuple[int, int], int] = {}

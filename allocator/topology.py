@@ -110,7 +110,7 @@ def read_quota(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -
     """CPUs' worth of time of this process's cgroup and those above it; inf without a limit."""
     limits = [math.inf]
     for line in _text(proc_root / "self/cgroup").splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         names = controllers.split(",")
         if controllers == "":
             limits += _limits(sys_root / "fs/cgroup", path, _quota_v2)

@@ -82,7 +82,8 @@ def pack(item: Vector, capacities: tuple[int, ...], wanted: float, most: int) ->
     for _ in range(most + 1):
         split = _share(packing, capacities, wanted)
         if split is not None:
-            return [t for n, c in zip(split, capacities, strict=True) for t in packing.threads_of(n, c)]
+            pairs = zip(split, capacities, strict=True)
+            return [t for n, c in pairs for t in packing.threads_of(n, c)]
         if len(packing.rows) > most:
             break
         packing.rows.append(convolve(packing.rows[-1], step))

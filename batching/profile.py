@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,8 @@ def read_profile(text: str | bytes) -> Profile:
         raise ProfileError("not a profile of Shunter")
     if content.get("version") != VERSION:
         raise ProfileError(
-            f"version {content.get('version')}, this program knows {VERSION}: run `shunter profile` again"
+            f"version {content.get('version')}, this program knows {VERSION}: "
+            "run `shunter profile` again"
         )
     try:
         cells = [Cell(**each) for each in content["cells"]]
@@ -178,7 +180,7 @@ def interpolate(
     known = sorted({t for t, _ in measured if t <= threads})
     for t in known:
         rows[t - 1] = _row({b: ms for (of, b), ms in measured.items() if of == t}, batch)
-    for left, right in zip(known, known[1:], strict=False):
+    for left, right in pairwise(known):
         for t in range(left + 1, right):
             rows[t - 1] = _between(rows[left - 1], rows[right - 1], left, t, right)
     if known:

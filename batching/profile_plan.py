@@ -67,7 +67,7 @@ class ProfilePlan:
         self.measured[threads, batch] = ms
 
     def add_impossible(self, threads: int, batch: int) -> None:
-        """The cell cannot be measured (it fails, or takes too long); larger batches are not tried."""
+        """The cell cannot be measured; larger batches are not tried."""
         self._impossible |= {(threads, b) for b in self.sizes if b >= batch}
 
     def next(self) -> CellKey | None:

@@ -77,7 +77,7 @@ class CoreClaims:
                 return
 
     def _holder(self, byte: int) -> int | None:
-        """Who else holds a byte; None when nobody does. -1 for a process of another pid namespace."""
+        """Who else holds a byte, None for nobody, -1 for a process of another pid namespace."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
         return None if kind == fcntl.F_UNLCK else (pid or -1)

@@ -80,7 +80,8 @@ class ControllerAgent:
     def do_work(self, now_ns: int) -> int:
         """One duty cycle. Returns the number of slots whose commands it wrote, 0 when idle."""
         live = self._page.live_slots()
-        for gone in (self._written.keys() | self._known.keys() | self._complaints.keys()) - {*live, _POLICY}:
+        known = self._written.keys() | self._known.keys() | self._complaints.keys()
+        for gone in known - {*live, _POLICY}:
             self._written.pop(gone, None)
             self._known.pop(gone, None)
             self._complaints.pop(gone, None)

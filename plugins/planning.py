@@ -17,7 +17,6 @@ from shunter.batching.configuration import (
 )
 from shunter.batching.optimizer import (
     LatencyTable,
-    Memory,
     NoConfiguration,
     maximise_rate,
     minimise_latency,

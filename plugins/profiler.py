@@ -22,7 +22,7 @@ from shunter.allocator.cores import choose_cores
 from shunter.allocator.topology import Topology
 from shunter.batching.measurement import Effort, Estimate, estimate, is_enough
 from shunter.batching.profile import Cell, Profile, ProfileError, Provenance, batch_sizes
-from shunter.batching.profile_plan import ProfilePlan, CellKey
+from shunter.batching.profile_plan import CellKey, ProfilePlan
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiles import load_profile, provenance_here, write_profile
 from shunter.plugins.worker_client import ModelWorker, Sample, UnpackedModel, WorkerFailed, unpack

@@ -58,7 +58,8 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         name, _, value = line.partition(":")
         fields[name.strip()] = value.strip()
     name = fields.get("model name") or platform.machine()
-    kind = "/".join(fields.get(key, "?") for key in ("vendor_id", "cpu family", "model", "stepping"))
+    keys = ("vendor_id", "cpu family", "model", "stepping")
+    kind = "/".join(fields.get(key, "?") for key in keys)
     return f"{name} ({kind})"
 
 

@@ -111,7 +111,9 @@ class Reconfiguration:
         model = self._models.get(slot)
         return model.wanted if model else None
 
-    def observe(self, slots: Mapping[int, Observed], requests: Mapping[int, int], now_ns: int) -> None:
+    def observe(
+        self, slots: Mapping[int, Observed], requests: Mapping[int, int], now_ns: int
+    ) -> None:
         """One duty cycle. ``requests``: the highest request number seen on each slot's page."""
         for gone in self._models.keys() - slots.keys():
             del self._models[gone]
@@ -219,9 +221,9 @@ class Reconfiguration:
         """Follow the change under way, or begin the next one."""
         if self._changing is not None:
             model, seen = self._models.get(self._changing), slots.get(self._changing)
-            if model is not None and seen is not None and model.wanted is not None:
-                if not self._is_over(model, seen, now_ns):
-                    return
+            there = model is not None and seen is not None and model.wanted is not None
+            if there and not self._is_over(model, seen, now_ns):
+                return
             self._changing = None
         pending = [slot for slot, model in self._models.items() if model.target is not None]
         # Who gives cores back goes first.

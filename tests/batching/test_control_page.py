@@ -32,7 +32,10 @@ def test_a_page_is_private_and_never_replaces_a_file(page, page_path):
 
 @pytest.mark.parametrize(
     ("field", "expected"),
-    [("magic", "magic is 99"), ("layout_version", "layout_version is 99, this program knows 2")]
+    [
+        ("magic", "magic is 99"),
+        ("layout_version", "layout_version is 99, this program knows 3"),
+    ]
     + [(name, f"{name} is 99") for name in ("page_size", "header_size", "slot_size", "slot_count")],
 )
 def test_a_page_of_another_layout_is_refused_and_both_sides_are_named(
