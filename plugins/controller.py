@@ -10,6 +10,7 @@ and the next controller takes the page over. SIGHUP reads the settings again, SI
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import select
@@ -24,7 +25,7 @@ from types import TracebackType
 from shunter.allocator.cores import free_cores
 from shunter.allocator.cpu_list import parse_cpu_list
 from shunter.allocator.topology import read_topology
-from shunter.batching.control_page import ControlPage, PageError
+from shunter.batching.control_page import ControlPage, PageError, UnstableError
 from shunter.batching.page_records import Commands, SlotIdentity
 from shunter.batching.processes import is_alive
 from shunter.batching.profile import Profile
@@ -129,12 +130,16 @@ class ControllerAgent:
 
     def _reconfigure(self, live: list[int], now_ns: int) -> None:
         """Let the policy see every slot; an error leaves the configurations as they are."""
+        seen, requests = {}, {}
+        for slot in live:
+            # One that cannot be read is told of when its commands are due.
+            with contextlib.suppress(UnstableError):
+                seen[slot] = self._observe(slot)
+                requests[slot] = self._page.wanted_request(slot)
         try:
-            seen = {slot: self._observe(slot) for slot in live}
-            requests = {slot: self._page.wanted_request(slot) for slot in live}
             self._reconfiguration.observe(seen, requests, now_ns)
             self._complaints.pop(_POLICY, None)
-        except Exception as error:
+        except Exception as error:  # serving goes on with what there is
             self._complain(_POLICY, error)
 
     def _observe(self, slot: int) -> Observed:
@@ -171,8 +176,8 @@ class ControllerAgent:
         """Log an error once, not in every cycle."""
         if self._complaints.get(slot) is not type(error):
             self._complaints[slot] = type(error)
-            what = "configurations are" if slot == _POLICY else f"slot {slot} is"
-            LOGGER.error("%s left as before: %s", what, error)
+            what = "every configuration is" if slot == _POLICY else f"slot {slot} is"
+            LOGGER.error("%s left as it is: %s", what, error)
 
 
 @dataclass(frozen=True, slots=True)

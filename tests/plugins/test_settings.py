@@ -121,8 +121,14 @@ def test_settings_cannot_be_changed():
             "[controller]\ninterval_ms = 19",
             "controller.interval_ms = 19 is not allowed; allowed: a number from 20",
         ),
-        ("[contoller]", "contoller = {} is unknown; allowed: batching, controller, models"),
-        ("alpha = 0.5", "alpha = 0.5 is unknown; allowed: batching, controller, models"),
+        (
+            "[contoller]",
+            "contoller = {} is unknown; allowed: batching, configuration, controller, models",
+        ),
+        (
+            "alpha = 0.5",
+            "alpha = 0.5 is unknown; allowed: batching, configuration, controller, models",
+        ),
         ("batching = 3", "batching = 3 is not allowed; allowed: a table"),
         ("models = []", "models = [] is not allowed; allowed: a table"),
         ("[models]\nx = 1", "models.x = 1 is not allowed; allowed: a table"),
