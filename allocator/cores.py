@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from shunter.allocator.topology import Cpu, Topology
+from shunter.allocator.topology import Topology
 
 
 def choose_cores(
@@ -24,34 +24,36 @@ def choose_cores(
     will replace: they are free soon, and are given when too few are free now.
     """
     busy = set(taken) - set(shared)
-    best: tuple[tuple[int, int, int, int], list[Cpu]] | None = None
+    best: tuple[tuple[int, int, int, int], tuple[int, ...]] | None = None
     for node in topology.nodes:
         order = _order(topology, node, busy, set(shared))
         if len(order) < threads:
             continue
         mine = order[:threads]
-        siblings = threads - len({cpu.physical for cpu in mine})
-        overlap = sum(cpu.id in shared for cpu in mine)
+        siblings = sum(is_sibling for is_sibling, *_ in mine)
+        overlap = sum(is_soon for _, is_soon, *_ in mine)
         key = (siblings, overlap, len(order), node)
         if best is None or key < best[0]:
-            best = key, mine
-    return tuple(sorted(cpu.id for cpu in best[1])) if best else None
+            best = key, tuple(sorted(cpu for *_, cpu in mine))
+    return best[1] if best else None
 
 
-def _order(topology: Topology, node: int, busy: set[int], shared: set[int]) -> list[Cpu]:
-    """CPUs of a node that may be given: free before shared, physical cores before siblings."""
+def _order(
+    topology: Topology, node: int, busy: set[int], shared: set[int]
+) -> list[tuple[bool, bool, bool, int]]:
+    """CPUs of a node that may be given, best first.
+
+    By: its core is in use or given already; its core is free only soon; itself is; number.
+    """
     cpus = [cpu for cpu in topology.cpus if cpu.node == node]
-    used_cores = {cpu.physical for cpu in cpus if cpu.id in busy}
-    seen: dict[tuple[int, int], int] = {}
+    used = {cpu.physical for cpu in cpus if cpu.id in busy}
+    soon = {cpu.physical for cpu in cpus if cpu.id in shared}
     ranked = []
-    for cpu in cpus:
-        if cpu.id in busy:
-            continue
-        rank = seen.get(cpu.physical, 0)
-        seen[cpu.physical] = rank + 1
-        is_sibling = rank > 0 or cpu.physical in used_cores
-        ranked.append((is_sibling, cpu.id in shared, cpu.id, cpu))
-    return [cpu for *_, cpu in sorted(ranked)]
+    for cpu in sorted(cpus, key=lambda cpu: (cpu.id in shared, cpu.id)):
+        if cpu.id not in busy:
+            ranked.append((cpu.physical in used, cpu.physical in soon, cpu.id in shared, cpu.id))
+            used.add(cpu.physical)
+    return sorted(ranked)
 
 
 def free_cores(topology: Topology, taken: Collection[int] = ()) -> list[int]:

@@ -1,4 +1,4 @@
-"""The processors of this host: sockets, NUMA nodes, SMT siblings, and which of them are ours.
+"""The processors of this host: NUMA nodes, SMT siblings, and which of them are ours.
 
 Read from ``/sys`` below a given root, so that tests give a tree of their own. What the process may
 use is its affinity mask, which a cpuset sets too; a CPU quota of its cgroup bounds how many of
@@ -24,16 +24,10 @@ class Cpu:
     """A logical CPU."""
 
     id: int
-    core: int = 0
-    """Physical core within the socket; equal for SMT siblings."""
-    socket: int = 0
+    physical: int
+    """Its physical core, by the lowest CPU of it; equal for SMT siblings."""
     node: int = 0
     """NUMA node."""
-
-    @property
-    def physical(self) -> tuple[int, int]:
-        """Physical core within the host."""
-        return self.socket, self.core
 
 
 @dataclass(frozen=True)
@@ -89,12 +83,9 @@ def read_topology(
 
 
 def _read_cpu(sys_root: Path, cpu: int, node: int) -> Cpu:
-    folder = sys_root / SYSTEM / f"cpu/cpu{cpu}/topology"
-    core = _read_number(folder / "core_id")
-    socket = _read_number(folder / "physical_package_id")
-    # Virtual machines may say -1 or nothing; then every CPU is a core of its own.
-    known = core is not None and core >= 0
-    return Cpu(cpu, core if known else cpu, socket if socket and socket > 0 else 0, node)
+    # Not by core_id, which some hosts repeat within a socket and others leave at -1.
+    siblings = _read_list(sys_root / SYSTEM / f"cpu/cpu{cpu}/topology/thread_siblings_list")
+    return Cpu(cpu, min(siblings, default=cpu), node)
 
 
 def _nodes(sys_root: Path) -> dict[int, int]:

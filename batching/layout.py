@@ -40,12 +40,23 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 LAYOUT_VERSION = 3
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 LINE = 128
 """Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
+
+class ChangeState(IntEnum):
+    """What became of a wanted configuration."""
+
+    NONE = 0
+    UNDER_WAY = 1
+    SERVES = 2
+    UNDONE = 3
+    """Refused, or begun and undone."""
+
 
 CLASSES = ("strict", "best_effort")
 """Index of a request class in every per-class field."""
@@ -142,6 +153,7 @@ SLOT = (
             Field("model_version", "UTF-8, zero padded", width=128),
             Field("auto", "1: the controller may change the configuration"),
             Field("archive", "path of the model archive, UTF-8, zero padded", width=512),
+            Field("last_change", "what became of the last change, for people", width=512),
         ),
     ),
     Section(
@@ -185,7 +197,7 @@ SLOT = (
         "change",
         (
             Field("change_request", "the wanted_request taken up last, 0 for none"),
-            Field("change_state", "of it: 0 none, 1 under way, 2 serves, 3 refused or undone"),
+            Field("change_state", "what became of it, one of CHANGE_..."),
         ),
     ),
     Section(
@@ -315,6 +327,7 @@ def constants() -> list[tuple[str, int, str]]:
         ("TIME_BUCKET_SHIFT", TIME_BUCKET_SHIFT, "the first bucket ends at 2 to this, in ns"),
     ]
     rows += [(name.upper(), i, "class index") for i, name in enumerate(CLASSES)]
+    rows += [(f"CHANGE_{s.name}", s.value, "state of a change") for s in ChangeState]
     for prefix, fields in (("H", HEADER_FIELDS), ("K", HOLDER_FIELDS), ("S", SLOT_FIELDS)):
         for name, placed in fields.items():
             extent = f" [{placed.field.count}]" if placed.field.count > 1 else ""

@@ -13,17 +13,18 @@ budget is a bound on the number of instances, and fewer instances are less memor
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.configuration import Configuration, InstanceGroup
 from shunter.batching.layout import GROUP_COUNT
-from shunter.batching.packing import Vector, any_number, at_most, convolve, pack
+from shunter.batching.packing import Packing, Vector, convolve, pack
 
 
 class NoConfiguration(ValueError):
@@ -44,9 +45,9 @@ class LatencyTable:
 
     def __post_init__(self) -> None:
         """Check the table."""
-        if self.ms.ndim != 2 or not self.ms.size or np.isnan(self.ms).any() or (self.ms < 0).any():
-            raise ValueError("a latency table is threads x batch sizes of latencies, none negative")
-        if (np.diff(np.nan_to_num(self.ms, posinf=1e300), axis=1) < 0).any():
+        if self.ms.ndim != 2 or not self.ms.size or not (self.ms > 0).all():
+            raise ValueError("a latency table is threads x batch sizes of latencies above 0")
+        if (self.ms[:, 1:] < self.ms[:, :-1]).any():
             raise ValueError("latency falls with the batch size")
         object.__setattr__(self, "levels", np.unique(self.ms[np.isfinite(self.ms)]))
 
@@ -67,9 +68,13 @@ class LatencyTable:
         item[1 : rows + 1] = (self.ms[:rows, :batch] <= ms).sum(axis=1)
         return item
 
+    def rows(self, threads: Sequence[int], batch: int) -> NDArray[np.float64]:
+        """A row of latencies for each instance; more threads than were tried are of no use."""
+        return self.ms[np.minimum(threads, self.threads) - 1, :batch]
+
     def of(self, threads: int, batch: int) -> float:
         """Latency of one instance, in ms."""
-        return float(self.ms[threads - 1, batch - 1])
+        return float(self.rows([threads], batch)[0, batch - 1])
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,21 @@ class Memory:
 
     instance: float = 0.0
     request: float = 0.0
-    budget: float = float("inf")
+    budget: float = math.inf
 
     def instances(self, batch: int) -> float:
         """Most instances that fit when their batches sum to ``batch``."""
-        free = self.budget - batch * self.request
-        if free < self.instance:
+        return self._copies(self.budget - batch * self.request, self.instance)
+
+    def copies(self, batch: int) -> float:
+        """Most instances that fit when each has a batch of ``batch``."""
+        return self._copies(self.budget, self.instance + batch * self.request)
+
+    @staticmethod
+    def _copies(free: float, each: float) -> float:
+        if free < each:
             return 0
-        return free // self.instance if self.instance > 0 else float("inf")
+        return free // each if each > 0 and math.isfinite(free) else math.inf
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ class Choice:
 
     configuration: Configuration
     latency_ms: float
-    """Of the slowest instance, each with its full batch."""
+    """Of the slowest instance of this configuration, each with its full batch."""
     rate: float
     """Requests per second with full batches."""
 
@@ -118,7 +130,10 @@ def minimise_latency(
     """The configuration that runs ``batch`` requests at once soonest.
 
     ``nodes``: free cores of each NUMA node; no instance spans two. Of several that are equally
-    fast the one with the fewest instances (so the least memory), then with the fewest threads.
+    fast one with the fewest instances (so the least memory), then, on a single node, with the
+    fewest threads. The latency is the least there is, also where the control page's number of
+    groups makes the configuration hold a few requests more than ``batch``; only a table that needs
+    more different numbers of threads than groups can be worse, and ``latency_ms`` then says so.
     Raises NoConfiguration when nothing fits.
     """
     capacities, most = _limits(nodes, batch, memory)
@@ -133,25 +148,54 @@ def minimise_latency(
 def maximise_rate(
     table: LatencyTable, nodes: Sequence[int], slo_ms: float, memory: Memory = NO_LIMIT
 ) -> Choice:
-    """The configuration with the highest rate whose batches take at most ``slo_ms``."""
-    capacities, most = _limits(nodes, 1, memory)
-    per_ms = np.where(table.ms <= slo_ms, np.arange(1, table.batch + 1) / table.ms, 0.0)
+    """The configuration with the highest rate whose batches take at most ``slo_ms``.
+
+    A memory budget is kept but not always used up: every instance is counted with the largest
+    batch that any may have, and that bound is tried at each power of two. Raises NoConfiguration
+    when nothing fits.
+    """
+    capacities, _ = _limits(nodes, 1, memory)
+    fastest = float(table.ms[: max(capacities)].min())
+    if fastest > slo_ms or math.isinf(fastest):
+        raise NoConfiguration(f"no batch is done within {slo_ms:g} ms, not even one of 1 request")
+    plans = [
+        _highest_rate(table, capacities, slo_ms, cap, int(min(sum(capacities), copies)))
+        for cap in _caps(table, memory)
+        if (copies := memory.copies(cap)) >= 1
+    ]
+    return max(plans, key=lambda choice: choice.rate)
+
+
+def _caps(table: LatencyTable, memory: Memory) -> list[int]:
+    """Bounds of the batch size to try: without a budget the table's own."""
+    if memory.request <= 0 or memory.budget == math.inf:
+        return [table.batch]
+    return sorted({1 << k for k in range(table.batch.bit_length())} | {table.batch})
+
+
+def _highest_rate(
+    table: LatencyTable, capacities: tuple[int, ...], slo_ms: float, cap: int, most: int
+) -> Choice:
+    """The highest rate of at most ``most`` instances with batches of at most ``cap``."""
+    ms = table.ms[:, :cap]
+    per_ms = np.where(ms <= slo_ms, np.arange(1, cap + 1) / ms, 0.0)
     sizes = per_ms.argmax(axis=1) + 1
     item = np.zeros(max(capacities) + 1)
     rows = min(max(capacities), table.threads)
     item[1 : rows + 1] = per_ms.max(axis=1)[:rows]
-    if not item.any():
-        raise NoConfiguration(f"no batch is done within {slo_ms:g} ms, not even one of 1 request")
     best = _most(item, capacities, most)
     threads = pack(item, capacities, best * (1 - 1e-12), most)
     if threads is None:
         raise AssertionError("what is the most has a packing")
-    return _choice(table, [(t, int(sizes[t - 1])) for t in threads])
+    return _choice(table, [(t, int(sizes[t - 1])) for t in threads], slo_ms)
 
 
 def latency_curve(table: LatencyTable, threads: int, batch: int) -> NDArray[np.float64]:
     """Best latency on 0..threads cores of one node, in ms; inf where nothing fits."""
     curve = np.full(threads + 1, np.inf)
+
+    def holds(level: float) -> NDArray[np.bool_]:
+        return Packing(table.largest(level, threads, batch)).unlimited() >= batch
 
     def solve(first: int, last: int, low: int, high: int) -> None:
         """Capacities first..last, whose answers are among the levels low..high."""
@@ -161,13 +205,12 @@ def latency_curve(table: LatencyTable, threads: int, batch: int) -> NDArray[np.f
             curve[first : last + 1] = table.levels[low]
             return
         middle = (low + high) // 2
-        fits = any_number(table.largest(table.levels[middle], threads, batch)) >= batch
+        fits = holds(table.levels[middle])
         enough = int(np.argmax(fits)) if fits.any() else threads + 1
         solve(max(first, enough), last, low, middle)
         solve(first, min(last, enough - 1), middle + 1, high)
 
-    fits = any_number(table.largest(table.levels[-1], threads, batch)) >= batch
-    if fits.any():
+    if len(table.levels) and (fits := holds(table.levels[-1])).any():
         solve(int(np.argmax(fits)), threads, 0, len(table.levels) - 1)
     return curve
 
@@ -198,21 +241,13 @@ def spread_over(table: LatencyTable, threads: Sequence[int], batch: int) -> Choi
 
     Raises NoConfiguration when they cannot hold ``batch``.
     """
-    rows = table.ms[np.array([min(t, table.threads) for t in threads]) - 1, :batch]
-    low, high = 0, len(table.levels) - 1
-    if (rows <= table.levels[high]).sum() < batch:
+    rows = table.rows(threads, batch)
+    if np.isfinite(rows).sum() < batch:
         raise NoConfiguration(f"{len(threads)} instances do not hold a batch of {batch}")
-    while low < high:
-        middle = (low + high) // 2
-        enough = (rows <= table.levels[middle]).sum() >= batch
-        low, high = (low, middle) if enough else (middle + 1, high)
-    sizes = _spread(table, list(threads), batch, float(table.levels[low]))
+    # The next request always goes where it is done first: the batch-th smallest of all latencies.
+    level = float(np.partition(rows, batch - 1, axis=None)[batch - 1])
+    sizes = _spread(table, threads, batch, level)
     return _choice(table, [(t, b) for t, b in sizes if b > 0])
-
-
-def predicted_latency(table: LatencyTable, groups: Configuration) -> float:
-    """Latency in ms of the slowest instance of a configuration with full batches."""
-    return max(table.of(group.threads, group.batch) for group in groups)
 
 
 def _limits(nodes: Sequence[int], batch: int, memory: Memory) -> tuple[tuple[int, ...], int]:
@@ -234,19 +269,11 @@ def _limits(nodes: Sequence[int], batch: int, memory: Memory) -> tuple[tuple[int
 
 def _most(item: Vector, capacities: tuple[int, ...], most: int) -> float:
     """Most that at most ``most`` instances are worth on these nodes."""
+    packing = Packing(item)
     if most >= sum(capacities):
-        best = any_number(item)
+        best = packing.unlimited()
         return float(sum(best[c] for c in capacities))
-    if len(capacities) == 1:
-        return float(at_most(item, most)[capacities[0]])
-    rows = [np.zeros_like(item)]
-    step = np.maximum.accumulate(item)
-    for _ in range(most):
-        rows.append(convolve(rows[-1], step))
-    total = np.zeros(most + 1)
-    for capacity in capacities:
-        total = convolve(total, np.array([row[capacity] for row in rows]))
-    return float(total[most])
+    return packing.worth(most, capacities)
 
 
 def _smallest_level(
@@ -282,13 +309,13 @@ def _smallest_level(
 
 
 def _spread(
-    table: LatencyTable, threads: list[int], batch: int, level: float
+    table: LatencyTable, threads: Sequence[int], batch: int, level: float
 ) -> list[tuple[int, int]]:
     """Batch sizes of the instances that sum to ``batch``, as few as possible at ``level``.
 
     Below the level they hold less than ``batch``, or the level would not be the smallest.
     """
-    rows = table.ms[np.array(threads) - 1, :batch]
+    rows = table.rows(threads, batch)
     below = (rows < level).sum(axis=1)
     room = (rows <= level).sum(axis=1) - below
     missing = batch - int(below.sum())
@@ -299,22 +326,39 @@ def _spread(
     return list(zip(threads, (int(b) for b in below), strict=True))
 
 
-def _choice(table: LatencyTable, instances: list[tuple[int, int]]) -> Choice:
+def _choice(
+    table: LatencyTable, instances: list[tuple[int, int]], limit_ms: float = math.inf
+) -> Choice:
     """The instances as groups, as many as the control page holds."""
     kinds = Counter(instances)
     while len(kinds) > GROUP_COUNT:
-        kinds = _merge(kinds)
+        kinds = _merge(table, kinds, limit_ms)
     groups = tuple(InstanceGroup(kinds[kind], *kind) for kind in sorted(kinds, reverse=True))
     latency = max(table.of(*kind) for kind in kinds)
     rate = sum(n * kind[1] / table.of(*kind) for kind, n in kinds.items()) * 1e3
     return Choice(groups, latency, rate)
 
 
-def _merge(kinds: Counter[tuple[int, int]]) -> Counter[tuple[int, int]]:
-    """One kind fewer: two neighbours with the fewer threads and the larger batch of both."""
-    order = sorted(kinds)
-    left, right = min(pairwise(order), key=lambda pair: (pair[1][0] - pair[0][0], pair[0]))
-    merged = Counter(kinds)
-    count = merged.pop(left) + merged.pop(right)
-    merged[left[0], max(left[1], right[1])] += count
-    return merged
+def _merge(
+    table: LatencyTable, kinds: Counter[tuple[int, int]], limit_ms: float
+) -> Counter[tuple[int, int]]:
+    """One kind fewer: the two that make the fastest one together.
+
+    They get the fewer threads and the mean batch, rounded up, so that they hold as much as
+    before; only a limit on the latency comes first. Two with equal threads are never slower than
+    the slower of them was.
+    """
+
+    def merged(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
+        held = kinds[left] * left[1] + kinds[right] * right[1]
+        threads = min(left[0], right[0])
+        mean = -(-held // (kinds[left] + kinds[right]))
+        within = int((table.rows([threads], mean) <= limit_ms).sum())
+        return threads, max(1, within)
+
+    pairs = combinations(sorted(kinds), 2)
+    left, right = min(pairs, key=lambda pair: table.of(*merged(*pair)))
+    kind, count = merged(left, right), kinds[left] + kinds[right]
+    result = Counter({each: n for each, n in kinds.items() if each not in (left, right)})
+    result[kind] += count
+    return result

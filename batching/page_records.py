@@ -72,6 +72,7 @@ class SlotIdentity:
     model_version: str = _text()
     auto: int = _word(0, 1)
     archive: str = _text()
+    last_change: str = _text()
 
     @property
     def live(self) -> bool:

@@ -16,14 +16,27 @@ _FLOCK = struct.Struct("@hhqqi4x")
 """``struct flock`` on 64-bit Linux: type, whence, start, length, pid."""
 
 
+def _stat(pid: int) -> list[bytes]:
+    """Fields of ``/proc/PID/stat`` from the state on."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        # The command name stands in parentheses and may hold any byte; the state follows it.
+        return stat.read().rpartition(b")")[2].split()
+
+
+def parent_of(pid: int) -> int | None:
+    """The process that started another; None when that is gone or cannot be seen."""
+    try:
+        return int(_stat(pid)[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not. Works for processes of other users too."""
     if pid <= 0:
         return False
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            # The command name stands in parentheses and may hold any byte; the state follows it.
-            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+        return _stat(pid)[0] not in (b"Z", b"X")
     except (FileNotFoundError, ProcessLookupError):
         return False
     except (OSError, IndexError):

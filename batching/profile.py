@@ -12,7 +12,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,10 @@ _NUMBERS = ("threads", "batch", "mode", "seconds", "complete", "error")
 
 class ProfileError(ValueError):
     """The profile cannot be used; the message says why and what to do."""
+
+
+def _is_whole(value: object, lowest: int) -> bool:
+    return isinstance(value, int) and value >= lowest
 
 
 @dataclass(frozen=True)
@@ -49,15 +52,21 @@ class Cell:
     def __post_init__(self) -> None:
         """Check the numbers."""
         times = (self.low_ms, self.ms, self.high_ms)
-        if self.threads < 1 or self.batch < 1 or self.runs < 1:
-            raise ProfileError(f"cell {self.threads}x{self.batch}: numbers below 1")
+        if not all(_is_whole(n, 1) for n in (self.threads, self.batch, self.runs)):
+            raise ProfileError(
+                f"cell {self.threads}x{self.batch}: threads, batch and runs are at least 1"
+            )
+        if not all(_is_whole(n, 0) for n in (self.outliers, self.peak_bytes)):
+            raise ProfileError(
+                f"cell {self.threads}x{self.batch}: outliers and peak_bytes are at least 0"
+            )
         if not all(math.isfinite(t) and t > 0 for t in times) or sorted(times) != list(times):
             raise ProfileError(f"cell {self.threads}x{self.batch}: latency {times} ms")
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What was measured, and where. Two profiles are comparable when ``key`` is equal."""
+    """What was measured, and where; :meth:`differences` says when that is elsewhere."""
 
     model: str
     model_hash: str
@@ -153,10 +162,10 @@ def read_profile(text: str | bytes) -> Profile:
             cells={(cell.threads, cell.batch): cell for cell in cells},
             **{name: content[name] for name in _NUMBERS},
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ProfileError(f"incomplete or damaged: {error}") from None
-    if not (isinstance(profile.threads, int) and isinstance(profile.batch, int)):
-        raise ProfileError("incomplete or damaged: threads and batch are numbers")
+    if not (_is_whole(profile.threads, 1) and _is_whole(profile.batch, 1)):
+        raise ProfileError("incomplete or damaged: threads and batch are at least 1")
     return profile
 
 
@@ -176,42 +185,30 @@ def interpolate(
     measured: Mapping[tuple[int, int], float], threads: int, batch: int
 ) -> NDArray[np.float64]:
     """Latencies of ``threads`` x ``batch`` from those of some ⟨t, b⟩; rows never fall with b."""
+    sizes = np.array(sorted({b for _, b in measured}))
+    columns = [
+        _column({t: ms for (t, of), ms in measured.items() if of == b}, threads) for b in sizes
+    ]
+    wanted = np.arange(1, batch + 1)
     rows = np.full((threads, batch), np.inf)
-    known = sorted({t for t, _ in measured if t <= threads})
-    for t in known:
-        rows[t - 1] = _row({b: ms for (of, b), ms in measured.items() if of == t}, batch)
-    for left, right in pairwise(known):
-        for t in range(left + 1, right):
-            rows[t - 1] = _between(rows[left - 1], rows[right - 1], left, t, right)
-    if known:
-        # More threads than were ever tried are at best as fast: idle ones cost nothing.
-        rows[known[-1] :] = rows[known[-1] - 1]
+    for t, row in enumerate(np.array(columns).T):
+        known = np.isfinite(row)
+        if known.any():
+            values = np.maximum.accumulate(row[known])
+            # Below the smallest measured batch: what that takes, at most.
+            rows[t] = np.interp(wanted, sizes[known], values, right=np.inf)
     return rows
 
 
-def _row(measured: Mapping[int, float], batch: int) -> NDArray[np.float64]:
-    """Latency by batch size of one number of threads."""
-    sizes = np.array(sorted(measured))
-    values = np.maximum.accumulate(np.array([measured[b] for b in sizes]))
-    wanted = np.arange(1, batch + 1)
-    row = np.interp(wanted, sizes, values, right=np.inf)
-    if len(sizes) > 1 and sizes[0] > 1:
-        # Below the smallest measured batch: what it takes, at most.
-        row[: sizes[0] - 1] = values[0]
-    return row
+def _column(measured: Mapping[int, float], threads: int) -> NDArray[np.float64]:
+    """Latency of one batch size on 1..threads threads.
 
-
-def _between(
-    left_row: NDArray[np.float64], right_row: NDArray[np.float64], left: int, t: int, right: int
-) -> NDArray[np.float64]:
-    """Amdahl: fixed part plus work / threads, through both neighbours."""
-    share = (1 / t - 1 / right) / (1 / left - 1 / right)
-    with np.errstate(invalid="ignore"):
-        row = right_row + share * (left_row - right_row)
-    # Where only the neighbour with fewer threads was measured, more are at best as fast.
-    row = np.where(np.isinf(right_row), left_row, row)
-    row = np.where(np.isinf(left_row), np.inf, row)
-    return np.maximum.accumulate(row)
+    Amdahl: a fixed part and work / threads, through both neighbours. More threads than were ever
+    tried are at best as fast, since idle ones cost nothing; of fewer nothing is known.
+    """
+    known = np.array(sorted(measured, reverse=True))
+    values = [measured[t] for t in known]
+    return np.interp(1 / np.arange(1, threads + 1), 1 / known, values, right=np.inf)
 
 
 def memory_of(cells: Iterable[Cell], budget: float = math.inf) -> Memory:
@@ -222,7 +219,7 @@ def memory_of(cells: Iterable[Cell], budget: float = math.inf) -> Memory:
     sizes = np.array([b for b, _ in points], dtype=float)
     peaks = np.array([p for _, p in points], dtype=float)
     slope = max(0.0, float(np.polyfit(sizes, peaks, 1)[0])) if len(set(sizes)) > 1 else 0.0
-    return Memory(float((peaks - slope * sizes).max()), slope, budget)
+    return Memory(max(0.0, float((peaks - slope * sizes).max())), slope, budget)
 
 
 def summary(profile: Profile) -> dict[str, Any]:

@@ -5,8 +5,9 @@ will ever use: one thread with the largest batch takes as long as all others tog
 here is to ask the optimizer. Cells that were not measured get an *optimistic* latency: estimated
 from their neighbours (a straight line over the batch size, the law of Amdahl over threads), less
 a margin. Whatever the optimizer would then choose for some batch size is measured next; when all
-it chooses has been measured, no other cell can make a choice better by more than the margin
-allows, and that remaining gap is the profile's stated error.
+it chooses has been measured, no other cell can make a choice better by more than the tolerance,
+unless an estimate was too high by more than the margin. The gap that remains is the profile's
+stated error: an estimate, not a bound. The margin grows with the errors that are seen.
 
 The rows for 1, 2, 4, ... and T threads come first, each with growing batches until even an
 optimistic guess for the next one is slower than the best known way to run the largest batch.
@@ -50,6 +51,7 @@ class ProfilePlan:
         self.threads, self.batch, self.tolerance = threads, batch, tolerance
         self.sizes = batch_sizes(batch)
         self.measured: dict[CellKey, float] = {}
+        self._given: dict[CellKey, float] = {}
         self.margin = FIRST_MARGIN
         self.gap = float("inf")
         """How much faster an unmeasured configuration might be, as a share; after the last cell."""
@@ -58,13 +60,8 @@ class ProfilePlan:
         self._rows = [threads, *powers]
 
     def add(self, threads: int, batch: int, ms: float) -> None:
-        """A measured latency. Where it is below the estimate, estimates get a wider margin."""
-        if self.measured and (threads, batch) not in self.measured:
-            estimate = self._estimate()[threads - 1, batch - 1]
-            if np.isfinite(estimate) and len(self._row(threads)) != 1:
-                too_high = 1 - ms / estimate
-                self.margin = min(LARGEST_MARGIN, max(self.margin, 1.2 * too_high))
-        self.measured[threads, batch] = ms
+        """A measured latency; in any order, as it counts when the plan comes to its cell."""
+        self._given[threads, batch] = ms
 
     def add_impossible(self, threads: int, batch: int) -> None:
         """The cell cannot be measured; larger batches are not tried."""
@@ -72,19 +69,30 @@ class ProfilePlan:
 
     def next(self) -> CellKey | None:
         """The next cell to measure, None when the rest does not matter."""
+        while (cell := self._wanted()) is not None and cell in self._given:
+            self._count(cell, self._given[cell])
+        return cell
+
+    def _wanted(self) -> CellKey | None:
         if self.exhaustive:
             cells = exhaustive_cells(self.threads, self.batch)
             left = (c for c in cells if c not in self.measured and c not in self._impossible)
             return next(left, None)
         return self._next_seed() or self._next_useful()
 
+    def _count(self, cell: CellKey, ms: float) -> None:
+        """Where a latency is below its estimate, estimates get a wider margin."""
+        estimate = self._estimate()[cell[0] - 1, cell[1] - 1]
+        if np.isfinite(estimate) and len(self._row(cell[0])) != 1:
+            too_high = 1 - ms / float(estimate)
+            self.margin = min(LARGEST_MARGIN, max(self.margin, 1.2 * too_high))
+        self.measured[cell] = ms
+
     def remaining(self) -> list[CellKey]:
         """Cells that would be measured next if all estimates were right; for the time left."""
-        ahead = ProfilePlan(
-            self.threads, self.batch, self.tolerance, exhaustive=self.exhaustive
-        )
+        ahead = ProfilePlan(self.threads, self.batch, self.tolerance, exhaustive=self.exhaustive)
         ahead.margin, ahead._impossible = self.margin, set(self._impossible)
-        ahead.measured = dict(self.measured)
+        ahead.measured, ahead._given = dict(self.measured), self._given
         cells: list[CellKey] = []
         while (cell := ahead.next()) is not None and len(cells) < self.threads * len(self.sizes):
             cells.append(cell)
@@ -153,21 +161,24 @@ class ProfilePlan:
 
     def _expected(self) -> NDArray[np.float64]:
         """What is known for sure: rows that were measured, up to their largest batch."""
-        rows = interpolate(self.measured, self.threads, self.batch)
-        for t in range(1, self.threads + 1):
-            if not self._row(t):
-                rows[t - 1] = np.inf
+        rows = np.full((self.threads, self.batch), np.inf)
+        wanted = np.arange(1, self.batch + 1)
+        for t in {t for t, _ in self.measured}:
+            known = self._row(t)
+            values = np.maximum.accumulate([self.measured[t, b] for b in known])
+            rows[t - 1] = np.interp(wanted, known, values, right=np.inf)
         return rows
 
     def _optimistic(self) -> NDArray[np.float64]:
         """Measured latencies where there are some, else estimates less the margin."""
-        rows = self._estimate() * (1 - self.margin)
+        rows, expected = self._estimate() * (1 - self.margin), self._expected()
         for t in {t for t, _ in self.measured}:
             known = self._row(t)
             inside = slice(known[0] - 1, known[-1])
-            rows[t - 1, inside] = self._expected()[t - 1, inside]
+            rows[t - 1, inside] = expected[t - 1, inside]
         for t, b in self._impossible:
-            rows[t - 1, b - 1 :] = np.inf
+            # Nothing between the last size that was possible and this one can be known either.
+            rows[t - 1, max((size for size in self.sizes if size < b), default=0) :] = np.inf
         return np.maximum.accumulate(rows, axis=1)
 
     def _estimate(self) -> NDArray[np.float64]:

@@ -22,7 +22,8 @@ from shunter.allocator.topology import Topology
 
 LANES = 8
 """Instances that may share a CPU, by generations that overlap."""
-_FIRST = 1
+_CHOOSING = 0
+"""The byte of whoever is choosing; those of the CPUs follow."""
 _FLOCK = struct.Struct("@hhqqi4x")
 
 
@@ -84,12 +85,12 @@ class CoreClaims:
 
     @contextmanager
     def _choosing(self) -> Iterator[None]:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, _FIRST, 0)
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, _CHOOSING)
         try:
             yield
         finally:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, _FIRST, 0)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _CHOOSING)
 
 
 def _byte(cpu: int, lane: int) -> int:
-    return _FIRST + cpu * LANES + lane
+    return _CHOOSING + 1 + cpu * LANES + lane

@@ -3,7 +3,8 @@
 Best is the scheduling class ``SCHED_IDLE``: the load gets what nobody wants. Coming back from it
 needs a privilege (``CAP_SYS_NICE``, or ``ulimit -e`` of 20), so that is tried first, on a thread
 that ends. Without the privilege the load is confined to one CPU, and all other CPUs of those who
-serve stay undisturbed.
+serve stay undisturbed. That must wait until torch is imported: OpenMP takes the number of CPUs
+that it finds then for good, and its threads never spin when they are more.
 
 On a host that has nothing to spare ``SCHED_IDLE`` would take for ever; after ``PATIENCE_S`` the
 load becomes an ordinary one.
@@ -18,18 +19,10 @@ from collections.abc import Callable, Collection
 PATIENCE_S = 15.0
 
 
-def begin(cpus: Collection[int]) -> Callable[[], None]:
-    """Step back from now on. Returns what ends it and gives every thread all of ``cpus``."""
-    ended = threading.Event()
-    idle = can_return_from_idle()
-
-    def end() -> None:
-        if not ended.is_set():
-            ended.set()
-            _settle(cpus, idle)
-
+def begin(cpus: Collection[int], *, idle: bool) -> Callable[[], None]:
+    """Step back from now on, by ``SCHED_IDLE`` or to one of ``cpus``. Returns what ends it."""
     # Started before stepping back, so that the timer itself is not held up.
-    timer = threading.Timer(PATIENCE_S, end)
+    timer = threading.Timer(PATIENCE_S, _settle, (cpus, idle))
     timer.daemon = True
     timer.start()
     if idle:
@@ -37,11 +30,11 @@ def begin(cpus: Collection[int]) -> Callable[[], None]:
     else:
         os.sched_setaffinity(0, {min(cpus)})
 
-    def end_and_cancel() -> None:
+    def end() -> None:
         timer.cancel()
-        end()
+        _settle(cpus, idle)
 
-    return end_and_cancel
+    return end
 
 
 def can_return_from_idle() -> bool:
@@ -71,10 +64,10 @@ def _settle(cpus: Collection[int], idle: bool) -> None:
     while new := {int(name) for name in os.listdir("/proc/self/task")} - settled:
         for thread in new:
             try:
-                if idle:
-                    os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
-                elif os.sched_getaffinity(thread) == {min(cpus)}:
+                if not idle and os.sched_getaffinity(thread) == {min(cpus)}:
                     os.sched_setaffinity(thread, cpus)
+                if idle and os.sched_getscheduler(thread) == os.SCHED_IDLE:
+                    os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
             except ProcessLookupError:
                 pass  # it ended meanwhile
         settled |= new

@@ -16,9 +16,9 @@ The JVM decides and sets, per worker:
 ``SHUNTER_GENTLE``
     ``1``: until the model is loaded, disturb those who serve as little as possible.
 
-An absent or empty variable leaves that part as it is. Everything here happens before torch is
-imported, because OpenMP and MKL read their variables once and start threads that inherit the
-affinity and the scheduling class. A GPU or a slice of one comes by ``CUDA_VISIBLE_DEVICES``,
+An absent or empty variable leaves that part as it is. A place is taken before torch is imported,
+because OpenMP and MKL read their variables once and start threads that inherit the affinity and
+the scheduling class. A GPU or a slice of one comes by ``CUDA_VISIBLE_DEVICES``,
 which needs no help.
 """
 
@@ -108,7 +108,8 @@ def _read_cores(text: str) -> tuple[int, ...]:
 def _read_threads(text: str | None) -> int | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MAX_THREADS):
+    known = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_THREADS))
+    if not known or not 1 <= int(text) <= MAX_THREADS:
         raise PlacementError(
             f"{THREADS_VARIABLE}={text!r}: must be a whole number from 1 to {MAX_THREADS}"
         )
@@ -125,12 +126,13 @@ def _read_pids(text: str | None) -> tuple[int, ...]:
 
 
 class Place:
-    """Where this process runs, taken before torch is imported, settled when the model is loaded."""
+    """Where this process runs: taken before torch is imported, settled when the model is loaded."""
 
     def __init__(self, placement: Placement, environ: MutableMapping[str, str]) -> None:
         """Move this process there."""
         self._claims: CoreClaims | None = None
         self._end_gentle: Callable[[], None] | None = None
+        self._confine = False
         if placement.threads is not None:
             for name in LIBRARY_VARIABLES:
                 environ[name] = str(placement.threads)
@@ -139,8 +141,16 @@ class Place:
             _pin(cores)
         if placement.scheduling == "idle":
             _yield_to_others()
-        elif placement.gentle:
-            self._end_gentle = gentle.begin(os.sched_getaffinity(0))
+        elif placement.gentle and gentle.can_return_from_idle():
+            self._end_gentle = gentle.begin(os.sched_getaffinity(0), idle=True)
+        else:
+            # Who is not told its number of threads counts CPUs while it loads.
+            self._confine = placement.gentle and placement.threads is not None
+
+    def step_back(self) -> None:
+        """Torch is imported: load the model on one CPU if no better way was open."""
+        if self._confine:
+            self._end_gentle = gentle.begin(os.sched_getaffinity(0), idle=False)
 
     def settle(self) -> None:
         """The model is loaded: take the whole place, at the usual priority."""
@@ -148,9 +158,7 @@ class Place:
             self._end_gentle()
             self._end_gentle = None
 
-    def _choose(
-        self, placement: Placement, environ: Mapping[str, str]
-    ) -> tuple[int, ...] | None:
+    def _choose(self, placement: Placement, environ: Mapping[str, str]) -> tuple[int, ...] | None:
         """CPUs of its own for as long as this process lives; None when there are not enough."""
         topology = read_topology()
         if topology.limited:
@@ -160,9 +168,13 @@ class Place:
                 flush=True,
             )
             return None
-        self._claims = CoreClaims(claims_path(environ, os.geteuid()))
         threads = placement.threads or 1
-        cores = self._claims.claim(topology, threads, placement.share_with)
+        try:
+            self._claims = CoreClaims(claims_path(environ, os.geteuid()))
+            cores = self._claims.claim(topology, threads, placement.share_with)
+        except OSError as error:
+            print(f"Model worker is not pinned: {error}", flush=True)
+            return None
         if cores is None:
             print(
                 f"Model worker is not pinned: no NUMA node has {threads} CPUs that no other "

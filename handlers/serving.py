@@ -5,7 +5,6 @@ Loading, sockets and start-up are TorchServe's. Archives and handlers see no dif
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import sys
@@ -84,6 +83,28 @@ def _check(results: Any, expected: int, model_name: str) -> str | None:
     return None
 
 
+class _LastError(logging.Handler):
+    """Remembers the last exception that was logged: TorchServe's loader tells only its kind."""
+
+    error: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.error = record.exc_info[1]
+
+    def __enter__(self) -> _LastError:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+
+def _line(error: BaseException) -> str:
+    """An exception for whoever asked for the model, in a line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 class Worker(TorchModelServiceWorker):
     """TorchServe's worker on our receiver, replies and metrics."""
 
@@ -102,10 +123,9 @@ class Worker(TorchModelServiceWorker):
         )
         self.metrics_cache = LineMetricsCache.adopt(self.metrics_cache)
         self.connected = False
-        self._threads = threads
         self._on_loaded = on_loaded
         if threads is not None:
-            torch.set_num_threads(threads)
+            _use_threads(threads)
 
     def handle_connection(self, cl_socket: socket.socket) -> None:
         """Serve one connection; it ends with the process, as the front end expects."""
@@ -130,17 +150,32 @@ class Worker(TorchModelServiceWorker):
 
     def _load(self, message: dict[str, Any], cl_socket: socket.socket) -> Service:
         LINES.flush()  # loading may take minutes and may end the process
-        service, result, code = self.load_model(message)
+        with _LastError() as last:
+            try:
+                service, result, code = self.load_model(message)
+            except Exception as error:
+                cl_socket.sendall(create_load_model_response(500, _line(error)))
+                raise
+        if code != 200 and last.error is not None:
+            result += f": {_line(last.error)}"
         self._on_loaded()
         cl_socket.sendall(create_load_model_response(code, result))
         if code != 200:
             raise RuntimeError(f"{code} - {result}")
         service.set_cl_socket(cl_socket)
-        if self._threads is not None:
-            # Not earlier: torch takes this setting once, and a handler that sets it must not fail.
-            with contextlib.suppress(RuntimeError):
-                torch.set_num_interop_threads(1)
         return service
+
+
+def _use_threads(threads: int) -> None:
+    """Let an operator use ``threads`` threads, and run one operator at a time."""
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(1)
+
+    def keep(number: int) -> None:
+        logger.info("This worker keeps to one inter-op thread; the handler asked for %s.", number)
+
+    # Torch takes this setting once; a handler that sets it too must not fail.
+    torch.set_num_interop_threads = keep
 
 
 def run(args: Namespace, threads: int | None, on_loaded: Callable[[], None]) -> int:

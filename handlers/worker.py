@@ -40,11 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         placement = read_placement(os.environ)
         place = Place(placement, os.environ)
-    except (PlacementError, OSError) as error:
+    except PlacementError as error:
         print(f"Model worker cannot take its place: {error}", flush=True)
         return 1
     from shunter.handlers import serving
 
+    place.step_back()
     return serving.run(args, placement.threads, place.settle)
 
 

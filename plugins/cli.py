@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shunter.plugins import cli_profile
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -215,6 +216,11 @@ def _watch(fetch: Callable[[], dict[str, Any]], every: float) -> None:
                 live.update(view.render(fetch()), refresh=True)
     except KeyboardInterrupt:
         pass  # The usual way to end it.
+
+
+app.command()(cli_profile.profile)
+app.command()(cli_profile.plan)
+app.add_typer(cli_profile.plot, name="plot")
 
 
 @app.command("plugins-path")

@@ -27,8 +27,9 @@ from shunter.allocator.cpu_list import parse_cpu_list
 from shunter.allocator.topology import read_topology
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
 from shunter.batching.page_records import Commands, SlotIdentity
-from shunter.batching.processes import is_alive
+from shunter.batching.processes import is_alive, parent_of
 from shunter.batching.profile import Profile
+from shunter.handlers.core_claim import CoreClaims, claims_path
 from shunter.plugins.fixed_policy import fixed_commands, with_configuration
 from shunter.plugins.profiles import ProfileStore
 from shunter.plugins.reconfiguration import Observed, Reconfiguration, Wanted
@@ -61,6 +62,7 @@ class ControllerAgent:
         self.settings = Settings()
         self._ever_read = False
         self._profiles = ProfileStore()
+        self._claims: CoreClaims | None = None
         self._reconfiguration = Reconfiguration(self._free_nodes, self.settings.configuration)
         self.reload()
 
@@ -161,11 +163,19 @@ class ControllerAgent:
         )
 
     def _free_nodes(self) -> list[int]:
-        """Physical cores of each NUMA node that models may have."""
+        """Physical cores of each NUMA node that models may have: no other server's workers."""
         topology = read_topology()
         if self.settings.configuration.cores is not None:
             topology = topology.only(parse_cpu_list(self.settings.configuration.cores))
-        return free_cores(topology)
+        if self._claims is None:
+            self._claims = CoreClaims(claims_path(os.environ, os.geteuid()))
+        owner, holders = self._page.header().owner_pid, self._claims.holders
+        taken = {
+            cpu.id
+            for cpu in topology.cpus
+            if any(parent_of(pid) != owner for pid in holders(cpu.id))
+        }
+        return free_cores(topology, taken)
 
     def _has_better_numbers(self, slot: int) -> bool:
         """Whether an earlier controller read settings that this one never could."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
-from shunter.batching.layout import CLASSES
+from shunter.batching.layout import CLASSES, ChangeState
 from shunter.batching.page_records import SlotIdentity, SlotTelemetry
 from shunter.batching.runtime import RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
@@ -65,21 +65,23 @@ def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
         identity = page.read_identity(slot)
     except UnstableError:
         return None
+    under_way = page.read_change(slot).change_state == ChangeState.UNDER_WAY
     told, groups = page.read_telemetry(slot), page.read_groups(slot, identity.group_count)
     return {
         "name": identity.model_name,
         "version": identity.model_version,
         "default": True,
         "generation": identity.generation,
-        "state": "serving",
+        "state": "changing" if under_way else "serving",
         "batch_size": identity.registered_batch_size,
         "max_batch_delay_ms": identity.registered_max_wait_us / 1e3,
         "slo_ms": identity.slo_us / 1e3 or None,
         "class": None,
         "configuration": ",".join(
-            f"{g.group_ready}x{g.group_threads}x{g.group_cap}" for g in groups
+            f"{g.group_instances}x{g.group_threads}x{g.group_cap}" for g in groups
         ),
-        "auto": None,
+        "auto": identity.auto == 1,
+        "last_change": identity.last_change,
         **_load(identity, told, now),
         "groups": [
             {

@@ -115,9 +115,7 @@ def _begin(task: Task, path: Path, here: Provenance) -> Profile:
     if earlier.provenance.sample_hash != here.sample_hash:
         raise UserError(f"{path} was measured with another request; begin anew with --restart")
     fits = {key: cell for key, cell in earlier.cells.items() if _in_range(key, task)}
-    return replace(
-        fresh, cells=fits, seconds=earlier.seconds, provenance=earlier.provenance
-    )
+    return replace(fresh, cells=fits, seconds=earlier.seconds, provenance=earlier.provenance)
 
 
 def _in_range(key: CellKey, task: Task) -> bool:
@@ -162,9 +160,7 @@ def _measure_all(
     return profile
 
 
-def _measure(
-    worker: ModelWorker, key: CellKey, samples: Sequence[Sample], effort: Effort
-) -> Cell:
+def _measure(worker: ModelWorker, key: CellKey, samples: Sequence[Sample], effort: Effort) -> Cell:
     """One cell: warm up, then repeat until its interval is tight."""
     threads, batch = key
     requests = [samples[i % len(samples)] for i in range(batch)]
@@ -193,30 +189,29 @@ def _measure(
 
 
 @contextmanager
-def _workers(
-    model: UnpackedModel, topology: Topology
-) -> Iterator[Callable[[int], ModelWorker]]:
+def _workers(model: UnpackedModel, topology: Topology) -> Iterator[Callable[[int], ModelWorker]]:
     """Gives the worker for a number of threads; the last few stay open."""
     open_workers: OrderedDict[int, ModelWorker] = OrderedDict()
 
     def worker(threads: int) -> ModelWorker:
-        if threads in open_workers:
-            open_workers.move_to_end(threads)
-        else:
+        if threads in open_workers and open_workers[threads].is_dead:
+            open_workers.pop(threads).close()
+        if threads not in open_workers:
             while len(open_workers) >= OPEN_WORKERS:
                 open_workers.popitem(last=False)[1].close()
-            cores = choose_cores(topology, threads)
+            # As when it serves: under a quota nobody is pinned.
+            cores = None if topology.limited else choose_cores(topology, threads)
             open_workers[threads] = ModelWorker(model, threads=threads, cores=cores)
-        if open_workers[threads].is_dead:
-            open_workers.pop(threads).close()
-            return worker(threads)
+        open_workers.move_to_end(threads)
         return open_workers[threads]
 
     try:
         yield worker
     finally:
-        for each in open_workers.values():
-            each.close()
+        # On a stack, so that another Ctrl-C meanwhile leaves none behind.
+        with ExitStack() as closing:
+            for each in open_workers.values():
+                closing.callback(each.close)
 
 
 def busy_cores(topology: Topology, seconds: float = 0.5) -> float:

@@ -5,6 +5,7 @@ The profile of ``store/NAME.mar`` is ``store/NAME.profile.json``, so that both m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import logging
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from shunter.allocator.topology import Topology, read_topology
 from shunter.batching.profile import Profile, ProfileError, Provenance, read_profile
+from shunter.plugins.errors import UserError
 
 LOGGER = logging.getLogger("shunter.profiles")
 SUFFIX = ".profile.json"
@@ -69,8 +71,11 @@ def write_profile(path: Path, profile: Profile) -> None:
     try:
         draft.write_text(profile.to_json(), encoding="utf-8")
         draft.replace(path)
+    except OSError as error:
+        raise UserError(f"the profile {path} cannot be written: {error.strerror}") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def load_profile(path: Path) -> Profile:

@@ -19,6 +19,7 @@ import numpy as np
 
 from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
 from shunter.batching.estimator import BatchSizeEstimator
+from shunter.batching.layout import ChangeState
 from shunter.batching.optimizer import (
     Choice,
     LatencyTable,
@@ -34,8 +35,6 @@ from shunter.batching.profile import Profile, latency_table, memory_of
 from shunter.plugins.settings import ConfigurationSettings
 
 LOGGER = logging.getLogger("shunter.reconfiguration")
-NONE, UNDER_WAY, SERVES, UNDONE = range(4)
-"""Values of ``change_state``."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,8 @@ class Reconfiguration:
         """A target for every model that may be changed."""
         nodes = self._share(slots)
         for slot, model in self._models.items():
-            if now_ns < model.not_before_ns:
+            model.target = None
+            if now_ns < model.not_before_ns or slot == self._changing:
                 continue
             try:
                 model.target = self._target(model, slots[slot], nodes[slot])
@@ -170,11 +170,8 @@ class Reconfiguration:
     def _share(self, slots: Mapping[int, Observed]) -> dict[int, Sequence[int]]:
         """Cores of each NUMA node that a model may have."""
         nodes = list(self._nodes())
-        fixed = sum(
-            sum(max(1, t) for t in seen.threads)
-            for slot, seen in slots.items()
-            if slot not in self._models
-        )
+        # Others keep what an operator gave them; those that run wherever they like promise nothing.
+        fixed = sum(sum(seen.threads) for slot, seen in slots.items() if slot not in self._models)
         for i in range(len(nodes)):
             given = min(fixed, nodes[i] - 1 if len(nodes) == 1 else nodes[i])
             nodes[i] -= given
@@ -240,9 +237,9 @@ class Reconfiguration:
         assert model.wanted is not None
         if seen.change.change_request != model.wanted.request:
             return False  # not taken up yet
-        if seen.change.change_state == UNDER_WAY:
+        if seen.change.change_state == ChangeState.UNDER_WAY:
             return False
-        if seen.change.change_state == UNDONE:
+        if seen.change.change_state == ChangeState.UNDONE:
             model.failures = min(model.failures + 1, 6)
             pause_s = self.settings.timeout_s * 2**model.failures
             model.not_before_ns = now_ns + round(pause_s * 1e9)

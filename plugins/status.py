@@ -58,6 +58,8 @@ def render(status: dict[str, Any]) -> Group:
         parts += [_models(models), _requests(models), _batches(models), _groups(models)]
     else:
         parts.append(Text("no models"))
+    if changes := [model for model in status["models"] if model.get("last_change")]:
+        parts.append(_changes(changes))
     if status.get("stock_models"):
         parts.append(Text("left to stock TorchServe: " + ", ".join(status["stock_models"])))
     return Group(*(part for each in parts for part in (each, "")))
@@ -113,6 +115,13 @@ def _models(models: list[dict[str, Any]]) -> Table:
             str(model["in_flight"]["requests"]),
             f"{model['queue']['oldest_wait_ms']:.0f}",
         )
+    return table
+
+
+def _changes(models: list[dict[str, Any]]) -> Table:
+    table = _table("last change", "model", "generation", "what became of it")
+    for model in models:
+        table.add_row(_name(model), str(model["generation"]), model["last_change"])
     return table
 
 

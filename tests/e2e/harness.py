@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 from e2e_exchange import PATIENCE_S, Answer, Gate, Headers, call, wait_until
 
 from shunter.batching.control_page import ControlPage
+from shunter.plugins import page_status
 
 
 class Site:
@@ -46,6 +47,21 @@ class Site:
         assert answer.status == 200, answer
         return answer.json
 
+    def page_status(self) -> Any:
+        """What ``shunter status`` shows on the server's own host."""
+        return page_status.fetch(Path(self.status()["runtime"]))
+
+    def wait_cycles(self, count: int) -> None:
+        """Wait until the controller has looked so many times more."""
+
+        def cycles() -> int:
+            with ControlPage.attach(runtime / "control", writable=False) as page:
+                return page.header().controller_cycles
+
+        runtime = Path(self.status()["runtime"])
+        enough = cycles() + count
+        wait_until("the controller's cycles", lambda: cycles() >= enough)
+
     def log(self) -> str:
         return self.server.log.read_text(errors="replace")
 
@@ -65,11 +81,13 @@ class Site:
         handler: str = "echo",
         version: str = "1.0",
         stock: bool = False,
+        profile: Mapping[tuple[int, int], float] | None = None,
         **query: Any,
     ) -> Model:
         """Register a model and wait until its workers have loaded.
 
-        ``stock``: Shunter leaves it to TorchServe.
+        ``stock``: Shunter leaves it to TorchServe. ``profile``: latencies in ms by ⟨threads,
+        batch⟩ that lie beside the archive as if they had been measured.
         """
         number = next(self._models)
         model = Model(self, name or f"m{number}", version, self.folder / str(number))
@@ -79,6 +97,8 @@ class Site:
         variables["ECHO_SLOW_LOAD"] = str(model.slow_load)
         shunter["environment"] = {**variables, **shunter.get("environment", {})}
         archive = self.archives.add(model.name, handler, version=version, config=settings)
+        if profile is not None:
+            self.archives.add_profile(archive, profile)
         answer = self.register(model.name, archive, **query)
         assert answer.status == 200, answer
         if not stock:
@@ -159,6 +179,10 @@ class Model:
         answer = self.site.management("GET", f"/shunter/models/{self.name}/{self.version}")
         assert answer.status == 200, answer
         return answer.json
+
+    def configuration(self) -> Any:
+        path = f"/shunter/models/{self.name}/{self.version}/configuration"
+        return self.site.management("GET", path).json
 
     def waiting(self) -> int:
         queue = self.state()["queue"]

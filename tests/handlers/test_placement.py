@@ -1,76 +1,33 @@
+import json
 import os
 import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from shunter.handlers.placement import (
-    MAX_CPU,
-    Placement,
-    PlacementError,
-    format_cpu_list,
-    parse_cpu_list,
-    read_placement,
-)
+from shunter.allocator.cpu_list import MAX_CPU
+from shunter.allocator.topology import Topology, read_topology
+from shunter.handlers import placement
+from shunter.handlers.gentle import can_return_from_idle
+from shunter.handlers.placement import Place, Placement, PlacementError, read_placement
 
 ABSENT = next(cpu for cpu in range(MAX_CPU, 0, -1) if cpu >= (os.cpu_count() or 1))
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("0", (0,)),
-        ("0-3,8", (0, 1, 2, 3, 8)),
-        ("8,0-3\n", (0, 1, 2, 3, 8)),
-        (" 1 , 1-2 ", (1, 2)),
-        (f"{MAX_CPU}", (MAX_CPU,)),
-    ],
+HERE = sorted(os.sched_getaffinity(0))
+needs_two_cpus = pytest.mark.skipif(
+    len(HERE) < 2 or read_topology().limited, reason="needs two CPUs of its own"
 )
-def test_a_cpu_list_is_read(text, cpus):
-    assert parse_cpu_list(text) == cpus
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("", "''"),
-        ("0,,1", "''"),
-        ("a", "'a'"),
-        ("-1", "'-1'"),
-        ("1-", "'1-'"),
-        ("3-1", "'3-1'"),
-        ("0-7:2", "'0-7:2'"),
-        ("٣", "'٣'"),
-        ("0-999999999", "999999999"),
-    ],
-)
-def test_a_bad_cpu_list_is_refused_with_the_part_that_is_bad(text, part):
-    with pytest.raises(PlacementError) as caught:
-        parse_cpu_list(text)
-    assert part in str(caught.value)
-    assert repr(text) in str(caught.value)
-
-
-@settings(deadline=None, database=None)
-@given(st.sets(st.integers(0, MAX_CPU), min_size=1))
-def test_a_formatted_cpu_list_reads_back(cpus):
-    assert parse_cpu_list(format_cpu_list(cpus)) == tuple(sorted(cpus))
-
-
-def test_a_formatted_cpu_list_is_short():
-    assert format_cpu_list([8, 3, 2, 1, 0]) == "0-3,8"
-    assert format_cpu_list([]) == ""
-    with pytest.raises(PlacementError, match="CPU -1"):
-        format_cpu_list([-1])
 
 
 def test_a_placement_is_read_from_the_environment():
     assert read_placement({}) == Placement()
-    assert read_placement({"SHUNTER_CORES": "", "SHUNTER_THREADS": ""}) == Placement()
+    names = ("CORES", "THREADS", "SCHED", "SHARE_WITH", "GENTLE")
+    assert read_placement({f"SHUNTER_{name}": "" for name in names}) == Placement()
     environ = {"SHUNTER_CORES": "0-1", "SHUNTER_THREADS": "2", "SHUNTER_SCHED": "idle"}
-    assert read_placement(environ) == Placement((0, 1), 2, "idle")
+    expected = Placement(cores=(0, 1), threads=2, scheduling="idle")
+    assert read_placement(environ) == expected
+    environ = {"SHUNTER_CORES": "auto", "SHUNTER_THREADS": "8192", "SHUNTER_SHARE_WITH": "7,65"}
+    expected = Placement(choose=True, threads=8192, share_with=(7, 65), gentle=True)
+    assert read_placement({**environ, "SHUNTER_GENTLE": "1"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,9 +37,16 @@ def test_a_placement_is_read_from_the_environment():
         ("SHUNTER_THREADS", "0"),
         ("SHUNTER_THREADS", "-1"),
         ("SHUNTER_THREADS", "two"),
+        ("SHUNTER_THREADS", "8193"),
         ("SHUNTER_THREADS", "1000000"),
+        ("SHUNTER_THREADS", "00000100000"),
         ("SHUNTER_THREADS", "9" * 5000),
+        ("SHUNTER_THREADS", "٣"),
         ("SHUNTER_SCHED", "batch"),
+        ("SHUNTER_SHARE_WITH", "1,,2"),
+        ("SHUNTER_SHARE_WITH", "1;2"),
+        ("SHUNTER_SHARE_WITH", "-1"),
+        ("SHUNTER_SHARE_WITH", "9" * 5000),
     ],
 )
 def test_a_bad_variable_is_refused_by_name_and_value(name, value):
@@ -92,42 +56,148 @@ def test_a_bad_variable_is_refused_by_name_and_value(name, value):
     assert value in str(caught.value)
 
 
+def test_who_chooses_cores_must_know_how_many():
+    with pytest.raises(PlacementError, match="SHUNTER_CORES=auto needs SHUNTER_THREADS"):
+        read_placement({"SHUNTER_CORES": "auto"})
+
+
+STATE = """
+import json, os
+from shunter.handlers import gentle, placement
+
+def say(*more):
+    place = sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0)
+    print(json.dumps([*place, *more]), flush=True)
+
+def take():
+    return placement.Place(placement.read_placement(os.environ), os.environ)
+"""
+
+
 def run(code, **variables):
-    return subprocess.run(
-        [sys.executable, "-c", code],
+    """What a new process says, line by line."""
+    environ = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", STATE + code],
         capture_output=True,
         check=False,
         text=True,
         timeout=60,
-        env={**os.environ, **variables},
+        env={**environ, **variables},
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    return [json.loads(line) if line.startswith("[") else line for line in lines]
 
 
-APPLY = """
-import os
-from shunter.handlers.placement import *
-apply_placement(read_placement(os.environ))
-print(format_cpu_list(os.sched_getaffinity(0)), os.sched_getscheduler(0),
-      os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS"))
-"""
+LIBRARIES = "take(); say([os.environ.get(name) for name in placement.LIBRARY_VARIABLES])"
 
 
 def test_a_process_takes_its_place():
-    core = min(os.sched_getaffinity(0))
-    done = run(APPLY, SHUNTER_CORES=str(core), SHUNTER_THREADS="3", SHUNTER_SCHED="idle")
-    assert done.stdout.split() == [str(core), str(os.SCHED_IDLE), "3", "3"], done.stderr
+    core = HERE[-1]
+    variables = {"SHUNTER_CORES": str(core), "SHUNTER_THREADS": "3", "SHUNTER_SCHED": "idle"}
+    assert run(LIBRARIES, **variables) == [[[core], os.SCHED_IDLE, ["3"] * 4]]
 
 
 def test_without_variables_a_process_stays_where_it_is():
-    done = run(APPLY, OMP_NUM_THREADS="7", MKL_NUM_THREADS="7")
-    here = format_cpu_list(os.sched_getaffinity(0))
-    assert done.stdout.split() == [here, str(os.sched_getscheduler(0)), "7", "7"], done.stderr
+    found = run(LIBRARIES, OMP_NUM_THREADS="7")
+    assert found == [[HERE, os.sched_getscheduler(0), ["7", None, None, None]]]
+
+
+@needs_two_cpus
+def test_torch_starts_with_the_threads_it_was_given():
+    code = """
+import sys
+take()
+assert "torch" not in sys.modules
+import torch
+say(torch.get_num_threads())
+"""
+    assert run(code, SHUNTER_THREADS="1")[0][-1] == 1
+    assert run(code)[0][-1] > 1
+
+
+@needs_two_cpus
+def test_workers_that_choose_get_as_many_cpus_as_threads_and_never_the_same(tmp_path):
+    code = """
+import subprocess, sys
+everywhere = os.sched_getaffinity(0)
+place = take()
+say()
+os.sched_setaffinity(0, everywhere)
+if len(sys.argv) < 2:
+    subprocess.run([sys.executable, "-c", sys.orig_argv[2], "second"], check=True)
+"""
+    (one, _), (other, _) = run(
+        code, SHUNTER_CORES="auto", SHUNTER_THREADS="1", SHUNTER_RUNTIME_DIR=str(tmp_path)
+    )
+    assert len(one) == len(other) == 1
+    assert one != other
+
+
+@pytest.mark.parametrize("folder", ["", "missing"])
+def test_a_worker_that_finds_no_cores_says_why_and_runs_anywhere(tmp_path, folder):
+    threads = str(len(HERE) + 1) if not folder else "1"
+    said, state = run(
+        "take(); say()",
+        SHUNTER_CORES="auto",
+        SHUNTER_THREADS=threads,
+        SHUNTER_RUNTIME_DIR=str(tmp_path / folder),
+    )
+    reason = "No such file" if folder else f"no NUMA node has {threads} CPUs"
+    if not read_topology().limited:
+        assert said.startswith("Model worker is not pinned: ")
+        assert reason in said
+    assert state == [HERE, os.sched_getscheduler(0)]
+
+
+def test_under_a_quota_nobody_is_pinned(monkeypatch, capsys, tmp_path):
+    limited = Topology(read_topology().cpus, 0.5)
+    monkeypatch.setattr(placement, "read_topology", lambda: limited)
+    environ = {"SHUNTER_RUNTIME_DIR": str(tmp_path)}
+    Place(Placement(choose=True, threads=1), environ)
+    assert sorted(os.sched_getaffinity(0)) == HERE
+    assert "a quota of 0.5 CPUs on" in capsys.readouterr().out
+    assert environ["OMP_NUM_THREADS"] == "1"
+    assert list(tmp_path.iterdir()) == []
+
+
+GENTLY = """
+gentle.can_return_from_idle = lambda: PERMITTED
+place = take()
+say()
+place.step_back()
+say()
+place.settle()
+place.settle()
+say()
+"""
+
+
+@pytest.mark.skipif(not can_return_from_idle(), reason="needs CAP_SYS_NICE")
+def test_a_gentle_worker_takes_what_nobody_wants_until_its_model_is_loaded():
+    found = run(GENTLY.replace("PERMITTED", "True"), SHUNTER_GENTLE="1")
+    assert found == [[HERE, os.SCHED_IDLE]] * 2 + [[HERE, os.SCHED_OTHER]]
+
+
+def test_without_the_privilege_a_gentle_worker_is_confined_once_torch_is_there():
+    found = run(GENTLY.replace("PERMITTED", "False"), SHUNTER_GENTLE="1", SHUNTER_THREADS="2")
+    assert [cores for cores, _ in found] == [HERE, HERE[:1], HERE]
+
+
+def test_a_gentle_worker_that_counts_cpus_itself_sees_them_all():
+    found = run(GENTLY.replace("PERMITTED", "False"), SHUNTER_GENTLE="1")
+    assert [cores for cores, _ in found] == [HERE] * 3
+
+
+def test_a_best_effort_worker_stays_behind_the_others_after_its_load():
+    found = run(GENTLY.replace("PERMITTED", "True"), SHUNTER_GENTLE="1", SHUNTER_SCHED="idle")
+    assert found == [[HERE, os.SCHED_IDLE]] * 3
 
 
 @pytest.mark.parametrize("partly", [False, True])
 def test_a_worker_whose_cores_are_not_there_says_so_and_exits(partly):
-    core = min(os.sched_getaffinity(0))
-    cores = f"{core},{ABSENT}" if partly else str(ABSENT)
+    cores = f"{HERE[0]},{ABSENT}" if partly else str(ABSENT)
     done = subprocess.run(
         [sys.executable, "-m", "shunter.handlers.worker", "--sock-type", "tcp", "--port", "1"],
         capture_output=True,

@@ -127,7 +127,8 @@ def test_serving_is_what_the_worker_runs(monkeypatch):
     monkeypatch.setenv("SHUNTER_THREADS", "2")
     for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR"):
         monkeypatch.setenv(f"{name}_NUM_THREADS", "9")
-    monkeypatch.setattr(serving, "run", lambda args, threads: seen.append((args, threads)) or 5)
+    monkeypatch.setattr(serving, "run", lambda *arguments: seen.append(arguments) or 5)
     assert worker.main(["--sock-type", "tcp", "--port", "7070"]) == 5
-    args, threads = seen[0]
+    args, threads, on_loaded = seen[0]
     assert (args.port, threads, os.environ["OMP_NUM_THREADS"]) == ("7070", 2, "2")
+    on_loaded()

@@ -54,6 +54,24 @@ class Loaded:
         return parsed, [each.get_response_status_code() for each in context.request_processor]
 
 
+@pytest.fixture
+def ask_own_sample(tmp_path):
+    """Sends an archive's own example of a request to the worker that serves; the sample.
+
+    Two of them in a batch. Answers other than 200 raise WorkerFailed.
+    """
+    from shunter.plugins.worker_client import ModelWorker, unpack
+
+    def ask(packed):
+        model = unpack(packed, tmp_path / "unpacked")
+        sample = model.sample()
+        with ModelWorker(model, threads=1) as worker:
+            worker.run([sample, sample])
+        return sample
+
+    return ask
+
+
 @pytest.fixture(scope="session")
 def loaded():
     """A context manager: the model of an archive. It leaves the modules and torch as they were."""

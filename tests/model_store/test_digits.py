@@ -150,6 +150,15 @@ def test_what_is_wrong_with_an_image_is_said(body, said):
     assert said in str(refused.value)
 
 
+def test_an_archive_brings_a_request_that_its_worker_answers(
+    trained, split, tmp_path, monkeypatch, ask_own_sample
+):
+    monkeypatch.setattr(train, "trained", lambda **options: trained)
+    sample = ask_own_sample(archive.pack_digits(tmp_path / "store").path)
+    assert sample.content_type == "application/json"
+    assert json.loads(sample.body)["image"] in split.test_images.tolist()
+
+
 def test_the_handler_module_defines_exactly_one_class():
     classes = [each for each in vars(handler).values() if isinstance(each, type)]
     assert [each for each in classes if each.__module__ == handler.__name__] == [

@@ -39,13 +39,17 @@ COSINES = [
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory, loaded):
-    """The packed model, loaded as a worker of TorchServe loads it."""
+def packed(tmp_path_factory):
     if MISSING:
         pytest.skip(MISSING)
-    packed = archive.pack_minilm(
+    return archive.pack_minilm(
         tmp_path_factory.mktemp("store"), config={"handler": {"threads": 1}, "maxBatchDelay": None}
     )
+
+
+@pytest.fixture(scope="module")
+def service(packed, loaded):
+    """The packed model, loaded as a worker of TorchServe loads it."""
     with loaded(packed) as service:
         assert torch.get_num_threads() == 1
         yield service
@@ -144,6 +148,11 @@ def test_what_is_wrong_with_a_text_is_said(service, body, said):
     answers, statuses = service.predict([body, EATS])
     assert statuses == [400, 200]
     assert said in answers[0]["message"]
+
+
+def test_the_archive_brings_a_request_that_its_worker_answers(packed, ask_own_sample):
+    sample = ask_own_sample(packed)
+    assert (sample.body.decode(), sample.content_type) == (archive.SAMPLE, "text/plain")
 
 
 def test_settings_replace_and_remove_those_of_the_model(service):

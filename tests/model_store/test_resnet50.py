@@ -14,11 +14,15 @@ from shunter.model_store.resnet50 import archive, handler
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory, loaded):
-    """The packed model, loaded as a worker of TorchServe loads it."""
-    packed = archive.pack_resnet50(
+def packed(tmp_path_factory):
+    return archive.pack_resnet50(
         tmp_path_factory.mktemp("store"), config={"handler": {"threads": 1}}
     )
+
+
+@pytest.fixture(scope="module")
+def service(packed, loaded):
+    """The packed model, loaded as a worker of TorchServe loads it."""
     with loaded(packed, batch=16) as service:
         assert torch.get_num_threads() == 1
         yield service
@@ -72,6 +76,15 @@ def test_a_bad_request_is_refused_alone(service):
 
 def test_a_batch_of_bad_requests_only_is_answered(service):
     assert service.predict([b"junk", None])[1] == [400, 400]
+
+
+def test_the_archive_brings_a_request_that_its_worker_answers(packed, ask_own_sample):
+    sample = ask_own_sample(packed)
+    assert sample.content_type == "image/jpeg"
+    with Image.open(io.BytesIO(sample.body)) as picture:
+        assert (picture.format, picture.size) == ("JPEG", (500, 375))
+    assert 50_000 < len(sample.body) < 200_000
+    assert sample.body == archive.sample()
 
 
 def test_the_middle_of_a_picture_is_taken():

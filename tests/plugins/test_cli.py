@@ -12,7 +12,7 @@ from shunter.plugins import cli, serve
 from shunter.plugins import status as view
 from shunter.plugins.errors import UserError
 
-COMMANDS = ("pack", "serve", "demo", "status", "plugins-path", "jar")
+COMMANDS = ("pack", "serve", "demo", "status", "profile", "plan", "plot", "plugins-path", "jar")
 BY_CLASS = {"strict": 3, "best_effort": 0}
 STATUS = {
     "version": "0.1.0",

@@ -53,7 +53,8 @@ final class ChangeOver implements Runnable {
                 final Worker worker = fleet.addWorker(started, group);
                 final int status = worker.firstLoad.get(loadTimeoutS, TimeUnit.SECONDS);
                 if (status != 200) {
-                    throw new IllegalStateException(worker + " did not load: status " + status);
+                    throw new IllegalStateException(
+                            worker + " did not load: status " + status + ": " + worker.problem());
                 }
                 fleet.checkPending(started);
             }

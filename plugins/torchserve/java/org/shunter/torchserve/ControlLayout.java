@@ -10,7 +10,7 @@ final class ControlLayout {
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
-    static final int PAGE_SIZE = 608768;
+    static final int PAGE_SIZE = 674304;
     /** bytes before holder 0 */
     static final int HEADER_SIZE = 512;
     /** bytes of one holder */
@@ -20,7 +20,7 @@ final class ControlLayout {
     /** offset of slot 0 */
     static final int SLOTS_OFFSET = 2560;
     /** bytes of one slot */
-    static final int SLOT_SIZE = 4736;
+    static final int SLOT_SIZE = 5248;
     /** slots */
     static final int SLOT_COUNT = 128;
     /** worker groups per slot */
@@ -37,6 +37,14 @@ final class ControlLayout {
     static final int STRICT = 0;
     /** class index */
     static final int BEST_EFFORT = 1;
+    /** state of a change */
+    static final int CHANGE_NONE = 0;
+    /** state of a change */
+    static final int CHANGE_UNDER_WAY = 1;
+    /** state of a change */
+    static final int CHANGE_SERVES = 2;
+    /** state of a change */
+    static final int CHANGE_UNDONE = 3;
     /** MAGIC */
     static final int H_MAGIC = 0;
     /** LAYOUT_VERSION */
@@ -95,138 +103,140 @@ final class ControlLayout {
     static final int S_AUTO = 448;
     /** path of the model archive, UTF-8, zero padded */
     static final int S_ARCHIVE = 456;
+    /** what became of the last change, for people */
+    static final int S_LAST_CHANGE = 968;
     /** time of the last change below */
-    static final int S_UPDATED_NS = 1024;
+    static final int S_UPDATED_NS = 1536;
     /** requests offered, by class [2] */
-    static final int S_ARRIVALS = 1032;
+    static final int S_ARRIVALS = 1544;
     /** requests waiting now, by class [2] */
-    static final int S_QUEUED = 1048;
+    static final int S_QUEUED = 1560;
     /** arrival of the oldest waiting, 0 for none [2] */
-    static final int S_OLDEST_ARRIVAL_NS = 1064;
+    static final int S_OLDEST_ARRIVAL_NS = 1576;
     /** answered by a worker with the reply's own status [2] */
-    static final int S_ANSWERED = 1080;
+    static final int S_ANSWERED = 1592;
     /** of these, after their deadline [2] */
-    static final int S_ANSWERED_LATE = 1096;
+    static final int S_ANSWERED_LATE = 1608;
     /** answered 504 before they ran [2] */
-    static final int S_EXPIRED = 1112;
+    static final int S_EXPIRED = 1624;
     /** refused at the door: queue full, draining, bad header [2] */
-    static final int S_REJECTED = 1128;
+    static final int S_REJECTED = 1640;
     /** answered 5xx by us: worker death, drain time-out [2] */
-    static final int S_FAILED = 1144;
+    static final int S_FAILED = 1656;
     /** client hung up while waiting [2] */
-    static final int S_ABANDONED = 1160;
+    static final int S_ABANDONED = 1672;
     /** requests run again after a worker died */
-    static final int S_RETRIED = 1176;
+    static final int S_RETRIED = 1688;
     /** requests that killed two workers */
-    static final int S_POISONED = 1184;
+    static final int S_POISONED = 1696;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_REQUESTS = 1192;
+    static final int S_IN_FLIGHT_REQUESTS = 1704;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_BATCHES = 1200;
+    static final int S_IN_FLIGHT_BATCHES = 1712;
     /** loaded workers of the current generation */
-    static final int S_READY_WORKERS = 1208;
+    static final int S_READY_WORKERS = 1720;
     /** of these, with a batch */
-    static final int S_BUSY_WORKERS = 1216;
+    static final int S_BUSY_WORKERS = 1728;
     /** adaptive threshold now, in 1/1000 requests */
-    static final int S_THRESHOLD_MILLI = 1224;
+    static final int S_THRESHOLD_MILLI = 1736;
     /** batches answered, by size bucket [16] */
-    static final int S_BATCHES_BY_SIZE = 1232;
+    static final int S_BATCHES_BY_SIZE = 1744;
     /** sum of their service times [16] */
-    static final int S_SERVICE_NS_BY_SIZE = 1360;
+    static final int S_SERVICE_NS_BY_SIZE = 1872;
     /** requests in the batches answered */
-    static final int S_BATCH_REQUESTS = 1488;
+    static final int S_BATCH_REQUESTS = 2000;
     /** answered in time or without a deadline, not 5xx, by class [2] */
-    static final int S_GOOD = 1496;
+    static final int S_GOOD = 2008;
     /** of these, with a deadline [2] */
-    static final int S_SLO_MET = 1512;
+    static final int S_SLO_MET = 2024;
     /** with a deadline, answered after it, not 5xx [2] */
-    static final int S_SLO_LATE = 1528;
+    static final int S_SLO_LATE = 2040;
     /** with a deadline, refused at the door [2] */
-    static final int S_SLO_REJECTED = 1544;
+    static final int S_SLO_REJECTED = 2056;
     /** with a deadline, answered 5xx by a worker or by us [2] */
-    static final int S_SLO_FAILED = 1560;
+    static final int S_SLO_FAILED = 2072;
     /** with a deadline, client hung up while waiting [2] */
-    static final int S_SLO_ABANDONED = 1576;
+    static final int S_SLO_ABANDONED = 2088;
     /** sum of the waits of what was answered, by class [2] */
-    static final int S_QUEUE_NS = 1592;
+    static final int S_QUEUE_NS = 2104;
     /** sum of the service times of what was answered [2] */
-    static final int S_SERVICE_NS = 1608;
+    static final int S_SERVICE_NS = 2120;
     /** sum of the times from arrival to answer [2] */
-    static final int S_LATENCY_NS = 1624;
+    static final int S_LATENCY_NS = 2136;
     /** histogram by class, then bucket [32] */
-    static final int S_QUEUE_TIMES = 1640;
+    static final int S_QUEUE_TIMES = 2152;
     /** histogram by class, then bucket [32] */
-    static final int S_SERVICE_TIMES = 1896;
+    static final int S_SERVICE_TIMES = 2408;
     /** histogram by class, then bucket [32] */
-    static final int S_LATENCY_TIMES = 2152;
+    static final int S_LATENCY_TIMES = 2664;
     /** the wanted_request taken up last, 0 for none */
-    static final int S_CHANGE_REQUEST = 2432;
-    /** of it: 0 none, 1 under way, 2 serves, 3 refused or undone */
-    static final int S_CHANGE_STATE = 2440;
+    static final int S_CHANGE_REQUEST = 2944;
+    /** what became of it, one of CHANGE_... */
+    static final int S_CHANGE_STATE = 2952;
     /** loaded workers */
-    static final int S_GROUP_READY = 2560;
+    static final int S_GROUP_READY = 3072;
     /** of these, with a batch */
-    static final int S_GROUP_BUSY = 2568;
+    static final int S_GROUP_BUSY = 3080;
     /** batches answered */
-    static final int S_GROUP_BATCHES = 2576;
+    static final int S_GROUP_BATCHES = 3088;
     /** requests answered */
-    static final int S_GROUP_REQUESTS = 2584;
+    static final int S_GROUP_REQUESTS = 3096;
     /** batch cap of the group's own configuration */
-    static final int S_GROUP_CAP = 2592;
+    static final int S_GROUP_CAP = 3104;
     /** threads per worker, 0 when not set */
-    static final int S_GROUP_THREADS = 2600;
+    static final int S_GROUP_THREADS = 3112;
     /** fitted latency of a batch = fixed + n * per_request */
-    static final int S_GROUP_FIXED_NS = 2608;
+    static final int S_GROUP_FIXED_NS = 3120;
     /** see group_fixed_ns */
-    static final int S_GROUP_PER_REQUEST_NS = 2616;
+    static final int S_GROUP_PER_REQUEST_NS = 3128;
     /** mean absolute error of the predictions */
-    static final int S_GROUP_ERROR_NS = 2624;
+    static final int S_GROUP_ERROR_NS = 3136;
     /** batches that the fit has seen, 0: nothing is known */
-    static final int S_GROUP_FITTED = 2632;
+    static final int S_GROUP_FITTED = 3144;
     /** workers that the configuration asks for */
-    static final int S_GROUP_INSTANCES = 2640;
+    static final int S_GROUP_INSTANCES = 3152;
     /** seqlock: odd while commands change, 0 never written */
-    static final int S_COMMAND_SEQUENCE = 3584;
+    static final int S_COMMAND_SEQUENCE = 4096;
     /** weight of the old threshold when it rises, 0..999999 */
-    static final int S_ALPHA_MILLIONTHS = 3592;
+    static final int S_ALPHA_MILLIONTHS = 4104;
     /** upper bound of the threshold, in 1/1000 requests */
-    static final int S_THRESHOLD_CAP_MILLI = 3600;
+    static final int S_THRESHOLD_CAP_MILLI = 4112;
     /** 0: adapt; else the threshold itself */
-    static final int S_THRESHOLD_FIXED_MILLI = 3608;
+    static final int S_THRESHOLD_FIXED_MILLI = 4120;
     /** deliberate wait, at most registered_max_wait_us */
-    static final int S_MAX_WAIT_US = 3616;
+    static final int S_MAX_WAIT_US = 4128;
     /** 1: one batch may hold both classes */
-    static final int S_MIX_CLASSES = 3624;
+    static final int S_MIX_CLASSES = 4136;
     /** one best-effort batch goes first in this time if one waits as long, 0 never */
-    static final int S_AGEING_US = 3632;
+    static final int S_AGEING_US = 4144;
     /** batches sent to a busy worker, 0 or 1 */
-    static final int S_AHEAD_BATCHES = 3640;
+    static final int S_AHEAD_BATCHES = 4152;
     /** latency of a batch until the fit knows it, 0: unknown */
-    static final int S_LATENCY_FIXED_NS = 3648;
+    static final int S_LATENCY_FIXED_NS = 4160;
     /** see latency_fixed_ns */
-    static final int S_LATENCY_PER_REQUEST_NS = 3656;
+    static final int S_LATENCY_PER_REQUEST_NS = 4168;
     /** 0: threshold by what follows answers; else Rafiqi's quantum */
-    static final int S_QUANTUM_US = 3664;
+    static final int S_QUANTUM_US = 4176;
     /** 1: refuse what would be answered too late */
-    static final int S_ADMISSION = 3672;
+    static final int S_ADMISSION = 4184;
     /** how long before a deadline an answer shall be ready */
-    static final int S_MARGIN_US = 3680;
+    static final int S_MARGIN_US = 4192;
     /** raised when another configuration is wanted, 0 for none */
-    static final int S_WANTED_REQUEST = 3688;
+    static final int S_WANTED_REQUEST = 4200;
     /** worker groups of that configuration */
-    static final int S_WANTED_GROUPS = 3696;
+    static final int S_WANTED_GROUPS = 4208;
     /** 1: its workers choose and keep cores of their own */
-    static final int S_WANTED_PIN = 3704;
+    static final int S_WANTED_PIN = 4216;
     /** batch cap, 0: the group's own */
-    static final int S_COMMAND_CAP = 3712;
+    static final int S_COMMAND_CAP = 4224;
     /** factor of the cap for the class, in 1/1000; 0: never [2] */
-    static final int S_WEIGHT_MILLI = 3720;
+    static final int S_WEIGHT_MILLI = 4232;
     /** groups with a lower number are filled first [2] */
-    static final int S_PREFERENCE = 3736;
+    static final int S_PREFERENCE = 4248;
     /** of the wanted configuration, as the next two */
-    static final int S_WANTED_INSTANCES = 3752;
+    static final int S_WANTED_INSTANCES = 4264;
     /** threads of each instance */
-    static final int S_WANTED_THREADS = 3760;
+    static final int S_WANTED_THREADS = 4272;
     /** largest batch of each instance */
-    static final int S_WANTED_BATCH = 3768;
+    static final int S_WANTED_BATCH = 4280;
 }

@@ -1,6 +1,7 @@
 package org.shunter.torchserve;
 
 import java.util.ArrayList;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -72,11 +73,16 @@ final class Fleet {
         return lastChange;
     }
 
+    private void tell(final String text) {
+        lastChange = text;
+        served.publishIdentity();
+    }
+
     /** Workers that management calls see: the current generation's and those that still drain. */
     List<Worker> workers() {
-        final List<Worker> workers = current.workers();
+        final Set<Worker> workers = new LinkedHashSet<>(current.workers());
         workers.addAll(retiring);
-        return workers;
+        return new ArrayList<>(workers);
     }
 
     /** Who is there when a worker starts. After a crash it hurries, at first it is gentle. */
@@ -284,7 +290,7 @@ final class Fleet {
         }
         final Generation started = new Generation(++generations, wanted);
         next = started;
-        lastChange = "starting generation " + started.id;
+        tell("starting generation " + started.id);
         LOGGER.info("{}: {} {}", name(), lastChange, GroupConfig.text(wanted));
         final ChangeOver change = new ChangeOver(this, started, model.getStartupTimeout());
         host.execute(change);
@@ -293,7 +299,7 @@ final class Fleet {
 
     /** Remember why a change was not even begun; returns that. */
     String refused(final String reason) {
-        lastChange = "refused: " + reason;
+        tell("refused: " + reason);
         return name() + ": the change was " + lastChange;
     }
 
@@ -321,15 +327,15 @@ final class Fleet {
             }
             group.setConfig(wanted.get(group.index));
         }
-        lastChange = "resized to " + GroupConfig.text(wanted);
         serve(current);
+        tell("resized to " + GroupConfig.text(wanted));
         onChanged();
         return firstFailure(loads).thenAccept(this::onResized);
     }
 
     private void onResized(final int status) {
         if (status != 200) {
-            lastChange += ", but a worker did not load (status " + status + "); it is tried again";
+            tell(lastChange + ", but a worker did not load (status " + status + "); it is tried again");
         }
     }
 
@@ -349,6 +355,7 @@ final class Fleet {
         checkPending(started);
         final Generation old = current;
         next = null;
+        retiring.addAll(old.workers()); // first, so that nobody misses them in between
         serve(started);
         old.workers().forEach(this::drainAside);
         if (asked != null) {
@@ -357,7 +364,7 @@ final class Fleet {
             scale(asked[0], asked[1]);
             asked = null;
         }
-        lastChange = "generation " + started.id + " serves";
+        tell("generation " + started.id + " serves");
         LOGGER.info("{}: {}", name(), lastChange);
     }
 
@@ -374,7 +381,7 @@ final class Fleet {
             next = null;
             asked = null;
         }
-        lastChange = "generation " + started.id + " was undone: " + reason;
+        tell("generation " + started.id + " was undone: " + reason);
         LOGGER.error("{}: {}; generation {} keeps serving", name(), lastChange, current.id);
     }
 

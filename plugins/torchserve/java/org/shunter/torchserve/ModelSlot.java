@@ -76,11 +76,15 @@ final class ModelSlot {
         set(S_SLOT_SEQUENCE, sequence + 1);
     }
 
-    /** Write a zero-padded UTF-8 string; call inside {@link #changeIdentity}. */
+    /** Write a zero-padded UTF-8 string, cut to fit; call inside {@link #changeIdentity}. */
     void setText(final int offset, final int width, final String text) {
         final byte[] encoded = text.getBytes(StandardCharsets.UTF_8);
+        int length = Math.min(encoded.length, width);
+        while (length < encoded.length && length > 0 && (encoded[length] & 0xC0) == 0x80) {
+            length--; // not in the middle of a character
+        }
         for (int i = 0; i < width; i++) {
-            bytes.put(offset + i, i < encoded.length ? encoded[i] : 0);
+            bytes.put(offset + i, i < length ? encoded[i] : 0);
         }
     }
 

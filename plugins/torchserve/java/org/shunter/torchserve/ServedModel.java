@@ -175,6 +175,7 @@ final class ServedModel {
                     slot.setText(S_MODEL_VERSION, 128, model.getVersion());
                     slot.set(S_AUTO, fleet.auto() ? 1 : 0);
                     slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
+                    slot.setText(S_LAST_CHANGE, 512, fleet.lastChange());
                     slot.set(S_SLOT_STATE, 1);
                 });
         for (final WorkerGroup group : current.groups) {

@@ -11,9 +11,6 @@ import org.slf4j.LoggerFactory;
 /** The configuration that the controller wants for one model, taken up by the housekeeping. */
 final class WantedConfiguration {
     private static final Logger LOGGER = LoggerFactory.getLogger(WantedConfiguration.class);
-    private static final long UNDER_WAY = 1;
-    private static final long SERVES = 2;
-    private static final long UNDONE = 3;
     private static final int FIXED = 3;
     private static final int PER_GROUP = 3;
     private static final int MOST = 9999;
@@ -50,7 +47,7 @@ final class WantedConfiguration {
             return;
         }
         seen = words[0];
-        slot.set(S_CHANGE_STATE, UNDER_WAY);
+        slot.set(S_CHANGE_STATE, CHANGE_UNDER_WAY);
         slot.set(S_CHANGE_REQUEST, seen);
         final long request = seen;
         try {
@@ -58,10 +55,10 @@ final class WantedConfiguration {
                 throw new BadRequestException("auto is false");
             }
             fleet.configure(groups(), false)
-                    .whenComplete((done, error) -> finish(request, error == null ? SERVES : UNDONE));
+                    .whenComplete((done, error) -> finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));
         } catch (BadRequestException e) {
             LOGGER.warn("{}", fleet.refused(e.getMessage()));
-            finish(request, UNDONE);
+            finish(request, CHANGE_UNDONE);
         }
     }
 

@@ -50,6 +50,7 @@ final class Worker {
     private final Dispatcher dispatcher;
     private volatile Life life;
     private volatile long unhealthySinceMs;
+    private volatile String problem = "";
     private int backOff = -1;
 
     Worker(
@@ -183,6 +184,11 @@ final class Worker {
         return now == null || now.process == null ? -1 : now.process.pid();
     }
 
+    /** Why its last process ended or did not load, in a line; empty when none did. */
+    String problem() {
+        return problem;
+    }
+
     /** Whether it runs a batch; read without the lock, for people and telemetry. */
     boolean isBusy() {
         return held > 0;
@@ -230,11 +236,13 @@ final class Worker {
         loading.cancelLoadTimeout();
         if (reply.code() != 200) {
             LOGGER.error("{} did not load: {} {}", this, reply.code(), reply.message());
+            problem = reply.message();
             firstLoad.complete(reply.code());
             loading.fail("load failed: " + reply.message());
             return;
         }
         loading.loaded = true;
+        problem = "";
         unhealthySinceMs = 0;
         backOff = -1;
         StockMetrics.workerLoaded(
@@ -269,6 +277,7 @@ final class Worker {
             return;
         }
         LOGGER.warn("{} was lost in state {}: {}", this, before, cause);
+        problem = problem.isEmpty() ? cause : problem;
         firstLoad.complete(gone.ranOutOfMemory() ? 507 : 500);
         retry();
     }

@@ -1,0 +1,464 @@
+"""Packrat's claim without a server: several small instances beat one with all cores.
+
+For every model and batch size, three configurations on the same cores: what the optimizer chooses
+from a profile measured by one instance at a time; the fat instance <1, T, B>; and one instance
+with one thread on every core, <T, 1, B/T> (with fewer requests than cores, one each). All are
+measured: their pinned worker processes are up side by side, only one configuration works at a
+time, and its batch is answered when the last instance has answered. Rounds go through the sides in
+turns; ratios are a baseline's latency by the chosen one's, so above 1 is good, and a configuration
+that two sides share is measured once. Mean speed-ups over the fat instance in the paper, section
+5.1, on 16 cores: ResNet-50 1.53, Inception-v3 1.52, GPT-2 1.18, BERT 1.13.
+
+The networks are in graph mode with random weights, on tensors that are there already.
+
+Examples:
+    python bench/packrat_micro.py                                 # all, an hour on two cores
+    python bench/packrat_micro.py --resume --models resnet50      # goes on, one model at a time
+    python bench/packrat_micro.py --quick                         # two models, small batches
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import (
+    BENCH,
+    Parser,
+    Progress,
+    Row,
+    committed_samples,
+    host,
+    keep,
+    paired_ratio,
+    result_path,
+    write_result,
+)
+
+from shunter.allocator.cores import choose_cores, free_cores, spread_round_robin
+from shunter.allocator.topology import Topology, read_topology
+from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
+from shunter.batching.measurement import Effort
+from shunter.batching.optimizer import LatencyTable, minimise_latency
+from shunter.batching.profile import Profile, ProfileError, latency_table, memory_of
+from shunter.model_store.pack import copy_config, pack
+from shunter.plugins import profiler
+from shunter.plugins.profiles import load_profile, provenance_here
+from shunter.plugins.worker_client import ModelWorker, Sample, UnpackedModel, unpack
+
+NAME = "packrat_micro"
+PAPER = {"resnet50": 1.53, "inception_v3": 1.52, "gpt2_small": 1.18, "bert_base": 1.13}
+"""Models, and the paper's mean speed-up over the fat instance on 16 cores."""
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+QUICK_MODELS = ("resnet50", "bert_base")
+QUICK_BATCHES = (1, 4, 8)
+PROFILES = BENCH / "results" / NAME
+REQUEST = Sample(bytes(8))
+WARM_UP = 3
+"""Runs of a batch size that is new to a worker; graph mode optimises during the first two."""
+BASELINES = ("fat", "one_per_core")
+
+Share = tuple[int, int]
+"""Threads and requests of one instance."""
+
+
+def node(threads: int | None) -> tuple[Topology, int]:
+    """The cores that everything runs on, of one NUMA node: ``threads``, or all that are free."""
+    topology = read_topology()
+    threads = threads or max(free_cores(topology))
+    cores = choose_cores(topology, threads)
+    if cores is None:
+        raise SystemExit(f"no NUMA node of this host has {threads} CPUs")
+    return topology.only(cores), threads
+
+
+def pack_model(folder: Path, store: Path, settings: Row | None = None) -> Path:
+    """Archive a model folder, the same bytes every time: a profile belongs to its archive.
+
+    ``settings`` are for the handler.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch)
+        for file in folder.glob("*.py"):
+            (copy / file.name).write_bytes(file.read_bytes())
+        changes = {"handler": settings} if settings else None
+        copy_config(folder / "model-config.yaml", copy, changes)
+        return _undated(pack(copy, store, name=folder.name))
+
+
+def _undated(archive: Path) -> Path:
+    """The archive without the time of packing, which is part of the manifest."""
+    with zipfile.ZipFile(archive) as content:
+        entries = [(entry, content.read(entry)) for entry in content.infolist()]
+    with zipfile.ZipFile(archive, "w") as content:
+        for entry, data in entries:
+            if entry.filename == "MAR-INF/MANIFEST.json":
+                data = json.dumps({**json.loads(data), "createdOn": ""}).encode()
+            content.writestr(entry, data)
+    return archive
+
+
+def profile_model(
+    archive: Path, path: Path, topology: Topology, task: Mapping[str, object]
+) -> Profile:
+    """Measure what is missing in the profile at ``path``; one of something else begins anew."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = fitting_profile(archive, path, topology)
+
+    def report(progress: profiler.Progress) -> None:
+        if progress.next:
+            cell = "{} threads, batch {}".format(*progress.next)
+            print(f"  profile of {archive.stem}: {cell}", file=sys.stderr, flush=True)
+
+    wanted = profiler.Task(archive, [REQUEST], restart=known is None, **task)
+    return profiler.run(wanted, path, topology, report)
+
+
+def fitting_profile(archive: Path, path: Path, topology: Topology) -> Profile | None:
+    """The profile at ``path`` if it is of this archive on this host."""
+    try:
+        found = load_profile(path)
+        found.check_usable(provenance_here(archive, topology=topology))
+    except (OSError, ProfileError):
+        return None
+    return found
+
+
+def free_bytes() -> float:
+    """Memory that worker processes may fill."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return 0.8 * int(line.split()[1]) * 1024
+    return math.inf
+
+
+def configurations(
+    profile: Profile, batch: int, budget: float = math.inf
+) -> dict[str, Configuration]:
+    """The configuration of each side."""
+    memory = memory_of(profile.cells.values(), budget)
+    best = minimise_latency(latency_table(profile), (profile.threads,), batch, memory)
+    count = min(profile.threads, batch)
+    each, more = divmod(batch, count)
+    thin = Counter(each + (i < more) for i in range(count))
+    return {
+        "chosen": best.configuration,
+        "fat": (InstanceGroup(1, profile.threads, batch),),
+        "one_per_core": tuple(InstanceGroup(n, 1, size) for size, n in sorted(thin.items())),
+    }
+
+
+def bytes_of(profile: Profile, configurations: Iterable[Configuration]) -> float:
+    """Memory of all instances, as if none were shared."""
+    memory = memory_of(profile.cells.values())
+    groups = [group for configuration in configurations for group in configuration]
+    return sum(g.instances * (memory.instance + g.batch * memory.request) for g in groups)
+
+
+def shares(configuration: Configuration, batch: int) -> tuple[Share, ...]:
+    """Threads and requests of each instance, which together run ``batch``."""
+    found = []
+    for group in sorted(configuration, key=lambda group: (-group.threads, -group.batch)):
+        for _ in range(group.instances):
+            mine = min(group.batch, batch)
+            batch -= mine
+            if mine:
+                found.append((group.threads, mine))
+    return tuple(found)
+
+
+def predicted(table: LatencyTable, configuration: Configuration) -> float:
+    """Latency of the slowest instance by the profile, in ms; inf where it has no such cell."""
+    return max(table.of(group.threads, group.batch) for group in configuration)
+
+
+class Workers:
+    """Worker processes by threads and cores, kept from one batch size to the next."""
+
+    def __init__(self, model: UnpackedModel, topology: Topology) -> None:
+        """None is started yet."""
+        self._model, self._topology = model, topology
+        self._open: dict[tuple[int, tuple[int, ...]], ModelWorker] = {}
+
+    def crews(self, sides: Sequence[tuple[Share, ...]]) -> list[Crew]:
+        """The instances of each side, started where needed; those of no side are ended."""
+        places = [self._places([threads for threads, _ in side]) for side in sides]
+        needed = {place for side in places for place in side}
+        for place in self._open.keys() - needed:
+            self._open.pop(place).close()
+        for place in sorted(needed - self._open.keys()):
+            threads, cores = place
+            self._open[place] = ModelWorker(self._model, threads=threads, cores=cores)
+        return [
+            Crew([self._open[place] for place in mine], [size for _, size in side])
+            for mine, side in zip(places, sides, strict=True)
+        ]
+
+    def _places(self, threads: list[int]) -> list[tuple[int, tuple[int, ...]]]:
+        cores = spread_round_robin(self._topology, threads)
+        if cores is None:
+            raise SystemExit(f"instances with {threads} threads do not fit on this host")
+        return list(zip(threads, cores, strict=True))
+
+    def close(self) -> None:
+        """End all processes."""
+        with ExitStack() as closing:
+            for worker in self._open.values():
+                closing.callback(worker.close)
+        self._open.clear()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One batch."""
+
+    ms: float
+    """From the first request sent to the last answer."""
+    skew_ms: float
+    """Between the first and the last instance's start: the client's share of ``ms``."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured of a model, and for how long."""
+
+    batches: Sequence[int]
+    rounds: int = 7
+    seconds: float = 0.5
+    """Per side and round."""
+    budget: float = math.inf
+    """Bytes that all processes together may fill."""
+
+
+class Crew:
+    """The instances of one configuration, with a client thread for each that waits for it."""
+
+    def __init__(self, workers: list[ModelWorker], sizes: list[int]) -> None:
+        """``sizes``: requests of each."""
+        self._workers = workers
+        self._batches = [[REQUEST] * size for size in sizes]
+        self._clients = ThreadPoolExecutor(len(workers))
+
+    def run(self) -> Run:
+        """Run one batch."""
+        found = list(self._clients.map(_timed, self._workers, self._batches))
+        begins = [begin for begin, _ in found]
+        last = max(end for _, end in found)
+        return Run((last - min(begins)) * 1e3, (max(begins) - min(begins)) * 1e3)
+
+    def settled(self, seconds: float) -> Run:
+        """The median batch of ``seconds``, at least one, after one that does not count."""
+        first = self.run()
+        # The one before brings data and threads back that others displaced; for a batch that
+        # takes as long as the whole measurement that is nothing.
+        runs = [first] if first.ms > seconds * 1e3 else []
+        end = time.monotonic() + seconds
+        while not runs or time.monotonic() < end:
+            runs.append(self.run())
+        return sorted(runs, key=lambda run: run.ms)[len(runs) // 2]
+
+    def close(self) -> None:
+        """End the client's threads; the workers stay."""
+        self._clients.shutdown()
+
+
+def _timed(worker: ModelWorker, batch: list[Sample]) -> tuple[float, float]:
+    """Begin and end of a batch on one instance."""
+    seconds = worker.run(batch)
+    end = time.perf_counter()
+    return end - seconds, end
+
+
+def interleaved(crews: Sequence[Crew], rounds: int, seconds: float) -> list[list[Run]]:
+    """Runs of each crew by round; each round begins with another one."""
+    for crew in crews:
+        for _ in range(WARM_UP):
+            crew.run()
+    found: list[list[Run]] = [[] for _ in crews]
+    for number in range(rounds):
+        for i in range(len(crews)):
+            index = (number + i) % len(crews)
+            found[index].append(crews[index].settled(seconds))
+    return found
+
+
+def measure_cell(
+    workers: Workers, sides: Mapping[str, Configuration], batch: int, plan: Plan
+) -> Row:
+    """Latencies of each side by round, and the client's part in them."""
+    parts = {name: shares(configuration, batch) for name, configuration in sides.items()}
+    different = list(dict.fromkeys(parts.values()))
+    crews = workers.crews(different)
+    try:
+        runs = interleaved(crews, plan.rounds, plan.seconds)
+    finally:
+        for crew in crews:
+            crew.close()
+    by_part = dict(zip(different, runs, strict=True))
+    return {
+        name: {
+            "configuration": format_configuration(sides[name]),
+            "ms": [run.ms for run in by_part[part]],
+            "skew_ms": [run.skew_ms for run in by_part[part]],
+            "same": part == parts["chosen"],
+        }
+        for name, part in parts.items()
+    }
+
+
+def measure_model(
+    model: UnpackedModel,
+    profile: Profile,
+    topology: Topology,
+    plan: Plan,
+    step: Callable[[str], None] = lambda text: None,
+) -> Iterator[Row]:
+    """A cell for every batch size; ``step`` is told which one is next."""
+    table, workers = latency_table(profile), Workers(model, topology)
+    try:
+        for batch in plan.batches:
+            step(f"{model.name}, batch {batch}")
+            # Half of the memory: the baselines' processes are up as well.
+            sides = configurations(profile, batch, plan.budget / 2)
+            if (needed := bytes_of(profile, sides.values())) > plan.budget:
+                print(f"left out: it needs {needed / 2**30:.0f} GiB", file=sys.stderr)
+                continue
+            cell = measure_cell(workers, sides, batch, plan)
+            for name, configuration in sides.items():
+                expected = predicted(table, configuration)
+                cell[name]["predicted_ms"] = expected if math.isfinite(expected) else None
+            yield {"model": model.name, "batch": batch, "threads": profile.threads, **cell}
+    finally:
+        workers.close()
+
+
+def summarise(cells: Sequence[Row]) -> tuple[list[Row], Row]:
+    """A row for every model and batch size, one for every model, and the headline."""
+    rows = [_row(cell) for cell in cells]
+    ratios = [row["vs_fat"]["median"] for row in rows]
+    headline = {
+        "worst_vs_better_baseline": min(row["vs_better_baseline"]["median"] for row in rows),
+        "geomean_vs_fat": math.exp(statistics.fmean(map(math.log, ratios))),
+    }
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row["vs_fat"]["median"] for row in rows if row["model"] == model]
+        headline[f"mean_speedup_{model}"] = statistics.fmean(mine)
+    means = [
+        {
+            "model": model,
+            "mean_speedup": headline[f"mean_speedup_{model}"],
+            "mean_speedup_in_the_paper_on_16_cores": of_paper,
+        }
+        for model, of_paper in PAPER.items()
+        if f"mean_speedup_{model}" in headline
+    ]
+    return [*rows, *means], headline
+
+
+def _row(cell: Row) -> Row:
+    row: Row = {key: cell[key] for key in ("model", "batch", "threads")}
+    for side in ("chosen", *BASELINES):
+        row[side] = {
+            "configuration": cell[side]["configuration"],
+            "ms": statistics.median(cell[side]["ms"]),
+            "predicted_ms": cell[side]["predicted_ms"],
+            "skew_ms": statistics.median(cell[side]["skew_ms"]),
+        }
+    row["same"] = [side for side in BASELINES if cell[side]["same"]]
+    for side in BASELINES:
+        row[f"vs_{side}"] = paired_ratio(cell[side]["ms"], cell["chosen"]["ms"])
+    better = min(BASELINES, key=lambda side: row[side]["ms"])
+    row["vs_better_baseline"] = {"baseline": better, **row[f"vs_{better}"]}
+    return row
+
+
+def earlier_cells(quick: bool, threads: int) -> list[Row]:
+    """Cells of this processor: of the run that was interrupted, else of the last result."""
+    partial = result_path(NAME, quick).with_suffix(".partial.json")
+    cells = json.loads(partial.read_bytes()) if partial.exists() else committed_samples(NAME)
+    cpu = host()["cpu"]
+    return [cell for cell in cells if (cell["cpu"], cell["threads"]) == (cpu, threads)]
+
+
+def arguments() -> argparse.Namespace:
+    """What the user said."""
+    parser = Parser(__doc__)
+    parser.add_argument("--models", nargs="+", choices=list(PAPER), help="default: all")
+    parser.add_argument("--batches", type=int, nargs="+", help="default: 1, 2, 4, ..., 64")
+    parser.add_argument("--threads", type=int, help="T; default: the cores of a NUMA node")
+    parser.add_argument("--seconds", type=float, help="per side and round, default 0.5, quick 0.2")
+    parser.add_argument("--profiles", type=Path, default=PROFILES, help="folder of the profiles")
+    parser.add_argument(
+        "--resume", action="store_true", help="leave out what an earlier run on this host has"
+    )
+    args = parser.arguments()
+    args.models = args.models or (QUICK_MODELS if args.quick else list(PAPER))
+    args.batches = args.batches or (QUICK_BATCHES if args.quick else BATCHES)
+    args.seconds = args.seconds or (0.2 if args.quick else 0.5)
+    return args
+
+
+def profile_for(
+    archive: Path, topology: Topology, threads: int, args: argparse.Namespace
+) -> Profile:
+    """The model's profile; a quick run takes the full run's if it can, and leaves it as it is."""
+    path = args.profiles / f"{archive.stem}.profile.json"
+    if not args.quick:
+        batch = max(*BATCHES, *args.batches)
+        return profile_model(archive, path, topology, {"threads": threads, "batch": batch})
+    batch = max(args.batches)
+    found = fitting_profile(archive, path, topology)
+    if found and found.complete and found.threads == threads and found.batch >= batch:
+        return found
+    task = {"threads": threads, "batch": batch, "effort": Effort(precision=0.05, seconds=0.5)}
+    return profile_model(archive, archive.with_name(path.name), topology, task)
+
+
+def main() -> None:
+    """Run and write the result."""
+    args = arguments()
+    topology, threads = node(args.threads)
+    cells = earlier_cells(args.quick, threads) if args.resume else []
+    done = {(cell["model"], cell["batch"]) for cell in cells}
+    left = {model: [b for b in args.batches if (model, b) not in done] for model in args.models}
+    progress = Progress(sum(map(len, left.values())))
+    for model in (model for model, batches in left.items() if batches):
+        plan = Plan(left[model], args.rounds, args.seconds, free_bytes())
+        with tempfile.TemporaryDirectory() as folder:
+            archive = pack_model(BENCH / "models" / model, Path(folder))
+            profile = profile_for(archive, topology, threads, args)
+            unpacked = unpack(archive, Path(folder) / "unpacked")
+            for cell in measure_model(unpacked, profile, topology, plan, progress.step):
+                cells.append({**cell, "cpu": host()["cpu"]})
+                keep(NAME, args.quick, cells)
+    report(cells, args.quick)
+
+
+def report(cells: list[Row], quick: bool) -> None:
+    """Write the result and print it."""
+    rows, headline = summarise(cells)
+    path = write_result(NAME, quick=quick, rows=rows, headline=headline, samples=cells)
+    for row in rows:
+        if "chosen" in row:
+            sides = (
+                f"{name} {row[name]['configuration']} {row[name]['ms']:.1f} ms"
+                for name in ("chosen", *BASELINES)
+            )
+            print(f"{row['model']}, batch {row['batch']}: {', '.join(sides)}")
+    print(json.dumps(headline), path.name)
+
+
+if __name__ == "__main__":
+    main()

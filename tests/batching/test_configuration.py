@@ -1,0 +1,67 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shunter.batching.configuration import (
+    MAX_BATCH,
+    MAX_INSTANCES,
+    MAX_THREADS,
+    ConfigurationError,
+    InstanceGroup,
+    format_configuration,
+    parse_configuration,
+)
+from shunter.batching.layout import GROUP_COUNT
+
+GROUPS = st.builds(
+    InstanceGroup,
+    st.integers(1, MAX_INSTANCES),
+    st.integers(0, MAX_THREADS),
+    st.integers(1, MAX_BATCH),
+)
+
+
+def test_a_configuration_reads_as_the_paper_writes_it():
+    assert parse_configuration("1x8x32,2x4x16") == (
+        InstanceGroup(instances=1, threads=8, batch=32),
+        InstanceGroup(instances=2, threads=4, batch=16),
+    )
+
+
+def test_spaces_between_and_zero_threads_are_fine():
+    assert parse_configuration(" 1x0x1, 2x4x16 ") == (
+        InstanceGroup(1, 0, 1),
+        InstanceGroup(2, 4, 16),
+    )
+
+
+@given(st.lists(GROUPS, min_size=1, max_size=GROUP_COUNT))
+def test_what_is_written_reads_as_the_same(groups):
+    assert parse_configuration(format_configuration(groups)) == tuple(groups)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'': '' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
+        ("2x4", "'2x4': '2x4' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
+        ("2x4x16,", "'2x4x16,': '' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
+        ("2x-4x16", "'2x-4x16': '2x-4x16' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
+        ("2X4X16", "'2X4X16': '2X4X16' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
+        ("٢x4x16", "'٢x4x16': '٢x4x16' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
+        (
+            "2x4x1600000",
+            "'2x4x1600000': '2x4x1600000' is not INSTANCESxTHREADSxBATCH such as 2x4x16",
+        ),
+        ("0x4x16", "'0x4x16': instances 0; allowed: 1 to 1024"),
+        ("1025x4x16", "'1025x4x16': instances 1025; allowed: 1 to 1024"),
+        ("1x8193x16", "'1x8193x16': threads 8193; allowed: 0 to 8192"),
+        ("1x1x0", "'1x1x0': batch 0; allowed: 1 to 100000"),
+        ("1x1x100001", "'1x1x100001': batch 100001; allowed: 1 to 100000"),
+        (",".join(["1x1x1"] * 9), f"'{','.join(['1x1x1'] * 9)}': 9 groups, at most 8"),
+    ],
+)
+def test_anything_else_is_refused_with_what_is_allowed(text, message):
+    with pytest.raises(ConfigurationError) as error:
+        parse_configuration(text)
+    assert str(error.value) == message

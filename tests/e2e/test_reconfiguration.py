@@ -1,0 +1,136 @@
+"""The controller finds a model's best configuration and changes to it without anyone noticing."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from shunter.allocator.topology import read_topology
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(
+        read_topology().cores < 2 or read_topology().limited, reason="two cores of its own needed"
+    ),
+]
+
+# One request is soonest on both cores, eight are on one core each.
+PROFILE = {(1, 1): 8.0, (1, 8): 16.0, (2, 1): 5.0, (2, 8): 26.0}
+FAT, THIN = "1x2x8", "2x1x8"
+
+
+@pytest.fixture
+def profiled(serve):
+    """Registers a profiled model."""
+
+    def profiled(config=None, **query):
+        query = {"batch_size": 8, **query}
+        return serve(profile=PROFILE, config={"shunter": config or {}}, **query)
+
+    return profiled
+
+
+@pytest.fixture
+def runs(wait_until):
+    """Waits until a model runs a configuration and nothing else."""
+
+    def runs(model, configuration, patience_s=60):
+        def settled():
+            state = model.state()
+            return state["state"] == "serving" and state["configuration"] == configuration
+
+        wait_until(f"it runs {configuration}", settled, patience_s)
+        return model.state()
+
+    return runs
+
+
+def cores_of(model):
+    return [sorted(psutil.Process(pid).cpu_affinity()) for pid in model.pids()]
+
+
+def test_the_configuration_follows_the_load_both_ways(
+    site, profiled, load, pings, runs, wait_until
+):
+    model = profiled()
+    with pings(site), load(model, clients=1, sleep_ms=5):
+        with load(model, clients=16, sleep_ms=20):
+            runs(model, THIN)
+            wait_until("the old ones ended", lambda: len(model.pids()) == 2)
+            cores = cores_of(model)
+            assert [len(each) for each in cores] == [1, 1] and cores[0] != cores[1]
+        runs(model, FAT)
+        wait_until("the old ones ended", lambda: len(model.pids()) == 1)
+        assert [len(each) for each in cores_of(model)] == [2]
+    assert model.state()["auto"] is True
+    assert model.ask()["threads"] == "2"
+
+
+def test_a_model_without_a_profile_stays_as_it_is(serve, load, wait_until):
+    model = serve(batch_size=8)
+    with load(model, clients=16, sleep_ms=5) as clients:
+        wait_until("load", lambda: len(clients.answers) > 2000)
+    assert model.state()["generation"] == 1
+
+
+def test_what_an_operator_sets_stays_until_he_says_auto_again(profiled, load, runs, site):
+    model = profiled()
+    assert model.configure(configuration="1x1x8").status == 202
+    runs(model, "1x1x8")
+    assert model.configuration()["auto"] is False
+    with load(model, clients=16, sleep_ms=20) as clients:
+        site.wait_cycles(30)
+        assert model.state()["configuration"] == "1x1x8"
+        assert clients.answers
+        assert model.configure(auto="true")["auto"] is True
+        runs(model, THIN)
+        model.scale(1)
+        assert model.configuration()["auto"] is False
+    assert model.state()["configuration"] == "1x1x8"
+
+
+def test_a_change_that_fails_is_undone_told_and_tried_again_later(
+    site, profiled, load, pings, runs, wait_until
+):
+    model = profiled()
+    before = model.pids()
+    model.no_load.touch()
+    with pings(site), load(model, clients=16, sleep_ms=20):
+        wait_until("it was undone", lambda: "undone" in model.state()["last_change"], 60)
+        state = model.configuration()
+        assert (state["configuration"], state["state"]) == ("1x0x8", "serving")
+        assert "told to fail at loading" in state["last_change"]
+        assert model.pids() == before
+        assert "told to fail at loading" in str(site.page_status())
+        model.no_load.unlink()
+        runs(model, THIN)
+
+
+def test_cores_come_back_when_a_worker_is_killed(profiled, load, runs, wait_until):
+    model = profiled(config={"configuration": "2x1x8", "cores": "auto"})
+    first = cores_of(model)
+    assert sorted(map(len, first)) == [1, 1] and first[0] != first[1]
+    killed = model.pids()[0]
+    os.kill(killed, signal.SIGKILL)
+    wait_until("it is back", lambda: len(set(model.pids()) - {killed}) == 2)
+    wait_until("it has a core", lambda: sorted(cores_of(model)) == sorted(first))
+
+
+def test_a_change_for_which_there_is_no_memory_is_refused(site, serve):
+    model = serve(batch_size=8)
+    state = model.state()["configuration"]
+    answer = model.configure(configuration="1000x1x8")
+    assert answer.status == 507, answer
+    assert "MiB are available" in answer["message"]
+    assert model.state()["configuration"] == state
+    assert model.ask().status == 200
+
+
+def test_bad_cores_are_answered_400(serve):
+    model = serve(batch_size=8)
+    for text in ("all", "0-", "3-1", "-1"):
+        answer = model.configure(cores=text)
+        assert answer.status == 400 and "cores: " in answer["message"], answer
+    answer = model.configure(auto="maybe")
+    assert answer.status == 400 and "allowed: true, false" in answer["message"]

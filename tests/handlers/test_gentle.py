@@ -1,0 +1,158 @@
+"""Loading gently, with real threads. Each test runs in a process of its own, whose place it is."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shunter.handlers.gentle import can_return_from_idle
+
+COMMON = """
+import os, threading, time
+from shunter.handlers import gentle
+
+cpus = os.sched_getaffinity(0)
+first = {min(cpus)}
+
+class Thread:
+    '''A thread that lives until it is let go; `place` runs in it.'''
+
+    def __init__(self, place=lambda: None):
+        self._ready, self._end = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(place,), daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        self.id = self._thread.native_id
+
+    def _run(self, place):
+        place()
+        self._ready.set()
+        self._end.wait()
+
+def policies(*threads):
+    return [os.sched_getscheduler(each.id if each else 0) for each in threads]
+
+def places(*threads):
+    return [os.sched_getaffinity(each.id if each else 0) for each in threads]
+
+def pin(cpus):
+    return lambda: os.sched_setaffinity(0, cpus)
+"""
+
+needs_privilege = pytest.mark.skipif(
+    not can_return_from_idle(), reason="needs CAP_SYS_NICE or a nice limit of 20"
+)
+needs_two_cpus = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to tell them apart"
+)
+
+
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", COMMON + code],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@needs_privilege
+def test_a_load_takes_only_what_nobody_wants_and_all_its_threads_come_back():
+    run("""
+before = Thread()
+end = gentle.begin(cpus, idle=True)
+during = Thread()
+assert policies(None, during, before) == [os.SCHED_IDLE, os.SCHED_IDLE, os.SCHED_OTHER]
+assert places(None, during) == [cpus, cpus]
+end()
+assert policies(None, during, before, Thread()) == [os.SCHED_OTHER] * 4
+""")
+
+
+@needs_privilege
+def test_a_thread_whose_class_a_handler_has_set_keeps_it():
+    run("""
+end = gentle.begin(cpus, idle=True)
+own = Thread(lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
+end()
+assert policies(None, own) == [os.SCHED_OTHER, os.SCHED_BATCH]
+""")
+
+
+@needs_two_cpus
+def test_without_the_privilege_a_load_stays_on_one_cpu_and_all_its_threads_come_back():
+    run("""
+end = gentle.begin(cpus, idle=False)
+during = Thread()
+assert places(None, during) == [first, first]
+assert policies(None, during) == [os.SCHED_OTHER] * 2
+end()
+assert places(None, during, Thread()) == [cpus] * 3
+""")
+
+
+@needs_two_cpus
+def test_a_thread_that_a_handler_has_pinned_stays_there():
+    run("""
+last = {max(cpus)}
+end = gentle.begin(cpus, idle=False)
+pinned = Thread(pin(last))
+end()
+assert places(None, pinned) == [cpus, last]
+""")
+
+
+@needs_two_cpus
+def test_threads_that_are_started_while_it_ends_come_back_too():
+    run("""
+end = gentle.begin(cpus, idle=False)
+started, stop = [], threading.Event()
+
+def start_more():
+    while not stop.is_set() and len(started) < 300:
+        started.append(Thread())
+
+starter = threading.Thread(target=start_more)
+starter.start()
+while len(started) < 20:
+    time.sleep(0.001)
+end()
+stop.set()
+starter.join()
+assert places(*started) == [cpus] * len(started)
+""")
+
+
+@needs_two_cpus
+def test_the_patience_of_a_load_is_limited():
+    run("""
+gentle.PATIENCE_S = 0.05
+end = gentle.begin(cpus, idle=False)
+during = Thread()
+assert places(during) == [first]
+while places(None, during) != [cpus, cpus]:
+    time.sleep(0.01)
+end()
+assert places(None, during) == [cpus, cpus]
+""")
+
+
+def test_ending_leaves_no_timer_behind():
+    run("""
+end = gentle.begin(cpus, idle=False)
+end()
+for thread in threading.enumerate():
+    if isinstance(thread, threading.Timer):
+        thread.join(10)
+        assert not thread.is_alive()
+end()
+""")
+
+
+def test_asking_for_the_privilege_leaves_the_asker_as_it_was():
+    before = os.sched_getscheduler(0)
+    can_return_from_idle()
+    assert os.sched_getscheduler(0) == before

@@ -1,0 +1,305 @@
+"""The client against the worker that serves, with tiny handlers packed as archives."""
+
+import os
+import socket
+import struct
+import threading
+import time
+import zipfile
+
+import psutil
+import pytest
+
+from shunter.model_store.pack import pack
+from shunter.plugins.worker_client import (
+    ModelWorker,
+    Sample,
+    UnpackedModel,
+    WorkerFailed,
+    unpack,
+)
+
+pytest.importorskip("model_archiver")
+
+HANDLER = """
+import os
+import subprocess
+import time
+
+from ts.handler_utils.utils import send_intermediate_predict_response
+
+
+class Handler:
+    def initialize(self, context):
+        what = os.environ.get("TINY_LOAD")
+        if what == "raise":
+            raise ValueError("will not load")
+        if what == "die":
+            os._exit(7)
+        if what == "hang":
+            time.sleep(60)
+
+    def handle(self, data, context):
+        return [self.one(bytes(row["body"]).decode(), i, context) for i, row in enumerate(data)]
+
+    def one(self, body, index, context):
+        if body == "raise":
+            raise ValueError("as asked")
+        if body == "refuse":
+            context.set_response_status(418, "Teapot", idx=index)
+        if body == "die":
+            print("about to die", flush=True)
+            os._exit(9)
+        if body == "killed":
+            os.kill(os.getpid(), 9)
+        if body == "hang":
+            time.sleep(60)
+        if body == "spawn":
+            subprocess.Popen(["sleep", "60"])
+        if body == "large":
+            self.memory = b"x" * 100_000_000
+        if body == "stream":
+            for part in ("one", "two"):
+                send_intermediate_predict_response(
+                    [part], context.request_ids, "Intermediate Prediction success", 200, context)
+        if body.startswith("nonsense "):
+            context.cl_socket.sendall(bytes.fromhex(body.split()[1]))
+        if body.startswith("variable "):
+            found = os.environ.get(body.split()[1])
+            if found != body.split()[2]:
+                raise ValueError(f"it is {found}")
+        return body
+"""
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "handler.py").write_text(HANDLER)
+    (folder / "model-config.yaml").write_text(
+        "shunter:\n  environment: {TINY: 5}\n  sample: sample.json\n"
+    )
+    (folder / "sample.json").write_text('{"a": 1}')
+    return pack(folder, folder / "store", name="tiny")
+
+
+@pytest.fixture(scope="module")
+def model(archive, tmp_path_factory):
+    return unpack(archive, tmp_path_factory.mktemp("unpacked"))
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory):
+    """Where the workers' own folders are made."""
+    folder = tmp_path_factory.mktemp("t")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def worker(model, temporary):
+    """One for all tests that leave it in order."""
+    with ModelWorker(model, threads=1) as worker:
+        yield worker
+
+
+def request(body):
+    return Sample(body.encode())
+
+
+def test_a_batch_is_answered_and_takes_its_time(worker):
+    assert 0 < worker.run([request("a")] * 5) < 60
+    assert not worker.is_dead
+    assert psutil.Process(worker.pid).is_running()
+
+
+def test_the_memory_of_a_worker_is_told(worker):
+    before = worker.peak_bytes
+    worker.run([request("large")])
+    assert 90_000_000 < worker.peak_bytes - before < 200_000_000
+
+
+def test_a_stream_is_one_answer(worker):
+    worker.run([request("stream")])
+    worker.run([request("after it")] * 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("raise", "answered 503 Prediction failed"), ("refuse", "answered a request with 418: refuse")],
+)
+def test_a_handler_that_refuses_fails_the_batch_but_not_the_worker(worker, body, said):
+    with pytest.raises(WorkerFailed, match=said):
+        worker.run([request("good"), request(body), request("good")])
+    assert not worker.is_dead
+    worker.run([request("after it")])
+
+
+def test_a_failure_comes_with_the_workers_last_lines(worker):
+    with pytest.raises(WorkerFailed, match="ValueError: as asked"):
+        worker.run([request("raise")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SHUNTER_THREADS", "1"), ("OMP_NUM_THREADS", "1"), ("TINY", "5"), ("LOCAL_RANK", "0")],
+)
+def test_a_worker_has_the_variables_it_would_have_when_it_serves(model, worker, name, value):
+    if name == "LOCAL_RANK":
+        pytest.skip("not set by the client")
+    worker.run([request(f"variable {name} {value}")])
+
+
+def test_a_worker_runs_on_the_cores_it_was_given(model):
+    core = max(os.sched_getaffinity(0))
+    variables = {"MORE": "yes"}
+    with ModelWorker(model, threads=1, cores=[core], variables=variables) as worker:
+        assert os.sched_getaffinity(worker.pid) == {core}
+        worker.run([request("variable MORE yes")])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("die", "ended with status 9 and did not answer; its last lines:\n.*about to die"),
+        ("killed", "ended with signal 9 and did not answer"),
+        ("hang", "did not answer: timed out"),
+        # the length of the message, of an id, the number of headers
+        ("nonsense 000000c8ffffff00", "a length of -256"),
+        ("nonsense 000000c87fffffff", "a length of 2147483647"),
+        ("nonsense 000000c8000000007fffffff", "a length of 2147483647"),
+        (
+            "nonsense 000000c800000000" + "00000000" * 2 + "000000c8" + "00000000" + "80000000",
+            "a length of -2147483648",
+        ),
+    ],
+)
+def test_a_worker_that_does_not_answer_is_dead_and_nothing_is_left_of_it(
+    model, temporary, body, said
+):
+    before = set(temporary.iterdir())
+    with ModelWorker(model, threads=1, timeout_s=2) as worker:
+        process = psutil.Process(worker.pid)
+        with pytest.raises(WorkerFailed, match=f"(?s){said}"):
+            worker.run([request(body)])
+        assert worker.is_dead
+    assert not process.is_running()
+    assert set(temporary.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise", "could not load the model: ValueError: will not load"),
+        ("die", "ended with status 7 and did not answer"),
+        ("hang", "did not answer: timed out"),
+    ],
+)
+def test_a_model_that_does_not_load_leaves_nothing(model, temporary, how, said):
+    before = set(temporary.iterdir())
+    with pytest.raises(WorkerFailed, match=said):
+        ModelWorker(model, threads=1, timeout_s=3, variables={"TINY_LOAD": how})
+    assert set(temporary.iterdir()) == before
+    assert not [each for each in psutil.Process().children() if each.status() != "zombie"]
+
+
+def test_what_a_handler_starts_ends_with_it(model):
+    with ModelWorker(model, threads=1) as worker:
+        worker.run([request("spawn")])
+        [child] = psutil.Process(worker.pid).children()
+        assert os.getsid(worker.pid) != os.getsid(0)
+    assert not child.is_running()
+
+
+def test_a_cpu_that_is_not_there_is_named(model):
+    with pytest.raises(WorkerFailed, match=r"(?s)ended with status 1 .*CPU 8191 is not available"):
+        ModelWorker(model, threads=1, cores=[8191])
+
+
+def test_the_archives_own_sample_is_found(model):
+    assert model.sample() == Sample(b'{"a": 1}', "application/json")
+    assert model.environment == {"TINY": "5"}
+
+
+@pytest.mark.parametrize("name", ["missing.json", "../outside.json", "MAR-INF", "a\0b"])
+def test_a_sample_that_is_no_file_of_the_archive_is_refused(tmp_path, name):
+    folder = tmp_path / "model"
+    (folder / "MAR-INF").mkdir(parents=True)
+    (tmp_path / "outside.json").write_text("{}")
+    found = UnpackedModel("m", folder, "handler.py", {"shunter": {"sample": name}})
+    with pytest.raises(WorkerFailed, match="is no file of its archive"):
+        found.sample()
+
+
+@pytest.mark.parametrize("section", [None, [], "text", {}, {"environment": ["A=1"]}])
+def test_a_section_of_another_form_says_nothing(tmp_path, section):
+    found = UnpackedModel("m", tmp_path, "handler.py", {"shunter": section})
+    assert (found.sample(), found.environment) == (None, {})
+
+
+def test_the_type_of_a_sample_comes_from_its_name(tmp_path):
+    path = tmp_path / "a.JPG"
+    path.write_bytes(b"x")
+    assert Sample.read(path) == Sample(b"x", "image/jpeg")
+    assert Sample.read(path, "text/plain").content_type == "text/plain"
+
+
+def entries(**files):
+    return {name.replace("_", "/", 1) if "MAR" in name else name: files[name] for name in files}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        '{"model": {"modelName": "m"}}',
+        '{"model": {"modelName": "m", "handler": "h", "configFile": "missing"}}',
+        '{"model": {"modelName": "m", "handler": "h", "configFile": 5}}',
+    ],
+)
+def test_an_archive_without_a_good_manifest_is_refused_by_name(tmp_path, manifest):
+    path = tmp_path / "bad.mar"
+    with zipfile.ZipFile(path, "w") as content:
+        content.writestr("handler.py", "")
+        if manifest is not None:
+            content.writestr("MAR-INF/MANIFEST.json", manifest)
+    with pytest.raises(WorkerFailed, match=r"bad\.mar cannot be read as a model archive"):
+        unpack(path, tmp_path / "unpacked")
+
+
+@pytest.mark.parametrize("damage", ["missing", "folder", "text", "cut", "flipped", "encrypted"])
+def test_what_is_no_archive_is_refused_by_name(archive, tmp_path, damage):
+    path = tmp_path / "bad.mar"
+    content = bytearray(archive.read_bytes())
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "text":
+        path.write_text("hello")
+    elif damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        content[60:200] = bytes(140)
+        path.write_bytes(content)
+    elif damage == "encrypted":
+        place = content.index(b"PK\1\2")
+        content[place + 8] |= 1
+        content[6] |= 1
+        path.write_bytes(content)
+    with pytest.raises(WorkerFailed, match=r"bad\.mar cannot be read as a model archive"):
+        unpack(path, tmp_path / "unpacked")
+
+
+def test_no_entry_of_an_archive_is_written_outside_of_its_folder(tmp_path):
+    path = tmp_path / "bad.mar"
+    with zipfile.ZipFile(path, "w") as content:
+        content.writestr("../../escaped", "")
+        content.writestr("/escaped", "")
+        content.writestr("MAR-INF/MANIFEST.json", '{"model": {"modelName": "m", "handler": "h"}}')
+    model = unpack(path, tmp_path / "deep/unpacked")
+    assert (model.name, model.handler, dict(model.config)) == ("m", "h", {})
+    outside = [p for p in tmp_path.rglob("escaped") if not p.is_relative_to(model.folder)]
+    assert outside == []
