@@ -21,6 +21,8 @@ from shunter.batching.optimizer import LatencyTable, Memory
 
 VERSION = 1
 FORMAT = "shunter-profile"
+CAUTION = 0.02
+"""Surcharge on a latency between measured numbers of threads, as a share."""
 _NUMBERS = ("threads", "batch", "mode", "seconds", "complete", "error")
 
 
@@ -177,27 +179,54 @@ def batch_sizes(largest: int) -> list[int]:
 
 def latency_table(profile: Profile) -> LatencyTable:
     """Latency in ms of every ⟨threads 1..T, batch 1..B⟩; inf beyond what was measured."""
-    measured: Mapping[tuple[int, int], float] = {k: c.ms for k, c in profile.cells.items()}
-    return LatencyTable(interpolate(measured, profile.threads, profile.batch))
+    measured = {key: cell.ms for key, cell in profile.cells.items()}
+    return LatencyTable(cautious(measured, profile.threads, profile.batch))
+
+
+def cautious(
+    measured: Mapping[tuple[int, int], float], threads: int, batch: int
+) -> NDArray[np.float64]:
+    """Latencies in which a guess between numbers of threads counts a little more than it says.
+
+    An adaptive profile ends when no guess promises more than the tolerance; without the surcharge
+    the optimizer would then take guesses for gains that are smaller than their errors.
+    """
+    sure = measured_rows(measured, threads, batch)
+    guessed = interpolate(measured, threads, batch) * (1 + CAUTION)
+    return np.maximum.accumulate(np.where(np.isfinite(sure), sure, guessed), axis=1)
+
+
+def measured_rows(
+    measured: Mapping[tuple[int, int], float], threads: int, batch: int
+) -> NDArray[np.float64]:
+    """Rows of the numbers of threads that were measured, each up to its largest batch."""
+    rows = np.full((threads, batch), np.inf)
+    for t in {t for t, _ in measured}:
+        rows[t - 1] = _row({b: ms for (of, b), ms in measured.items() if of == t}, batch)
+    return rows
 
 
 def interpolate(
     measured: Mapping[tuple[int, int], float], threads: int, batch: int
 ) -> NDArray[np.float64]:
     """Latencies of ``threads`` x ``batch`` from those of some ⟨t, b⟩; rows never fall with b."""
-    sizes = np.array(sorted({b for _, b in measured}))
+    sizes = sorted({b for _, b in measured})
     columns = [
         _column({t: ms for (t, of), ms in measured.items() if of == b}, threads) for b in sizes
     ]
-    wanted = np.arange(1, batch + 1)
-    rows = np.full((threads, batch), np.inf)
-    for t, row in enumerate(np.array(columns).T):
-        known = np.isfinite(row)
-        if known.any():
-            values = np.maximum.accumulate(row[known])
-            # Below the smallest measured batch: what that takes, at most.
-            rows[t] = np.interp(wanted, sizes[known], values, right=np.inf)
-    return rows
+    grid = np.reshape(columns, (len(sizes), threads)).T
+    rows = [dict(zip(sizes, row, strict=True)) for row in grid]
+    return np.array([_row(row, batch) for row in rows])
+
+
+def _row(known: Mapping[int, float], batch: int) -> NDArray[np.float64]:
+    """Latency by batch size of one number of threads; inf is not known."""
+    sizes = [b for b in sorted(known) if math.isfinite(known[b])]
+    if not sizes:
+        return np.full(batch, np.inf)
+    values = np.maximum.accumulate([known[b] for b in sizes])
+    # Below the smallest measured batch: what that takes, at most.
+    return np.interp(np.arange(1, batch + 1), sizes, values, right=np.inf)
 
 
 def _column(measured: Mapping[int, float], threads: int) -> NDArray[np.float64]:

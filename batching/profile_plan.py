@@ -7,26 +7,29 @@ from their neighbours (a straight line over the batch size, the law of Amdahl ov
 a margin. Whatever the optimizer would then choose for some batch size is measured next; when all
 it chooses has been measured, no other cell can make a choice better by more than the tolerance,
 unless an estimate was too high by more than the margin. The gap that remains is the profile's
-stated error: an estimate, not a bound. The margin grows with the errors that are seen.
+stated error: an estimate, not a bound. The margin follows the errors that are seen.
 
-The rows for 1, 2, 4, ... and T threads come first, each with growing batches until even an
+The rows for 1, 2, 4, ..., half of T and T threads come first, each with growing batches until even an
 optimistic guess for the next one is slower than the best known way to run the largest batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.optimizer import Choice, LatencyTable, NoConfiguration, minimise_latency
-from shunter.batching.profile import batch_sizes, interpolate
+from shunter.batching.profile import batch_sizes, interpolate, measured_rows
 
 TOLERANCE = 0.02
 """A choice may be this much slower than the best one of an exhaustive profile."""
-FIRST_MARGIN = 0.04
+LEAST_MARGIN = 0.015
+"""Below the tolerance, or everything that is equally fast would be measured."""
 LARGEST_MARGIN = 0.25
+REMEMBERED = 8
+"""Estimates whose errors set the margin; the early ones span wide gaps and are soon forgotten."""
 
 CellKey = tuple[int, int]
 """⟨threads, batch⟩."""
@@ -52,12 +55,14 @@ class ProfilePlan:
         self.sizes = batch_sizes(batch)
         self.measured: dict[CellKey, float] = {}
         self._given: dict[CellKey, float] = {}
-        self.margin = FIRST_MARGIN
+        self.margin = LEAST_MARGIN
+        self._too_high: deque[float] = deque(maxlen=REMEMBERED)
         self.gap = float("inf")
         """How much faster an unmeasured configuration might be, as a share; after the last cell."""
         self._impossible: set[CellKey] = set()
-        powers = [1 << k for k in range(threads.bit_length()) if 1 << k < threads]
-        self._rows = [threads, *powers]
+        powers = {1 << k for k in range(threads.bit_length())}
+        smaller = sorted(t for t in powers | {threads // 2} if 0 < t < threads)
+        self._rows = [threads, *smaller]
 
     def add(self, threads: int, batch: int, ms: float) -> None:
         """A measured latency; in any order, as it counts when the plan comes to its cell."""
@@ -81,17 +86,18 @@ class ProfilePlan:
         return self._next_seed() or self._next_useful()
 
     def _count(self, cell: CellKey, ms: float) -> None:
-        """Where a latency is below its estimate, estimates get a wider margin."""
+        """Where latencies are below their estimates, estimates get a wider margin."""
         estimate = self._estimate()[cell[0] - 1, cell[1] - 1]
         if np.isfinite(estimate) and len(self._row(cell[0])) != 1:
-            too_high = 1 - ms / float(estimate)
-            self.margin = min(LARGEST_MARGIN, max(self.margin, 1.2 * too_high))
+            self._too_high.append(1 - ms / float(estimate))
+            self.margin = min(LARGEST_MARGIN, max(LEAST_MARGIN, 1.2 * max(self._too_high)))
         self.measured[cell] = ms
 
     def remaining(self) -> list[CellKey]:
         """Cells that would be measured next if all estimates were right; for the time left."""
         ahead = ProfilePlan(self.threads, self.batch, self.tolerance, exhaustive=self.exhaustive)
         ahead.margin, ahead._impossible = self.margin, set(self._impossible)
+        ahead._too_high = self._too_high.copy()
         ahead.measured, ahead._given = dict(self.measured), self._given
         cells: list[CellKey] = []
         while (cell := ahead.next()) is not None and len(cells) < self.threads * len(self.sizes):
@@ -119,20 +125,22 @@ class ProfilePlan:
             if len(known) < 2:
                 return threads, later[0]
             guess = self._estimate()[threads - 1, later[0] - 1] * (1 - self.margin)
-            if threads == self.threads or guess <= self._bound(known):
+            if threads == self.threads or guess <= self._bound():
                 return threads, later[0]
         return None
 
-    def _bound(self, known: Iterable[int]) -> float:
+    def _bound(self) -> float:
         """Best known latency of the largest batch."""
-        found = self._choose(self._expected(), self.batch)
+        expected = measured_rows(self.measured, self.threads, self.batch)
+        found = self._choose(expected, self.batch)
         return found.latency_ms if found else float("inf")
 
     def _next_useful(self) -> CellKey | None:
         """The unmeasured cell whose measurement may help most, None below the tolerance."""
         self.gap = 0.0
         best: tuple[float, CellKey] | None = None
-        expected, optimistic = self._expected(), self._optimistic()
+        expected = measured_rows(self.measured, self.threads, self.batch)
+        optimistic = self._optimistic(expected)
         for size in self.sizes:
             sure, hoped = self._choose(expected, size), self._choose(optimistic, size)
             if sure is None or hoped is None:
@@ -159,19 +167,9 @@ class ProfilePlan:
         except NoConfiguration:
             return None
 
-    def _expected(self) -> NDArray[np.float64]:
-        """What is known for sure: rows that were measured, up to their largest batch."""
-        rows = np.full((self.threads, self.batch), np.inf)
-        wanted = np.arange(1, self.batch + 1)
-        for t in {t for t, _ in self.measured}:
-            known = self._row(t)
-            values = np.maximum.accumulate([self.measured[t, b] for b in known])
-            rows[t - 1] = np.interp(wanted, known, values, right=np.inf)
-        return rows
-
-    def _optimistic(self) -> NDArray[np.float64]:
+    def _optimistic(self, expected: NDArray[np.float64]) -> NDArray[np.float64]:
         """Measured latencies where there are some, else estimates less the margin."""
-        rows, expected = self._estimate() * (1 - self.margin), self._expected()
+        rows = self._estimate() * (1 - self.margin)
         for t in {t for t, _ in self.measured}:
             known = self._row(t)
             inside = slice(known[0] - 1, known[-1])

@@ -132,6 +132,12 @@ def committed_samples(name: str) -> list[Row]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
+def committed_rows(name: str) -> list[Row]:
+    """Rows of the last full run; none when there was none."""
+    path = result_path(name, quick=False)
+    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+
+
 def keep(name: str, quick: bool, what: Any) -> None:
     """Note what was measured so far, so that an interrupted run is not lost."""
     path = result_path(name, quick).with_suffix(".partial.json")

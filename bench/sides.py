@@ -1,11 +1,11 @@
-"""One TorchServe with the sentence model registered in several settings, for benchmarks."""
+"""One TorchServe with a sample model registered in several settings, for benchmarks."""
 
 from __future__ import annotations
 
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +16,9 @@ import psutil
 from common import pack_sums
 
 from shunter.model_store.minilm.archive import pack_minilm
+from shunter.model_store.resnet50.archive import pack_resnet50
+from shunter.model_store.resnet50.archive import sample as photograph
+from shunter.plugins.profiles import profile_path
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.host import Server
 
@@ -39,6 +42,43 @@ BODIES = [json.dumps({"text": text}).encode() for text in sentences()]
 
 
 @dataclass(frozen=True)
+class Workload:
+    """A model and what is asked of it."""
+
+    name: str
+    pack: Callable[..., Path]
+    bodies: Sequence[bytes]
+    content_type: str
+    is_answer: Callable[[Any], bool]
+    """Whether the JSON of an answer is one."""
+    section: dict[str, Any]
+    """What its ``shunter:`` section always says."""
+
+    @property
+    def requests(self) -> dict[str, Any]:
+        """For a stream of them."""
+        return {"bodies": self.bodies, "content_type": self.content_type}
+
+
+SENTENCES = Workload(
+    "minilm",
+    pack_minilm,
+    BODIES,
+    "application/json",
+    lambda answer: abs(sum(x * x for x in answer["embedding"]) - 1) < 1e-3,
+    {},
+)
+PHOTOGRAPHS = Workload(
+    "resnet50",
+    pack_resnet50,
+    (photograph(),),
+    "image/jpeg",
+    lambda answer: len(answer["classes"]) == 5,
+    {"sample": "sample.jpg"},
+)
+
+
+@dataclass(frozen=True)
 class Setting:
     """How a model is registered."""
 
@@ -52,7 +92,7 @@ class Setting:
     @property
     def name(self) -> str:
         """Under which it is registered."""
-        return "minilm-" + "-".join(str(value) for value in vars(self).values())
+        return "m-" + "-".join(str(value) for value in vars(self).values())
 
     def row(self) -> dict[str, Any]:
         """As it stands in a result."""
@@ -62,9 +102,17 @@ class Setting:
 class Side:
     """A running server, stock or with Shunter; a context manager."""
 
-    def __init__(self, store: Path, *, shunter: bool, settings: str = "") -> None:
+    def __init__(
+        self,
+        store: Path,
+        *,
+        shunter: bool,
+        settings: str = "",
+        workload: Workload = SENTENCES,
+    ) -> None:
         """Serve from ``store``; ``settings`` is the text of shunter.toml."""
         self.shunter = shunter
+        self.workload = workload
         self._store = store
         self._known: set[str] = set()
         (store / "shunter.toml").write_text(settings, encoding="utf-8")
@@ -92,7 +140,7 @@ class Side:
         """
         name = name or setting.name
         if name not in self._known:
-            self._register(name, setting, section or {})
+            self._register(name, setting, {**self.workload.section, **(section or {})})
             self._known.add(name)
             self.warm_up(name)
         return self.url(name)
@@ -115,7 +163,8 @@ class Side:
         """Where predictions are asked for."""
         return f"{self.server.inference}/predictions/{name}"
 
-    def _register(self, name: str, setting: Setting, section: dict[str, Any]) -> None:
+    def archive(self, name: str, setting: Setting, section: dict[str, Any]) -> Path:
+        """Pack the model as it is to be registered."""
         configuration = f"{setting.workers}x{setting.threads}x{setting.batch}"
         config = {
             "batchSize": setting.batch,
@@ -123,23 +172,31 @@ class Side:
             "minWorkers": setting.workers,
             "maxWorkers": setting.workers,
             "jobQueueSize": setting.queue,
-            "handler": {"threads": setting.threads},
+            "handler": {"threads": setting.threads or None},
             "shunter": {"configuration": configuration, **section} if self.shunter else None,
         }
-        archive = pack_minilm(self._store, name=name, config=config)
+        return self.workload.pack(self._store, name=name, config=config)
+
+    def _register(self, name: str, setting: Setting, section: dict[str, Any]) -> None:
+        archive = self._store / f"{name}.mar"
+        if not archive.exists():
+            self.archive(name, setting, section)
         query = {"url": archive.name, "model_name": name, "synchronous": "true"}
         query["initial_workers"] = str(setting.workers)
         answer = httpx.post(f"{self.server.management}/models", params=query, timeout=120)
         answer.raise_for_status()
-        archive.unlink()
+        if not profile_path(archive).exists():
+            archive.unlink()
 
     def warm_up(self, name: str, seconds: float = 1.5) -> None:
-        """Every worker has run batches of several sizes; the vector is one of unit length."""
+        """Every worker has run batches of several sizes; what is answered is an answer."""
         for clients in (1, 24):
-            closed_loop(self.url(name), clients, seconds / 2)
-        answer = httpx.post(self.url(name), json={"text": "a river"}, timeout=30).json()
-        if abs(sum(x * x for x in answer["embedding"]) - 1) > 1e-3:
-            raise RuntimeError(f"{name}: no unit vector")
+            closed_loop(self.url(name), clients, seconds / 2, **self.workload.requests)
+        headers = {"Content-Type": self.workload.content_type}
+        body = self.workload.bodies[0]
+        answer = httpx.post(self.url(name), content=body, headers=headers, timeout=30)
+        if not self.workload.is_answer(answer.json()):
+            raise RuntimeError(f"{name}: {answer.text[:200]}")
 
     def remove(self, setting: Setting) -> None:
         """Unregister. Stock answers 500 now and then although its workers have ended."""
@@ -175,7 +232,7 @@ def closed_loop(url: str, clients: int, seconds: float, **more: Any) -> dict[str
     """Clients without think time; sums of what they got."""
     closed = load.Closed(clients, seconds)
     one = load.Stream("closed", url, closed=closed, **{"bodies": BODIES, **more})
-    return load.run(load.Spec([one], timeout_s=30))["closed"]
+    return load.run(load.Spec([one], timeout_s=120))["closed"]
 
 
 def open_loop(

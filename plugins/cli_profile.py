@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from shunter.allocator.topology import Topology
-    from shunter.batching.profile import Profile
+    from shunter.batching.profile import Profile, Provenance
     from shunter.plugins.planning import Plan
     from shunter.plugins.profiler import Progress, Task
+    from shunter.plugins.worker_client import Sample
 
 DEFAULT_BATCH = 64
 BUSY = 0.2
@@ -145,7 +146,7 @@ def _model_config(archive: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _samples(inputs: list[Path], content_type: str | None) -> list[Any]:
+def _samples(inputs: list[Path], content_type: str | None) -> list[Sample]:
     from shunter.plugins.worker_client import Sample
 
     if content_type and not inputs:
@@ -383,7 +384,7 @@ def _load(path: Path) -> Profile:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _provenance(known: Profile, archive: Path | None, topology: Topology) -> Any:
+def _provenance(known: Profile, archive: Path | None, topology: Topology) -> Provenance:
     """What a profile measured here would say; of the same model where no archive tells."""
     import importlib.metadata
 

@@ -6,9 +6,11 @@ batch costs there. Used by the profiler and by benchmarks.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -26,7 +28,6 @@ from typing import Any
 import yaml
 
 from shunter.allocator.cpu_list import format_cpu_list
-from shunter.plugins.process_tree import ProcessTree
 
 METRICS = """
 model_metrics:
@@ -42,6 +43,8 @@ CONTENT_TYPES = {
 }
 LONGEST = 1 << 30
 """Bytes of a field of an answer. A worker that says more has lost its place in the protocol."""
+START_S = 120.0
+"""How long a worker may take until it listens; it imports torch first."""
 CLOSE_S = 2.0
 """How long a worker may take to end by itself."""
 _END = b"\xff" * 4
@@ -97,11 +100,15 @@ class UnpackedModel:
     def sample(self) -> Sample | None:
         """The archive's own example of a request (``shunter: {sample: FILE}``)."""
         name = self.section.get("sample")
+        if not name:
+            return None
         try:
-            return Sample.read(self.folder / str(name)) if name else None
-        except OSError as error:
+            path = (self.folder / str(name)).resolve()
+            path.relative_to(self.folder.resolve())
+            return Sample.read(path)
+        except (OSError, ValueError) as error:
             raise WorkerFailed(
-                f"the sample {name} of {self.name} is no file of its archive"
+                f"the sample {name!r} of {self.name} is no file of its archive"
             ) from error
 
 
@@ -132,7 +139,10 @@ class ModelWorker:
         timeout_s: float = 300,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it on ``cores`` (None: anywhere) with ``threads`` threads, and load the model."""
+        """Start it on ``cores`` (None: anywhere) with ``threads`` threads, and load the model.
+
+        ``timeout_s`` is how long it may be silent over the load or a batch.
+        """
         self.threads = threads
         self._folder = Path(tempfile.mkdtemp(prefix="shunter-worker-"))
         self._log = self._folder / "log"
@@ -183,7 +193,7 @@ class ModelWorker:
         self._socket = self._connect(path)
 
     def _connect(self, path: Path) -> socket.socket:
-        end = time.monotonic() + self._deadline_s
+        end = time.monotonic() + START_S
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -256,7 +266,11 @@ class ModelWorker:
             self._socket = None
         if self._process is not None:
             # An idle one ends by itself; one at work does not look until it has finished.
-            ProcessTree(self._process).end((), 0 if self._owes else CLOSE_S)
+            if not self._owes:
+                self._wait(CLOSE_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
             self._process = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -329,14 +343,18 @@ class ModelWorker:
         """How the process ended. It is left unreaped, so that nobody else gets its number."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
-    def _check_alive(self, when: str, wait_s: float) -> None:
-        last = time.monotonic() + wait_s
-        while (end := self._end()) is None:
-            if time.monotonic() > last:
-                return
+    def _wait(self, seconds: float) -> os.waitid_result | None:
+        """How the process ended, None if it still runs after ``seconds``."""
+        last = time.monotonic() + seconds
+        while (end := self._end()) is None and time.monotonic() < last:
             time.sleep(0.005)
-        kind = "status" if end.si_code == os.CLD_EXITED else "signal"
-        raise WorkerFailed(self._explain(f"ended with {kind} {end.si_status} {when}"))
+        return end
+
+    def _check_alive(self, when: str, wait_s: float) -> None:
+        end = self._wait(wait_s)
+        if end is not None:
+            kind = "status" if end.si_code == os.CLD_EXITED else "signal"
+            raise WorkerFailed(self._explain(f"ended with {kind} {end.si_status} {when}"))
 
     def _explain(self, what: str) -> str:
         try:

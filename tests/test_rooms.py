@@ -21,9 +21,17 @@ MAY_IMPORT = {
 """Room -> other rooms it may import. Nobody imports plugins."""
 
 PURE = {
+    "allocator.cpu_list",
     "batching.classes",
+    "batching.configuration",
+    "batching.estimator",
     "batching.layout",
+    "batching.measurement",
+    "batching.optimizer",
+    "batching.packing",
     "batching.page_records",
+    "batching.profile",
+    "batching.profile_plan",
     "batching.release",
     "batching.threshold",
 }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shunter.batching.optimizer import LatencyTable, minimise_latency
-from shunter.batching.profile import batch_sizes, interpolate
+from shunter.batching.profile import batch_sizes, cautious, interpolate
 from shunter.batching.profile_plan import ProfilePlan, exhaustive_cells
 
 T = 16
@@ -49,7 +49,7 @@ def regret(latency, measured, threads, batch):
     """How much slower the worst choice is than the best one, as a share, in truth."""
     cells = exhaustive_cells(threads, batch)
     truth = LatencyTable(interpolate({c: latency(*c) for c in cells}, threads, batch))
-    known = LatencyTable(interpolate(measured, threads, batch))
+    known = LatencyTable(cautious(measured, threads, batch))
 
     def of(size):
         best = minimise_latency(truth, (threads,), size)
@@ -122,7 +122,7 @@ def test_no_batch_larger_than_an_impossible_one_is_tried(exhaustive):
 def test_the_largest_possible_batches_are_chosen_where_larger_ones_are_not():
     latency, plan = MODELS["amdahl"], ProfilePlan(4, 64)
     limited(plan, latency, lambda t, b: b <= 8)
-    known = LatencyTable(interpolate(plan.measured, 4, 64))
+    known = LatencyTable(cautious(plan.measured, 4, 64))
     assert minimise_latency(known, (4,), 32).latency_ms == latency(1, 8)
     assert plan.gap <= plan.tolerance
 
@@ -170,14 +170,15 @@ def test_what_remains_begins_with_the_next_cell_and_changes_nothing(model):
     assert all(plan.estimate(cell) > 0 for cell in plan.remaining())
 
 
-def test_an_estimate_is_what_was_measured_or_lies_between_its_neighbours():
-    plan = ProfilePlan(4, 8)
+def test_an_estimate_is_what_was_measured_or_follows_from_its_neighbours():
+    plan = ProfilePlan(4, 4)
     assert plan.estimate((1, 1)) == np.inf
-    for t, b, ms in ((4, 1, 3.0), (4, 2, 4.0), (1, 1, 9.0), (1, 2, 10.0)):
-        assert plan.next() == (t, b)
-        plan.add(t, b, ms)
+    known = {(4, 1): 3.0, (4, 2): 4.0, (4, 4): 6.0, (1, 1): 9.0, (1, 2): 10.0}
+    for _ in known:
+        cell = plan.next()
+        plan.add(*cell, known[cell])
     plan.next()
-    assert plan.estimate((1, 2)) == 10.0
-    assert plan.estimate((4, 8)) == 10.0  # one more for each request
+    assert {cell: plan.estimate(cell) for cell in known} == known
+    assert plan.estimate((1, 4)) == 12.0  # one more for each request
     assert plan.estimate((2, 1)) == pytest.approx(5.0)  # 1 + 8 / threads
     assert plan.estimate((3, 2)) == pytest.approx(2 + 8 / 3)

@@ -106,23 +106,20 @@ assert places(None, pinned) == [cpus, last]
 
 
 @needs_two_cpus
-def test_threads_that_are_started_while_it_ends_come_back_too():
+def test_a_thread_that_is_started_while_it_ends_comes_back_too():
     run("""
+look, late = os.listdir, []
+
+def listdir(path):
+    found = look(path)
+    if not late:
+        late.append(Thread())  # not among those found, and still where the load is
+    return found
+
 end = gentle.begin(cpus, idle=False)
-started, stop = [], threading.Event()
-
-def start_more():
-    while not stop.is_set() and len(started) < 300:
-        started.append(Thread())
-
-starter = threading.Thread(target=start_more)
-starter.start()
-while len(started) < 20:
-    time.sleep(0.001)
+os.listdir = listdir
 end()
-stop.set()
-starter.join()
-assert places(*started) == [cpus] * len(started)
+assert places(None, *late) == [cpus, cpus]
 """)
 
 

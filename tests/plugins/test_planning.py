@@ -120,6 +120,11 @@ def test_memory_bounds_the_instances_of_the_choice_and_of_the_usual_ways():
     assert found.impossible == ("one per core: 4 instances do not fit into the memory",)
 
 
+def test_instances_that_would_have_no_request_need_no_memory():
+    found = plan(profile_of(), [4], 2, budget_bytes=250 * MIB)
+    assert configurations(found)["one per core"] == "2x1x1"
+
+
 def test_cells_that_were_interpolated_are_named():
     found = plan(profile_of(without={(2, b) for b in batch_sizes(8)}), [2], 1)
     assert configurations(found)["chosen"] == "1x2x1"

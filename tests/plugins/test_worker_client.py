@@ -1,10 +1,6 @@
 """The client against the worker that serves, with tiny handlers packed as archives."""
 
 import os
-import socket
-import struct
-import threading
-import time
 import zipfile
 
 import psutil
@@ -127,7 +123,10 @@ def test_a_stream_is_one_answer(worker):
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [("raise", "answered 503 Prediction failed"), ("refuse", "answered a request with 418: refuse")],
+    [
+        ("raise", "answered 503 Prediction failed"),
+        ("refuse", "answered a request with 418: refuse"),
+    ],
 )
 def test_a_handler_that_refuses_fails_the_batch_but_not_the_worker(worker, body, said):
     with pytest.raises(WorkerFailed, match=said):
@@ -143,11 +142,9 @@ def test_a_failure_comes_with_the_workers_last_lines(worker):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("SHUNTER_THREADS", "1"), ("OMP_NUM_THREADS", "1"), ("TINY", "5"), ("LOCAL_RANK", "0")],
+    [("SHUNTER_THREADS", "1"), ("OMP_NUM_THREADS", "1"), ("TINY", "5")],
 )
-def test_a_worker_has_the_variables_it_would_have_when_it_serves(model, worker, name, value):
-    if name == "LOCAL_RANK":
-        pytest.skip("not set by the client")
+def test_a_worker_has_the_variables_it_would_have_when_it_serves(worker, name, value):
     worker.run([request(f"variable {name} {value}")])
 
 
@@ -165,14 +162,9 @@ def test_a_worker_runs_on_the_cores_it_was_given(model):
         ("die", "ended with status 9 and did not answer; its last lines:\n.*about to die"),
         ("killed", "ended with signal 9 and did not answer"),
         ("hang", "did not answer: timed out"),
-        # the length of the message, of an id, the number of headers
+        # the length of the message, the number of headers
         ("nonsense 000000c8ffffff00", "a length of -256"),
-        ("nonsense 000000c87fffffff", "a length of 2147483647"),
-        ("nonsense 000000c8000000007fffffff", "a length of 2147483647"),
-        (
-            "nonsense 000000c800000000" + "00000000" * 2 + "000000c8" + "00000000" + "80000000",
-            "a length of -2147483648",
-        ),
+        ("nonsense 000000c8" + "00000000" * 5 + "7fffffff", "a length of 2147483647"),
     ],
 )
 def test_a_worker_that_does_not_answer_is_dead_and_nothing_is_left_of_it(
@@ -197,11 +189,10 @@ def test_a_worker_that_does_not_answer_is_dead_and_nothing_is_left_of_it(
     ],
 )
 def test_a_model_that_does_not_load_leaves_nothing(model, temporary, how, said):
-    before = set(temporary.iterdir())
+    before = set(temporary.iterdir()), set(psutil.Process().children())
     with pytest.raises(WorkerFailed, match=said):
-        ModelWorker(model, threads=1, timeout_s=3, variables={"TINY_LOAD": how})
-    assert set(temporary.iterdir()) == before
-    assert not [each for each in psutil.Process().children() if each.status() != "zombie"]
+        ModelWorker(model, threads=1, timeout_s=2, variables={"TINY_LOAD": how})
+    assert (set(temporary.iterdir()), set(psutil.Process().children())) == before
 
 
 def test_what_a_handler_starts_ends_with_it(model):
@@ -209,7 +200,8 @@ def test_what_a_handler_starts_ends_with_it(model):
         worker.run([request("spawn")])
         [child] = psutil.Process(worker.pid).children()
         assert os.getsid(worker.pid) != os.getsid(0)
-    assert not child.is_running()
+    # It is an orphan now: someone else buries it, in a moment.
+    assert psutil.wait_procs([child], timeout=30)[1] == []
 
 
 def test_a_cpu_that_is_not_there_is_named(model):
@@ -243,10 +235,6 @@ def test_the_type_of_a_sample_comes_from_its_name(tmp_path):
     path.write_bytes(b"x")
     assert Sample.read(path) == Sample(b"x", "image/jpeg")
     assert Sample.read(path, "text/plain").content_type == "text/plain"
-
-
-def entries(**files):
-    return {name.replace("_", "/", 1) if "MAR" in name else name: files[name] for name in files}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,218 @@
+"""The batch size follows the load, and noise does not move it."""
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shunter.batching.estimator import WINDOW, BatchSizeEstimator, floor_power_of_two
+
+SECOND = 10**9
+PERIOD = SECOND // 10
+"""Between two samples."""
+SAMPLES = 50
+"""Samples of a time-out of 5 s."""
+
+
+def follow(estimator, depths, start=0):
+    """Feed one depth each 100 ms; return the answers at time-outs as (number, batch size)."""
+    found = []
+    for i, depth in enumerate(depths, start):
+        wanted = estimator.sample(depth, i * PERIOD)
+        if wanted is not None:
+            found.append((i, wanted))
+    return found
+
+
+def sizes_of(estimator, depths, start=0):
+    return [size for _, size in follow(estimator, depths, start)]
+
+
+def changes(sizes):
+    return sum(a != b for a, b in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize(
+    ("depth", "size"),
+    [
+        (0, 1),
+        (0.5, 1),
+        (1, 1),
+        (1.9, 1),
+        (2, 2),
+        (3, 2),
+        (math.nextafter(4, 0), 2),
+        (4, 4),
+        (7.9, 4),
+        (8, 8),
+        (1023.9, 512),
+        (1024, 1024),
+        (1e6, 1 << 19),
+    ],
+)
+def test_the_next_lower_power_of_two(depth, size):
+    assert floor_power_of_two(depth) == size
+
+
+def test_the_average_gives_a_new_sample_the_weight_alpha():
+    estimator = BatchSizeEstimator(1, SECOND, alpha=0.25)
+    assert math.isnan(estimator.depth)
+    seen = []
+    for depth in (8, 0, 4, 4):
+        estimator.sample(depth, 0)
+        seen.append(estimator.depth)
+    assert seen == [8, 6, 5.5, 5.125]
+
+
+def test_the_most_frequent_of_the_last_rounded_averages_counts():
+    estimator = BatchSizeEstimator(1, 100 * SECOND, alpha=1, window=5, band=0)
+    seen = []
+    for depth in (0, 4, 4, 9, 8, 9, 8, 1, 1, 1):
+        estimator.sample(depth, 0)
+        seen.append(estimator.smoothed)
+    # The second: 1 and 4 once each, the latest wins. The fifth: 4 and 8 twice, the latest wins.
+    assert seen == [1, 4, 4, 4, 8, 8, 8, 8, 8, 1]
+
+
+def test_before_the_first_sample_the_batch_size_is_the_first_one():
+    assert BatchSizeEstimator(8, SECOND).smoothed == 8
+
+
+def test_an_answer_comes_with_every_time_out_whether_it_changes_or_not():
+    estimator = BatchSizeEstimator(1, 5 * SECOND)
+    found = follow(estimator, [20] * (3 * SAMPLES + 1))
+    assert found == [(SAMPLES, 16), (2 * SAMPLES, 16), (3 * SAMPLES, 16)]
+    assert estimator.current == 16
+
+
+def test_a_late_sample_starts_the_next_time_out():
+    estimator = BatchSizeEstimator(1, 5 * SECOND, window=1)
+    times = [0, 4.9, 7, 11.9, 12, 16]
+    found = [estimator.sample(3, round(at * SECOND)) for at in times]
+    assert found == [None, None, 2, None, 2, None]
+
+
+def test_nothing_is_said_before_the_window_is_full():
+    estimator = BatchSizeEstimator(1, SECOND)
+    found = follow(estimator, [20] * (WINDOW + 10))
+    assert found[0] == (WINDOW - 1, 16)
+
+
+@pytest.mark.parametrize(
+    ("current", "depth", "expected"),
+    [
+        (8, 6.4, 8),  # 20 % below
+        (8, 6.39, 4),
+        (8, 19.19, 8),  # 20 % above twice the size
+        (8, 19.2, 16),
+        (1, 0, 1),
+        (1, 2.39, 1),
+        (1, 2.41, 2),
+        (2, 1.6, 2),
+        (2, 1.59, 1),
+        (8, 100, 64),
+        (64, 0, 1),
+        (8, 10**9, 256),  # the largest
+        (256, 10**9, 256),
+    ],
+)
+def test_the_batch_size_is_kept_within_its_dead_band(current, depth, expected):
+    estimator = BatchSizeEstimator(current, SECOND, largest=256)
+    assert sizes_of(estimator, [depth] * 100)[-1] == expected
+
+
+def test_without_a_band_the_bounds_are_the_papers():
+    for depth, expected in ((7.99, 4), (8, 8), (15.99, 8), (16, 16)):
+        estimator = BatchSizeEstimator(8, SECOND, band=0)
+        assert sizes_of(estimator, [depth] * 100)[-1] == expected
+
+
+@given(
+    st.integers(0, 10).map(lambda k: 1 << k),
+    st.floats(0, 2000),
+    st.floats(0, 2000),
+)
+def test_a_true_step_is_followed_within_110_samples(current, before, after):
+    """60 until the average and the mode are there, a time-out of 50 until they are asked."""
+    estimator = BatchSizeEstimator(current, 5 * SECOND)
+    follow(estimator, [before] * 101)
+    last = sizes_of(estimator, [after] * 110, start=101)[-1]
+    # What is left of the step after so many samples, of which the mode leaves out half.
+    rest = abs(before - after) * 0.9**45
+    assert last == 1 or after >= 0.8 * last - rest
+    assert after <= 2.4 * last + rest
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), [(3, 50, 32), (50, 3, 2), (50, 0, 1)])
+def test_a_step_either_way_takes_at_most_two_time_outs(before, after, expected):
+    estimator = BatchSizeEstimator(1, 5 * SECOND)
+    follow(estimator, [before] * 101)
+    found = follow(estimator, [after] * (2 * SAMPLES), start=101)
+    assert found[1][1] == expected
+
+
+def poisson(choose, mean):
+    """A Poisson number, by counting exponential gaps."""
+    count, at = 0, choose.expovariate(1)
+    while at < mean:
+        count, at = count + 1, at + choose.expovariate(1)
+    return count
+
+
+def after_noise(seed, mean, **settings):
+    """Sizes at 100 time-outs of independent Poisson depths, after those that find the size."""
+    choose = random.Random(seed)
+    estimator = BatchSizeEstimator(floor_power_of_two(mean), 5 * SECOND, **settings)
+    return sizes_of(estimator, (poisson(choose, mean) for _ in range(100 * SAMPLES)))[2:]
+
+
+@settings(max_examples=20, derandomize=True)
+@given(st.integers(0, 10**6), st.floats(4, 60))
+def test_poisson_noise_almost_never_changes_the_size(seed, mean):
+    assert changes(after_noise(seed, mean)) <= 3
+
+
+@pytest.mark.parametrize("mean", [2, 4, 8, 16])
+def test_at_a_power_of_two_poisson_noise_flips_the_papers_size_far_more_often(mean):
+    """At 2 the noise is as wide as the dead band; everywhere else it stays inside."""
+    ours, papers = changes(after_noise(1, mean)), changes(after_noise(1, mean, band=0))
+    assert ours <= (10 if mean == 2 else 1)
+    assert papers >= 30
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.floats(1, 60), st.integers(1, 5))
+def test_bursts_that_are_shorter_than_the_window_do_not_flip_the_size(seed, height, length):
+    """On for ``length`` samples, off for as long, over and over from some phase on."""
+    phase = random.Random(seed).randrange(2 * length)
+    depths = [height * ((i + phase) // length % 2) for i in range(60 * SAMPLES)]
+    sizes = sizes_of(BatchSizeEstimator(1, 5 * SECOND), depths)
+    assert changes(sizes[2:]) <= 1
+
+
+def test_a_depth_that_hovers_about_a_power_of_two_flips_the_papers_size_but_not_ours():
+    choose = random.Random(1)
+    depths = [8 + choose.uniform(-3, 3) for _ in range(200 * SAMPLES)]
+    ours = sizes_of(BatchSizeEstimator(8, 5 * SECOND), depths)
+    papers = sizes_of(BatchSizeEstimator(8, 5 * SECOND, band=0), depths)
+    assert changes(ours) == 0
+    assert changes(papers) >= 20
+
+
+@pytest.mark.parametrize("depth", [-1, math.nan, math.inf])
+def test_a_depth_that_is_none_is_refused(depth):
+    estimator = BatchSizeEstimator(1, SECOND)
+    with pytest.raises(ValueError, match="allowed: 0 or more"):
+        estimator.sample(depth, 0)
+    assert math.isnan(estimator.depth)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"alpha": 0}, {"alpha": 1.1}, {"window": 0}, {"band": -0.1}, {"current": 0}]
+)
+def test_settings_that_make_no_sense_are_refused(bad):
+    with pytest.raises(ValueError, match="alpha in"):
+        BatchSizeEstimator(**{"current": 1, "timeout_ns": SECOND} | bad)

@@ -1,0 +1,257 @@
+"""Profiling a handler that sleeps: what it costs is known, and no processor is needed for it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from shunter.allocator.topology import read_topology
+from shunter.batching.measurement import Effort
+from shunter.model_store.pack import pack
+from shunter.plugins import profiler
+from shunter.plugins.errors import UserError
+from shunter.plugins.profiler import Task, run
+from shunter.plugins.profiles import load_profile
+from shunter.plugins.worker_client import Sample, unpack
+
+pytest.importorskip("model_archiver")
+
+HANDLER = """
+import json
+import os
+import time
+
+THREADS = int(os.environ["SHUNTER_THREADS"])
+
+
+class Handler:
+    def initialize(self, context):
+        pass
+
+    def handle(self, data, context):
+        with open(os.environ["SLEEPER_LOG"], "a") as log:
+            print(json.dumps([THREADS, len(data), os.getpid()]), file=log)
+        if len(data) >= int(os.environ.get("SLEEPER_DIES_AT", 1000)):
+            os._exit(3)
+        if len(data) >= int(os.environ.get("SLEEPER_HANGS_AT", 1000)):
+            time.sleep(600)
+        time.sleep(0.003 + 0.004 * len(data) / THREADS)
+        return ["done"] * len(data)
+"""
+HOST = read_topology()
+QUICK = Effort(precision=0.5, most=6, seconds=0.3)
+
+
+def cost_ms(threads, batch):
+    return 3 + 4 * batch / threads
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sleeper")
+    (folder / "handler.py").write_text(HANDLER)
+    (folder / "model-config.yaml").write_text("shunter: {sample: sample.json}\n")
+    (folder / "sample.json").write_text("{}")
+    return pack(folder, folder / "store", name="sleeper")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "sleeper.profile.json"
+
+
+@pytest.fixture(autouse=True)
+def log(tmp_path, monkeypatch):
+    """What the handler has been asked: [threads, batch, pid]."""
+    path = tmp_path / "log"
+    path.touch()
+    monkeypatch.setenv("SLEEPER_LOG", str(path))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    yield lambda: [json.loads(line) for line in path.read_text().splitlines()]
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert psutil.Process().children() == []
+
+
+def task(archive, **changes):
+    defaults = {"samples": [], "threads": 2, "batch": 4, "exhaustive": True, "effort": QUICK}
+    return Task(archive, **{**defaults, **changes})
+
+
+def interrupting(after):
+    """A report that is interrupted by Ctrl-C when so many cells are there."""
+
+    def report(progress):
+        if len(progress.profile.cells) == after:
+            raise KeyboardInterrupt
+
+    return report
+
+
+def test_all_cells_are_measured_and_each_is_saved_at_once(archive, path):
+    seen = []
+
+    def report(progress):
+        seen.append((progress.next, progress.left))
+        if progress.profile.cells:
+            assert load_profile(path).cells == progress.profile.cells
+
+    profile = run(task(archive), path, HOST, report)
+    keys = [(t, b) for t in (1, 2) for b in (1, 2, 4)]
+    assert [key for key, _ in seen] == [*keys, None]
+    assert [left for _, left in seen] == [6, 5, 4, 3, 2, 1, 0]
+    assert list(profile.cells) == keys
+    assert load_profile(path) == profile
+    assert profile.complete
+    for (threads, batch), cell in profile.cells.items():
+        assert cell.ms >= cost_ms(threads, batch)
+        assert cell.low_ms <= cell.ms <= cell.high_ms
+        assert cell.peak_bytes > 10_000_000
+    assert profile.cells[1, 4].ms > profile.cells[1, 1].ms
+    assert profile.cells[2, 4].ms < profile.cells[1, 4].ms
+
+
+def test_an_interrupted_run_is_continued_without_measuring_a_cell_again(archive, path, log):
+    with pytest.raises(KeyboardInterrupt):
+        run(task(archive, threads=1), path, HOST, interrupting(after=2))
+    kept = load_profile(path)
+    assert set(kept.cells) == {(1, 1), (1, 2)}
+    assert not kept.complete
+
+    asked = len(log())
+    profile = run(task(archive, threads=1), path, HOST)
+    assert {batch for _, batch, _ in log()[asked:]} == {4}
+    assert {key: profile.cells[key] for key in kept.cells} == kept.cells
+    assert set(profile.cells) == {(1, 1), (1, 2), (1, 4)}
+    assert profile.seconds > kept.seconds
+
+    # A finished one has nothing left to be measured, unless it is begun anew.
+    asked = len(log())
+    assert run(task(archive, threads=1), path, HOST).cells == profile.cells
+    assert len(log()) == asked
+    with pytest.raises(KeyboardInterrupt):
+        run(task(archive, restart=True), path, HOST, interrupting(after=0))
+
+
+def spoil(path, **provenance):
+    content = json.loads(path.read_text())
+    content["provenance"].update(provenance)
+    path.write_text(json.dumps(content))
+
+
+def test_a_profile_of_something_else_is_neither_continued_nor_harmed(archive, path, log):
+    run(task(archive, threads=1, batch=1), path, HOST)
+    asked, before = len(log()), path.read_text()
+    for changes, said in [
+        ({"torch": "0.1"}, "torch '0.1', here"),
+        ({"model_hash": "0"}, "was measured with model '0', here"),
+        ({"cpu": "Z80"}, "processor 'Z80', here"),
+        ({"sample_hash": "0"}, "was measured with another request"),
+    ]:
+        path.write_text(before)
+        spoil(path, **changes)
+        spoiled = path.read_text()
+        with pytest.raises(UserError, match=f"(?s){said}.*begin anew with --restart"):
+            run(task(archive, threads=1, batch=1), path, HOST)
+        assert path.read_text() == spoiled
+    assert len(log()) == asked
+
+
+def test_where_a_batch_fails_larger_ones_are_not_tried(archive, path, log, monkeypatch):
+    monkeypatch.setenv("SLEEPER_DIES_AT", "3")
+    profile = run(task(archive, batch=16, threads=1), path, HOST)
+    assert set(profile.cells) == {(1, 1), (1, 2)}
+    [(key, reason)] = profile.failed.items()
+    assert key == (1, 4)
+    assert reason.startswith("the worker ended with status 3")
+    assert max(batch for _, batch, _ in log()) == 4
+    assert load_profile(path).complete
+
+
+def test_a_model_that_cannot_take_one_request_cannot_be_profiled(archive, path, monkeypatch):
+    monkeypatch.setenv("SLEEPER_DIES_AT", "1")
+    with pytest.raises(UserError, match="the worker ended with status 3"):
+        run(task(archive), path, HOST)
+    assert not path.exists()
+
+
+def test_a_model_without_an_example_needs_an_input(tmp_path, path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/handler.py").write_text("def handle(data, context):\n    return data\n")
+    plain = pack(tmp_path / "model", tmp_path / "store")
+    with pytest.raises(UserError, match="model has no example of a request: give one with --input"):
+        run(task(plain), path, HOST)
+
+
+def test_an_archive_that_is_missing_is_named(tmp_path, path):
+    with pytest.raises(UserError, match=r"missing\.mar cannot be read as a model archive"):
+        run(task(tmp_path / "missing.mar"), path, HOST)
+
+
+def test_a_batch_takes_the_given_requests_in_turn(archive, path):
+    samples = [Sample(b"one"), Sample(b"two", "text/plain")]
+    profile = run(task(archive, samples=samples, threads=1, batch=4), path, HOST)
+    assert set(profile.cells) == {(1, 1), (1, 2), (1, 4)}
+    with pytest.raises(UserError, match="another request"):
+        run(task(archive, samples=samples[:1], threads=1, batch=4), path, HOST)
+
+
+def test_a_worker_stays_open_until_it_is_dead_or_too_many_are(archive, tmp_path, monkeypatch):
+    monkeypatch.setattr(profiler, "OPEN_WORKERS", 2)
+    with profiler._workers(unpack(archive, tmp_path / "unpacked"), HOST) as workers:
+        one, two = workers(1), workers(2)
+        assert workers(1) is one
+        os.kill(two.pid, signal.SIGKILL)
+        while not two.is_dead:
+            time.sleep(0.01)
+        again = workers(2)
+        assert again is not two
+        workers(3)
+        assert (one.is_dead, again.is_dead) == (True, False)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from shunter.allocator.topology import read_topology
+from shunter.batching.measurement import Effort
+from shunter.plugins.profiler import Task, run
+
+effort = Effort(precision=0.5, most=6, seconds=0.3)
+task = Task(Path(sys.argv[1]), [], threads=1, batch=2, exhaustive=True, effort=effort)
+try:
+    run(task, Path(sys.argv[2]), read_topology())
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_in_the_middle_of_a_batch_leaves_the_cells_so_far_and_no_worker(archive, path, log):
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(archive), str(path)],
+        env={**os.environ, "SLEEPER_HANGS_AT": "2", "TMPDIR": str(path.parent / "tmp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        while not log() or log()[-1][1] != 2:
+            assert program.poll() is None, program.stdout.read()
+            time.sleep(0.02)
+        worker = psutil.Process(log()[-1][2])
+        # What a terminal does: everybody in the foreground gets it.
+        os.killpg(program.pid, signal.SIGINT)
+        said, _ = program.communicate(timeout=60)
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+    assert said == "interrupted\n"
+    assert not worker.is_running()
+    assert set(load_profile(path).cells) == {(1, 1)}
