@@ -2,12 +2,14 @@
 
 No server runs here. A queue in front of 16 cores is simulated request by request; the latency of
 a batch comes from a synthetic profile, the configuration of each batch size from the optimizer.
-An instance that is free takes what waits, up to its batch size. The estimator sees the number of
-requests in the system every 100 ms; a change takes effect 2 s later and costs nothing else. The
-regret is the mean latency above that of an oracle, as a share. The oracle knows the rate of the
-present interval and changes at once to the batch size that is best for it in the long run.
+What waits is split over the free instances at once; as in Shunter, each may take a batch as much
+larger than the optimum as the largest allows, so that a burst is not cut into small batches. The
+estimator sees the number of requests in the system every 100 ms; a change takes effect 2 s later
+and costs nothing else. The first two minutes do not count. The regret is the mean latency above
+that of an oracle, as a share. The oracle knows the rate of the present interval and changes at
+once to the batch size that is best for it in the long run.
 
-Sides: ours, the paper's estimator (no dead band), and fixed batch sizes.
+Sides: ours, with half its dead band, the paper's estimator (no dead band), fixed batch sizes.
 
 Examples:
     python bench/estimator.py                 # about three minutes
@@ -39,6 +41,7 @@ CAPACITY = 460.0
 """Requests/s of the profile below at the largest batch size, about."""
 LEVELS = tuple(CAPACITY * share for share in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9))
 SAMPLE_S, TIMEOUT_S, CHANGE_S = 0.1, 30.0, 2.0
+WARM_UP_S = 120.0
 
 Instances = list[list[float]]
 """Of each instance: latency in s by number of requests, from 1."""
@@ -57,8 +60,9 @@ def profile() -> LatencyTable:
 def instances_of(table: LatencyTable, batch: int) -> Instances:
     """The optimal configuration, the instances with the largest batches first."""
     groups = minimise_latency(table, (CORES,), batch).configuration
-    kinds = [(g.batch, g.threads) for g in groups for _ in range(g.instances)]
-    return [(table.ms[t - 1, :b] / 1e3).tolist() for b, t in sorted(kinds, reverse=True)]
+    widest = max(group.batch for group in groups)
+    caps = [(LARGEST * g.batch // widest, g.threads) for g in groups for _ in range(g.instances)]
+    return [(table.ms[t - 1, :cap] / 1e3).tolist() for cap, t in sorted(caps, reverse=True)]
 
 
 def simulate(
@@ -68,7 +72,7 @@ def simulate(
     size: int,
     change_s: float,
 ) -> tuple[list[float], int]:
-    """Latency of each request, and the number of changes."""
+    """Latency of each request after the warm-up, and the number of changes."""
     instances = configurations[size]
     free, generation, changed = list(range(len(instances))), 0, 0
     waiting: deque[float] = deque()
@@ -96,11 +100,15 @@ def simulate(
                 if wanted is not None and wanted != size:
                     size, changed = wanted, changed + 1
                     heapq.heappush(events, (now + change_s, 1, size, 0))
+        room = sum(len(instances[which]) for which in free) if waiting else 0
         while waiting and free:
             which = heapq.heappop(free)
-            count = min(len(waiting), len(instances[which]))
+            cap = len(instances[which])
+            count = min(cap, -(-len(waiting) * cap // room))
+            room -= cap
             end = now + instances[which][count - 1]
-            latencies += [end - waiting.popleft() for _ in range(count)]
+            due = [waiting.popleft() for _ in range(count)]
+            latencies += [end - at for at in due if at >= WARM_UP_S]
             running += count
             heapq.heappush(events, (end, 0, count << 16 | which, generation))
     return latencies, changed
@@ -158,7 +166,7 @@ def measure(seeds: Sequence[int], seconds: int) -> list[Row]:
     """All sides on the same requests."""
     table = profile()
     configurations = {size: instances_of(table, size) for size in SIZES}
-    best = best_sizes(configurations, 60)
+    best = best_sizes(configurations, WARM_UP_S + 60)
     names = list(traces(60, 1))
     progress, samples = Progress(len(seeds) * len(names)), []
     for seed, name in itertools.product(seeds, names):
@@ -169,6 +177,7 @@ def measure(seeds: Sequence[int], seconds: int) -> list[Row]:
         sides = {
             "oracle": (knowing, knowing(0, 0), 0.0),
             "ours": (estimator(BAND), 1, CHANGE_S),
+            "half the band": (estimator(BAND / 2), 1, CHANGE_S),
             "paper": (estimator(0), 1, CHANGE_S),
             **{f"fixed {size}": (fixed, size, 0.0) for size in SIZES},
         }

@@ -116,7 +116,10 @@ def measure(
     for batch, chosen in selection.items():
         settings = {name: Setting(**chosen[name]) for name in ("stock_fat", "best_stock")}
         urls = {name: stock.add(setting) for name, setting in settings.items()}
+        ours.set_auto(MODEL, True)
         configuration = settle(ours, batch)
+        # While the others have their turn there is no load, for which it would change.
+        ours.set_auto(MODEL, False)
         urls["shunter"] = ours.url(MODEL)
         for number in range(rounds):
             progress.step(f"{batch} clients, round {number + 1}, {configuration}")

@@ -210,6 +210,15 @@ class Side:
         url = f"{self.server.management}/shunter/models/{name}"
         return httpx.get(url, timeout=30).json()
 
+    def configure(self, name: str, **query: str) -> None:
+        """Ask Shunter for another configuration."""
+        url = f"{self.server.management}/shunter/models/{name}/configuration"
+        httpx.put(url, params=query, timeout=30).raise_for_status()
+
+    def set_auto(self, name: str, value: bool) -> None:
+        """Whether Shunter may change the configuration by itself."""
+        self.configure(name, auto=str(value).lower())
+
     def pids(self) -> dict[str, list[int]]:
         """The JVM and its workers."""
         jvm = psutil.Process(self.server.pid)
