@@ -59,9 +59,7 @@ def _parse_group(text: str, part: str) -> InstanceGroup:
     }
     for name, (value, lowest, highest) in bounds.items():
         if not lowest <= value <= highest:
-            raise ConfigurationError(
-                f"{text!r}: {name} {value}; allowed: {lowest} to {highest}"
-            )
+            raise ConfigurationError(f"{text!r}: {name} {value}; allowed: {lowest} to {highest}")
     return InstanceGroup(instances, threads, batch)
 
 

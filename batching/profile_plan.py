@@ -9,8 +9,8 @@ it chooses has been measured, no other cell can make a choice better by more tha
 unless an estimate was too high by more than the margin. The gap that remains is the profile's
 stated error: an estimate, not a bound. The margin follows the errors that are seen.
 
-The rows for 1, 2, 4, ..., half of T and T threads come first, each with growing batches until even an
-optimistic guess for the next one is slower than the best known way to run the largest batch.
+The rows for 1, 2, 4, ..., half of T and T threads come first, each with growing batches until even
+an optimistic guess for the next one is slower than the best known way to run the largest batch.
 """
 
 from __future__ import annotations

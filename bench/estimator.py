@@ -12,7 +12,7 @@ once to the batch size that is best for it in the long run.
 Sides: ours, with half its dead band, the paper's estimator (no dead band), fixed batch sizes.
 
 Examples:
-    python bench/estimator.py                 # about three minutes
+    python bench/estimator.py                 # about two minutes
     python bench/estimator.py --quick         # one seed, shorter traces
 """
 

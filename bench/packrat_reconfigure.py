@@ -19,7 +19,6 @@ import json
 import statistics
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import load
@@ -30,6 +29,7 @@ from shunter.allocator.cores import free_cores
 from shunter.allocator.topology import read_topology
 from shunter.batching.configuration import format_configuration
 from shunter.batching.optimizer import minimise_latency
+from shunter.batching.processes import is_alive
 from shunter.batching.profile import latency_table
 from shunter.plugins.profiler import Task, run
 from shunter.plugins.profiles import profile_path
@@ -68,7 +68,7 @@ def change(side: Side, to: str) -> Row:
     while time.monotonic() < found["asked"] + LONGEST_CHANGE_S:
         if "serves" not in found and side.status(name)["generation"] > generation:
             found["serves"] = time.monotonic()
-        if "serves" in found and not old & set(side.pids()["workers"]):
+        if "serves" in found and not any(map(is_alive, old)):
             return {**found, "ended": time.monotonic()}
         time.sleep(0.02)
     raise RuntimeError(f"no change to {to}: {side.status(name)['last_change']}")
@@ -85,29 +85,135 @@ def capacity(side: Side, wanted: dict[int, str]) -> dict[int, float]:
     return found
 
 
-def one_round(side: Side, wanted: dict[int, str], rate: float, seed: int) -> Row:
+def one_round(
+    side: Side, wanted: dict[int, str], rate: float, change_s: float, seed: int
+) -> Row:
     """Load from beginning to end, and both changes under it."""
-    given = {"kind": "poisson", "rate": rate, "seconds": 1200, "seed": seed}
+    # Twice as long as without load; what is left over belongs to the window after.
+    seconds = SETTLE_S + 3 * QUIET_S + 4 * change_s
+    given = {"kind": "poisson", "rate": rate, "seconds": seconds, "seed": seed}
     url, requests = side.url(side.workload.name), side.workload.requests
     stream = load.Stream("load", url, arrivals=given, slo_ms=1000, **requests)
+    changes = []
     with load.start(load.Spec([stream], timeout_s=60)) as running:
         time.sleep(SETTLE_S + QUIET_S)
-        changes = []
         for batch in (LARGE, SMALL):
             changes.append(change(side, wanted[batch]))
             time.sleep(QUIET_S)
-        end = time.monotonic()
-        result = running.stop()
-    started = result.started
+        result = running.result()
     for each in changes:
         for key in ("asked", "serves", "ended"):
-            each[key] -= started
+            each[key] = round(each[key] - result.started, 3)
     samples = result.of("load")
     return {
         "model": side.workload.name,
+        "rate": rate,
         "changes": changes,
-        "end": end - started,
         "due_s": samples.due_s.round(4).tolist(),
         "latency_ms": (samples.latency_s * 1e3).round(3).tolist(),
         "status": samples.status.tolist(),
     }
+
+
+def windows(sample: Row) -> dict[str, list[float]]:
+    """Latencies before, during and after each change, by its name."""
+    first, second = sample["changes"]
+    bounds = {
+        "before_8_64": (SETTLE_S, first["asked"]),
+        "during_8_64": (first["asked"], first["ended"]),
+        "after_8_64": (first["ended"], second["asked"]),
+        "during_64_8": (second["asked"], second["ended"]),
+        "after_64_8": (second["ended"], float("inf")),
+    }
+    pairs = list(zip(sample["due_s"], sample["latency_ms"], strict=True))
+    return {
+        name: [ms for due, ms in pairs if low <= due < high] for name, (low, high) in bounds.items()
+    }
+
+
+STEPS = {"8 -> 64": ("before_8_64", "8_64"), "64 -> 8": ("after_8_64", "64_8")}
+"""The window that a change is compared with, and the suffix of its own."""
+
+
+def summarise(samples: list[Row]) -> tuple[list[Row], Row]:
+    """A row for each change of each model, over all rounds together."""
+    rows: list[Row] = []
+    for model in dict.fromkeys(sample["model"] for sample in samples):
+        mine = [sample for sample in samples if sample["model"] == model]
+        parts = [windows(sample) for sample in mine]
+        for number, (step, (before, suffix)) in enumerate(STEPS.items()):
+            named = {"before": before, "during": f"during_{suffix}", "after": f"after_{suffix}"}
+            row: Row = {"model": model, "step": step, "rate": mine[0]["rate"]}
+            row["to"] = mine[0]["changes"][number]["to"]
+            for name, window in named.items():
+                pooled = [ms for part in parts for ms in part[window]]
+                row[name] = {
+                    "requests": len(pooled),
+                    "p50_ms": percentile(pooled, 0.5),
+                    "p99_ms": percentile(pooled, 0.99),
+                    "max_ms": max(pooled),
+                }
+            changes = [sample["changes"][number] for sample in mine]
+            row["change_seconds"] = statistics.median(c["serves"] - c["asked"] for c in changes)
+            row["until_old_ended_seconds"] = statistics.median(
+                c["ended"] - c["asked"] for c in changes
+            )
+            row["p99_during_vs_before"] = _ratio_of_p99(parts, named["during"], before)
+            row["p50_after_vs_before"] = row["after"]["p50_ms"] / row["before"]["p50_ms"]
+            row["failed_requests"] = sum(status != 200 for s in mine for status in s["status"])
+            rows.append(row)
+    return rows, {
+        "failed_requests": sum(row["failed_requests"] for row in rows) // len(STEPS),
+        "p99_during_vs_before": max(row["p99_during_vs_before"]["ratio"] for row in rows),
+        "change_seconds": max(row["change_seconds"] for row in rows),
+        "p50_after_vs_before": max(row["p50_after_vs_before"] for row in rows),
+    }
+
+
+def _ratio_of_p99(parts: list[dict[str, list[float]]], during: str, before: str) -> Row:
+    """Ratio of the pooled p99s; its interval by drawing whole rounds."""
+
+    def ratio(indexes: list[int]) -> float:
+        pooled = [[ms for i in indexes for ms in parts[i][name]] for name in (during, before)]
+        return percentile(pooled[0], 0.99) / percentile(pooled[1], 0.99)
+
+    low, high = bootstrap(list(range(len(parts))), of=ratio, draws=500)
+    return {"ratio": ratio(list(range(len(parts)))), "low": low, "high": high}
+
+
+def measure(store: Path, workload: Workload, rounds: int, quick: bool, kept: list[Row]) -> None:
+    """All rounds of one model; samples are appended to ``kept``."""
+    side = Side(store, shunter=True, workload=workload)
+    wanted = configurations(side)
+    with side:
+        side.add(SETTING, {"auto": False}, name=workload.name)
+        rates = capacity(side, wanted)
+        alone = change(side, wanted[SMALL])
+        rate = SHARE * min(rates.values())
+        progress = Progress(rounds)
+        for number in range(rounds):
+            progress.step(f"{workload.name}: {wanted}, {rate:.1f} requests/s")
+            kept.append(one_round(side, wanted, rate, alone["ended"] - alone["asked"], number))
+            keep(NAME, quick, kept)
+
+
+def main() -> None:
+    """Run and write the result."""
+    parser = Parser(__doc__, quick_rounds=1)
+    args = parser.arguments()
+    samples: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for workload in (SENTENCES,) if args.quick else (PHOTOGRAPHS, SENTENCES):
+            (store,) = make_stores(folder, workload.name)
+            measure(store, workload, args.rounds, args.quick, samples)
+    rows, headline = summarise(samples)
+    path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
+    for row in rows:
+        p99 = ", ".join(f"{key} {row[key]['p99_ms']:.0f}" for key in ("before", "during", "after"))
+        print(f"{row['model']} {row['step']} ({row['to']}): p99 ms {p99}", end="; ")
+        print(f"serves after {row['change_seconds']:.1f} s, {row['failed_requests']} failed")
+    print(json.dumps(headline), path.name)
+
+
+if __name__ == "__main__":
+    main()
