@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from shunter.allocator.topology import Topology
+from shunter.allocator.cpus import Topology
 
 
 def choose_cores(

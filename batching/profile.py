@@ -72,7 +72,7 @@ class Provenance:
 
     model: str
     model_hash: str
-    """SHA-256 of the archive."""
+    """SHA-256 of the archive's list of files."""
     cpu: str
     cores: int
     """Physical cores this process may use."""

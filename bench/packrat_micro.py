@@ -26,7 +26,6 @@ import statistics
 import sys
 import tempfile
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -85,29 +84,14 @@ def node(threads: int | None) -> tuple[Topology, int]:
 
 
 def pack_model(folder: Path, store: Path, settings: Row | None = None) -> Path:
-    """Archive a model folder, the same bytes every time: a profile belongs to its archive.
-
-    ``settings`` are for the handler.
-    """
+    """Archive a model folder; ``settings`` are for the handler."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch)
         for file in folder.glob("*.py"):
             (copy / file.name).write_bytes(file.read_bytes())
         changes = {"handler": settings} if settings else None
         copy_config(folder / "model-config.yaml", copy, changes)
-        return _undated(pack(copy, store, name=folder.name))
-
-
-def _undated(archive: Path) -> Path:
-    """The archive without the time of packing, which is part of the manifest."""
-    with zipfile.ZipFile(archive) as content:
-        entries = [(entry, content.read(entry)) for entry in content.infolist()]
-    with zipfile.ZipFile(archive, "w") as content:
-        for entry, data in entries:
-            if entry.filename == "MAR-INF/MANIFEST.json":
-                data = json.dumps({**json.loads(data), "createdOn": ""}).encode()
-            content.writestr(entry, data)
-    return archive
+        return pack(copy, store, name=folder.name)
 
 
 def profile_model(
@@ -387,7 +371,9 @@ def _row(cell: Row) -> Row:
 def earlier_cells(quick: bool, threads: int) -> list[Row]:
     """Cells of this processor: of the run that was interrupted, else of the last result."""
     partial = result_path(NAME, quick).with_suffix(".partial.json")
-    cells = json.loads(partial.read_bytes()) if partial.exists() else committed_samples(NAME)
+    cells = [] if quick else committed_samples(NAME)
+    if partial.exists():
+        cells = json.loads(partial.read_bytes())
     cpu = host()["cpu"]
     return [cell for cell in cells if (cell["cpu"], cell["threads"]) == (cpu, threads)]
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shunter.allocator.cores import choose_cores
-from shunter.allocator.topology import Topology
+from shunter.allocator.cpus import Topology
 
 LANES = 8
 """Instances that may share a CPU, by generations that overlap."""
@@ -29,8 +29,8 @@ _FLOCK = struct.Struct("@hhqqi4x")
 
 def claims_path(environ: Mapping[str, str], uid: int) -> Path:
     """Where a user's workers on this host settle who holds which CPU."""
-    parent = environ.get("SHUNTER_RUNTIME_DIR") or environ.get("XDG_RUNTIME_DIR") or "/dev/shm"
-    return Path(parent) / f"shunter-{uid}-cores"
+    # Not in a runtime folder: servers with different ones share the cores all the same.
+    return Path(environ.get("SHUNTER_CORE_CLAIMS") or f"/dev/shm/shunter-{uid}-cores")
 
 
 class CoreClaims:
@@ -65,6 +65,12 @@ class CoreClaims:
             for cpu in cores or ():
                 self._take(cpu)
             return cores
+
+    def hold(self, cpus: Collection[int]) -> None:
+        """Keep the CPUs that somebody else chose, whoever has them too."""
+        with self._choosing():
+            for cpu in cpus:
+                self._take(cpu)
 
     def holders(self, cpu: int) -> set[int]:
         """Pids of other processes that hold a CPU."""

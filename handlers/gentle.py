@@ -12,6 +12,7 @@ load becomes an ordinary one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Collection
@@ -60,14 +61,33 @@ def _settle(cpus: Collection[int], idle: bool) -> None:
 
     A thread that a handler has placed itself stays there.
     """
-    settled: set[int] = set()
-    while new := {int(name) for name in os.listdir("/proc/self/task")} - settled:
+    if not idle:
+        move_threads({min(cpus)}, cpus)
+        return
+
+    def wake(thread: int) -> None:
+        if os.sched_getscheduler(thread) == os.SCHED_IDLE:
+            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+
+    _each_thread(wake)
+
+
+def move_threads(old: Collection[int], new: Collection[int]) -> None:
+    """Move every thread of this process whose CPUs are exactly ``old`` to ``new``."""
+    wanted = set(old)
+
+    def move(thread: int) -> None:
+        if os.sched_getaffinity(thread) == wanted:
+            os.sched_setaffinity(thread, new)
+
+    _each_thread(move)
+
+
+def _each_thread(change: Callable[[int], None]) -> None:
+    """Also those that start meanwhile; their parent may not have been changed yet."""
+    done: set[int] = set()
+    while new := {int(name) for name in os.listdir("/proc/self/task")} - done:
         for thread in new:
-            try:
-                if not idle and os.sched_getaffinity(thread) == {min(cpus)}:
-                    os.sched_setaffinity(thread, cpus)
-                if idle and os.sched_getscheduler(thread) == os.SCHED_IDLE:
-                    os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
-            except ProcessLookupError:
-                pass  # it ended meanwhile
-        settled |= new
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                change(thread)
+        done |= new

@@ -24,6 +24,7 @@ which needs no help.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -130,13 +131,15 @@ class Place:
 
     def __init__(self, placement: Placement, environ: MutableMapping[str, str]) -> None:
         """Move this process there."""
+        self._placement = placement
         self._claims: CoreClaims | None = None
+        self._lacks_cores = False
         self._end_gentle: Callable[[], None] | None = None
         self._confine = False
         if placement.threads is not None:
             for name in LIBRARY_VARIABLES:
                 environ[name] = str(placement.threads)
-        cores = self._choose(placement, environ) if placement.choose else placement.cores
+        cores = self._choose(environ) if placement.choose else self._keep(environ)
         if cores is not None:
             _pin(cores)
         if placement.scheduling == "idle":
@@ -157,8 +160,26 @@ class Place:
         if self._end_gentle is not None:
             self._end_gentle()
             self._end_gentle = None
+        if self._lacks_cores and (cores := self._claim()) is not None:
+            # They were free only now: those who had them were still ending.
+            gentle.move_threads(os.sched_getaffinity(0), cores)
+        elif self._lacks_cores:
+            print(
+                f"Model worker is not pinned: no NUMA node has {self._placement.threads} CPUs that "
+                "no other worker holds",
+                flush=True,
+            )
 
-    def _choose(self, placement: Placement, environ: Mapping[str, str]) -> tuple[int, ...] | None:
+    def _keep(self, environ: Mapping[str, str]) -> tuple[int, ...] | None:
+        """The CPUs that were given; workers that choose theirs shall know."""
+        cores = self._placement.cores
+        if cores is not None:
+            with contextlib.suppress(OSError):
+                self._claims = CoreClaims(claims_path(environ, os.geteuid()))
+                self._claims.hold(cores)
+        return cores
+
+    def _choose(self, environ: Mapping[str, str]) -> tuple[int, ...] | None:
         """CPUs of its own for as long as this process lives; None when there are not enough."""
         topology = read_topology()
         if topology.limited:
@@ -168,20 +189,19 @@ class Place:
                 flush=True,
             )
             return None
-        threads = placement.threads or 1
         try:
             self._claims = CoreClaims(claims_path(environ, os.geteuid()))
-            cores = self._claims.claim(topology, threads, placement.share_with)
+            cores = self._claim()
         except OSError as error:
             print(f"Model worker is not pinned: {error}", flush=True)
             return None
-        if cores is None:
-            print(
-                f"Model worker is not pinned: no NUMA node has {threads} CPUs that no other "
-                "worker holds",
-                flush=True,
-            )
+        self._lacks_cores = cores is None
         return cores
+
+    def _claim(self) -> tuple[int, ...] | None:
+        assert self._claims is not None
+        threads = self._placement.threads or 1
+        return self._claims.claim(read_topology(), threads, self._placement.share_with)
 
 
 def _pin(cores: tuple[int, ...]) -> None:

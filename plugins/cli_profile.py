@@ -20,7 +20,7 @@ from shunter.plugins.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shunter.allocator.topology import Topology
+    from shunter.allocator.cpus import Topology
     from shunter.batching.profile import Profile, Provenance
     from shunter.plugins.planning import Plan
     from shunter.plugins.profiler import Progress, Task

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shunter.allocator.cores import choose_cores
-from shunter.allocator.topology import Topology
+from shunter.allocator.cpus import Topology
 from shunter.batching.measurement import Effort, Estimate, estimate, is_enough
 from shunter.batching.profile import Cell, Profile, ProfileError, Provenance, batch_sizes
 from shunter.batching.profile_plan import CellKey, ProfilePlan

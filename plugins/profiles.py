@@ -8,18 +8,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
+import json
 import logging
 import os
 import platform
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from shunter.allocator.topology import Topology, read_topology
+from shunter.allocator.cpus import Topology
+from shunter.allocator.topology import read_topology
 from shunter.batching.profile import Profile, ProfileError, Provenance, read_profile
 from shunter.plugins.errors import UserError
 
 LOGGER = logging.getLogger("shunter.profiles")
 SUFFIX = ".profile.json"
+_MANIFEST = "MAR-INF/MANIFEST.json"
 
 
 def profile_path(archive: Path) -> Path:
@@ -27,10 +31,26 @@ def profile_path(archive: Path) -> Path:
     return archive.with_name(archive.name.removesuffix(".mar") + SUFFIX)
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def hash_archive(path: Path) -> str:
+    """SHA-256 of what an archive says of its files: names, sizes and checksums; not of the bytes.
+
+    So weights of gigabytes are not read, and packing the same files again makes no difference.
+    Raises OSError for what cannot be read, ProfileError for what is no archive.
+    """
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in sorted(archive.infolist(), key=lambda each: each.filename):
+                if entry.filename == _MANIFEST:
+                    content = json.loads(archive.read(entry))
+                    content.pop("createdOn", None)
+                    what = json.dumps(content, sort_keys=True)
+                else:
+                    what = f"{entry.file_size} {entry.CRC}"
+                digest.update(f"{entry.filename}\0{what}\0".encode())
+    except (zipfile.BadZipFile, ValueError, AttributeError) as error:
+        raise ProfileError(f"{path} is no model archive: {error}") from None
+    return digest.hexdigest()
 
 
 def provenance_here(
@@ -39,7 +59,7 @@ def provenance_here(
     """What a profile of ``archive`` measured on this host would say about itself."""
     return Provenance(
         model=archive.name.removesuffix(".mar"),
-        model_hash=hash_file(archive),
+        model_hash=hash_archive(archive),
         cpu=cpu_model(),
         cores=(topology or read_topology()).cores,
         torch=importlib.metadata.version("torch"),

@@ -21,7 +21,9 @@ MAY_IMPORT = {
 """Room -> other rooms it may import. Nobody imports plugins."""
 
 PURE = {
+    "allocator.cores",
     "allocator.cpu_list",
+    "allocator.cpus",
     "batching.classes",
     "batching.configuration",
     "batching.estimator",

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.allocator.cores import choose_cores, free_cores, spread_round_robin
-from shunter.allocator.topology import Cpu, Topology
+from shunter.allocator.cpus import Cpu, Topology
 
 
 def host(*nodes, smt=1, quota=math.inf):

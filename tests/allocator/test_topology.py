@@ -6,7 +6,8 @@ import os
 import pytest
 
 from shunter.allocator.cpu_list import format_cpu_list
-from shunter.allocator.topology import Cpu, Topology, read_quota, read_topology
+from shunter.allocator.cpus import Cpu, Topology
+from shunter.allocator.topology import read_quota, read_topology
 
 
 class Host:

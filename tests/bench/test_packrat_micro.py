@@ -5,7 +5,6 @@ import json
 import math
 import os
 import sys
-import zipfile
 from dataclasses import replace
 
 import pytest
@@ -118,17 +117,6 @@ def test_the_choice_and_both_baselines_run_their_batches_in_turns(
     assert any(overlap(*pair) for pair in itertools.combinations(of_both, 2))
     assert {run["batch"] for run in fat} == {1, 2, 4}
     assert {run["batch"] for run in thin} == {1, 2}
-
-
-def test_an_archive_has_the_same_bytes_whenever_it_is_packed(micro, sleeper, tmp_path):
-    archive = micro.pack_model(sleeper, tmp_path / "store", {"ms": 1})
-    with zipfile.ZipFile(archive) as content:
-        manifest = json.loads(content.read("MAR-INF/MANIFEST.json"))
-    assert manifest["createdOn"] == ""
-    again = micro.pack_model(sleeper, tmp_path / "again", {"ms": 1})
-    assert again.read_bytes() == archive.read_bytes()
-    other = micro.pack_model(sleeper, tmp_path / "other", {"ms": 2})
-    assert other.read_bytes() != archive.read_bytes()
 
 
 def test_a_profile_of_another_archive_is_begun_anew(micro, sleeper, tmp_path, monkeypatch):

@@ -158,10 +158,11 @@ def site(harness, archives, plugins, settings, make_server, tmp_path_factory):
         "model_metrics_auto_detect": "true",
         "ts_open_inference_protocol": "true",
     }
-    server = make_server(plugins, config=config, quiet=False)
+    # Cores of its own, whatever else is served on this host.
+    claims = {"SHUNTER_CORE_CLAIMS": str(tmp_path_factory.mktemp("claims") / "cores")}
+    server = make_server(plugins, config=config, env=claims)
     with harness.running(server, archives, tmp_path_factory.mktemp("site")) as site:
         yield site
-        import shutil; shutil.copytree(server.folder / "logs", "/tmp/sitelogs", dirs_exist_ok=True)
 
 
 @pytest.fixture

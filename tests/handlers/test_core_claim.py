@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from shunter.allocator.topology import Cpu, Topology
+from shunter.allocator.cpus import Cpu, Topology
 from shunter.handlers.core_claim import LANES, CoreClaims, claims_path
 
 CLAIM = """
 import os, sys
 from pathlib import Path
-from shunter.allocator.topology import Cpu, Topology
+from shunter.allocator.cpus import Cpu, Topology
 from shunter.handlers.core_claim import CoreClaims
 
 path, cpus, threads, *share_with = sys.argv[1:]
@@ -204,9 +204,9 @@ def test_the_file_is_for_its_user_only_and_stays_empty(path):
     ("environ", "path"),
     [
         ({}, "/dev/shm/shunter-7-cores"),
-        ({"XDG_RUNTIME_DIR": "/run/user/7"}, "/run/user/7/shunter-7-cores"),
-        ({"SHUNTER_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": "/r"}, "/r/shunter-7-cores"),
-        ({"SHUNTER_RUNTIME_DIR": "/s", "XDG_RUNTIME_DIR": "/r"}, "/s/shunter-7-cores"),
+        ({"SHUNTER_RUNTIME_DIR": "/s", "XDG_RUNTIME_DIR": "/r"}, "/dev/shm/shunter-7-cores"),
+        ({"SHUNTER_CORE_CLAIMS": ""}, "/dev/shm/shunter-7-cores"),
+        ({"SHUNTER_CORE_CLAIMS": "/a/cores"}, "/a/cores"),
     ],
 )
 def test_all_workers_of_a_user_look_in_the_same_place(environ, path):

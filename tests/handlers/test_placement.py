@@ -6,8 +6,10 @@ import sys
 import pytest
 
 from shunter.allocator.cpu_list import MAX_CPU
-from shunter.allocator.topology import Topology, read_topology
+from shunter.allocator.cpus import Topology
+from shunter.allocator.topology import read_topology
 from shunter.handlers import placement
+from shunter.handlers.core_claim import CoreClaims
 from shunter.handlers.gentle import can_return_from_idle
 from shunter.handlers.placement import Place, Placement, PlacementError, read_placement
 
@@ -129,7 +131,10 @@ if len(sys.argv) < 2:
     subprocess.run([sys.executable, "-c", sys.orig_argv[2], "second"], check=True)
 """
     (one, _), (other, _) = run(
-        code, SHUNTER_CORES="auto", SHUNTER_THREADS="1", SHUNTER_RUNTIME_DIR=str(tmp_path)
+        code,
+        SHUNTER_CORES="auto",
+        SHUNTER_THREADS="1",
+        SHUNTER_CORE_CLAIMS=str(tmp_path / "claims"),
     )
     assert len(one) == len(other) == 1
     assert one != other
@@ -139,10 +144,10 @@ if len(sys.argv) < 2:
 def test_a_worker_that_finds_no_cores_says_why_and_runs_anywhere(tmp_path, folder):
     threads = str(len(HERE) + 1) if not folder else "1"
     said, state = run(
-        "take(); say()",
+        "place = take(); place.settle(); say()",
         SHUNTER_CORES="auto",
         SHUNTER_THREADS=threads,
-        SHUNTER_RUNTIME_DIR=str(tmp_path / folder),
+        SHUNTER_CORE_CLAIMS=str(tmp_path / folder / "claims"),
     )
     reason = "No such file" if folder else f"no NUMA node has {threads} CPUs"
     if not read_topology().limited:
@@ -151,10 +156,71 @@ def test_a_worker_that_finds_no_cores_says_why_and_runs_anywhere(tmp_path, folde
     assert state == [HERE, os.sched_getscheduler(0)]
 
 
+@needs_two_cpus
+def test_cores_that_get_free_while_the_model_loads_are_taken_by_all_threads(tmp_path):
+    code = """
+import sys, threading
+place = take()
+say()
+loaded, found = threading.Event(), []
+thread = threading.Thread(
+    target=lambda: loaded.wait() and found.append(sorted(os.sched_getaffinity(0)))
+)
+thread.start()
+sys.stdin.readline()
+place.settle()
+loaded.set()
+thread.join()
+say(found[0])
+"""
+    claims = CoreClaims(tmp_path / "claims")
+    claims.hold(HERE)
+    with subprocess.Popen(
+        [sys.executable, "-c", STATE + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "SHUNTER_CORES": "auto",
+            "SHUNTER_THREADS": "1",
+            "SHUNTER_CORE_CLAIMS": str(tmp_path / "claims"),
+        },
+    ) as worker:
+        assert json.loads(worker.stdout.readline())[0] == HERE
+        claims.close()
+        out, _ = worker.communicate("loaded\n", timeout=60)
+    mine, _, of_thread = json.loads(out)
+    assert len(mine) == 1 and of_thread == mine
+
+
+@needs_two_cpus
+def test_cores_that_an_operator_chose_are_not_given_to_others(tmp_path):
+    code = """
+import subprocess, sys
+place = take()
+if os.environ["SHUNTER_CORES"] != "auto":
+    everywhere = lambda: os.sched_setaffinity(0, ALL)
+    again = {**os.environ, "SHUNTER_CORES": "auto"}
+    command = [sys.executable, "-c", sys.orig_argv[2]]
+    subprocess.run(command, check=True, env=again, preexec_fn=everywhere)
+say()
+"""
+    given = HERE[0]
+    chosen, first = run(
+        f"ALL = {HERE}\n" + code,
+        SHUNTER_CORES=str(given),
+        SHUNTER_THREADS="1",
+        SHUNTER_CORE_CLAIMS=str(tmp_path / "claims"),
+    )
+    assert first[0] == [given]
+    assert len(chosen[0]) == 1 and chosen[0] != [given]
+
+
 def test_under_a_quota_nobody_is_pinned(monkeypatch, capsys, tmp_path):
     limited = Topology(read_topology().cpus, 0.5)
     monkeypatch.setattr(placement, "read_topology", lambda: limited)
-    environ = {"SHUNTER_RUNTIME_DIR": str(tmp_path)}
+    environ = {"SHUNTER_CORE_CLAIMS": str(tmp_path / "claims")}
     Place(Placement(choose=True, threads=1), environ)
     assert sorted(os.sched_getaffinity(0)) == HERE
     assert "a quota of 0.5 CPUs on" in capsys.readouterr().out

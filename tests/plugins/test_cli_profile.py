@@ -12,7 +12,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from shunter.allocator.topology import Cpu, Topology, read_topology
+from shunter.allocator.cpus import Cpu, Topology
+from shunter.allocator.topology import read_topology
 from shunter.batching.profile import Cell, Profile, Provenance, batch_sizes
 from shunter.model_store.pack import pack
 from shunter.plugins import cli, cli_profile

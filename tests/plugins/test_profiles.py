@@ -2,18 +2,21 @@
 
 import dataclasses
 import errno
+import json
 import logging
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from shunter.allocator.topology import Cpu, Topology
+from shunter.allocator.cpus import Cpu, Topology
 from shunter.batching.profile import Cell, Profile, ProfileError
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiles import (
     ProfileStore,
     cpu_model,
+    hash_archive,
     load_profile,
     profile_path,
     provenance_here,
@@ -25,9 +28,28 @@ HOST = Topology((Cpu(0, 0), Cpu(1, 1)))
 
 @pytest.fixture
 def archive(tmp_path):
-    path = tmp_path / "model.mar"
-    path.write_bytes(b"an archive")
+    return write_archive(tmp_path / "model.mar", weights=b"weights")
+
+
+def write_archive(path, weights, created="today"):
+    with zipfile.ZipFile(path, "w") as content:
+        content.writestr("weights.pt", weights)
+        content.writestr("MAR-INF/MANIFEST.json", json.dumps({"createdOn": created, "model": {}}))
     return path
+
+
+def test_the_same_files_packed_again_are_the_same_model(archive):
+    first = hash_archive(archive)
+    assert hash_archive(write_archive(archive, weights=b"weights", created="tomorrow")) == first
+    assert hash_archive(write_archive(archive, weights=b"weightz")) != first
+
+
+@pytest.mark.parametrize("content", [b"", b"an archive"])
+def test_what_is_no_archive_is_said(tmp_path, content):
+    path = tmp_path / "model.mar"
+    path.write_bytes(content)
+    with pytest.raises(ProfileError, match=r"model\.mar is no model archive"):
+        hash_archive(path)
 
 
 def profile_of(archive, *sizes, **changes):
@@ -97,7 +119,7 @@ def test_the_store_reads_a_profile_again_when_it_changes(archive):
     ("spoil", "said"),
     [
         (lambda archive, path: path.write_text("{"), "not JSON"),
-        (lambda archive, path: archive.write_bytes(b"another one"), "was measured with model"),
+        (lambda archive, path: write_archive(archive, weights=b"x"), "was measured with model"),
         (
             lambda archive, path: write_profile(path, profile_of(archive, 1, complete=False)),
             "is not complete: run `shunter profile` again",
