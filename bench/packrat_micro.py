@@ -52,10 +52,11 @@ from shunter.batching.configuration import Configuration, InstanceGroup, format_
 from shunter.batching.measurement import Effort
 from shunter.batching.optimizer import LatencyTable, minimise_latency
 from shunter.batching.profile import Profile, ProfileError, latency_table, memory_of
+from shunter.handlers.sample import Sample
 from shunter.model_store.pack import copy_config, pack
 from shunter.plugins import profiler
 from shunter.plugins.profiles import load_profile, provenance_here
-from shunter.plugins.worker_client import ModelWorker, Sample, UnpackedModel, unpack
+from shunter.plugins.worker_client import ModelWorker, UnpackedModel, unpack
 
 NAME = "packrat_micro"
 PAPER = {"resnet50": 1.53, "inception_v3": 1.52, "gpt2_small": 1.18, "bert_base": 1.13}

@@ -28,12 +28,13 @@ from sides import PHOTOGRAPHS, SENTENCES, Setting, Side, Workload, closed_loop
 from shunter.allocator.cores import free_cores
 from shunter.allocator.topology import read_topology
 from shunter.batching.configuration import format_configuration
+from shunter.batching.control_page import ControlPage
 from shunter.batching.optimizer import minimise_latency
 from shunter.batching.processes import is_alive
 from shunter.batching.profile import latency_table
+from shunter.handlers.sample import Sample
 from shunter.plugins.profiler import Task, run
 from shunter.plugins.profiles import profile_path
-from shunter.plugins.worker_client import Sample
 
 NAME = "packrat_reconfigure"
 SMALL, LARGE = 8, 64
@@ -60,18 +61,21 @@ def configurations(side: Side) -> dict[int, str]:
 
 def change(side: Side, to: str) -> Row:
     """Replace all processes; when it was asked for, served and was over, on the host's clock."""
-    name = side.workload.name
-    generation = side.status(name)["generation"]
-    old = set(side.pids()["workers"])
-    found: Row = {"to": to, "asked": time.monotonic()}
-    side.configure(name, configuration=to, cores="auto", restart="true")
-    while time.monotonic() < found["asked"] + LONGEST_CHANGE_S:
-        if "serves" not in found and side.status(name)["generation"] > generation:
-            found["serves"] = time.monotonic()
-        if "serves" in found and not any(map(is_alive, old)):
-            return {**found, "ended": time.monotonic()}
-        time.sleep(0.02)
-    raise RuntimeError(f"no change to {to}: {side.status(name)['last_change']}")
+    name, runtime = side.workload.name, Path(side.runtime())
+    old = side.pids()["workers"]
+    with ControlPage.attach(runtime / "control", writable=False) as page:
+        (slot,) = page.live_slots()
+        generation = page.read_identity(slot).generation
+        found: Row = {"to": to, "asked": time.monotonic()}
+        side.configure(name, configuration=to, cores="auto", restart="true")
+        # Looked at on the page, which costs the server nothing.
+        while time.monotonic() < found["asked"] + LONGEST_CHANGE_S:
+            if "serves" not in found and page.read_identity(slot).generation > generation:
+                found["serves"] = time.monotonic()
+            if "serves" in found and not any(map(is_alive, old)):
+                return {**found, "ended": time.monotonic()}
+            time.sleep(0.05)
+        raise RuntimeError(f"no change to {to}: {page.read_identity(slot).last_change}")
 
 
 def capacity(side: Side, wanted: dict[int, str]) -> dict[int, float]:
@@ -90,7 +94,7 @@ def one_round(
 ) -> Row:
     """Load from beginning to end, and both changes under it."""
     # Twice as long as without load; what is left over belongs to the window after.
-    seconds = SETTLE_S + 3 * QUIET_S + 4 * change_s
+    seconds = SETTLE_S + 3 * QUIET_S + 4 * change_s + 10
     given = {"kind": "poisson", "rate": rate, "seconds": seconds, "seed": seed}
     url, requests = side.url(side.workload.name), side.workload.requests
     stream = load.Stream("load", url, arrivals=given, slo_ms=1000, **requests)

@@ -66,7 +66,7 @@ SENTENCES = Workload(
     BODIES,
     "application/json",
     lambda answer: abs(sum(x * x for x in answer["embedding"]) - 1) < 1e-3,
-    {},
+    {"sample": "sample.txt"},
 )
 PHOTOGRAPHS = Workload(
     "resnet50",
@@ -209,6 +209,10 @@ class Side:
         """What Shunter says of a model."""
         url = f"{self.server.management}/shunter/models/{name}"
         return httpx.get(url, timeout=30).json()
+
+    def runtime(self) -> str:
+        """The server's runtime folder."""
+        return httpx.get(f"{self.server.management}/shunter/status", timeout=30).json()["runtime"]
 
     def configure(self, name: str, **query: str) -> None:
         """Ask Shunter for another configuration."""

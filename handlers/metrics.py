@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ts.metrics.caching_metric import CachingMetric
@@ -23,7 +25,7 @@ from shunter.handlers.output import LINES, LineHandler
 _logger = logging.getLogger("ts.metrics.caching_metric")
 _root = logging.getLogger()
 
-_route: dict[str, Any] = {"handler": None, "formatter": None}
+_route: dict[str, Any] = {"handler": None, "formatter": None, "muted": False}
 _stamp: dict[str, Any] = {"second": -1, "text": ""}
 
 
@@ -31,6 +33,16 @@ def use_direct_route(handler: LineHandler) -> None:
     """Let metric lines pass logging by as long as ``handler`` alone would write them."""
     _route["handler"] = handler
     _route["formatter"] = handler.formatter
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """No metric is written inside: nobody asked for what is measured there."""
+    _route["muted"] = True
+    try:
+        yield
+    finally:
+        _route["muted"] = False
 
 
 def _is_direct() -> bool:
@@ -62,7 +74,7 @@ class LineMetric(CachingMetric):
 
     def emit_metrics(self, request_id: str, value: float, dimension_string: str) -> None:
         """Write one line, in TorchServe's words."""
-        if not _logger.isEnabledFor(logging.INFO):
+        if _route["muted"] or not _logger.isEnabledFor(logging.INFO):
             return
         if not _is_direct():
             super().emit_metrics(request_id, value, dimension_string)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 
 from shunter.allocator.cpu_list import MAX_CPU, CpuListError, format_cpu_list, parse_cpu_list
@@ -139,13 +139,15 @@ class Place:
         if placement.threads is not None:
             for name in LIBRARY_VARIABLES:
                 environ[name] = str(placement.threads)
+        near = os.sched_getaffinity(0)
         cores = self._choose(environ) if placement.choose else self._keep(environ)
         if cores is not None:
+            near &= _same_node(cores)
             _pin(cores)
         if placement.scheduling == "idle":
             _yield_to_others()
         elif placement.gentle and gentle.can_return_from_idle():
-            self._end_gentle = gentle.begin(os.sched_getaffinity(0), idle=True)
+            self._end_gentle = gentle.begin_idle(os.sched_getaffinity(0), near)
         else:
             # Who is not told its number of threads counts CPUs while it loads.
             self._confine = placement.gentle and placement.threads is not None
@@ -153,7 +155,7 @@ class Place:
     def step_back(self) -> None:
         """Torch is imported: load the model on one CPU if no better way was open."""
         if self._confine:
-            self._end_gentle = gentle.begin(os.sched_getaffinity(0), idle=False)
+            self._end_gentle = gentle.begin_confined(os.sched_getaffinity(0))
 
     def settle(self) -> None:
         """The model is loaded: take the whole place, at the usual priority."""
@@ -202,6 +204,13 @@ class Place:
         assert self._claims is not None
         threads = self._placement.threads or 1
         return self._claims.claim(read_topology(), threads, self._placement.share_with)
+
+
+def _same_node(cores: Collection[int]) -> set[int]:
+    """All CPUs of the NUMA nodes of ``cores``: memory that is touched there stays near."""
+    cpus = read_topology().cpus
+    nodes = {cpu.node for cpu in cpus if cpu.id in cores}
+    return {cpu.id for cpu in cpus if cpu.node in nodes} | set(cores)
 
 
 def _pin(cores: tuple[int, ...]) -> None:

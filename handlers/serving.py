@@ -11,6 +11,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ from ts.protocol.otf_message_handler import create_load_model_response
 from ts.service import PREDICTION_METRIC, Service
 from ts.utils.util import PredictionException
 
+from shunter.handlers import gentle
 from shunter.handlers.inbox import Disconnected, ProtocolError
 from shunter.handlers.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.output import LINES, LineHandler
 from shunter.handlers.receive import INFER, LOAD, Batch, Receiver
 from shunter.handlers.reply import failure_reply, success_reply
+from shunter.handlers.sample import SampleError, sample_of, section_of
+from shunter.handlers.warm_up import NoSocket, warm_up
 
 # The name under which TorchServe logs these, for users who set its level.
 logger = logging.getLogger("ts.service")
@@ -146,6 +150,7 @@ class Worker(TorchModelServiceWorker):
                     raise ProtocolError(f"Invalid command: {command!r}")
         except Disconnected:
             logging.info("Frontend disconnected.")
+            gentle.leave()
             sys.exit(0)
 
     def _load(self, message: dict[str, Any], cl_socket: socket.socket) -> Service:
@@ -156,7 +161,9 @@ class Worker(TorchModelServiceWorker):
             except Exception as error:
                 cl_socket.sendall(create_load_model_response(500, _line(error)))
                 raise
-        if code != 200 and last.error is not None:
+        if code == 200:
+            _warm_up(service)
+        elif last.error is not None:
             result += f": {_line(last.error)}"
         self._on_loaded()
         cl_socket.sendall(create_load_model_response(code, result))
@@ -164,6 +171,19 @@ class Worker(TorchModelServiceWorker):
             raise RuntimeError(f"{code} - {result}")
         service.set_cl_socket(cl_socket)
         return service
+
+
+def _warm_up(service: Service) -> None:
+    context = service.context
+    try:
+        section = section_of(context.model_yaml_config)
+        sample = sample_of(Path(context.system_properties["model_dir"]), section)
+    except SampleError as error:
+        logger.warning("The worker is not warmed up: %s", error)
+        return
+    if sample is not None:
+        service.set_cl_socket(NoSocket())
+        warm_up(partial(answer, service), sample, context.system_properties["batch_size"])
 
 
 def _use_threads(threads: int) -> None:

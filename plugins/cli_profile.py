@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from shunter.allocator.cpus import Topology
     from shunter.batching.profile import Profile, Provenance
+    from shunter.handlers.sample import Sample
     from shunter.plugins.planning import Plan
     from shunter.plugins.profiler import Progress, Task
-    from shunter.plugins.worker_client import Sample
 
 DEFAULT_BATCH = 64
 BUSY = 0.2
@@ -147,7 +147,7 @@ def _model_config(archive: Path) -> dict[str, Any]:
 
 
 def _samples(inputs: list[Path], content_type: str | None) -> list[Sample]:
-    from shunter.plugins.worker_client import Sample
+    from shunter.handlers.sample import Sample
 
     if content_type and not inputs:
         raise UserError("--content-type is the type of --input, which is missing")

@@ -23,9 +23,10 @@ from shunter.allocator.cpus import Topology
 from shunter.batching.measurement import Effort, Estimate, estimate, is_enough
 from shunter.batching.profile import Cell, Profile, ProfileError, Provenance, batch_sizes
 from shunter.batching.profile_plan import CellKey, ProfilePlan
+from shunter.handlers.sample import Sample
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiles import load_profile, provenance_here, write_profile
-from shunter.plugins.worker_client import ModelWorker, Sample, UnpackedModel, WorkerFailed, unpack
+from shunter.plugins.worker_client import ModelWorker, UnpackedModel, WorkerFailed, unpack
 
 WARM_UP = (2, 6)
 """Fewest and most runs before those that count; graph mode optimises during the first ones."""

@@ -28,19 +28,13 @@ from typing import Any
 import yaml
 
 from shunter.allocator.cpu_list import format_cpu_list
+from shunter.handlers.sample import Sample, SampleError, sample_of, section_of
 
 METRICS = """
 model_metrics:
   gauge:
     - {name: PredictionTime, unit: ms, dimensions: [ModelName, Level]}
 """
-CONTENT_TYPES = {
-    ".json": "application/json",
-    ".txt": "text/plain",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".png": "image/png",
-}
 LONGEST = 1 << 30
 """Bytes of a field of an answer. A worker that says more has lost its place in the protocol."""
 START_S = 120.0
@@ -63,20 +57,6 @@ class WorkerFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The body of one request."""
-
-    body: bytes
-    content_type: str = "application/octet-stream"
-
-    @classmethod
-    def read(cls, path: Path, content_type: str | None = None) -> Sample:
-        """The content of a file; its type by its name."""
-        known = CONTENT_TYPES.get(path.suffix.lower(), "application/octet-stream")
-        return cls(path.read_bytes(), content_type or known)
-
-
-@dataclass(frozen=True)
 class UnpackedModel:
     """An archive as TorchServe unpacks it."""
 
@@ -88,8 +68,7 @@ class UnpackedModel:
     @property
     def section(self) -> Mapping[str, Any]:
         """The ``shunter:`` section of the model's configuration."""
-        found = self.config.get("shunter")
-        return found if isinstance(found, dict) else {}
+        return section_of(self.config)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -99,17 +78,10 @@ class UnpackedModel:
 
     def sample(self) -> Sample | None:
         """The archive's own example of a request (``shunter: {sample: FILE}``)."""
-        name = self.section.get("sample")
-        if not name:
-            return None
         try:
-            path = (self.folder / str(name)).resolve()
-            path.relative_to(self.folder.resolve())
-            return Sample.read(path)
-        except (OSError, ValueError) as error:
-            raise WorkerFailed(
-                f"the sample {name!r} of {self.name} is no file of its archive"
-            ) from error
+            return sample_of(self.folder, self.section)
+        except SampleError as error:
+            raise WorkerFailed(f"{self.name}: {error}") from error
 
 
 def unpack(archive: Path, folder: Path) -> UnpackedModel:

@@ -63,7 +63,7 @@ def run(code):
 def test_a_load_takes_only_what_nobody_wants_and_all_its_threads_come_back():
     run("""
 before = Thread()
-end = gentle.begin(cpus, idle=True)
+end = gentle.begin_idle(cpus, cpus)
 during = Thread()
 assert policies(None, during, before) == [os.SCHED_IDLE, os.SCHED_IDLE, os.SCHED_OTHER]
 assert places(None, during) == [cpus, cpus]
@@ -75,17 +75,31 @@ assert policies(None, during, before, Thread()) == [os.SCHED_OTHER] * 4
 @needs_privilege
 def test_a_thread_whose_class_a_handler_has_set_keeps_it():
     run("""
-end = gentle.begin(cpus, idle=True)
+end = gentle.begin_idle(cpus, cpus)
 own = Thread(lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
 end()
 assert policies(None, own) == [os.SCHED_OTHER, os.SCHED_BATCH]
 """)
 
 
+@needs_privilege
+@needs_two_cpus
+def test_what_nobody_wants_may_be_on_any_cpu_and_then_it_goes_where_it_belongs():
+    run("""
+os.sched_setaffinity(0, first)
+end = gentle.begin_idle(first, cpus)
+during = Thread()
+assert places(None, during) == [cpus, cpus]
+end()
+assert places(None, during, Thread()) == [first] * 3
+assert policies(None, during) == [os.SCHED_OTHER] * 2
+""")
+
+
 @needs_two_cpus
 def test_without_the_privilege_a_load_stays_on_one_cpu_and_all_its_threads_come_back():
     run("""
-end = gentle.begin(cpus, idle=False)
+end = gentle.begin_confined(cpus)
 during = Thread()
 assert places(None, during) == [first, first]
 assert policies(None, during) == [os.SCHED_OTHER] * 2
@@ -98,7 +112,7 @@ assert places(None, during, Thread()) == [cpus] * 3
 def test_a_thread_that_a_handler_has_pinned_stays_there():
     run("""
 last = {max(cpus)}
-end = gentle.begin(cpus, idle=False)
+end = gentle.begin_confined(cpus)
 pinned = Thread(pin(last))
 end()
 assert places(None, pinned) == [cpus, last]
@@ -116,7 +130,7 @@ def listdir(path):
         late.append(Thread())  # not among those found, and still where the load is
     return found
 
-end = gentle.begin(cpus, idle=False)
+end = gentle.begin_confined(cpus)
 os.listdir = listdir
 end()
 assert places(None, *late) == [cpus, cpus]
@@ -127,7 +141,7 @@ assert places(None, *late) == [cpus, cpus]
 def test_the_patience_of_a_load_is_limited():
     run("""
 gentle.PATIENCE_S = 0.05
-end = gentle.begin(cpus, idle=False)
+end = gentle.begin_confined(cpus)
 during = Thread()
 assert places(during) == [first]
 while places(None, during) != [cpus, cpus]:
@@ -139,13 +153,23 @@ assert places(None, during) == [cpus, cpus]
 
 def test_ending_leaves_no_timer_behind():
     run("""
-end = gentle.begin(cpus, idle=False)
+end = gentle.begin_confined(cpus)
 end()
 for thread in threading.enumerate():
     if isinstance(thread, threading.Timer):
         thread.join(10)
         assert not thread.is_alive()
 end()
+""")
+
+
+def test_who_leaves_takes_only_what_nobody_wants_on_any_cpu():
+    run("""
+os.sched_setaffinity(0, first)
+thread = Thread()
+gentle.leave()
+assert policies(None, thread) == [os.SCHED_IDLE] * 2
+assert places(None, thread) == [cpus, cpus]
 """)
 
 

@@ -6,10 +6,10 @@ import zipfile
 import psutil
 import pytest
 
+from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins.worker_client import (
     ModelWorker,
-    Sample,
     UnpackedModel,
     WorkerFailed,
     unpack,
@@ -220,7 +220,7 @@ def test_a_sample_that_is_no_file_of_the_archive_is_refused(tmp_path, name):
     (folder / "MAR-INF").mkdir(parents=True)
     (tmp_path / "outside.json").write_text("{}")
     found = UnpackedModel("m", folder, "handler.py", {"shunter": {"sample": name}})
-    with pytest.raises(WorkerFailed, match="is no file of its archive"):
+    with pytest.raises(WorkerFailed, match=r"m: shunter: .* is no file of the archive"):
         found.sample()
 
 
