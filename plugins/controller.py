@@ -24,6 +24,7 @@ from types import TracebackType
 
 from shunter.allocator.cores import free_cores
 from shunter.allocator.cpu_list import parse_cpu_list
+from shunter.allocator.host_memory import available_bytes
 from shunter.allocator.topology import read_topology
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
 from shunter.batching.page_records import Commands, SlotIdentity
@@ -63,7 +64,9 @@ class ControllerAgent:
         self._ever_read = False
         self._profiles = ProfileStore()
         self._claims: CoreClaims | None = None
-        self._reconfiguration = Reconfiguration(self._free_nodes, self.settings.configuration)
+        self._reconfiguration = Reconfiguration(
+            self._free_nodes, available_bytes, self.settings.configuration
+        )
         self.reload()
 
     def reload(self) -> bool:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass, field, replace
 
 from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
 from shunter.batching.estimator import BatchSizeEstimator
@@ -25,13 +23,12 @@ from shunter.batching.optimizer import (
     LatencyTable,
     Memory,
     NoConfiguration,
-    latency_curve,
     minimise_latency,
-    share_threads,
     spread_over,
 )
 from shunter.batching.page_records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.profile import Profile, latency_table, memory_of
+from shunter.plugins.core_shares import Demand, layout, share_cores, with_ceiling
 from shunter.plugins.settings import ConfigurationSettings
 
 LOGGER = logging.getLogger("shunter.reconfiguration")
@@ -63,6 +60,14 @@ class Observed:
         return f"{self.identity.model_name}/{self.identity.model_version}"
 
     @property
+    def configuration(self) -> Configuration:
+        """What runs now."""
+        return tuple(
+            InstanceGroup(max(1, g.group_instances), g.group_threads, max(1, g.group_cap))
+            for g in self.groups()
+        )
+
+    @property
     def threads(self) -> list[int]:
         """Threads of each present instance, 0 where the handler decides."""
         return [g.group_threads for g in self.groups() for _ in range(g.group_instances)]
@@ -83,24 +88,60 @@ class _Model:
     failures: int = 0
     not_before_ns: int = 0
     wanted: Wanted | None = None
-    choices: dict[tuple[tuple[int, ...], int], Choice] = field(default_factory=dict)
-    """Optimal configurations by ⟨T, B⟩."""
+    choices: dict[tuple[tuple[int, ...], int, float], Choice] = field(default_factory=dict)
+    """Optimal configurations by ⟨T, B⟩ and the number of instances that memory allows."""
 
-    def best(self, nodes: tuple[int, ...], batch: int) -> Choice:
-        """The optimal configuration on these cores."""
-        if (nodes, batch) not in self.choices:
-            self.choices[nodes, batch] = minimise_latency(self.table, nodes, batch, self.memory)
-        return self.choices[nodes, batch]
+    complaint: str = ""
+
+    @property
+    def demand(self) -> Demand:
+        """What it asks for when the cores are shared out."""
+        # A model without load still wants to be soon for the next request.
+        weight = max(self.estimator.depth, 0.1)
+        return Demand(self.table, self.estimator.current, weight)
+
+    def best(self, nodes: tuple[int, ...], budget: float) -> Choice:
+        """The optimal configuration on these cores with so many bytes for the new instances."""
+        batch = self.estimator.current
+        memory = replace(self.memory, budget=budget)
+        key = nodes, batch, min(sum(nodes), memory.instances(batch))
+        if key not in self.choices:
+            self.choices[key] = minimise_latency(self.table, nodes, batch, memory)
+        return self.choices[key]
+
+    def present(self, threads: Sequence[int], cores: int) -> Choice | None:
+        """What instances with these threads are expected to do; None when nobody can say."""
+        # Who leaves the threads to torch takes all cores; several of them fight for them.
+        if not threads or (0 in threads and len(threads) > 1):
+            return None
+        try:
+            batch = self.estimator.current
+            return spread_over(self.table, [t or cores for t in threads], batch)
+        except NoConfiguration:
+            return None
+
+    def complain(self, text: str) -> None:
+        """Log a problem once, not at every time-out."""
+        if text != self.complaint:
+            self.complaint = text
+            LOGGER.warning("%s", text)
 
 
 class Reconfiguration:
     """Wanted configurations of all slots."""
 
     def __init__(
-        self, nodes: Callable[[], Sequence[int]], settings: ConfigurationSettings
+        self,
+        nodes: Callable[[], Sequence[int]],
+        memory: Callable[[], float],
+        settings: ConfigurationSettings,
     ) -> None:
-        """``nodes``: physical cores of each NUMA node that models may have."""
+        """``nodes``: physical cores of each NUMA node that models may have.
+
+        ``memory``: bytes that are free; a new generation must find room beside the old one.
+        """
         self._nodes = nodes
+        self._memory = memory
         self.settings = settings
         self._models: dict[int, _Model] = {}
         self._changing: int | None = None
@@ -156,63 +197,58 @@ class Reconfiguration:
         return model
 
     def _plan(self, slots: Mapping[int, Observed], now_ns: int) -> None:
-        """A target for every model that may be changed."""
-        nodes = self._share(slots)
+        """A target for every model that may be changed, if all together gain enough by it."""
+        nodes = self._free(slots)
+        shares = share_cores(nodes, {slot: m.demand for slot, m in self._models.items()})
+        best: dict[int, Choice] = {}
         for slot, model in self._models.items():
             model.target = None
+            try:
+                best[slot] = model.best(tuple(shares[slot]), self._memory())
+            except NoConfiguration as error:
+                model.complain(f"{slots[slot].name}: {error}")
+        if not best or not self._is_worth_it(best, slots, sum(nodes)):
+            return
+        for slot, choice in best.items():
+            model = self._models[slot]
             if now_ns < model.not_before_ns or slot == self._changing:
                 continue
-            try:
-                model.target = self._target(model, slots[slot], nodes[slot])
-            except NoConfiguration as error:
-                LOGGER.warning("%s: %s", slots[slot].name, error)
+            groups = with_ceiling(
+                choice.configuration, slots[slot].identity.registered_batch_size
+            )
+            if layout(groups) != layout(slots[slot].configuration):
+                model.target = groups
 
-    def _share(self, slots: Mapping[int, Observed]) -> dict[int, Sequence[int]]:
-        """Cores of each NUMA node that a model may have."""
-        nodes = list(self._nodes())
+    def _free(self, slots: Mapping[int, Observed]) -> list[int]:
+        """Cores of each NUMA node for all models that may be changed; at least one."""
+        nodes = list(self._nodes()) or [1]
         # Others keep what an operator gave them; those that run wherever they like promise nothing.
         fixed = sum(sum(seen.threads) for slot, seen in slots.items() if slot not in self._models)
-        for i in range(len(nodes)):
-            given = min(fixed, nodes[i] - 1 if len(nodes) == 1 else nodes[i])
-            nodes[i] -= given
-            fixed -= given
-        if len(self._models) == 1:
-            return dict.fromkeys(self._models, nodes)
-        total = max(sum(nodes), len(self._models))
-        order = list(self._models)
-        curves = [self._curve(self._models[slot], total) for slot in order]
-        weights = [max(self._models[slot].estimator.depth, 0.1) for slot in order]
-        try:
-            shares = share_threads(curves, weights)
-        except NoConfiguration:
-            shares = [max(1, total // len(order))] * len(order)
-        return {slot: _take(nodes, share) for slot, share in zip(order, shares, strict=True)}
+        for i, node in enumerate(nodes):
+            nodes[i] -= min(fixed, node)
+            fixed -= min(fixed, node)
+        if not any(nodes):
+            nodes[0] = 1
+        return nodes
 
-    def _curve(self, model: _Model, total: int) -> np.ndarray:
-        return latency_curve(model.table, total, model.estimator.current)
+    def _is_worth_it(
+        self, best: Mapping[int, Choice], slots: Mapping[int, Observed], cores: int
+    ) -> bool:
+        """Whether the weighted latencies together get better by more than the noise.
 
-    def _target(
-        self, model: _Model, seen: Observed, nodes: Sequence[int]
-    ) -> Configuration | None:
-        """The configuration to change to; None when the present one is as good."""
-        batch = model.estimator.current
-        best = model.best(tuple(nodes), batch)
-        now = _present(model, seen, batch, sum(nodes))
-        if now is not None and best.latency_ms >= now.latency_ms * (1 - self.settings.gain):
-            return None
-        groups = _with_ceiling(best.configuration, seen.identity.registered_batch_size)
-        if _layout(groups) == _layout(_groups_of(seen)):
-            return None
-        LOGGER.info(
-            "%s: batch %d, %s instead of %s, %.1f ms instead of %s expected",
-            seen.name,
-            batch,
-            format_configuration(groups),
-            format_configuration(_groups_of(seen)),
-            best.latency_ms,
-            "unknown" if now is None else f"{now.latency_ms:.1f} ms",
-        )
-        return groups
+        Also when they cannot be told, or when the present instances want more cores than there are.
+        """
+        now = then = 0.0
+        used = 0
+        for slot, choice in best.items():
+            model = self._models[slot]
+            present = model.present(slots[slot].threads, cores)
+            if present is None:
+                return True
+            used += present.threads
+            now += model.demand.weight * present.latency_ms
+            then += model.demand.weight * choice.latency_ms
+        return used > cores or then < now * (1 - self.settings.gain)
 
     def _advance(self, slots: Mapping[int, Observed], now_ns: int) -> None:
         """Follow the change under way, or begin the next one."""
@@ -230,6 +266,13 @@ class Reconfiguration:
             assert model.target is not None
             model.request += 1
             model.wanted = Wanted(model.request, model.target, self.settings.pin)
+            LOGGER.info(
+                "%s: about %d requests at once; %s instead of %s",
+                slots[slot].name,
+                model.estimator.current,
+                format_configuration(model.target),
+                format_configuration(slots[slot].configuration),
+            )
             model.target = None
             self._changing = slot
 
@@ -254,50 +297,5 @@ class Reconfiguration:
         return True
 
 
-def _groups_of(seen: Observed) -> Configuration:
-    return tuple(
-        InstanceGroup(max(1, g.group_instances), g.group_threads, max(1, g.group_cap))
-        for g in seen.groups()
-    )
-
-
-def _present(model: _Model, seen: Observed, batch: int, cores: int) -> Choice | None:
-    """What the present instances are expected to do; None when the profile cannot say."""
-    threads = [t if t > 0 else cores for t in seen.threads]
-    # Instances that leave the threads to torch take all cores each; several of them fight.
-    if not threads or (0 in seen.threads and len(threads) > 1):
-        return None
-    try:
-        return spread_over(model.table, threads, batch)
-    except NoConfiguration:
-        return None
-
-
-def _with_ceiling(groups: Configuration, ceiling: int) -> Configuration:
-    """Caps in the ratio of the optimum, as large as the registration allows.
-
-    A burst beyond the estimate is then not cut into small batches.
-    """
-    largest = max(group.batch for group in groups)
-    return tuple(
-        InstanceGroup(g.instances, g.threads, max(1, round(g.batch * ceiling / largest)))
-        for g in groups
-    )
-
-
-def _layout(groups: Configuration) -> list[tuple[int, int]]:
-    return sorted((group.threads, group.instances) for group in groups)
-
-
 def _cores(groups: Configuration | None) -> int:
     return sum(group.instances * group.threads for group in groups or ())
-
-
-def _take(nodes: list[int], share: int) -> list[int]:
-    """``share`` cores out of ``nodes``, which lose them; from as few nodes as possible."""
-    taken = [0] * len(nodes)
-    for i in sorted(range(len(nodes)), key=lambda i: (nodes[i] < share, -nodes[i])):
-        taken[i] = min(nodes[i], share)
-        nodes[i] -= taken[i]
-        share -= taken[i]
-    return taken

@@ -220,6 +220,10 @@ class Model:
         found = self.slow_load.parent
         wait_until("workers load", lambda: len(list(found.glob("slow-load.*"))) == count)
 
+    def loading(self) -> list[int]:
+        """Pids of the workers that loaded, or began to, while ``slow_load`` existed."""
+        return [int(path.suffix[1:]) for path in self.slow_load.parent.glob("slow-load.*")]
+
     def changed(self) -> Any:
         """The state after the change under way."""
         wait_until("the change ends", lambda: self.state()["state"] == "serving")

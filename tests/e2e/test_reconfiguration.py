@@ -107,6 +107,70 @@ def test_a_change_that_fails_is_undone_told_and_tried_again_later(
         runs(model, THIN)
 
 
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("", "status 500: Unknown exception: RuntimeError: told to fail at loading"),
+        ("memory", "status 507: System out of memory: MemoryError: told to need too much"),
+        ("kill", "status 50"),
+        ("time-out", "did not load within 2 s"),
+    ],
+)
+def test_a_generation_that_cannot_load_leaves_the_old_one_serving(
+    site, serve, load, pings, wait_until, how, told
+):
+    model = serve(batch_size=8, config={"startupTimeout": 2})
+    before = model.pids()
+    if how == "time-out":
+        model.slow_load.touch()
+    else:
+        model.no_load.write_text(how)
+    with pings(site), load(model, clients=4) as clients:
+        assert model.configure(configuration="2x1x8").status == 202
+        state = model.changed()
+        enough = len(clients.answers) + 50
+        wait_until("load", lambda: len(clients.answers) > enough)
+    assert {answer["pid"] for answer in clients.answers} == set(before)
+    assert state["configuration"] == "1x0x8"
+    for text in (state["last_change"], model.configuration()["last_change"]):
+        assert "was undone" in text and told in text
+    assert told in str(site.page_status())
+    wait_until("no other is left", lambda: model.pids() == before)
+
+
+def test_killing_the_controller_in_the_middle_of_a_change_loses_nothing(
+    site, profiled, load, pings, runs, wait_until
+):
+    model = profiled()
+    model.slow_load.touch()
+    with pings(site), load(model, clients=16, sleep_ms=20):
+        model.wait_slow_load()
+        old = site.status()["controller"]["pid"]
+        os.kill(old, signal.SIGKILL)
+        model.slow_load.unlink()
+        runs(model, THIN)
+        wait_until("another one", lambda: site.status()["controller"]["pid"] not in (old, None))
+    # The new one knows nothing of that change, and goes on from there.
+    runs(model, FAT)
+
+
+def test_killing_a_new_worker_in_the_middle_of_a_change_undoes_it(
+    site, serve, load, wait_until
+):
+    model = serve(batch_size=8)
+    before = model.pids()
+    model.slow_load.touch()
+    with load(model, clients=4) as clients:
+        model.configure(configuration="2x1x8")
+        model.wait_slow_load()
+        (new,) = (p for p in site.server.worker_pids() if p in model.loading())
+        os.kill(new, signal.SIGKILL)
+        model.slow_load.unlink()
+        assert "was undone" in model.changed()["last_change"]
+        assert clients.answers
+    assert model.pids() == before
+
+
 def test_cores_come_back_when_a_worker_is_killed(profiled, load, runs, wait_until):
     model = profiled(config={"configuration": "2x1x8", "cores": "auto"})
     first = cores_of(model)

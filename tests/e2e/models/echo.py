@@ -5,7 +5,7 @@ Keys of a request's JSON body, all optional: ``id``; ``gate``, a path: run until
 answer.
 ``ECHO_RECORD`` names a file that gets a line for every request that ran. While the file
 ``ECHO_SLOW_LOAD`` exists, loading waits; whoever waits there leaves a file with ``.PID`` added.
-When ``ECHO_NO_LOAD`` exists, loading fails.
+When ``ECHO_NO_LOAD`` exists, loading fails, in the way that the file says.
 """
 
 import json
@@ -21,9 +21,18 @@ class Echo:
             open(f"{slow}.{os.getpid()}", "w").close()
             time.sleep(0.01)
         if os.path.exists(os.environ.get("ECHO_NO_LOAD", "")):
-            raise RuntimeError("told to fail at loading")
+            with open(os.environ["ECHO_NO_LOAD"]) as file:
+                self._fail(file.read())
         self.context = context
         self.batches = 0
+
+    @staticmethod
+    def _fail(how):
+        if how == "memory":
+            raise MemoryError("told to need too much")
+        if how == "kill":  # as the kernel does when memory is out
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("told to fail at loading")
 
     def handle(self, data, context):
         requests = [self._parse(row) for row in data]

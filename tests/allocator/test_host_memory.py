@@ -1,0 +1,58 @@
+"""What /proc and the cgroup say of memory."""
+
+import math
+
+import pytest
+
+from shunter.allocator.host_memory import available_bytes
+
+MIB = 1 << 20
+MEMINFO = "MemTotal:  4194304 kB\nMemFree:   1024 kB\nMemAvailable:   2097152 kB\n"
+
+
+@pytest.fixture
+def roots(tmp_path):
+    """Writes files below a /sys and a /proc of its own."""
+
+    def write(meminfo=None, **cgroup):
+        sys_root, proc_root = tmp_path / "sys", tmp_path / "proc"
+        proc_root.mkdir()
+        folder = sys_root / "fs/cgroup"
+        folder.mkdir(parents=True)
+        if meminfo is not None:
+            (proc_root / "meminfo").write_text(meminfo)
+        for name, text in cgroup.items():
+            (folder / f"memory.{name}").write_text(text)
+        return sys_root, proc_root
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "expected"),
+    [
+        ({}, 2048 * MIB),
+        ({"max": "max\n", "current": "5\n"}, 2048 * MIB),
+        ({"max": f"{512 * MIB}\n", "current": f"{200 * MIB}\n"}, 312 * MIB),
+        (
+            {
+                "max": f"{512 * MIB}",
+                "current": f"{200 * MIB}",
+                "stat": f"anon 7\ninactive_file {100 * MIB}\nactive_file 3\n",
+            },
+            412 * MIB,
+        ),
+        ({"max": f"{100 * MIB}", "current": f"{120 * MIB}"}, 0),
+        ({"max": f"{8192 * MIB}", "current": "0"}, 2048 * MIB),
+    ],
+)
+def test_the_tighter_of_host_and_cgroup_counts(roots, cgroup, expected):
+    assert available_bytes(*roots(MEMINFO, **cgroup)) == expected
+
+
+def test_a_host_that_says_nothing_has_no_bound(roots):
+    assert available_bytes(*roots()) == math.inf
+
+
+def test_this_host_has_some():
+    assert available_bytes() > 1 * MIB

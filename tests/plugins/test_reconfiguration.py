@@ -1,0 +1,245 @@
+"""Which configuration is wanted when: numbers in, numbers out."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from shunter.batching.configuration import format_configuration, parse_configuration
+from shunter.batching.layout import ChangeState
+from shunter.batching.page_records import GroupTelemetry, SlotChange, SlotIdentity
+from shunter.batching.profile import Cell, Profile, Provenance
+from shunter.plugins.reconfiguration import Observed, Reconfiguration
+from shunter.plugins.settings import ConfigurationSettings
+
+SECOND = 10**9
+SETTINGS = ConfigurationSettings(timeout_s=1, alpha=1, window=1)
+MIB = 1 << 20
+
+
+def profile(cells=None, instance_mib=100):
+    """By default one request is soonest on two threads, eight on one thread each."""
+    cells = cells or {(1, 1): 8.0, (1, 8): 16.0, (2, 1): 5.0, (2, 8): 26.0}
+    measured = {
+        key: Cell(*key, ms, ms, ms, runs=9, peak_bytes=instance_mib * MIB)
+        for key, ms in cells.items()
+    }
+    threads, batch = (max(key[i] for key in cells) for i in (0, 1))
+    return Profile(
+        Provenance("m", "hash", "cpu", 2, "2.0", "sample"), threads, batch, "adaptive", measured
+    )
+
+
+class World:
+    """A server as the page shows it, which does at once what is wanted."""
+
+    def __init__(self, cores=(2,), free_mib=10_000, settings=SETTINGS):
+        self.cores, self.free_mib = list(cores), free_mib
+        self.policy = Reconfiguration(lambda: self.cores, lambda: self.free_mib * MIB, settings)
+        self.slots = {}
+        self.now = 0
+        self.obeys = True
+
+    def add(self, slot, configuration="1x0x8", depth=1, batch_size=8, auto=1, of=None):
+        identity = SlotIdentity(
+            **{
+                **{f.name: 0 for f in dataclasses.fields(SlotIdentity)},
+                "model_name": f"m{slot}",
+                "model_version": "1.0",
+                "archive": "",
+                "last_change": "",
+                "slot_state": 1,
+                "auto": auto,
+                "registered_batch_size": batch_size,
+            }
+        )
+        self.slots[slot] = {
+            "identity": identity,
+            "depth": depth,
+            "configuration": parse_configuration(configuration),
+            "change": SlotChange(0, ChangeState.NONE),
+            "profile": profile() if of is None else of,
+        }
+
+    def cycle(self, seconds=0.5):
+        """One duty cycle; then the server obeys what is new."""
+        self.now += round(seconds * SECOND)
+        seen = {slot: self._observed(state) for slot, state in self.slots.items()}
+        self.policy.observe(seen, dict.fromkeys(self.slots, 0), self.now)
+        for slot, state in self.slots.items():
+            wanted = self.policy.wanted(slot)
+            if self.obeys and wanted and wanted.request != state["change"].change_request:
+                state["configuration"] = wanted.groups
+                state["change"] = SlotChange(wanted.request, ChangeState.SERVES)
+
+    def run(self, seconds=5):
+        for _ in range(round(seconds * 2)):
+            self.cycle()
+
+    def runs(self, slot):
+        return format_configuration(self.slots[slot]["configuration"])
+
+    @staticmethod
+    def _observed(state):
+        groups = [
+            GroupTelemetry(
+                **{
+                    **{f.name: 0 for f in dataclasses.fields(GroupTelemetry)},
+                    "group_instances": g.instances,
+                    "group_threads": g.threads,
+                    "group_cap": g.batch,
+                }
+            )
+            for g in state["configuration"]
+        ]
+        return Observed(
+            state["identity"], state["depth"], lambda: groups, state["change"], state["profile"]
+        )
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_the_configuration_follows_the_depth_both_ways(world):
+    world.add(0, depth=16)
+    world.run()
+    assert world.runs(0) == "2x1x8"
+    assert world.policy.wanted(0).pin is True
+    world.slots[0]["depth"] = 0
+    world.run()
+    assert world.runs(0) == "1x2x8"
+    assert world.policy.wanted(0).request == 2
+
+
+def test_what_is_as_good_stays(world):
+    world.add(0, depth=1)  # one worker that takes all cores is what one request wants
+    world.run()
+    assert world.policy.wanted(0) is None
+
+
+def test_a_small_gain_is_not_worth_new_processes():
+    equal = profile({(1, 1): 8.0, (1, 8): 16.0, (2, 1): 7.8, (2, 8): 26.0})
+    world = World()
+    world.add(0, "2x1x8", depth=1, of=equal)
+    world.run()
+    assert world.runs(0) == "2x1x8"
+
+
+@pytest.mark.parametrize(
+    "given", [{"auto": 0}, {"batch_size": 1}, {"of": False}], ids=["operator", "unbatched", "bare"]
+)
+def test_some_models_are_left_alone(world, given):
+    given = {"of": None, **given}
+    world.add(0, depth=16, **given)
+    if given["of"] is False:
+        world.slots[0]["profile"] = None
+    world.run()
+    assert world.policy.wanted(0) is None
+
+
+def test_nothing_happens_when_the_settings_say_so():
+    world = World(settings=dataclasses.replace(SETTINGS, auto=False))
+    world.add(0, depth=16)
+    world.run()
+    assert world.policy.wanted(0) is None
+
+
+def test_while_a_change_is_under_way_nothing_else_is_wanted(world):
+    world.obeys = False
+    world.add(0, depth=16)
+    world.run(2)
+    first = world.policy.wanted(0)
+    assert first.request == 1
+    world.slots[0]["change"] = SlotChange(1, ChangeState.UNDER_WAY)
+    world.slots[0]["depth"] = 1
+    world.run(20)
+    assert world.policy.wanted(0) is first
+
+
+def test_after_a_failure_the_next_attempt_waits_longer_and_longer(world):
+    world.obeys = False
+    world.add(0, depth=16)
+    attempts = []
+    for _ in range(80):
+        world.cycle()
+        wanted = world.policy.wanted(0)
+        if wanted and wanted.request != world.slots[0]["change"].change_request:
+            attempts.append(world.now / SECOND)
+            world.slots[0]["change"] = SlotChange(wanted.request, ChangeState.UNDONE)
+    pauses = [b - a for a, b in itertools.pairwise(attempts)]
+    assert len(pauses) >= 3
+    assert pauses == sorted(pauses) and pauses[0] >= 2 and pauses[-1] >= 2 * pauses[0]
+
+
+def test_changes_go_one_at_a_time_and_who_gives_cores_back_goes_first():
+    world = World(cores=(2,))
+    world.obeys = False
+    world.add(0, "1x1x8", depth=16)
+    world.add(1, "2x1x8", depth=1)
+    world.run(2)
+    assert world.policy.wanted(0) is None
+    assert format_configuration(world.policy.wanted(1).groups) == "1x1x8"
+    world.obeys = True
+    world.run()
+    assert (world.runs(0), world.runs(1)) == ("1x1x8", "1x1x8")
+
+
+def test_two_models_never_keep_more_cores_than_there_are():
+    world = World(cores=(2,))
+    world.add(0, "2x1x8", depth=16)
+    world.run()
+    assert world.runs(0) == "2x1x8"
+    world.add(1, "1x0x8", depth=16)
+    world.run()
+    assert (world.runs(0), world.runs(1)) == ("1x1x8", "1x1x8")
+    del world.slots[1]
+    world.run()
+    assert world.runs(0) == "2x1x8"
+
+
+def test_cores_that_an_operator_gave_away_are_not_given_again():
+    world = World(cores=(3,))
+    world.add(0, "1x1x8", auto=0)
+    world.add(1, "1x0x8", depth=16)
+    world.run()
+    assert world.runs(1) == "2x1x8"
+
+
+def test_memory_bounds_the_instances():
+    world = World(free_mib=150)
+    world.add(0, "1x1x8", depth=16)
+    world.run()
+    assert world.runs(0) == "1x1x8"  # two would be faster and need 200 MiB
+    world.free_mib = 250
+    world.run()
+    assert world.runs(0) == "2x1x8"
+
+
+def test_what_does_not_fit_at_all_is_said_once(caplog):
+    world = World(free_mib=50)
+    world.add(0, "1x1x8", depth=16)
+    world.run(10)
+    assert world.policy.wanted(0) is None
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "m0/1.0: one instance with a batch of 8 needs 100 MiB, 50 MiB are free"
+    ]
+
+
+def test_request_numbers_go_on_where_the_last_controller_ended(world):
+    world.add(0, depth=16)
+    world.slots[0]["change"] = SlotChange(41, ChangeState.SERVES)
+    world.run()
+    assert world.policy.wanted(0).request == 42
+
+
+def test_another_model_in_the_slot_begins_anew(world):
+    world.add(0, depth=16)
+    world.run()
+    identity = dataclasses.replace(world.slots[0]["identity"], model_version="2.0")
+    world.slots[0] |= {"identity": identity, "configuration": parse_configuration("1x0x8")}
+    world.cycle()
+    assert world.policy.wanted(0) is None
+    world.run()
+    assert world.runs(0) == "2x1x8"
