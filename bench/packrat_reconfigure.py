@@ -6,7 +6,7 @@ optimum for 64 load beside those for 8, take over, and back. Where the optimum f
 same processes, they are replaced all the same. What counts is each request from its scheduled
 time of sending, in three windows: before, during (from asking for the change until the last old
 worker has ended) and after. The models are resnet50, with JPEGs in, and minilm, whose short
-latencies show every disturbance.
+latencies show every disturbance. The first round of each can be drawn: ``shunter plot timeline``.
 
 Examples:
     python bench/packrat_reconfigure.py                 # 7 rounds, about 15 minutes
@@ -185,6 +185,18 @@ def _ratio_of_p99(parts: list[dict[str, list[float]]], during: str, before: str)
     return {"ratio": ratio(list(range(len(parts)))), "low": low, "high": high}
 
 
+def timeline(sample: Row) -> Row:
+    """One round as ``shunter plot timeline`` takes it."""
+    labels = ("asked", "serves", "ended")
+    events = [
+        {"t_s": change[label], "label": f"{change['to']}: {label}"}
+        for change in sample["changes"]
+        for label in labels
+    ]
+    series = {"name": sample["model"], "t_s": sample["due_s"], "latency_ms": sample["latency_ms"]}
+    return {"series": [series], "events": events}
+
+
 def measure(store: Path, workload: Workload, rounds: int, quick: bool, kept: list[Row]) -> None:
     """All rounds of one model; samples are appended to ``kept``."""
     side = Side(store, shunter=True, workload=workload)
@@ -212,6 +224,9 @@ def main() -> None:
             measure(store, workload, args.rounds, args.quick, samples)
     rows, headline = summarise(samples)
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
+    for sample in samples[:: args.rounds]:
+        picture = path.with_name(f"{NAME}.{sample['model']}.timeline.json")
+        picture.write_text(json.dumps(timeline(sample)) + "\n", encoding="utf-8")
     for row in rows:
         p99 = ", ".join(f"{key} {row[key]['p99_ms']:.0f}" for key in ("before", "during", "after"))
         print(f"{row['model']} {row['step']} ({row['to']}): p99 ms {p99}", end="; ")
