@@ -2,9 +2,12 @@
 
 The paper smooths twice: an exponentially weighted average of the queue depth, rounded down to a
 power of two, and of the last n of these the most frequent. After each reconfiguration time-out
-that is compared with the current batch size B. A depth that hovers about a power of two would
-still alternate, so rounding here has a dead band: B is kept until the average leaves
-``[B * (1 - band), 2 * B * (1 + band))``.
+that is compared with the current batch size B. Two things differ:
+
+- A depth somewhat below a power of two counts as that: N clients that send their next request when
+  they have an answer are never quite N at once, and 1.9 rounded down would be 1.
+- A depth that hovers about a bound would alternate, so there is a dead band: B is kept until the
+  average leaves ``[B * (1 - margin) * (1 - band), 2 * B * (1 - margin))``.
 
 The depth counts the requests in the system, waiting and running. The queue alone, as in the paper,
 reads 0 on a server that never lets a request wait while a worker is free.
@@ -17,7 +20,8 @@ from collections import Counter, deque
 
 ALPHA = 0.1
 WINDOW = 30
-BAND = 0.2
+MARGIN = 0.15
+BAND = 0.3
 
 
 def floor_power_of_two(depth: float) -> int:
@@ -36,20 +40,25 @@ class BatchSizeEstimator:
         largest: int = 1 << 16,
         alpha: float = ALPHA,
         window: int = WINDOW,
+        margin: float = MARGIN,
         band: float = BAND,
     ) -> None:
         """Start at batch size ``current``; compare every ``timeout_ns`` from the first sample on.
 
         ``alpha`` is the weight of a new sample, ``window`` the number of rounded averages whose
-        mode counts, ``band`` the dead band as a share of the bounds.
+        mode counts, ``margin`` the share that may be missing to a power of two, ``band`` the dead
+        band below a bound; both 0 is the paper's.
         """
-        if not 0 < alpha <= 1 or window < 1 or band < 0 or current < 1:
-            raise ValueError("alpha in (0, 1], window and current at least 1, band at least 0")
+        if not 0 < alpha <= 1 or window < 1 or current < 1:
+            raise ValueError("alpha in (0, 1], window and current at least 1")
+        if not (0 <= margin < 1 and 0 <= band < 1):
+            raise ValueError("margin and band in [0, 1)")
         self.current = current
         self._timeout_ns = timeout_ns
         self._largest = largest
         self._alpha = alpha
-        self._band = band
+        self._reached = 1 - margin
+        self._left = (1 - margin) * (1 - band)
         self._average = math.nan
         self._rounded: deque[int] = deque(maxlen=window)
         self._next_ns: int | None = None
@@ -88,7 +97,7 @@ class BatchSizeEstimator:
 
     def _round(self, depth: float) -> int:
         """The next lower power of two; the current batch size within its dead band."""
-        lowest, highest = self.current * (1 - self._band), 2 * self.current * (1 + self._band)
+        lowest, highest = self.current * self._left, 2 * self.current * self._reached
         if lowest <= depth < highest or (self.current == 1 and depth < highest):
             return self.current
-        return min(floor_power_of_two(depth), self._largest)
+        return min(floor_power_of_two(depth / self._reached), self._largest)

@@ -30,7 +30,7 @@ import arrivals
 import numpy as np
 from common import Parser, Progress, Row, write_result
 
-from shunter.batching.estimator import BAND, BatchSizeEstimator
+from shunter.batching.estimator import BAND, MARGIN, BatchSizeEstimator
 from shunter.batching.optimizer import LatencyTable, minimise_latency
 from shunter.batching.profile import batch_sizes
 
@@ -114,9 +114,11 @@ def simulate(
     return latencies, changed
 
 
-def estimator(band: float) -> Decide:
-    """Ours, or with ``band`` 0 the paper's."""
-    follows = BatchSizeEstimator(1, round(TIMEOUT_S * 1e9), largest=LARGEST, band=band)
+def estimator(band: float, margin: float) -> Decide:
+    """Ours, or with both 0 the paper's."""
+    follows = BatchSizeEstimator(
+        1, round(TIMEOUT_S * 1e9), largest=LARGEST, margin=margin, band=band
+    )
     return lambda now, depth: follows.sample(depth, round(now * 1e9))
 
 
@@ -176,9 +178,9 @@ def measure(seeds: Sequence[int], seconds: int) -> list[Row]:
         knowing = oracle(rates, best)
         sides = {
             "oracle": (knowing, knowing(0, 0), 0.0),
-            "ours": (estimator(BAND), 1, CHANGE_S),
-            "half the band": (estimator(BAND / 2), 1, CHANGE_S),
-            "paper": (estimator(0), 1, CHANGE_S),
+            "ours": (estimator(BAND, MARGIN), 1, CHANGE_S),
+            "half the band": (estimator(BAND / 2, MARGIN), 1, CHANGE_S),
+            "paper": (estimator(0, 0), 1, CHANGE_S),
             **{f"fixed {size}": (fixed, size, 0.0) for size in SIZES},
         }
         for side, (decide, size, change_s) in sides.items():

@@ -245,7 +245,7 @@ class Reconfiguration:
             present = model.present(slots[slot].threads, cores)
             if present is None:
                 return True
-            used += present.threads
+            used += sum(threads or cores for threads in slots[slot].threads)
             now += model.demand.weight * present.latency_ms
             then += model.demand.weight * choice.latency_ms
         return used > cores or then < now * (1 - self.settings.gain)
