@@ -69,7 +69,7 @@ def free_cores(topology: Topology, taken: Collection[int] = ()) -> list[int]:
     return free
 
 
-def spread_round_robin(topology: Topology, threads: Sequence[int]) -> list[tuple[int, ...]] | None:
+def place_all(topology: Topology, threads: Sequence[int]) -> list[tuple[int, ...]] | None:
     """Cores for several instances at once, largest first; None when one does not fit.
 
     In the order of ``threads``. For callers that place all instances themselves, as the

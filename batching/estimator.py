@@ -55,7 +55,7 @@ class BatchSizeEstimator:
             raise ValueError("margin and band in [0, 1)")
         self.current = current
         self._timeout_ns = timeout_ns
-        self._largest = largest
+        self.largest = largest
         self._alpha = alpha
         self._reached = 1 - margin
         self._left = (1 - margin) * (1 - band)
@@ -100,4 +100,4 @@ class BatchSizeEstimator:
         lowest, highest = self.current * self._left, 2 * self.current * self._reached
         if lowest <= depth < highest or (self.current == 1 and depth < highest):
             return self.current
-        return min(floor_power_of_two(depth / self._reached), self._largest)
+        return min(floor_power_of_two(depth / self._reached), self.largest)

@@ -289,7 +289,7 @@ def _smallest_level(
         # without rounding, and copies of that item are a packing.
         density = item[1:] / np.arange(1, widest + 1)
         densest = int(np.argmax(density)) + 1
-        if density[densest - 1] * sum(capacities) < batch:
+        if item[densest] * sum(capacities) < batch * densest:  # whole numbers, so exact
             return False
         copies = min(sum(c // densest for c in capacities), most)
         if copies * item[densest] >= batch:

@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from shunter.batching.optimizer import LatencyTable, Memory
 
 VERSION = 1
+MAX_THREADS = 1024
+"""With the next one a bound of the table that is made of a file: 32 MiB."""
+LARGEST_BATCH = 4096
 FORMAT = "shunter-profile"
 CAUTION = 0.02
 """Surcharge on a latency between measured numbers of threads, as a share."""
@@ -148,7 +151,7 @@ def read_profile(text: str | bytes) -> Profile:
     """Return the profile of a file's text. Raises ProfileError when it is not one."""
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ProfileError("not a profile of Shunter")
@@ -166,8 +169,12 @@ def read_profile(text: str | bytes) -> Profile:
         )
     except (KeyError, TypeError, OverflowError) as error:
         raise ProfileError(f"incomplete or damaged: {error}") from None
-    if not (_is_whole(profile.threads, 1) and _is_whole(profile.batch, 1)):
-        raise ProfileError("incomplete or damaged: threads and batch are at least 1")
+    if not (_is_whole(profile.threads, 1) and profile.threads <= MAX_THREADS):
+        raise ProfileError(f"threads {profile.threads}; allowed: 1 to {MAX_THREADS}")
+    if not (_is_whole(profile.batch, 1) and profile.batch <= LARGEST_BATCH):
+        raise ProfileError(f"batch {profile.batch}; allowed: 1 to {LARGEST_BATCH}")
+    if any(t > profile.threads or b > profile.batch for t, b in profile.cells):
+        raise ProfileError("damaged: cells beyond the profile's own threads and batch")
     return profile
 
 

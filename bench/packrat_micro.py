@@ -46,7 +46,7 @@ from common import (
     write_result,
 )
 
-from shunter.allocator.cores import choose_cores, free_cores, spread_round_robin
+from shunter.allocator.cores import choose_cores, free_cores, place_all
 from shunter.allocator.topology import Topology, read_topology
 from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
 from shunter.batching.measurement import Effort
@@ -192,7 +192,7 @@ class Workers:
         ]
 
     def _places(self, threads: list[int]) -> list[tuple[int, tuple[int, ...]]]:
-        cores = spread_round_robin(self._topology, threads)
+        cores = place_all(self._topology, threads)
         if cores is None:
             raise SystemExit(f"instances with {threads} threads do not fit on this host")
         return list(zip(threads, cores, strict=True))

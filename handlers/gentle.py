@@ -1,13 +1,9 @@
 """Loading a model, and leaving, behind everyone else: those who serve keep their latency.
 
-Best is the scheduling class ``SCHED_IDLE``: the load gets what nobody wants, on whatever CPU that
-is. Coming back from it needs a privilege (``CAP_SYS_NICE``, or ``ulimit -e`` of 20), so that is
-tried first, on a thread that ends. Without the privilege the load is confined to one CPU, and all
-other CPUs of those who serve stay undisturbed. That must wait until torch is imported: OpenMP takes
-the number of CPUs that it finds then for good, and its threads never spin when they are more.
-
-On a host that has nothing to spare ``SCHED_IDLE`` would take for ever; after ``PATIENCE_S`` the
-load becomes an ordinary one.
+The scheduling class ``SCHED_IDLE`` gets what nobody wants, on whatever CPU that is. Coming back
+from it needs a privilege (``CAP_SYS_NICE``, or ``ulimit -e`` of 20), so that is tried first, on a
+thread that ends; without it a load is an ordinary one, on the worker's own cores. On a host that
+has nothing to spare it would take for ever; after ``PATIENCE_S`` it becomes an ordinary one.
 """
 
 from __future__ import annotations
@@ -15,43 +11,29 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 PATIENCE_S = 15.0
 
 
-def begin_idle(cpus: Collection[int], near: Collection[int]) -> Callable[[], None]:
+def begin(cpus: Collection[int], near: Collection[int]) -> Callable[[], None]:
     """Take only what others leave, on ``near`` CPUs. Returns what ends it, on ``cpus``."""
 
     def end() -> None:
         _each_thread(_wake)
         move_threads(near, cpus)
 
-    cancel = _after_patience(end)
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    os.sched_setaffinity(0, near)
-    return cancel
-
-
-def begin_confined(cpus: Collection[int]) -> Callable[[], None]:
-    """Run on one of ``cpus``. Returns what ends it."""
-    one = {min(cpus)}
-    cancel = _after_patience(lambda: move_threads(one, cpus))
-    os.sched_setaffinity(0, one)
-    return cancel
-
-
-def _after_patience(end: Callable[[], None]) -> Callable[[], None]:
-    """Call ``end`` when patience is over, or when the returned function is called."""
-    # Started before stepping back, so that the timer itself is not held up.
-    timer = threading.Timer(PATIENCE_S, end)
-    timer.daemon = True
-    timer.start()
-
     def end_now() -> None:
         timer.cancel()
         end()
 
+    # Started before stepping back, so that the timer itself is not held up.
+    timer = threading.Timer(PATIENCE_S, end)
+    timer.daemon = True
+    timer.start()
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.sched_setaffinity(0, near)
     return end_now
 
 
@@ -95,7 +77,7 @@ def _wake(thread: int) -> None:
 
 
 def move_threads(old: Collection[int], new: Collection[int]) -> None:
-    """Move every thread of this process whose CPUs are exactly ``old`` to ``new``.
+    """Move every thread, of children too, whose CPUs are exactly ``old`` to ``new``.
 
     A thread that a handler has placed itself stays there.
     """
@@ -109,10 +91,26 @@ def move_threads(old: Collection[int], new: Collection[int]) -> None:
 
 
 def _each_thread(change: Callable[[int], None]) -> None:
-    """Also those that start meanwhile; their parent may not have been changed yet."""
+    """For all threads of this process and of those it has started, which inherit their place.
+
+    Also for those that start meanwhile; their parent may not have been changed yet.
+    """
     done: set[int] = set()
-    while new := {int(name) for name in os.listdir("/proc/self/task")} - done:
+    while new := set(_threads(os.getpid())) - done:
         for thread in new:
-            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            # It ended meanwhile, or is another user's.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 change(thread)
         done |= new
+
+
+def _threads(pid: int) -> Iterator[int]:
+    try:
+        names = os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return
+    for name in names:
+        yield int(name)
+        with contextlib.suppress(OSError):
+            for child in Path(f"/proc/{pid}/task/{name}/children").read_text().split():
+                yield from _threads(int(child))

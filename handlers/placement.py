@@ -49,6 +49,8 @@ LIBRARY_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 
+BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
 MAX_THREADS = MAX_CPU + 1
 
 _SCHEDULING = ("idle", "other")
@@ -135,7 +137,6 @@ class Place:
         self._claims: CoreClaims | None = None
         self._lacks_cores = False
         self._end_gentle: Callable[[], None] | None = None
-        self._confine = False
         if placement.threads is not None:
             for name in LIBRARY_VARIABLES:
                 environ[name] = str(placement.threads)
@@ -147,15 +148,10 @@ class Place:
         if placement.scheduling == "idle":
             _yield_to_others()
         elif placement.gentle and gentle.can_return_from_idle():
-            self._end_gentle = gentle.begin_idle(os.sched_getaffinity(0), near)
-        else:
-            # Who is not told its number of threads counts CPUs while it loads.
-            self._confine = placement.gentle and placement.threads is not None
-
-    def step_back(self) -> None:
-        """Torch is imported: load the model on one CPU if no better way was open."""
-        if self._confine:
-            self._end_gentle = gentle.begin_confined(os.sched_getaffinity(0))
+            mine = os.sched_getaffinity(0)
+            # A library that binds its threads does so to the CPUs that it finds at its start.
+            binds = any(environ.get(name) for name in BINDING_VARIABLES)
+            self._end_gentle = gentle.begin(mine, mine if binds else near)
 
     def settle(self) -> None:
         """The model is loaded: take the whole place, at the usual priority."""

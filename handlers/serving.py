@@ -6,6 +6,7 @@ Loading, sockets and start-up are TorchServe's. Archives and handlers see no dif
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 import time
@@ -181,7 +182,7 @@ def _warm_up(service: Service) -> None:
     except SampleError as error:
         logger.warning("The worker is not warmed up: %s", error)
         return
-    if sample is not None:
+    if sample is not None and os.environ.get("SHUNTER_WARM_UP") != "0":
         service.set_cl_socket(NoSocket())
         warm_up(partial(answer, service), sample, context.system_properties["batch_size"])
 

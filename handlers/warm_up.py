@@ -17,8 +17,12 @@ from shunter.handlers.metrics import muted
 from shunter.handlers.receive import Batch, decode_value
 from shunter.handlers.sample import Sample
 
+LARGEST = 4
+"""Requests of a batch. One that needs too much memory must not keep a worker from loading."""
 BUDGET_S = 1.5
-"""Processor time. No batch is begun after it."""
+"""Processor time; no batch is begun after it."""
+LONGEST_S = 10.0
+"""Likewise by the clock: a handler may wait for something else."""
 
 logger = logging.getLogger("shunter.warm_up")
 
@@ -31,17 +35,17 @@ class NoSocket:
 
 
 def warm_up(answer: Callable[[Batch], bytes], sample: Sample, largest: int) -> None:
-    """Let the handler answer batches of 1, 1, 1, 2, 4, ... requests, at most ``largest``.
+    """Let the handler answer batches of 1, 1, 1, 2 and 4 requests, at most ``largest``.
 
     TorchScript looks at the first runs before it optimises.
 
     What goes wrong is logged and is no reason not to serve. Metrics are not counted.
     """
-    spent = 0.0
-    sizes = [1, 1, *(1 << k for k in range(max(1, largest).bit_length()))]
+    spent, end = 0.0, time.monotonic() + LONGEST_S
+    sizes = [1, 1, *(1 << k for k in range(max(1, min(largest, LARGEST)).bit_length()))]
     with muted():
         for size in sizes:
-            if spent > BUDGET_S:
+            if spent > BUDGET_S or time.monotonic() > end:
                 return
             begin = time.process_time()
             code = int.from_bytes(answer(_batch(sample, size))[:4], "big")

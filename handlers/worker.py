@@ -45,7 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     from shunter.handlers import serving
 
-    place.step_back()
     return serving.run(args, placement.threads, place.settle)
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shunter.plugins import cli_profile
+from shunter.plugins.cli_plan import plan
+from shunter.plugins.cli_plot import plot
+from shunter.plugins.cli_profile import profile
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -218,9 +220,9 @@ def _watch(fetch: Callable[[], dict[str, Any]], every: float) -> None:
         pass  # The usual way to end it.
 
 
-app.command()(cli_profile.profile)
-app.command()(cli_profile.plan)
-app.add_typer(cli_profile.plot, name="plot")
+app.command()(profile)
+app.command()(plan)
+app.add_typer(plot, name="plot")
 
 
 @app.command("plugins-path")

@@ -1,4 +1,4 @@
-"""``shunter profile``, ``shunter plan`` and ``shunter plot``: commands over a model's profile."""
+"""``shunter profile``: measure a model, with a progress bar."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shunter.plugins.cli_files import stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from shunter.allocator.cpus import Topology
-    from shunter.batching.profile import Profile, Provenance
+    from shunter.batching.profile import Profile
     from shunter.handlers.sample import Sample
-    from shunter.plugins.planning import Plan
     from shunter.plugins.profiler import Progress, Task
 
 DEFAULT_BATCH = 64
@@ -32,22 +32,6 @@ BUSY = 0.2
 INTERRUPTED = 130
 
 Report = Callable[["Progress"], None]
-
-plot = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="""Draw a profile, what is expected of it, or latency over time, as a PNG file.
-
-    Examples:
-
-      shunter plot profile store/digits.profile.json
-
-      shunter plot speedup store/*.profile.json --threads 16
-    """,
-)
-
-
-# ---- shunter profile
 
 
 def profile(
@@ -114,17 +98,19 @@ def profile(
     if not path.absolute().parent.is_dir():
         raise UserError(f"--output {path}: {path.parent} is not a folder")
     _warn_if_busy(topology)
-    _show(_run(task, path, topology, Console(stderr=True)), path, _stdout())
+    _show(_run(task, path, topology, Console(stderr=True)), path, stdout())
 
 
 def _registered_batch(archive: Path) -> int:
     """Largest batch that a server makes of the model's requests, as its archive says."""
+    from shunter.batching.profile import LARGEST_BATCH
+
     config = _model_config(archive)
     section = config.get("shunter")
     wanted = section.get("max_batch") if isinstance(section, dict) else None
     for size in (wanted, config.get("batchSize")):
         if isinstance(size, int) and size > 0:
-            return size
+            return min(size, LARGEST_BATCH)
     return DEFAULT_BATCH
 
 
@@ -280,240 +266,4 @@ def _show(profile: Profile, path: Path, console: Console) -> None:
     print(f"{_count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.mode}")
     if said := planning.stated_error(profile):
         print(said)
-    print(path)
-
-
-# ---- shunter plan
-
-
-def plan(
-    model: Annotated[Path, typer.Argument(help="A profiled archive NAME.mar, or a profile.")],
-    threads: Annotated[
-        str | None,
-        typer.Option(help="Cores, as N or one number per NUMA node as N,N; default: this host's."),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Requests at once; default: each power of two.")
-    ] = None,
-    slo_ms: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Instead: most requests per second, batches within this."),
-    ] = None,
-    memory_gib: Annotated[
-        float | None, typer.Option(min=0.001, help="Memory of all instances; default: any.")
-    ] = None,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Also with a profile of another machine or model.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show which instances, threads and batches a profile leads to, beside the usual ones.
-
-    fat: one instance with all threads of a node. one per core: as many instances of one thread.
-
-    Examples:
-
-      shunter plan store/digits.mar
-
-      shunter plan store/resnet50.mar --threads 16 --batch 64
-    """
-    from shunter.allocator.topology import read_topology
-    from shunter.plugins import planning
-
-    if slo_ms is not None and batch is not None:
-        raise UserError("--slo-ms chooses the batch itself: leave --batch away")
-    topology = read_topology()
-    known, local = _usable_profile(model, topology, anyway)
-    nodes = _nodes(threads, topology, known, local)
-    budget = math.inf if memory_gib is None else memory_gib * 2**30
-    if slo_ms is None and batch is None:
-        plans = planning.plan_each(known, nodes, budget_bytes=budget)
-    else:
-        plans = [planning.plan(known, nodes, batch or 1, slo_ms=slo_ms, budget_bytes=budget)]
-    if as_json:
-        print(json.dumps(_plans_as_json(known, nodes, plans), indent=2))
-    elif len(plans) == 1:
-        _stdout().print(planning.render(plans[0]))
-        print(f"\nto use it: {plans[0].request()}")
-    else:
-        _stdout().print(planning.render_each(plans))
-
-
-def _usable_profile(path: Path, topology: Topology, anyway: bool) -> tuple[Profile, bool]:
-    """A profile, and whether it is of this machine and model."""
-    from shunter.batching.profile import ProfileError
-
-    file, archive = _profile_file(path)
-    known = _load(file)
-    here = _provenance(known, archive, topology)
-    differences = known.provenance.differences(here)
-    if differences and not anyway:
-        try:
-            known.check_usable(here)
-        except ProfileError as error:
-            raise UserError(f"{error}, or look at it with --anyway") from error
-    if differences:
-        print(f"shunter: measured with {'; '.join(differences)}", file=sys.stderr)
-    return known, not differences
-
-
-def _profile_file(path: Path) -> tuple[Path, Path | None]:
-    """The profile that is meant, and its archive if that is there."""
-    from shunter.plugins.profiles import SUFFIX, profile_path
-
-    if path.suffix != ".mar":
-        archive = path.with_name(path.name.removesuffix(SUFFIX) + ".mar")
-        return path, archive if archive.is_file() else None
-    if not path.is_file():
-        raise UserError(f"{path} does not exist")
-    found = profile_path(path)
-    if not found.exists():
-        raise UserError(f"{path} has no profile yet: run `shunter profile {path}`")
-    return found, path
-
-
-def _load(path: Path) -> Profile:
-    from shunter.batching.profile import ProfileError
-    from shunter.plugins.profiles import load_profile
-
-    try:
-        return load_profile(path)
-    except ProfileError as error:
-        raise UserError(str(error)) from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _provenance(known: Profile, archive: Path | None, topology: Topology) -> Provenance:
-    """What a profile measured here would say; of the same model where no archive tells."""
-    import importlib.metadata
-
-    from shunter.plugins.profiles import cpu_model, provenance_here
-
-    if archive is not None:
-        return provenance_here(archive, topology=topology)
-    return replace(
-        known.provenance,
-        cpu=cpu_model(),
-        cores=topology.cores,
-        torch=importlib.metadata.version("torch"),
-    )
-
-
-def _nodes(text: str | None, topology: Topology, known: Profile, local: bool) -> tuple[int, ...]:
-    """Cores of each NUMA node: as asked for, else of the machine that was measured."""
-    from shunter.allocator.cores import free_cores
-
-    if text is None:
-        # How the cores of another machine are spread over nodes is not known.
-        return tuple(free_cores(topology)) if local else (known.provenance.cores,)
-    try:
-        nodes = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        nodes = ()
-    if not nodes or not all(1 <= node <= 8192 for node in nodes):
-        raise UserError(f"--threads {text}: allowed: a number of cores, or one per NUMA node: 8,8")
-    return nodes
-
-
-def _plans_as_json(known: Profile, nodes: tuple[int, ...], plans: list[Plan]) -> dict[str, Any]:
-    from shunter.batching.profile import summary
-
-    return {
-        "model": known.provenance.model,
-        "cores": list(nodes),
-        "profile": summary(known),
-        "plans": [each.as_json() for each in plans],
-    }
-
-
-def _stdout() -> Console:
-    from rich.console import Console
-
-    # A file or a pipe has no width of its own; 80 columns would fold the tables.
-    return Console(width=None if sys.stdout.isatty() else 120)
-
-
-# ---- shunter plot
-
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="PNG file to write.")]
-
-
-@plot.command("profile")
-def plot_profile(
-    profile: Annotated[Path, typer.Argument(help="A profile, or a profiled archive.")],
-    output: Output = None,
-) -> None:
-    """Draw the latency by threads and batch size.
-
-    Example:
-
-      shunter plot profile store/digits.profile.json -o digits.png
-    """
-    from shunter.plugins import plots
-
-    file, _ = _profile_file(profile)
-    path = output or file.with_suffix(".png")
-    _save(path, lambda: plots.draw_profile(_load(file)))
-
-
-@plot.command("speedup")
-def plot_speedup(
-    profiles: Annotated[list[Path], typer.Argument(help="Profiles, or profiled archives.")],
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Cores; default: most threads of the profile.")
-    ] = None,
-    measured: Annotated[
-        Path | None, typer.Option(help="JSON of bench/packrat_micro.py to draw beside it.")
-    ] = None,
-    output: Output = None,
-) -> None:
-    """Draw how much faster the chosen configuration is expected to be, by batch size.
-
-    Example:
-
-      shunter plot speedup store/resnet50.profile.json --threads 16 -o speedup.png
-    """
-    from shunter.plugins import plots
-
-    known = [_load(_profile_file(path)[0]) for path in profiles]
-    bars = plots.measured_bars(measured) if measured else []
-    series = plots.speedup_series(known, threads, bars)
-    _save(output or Path("speedup.png"), lambda: plots.draw_speedup(series))
-
-
-@plot.command("timeline")
-def plot_timeline(
-    file: Annotated[Path, typer.Argument(help='JSON with "series" and "events".')],
-    window_ms: Annotated[
-        float, typer.Option(min=1, help="Time over which p50 and p99 are taken.")
-    ] = 100,
-    output: Output = None,
-) -> None:
-    """Draw latency over time, with what happened meanwhile.
-
-    The file: {"series": [{"name": "…", "t_s": […], "latency_ms": […]}],
-    "events": [{"t_s": 8, "label": "…"}]}
-
-    Example:
-
-      shunter plot timeline change.json -o change.png
-    """
-    from shunter.plugins import plots
-
-    timeline = plots.read_timeline(file)
-    path = output or file.with_suffix(".png")
-    _save(path, lambda: plots.draw_timeline(timeline, window_ms / 1e3))
-
-
-def _save(path: Path, draw: Callable[[], Any]) -> None:
-    try:
-        figure = draw()
-        figure.savefig(path, format="png")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("matplotlib"):
-            raise
-        raise UserError("plots need matplotlib: pip install 'shunter[plot]'") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
     print(path)

@@ -10,7 +10,6 @@ and the next controller takes the page over. SIGHUP reads the settings again, SI
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import select
@@ -23,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from shunter.allocator.cores import free_cores
-from shunter.allocator.cpu_list import parse_cpu_list
+from shunter.allocator.cpus import Topology
 from shunter.allocator.host_memory import available_bytes
 from shunter.allocator.topology import read_topology
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
@@ -40,8 +39,12 @@ LOGGER = logging.getLogger("shunter.controller")
 STANDARD_INPUT = 0
 _CYCLES_BETWEEN_LOOKS = 50
 """A new or changed profile is found after so many duty cycles."""
-_POLICY = -1
+_POLICY, _CLAIMS = -1, -2
 """In place of a slot: an error that is no single slot's."""
+_ABOUT = {
+    _POLICY: "every configuration is",
+    _CLAIMS: "the cores of other servers are not known; this server's are",
+}
 EXIT_NO_PAGE = 2
 EXIT_NOT_ALONE = 3
 
@@ -59,6 +62,7 @@ class ControllerAgent:
         self._cycles = 0
         self._written: dict[int, _Written] = {}
         self._known: dict[int, _Known] = {}
+        self._seen: dict[int, Observed] = {}
         self._complaints: dict[int, type[Exception]] = {}
         self.settings = Settings()
         self._ever_read = False
@@ -87,9 +91,10 @@ class ControllerAgent:
         """One duty cycle. Returns the number of slots whose commands it wrote, 0 when idle."""
         live = self._page.live_slots()
         known = self._written.keys() | self._known.keys() | self._complaints.keys()
-        for gone in known - {*live, _POLICY}:
+        for gone in known - {*live, *_ABOUT}:
             self._written.pop(gone, None)
             self._known.pop(gone, None)
+            self._seen.pop(gone, None)
             self._complaints.pop(gone, None)
         self._reconfigure(live, now_ns)
         written = 0
@@ -137,13 +142,19 @@ class ControllerAgent:
         """Let the policy see every slot; an error leaves the configurations as they are."""
         seen, requests = {}, {}
         for slot in live:
-            # One that cannot be read is told of when its commands are due.
-            with contextlib.suppress(UnstableError):
-                seen[slot] = self._observe(slot)
+            try:
+                self._seen[slot] = self._observe(slot)
+            except UnstableError:
+                pass  # told of when its commands are due; it counts as it was
+            except Exception as error:  # such as a profile that nobody thought of
+                self._complain(_POLICY, error)
+            if slot in self._seen:
+                seen[slot] = self._seen[slot]
                 requests[slot] = self._page.wanted_request(slot)
+        if not self._ever_read:
+            return  # the settings that cannot be read may forbid it
         try:
             self._reconfiguration.observe(seen, requests, now_ns)
-            self._complaints.pop(_POLICY, None)
         except Exception as error:  # serving goes on with what there is
             self._complain(_POLICY, error)
 
@@ -168,17 +179,23 @@ class ControllerAgent:
     def _free_nodes(self) -> list[int]:
         """Physical cores of each NUMA node that models may have: no other server's workers."""
         topology = read_topology()
-        if self.settings.configuration.cores is not None:
-            topology = topology.only(parse_cpu_list(self.settings.configuration.cores))
+        return free_cores(topology, self._taken(topology))
+
+    def _taken(self, topology: Topology) -> set[int]:
+        """CPUs that workers of other servers hold."""
         if self._claims is None:
-            self._claims = CoreClaims(claims_path(os.environ, os.geteuid()))
+            try:
+                self._claims = CoreClaims(claims_path(os.environ, os.geteuid()))
+            except OSError as error:
+                # Then no worker is pinned either, and says so.
+                self._complain(_CLAIMS, error)
+                return set()
         owner, holders = self._page.header().owner_pid, self._claims.holders
-        taken = {
+        return {
             cpu.id
             for cpu in topology.cpus
             if any(parent_of(pid) != owner for pid in holders(cpu.id))
         }
-        return free_cores(topology, taken)
 
     def _has_better_numbers(self, slot: int) -> bool:
         """Whether an earlier controller read settings that this one never could."""
@@ -189,7 +206,7 @@ class ControllerAgent:
         """Log an error once, not in every cycle."""
         if self._complaints.get(slot) is not type(error):
             self._complaints[slot] = type(error)
-            what = "every configuration is" if slot == _POLICY else f"slot {slot} is"
+            what = _ABOUT.get(slot, f"slot {slot} is")
             LOGGER.error("%s left as it is: %s", what, error)
 
 

@@ -78,7 +78,7 @@ def run(
             samples = task.samples or _own_sample(model)
             here = provenance_here(task.archive, _hash(samples), topology)
             profile = _begin(task, path, here)
-            workers = stack.enter_context(_workers(model, topology))
+            workers = stack.enter_context(_workers(model, topology, profile.batch))
             return _measure_all(task, path, profile, samples, workers, report)
         except (WorkerFailed, ProfileError, OSError) as error:
             raise UserError(str(error)) from error
@@ -115,13 +115,16 @@ def _begin(task: Task, path: Path, here: Provenance) -> Profile:
         raise UserError(f"{error}, or begin anew with --restart") from error
     if earlier.provenance.sample_hash != here.sample_hash:
         raise UserError(f"{path} was measured with another request; begin anew with --restart")
-    fits = {key: cell for key, cell in earlier.cells.items() if _in_range(key, task)}
-    return replace(fresh, cells=fits, seconds=earlier.seconds, provenance=earlier.provenance)
-
-
-def _in_range(key: CellKey, task: Task) -> bool:
-    threads, batch = key
-    return threads <= task.threads and batch in batch_sizes(task.batch)
+    # A smaller range than before would throw away what took hours.
+    batch = max(task.batch, earlier.batch)
+    return replace(
+        fresh,
+        threads=max(task.threads, earlier.threads),
+        batch=batch,
+        cells={key: cell for key, cell in earlier.cells.items() if key[1] in batch_sizes(batch)},
+        seconds=earlier.seconds,
+        provenance=earlier.provenance,
+    )
 
 
 def _measure_all(
@@ -132,7 +135,7 @@ def _measure_all(
     workers: Callable[[int], ModelWorker],
     report: Callable[[Progress], None],
 ) -> Profile:
-    plan = ProfilePlan(task.threads, task.batch, exhaustive=task.exhaustive)
+    plan = ProfilePlan(profile.threads, profile.batch, exhaustive=task.exhaustive)
     for (threads, batch), cell in sorted(profile.cells.items()):
         plan.add(threads, batch, cell.ms)
     begin, weight = time.monotonic(), 0.0
@@ -190,7 +193,9 @@ def _measure(worker: ModelWorker, key: CellKey, samples: Sequence[Sample], effor
 
 
 @contextmanager
-def _workers(model: UnpackedModel, topology: Topology) -> Iterator[Callable[[int], ModelWorker]]:
+def _workers(
+    model: UnpackedModel, topology: Topology, batch: int
+) -> Iterator[Callable[[int], ModelWorker]]:
     """Gives the worker for a number of threads; the last few stay open."""
     open_workers: OrderedDict[int, ModelWorker] = OrderedDict()
 
@@ -202,7 +207,9 @@ def _workers(model: UnpackedModel, topology: Topology) -> Iterator[Callable[[int
                 open_workers.popitem(last=False)[1].close()
             # As when it serves: under a quota nobody is pinned.
             cores = None if topology.limited else choose_cores(topology, threads)
-            open_workers[threads] = ModelWorker(model, threads=threads, cores=cores)
+            open_workers[threads] = ModelWorker(
+                model, threads=threads, cores=cores, batch=batch
+            )
         open_workers.move_to_end(threads)
         return open_workers[threads]
 

@@ -13,6 +13,7 @@ import logging
 import os
 import platform
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def hash_archive(path: Path) -> str:
                 else:
                     what = f"{entry.file_size} {entry.CRC}"
                 digest.update(f"{entry.filename}\0{what}\0".encode())
-    except (zipfile.BadZipFile, ValueError, AttributeError) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError, AttributeError, RuntimeError) as error:
         raise ProfileError(f"{path} is no model archive: {error}") from None
     return digest.hexdigest()
 
@@ -137,14 +138,17 @@ class ProfileStore:
         )
         known = self._known.get(archive)
         if known is None or known.stamp != stamp:
-            known = self._known[archive] = _Known(stamp, self._load(path, Path(archive)))
+            profile = self._load(path, Path(archive), known.profile if known else None)
+            known = self._known[archive] = _Known(stamp, profile)
         return known.profile
 
-    def _load(self, path: Path, archive: Path) -> Profile | None:
+    def _load(self, path: Path, archive: Path, before: Profile | None) -> Profile | None:
         try:
             profile = load_profile(path)
             profile.check_usable(provenance_here(archive, topology=self._topology))
             if not profile.complete:
+                if before and before.provenance.model_hash == profile.provenance.model_hash:
+                    return before  # it is being extended
                 raise ProfileError(f"{path} is not complete: run `shunter profile` again")
         except (OSError, ProfileError) as error:
             LOGGER.warning("%s; the configuration is left as it is", error)

@@ -32,6 +32,8 @@ from shunter.plugins.core_shares import Demand, layout, share_cores, with_ceilin
 from shunter.plugins.settings import ConfigurationSettings
 
 LOGGER = logging.getLogger("shunter.reconfiguration")
+PATIENCE_NS = 30 * 10**9
+"""What the server has not taken up by then is given up, so that others have their turn."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,13 @@ class _Model:
 
     key: tuple[str, str]
     estimator: BatchSizeEstimator
-    profile: Profile
-    table: LatencyTable
-    memory: Memory
+    profile: Profile = field(init=False)
+    table: LatencyTable = field(init=False)
+    memory: Memory = field(init=False)
     target: Configuration | None = None
     """What it shall run, until it does."""
     request: int = 0
+    asked_ns: int = 0
     failures: int = 0
     not_before_ns: int = 0
     wanted: Wanted | None = None
@@ -92,6 +95,12 @@ class _Model:
     """Optimal configurations by ⟨T, B⟩ and the number of instances that memory allows."""
 
     complaint: str = ""
+
+    def use(self, profile: Profile) -> None:
+        """Take another profile; a change that is under way goes on."""
+        self.profile, self.table = profile, latency_table(profile)
+        self.memory = memory_of(profile.cells.values())
+        self.choices.clear()
 
     @property
     def demand(self) -> Demand:
@@ -182,48 +191,54 @@ class Reconfiguration:
         model = self._models.get(slot)
         profile = seen.profile
         assert profile is not None
-        if model is None or model.key != key or model.profile is not profile:
+        largest = min(profile.batch, seen.identity.registered_batch_size)
+        if model is not None and model.key == key and model.profile is not profile:
+            model.use(profile)
+            model.estimator.largest = largest
+        if model is None or model.key != key:
             s = self.settings
             estimator = BatchSizeEstimator(
                 1,
                 round(s.timeout_s * 1e9),
-                largest=min(profile.batch, seen.identity.registered_batch_size),
+                largest=largest,
                 alpha=s.alpha,
                 window=s.window,
             )
-            memory = memory_of(profile.cells.values())
-            model = _Model(key, estimator, profile, latency_table(profile), memory)
-            self._models[slot] = model
+            model = self._models[slot] = _Model(key, estimator)
+            model.use(profile)
         return model
 
     def _plan(self, slots: Mapping[int, Observed], now_ns: int) -> None:
         """A target for every model that may be changed, if all together gain enough by it."""
-        nodes = self._free(slots)
-        shares = share_cores(nodes, {slot: m.demand for slot, m in self._models.items()})
-        best: dict[int, Choice] = {}
-        for slot, model in self._models.items():
+        movable = {
+            slot: model
+            for slot, model in self._models.items()
+            if now_ns >= model.not_before_ns and slot != self._changing
+        }
+        for model in self._models.values():
             model.target = None
+        if not movable:
+            return
+        nodes = self._free(slots, movable)
+        shares = share_cores(nodes, {slot: model.demand for slot, model in movable.items()})
+        best: dict[int, Choice] = {}
+        for slot, model in movable.items():
             try:
                 best[slot] = model.best(tuple(shares[slot]), self._memory())
             except NoConfiguration as error:
                 model.complain(f"{slots[slot].name}: {error}")
-        if not best or not self._is_worth_it(best, slots, sum(nodes)):
+        if not best or not self._is_worth_it(best, slots, nodes):
             return
         for slot, choice in best.items():
-            model = self._models[slot]
-            if now_ns < model.not_before_ns or slot == self._changing:
-                continue
-            groups = with_ceiling(
-                choice.configuration, slots[slot].identity.registered_batch_size
-            )
+            ceiling = slots[slot].identity.registered_batch_size
+            groups = with_ceiling(choice.configuration, ceiling)
             if layout(groups) != layout(slots[slot].configuration):
-                model.target = groups
+                movable[slot].target = groups
 
-    def _free(self, slots: Mapping[int, Observed]) -> list[int]:
-        """Cores of each NUMA node for all models that may be changed; at least one."""
+    def _free(self, slots: Mapping[int, Observed], movable: Mapping[int, _Model]) -> list[int]:
+        """Cores of each NUMA node for all models that may be changed now; at least one."""
         nodes = list(self._nodes()) or [1]
-        # Others keep what an operator gave them; those that run wherever they like promise nothing.
-        fixed = sum(sum(seen.threads) for slot, seen in slots.items() if slot not in self._models)
+        fixed = sum(self._keeps(slot, seen) for slot, seen in slots.items() if slot not in movable)
         for i, node in enumerate(nodes):
             nodes[i] -= min(fixed, node)
             fixed -= min(fixed, node)
@@ -231,24 +246,30 @@ class Reconfiguration:
             nodes[0] = 1
         return nodes
 
+    def _keeps(self, slot: int, seen: Observed) -> int:
+        """Cores of a model that stays as it is; one that runs wherever it likes keeps none."""
+        model = self._models.get(slot)
+        coming = model.wanted.groups if slot == self._changing and model and model.wanted else ()
+        return max(sum(seen.threads), _cores(coming))
+
     def _is_worth_it(
-        self, best: Mapping[int, Choice], slots: Mapping[int, Observed], cores: int
+        self, best: Mapping[int, Choice], slots: Mapping[int, Observed], nodes: Sequence[int]
     ) -> bool:
         """Whether the weighted latencies together get better by more than the noise.
 
         Also when they cannot be told, or when the present instances want more cores than there are.
         """
         now = then = 0.0
-        used = 0
+        used, everywhere = 0, sum(self._nodes())
         for slot, choice in best.items():
             model = self._models[slot]
-            present = model.present(slots[slot].threads, cores)
+            present = model.present(slots[slot].threads, everywhere)
             if present is None:
                 return True
-            used += sum(threads or cores for threads in slots[slot].threads)
+            used += sum(threads or everywhere for threads in slots[slot].threads)
             now += model.demand.weight * present.latency_ms
             then += model.demand.weight * choice.latency_ms
-        return used > cores or then < now * (1 - self.settings.gain)
+        return used > sum(nodes) or then < now * (1 - self.settings.gain)
 
     def _advance(self, slots: Mapping[int, Observed], now_ns: int) -> None:
         """Follow the change under way, or begin the next one."""
@@ -258,6 +279,8 @@ class Reconfiguration:
             if there and not self._is_over(model, seen, now_ns):
                 return
             self._changing = None
+        if any(seen.change.change_state == ChangeState.UNDER_WAY for seen in slots.values()):
+            return  # one that an earlier controller wanted
         pending = [slot for slot, model in self._models.items() if model.target is not None]
         # Who gives cores back goes first.
         pending.sort(key=lambda slot: _cores(self._models[slot].target) - sum(slots[slot].threads))
@@ -265,6 +288,7 @@ class Reconfiguration:
             model = self._models[slot]
             assert model.target is not None
             model.request += 1
+            model.asked_ns = now_ns
             model.wanted = Wanted(model.request, model.target, self.settings.pin)
             LOGGER.info(
                 "%s: about %d requests at once; %s instead of %s",
@@ -278,11 +302,15 @@ class Reconfiguration:
 
     def _is_over(self, model: _Model, seen: Observed, now_ns: int) -> bool:
         assert model.wanted is not None
-        if seen.change.change_request != model.wanted.request:
-            return False  # not taken up yet
-        if seen.change.change_state == ChangeState.UNDER_WAY:
+        taken_up = seen.change.change_request == model.wanted.request
+        if not taken_up and now_ns < model.asked_ns + PATIENCE_NS:
             return False
-        if seen.change.change_state == ChangeState.UNDONE:
+        if taken_up and seen.change.change_state == ChangeState.UNDER_WAY:
+            return False
+        if not taken_up or seen.change.change_state == ChangeState.UNDONE:
+            # What the others were to get may have been its cores.
+            for other in self._models.values():
+                other.target = None
             model.failures = min(model.failures + 1, 6)
             pause_s = self.settings.timeout_s * 2**model.failures
             model.not_before_ns = now_ns + round(pause_s * 1e9)

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shunter.allocator.cpu_list import CpuListError, parse_cpu_list
 from shunter.batching.estimator import ALPHA, WINDOW
 from shunter.batching.layout import CLASSES, GROUP_COUNT
 from shunter.batching.threshold import DEFAULT_ALPHA, DEFAULT_CAP
@@ -152,30 +151,18 @@ class ControllerSettings:
     """Pause between two duty cycles."""
 
 
-def _cpu_list(value: Any) -> str:
-    try:
-        if isinstance(value, str):
-            parse_cpu_list(value)
-            return value
-    except CpuListError:
-        pass
-    raise _Bad("a list of CPUs such as '0-3,8'")
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigurationSettings:
     """Instances, threads and batch, chosen while serving: ``[configuration]``."""
 
     auto: bool = _key(_boolean, True)
     """Change the configuration of models that have a profile and do not forbid it."""
-    cores: str | None = _key(_cpu_list, None)
-    """CPUs that models may have; absent: all of this process."""
     pin: bool = _key(_boolean, True)
     """Workers keep cores of their own."""
     timeout_s: float = _key(_number(1, 86_400), 30)
     """Time between two looks at whether another batch size is wanted."""
     alpha: float = _key(_number(0.001, 1), ALPHA)
-    """Weight of the newest number of requests in the system, ten times a second."""
+    """Weight of the newest number of requests in the system, at every look of the controller."""
     window: int = _key(_number(1, 10_000, whole=True), WINDOW)
     """How many of the smoothed batch sizes are looked at; the most frequent one counts."""
     gain: float = _key(_number(0, 1), 0.05)

@@ -121,7 +121,8 @@ def _models(models: list[dict[str, Any]]) -> Table:
 def _changes(models: list[dict[str, Any]]) -> Table:
     table = _table("last change", "model", "generation", "what became of it")
     for model in models:
-        table.add_row(_name(model), str(model["generation"]), model["last_change"])
+        # Text: an exception's brackets are no markup.
+        table.add_row(_name(model), str(model["generation"]), Text(model["last_change"]))
     return table
 
 

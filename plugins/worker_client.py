@@ -108,14 +108,17 @@ class ModelWorker:
         *,
         threads: int,
         cores: Sequence[int] | None = None,
+        batch: int = 1,
         timeout_s: float = 300,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         """Start it on ``cores`` (None: anywhere) with ``threads`` threads, and load the model.
 
-        ``timeout_s`` is how long it may be silent over the load or a batch.
+        ``batch`` is the largest one it is told to expect; ``timeout_s`` is how long it may be
+        silent over the load or a batch.
         """
         self.threads = threads
+        self._batch = batch
         self._folder = Path(tempfile.mkdtemp(prefix="shunter-worker-"))
         self._log = self._folder / "log"
         self._deadline_s = timeout_s
@@ -142,6 +145,7 @@ class ModelWorker:
             # Empty: not what this process itself may have been given.
             "SHUNTER_CORES": "" if cores is None else format_cpu_list(cores),
             "SHUNTER_THREADS": str(self.threads),
+            "SHUNTER_WARM_UP": "0",  # who measures does it himself
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
             "PYTHONPATH": os.pathsep.join(
@@ -183,7 +187,7 @@ class ModelWorker:
     def _load(self, model: UnpackedModel) -> None:
         fields = [model.name.encode(), str(model.folder).encode()]
         message = b"".join(_field(each) for each in fields)
-        message += struct.pack("!i", 1) + _field(model.handler.encode())
+        message += struct.pack("!i", self._batch) + _field(model.handler.encode())
         message += struct.pack("!i", -1) + _field(b"") + b"\1"
         code, text, _ = self._exchange(b"L" + message)
         if code != 200:

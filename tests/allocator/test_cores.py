@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.allocator.cores import choose_cores, free_cores, spread_round_robin
+from shunter.allocator.cores import choose_cores, free_cores, place_all
 from shunter.allocator.cpus import Cpu, Topology
 
 
@@ -137,6 +137,6 @@ def test_free_cores_are_counted_by_node(topology, taken, free):
 
 
 def test_instances_are_placed_largest_first_and_told_in_their_order():
-    assert spread_round_robin(host(4, 2), [1, 4, 1]) == [(4,), (0, 1, 2, 3), (5,)]
-    assert spread_round_robin(host(2, 2), [1, 3]) is None
-    assert spread_round_robin(host(2), []) == []
+    assert place_all(host(4, 2), [1, 4, 1]) == [(4,), (0, 1, 2, 3), (5,)]
+    assert place_all(host(2, 2), [1, 3]) is None
+    assert place_all(host(2), []) == []

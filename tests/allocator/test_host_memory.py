@@ -50,6 +50,18 @@ def test_the_tighter_of_host_and_cgroup_counts(roots, cgroup, expected):
     assert available_bytes(*roots(MEMINFO, **cgroup)) == expected
 
 
+def test_the_groups_above_count_too(roots, tmp_path):
+    sys_root, proc_root = roots(MEMINFO, max="max", current="1")
+    (proc_root / "self").mkdir()
+    (proc_root / "self/cgroup").write_text("0::/system.slice/torchserve.service\n")
+    inner = sys_root / "fs/cgroup/system.slice/torchserve.service"
+    inner.mkdir(parents=True)
+    for folder, limit in ((inner, 900), (inner.parent, 300)):
+        (folder / "memory.max").write_text(str(limit * MIB))
+        (folder / "memory.current").write_text(str(100 * MIB))
+    assert available_bytes(sys_root, proc_root) == 200 * MIB
+
+
 def test_a_host_that_says_nothing_has_no_bound(roots):
     assert available_bytes(*roots()) == math.inf
 

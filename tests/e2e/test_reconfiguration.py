@@ -191,6 +191,35 @@ def test_a_change_for_which_there_is_no_memory_is_refused(site, serve):
     assert model.ask().status == 200
 
 
+@pytest.mark.parametrize("given", [{"cores": "0"}, {"groups": [{"configuration": "1x1x8"}]}])
+def test_a_model_whose_place_is_given_stays_in_the_operators_hands(site, serve, given):
+    model = serve(batch_size=8, config={"shunter": given})
+    assert model.configuration()["auto"] is False
+    if "cores" in given:
+        answer = model.configure(auto="true")
+        assert answer.status == 400 and "has cores of its own" in answer["message"]
+    archive = site.archives.add("both", config={"shunter": {**given, "auto": True}})
+    answer = site.register("both", archive)
+    assert answer.status == 400 and "not possible together with" in answer["message"]
+
+
+def test_more_workers_of_which_one_does_not_load_are_taken_back(serve, load, wait_until):
+    model = serve(batch_size=8)
+    before = model.pids()
+    model.no_load.touch()
+    with load(model, clients=4) as clients:
+        assert model.configure(configuration="3x0x8").status == 202
+        wait_until("undone", lambda: "was undone" in model.state()["last_change"])
+        enough = len(clients.answers) + 50
+        wait_until("load", lambda: len(clients.answers) > enough)
+    assert model.state()["configuration"] == "1x0x8"
+    assert "told to fail at loading" in model.state()["last_change"]
+    wait_until("no other is left", lambda: model.pids() == before)
+    model.no_load.unlink()
+    model.configure(configuration="2x0x8")
+    wait_until("two", lambda: len(model.pids()) == 2)
+
+
 def test_bad_cores_are_answered_400(serve):
     model = serve(batch_size=8)
     for text in ("all", "0-", "3-1", "-1"):

@@ -36,7 +36,7 @@ def test_snapshots_bring_back_workers_and_configuration_with_the_jar_and_workers
         scaled = site.add("scaled")
         tuned = site.add("tuned", batch_size=8)
         scaled.scale(2)
-        tuned.configure(configuration="1x1x4", auto="true")
+        tuned.configure(configuration="1x1x4", cores="auto", auto="true")
         assert tuned.changed()["generation"] == 2
     store = archives.folder
     with running(make_bare(model_store=store, plugins=plugins, **common)) as site:
@@ -45,6 +45,7 @@ def test_snapshots_bring_back_workers_and_configuration_with_the_jar_and_workers
         assert models["scaled"]["auto"] is False
         assert models["tuned"]["configuration"] == "1x1x4"
         assert models["tuned"]["auto"] is True
+        assert [group["cores"] for group in models["tuned"]["groups"]] == ["auto"]
         assert tuned.moved(site).ask()["threads"] == "1"
         assert len(scaled.moved(site).pids()) == 2
     with running(make_bare(model_store=store, **common)) as site:

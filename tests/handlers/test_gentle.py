@@ -63,7 +63,7 @@ def run(code):
 def test_a_load_takes_only_what_nobody_wants_and_all_its_threads_come_back():
     run("""
 before = Thread()
-end = gentle.begin_idle(cpus, cpus)
+end = gentle.begin(cpus, cpus)
 during = Thread()
 assert policies(None, during, before) == [os.SCHED_IDLE, os.SCHED_IDLE, os.SCHED_OTHER]
 assert places(None, during) == [cpus, cpus]
@@ -75,7 +75,7 @@ assert policies(None, during, before, Thread()) == [os.SCHED_OTHER] * 4
 @needs_privilege
 def test_a_thread_whose_class_a_handler_has_set_keeps_it():
     run("""
-end = gentle.begin_idle(cpus, cpus)
+end = gentle.begin(cpus, cpus)
 own = Thread(lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
 end()
 assert policies(None, own) == [os.SCHED_OTHER, os.SCHED_BATCH]
@@ -87,7 +87,7 @@ assert policies(None, own) == [os.SCHED_OTHER, os.SCHED_BATCH]
 def test_what_nobody_wants_may_be_on_any_cpu_and_then_it_goes_where_it_belongs():
     run("""
 os.sched_setaffinity(0, first)
-end = gentle.begin_idle(first, cpus)
+end = gentle.begin(first, cpus)
 during = Thread()
 assert places(None, during) == [cpus, cpus]
 end()
@@ -96,30 +96,41 @@ assert policies(None, during) == [os.SCHED_OTHER] * 2
 """)
 
 
-@needs_two_cpus
-def test_without_the_privilege_a_load_stays_on_one_cpu_and_all_its_threads_come_back():
-    run("""
-end = gentle.begin_confined(cpus)
-during = Thread()
-assert places(None, during) == [first, first]
-assert policies(None, during) == [os.SCHED_OTHER] * 2
-end()
-assert places(None, during, Thread()) == [cpus] * 3
-""")
-
-
+@needs_privilege
 @needs_two_cpus
 def test_a_thread_that_a_handler_has_pinned_stays_there():
     run("""
 last = {max(cpus)}
-end = gentle.begin_confined(cpus)
+os.sched_setaffinity(0, first)
+end = gentle.begin(first, cpus)
 pinned = Thread(pin(last))
 end()
-assert places(None, pinned) == [cpus, last]
+assert places(None, pinned) == [first, last]
 """)
 
 
+@needs_privilege
 @needs_two_cpus
+def test_processes_that_a_handler_has_started_come_back_too():
+    run("""
+import subprocess
+os.sched_setaffinity(0, first)
+end = gentle.begin(first, cpus)
+with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as shell:
+    inner = []
+    while not inner:
+        inner = open(f"/proc/{shell.pid}/task/{shell.pid}/children").read().split()
+    found = [shell.pid, int(inner[0])]
+    assert [os.sched_getscheduler(pid) for pid in found] == [os.SCHED_IDLE] * 2
+    end()
+    assert [os.sched_getscheduler(pid) for pid in found] == [os.SCHED_OTHER] * 2
+    assert [os.sched_getaffinity(pid) for pid in found] == [first] * 2
+    for pid in found:
+        os.kill(pid, 9)
+""")
+
+
+@needs_privilege
 def test_a_thread_that_is_started_while_it_ends_comes_back_too():
     run("""
 look, late = os.listdir, []
@@ -130,30 +141,31 @@ def listdir(path):
         late.append(Thread())  # not among those found, and still where the load is
     return found
 
-end = gentle.begin_confined(cpus)
+end = gentle.begin(cpus, cpus)
 os.listdir = listdir
 end()
-assert places(None, *late) == [cpus, cpus]
+assert late and policies(None, *late) == [os.SCHED_OTHER] * 2
 """)
 
 
-@needs_two_cpus
+@needs_privilege
 def test_the_patience_of_a_load_is_limited():
     run("""
 gentle.PATIENCE_S = 0.05
-end = gentle.begin_confined(cpus)
+end = gentle.begin(cpus, cpus)
 during = Thread()
-assert places(during) == [first]
-while places(None, during) != [cpus, cpus]:
+assert policies(during) == [os.SCHED_IDLE]
+while policies(None, during) != [os.SCHED_OTHER] * 2:
     time.sleep(0.01)
 end()
-assert places(None, during) == [cpus, cpus]
+assert policies(None, during) == [os.SCHED_OTHER] * 2
 """)
 
 
+@needs_privilege
 def test_ending_leaves_no_timer_behind():
     run("""
-end = gentle.begin_confined(cpus)
+end = gentle.begin(cpus, cpus)
 end()
 for thread in threading.enumerate():
     if isinstance(thread, threading.Timer):

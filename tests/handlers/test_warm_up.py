@@ -28,9 +28,15 @@ class Handler:
 
 @pytest.mark.parametrize(
     ("largest", "sizes"),
-    [(0, [1, 1, 1]), (1, [1, 1, 1]), (3, [1, 1, 1, 2]), (8, [1, 1, 1, 2, 4, 8])],
+    [
+        (0, [1, 1, 1]),
+        (1, [1, 1, 1]),
+        (3, [1, 1, 1, 2]),
+        (4, [1, 1, 1, 2, 4]),
+        (64, [1, 1, 1, 2, 4]),
+    ],
 )
-def test_batches_grow_to_the_largest(largest, sizes):
+def test_batches_grow_a_little(largest, sizes):
     handler = Handler()
     warm_up.warm_up(handler.answer, JSON, largest)
     assert handler.sizes == sizes

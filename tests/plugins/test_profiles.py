@@ -140,6 +140,16 @@ def test_a_profile_that_cannot_be_used_is_logged_once_until_it_changes(
     assert store.of(str(archive)) is not None
 
 
+def test_a_profile_that_is_being_extended_goes_on_being_used(archive):
+    store, path = ProfileStore(HOST), profile_path(archive)
+    write_profile(path, profile_of(archive, 1))
+    first = store.of(str(archive))
+    write_profile(path, profile_of(archive, 1, 2, complete=False))
+    assert store.of(str(archive)) is first
+    write_profile(path, profile_of(archive, 1, 2))
+    assert set(store.of(str(archive)).cells) == {(1, 1), (1, 2)}
+
+
 def test_a_profile_of_another_host_is_not_used(archive, caplog):
     write_profile(profile_path(archive), profile_of(archive, 1))
     larger = Topology((*HOST.cpus, Cpu(2, 2)))

@@ -234,6 +234,54 @@ def test_request_numbers_go_on_where_the_last_controller_ended(world):
     assert world.policy.wanted(0).request == 42
 
 
+def test_what_the_server_does_not_take_up_does_not_keep_the_others_waiting():
+    world = World(cores=(4,))
+    world.obeys = False
+    world.add(0, "1x1x8", depth=16)
+    world.add(1, "1x1x8", depth=16)
+    world.run(2)
+    (first,) = (slot for slot in (0, 1) if world.policy.wanted(slot))
+    world.run(40)
+    assert world.policy.wanted(1 - first) is not None
+
+
+def test_a_change_that_an_earlier_controller_began_is_waited_for(world):
+    world.add(0, depth=1)
+    world.slots[0]["change"] = SlotChange(7, ChangeState.UNDER_WAY)
+    world.slots[0]["depth"] = 16
+    world.run()
+    assert world.policy.wanted(0) is None
+    world.slots[0]["change"] = SlotChange(7, ChangeState.SERVES)
+    world.run()
+    assert world.policy.wanted(0).request == 8
+
+
+def test_another_profile_does_not_forget_a_change_under_way(world):
+    world.obeys = False
+    world.add(0, depth=16)
+    world.run(2)
+    wanted = world.policy.wanted(0)
+    assert wanted is not None
+    world.slots[0]["profile"] = profile()
+    world.run(2)
+    assert world.policy.wanted(0) is wanted
+
+
+def test_cores_of_a_model_whose_change_failed_are_not_given_to_others():
+    world = World(cores=(2,))
+    world.obeys = False
+    world.add(0, "2x1x8", depth=1)
+    world.add(1, "1x0x8", depth=16)
+    world.run(2)
+    first = world.policy.wanted(0)
+    assert format_configuration(first.groups) == "1x1x8"
+    world.slots[0]["change"] = SlotChange(first.request, ChangeState.UNDONE)
+    world.cycle(0.1)
+    assert world.policy.wanted(1) is None
+    world.run(2)  # nothing is left but a core to share
+    assert format_configuration(world.policy.wanted(1).groups) == "1x1x8"
+
+
 def test_another_model_in_the_slot_begins_anew(world):
     world.add(0, depth=16)
     world.run()

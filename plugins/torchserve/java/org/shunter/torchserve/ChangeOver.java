@@ -19,10 +19,16 @@ final class ChangeOver implements Runnable {
     private final Fleet fleet;
     private final Generation started;
     private final long loadTimeoutS;
+    private final boolean remember;
 
-    ChangeOver(final Fleet fleet, final Generation started, final long startupTimeoutS) {
+    ChangeOver(
+            final Fleet fleet,
+            final Generation started,
+            final long startupTimeoutS,
+            final boolean remember) {
         this.fleet = fleet;
         this.started = started;
+        this.remember = remember;
         this.loadTimeoutS = startupTimeoutS + PROCESS_START_S;
     }
 
@@ -42,8 +48,10 @@ final class ChangeOver implements Runnable {
             undo(e); // an Error too: else the change would be under way for ever
             return;
         }
-        fleet.onChanged();
         done.complete(null);
+        if (remember) {
+            fleet.onChanged();
+        }
     }
 
     /** One worker after another: loading costs cores that the old generation serves with. */

@@ -65,7 +65,7 @@ final class Fleet {
 
     /** Whether the controller may change the configuration. */
     boolean auto() {
-        return auto;
+        return auto && served.whyNotAuto() == null;
     }
 
     /** The result of the last change, for people. */
@@ -85,7 +85,10 @@ final class Fleet {
         return new ArrayList<>(workers);
     }
 
-    /** Who is there when a worker starts. After a crash it hurries, at first it is gentle. */
+    /**
+     * Who is there when a worker starts. After a crash it hurries; at first it is gentle, if it
+     * comes with a change-over, or to a configuration that says its threads.
+     */
     WorkerLaunch.Company companyOf(final Worker starting) {
         final List<Integer> replaced = new ArrayList<>();
         boolean othersServe = false;
@@ -96,7 +99,8 @@ final class Fleet {
                 replaced.add(worker.pid());
             }
         }
-        return new WorkerLaunch.Company(replaced, othersServe && starting.restarts == 0);
+        final boolean ours = !isCurrent || starting.group.config().threads() > 0;
+        return new WorkerLaunch.Company(replaced, othersServe && ours && starting.restarts == 0);
     }
 
     /** No worker can take a request, now or after a restart. */
@@ -133,6 +137,10 @@ final class Fleet {
 
     /** Whether the controller may change the configuration; an explicit change says no. */
     void setAuto(final boolean value) {
+        final String whyNot = value ? served.whyNotAuto() : null;
+        if (whyNot != null) {
+            throw new BadRequestException("auto: " + name() + " " + whyNot);
+        }
         auto = value;
         served.publishIdentity();
     }
@@ -265,12 +273,16 @@ final class Fleet {
      * one and takes over when all of it has loaded; on a failure the old one stays.
      *
      * @param restart start new processes even when only numbers changed
+     * @param remember whether the snapshot on disk shall say so
      * @throws NoRoomException when both generations do not fit into memory together
      * @return completed when the new configuration serves, or exceptionally when the old one stays
      */
     synchronized CompletableFuture<Void> configure(
-            final List<GroupConfig> wanted, final boolean restart) {
+            final List<GroupConfig> wanted, final boolean restart, final boolean remember) {
         checkNotRetired();
+        if (wanted.isEmpty()) {
+            throw new BadRequestException("a configuration has at least one worker group");
+        }
         if (next != null) {
             throw new BadRequestException("A change of " + name() + " is under way; try again later");
         }
@@ -286,13 +298,14 @@ final class Fleet {
             throw new NoRoomException(shortage);
         }
         if (inPlace) {
-            return resize(wanted);
+            return resize(wanted, remember);
         }
         final Generation started = new Generation(++generations, wanted);
         next = started;
         tell("starting generation " + started.id);
         LOGGER.info("{}: {} {}", name(), lastChange, GroupConfig.text(wanted));
-        final ChangeOver change = new ChangeOver(this, started, model.getStartupTimeout());
+        final ChangeOver change = 
+                new ChangeOver(this, started, model.getStartupTimeout(), remember);
         host.execute(change);
         return change.done;
     }
@@ -315,12 +328,13 @@ final class Fleet {
         return placed;
     }
 
-    private CompletableFuture<Void> resize(final List<GroupConfig> wanted) {
-        final List<CompletableFuture<Integer>> loads = new ArrayList<>();
+    private CompletableFuture<Void> resize(
+            final List<GroupConfig> wanted, final boolean remember) {
+        final List<Worker> added = new ArrayList<>();
         for (final WorkerGroup group : current.groups) {
             final int instances = wanted.get(group.index).instances();
             for (int i = group.workers.size(); i < instances; i++) {
-                loads.add(addWorker(current, group).firstLoad);
+                added.add(addWorker(current, group));
             }
             for (int i = group.workers.size(); i > instances; i--) {
                 removeWorker(group);
@@ -329,14 +343,32 @@ final class Fleet {
         }
         serve(current);
         tell("resized to " + GroupConfig.text(wanted));
-        onChanged();
-        return firstFailure(loads).thenAccept(this::onResized);
+        if (remember) {
+            onChanged();
+        }
+        final List<CompletableFuture<Integer>> loads = new ArrayList<>();
+        added.forEach(worker -> loads.add(worker.firstLoad));
+        return firstFailure(loads).thenAccept(status -> onResized(status, added));
     }
 
-    private void onResized(final int status) {
-        if (status != 200) {
-            tell(lastChange + ", but a worker did not load (status " + status + "); it is tried again");
+    /** Those that loaded stay; when one did not, it and those that still load go again. */
+    private synchronized void onResized(final int status, final List<Worker> added) {
+        if (status == 200 || retired) {
+            return;
         }
+        String why = "";
+        for (final Worker worker : added) {
+            if (worker.state != WorkerState.READY && worker.group.workers.remove(worker)) {
+                why = worker.problem().isEmpty() ? why : ": " + worker.problem();
+                worker.end();
+                worker.group.setConfig(
+                        worker.group.config()
+                                .withInstances(Math.max(1, worker.group.workers.size())));
+            }
+        }
+        serve(current);
+        tell("resizing was undone: a worker did not load: status " + status + why);
+        throw new IllegalStateException(lastChange);
     }
 
     /** Dispatch to a generation's workers and tell everyone how many they are. */
@@ -400,7 +432,11 @@ final class Fleet {
         synchronized (this) {
             worker.group.workers.remove(worker);
             if (current.groups.contains(worker.group)) {
+                worker.group.setConfig(
+                        worker.group.config()
+                                .withInstances(Math.max(1, worker.group.workers.size())));
                 dispatcher.setWorkers(current.workers());
+                served.publishIdentity();
             }
         }
         if (hasNoWorker()) {

@@ -10,6 +10,8 @@ import java.util.regex.Pattern;
 /** How much memory workers need and how much is left, from {@code /proc} and the cgroup. */
 final class HostMemory {
     private static final Pattern KIB = Pattern.compile("(?m)^(\\w+):\\s+(\\d+) kB$");
+    private static final Pattern UNUSED = Pattern.compile("(?m)^inactive_file (\\d+)$");
+    private static final Pattern GROUP = Pattern.compile("(?m)^0::(/.*)$");
     private static final Path PROC = Path.of("/proc");
     private static final Path CGROUP = Path.of("/sys/fs/cgroup");
     private static final long MIB = 1 << 20;
@@ -49,15 +51,25 @@ final class HostMemory {
     /** Bytes that the host and this process's cgroup would still give; -1 when unknown. */
     private static long available() {
         final long host = field(read(PROC.resolve("meminfo")), "MemAvailable");
-        final long limit = number(read(CGROUP.resolve("memory.max")));
-        final long used = number(read(CGROUP.resolve("memory.current")));
-        if (limit < 0 || used < 0) {
-            return host;
+        long least = host < 0 ? Long.MAX_VALUE : host;
+        final Matcher own = GROUP.matcher(read(PROC.resolve("self/cgroup")));
+        // This process's group and all above it; in a container the path may not exist.
+        Path path = own.find() ? Path.of(own.group(1)) : Path.of("/");
+        for (; path != null; path = path.getParent()) {
+            least = Math.min(least, leftOf(CGROUP.resolve(path.toString().substring(1))));
         }
-        final Matcher cache =
-                Pattern.compile("(?m)^inactive_file (\\d+)$").matcher(read(CGROUP.resolve("memory.stat")));
-        final long left = limit - used + (cache.find() ? Long.parseLong(cache.group(1)) : 0);
-        return host < 0 ? left : Math.min(host, left);
+        return least == Long.MAX_VALUE ? -1 : least;
+    }
+
+    private static long leftOf(final Path group) {
+        final long limit = number(read(group.resolve("memory.max")));
+        final long used = number(read(group.resolve("memory.current")));
+        if (limit < 0 || used < 0) {
+            return Long.MAX_VALUE;
+        }
+        // Pages of files that nobody uses are given back when memory is short.
+        final Matcher cache = UNUSED.matcher(read(group.resolve("memory.stat")));
+        return limit - used + (cache.find() ? Long.parseLong(cache.group(1)) : 0);
     }
 
     private static long field(final String text, final String name) {

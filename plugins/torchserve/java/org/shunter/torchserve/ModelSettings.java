@@ -145,6 +145,12 @@ record ModelSettings(
         if (!(value instanceof Boolean flag)) {
             throw new BadRequestException("shunter.auto: \"" + value + "\"; allowed: true, false");
         }
+        final Object cores = map.get("cores");
+        final boolean placed = cores != null && !cores.equals(GroupConfig.AUTO);
+        if (flag && (placed || map.containsKey("device") || map.containsKey("groups"))) {
+            throw new BadRequestException(
+                    "shunter.auto: true is not possible together with cores, device or groups");
+        }
         return flag;
     }
 

@@ -28,7 +28,7 @@ final class SavedSettings {
     private static final Gson GSON = new GsonBuilder().setPrettyPrinting().create();
 
     /** Settings of one model version. */
-    record OfModel(String configuration, boolean auto) {
+    record OfModel(String configuration, List<String> cores, boolean auto) {
         /** The worker groups; an unreadable text falls back to the archive's own. */
         List<GroupConfig> groups(final ModelSettings settings) {
             try {
@@ -36,7 +36,13 @@ final class SavedSettings {
                 final List<GroupConfig> groups = new ArrayList<>();
                 for (final GroupConfig triple : GroupConfig.parse("saved", configuration)) {
                     final int i = groups.size();
-                    groups.add(i < own.size() ? triple.placedLike(own.get(i)) : triple);
+                    final GroupConfig placed =
+                            i < own.size() ? triple.placedLike(own.get(i)) : triple;
+                    final String saved = cores != null && i < cores.size() ? cores.get(i) : null;
+                    groups.add(
+                            saved == null
+                                    ? placed
+                                    : placed.withCores(GroupConfig.checkCores("saved", saved)));
                 }
                 return groups;
             } catch (BadRequestException e) {
@@ -49,6 +55,7 @@ final class SavedSettings {
     /** Gson 2.8 does not know records. */
     private static final class Row {
         String configuration;
+        List<String> cores;
         boolean auto;
     }
 
@@ -63,7 +70,7 @@ final class SavedSettings {
         final Row row = restored.models.get(model.getModelName() + "/" + model.getVersion());
         return row == null || row.configuration == null
                 ? null
-                : new OfModel(row.configuration, row.auto);
+                : new OfModel(row.configuration, row.cores, row.auto);
     }
 
     private static Path file(final String snapshotName) {
@@ -76,6 +83,8 @@ final class SavedSettings {
         for (final ServedModel model : models) {
             final Row row = new Row();
             row.configuration = GroupConfig.text(model.fleet().current().configuration());
+            row.cores = new ArrayList<>();
+            model.fleet().current().configuration().forEach(group -> row.cores.add(group.cores()));
             row.auto = model.fleet().auto();
             content.models.put(model.name(), row);
         }

@@ -4,6 +4,7 @@ import static org.shunter.torchserve.ControlLayout.*;
 
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.EnumSet;
 import java.util.List;
 import org.pytorch.serve.wlm.Model;
 import org.slf4j.Logger;
@@ -127,9 +128,30 @@ final class ServedModel {
         return path.getBytes(StandardCharsets.UTF_8).length < ARCHIVE_WIDTH ? path : "";
     }
 
+    /**
+     * Why the controller must not change this model's configuration, or null: profiles know no GPU,
+     * and the optimum knows nothing of places and classes.
+     */
+    String whyNotAuto() {
+        if (settings.device() != null || model.getNumCores() > 0) {
+            return "serves on a GPU";
+        }
+        if (settings.cores() != null && !settings.cores().equals(GroupConfig.AUTO)) {
+            return "has cores of its own";
+        }
+        for (final GroupConfig group : settings.configuration()) {
+            if (group.device() != null
+                    || group.cores() != null && !group.cores().equals(GroupConfig.AUTO)
+                    || !group.classes().equals(EnumSet.allOf(RequestClass.class))) {
+                return "has groups with places or classes of their own";
+            }
+        }
+        return null;
+    }
+
     /** Take up the configuration that the controller wants, if it is another than before. */
     void obeyConfiguration() {
-        wanted.obey(fleet);
+        wanted.obey(fleet, host::execute);
     }
 
     /** Forget this model's slot; it is not served any more. */
@@ -162,9 +184,9 @@ final class ServedModel {
 
     /** Bring the identity words of the control page up to date. */
     void publishIdentity() {
-        final Generation current = fleet.current();
         slot.changeIdentity(
                 () -> {
+                    final Generation current = fleet.current();
                     slot.set(S_GENERATION, current.id);
                     slot.set(S_REGISTERED_BATCH_SIZE, ceiling());
                     slot.set(S_REGISTERED_MAX_WAIT_US, model.getMaxBatchDelay() * 1000L);
@@ -177,12 +199,14 @@ final class ServedModel {
                     slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
                     slot.setText(S_LAST_CHANGE, 512, fleet.lastChange());
                     slot.set(S_SLOT_STATE, 1);
+                    current.groups.forEach(this::publishGroup);
                 });
-        for (final WorkerGroup group : current.groups) {
-            slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
-            slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
-            slot.set(ModelSlot.ofGroup(S_GROUP_INSTANCES, group.index), group.config().instances());
-            Telemetry.publishFit(slot, group);
-        }
+    }
+
+    private void publishGroup(final WorkerGroup group) {
+        slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
+        slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
+        slot.set(ModelSlot.ofGroup(S_GROUP_INSTANCES, group.index), group.config().instances());
+        Telemetry.publishFit(slot, group);
     }
 }

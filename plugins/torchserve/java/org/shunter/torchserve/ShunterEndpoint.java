@@ -137,8 +137,9 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         final String auto = parameter(request, "auto");
         final boolean wanted = auto != null && checkBoolean("auto", auto);
         final String cores = parameter(request, "cores");
-        if (text != null || cores != null || auto == null) {
-            change(model, text, cores, parameter(request, "restart"));
+        final String restart = parameter(request, "restart");
+        if (text != null || cores != null || restart != null || auto == null) {
+            change(model, text, cores, restart);
         }
         if (auto != null || text != null || cores != null) {
             model.fleet().setAuto(wanted); // an explicit change takes it out of the controller's hands
@@ -161,7 +162,7 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
             placed.add(cores == null ? group : group.withCores(GroupConfig.checkCores("cores", cores)));
         }
         // The caller polls; a failure is told in last_change and in the log.
-        model.fleet().configure(placed, restart != null && checkBoolean("restart", restart));
+        model.fleet().configure(placed, restart != null && checkBoolean("restart", restart), true);
     }
 
     private static boolean checkBoolean(final String key, final String value) {

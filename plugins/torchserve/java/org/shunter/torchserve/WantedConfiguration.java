@@ -4,6 +4,7 @@ import static org.shunter.torchserve.ControlLayout.*;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Executor;
 import org.pytorch.serve.http.BadRequestException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -38,8 +39,8 @@ final class WantedConfiguration {
         return offsets;
     }
 
-    /** Start the change that the controller asks for, if that is a new one. */
-    void obey(final Fleet fleet) {
+    /** Start the change that the controller asks for, on {@code pool}, if that is a new one. */
+    void obey(final Fleet fleet, final Executor pool) {
         if (slot.get(S_WANTED_REQUEST) == seen
                 || !slot.readCommands(words, OFFSETS)
                 || words[0] == 0
@@ -50,14 +51,21 @@ final class WantedConfiguration {
         slot.set(S_CHANGE_STATE, CHANGE_UNDER_WAY);
         slot.set(S_CHANGE_REQUEST, seen);
         final long request = seen;
+        final List<GroupConfig> groups = groups();
+        pool.execute(() -> change(fleet, groups, request));
+    }
+
+    private void change(final Fleet fleet, final List<GroupConfig> groups, final long request) {
         try {
             if (!fleet.auto()) {
                 throw new BadRequestException("auto is false");
             }
-            fleet.configure(groups(), false)
-                    .whenComplete((done, error) -> finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));
-        } catch (BadRequestException e) {
-            LOGGER.warn("{}", fleet.refused(e.getMessage()));
+            fleet.configure(groups, false, false)
+                    .whenComplete(
+                            (done, error) ->
+                                    finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));
+        } catch (RuntimeException e) { // else the change would be under way for ever
+            LOGGER.warn("{}", fleet.refused(e.getMessage() == null ? e.toString() : e.getMessage()));
             finish(request, CHANGE_UNDONE);
         }
     }
@@ -80,10 +88,7 @@ final class WantedConfiguration {
                                     clamp(words[at + 2], 1, 1 << 20))
                             .withCores(words[2] == 1 ? GroupConfig.AUTO : null));
         }
-        if (groups.isEmpty()) {
-            throw new BadRequestException("the controller wants no worker group at all");
-        }
-        return groups;
+        return groups; // empty is refused by who is asked
     }
 
     private static int clamp(final long value, final int low, final int high) {
