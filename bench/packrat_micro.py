@@ -1,7 +1,7 @@
 """Packrat's claim without a server: several small instances beat one with all cores.
 
 For every model and batch size, three configurations on the same cores: what the optimizer chooses
-from a profile measured by one instance at a time; the fat instance <1, T, B>; and one instance
+from a profile; the fat instance <1, T, B>; and one instance
 with one thread on every core, <T, 1, B/T> (with fewer requests than cores, one each). All are
 measured: their pinned worker processes are up side by side, only one configuration works at a
 time, and its batch is answered when the last instance has answered. Rounds go through the sides in
@@ -28,7 +28,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +46,7 @@ from common import (
 )
 
 from shunter.allocator.cores import choose_cores, free_cores, place_all
+from shunter.allocator.host_memory import available_bytes
 from shunter.allocator.topology import Topology, read_topology
 from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
 from shunter.batching.measurement import Effort
@@ -55,6 +55,7 @@ from shunter.batching.profile import Profile, ProfileError, latency_table, memor
 from shunter.handlers.sample import Sample
 from shunter.model_store.pack import copy_config, pack
 from shunter.plugins import profiler
+from shunter.plugins.crew import Crew, Run
 from shunter.plugins.profiles import load_profile, provenance_here
 from shunter.plugins.worker_client import ModelWorker, UnpackedModel, unpack
 
@@ -121,14 +122,6 @@ def fitting_profile(archive: Path, path: Path, topology: Topology) -> Profile | 
     return found
 
 
-def free_bytes() -> float:
-    """Memory that worker processes may fill."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return 0.8 * int(line.split()[1]) * 1024
-    return math.inf
-
-
 def configurations(
     profile: Profile, batch: int, budget: float = math.inf
 ) -> dict[str, Configuration]:
@@ -187,7 +180,7 @@ class Workers:
             threads, cores = place
             self._open[place] = ModelWorker(self._model, threads=threads, cores=cores)
         return [
-            Crew([self._open[place] for place in mine], [size for _, size in side])
+            Crew([self._open[place] for place in mine], [[REQUEST] * size for _, size in side])
             for mine, side in zip(places, sides, strict=True)
         ]
 
@@ -206,16 +199,6 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One batch."""
-
-    ms: float
-    """From the first request sent to the last answer."""
-    skew_ms: float
-    """Between the first and the last instance's start: the client's share of ``ms``."""
-
-
-@dataclass(frozen=True)
 class Plan:
     """What is measured of a model, and for how long."""
 
@@ -227,43 +210,16 @@ class Plan:
     """Bytes that all processes together may fill."""
 
 
-class Crew:
-    """The instances of one configuration, with a client thread for each that waits for it."""
-
-    def __init__(self, workers: list[ModelWorker], sizes: list[int]) -> None:
-        """``sizes``: requests of each."""
-        self._workers = workers
-        self._batches = [[REQUEST] * size for size in sizes]
-        self._clients = ThreadPoolExecutor(len(workers))
-
-    def run(self) -> Run:
-        """Run one batch."""
-        found = list(self._clients.map(_timed, self._workers, self._batches))
-        begins = [begin for begin, _ in found]
-        last = max(end for _, end in found)
-        return Run((last - min(begins)) * 1e3, (max(begins) - min(begins)) * 1e3)
-
-    def settled(self, seconds: float) -> Run:
-        """The median batch of ``seconds``, at least one, after one that does not count."""
-        first = self.run()
-        # The one before brings data and threads back that others displaced; for a batch that
-        # takes as long as the whole measurement that is nothing.
-        runs = [first] if first.ms > seconds * 1e3 else []
-        end = time.monotonic() + seconds
-        while not runs or time.monotonic() < end:
-            runs.append(self.run())
-        return sorted(runs, key=lambda run: run.ms)[len(runs) // 2]
-
-    def close(self) -> None:
-        """End the client's threads; the workers stay."""
-        self._clients.shutdown()
-
-
-def _timed(worker: ModelWorker, batch: list[Sample]) -> tuple[float, float]:
-    """Begin and end of a batch on one instance."""
-    seconds = worker.run(batch)
-    end = time.perf_counter()
-    return end - seconds, end
+def settled(crew: Crew, seconds: float) -> Run:
+    """The median batch of ``seconds``, at least one, after one that does not count."""
+    first = crew.run()
+    # The one before brings data and threads back that others displaced; for a batch that takes as
+    # long as the whole measurement that is nothing.
+    runs = [first] if first.ms > seconds * 1e3 else []
+    end = time.monotonic() + seconds
+    while not runs or time.monotonic() < end:
+        runs.append(crew.run())
+    return sorted(runs, key=lambda run: run.ms)[len(runs) // 2]
 
 
 def interleaved(crews: Sequence[Crew], rounds: int, seconds: float) -> list[list[Run]]:
@@ -275,7 +231,7 @@ def interleaved(crews: Sequence[Crew], rounds: int, seconds: float) -> list[list
     for number in range(rounds):
         for i in range(len(crews)):
             index = (number + i) % len(crews)
-            found[index].append(crews[index].settled(seconds))
+            found[index].append(settled(crews[index], seconds))
     return found
 
 
@@ -422,7 +378,7 @@ def main() -> None:
     left = {model: [b for b in args.batches if (model, b) not in done] for model in args.models}
     progress = Progress(sum(map(len, left.values())))
     for model in (model for model, batches in left.items() if batches):
-        plan = Plan(left[model], args.rounds, args.seconds, free_bytes())
+        plan = Plan(left[model], args.rounds, args.seconds, 0.8 * available_bytes())
         with tempfile.TemporaryDirectory() as folder:
             archive = pack_model(BENCH / "models" / model, Path(folder))
             profile = profile_for(archive, topology, threads, args)

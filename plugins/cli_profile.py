@@ -47,6 +47,9 @@ def profile(
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Measure every cell, also those of no use.")
     ] = False,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="One instance at a time, not as many as run together.")
+    ] = False,
     inputs: Annotated[
         list[Path] | None,
         typer.Option("--input", help="Body of a request; several are sent in turn."),
@@ -91,6 +94,7 @@ def profile(
         threads=_instance_threads(topology, threads),
         batch=max_batch or default_batch,
         exhaustive=exhaustive,
+        alone=alone,
         effort=Effort(precision=precision, seconds=seconds),
         restart=restart,
     )

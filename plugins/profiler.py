@@ -1,7 +1,8 @@
 """``shunter profile``: measure a model's latency by threads and batch size (Packrat section 3.2).
 
-Each number of threads has a process of its own, the worker that also serves, pinned to as many
-cores. Which cells are measured is :mod:`shunter.batching.profile_plan`, how long each is
+Instances of t threads are measured as they will run: T/t at once, each the worker that also
+serves, pinned to cores of its own, because they share caches and memory then too. Which cells are
+measured is :mod:`shunter.batching.profile_plan`, how long each is
 :mod:`shunter.batching.measurement`; what was measured is on disk after every cell.
 """
 
@@ -13,25 +14,28 @@ import os
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from shunter.allocator.cores import choose_cores
+from shunter.allocator.cores import choose_cores, place_all
 from shunter.allocator.cpus import Topology
+from shunter.allocator.host_memory import available_bytes
 from shunter.batching.measurement import Effort, Estimate, estimate, is_enough
 from shunter.batching.profile import Cell, Profile, ProfileError, Provenance, batch_sizes
 from shunter.batching.profile_plan import CellKey, ProfilePlan
 from shunter.handlers.sample import Sample
+from shunter.plugins.crew import Crew
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiles import load_profile, provenance_here, write_profile
 from shunter.plugins.worker_client import ModelWorker, UnpackedModel, WorkerFailed, unpack
 
 WARM_UP = (2, 6)
 """Fewest and most runs before those that count; graph mode optimises during the first ones."""
-OPEN_WORKERS = 3
-"""Processes kept for the next cell with as many threads; each holds the model in memory."""
+OPEN = 3
+"""Numbers of threads whose workers are kept for the next cell, if memory allows."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Task:
     threads: int
     batch: int
     exhaustive: bool = False
+    alone: bool = False
+    """Measure one instance at a time, as Packrat does, not as many as will run together."""
     effort: Effort = field(default_factory=Effort)
     restart: bool = False
     """Forget what an earlier run measured."""
@@ -78,8 +84,11 @@ def run(
             samples = task.samples or _own_sample(model)
             here = provenance_here(task.archive, _hash(samples), topology)
             profile = _begin(task, path, here)
-            workers = stack.enter_context(_workers(model, topology, profile.batch))
-            return _measure_all(task, path, profile, samples, workers, report)
+            companies = Companies(
+                model, topology, profile.threads, profile.batch, alone=task.alone
+            )
+            stack.callback(companies.close)
+            return _measure_all(task, path, profile, samples, companies, report)
         except (WorkerFailed, ProfileError, OSError) as error:
             raise UserError(str(error)) from error
 
@@ -132,7 +141,7 @@ def _measure_all(
     path: Path,
     profile: Profile,
     samples: Sequence[Sample],
-    workers: Callable[[int], ModelWorker],
+    companies: Companies,
     report: Callable[[Progress], None],
 ) -> Profile:
     plan = ProfilePlan(profile.threads, profile.batch, exhaustive=task.exhaustive)
@@ -147,7 +156,7 @@ def _measure_all(
         report(Progress(profile, key, len(ahead), left))
         started = time.monotonic()
         try:
-            cell = _measure(workers(key[0]), key, samples, task.effort)
+            cell = _measure(companies.of(key[0]), key, samples, task.effort)
         except WorkerFailed as error:
             if key[1] == 1:
                 raise
@@ -164,21 +173,24 @@ def _measure_all(
     return profile
 
 
-def _measure(worker: ModelWorker, key: CellKey, samples: Sequence[Sample], effort: Effort) -> Cell:
+def _measure(
+    workers: Sequence[ModelWorker], key: CellKey, samples: Sequence[Sample], effort: Effort
+) -> Cell:
     """One cell: warm up, then repeat until its interval is tight."""
     threads, batch = key
     requests = [samples[i % len(samples)] for i in range(batch)]
-    before = worker.run(requests)
-    for _ in range(WARM_UP[1] - 1):
-        now = worker.run(requests)
-        settled = abs(now - before) <= 0.1 * before
-        before = now
-        if settled or now > effort.seconds / 4:
-            break
-    times: list[float] = []
-    begin = time.monotonic()
-    while not is_enough(times, time.monotonic() - begin, effort):
-        times.append(worker.run(requests) * 1e3)
+    with Crew(workers, [requests] * len(workers)) as crew:
+        before = crew.run().ms
+        for _ in range(WARM_UP[1] - 1):
+            now = crew.run().ms
+            settled = abs(now - before) <= 0.1 * before
+            before = now
+            if settled or now > effort.seconds * 1e3 / 4:
+                break
+        times: list[float] = []
+        begin = time.monotonic()
+        while not is_enough(times, time.monotonic() - begin, effort):
+            times.append(crew.run().ms)
     found: Estimate = estimate(times)
     return Cell(
         threads=threads,
@@ -188,38 +200,72 @@ def _measure(worker: ModelWorker, key: CellKey, samples: Sequence[Sample], effor
         high_ms=round(found.high, 4),
         runs=found.runs,
         outliers=found.outliers,
-        peak_bytes=worker.peak_bytes,
+        peak_bytes=max(worker.peak_bytes for worker in workers),
     )
 
 
-@contextmanager
-def _workers(
-    model: UnpackedModel, topology: Topology, batch: int
-) -> Iterator[Callable[[int], ModelWorker]]:
-    """Gives the worker for a number of threads; the last few stay open."""
-    open_workers: OrderedDict[int, ModelWorker] = OrderedDict()
+class Companies:
+    """Workers by their number of threads, as many as run together; the last few stay open."""
 
-    def worker(threads: int) -> ModelWorker:
-        if threads in open_workers and open_workers[threads].is_dead:
-            open_workers.pop(threads).close()
-        if threads not in open_workers:
-            while len(open_workers) >= OPEN_WORKERS:
-                open_workers.popitem(last=False)[1].close()
+    def __init__(
+        self, model: UnpackedModel, topology: Topology, threads: int, batch: int, *, alone: bool
+    ) -> None:
+        """Up to ``threads`` threads together, or each ``alone``; batches of up to ``batch``."""
+        self._model, self._topology, self._batch = model, topology, batch
+        self._threads, self._alone = threads, alone
+        self._open: OrderedDict[int, list[ModelWorker]] = OrderedDict()
+        self._peak = 0
+
+    def of(self, threads: int) -> list[ModelWorker]:
+        """Those with so many threads. Raises WorkerFailed when one does not load."""
+        if any(worker.is_dead for worker in self._open.get(threads, ())):
+            _close(self._open.pop(threads))
+        if threads not in self._open:
+            self._open[threads] = self._start(threads)
+        self._open.move_to_end(threads)
+        return self._open[threads]
+
+    def _start(self, threads: int) -> list[ModelWorker]:
+        count = 1 if self._alone else max(1, self._threads // threads)
+        for workers in self._open.values():
+            self._peak = max(self._peak, *(worker.peak_bytes for worker in workers))
+        while self._open and (len(self._open) >= OPEN or not self._has_room(count)):
+            _close(self._open.popitem(last=False)[1])
+        while count > 1 and not self._has_room(count):
+            count -= 1
+        places: Sequence[tuple[int, ...] | None] = [None] * count
+        if not self._topology.limited:
             # As when it serves: under a quota nobody is pinned.
-            cores = None if topology.limited else choose_cores(topology, threads)
-            open_workers[threads] = ModelWorker(
-                model, threads=threads, cores=cores, batch=batch
-            )
-        open_workers.move_to_end(threads)
-        return open_workers[threads]
+            near = self._topology.only(choose_cores(self._topology, self._threads) or ())
+            places = place_all(near, [threads] * count) or places
+        started: list[ModelWorker] = []
 
-    try:
-        yield worker
-    finally:
-        # On a stack, so that another Ctrl-C meanwhile leaves none behind.
-        with ExitStack() as closing:
-            for each in open_workers.values():
-                closing.callback(each.close)
+        def start(cores: tuple[int, ...] | None) -> None:
+            started.append(
+                ModelWorker(self._model, threads=threads, cores=cores, batch=self._batch)
+            )
+
+        try:
+            with ThreadPoolExecutor(count) as pool:
+                list(pool.map(start, places))
+        except BaseException:
+            _close(started)
+            raise
+        return started
+
+    def _has_room(self, count: int) -> bool:
+        return count * self._peak <= 0.8 * available_bytes()
+
+    def close(self) -> None:
+        """End all of them, also when Ctrl-C comes meanwhile."""
+        _close([worker for workers in self._open.values() for worker in workers])
+        self._open.clear()
+
+
+def _close(workers: Sequence[ModelWorker]) -> None:
+    with ExitStack() as closing:
+        for each in workers:
+            closing.callback(each.close)
 
 
 def busy_cores(topology: Topology, seconds: float = 0.5) -> float:

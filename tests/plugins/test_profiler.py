@@ -1,5 +1,6 @@
 """Profiling a handler that sleeps: what it costs is known, and no processor is needed for it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins import profiler
 from shunter.plugins.errors import UserError
-from shunter.plugins.profiler import Task, run
+from shunter.plugins.profiler import Companies, Task, run
 from shunter.plugins.profiles import load_profile
 from shunter.plugins.worker_client import unpack
 
@@ -212,18 +213,42 @@ def test_a_batch_takes_the_given_requests_in_turn(archive, path):
         run(task(archive, samples=samples[:1], threads=1, batch=4), path, HOST)
 
 
-def test_a_worker_stays_open_until_it_is_dead_or_too_many_are(archive, tmp_path, monkeypatch):
-    monkeypatch.setattr(profiler, "OPEN_WORKERS", 2)
-    with profiler._workers(unpack(archive, tmp_path / "unpacked"), HOST, 4) as workers:
-        one, two = workers(1), workers(2)
-        assert workers(1) is one
-        os.kill(two.pid, signal.SIGKILL)
-        while not two.is_dead:
+def companies(archive, tmp_path, **options):
+    model = unpack(archive, tmp_path / "unpacked")
+    return Companies(model, HOST, **{"threads": 2, "batch": 4, "alone": False, **options})
+
+
+def test_workers_stay_open_until_one_is_dead_or_too_many_are(archive, tmp_path, monkeypatch):
+    monkeypatch.setattr(profiler, "OPEN", 2)
+    with contextlib.closing(companies(archive, tmp_path)) as found:
+        one, two = found.of(1), found.of(2)
+        assert found.of(1) is one
+        os.kill(two[0].pid, signal.SIGKILL)
+        while not two[0].is_dead:
             time.sleep(0.01)
-        again = workers(2)
+        again = found.of(2)
         assert again is not two
-        workers(3)
-        assert (one.is_dead, again.is_dead) == (True, False)
+        found.of(3)
+        assert ([worker.is_dead for worker in one], again[0].is_dead) == ([True, True], False)
+
+
+@pytest.mark.skipif(HOST.limited or HOST.cores < 2, reason="needs two cores of its own")
+def test_as_many_are_measured_together_as_will_run_together(archive, tmp_path):
+    with contextlib.closing(companies(archive, tmp_path)) as found:
+        places = [psutil.Process(worker.pid).cpu_affinity() for worker in found.of(1)]
+        assert len(places) == 2 and set(places[0]).isdisjoint(places[1])
+        assert len(found.of(2)) == 1
+    with contextlib.closing(companies(archive, tmp_path / "alone", alone=True)) as found:
+        assert len(found.of(1)) == 1
+
+
+def test_no_more_are_opened_than_memory_holds(archive, tmp_path, monkeypatch):
+    with contextlib.closing(companies(archive, tmp_path)) as found:
+        (fat,) = found.of(2)
+        # Room for one and a half of them.
+        monkeypatch.setattr(profiler, "available_bytes", lambda: 1.5 / 0.8 * fat.peak_bytes)
+        assert len(found.of(1)) == 1
+        assert fat.is_dead
 
 
 PROGRAM = """

@@ -1,0 +1,63 @@
+"""Model workers that run at the same time, for measuring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from shunter.handlers.sample import Sample
+from shunter.plugins.worker_client import ModelWorker
+
+
+@dataclass(frozen=True)
+class Run:
+    """One batch of every worker."""
+
+    ms: float
+    """From the first request sent to the last answer."""
+    skew_ms: float
+    """Between the first and the last worker's start: the client's share of ``ms``."""
+
+
+class Crew:
+    """Workers with a batch each, and a client thread for each that only waits for it."""
+
+    def __init__(
+        self, workers: Sequence[ModelWorker], batches: Sequence[Sequence[Sample]]
+    ) -> None:
+        """The workers stay the caller's."""
+        self._workers, self._batches = workers, batches
+        self._clients = ThreadPoolExecutor(len(workers))
+
+    def run(self) -> Run:
+        """Let all run their batches, begun at the same moment. Raises WorkerFailed."""
+        found = list(self._clients.map(_timed, self._workers, self._batches))
+        begins = [begin for begin, _ in found]
+        last = max(end for _, end in found)
+        return Run((last - min(begins)) * 1e3, (max(begins) - min(begins)) * 1e3)
+
+    def close(self) -> None:
+        """End the client threads."""
+        self._clients.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._clients.shutdown(wait=error is None)
+
+
+def _timed(worker: ModelWorker, batch: Sequence[Sample]) -> tuple[float, float]:
+    """Begin and end of a batch on one worker."""
+    seconds = worker.run(batch)
+    end = time.perf_counter()
+    return end - seconds, end
