@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import load
 from common import (
     Parser,
     Progress,
@@ -32,7 +33,7 @@ from common import (
     paired_ratio,
     write_result,
 )
-from sides import PHOTOGRAPHS, Setting, Side, closed_loop
+from sides import PHOTOGRAPHS, Setting, Side
 
 from shunter.allocator.topology import read_topology
 from shunter.batching.profile import Profile
@@ -77,10 +78,14 @@ def usual(batch: int) -> list[Setting]:
 
 def ask(url: str, batch: int, seconds: float) -> float:
     """Requests answered per second with so many clients. All must be answered."""
-    found = closed_loop(url, batch, seconds, **PHOTOGRAPHS.requests)
-    if found["ok"] != found["sent"]:
-        raise RuntimeError(f"{url}: {found['statuses']}")
-    return found["ok_per_s"]
+    closed = load.Closed(batch, seconds)
+    stream = load.Stream("closed", url, closed=closed, **PHOTOGRAPHS.requests)
+    found = load.run(load.Spec([stream], timeout_s=120))
+    if found["closed"]["ok"] != found["closed"]["sent"]:
+        raise RuntimeError(f"{url}: {found['closed']['statuses']}")
+    # Until the last answer: the window would cut large batches into parts.
+    samples = found.of("closed")
+    return len(samples) / float((samples.due_s + samples.latency_s).max())
 
 
 def settle(side: Side, batch: int) -> str:
