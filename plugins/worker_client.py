@@ -237,6 +237,9 @@ class ModelWorker:
     def close(self) -> None:
         """End the process and those it started, and remove its files."""
         if self._socket is not None:
+            # Wakes a thread that waits for an answer, or closing would wait for it.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._stream.close()
             self._socket.close()
             self._socket = None

@@ -246,7 +246,8 @@ def test_no_more_are_opened_than_memory_holds(archive, tmp_path, monkeypatch):
     with contextlib.closing(companies(archive, tmp_path)) as found:
         (fat,) = found.of(2)
         # Room for one and a half of them.
-        monkeypatch.setattr(profiler, "available_bytes", lambda: 1.5 / 0.8 * fat.peak_bytes)
+        room = 1.5 / 0.8 * fat.peak_bytes
+        monkeypatch.setattr(profiler, "available_bytes", lambda: room)
         assert len(found.of(1)) == 1
         assert fat.is_dead
 
@@ -259,7 +260,7 @@ from shunter.batching.measurement import Effort
 from shunter.plugins.profiler import Task, run
 
 effort = Effort(precision=0.5, most=6, seconds=0.3)
-task = Task(Path(sys.argv[1]), [], threads=1, batch=2, exhaustive=True, effort=effort)
+task = Task(Path(sys.argv[1]), [], threads=2, batch=2, exhaustive=True, effort=effort)
 try:
     run(task, Path(sys.argv[2]), read_topology())
 except KeyboardInterrupt:
