@@ -50,11 +50,12 @@ AUTO = {**PHOTOGRAPHS.section, "auto": True}
 OURS = Setting(batch=64, delay_ms=5, workers=1, threads=0, queue=1000)
 SETTINGS = """
 [configuration]
-timeout_s = 2
-alpha = 0.5
-window = 5
+timeout_s = 4
+alpha = 0.2
+window = 20
 """
-SETTLED_S = 7
+LONGEST_SETTLING_S = 180
+SETTLED_S = 10
 """Without a change for so long, the configuration is the one for this load."""
 
 
@@ -90,13 +91,18 @@ def ask(url: str, batch: int, seconds: float) -> float:
 
 def settle(side: Side, batch: int) -> str:
     """Keep the load on until Shunter has stopped changing; the configuration it then runs."""
+    closed = load.Closed(batch, LONGEST_SETTLING_S)
+    stream = load.Stream("closed", side.url(MODEL), closed=closed, **PHOTOGRAPHS.requests)
     seen, since = "", time.monotonic()
-    while time.monotonic() - since < SETTLED_S:
-        ask(side.url(MODEL), batch, 2)
-        status = side.status(MODEL)
-        now = status["configuration"] + status["state"]
-        if now != seen or status["state"] != "serving":
-            seen, since = now, time.monotonic()
+    with load.start(load.Spec([stream], timeout_s=120)) as running:
+        while time.monotonic() - since < SETTLED_S:
+            time.sleep(0.5)
+            status = side.status(MODEL)
+            now = status["configuration"] + status["state"]
+            if now != seen or status["state"] != "serving":
+                seen, since = now, time.monotonic()
+            if time.monotonic() - running.started > LONGEST_SETTLING_S:
+                raise RuntimeError(f"{batch} clients: no configuration lasts")
     return status["configuration"]
 
 

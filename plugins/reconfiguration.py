@@ -32,6 +32,8 @@ from shunter.plugins.core_shares import Demand, layout, share_cores, with_ceilin
 from shunter.plugins.settings import ConfigurationSettings
 
 LOGGER = logging.getLogger("shunter.reconfiguration")
+MOST_RETURNS, LONG = 5, 4
+"""After n returns in a row the next one waits for 2**n time-outs; four times as long forgives."""
 PATIENCE_NS = 30 * 10**9
 """What the server has not taken up by then is given up, so that others have their turn."""
 
@@ -91,6 +93,11 @@ class _Model:
     failures: int = 0
     not_before_ns: int = 0
     wanted: Wanted | None = None
+    left: list[tuple[int, int]] = field(default_factory=list)
+    """Layout of the configuration before the present one."""
+    changed_ns: int = 0
+    returns: int = 0
+    """How often in a row it went back to the one before."""
     choices: dict[tuple[tuple[int, ...], int, float], Choice] = field(default_factory=dict)
     """Optimal configurations by ⟨T, B⟩ and the number of instances that memory allows."""
 
@@ -232,8 +239,18 @@ class Reconfiguration:
         for slot, choice in best.items():
             ceiling = slots[slot].identity.registered_batch_size
             groups = with_ceiling(choice.configuration, ceiling)
-            if layout(groups) != layout(slots[slot].configuration):
+            if layout(groups) == layout(slots[slot].configuration):
+                continue
+            if layout(groups) != movable[slot].left or self._may_return(movable[slot], now_ns):
                 movable[slot].target = groups
+
+    def _may_return(self, model: _Model, now_ns: int) -> bool:
+        """Going back and forth with a load that comes and goes gets rarer and rarer."""
+        stayed_ns = now_ns - model.changed_ns
+        hold_ns = round(self.settings.timeout_s * 1e9) * 2**model.returns
+        if stayed_ns > LONG * hold_ns:
+            model.returns = 0
+        return stayed_ns >= hold_ns
 
     def _free(self, slots: Mapping[int, Observed], movable: Mapping[int, _Model]) -> list[int]:
         """Cores of each NUMA node for all models that may be changed now; at least one."""
@@ -288,7 +305,10 @@ class Reconfiguration:
             model = self._models[slot]
             assert model.target is not None
             model.request += 1
-            model.asked_ns = now_ns
+            model.asked_ns = model.changed_ns = now_ns
+            back = layout(model.target) == model.left
+            model.returns = min(model.returns + 1, MOST_RETURNS) if back else 0
+            model.left = layout(slots[slot].configuration)
             model.wanted = Wanted(model.request, model.target, self.settings.pin)
             LOGGER.info(
                 "%s: about %d requests at once; %s instead of %s",

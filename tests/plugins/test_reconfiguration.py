@@ -113,6 +113,26 @@ def test_the_configuration_follows_the_depth_both_ways(world):
     assert world.policy.wanted(0).request == 2
 
 
+def test_a_load_that_comes_and_goes_is_followed_less_and_less():
+    world = World()
+    world.add(0, depth=16)
+    seen = []
+    for second in range(120):
+        world.slots[0]["depth"] = 16 if second // 3 % 2 else 1
+        world.run(1)
+        seen.append(world.runs(0))
+    changes = [at for at in range(1, 120) if seen[at] != seen[at - 1]]
+    assert len([at for at in changes if at < 20]) >= 3
+    assert len([at for at in changes if at >= 60]) <= 3
+    # A load that has come to stay is followed, and then forgiven.
+    world.slots[0]["depth"] = 16
+    world.run(200)
+    assert world.runs(0) == "2x1x8"
+    world.slots[0]["depth"] = 1
+    world.run(3)
+    assert world.runs(0) == "1x2x8"
+
+
 def test_what_is_as_good_stays(world):
     world.add(0, depth=1)  # one worker that takes all cores is what one request wants
     world.run()
