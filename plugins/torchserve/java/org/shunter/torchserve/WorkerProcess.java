@@ -8,7 +8,7 @@ import java.util.concurrent.TimeoutException;
 
 /** An operating system process that serves models. It knows nothing of any model. */
 final class WorkerProcess {
-    private static final long GRACE_MS = 10_000;
+    private static final long GRACE_MS = 5000;
 
     private final Process process;
     private final CompletableFuture<Void> listening = new CompletableFuture<>();
