@@ -58,7 +58,7 @@ final class ChangeOver implements Runnable {
     private void startAll() throws InterruptedException, ExecutionException, TimeoutException {
         for (final WorkerGroup group : started.groups) {
             for (int i = group.config().instances(); i > 0; i--) {
-                final Worker worker = fleet.addWorker(started, group);
+                final Worker worker = fleet.start(group);
                 final int status = worker.firstLoad.get(loadTimeoutS, TimeUnit.SECONDS);
                 if (status != 200) {
                     throw new IllegalStateException(

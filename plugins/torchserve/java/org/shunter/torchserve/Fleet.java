@@ -1,13 +1,9 @@
 package org.shunter.torchserve;
 
 import java.util.ArrayList;
-import java.util.LinkedHashSet;
 import java.util.List;
-import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.snapshot.SnapshotManager;
 import org.pytorch.serve.wlm.Model;
@@ -22,14 +18,12 @@ import org.slf4j.LoggerFactory;
  */
 final class Fleet {
     private static final Logger LOGGER = LoggerFactory.getLogger(Fleet.class);
-    private static final long DRAIN_TIMEOUT_S = 120;
-    private static final long DRAIN_MARGIN_S = 5;
 
     private final Host host;
     private final ServedModel served;
     private final Model model;
     private final Dispatcher dispatcher;
-    private final Set<Worker> retiring = ConcurrentHashMap.newKeySet();
+    private final Staff staff;
     private volatile Generation current;
     private volatile Generation next;
     private volatile boolean auto;
@@ -46,6 +40,7 @@ final class Fleet {
         this.served = served;
         this.model = served.model();
         this.dispatcher = served.dispatcher();
+        this.staff = new Staff(host, served);
         this.auto = served.settings().auto();
         this.current = new Generation(generations, configuration);
     }
@@ -80,27 +75,17 @@ final class Fleet {
 
     /** Workers that management calls see: the current generation's and those that still drain. */
     List<Worker> workers() {
-        final Set<Worker> workers = new LinkedHashSet<>(current.workers());
-        workers.addAll(retiring);
-        return new ArrayList<>(workers);
+        return staff.with(current);
     }
 
-    /**
-     * Who is there when a worker starts. After a crash it hurries; at first it is gentle, if it
-     * comes with a change-over, or to a configuration that says its threads.
-     */
+    /** Who is there when a worker starts. */
     WorkerLaunch.Company companyOf(final Worker starting) {
-        final List<Integer> replaced = new ArrayList<>();
-        boolean othersServe = false;
-        final boolean isCurrent = current.groups.contains(starting.group);
-        for (final Worker worker : workers()) {
-            othersServe |= worker != starting && worker.state == WorkerState.READY;
-            if (worker.pid() > 0 && !(isCurrent && current.groups.contains(worker.group))) {
-                replaced.add(worker.pid());
-            }
-        }
-        final boolean ours = !isCurrent || starting.group.config().threads() > 0;
-        return new WorkerLaunch.Company(replaced, othersServe && ours && starting.restarts == 0);
+        return staff.companyOf(starting, current);
+    }
+
+    /** Start a worker of a generation that does not serve yet. */
+    Worker start(final WorkerGroup group) {
+        return staff.start(group);
     }
 
     /** No worker can take a request, now or after a restart. */
@@ -123,16 +108,16 @@ final class Fleet {
             asked = new int[] {min, max};
         }
         final int have = current.workers().size();
-        final List<CompletableFuture<Integer>> loads = new ArrayList<>();
+        final List<Worker> added = new ArrayList<>();
         for (int i = have; i < min; i++) {
-            loads.add(addWorker(current, growing()).firstLoad);
+            added.add(staff.start(current.growing()));
         }
         for (int i = have; i > Math.max(min, max); i--) {
-            removeWorker(shrinking());
+            staff.drainYoungest(current.shrinking());
         }
         dispatcher.setWorkers(current.workers());
         served.publishIdentity();
-        return firstFailure(loads);
+        return staff.loaded(added);
     }
 
     /** Whether the controller may change the configuration; an explicit change says no. */
@@ -143,71 +128,6 @@ final class Fleet {
         }
         auto = value;
         served.publishIdentity();
-    }
-
-    private WorkerGroup growing() {
-        for (final WorkerGroup group : current.groups) {
-            if (group.workers.size() < group.config().instances()) {
-                return group;
-            }
-        }
-        return current.groups.get(current.groups.size() - 1);
-    }
-
-    private WorkerGroup shrinking() {
-        for (int i = current.groups.size() - 1; i >= 0; i--) {
-            if (current.groups.get(i).workers.size() > 1) {
-                return current.groups.get(i);
-            }
-        }
-        for (int i = current.groups.size() - 1; i > 0; i--) {
-            if (!current.groups.get(i).workers.isEmpty()) {
-                return current.groups.get(i);
-            }
-        }
-        return current.groups.get(0);
-    }
-
-    /** Start a worker; it takes no batch before the dispatcher is told of it. */
-    Worker addWorker(final Generation generation, final WorkerGroup group) {
-        final Worker worker = new Worker(host, served, group, host.nextAddress(), nextGpu(group));
-        group.workers.add(worker);
-        group.setConfig(
-                group.config()
-                        .withInstances(Math.max(group.workers.size(), group.config().instances())));
-        host.execute(worker::start);
-        LOGGER.debug("{} added to generation {}", worker, generation.id);
-        return worker;
-    }
-
-    private int nextGpu(final WorkerGroup group) {
-        if (served.placed(group.config()).device() != null) {
-            return 0;
-        }
-        final int count = model.getNumCores();
-        if (count <= 0) {
-            return -1;
-        }
-        if (model.isHasCfgDeviceIds()) {
-            final int index = model.getGpuCounter().getAndAccumulate(1, (p, s) -> (p + s) % count);
-            return model.getDeviceIds().get(index);
-        }
-        return host.nextGpu(count);
-    }
-
-    private void removeWorker(final WorkerGroup group) {
-        final Worker worker = group.workers.get(group.workers.size() - 1);
-        group.workers.remove(worker);
-        group.setConfig(group.config().withInstances(Math.max(1, group.workers.size())));
-        drainAside(worker);
-    }
-
-    private void drainAside(final Worker worker) {
-        retiring.add(worker);
-        worker.drain();
-        // Longer than any batch may take: one that runs is never cut short.
-        final long timeoutS = Math.max(DRAIN_TIMEOUT_S, model.getResponseTimeout() + DRAIN_MARGIN_S);
-        host.timer().schedule(worker::end, timeoutS, TimeUnit.SECONDS);
     }
 
     /** Serve what waits, take nothing new, end all workers. */
@@ -304,7 +224,7 @@ final class Fleet {
         next = started;
         tell("starting generation " + started.id);
         LOGGER.info("{}: {} {}", name(), lastChange, GroupConfig.text(wanted));
-        final ChangeOver change = 
+        final ChangeOver change =
                 new ChangeOver(this, started, model.getStartupTimeout(), remember);
         host.execute(change);
         return change.done;
@@ -316,28 +236,16 @@ final class Fleet {
         return name() + ": the change was " + lastChange;
     }
 
-    /** Groups with the classes and the places of those that serve now, by position. */
-    List<GroupConfig> placedLikeCurrent(final List<GroupConfig> triples) {
-        final List<GroupConfig> placed = new ArrayList<>();
-        for (int i = 0; i < triples.size(); i++) {
-            placed.add(
-                    i < current.groups.size()
-                            ? triples.get(i).placedLike(current.groups.get(i).config())
-                            : triples.get(i));
-        }
-        return placed;
-    }
-
     private CompletableFuture<Void> resize(
             final List<GroupConfig> wanted, final boolean remember) {
         final List<Worker> added = new ArrayList<>();
         for (final WorkerGroup group : current.groups) {
             final int instances = wanted.get(group.index).instances();
             for (int i = group.workers.size(); i < instances; i++) {
-                added.add(addWorker(current, group));
+                added.add(staff.start(group));
             }
             for (int i = group.workers.size(); i > instances; i--) {
-                removeWorker(group);
+                staff.drainYoungest(group);
             }
             group.setConfig(wanted.get(group.index));
         }
@@ -346,9 +254,7 @@ final class Fleet {
         if (remember) {
             onChanged();
         }
-        final List<CompletableFuture<Integer>> loads = new ArrayList<>();
-        added.forEach(worker -> loads.add(worker.firstLoad));
-        return firstFailure(loads).thenAccept(status -> onResized(status, added));
+        return staff.loaded(added).thenAccept(status -> onResized(status, added));
     }
 
     /** Those that loaded stay; when one did not, it and those that still load go again. */
@@ -358,12 +264,9 @@ final class Fleet {
         }
         String why = "";
         for (final Worker worker : added) {
-            if (worker.state != WorkerState.READY && worker.group.workers.remove(worker)) {
+            if (worker.state != WorkerState.READY && worker.group.remove(worker)) {
                 why = worker.problem().isEmpty() ? why : ": " + worker.problem();
                 worker.end();
-                worker.group.setConfig(
-                        worker.group.config()
-                                .withInstances(Math.max(1, worker.group.workers.size())));
             }
         }
         serve(current);
@@ -387,9 +290,9 @@ final class Fleet {
         checkPending(started);
         final Generation old = current;
         next = null;
-        retiring.addAll(old.workers()); // first, so that nobody misses them in between
+        staff.retireSoon(old.workers()); // first, so that nobody misses them in between
         serve(started);
-        old.workers().forEach(this::drainAside);
+        old.workers().forEach(staff::drain);
         if (asked != null) {
             model.setMinWorkers(asked[0]);
             model.setMaxWorkers(asked[1]);
@@ -424,17 +327,14 @@ final class Fleet {
 
     /** A worker has ended for good. */
     void onEnded(final Worker worker) {
-        retiring.remove(worker);
+        staff.onEnded(worker);
     }
 
     /** A worker failed for longer than its recovery time and is not started again. */
     void onGivenUp(final Worker worker) {
         synchronized (this) {
-            worker.group.workers.remove(worker);
+            worker.group.remove(worker);
             if (current.groups.contains(worker.group)) {
-                worker.group.setConfig(
-                        worker.group.config()
-                                .withInstances(Math.max(1, worker.group.workers.size())));
                 dispatcher.setWorkers(current.workers());
                 served.publishIdentity();
             }
@@ -442,27 +342,5 @@ final class Fleet {
         if (hasNoWorker()) {
             dispatcher.failWaiting(503, "Model \"" + name() + "\" has no worker left");
         }
-    }
-
-    /** Never completed on the thread that loads: what follows may wait for that very thread. */
-    private CompletableFuture<Integer> firstFailure(
-            final List<CompletableFuture<Integer>> loads) {
-        final CompletableFuture<Integer> result = new CompletableFuture<>();
-        final AtomicInteger missing = new AtomicInteger(loads.size());
-        if (loads.isEmpty()) {
-            result.complete(200);
-        }
-        for (final CompletableFuture<Integer> load : loads) {
-            load.thenAcceptAsync(
-                    status -> {
-                        if (status != 200) {
-                            result.complete(status);
-                        } else if (missing.decrementAndGet() == 0) {
-                            result.complete(200);
-                        }
-                    },
-                    host::execute);
-        }
-        return result;
     }
 }

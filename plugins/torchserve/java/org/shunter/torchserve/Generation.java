@@ -36,4 +36,38 @@ final class Generation {
         }
         return sum;
     }
+
+    /** The group that gets the next worker: the first with fewer than it should have. */
+    WorkerGroup growing() {
+        for (final WorkerGroup group : groups) {
+            if (group.workers.size() < group.config().instances()) {
+                return group;
+            }
+        }
+        return groups.get(groups.size() - 1);
+    }
+
+    /** The group that gives a worker away: the last that keeps one, or else has one. */
+    WorkerGroup shrinking() {
+        for (int atLeast = 2; atLeast > 0; atLeast--) {
+            for (int i = groups.size() - 1; i >= 0; i--) {
+                if (groups.get(i).workers.size() >= atLeast) {
+                    return groups.get(i);
+                }
+            }
+        }
+        return groups.get(0);
+    }
+
+    /** Triples with the classes and the places of these groups, by position. */
+    List<GroupConfig> placedLikeThis(final List<GroupConfig> triples) {
+        final List<GroupConfig> placed = new ArrayList<>();
+        for (int i = 0; i < triples.size(); i++) {
+            placed.add(
+                    i < groups.size()
+                            ? triples.get(i).placedLike(groups.get(i).config())
+                            : triples.get(i));
+        }
+        return placed;
+    }
 }

@@ -158,7 +158,7 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
                         ? model.fleet().current().configuration()
                         : GroupConfig.parse(CONFIGURATION, text);
         final List<GroupConfig> placed = new ArrayList<>();
-        for (final GroupConfig group : model.fleet().placedLikeCurrent(wanted)) {
+        for (final GroupConfig group : model.fleet().current().placedLikeThis(wanted)) {
             placed.add(cores == null ? group : group.withCores(GroupConfig.checkCores("cores", cores)));
         }
         // The caller polls; a failure is told in last_change and in the log.

@@ -27,4 +27,23 @@ final class WorkerGroup {
     void setConfig(final GroupConfig changed) {
         config = changed;
     }
+
+    /** One more worker, which may be more than the configuration says. */
+    void add(final Worker worker) {
+        workers.add(worker);
+        config = config.withInstances(Math.max(workers.size(), config.instances()));
+    }
+
+    /**
+     * The worker is gone for good, and the configuration says so.
+     *
+     * @return whether it was here
+     */
+    boolean remove(final Worker worker) {
+        final boolean removed = workers.remove(worker);
+        if (removed) {
+            config = config.withInstances(Math.max(1, workers.size()));
+        }
+        return removed;
+    }
 }

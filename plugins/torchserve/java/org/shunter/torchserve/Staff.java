@@ -1,0 +1,131 @@
+package org.shunter.torchserve;
+
+import java.util.ArrayList;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.pytorch.serve.wlm.Model;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Hires and retires the workers of one model; how many, and when, is the {@link Fleet}'s. */
+final class Staff {
+    private static final Logger LOGGER = LoggerFactory.getLogger(Staff.class);
+    private static final long DRAIN_TIMEOUT_S = 120;
+    private static final long DRAIN_MARGIN_S = 5;
+
+    private final Host host;
+    private final ServedModel served;
+    private final Model model;
+    /** They take no batch any more, but finish those that they have. */
+    private final Set<Worker> retiring = ConcurrentHashMap.newKeySet();
+
+    Staff(final Host host, final ServedModel served) {
+        this.host = host;
+        this.served = served;
+        this.model = served.model();
+    }
+
+    /** Start a worker; it takes no batch before the dispatcher is told of it. */
+    Worker start(final WorkerGroup group) {
+        final Worker worker = new Worker(host, served, group, host.nextAddress(), nextGpu(group));
+        group.add(worker);
+        host.execute(worker::start);
+        LOGGER.debug("{} started", worker);
+        return worker;
+    }
+
+    private int nextGpu(final WorkerGroup group) {
+        if (served.placed(group.config()).device() != null) {
+            return 0;
+        }
+        final int count = model.getNumCores();
+        if (count <= 0) {
+            return -1;
+        }
+        if (model.isHasCfgDeviceIds()) {
+            final int index = model.getGpuCounter().getAndAccumulate(1, (p, s) -> (p + s) % count);
+            return model.getDeviceIds().get(index);
+        }
+        return host.nextGpu(count);
+    }
+
+    /** Take the youngest worker out of its group; it finishes its batches and ends. */
+    void drainYoungest(final WorkerGroup group) {
+        final Worker worker = group.workers.get(group.workers.size() - 1);
+        group.remove(worker);
+        drain(worker);
+    }
+
+    /** The worker finishes its batches and ends. */
+    void drain(final Worker worker) {
+        retiring.add(worker);
+        worker.drain();
+        // Longer than any batch may take: one that runs is never cut short.
+        final long timeoutS = Math.max(DRAIN_TIMEOUT_S, model.getResponseTimeout() + DRAIN_MARGIN_S);
+        host.timer().schedule(worker::end, timeoutS, TimeUnit.SECONDS);
+    }
+
+    /** These are about to be drained; until then, nobody shall miss them. */
+    void retireSoon(final List<Worker> workers) {
+        retiring.addAll(workers);
+    }
+
+    /** A worker has ended for good. */
+    void onEnded(final Worker worker) {
+        retiring.remove(worker);
+    }
+
+    /** A generation's workers and those that still drain. */
+    List<Worker> with(final Generation current) {
+        final Set<Worker> workers = new LinkedHashSet<>(current.workers());
+        workers.addAll(retiring);
+        return new ArrayList<>(workers);
+    }
+
+    /**
+     * Who is there when a worker starts. After a crash it hurries; at first it is gentle, if it
+     * comes with a change-over, or to a configuration that says its threads.
+     */
+    WorkerLaunch.Company companyOf(final Worker starting, final Generation current) {
+        final List<Integer> replaced = new ArrayList<>();
+        boolean othersServe = false;
+        final boolean isCurrent = current.groups.contains(starting.group);
+        for (final Worker worker : with(current)) {
+            othersServe |= worker != starting && worker.state == WorkerState.READY;
+            if (worker.pid() > 0 && !(isCurrent && current.groups.contains(worker.group))) {
+                replaced.add(worker.pid());
+            }
+        }
+        final boolean ours = !isCurrent || starting.group.config().threads() > 0;
+        return new WorkerLaunch.Company(replaced, othersServe && ours && starting.restarts == 0);
+    }
+
+    /**
+     * The status of the first load that fails, or 200 when all have loaded. Never completed on the
+     * thread that loads: what follows may wait for that very thread.
+     */
+    CompletableFuture<Integer> loaded(final List<Worker> started) {
+        final CompletableFuture<Integer> result = new CompletableFuture<>();
+        final AtomicInteger missing = new AtomicInteger(started.size());
+        if (started.isEmpty()) {
+            result.complete(200);
+        }
+        for (final Worker worker : started) {
+            worker.firstLoad.thenAcceptAsync(
+                    status -> {
+                        if (status != 200) {
+                            result.complete(status);
+                        } else if (missing.decrementAndGet() == 0) {
+                            result.complete(200);
+                        }
+                    },
+                    host::execute);
+        }
+        return result;
+    }
+}
