@@ -66,3 +66,20 @@ def _parse_group(text: str, part: str) -> InstanceGroup:
 def format_configuration(groups: Iterable[InstanceGroup]) -> str:
     """The inverse of :func:`parse_configuration`."""
     return ",".join(str(group) for group in groups)
+
+
+def with_ceiling(groups: Configuration, ceiling: int) -> Configuration:
+    """Caps in the ratio of the optimum, as large as the registration allows.
+
+    A burst beyond the estimate is then not cut into small batches.
+    """
+    largest = max(group.batch for group in groups)
+    return tuple(
+        InstanceGroup(g.instances, g.threads, max(1, round(g.batch * ceiling / largest)))
+        for g in groups
+    )
+
+
+def layout(groups: Configuration) -> list[tuple[int, int]]:
+    """Processes and their threads; what is left of a configuration without its caps."""
+    return sorted((group.threads, group.instances) for group in groups)

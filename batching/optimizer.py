@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from shunter.batching.configuration import Configuration, InstanceGroup
 from shunter.batching.layout import GROUP_COUNT
-from shunter.batching.packing import Packing, Vector, convolve, pack
+from shunter.batching.packing import Packing, Vector, pack
 
 
 class NoConfiguration(ValueError):
@@ -188,52 +188,6 @@ def _highest_rate(
     if threads is None:
         raise AssertionError("what is the most has a packing")
     return _choice(table, [(t, int(sizes[t - 1])) for t in threads], slo_ms)
-
-
-def latency_curve(table: LatencyTable, threads: int, batch: int) -> NDArray[np.float64]:
-    """Best latency on 0..threads cores of one node, in ms; inf where nothing fits."""
-    curve = np.full(threads + 1, np.inf)
-
-    def holds(level: float) -> NDArray[np.bool_]:
-        return Packing(table.largest(level, threads, batch)).unlimited() >= batch
-
-    def solve(first: int, last: int, low: int, high: int) -> None:
-        """Capacities first..last, whose answers are among the levels low..high."""
-        if first > last:
-            return
-        if low == high:
-            curve[first : last + 1] = table.levels[low]
-            return
-        middle = (low + high) // 2
-        fits = holds(table.levels[middle])
-        enough = int(np.argmax(fits)) if fits.any() else threads + 1
-        solve(max(first, enough), last, low, middle)
-        solve(first, min(last, enough - 1), middle + 1, high)
-
-    if len(table.levels) and (fits := holds(table.levels[-1])).any():
-        solve(int(np.argmax(fits)), threads, 0, len(table.levels) - 1)
-    return curve
-
-
-def share_threads(curves: Sequence[NDArray[np.float64]], weights: Sequence[float]) -> list[int]:
-    """Cores of each model so that the weighted sum of latencies is least.
-
-    ``curves``: by model, latency in ms over 0..T cores, as :func:`latency_curve` gives them (put 0
-    at 0 for a model that may have none). Raises NoConfiguration when the cores are too few.
-    """
-    worth = [-np.minimum.accumulate(c) * w for c, w in zip(curves, weights, strict=True)]
-    partial = [worth[0]]
-    for curve in worth[1:]:
-        partial.append(convolve(partial[-1], curve))
-    remaining = len(worth[0]) - 1
-    if not np.isfinite(partial[-1][remaining]):
-        raise NoConfiguration(f"{remaining} cores are too few for {len(curves)} models")
-    split = []
-    for before, curve in zip(partial[-2::-1], worth[:0:-1], strict=True):
-        split.append(int(np.argmax(before[remaining::-1] + curve[: remaining + 1])))
-        remaining -= split[-1]
-    first = int(np.argmax(worth[0][: remaining + 1]))
-    return [first, *reversed(split)]
 
 
 def spread_over(table: LatencyTable, threads: Sequence[int], batch: int) -> Choice:

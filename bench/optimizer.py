@@ -28,12 +28,11 @@ from common import Parser, Row, write_result
 from shunter.batching.optimizer import (
     LatencyTable,
     NoConfiguration,
-    latency_curve,
     maximise_rate,
     minimise_latency,
-    share_threads,
 )
 from shunter.batching.profile import batch_sizes, interpolate
+from shunter.batching.sharing import latency_curve, share_threads
 
 NAME = "optimizer"
 SHAPES: dict[str, Callable[[int, int], float]] = {

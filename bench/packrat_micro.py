@@ -55,9 +55,10 @@ from shunter.batching.profile import Profile, ProfileError, latency_table, memor
 from shunter.handlers.sample import Sample
 from shunter.model_store.pack import copy_config, pack
 from shunter.plugins import profiler
+from shunter.plugins.archives import UnpackedModel, unpack
 from shunter.plugins.crew import Crew, Run
 from shunter.plugins.profiles import load_profile, provenance_here
-from shunter.plugins.worker_client import ModelWorker, UnpackedModel, unpack
+from shunter.plugins.worker_client import ModelWorker
 
 NAME = "packrat_micro"
 PAPER = {"resnet50": 1.53, "inception_v3": 1.52, "gpt2_small": 1.18, "bert_base": 1.13}

@@ -62,11 +62,11 @@ def plot_speedup(
 
       shunter plot speedup store/resnet50.profile.json --threads 16 -o speedup.png
     """
-    from shunter.plugins import plots
+    from shunter.plugins import plot_data, plots
 
     known = [load(profile_file(path)[0]) for path in profiles]
-    bars = plots.measured_bars(measured) if measured else []
-    series = plots.speedup_series(known, threads, bars)
+    bars = plot_data.measured_bars(measured) if measured else []
+    series = plot_data.speedup_series(known, threads, bars)
     _save(output or Path("speedup.png"), lambda: plots.draw_speedup(series))
 
 
@@ -87,9 +87,9 @@ def plot_timeline(
 
       shunter plot timeline change.json -o change.png
     """
-    from shunter.plugins import plots
+    from shunter.plugins import plot_data, plots
 
-    timeline = plots.read_timeline(file)
+    timeline = plot_data.read_timeline(file)
     path = output or file.with_suffix(".png")
     _save(path, lambda: plots.draw_timeline(timeline, window_ms / 1e3))
 

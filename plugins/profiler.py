@@ -27,10 +27,11 @@ from shunter.batching.measurement import Effort, Estimate, estimate, is_enough
 from shunter.batching.profile import Cell, Profile, ProfileError, Provenance, batch_sizes
 from shunter.batching.profile_plan import CellKey, ProfilePlan
 from shunter.handlers.sample import Sample
+from shunter.plugins.archives import UnpackedModel, unpack
 from shunter.plugins.crew import Crew
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiles import load_profile, provenance_here, write_profile
-from shunter.plugins.worker_client import ModelWorker, UnpackedModel, WorkerFailed, unpack
+from shunter.plugins.worker_client import ModelWorker, WorkerFailed
 
 WARM_UP = (2, 6)
 """Fewest and most runs before those that count; graph mode optimises during the first ones."""
@@ -84,9 +85,7 @@ def run(
             samples = task.samples or _own_sample(model)
             here = provenance_here(task.archive, _hash(samples), topology)
             profile = _begin(task, path, here)
-            companies = Companies(
-                model, topology, profile.threads, profile.batch, alone=task.alone
-            )
+            companies = Companies(model, topology, profile.threads, profile.batch, alone=task.alone)
             stack.callback(companies.close)
             return _measure_all(task, path, profile, samples, companies, report)
         except (WorkerFailed, ProfileError, OSError) as error:

@@ -15,7 +15,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
+from shunter.batching.configuration import (
+    Configuration,
+    InstanceGroup,
+    format_configuration,
+    layout,
+    with_ceiling,
+)
 from shunter.batching.estimator import BatchSizeEstimator
 from shunter.batching.layout import ChangeState
 from shunter.batching.optimizer import (
@@ -28,7 +34,7 @@ from shunter.batching.optimizer import (
 )
 from shunter.batching.page_records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.profile import Profile, latency_table, memory_of
-from shunter.plugins.core_shares import Demand, layout, share_cores, with_ceiling
+from shunter.batching.sharing import Demand, share_cores
 from shunter.plugins.settings import ConfigurationSettings
 
 LOGGER = logging.getLogger("shunter.reconfiguration")

@@ -1,4 +1,4 @@
-"""A model worker without a server: start it in its place, load an archive, run batches.
+"""A model worker without a server: start it in its place, load a model, run batches.
 
 It is the very worker that serves, over the same protocol, so that what is measured here is what a
 batch costs there. Used by the profiler and by benchmarks.
@@ -7,7 +7,6 @@ batch costs there. Used by the profiler and by benchmarks.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -17,18 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import yaml
 
 from shunter.allocator.cpu_list import format_cpu_list
-from shunter.handlers.sample import Sample, SampleError, sample_of, section_of
+from shunter.handlers.sample import Sample
+from shunter.plugins.archives import UnpackedModel
 
 METRICS = """
 model_metrics:
@@ -45,58 +39,9 @@ _END = b"\xff" * 4
 _LOG_LINES = 12
 _LOG_TAIL = 8192
 
-# What reading a file that is not a model archive, or a damaged one, may raise.
-_DAMAGE = (
-    *(OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, yaml.YAMLError),
-)
-
 
 class WorkerFailed(Exception):
     """The worker ended, answered an error or did not answer; the message says which and why."""
-
-
-@dataclass(frozen=True)
-class UnpackedModel:
-    """An archive as TorchServe unpacks it."""
-
-    name: str
-    folder: Path
-    handler: str
-    config: Mapping[str, Any]
-
-    @property
-    def section(self) -> Mapping[str, Any]:
-        """The ``shunter:`` section of the model's configuration."""
-        return section_of(self.config)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables that its workers get (``shunter: {environment: {NAME: VALUE}}``)."""
-        found = self.section.get("environment")
-        return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
-
-    def sample(self) -> Sample | None:
-        """The archive's own example of a request (``shunter: {sample: FILE}``)."""
-        try:
-            return sample_of(self.folder, self.section)
-        except SampleError as error:
-            raise WorkerFailed(f"{self.name}: {error}") from error
-
-
-def unpack(archive: Path, folder: Path) -> UnpackedModel:
-    """Unpack a ``.mar`` into ``folder``. Raises WorkerFailed when that cannot be done."""
-    try:
-        with zipfile.ZipFile(archive) as content:
-            content.extractall(folder)
-        manifest = json.loads((folder / "MAR-INF/MANIFEST.json").read_bytes())
-        model = manifest["model"]
-        name, handler = str(model["modelName"]), str(model["handler"])
-        config_name = model.get("configFile")
-        config = yaml.safe_load((folder / config_name).read_bytes()) if config_name else {}
-    except _DAMAGE as error:
-        raise WorkerFailed(f"{archive} cannot be read as a model archive: {error}") from error
-    return UnpackedModel(name, folder, handler, config if isinstance(config, dict) else {})
 
 
 class ModelWorker:

@@ -35,6 +35,7 @@ PURE = {
     "batching.profile",
     "batching.profile_plan",
     "batching.release",
+    "batching.sharing",
     "batching.threshold",
 }
 """Numbers in, numbers out; they import only each other of ours."""

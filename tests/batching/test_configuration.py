@@ -9,7 +9,9 @@ from shunter.batching.configuration import (
     ConfigurationError,
     InstanceGroup,
     format_configuration,
+    layout,
     parse_configuration,
+    with_ceiling,
 )
 from shunter.batching.layout import GROUP_COUNT
 
@@ -65,3 +67,21 @@ def test_anything_else_is_refused_with_what_is_allowed(text, message):
     with pytest.raises(ConfigurationError) as error:
         parse_configuration(text)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "ceiling", "expected"),
+    [
+        ("2x1x4", 64, "2x1x64"),
+        ("1x2x8,1x1x4", 64, "1x2x64,1x1x32"),
+        ("1x8x64,1x1x1", 8, "1x8x8,1x1x1"),
+        ("1x1x1", 1, "1x1x1"),
+    ],
+)
+def test_caps_keep_their_ratio(text, ceiling, expected):
+    assert with_ceiling(parse_configuration(text), ceiling) == parse_configuration(expected)
+
+
+def test_a_layout_is_the_processes_and_not_their_caps():
+    assert layout(parse_configuration("2x1x8,1x2x4")) == layout(parse_configuration("1x2x9,2x1x3"))
+    assert layout(parse_configuration("2x1x8")) != layout(parse_configuration("1x2x8"))

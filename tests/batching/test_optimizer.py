@@ -14,12 +14,11 @@ from shunter.batching.optimizer import (
     LatencyTable,
     Memory,
     NoConfiguration,
-    latency_curve,
     maximise_rate,
     minimise_latency,
-    share_threads,
     spread_over,
 )
+from shunter.batching.sharing import latency_curve, share_threads
 
 INF = math.inf
 

@@ -13,7 +13,7 @@ import torch
 from shunter.allocator.topology import read_topology
 from shunter.batching.configuration import InstanceGroup, parse_configuration
 from shunter.batching.measurement import Effort
-from shunter.plugins.worker_client import unpack
+from shunter.plugins.archives import unpack
 
 pytest.importorskip("ts")
 

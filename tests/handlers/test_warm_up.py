@@ -88,3 +88,10 @@ def test_a_sample_must_be_a_file_of_the_archive(tmp_path, name):
 def test_a_model_without_a_sample_has_none(tmp_path):
     assert section_of(None) == section_of({"shunter": 3}) == section_of({}) == {}
     assert sample_of(tmp_path, {}) is None
+
+
+def test_the_type_of_a_sample_comes_from_its_name(tmp_path):
+    path = tmp_path / "a.JPG"
+    path.write_bytes(b"x")
+    assert Sample.read(path) == Sample(b"x", "image/jpeg")
+    assert Sample.read(path, "text/plain").content_type == "text/plain"

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from shunter.batching.profile import Cell, Profile, Provenance, batch_sizes
-from shunter.plugins import cli, plots
+from shunter.plugins import cli, plot_data, plots
 from shunter.plugins.errors import UserError
 
 DPI = plots.DPI
@@ -76,7 +76,7 @@ def shows_something(picture):
 
 
 def test_a_heat_map_tells_measured_cells_from_interpolated_and_unknown_ones():
-    found = plots.heat_map(profile_of(without={(2, 1), (2, 2), (2, 4), (2, 8), (1, 8)}))
+    found = plot_data.heat_map(profile_of(without={(2, 1), (2, 2), (2, 4), (2, 8), (1, 8)}))
     assert (found.threads, found.batches) == ((1, 2, 3, 4), (1, 2, 4, 8))
     assert found.measured.tolist() == [[True] * 3 + [False], [False] * 4, [True] * 4, [True] * 4]
     assert found.ms[0, 0] == 3
@@ -87,50 +87,51 @@ def test_a_heat_map_tells_measured_cells_from_interpolated_and_unknown_ones():
 def test_a_heat_map_shows_what_was_measured_even_where_latency_falls():
     profile = profile_of(threads=1, batch=2)
     faster = profile.with_cell(Cell(1, 2, 2.5, 2.5, 2.5, 6), 0)
-    assert plots.heat_map(faster).ms.tolist() == [[3.0, 2.5]]
+    assert plot_data.heat_map(faster).ms.tolist() == [[3.0, 2.5]]
 
 
 def test_a_heat_map_of_many_threads_has_only_measured_rows():
     every = range(1, 33)
     without = {(t, b) for t in every for b in (1, 2) if t not in (1, 8, 32)}
-    assert plots.heat_map(profile_of(threads=32, batch=2, without=without)).threads == (1, 8, 32)
+    found = plot_data.heat_map(profile_of(threads=32, batch=2, without=without))
+    assert found.threads == (1, 8, 32)
 
 
 def test_expected_speed_ups_are_those_of_the_plan():
-    [found] = plots.speedup_series([profile_of()], 4)
+    [found] = plot_data.speedup_series([profile_of()], 4)
     assert found.batches == [1, 2, 4, 8]
     assert found.expected["one per core"][1] == pytest.approx(3 / 1.5)
     assert all(speedup >= 1 for values in found.expected.values() for speedup in values.values())
 
 
 def test_speed_ups_are_on_the_cores_of_the_profile_unless_told():
-    assert [each.threads for each in plots.speedup_series([profile_of()], None)] == [4]
+    assert [each.threads for each in plot_data.speedup_series([profile_of()], None)] == [4]
 
 
 def bar(model, batch=8, over="fat", speedup=1.5):
-    return plots.Bar(model, batch, over, speedup, speedup, speedup)
+    return plot_data.Bar(model, batch, over, speedup, speedup, speedup)
 
 
 def test_measured_speed_ups_go_to_the_profile_of_their_model():
     bars = [bar("resnet", speedup=1.5), bar("bert", over="one per core")]
-    found = plots.speedup_series([profile_of("bert"), profile_of("resnet")], 4, bars)
+    found = plot_data.speedup_series([profile_of("bert"), profile_of("resnet")], 4, bars)
     assert [each.measured["fat"] for each in found] == [[], [bars[0]]]
     assert [each.measured["one per core"] for each in found] == [[bars[1]], []]
 
 
 def test_a_batch_that_was_only_measured_has_its_place():
-    [found] = plots.speedup_series([profile_of()], 4, [bar("resnet", batch=6)])
+    [found] = plot_data.speedup_series([profile_of()], 4, [bar("resnet", batch=6)])
     assert found.batches == [1, 2, 4, 6, 8]
 
 
 def test_measured_rows_of_other_models_only_are_refused():
     with pytest.raises(UserError, match="no row of these profiles, only of bert, gpt"):
-        plots.speedup_series([profile_of()], 4, [bar("gpt"), bar("bert")])
+        plot_data.speedup_series([profile_of()], 4, [bar("gpt"), bar("bert")])
 
 
 def test_the_mean_of_speed_ups_is_geometric():
-    assert plots.mean_speedup([0.5, 2.0]) == pytest.approx(1)
-    assert np.isnan(plots.mean_speedup([]))
+    assert plot_data.mean_speedup([0.5, 2.0]) == pytest.approx(1)
+    assert np.isnan(plot_data.mean_speedup([]))
 
 
 ROW = {"model": "resnet", "batch": 8, "chosen": {"ms": 4}, "fat": {"ms": 6}}
@@ -139,19 +140,19 @@ MEAN = {"model": "resnet", "mean_speedup": 1.5}
 
 @pytest.mark.parametrize("content", [[ROW], {"name": "packrat_micro", "rows": [ROW, MEAN]}])
 def test_a_benchmarks_rows_become_speed_ups(written, content):
-    assert plots.measured_bars(written("m.json", content)) == [bar("resnet")]
+    assert plot_data.measured_bars(written("m.json", content)) == [bar("resnet")]
 
 
 def test_paired_ratios_of_a_row_go_before_the_ratio_of_its_medians(written):
     rows = [{**ROW, "vs_fat": {"median": 1.4, "low": 1.2, "high": 1.7}}]
-    assert plots.measured_bars(written("m.json", rows)) == [
-        plots.Bar("resnet", 8, "fat", 1.4, 1.2, 1.7)
+    assert plot_data.measured_bars(written("m.json", rows)) == [
+        plot_data.Bar("resnet", 8, "fat", 1.4, 1.2, 1.7)
     ]
 
 
 def test_rows_may_lack_a_baseline(written):
     rows = [{**ROW, "fat": None, "one_per_core": {"ms": 5}}]
-    assert plots.measured_bars(written("m.json", rows)) == [
+    assert plot_data.measured_bars(written("m.json", rows)) == [
         bar("resnet", over="one per core", speedup=1.25)
     ]
 
@@ -169,21 +170,21 @@ def test_rows_may_lack_a_baseline(written):
 )
 def test_what_holds_no_rows_is_refused(written, content, said):
     with pytest.raises(UserError, match=said):
-        plots.measured_bars(written("m.json", content))
+        plot_data.measured_bars(written("m.json", content))
 
 
 def series(t_s, latency_ms):
-    return plots.Series("a", np.array(t_s, dtype=float), np.array(latency_ms, dtype=float))
+    return plot_data.Series("a", np.array(t_s, dtype=float), np.array(latency_ms, dtype=float))
 
 
 def test_percentiles_of_a_window_are_values_that_were_measured():
     steps = np.arange(100)
-    middles, (half, most) = plots.windows(series(steps / 1000, steps + 1), 0.1)
+    middles, (half, most) = plot_data.windows(series(steps / 1000, steps + 1), 0.1)
     assert (middles.tolist(), half.tolist(), most.tolist()) == ([0.05], [50], [99])
 
 
 def test_a_window_without_a_request_has_no_percentile():
-    middles, (half, _) = plots.windows(series([0.25, 0.26, 1.1], [3, 5, 7]), 0.25)
+    middles, (half, _) = plot_data.windows(series([0.25, 0.26, 1.1], [3, 5, 7]), 0.25)
     assert middles.tolist() == [0.375, 0.625, 0.875, 1.125]
     assert half.tolist()[::3] == [3, 7]
     assert np.isnan(half[1:3]).all()
@@ -191,7 +192,7 @@ def test_a_window_without_a_request_has_no_percentile():
 
 def test_a_timeline_is_in_the_order_of_time(written):
     content = {"series": [{"name": "a", "t_s": [2, 1], "latency_ms": [20, 10]}]}
-    found = plots.read_timeline(written("t.json", content))
+    found = plot_data.read_timeline(written("t.json", content))
     assert found.series[0].latency_ms.tolist() == [10, 20]
     assert found.events == ()
 
@@ -211,18 +212,18 @@ def test_a_timeline_is_in_the_order_of_time(written):
 )
 def test_what_is_no_timeline_is_refused(written, content, said):
     with pytest.raises(UserError, match=said):
-        plots.read_timeline(written("t.json", content))
+        plot_data.read_timeline(written("t.json", content))
 
 
 def test_labels_of_near_events_stand_above_each_other():
-    events = [plots.Event(t, "four") for t in (9, 1, 2, 3)]
-    placed = [(event.t_s, row) for event, row in plots.label_rows(events, 0.5)]
+    events = [plot_data.Event(t, "four") for t in (9, 1, 2, 3)]
+    placed = [(event.t_s, row) for event, row in plot_data.label_rows(events, 0.5)]
     assert placed == [(1, 0), (2, 1), (3, 2), (9, 0)]
 
 
 def test_labels_with_room_between_them_share_a_row():
-    events = [plots.Event(t, "four") for t in (0, 3, 6)]
-    assert [row for _, row in plots.label_rows(events, 0.5)] == [0, 0, 0]
+    events = [plot_data.Event(t, "four") for t in (0, 3, 6)]
+    assert [row for _, row in plot_data.label_rows(events, 0.5)] == [0, 0, 0]
 
 
 # ---- pictures
@@ -262,7 +263,7 @@ def test_a_timeline_is_drawn_beside_its_file(draw, written, tmp_path):
 
 
 def test_events_are_verticals_over_the_whole_height():
-    timeline = plots.Timeline((series([0, 4], [1, 2]),), (plots.Event(3, "here"),))
+    timeline = plot_data.Timeline((series([0, 4], [1, 2]),), (plot_data.Event(3, "here"),))
     [axes] = plots.draw_timeline(timeline, 0.1).axes
     assert [line.get_xdata() for line in axes.lines if line.get_linestyle() == ":"] == [[3, 3]]
     assert [text.get_text() for text in axes.texts] == ["here"]
@@ -270,14 +271,14 @@ def test_events_are_verticals_over_the_whole_height():
 
 @pytest.mark.parametrize(("slow", "scale"), [(15, "linear"), (50, "log")])
 def test_latencies_far_apart_get_a_logarithmic_axis(slow, scale):
-    timeline = plots.Timeline((series([0, 1, 2], [1, 1, slow]),), ())
+    timeline = plot_data.Timeline((series([0, 1, 2], [1, 1, slow]),), ())
     [axes] = plots.draw_timeline(timeline, 0.1).axes
     assert axes.get_yscale() == scale
 
 
 def test_axes_name_their_units():
     heat, _ = plots.draw_profile(profile_of()).axes
-    timeline = plots.Timeline((series([0, 1], [1, 2]),), ())
+    timeline = plot_data.Timeline((series([0, 1], [1, 2]),), ())
     [line] = plots.draw_timeline(timeline, 0.1).axes
     assert (heat.get_xlabel(), heat.get_ylabel()) == ("batch size", "threads of the instance")
     assert (line.get_xlabel(), line.get_ylabel()) == ("time (s)", "latency (ms)")

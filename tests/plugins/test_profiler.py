@@ -16,10 +16,10 @@ from shunter.batching.measurement import Effort
 from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins import profiler
+from shunter.plugins.archives import unpack
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiler import Companies, Task, run
 from shunter.plugins.profiles import load_profile
-from shunter.plugins.worker_client import unpack
 
 pytest.importorskip("model_archiver")
 

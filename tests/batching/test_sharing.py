@@ -1,13 +1,11 @@
 """Cores for several models at once."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.configuration import parse_configuration
 from shunter.batching.optimizer import LatencyTable
-from shunter.plugins.core_shares import Demand, layout, share_cores, with_ceiling
+from shunter.batching.sharing import Demand, share_cores
 
 
 def table(fixed=1.0, per_request=1.0, threads=16, batch=16):
@@ -55,21 +53,3 @@ def test_no_core_is_promised_twice_while_there_are_enough(nodes, models):
     if sum(nodes) >= len(models):
         for node, size in enumerate(nodes):
             assert sum(share[node] for share in shares.values()) <= size
-
-
-@pytest.mark.parametrize(
-    ("text", "ceiling", "expected"),
-    [
-        ("2x1x4", 64, "2x1x64"),
-        ("1x2x8,1x1x4", 64, "1x2x64,1x1x32"),
-        ("1x8x64,1x1x1", 8, "1x8x8,1x1x1"),
-        ("1x1x1", 1, "1x1x1"),
-    ],
-)
-def test_caps_keep_their_ratio(text, ceiling, expected):
-    assert with_ceiling(parse_configuration(text), ceiling) == parse_configuration(expected)
-
-
-def test_a_layout_is_the_processes_and_not_their_caps():
-    assert layout(parse_configuration("2x1x8,1x2x4")) == layout(parse_configuration("1x2x9,2x1x3"))
-    assert layout(parse_configuration("2x1x8")) != layout(parse_configuration("1x2x8"))
