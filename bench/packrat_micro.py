@@ -1,8 +1,8 @@
 """Packrat's claim without a server: several small instances beat one with all cores.
 
 For every model and batch size, three configurations on the same cores: what the optimizer chooses
-from a profile; the fat instance <1, T, B>; and one instance
-with one thread on every core, <T, 1, B/T> (with fewer requests than cores, one each). All are
+from a profile; the fat instance <1, T, B>; and one instance with one thread on every core,
+<T, 1, B/T> (with fewer requests than cores, one each). All are
 measured: their pinned worker processes are up side by side, only one configuration works at a
 time, and its batch is answered when the last instance has answered. Rounds go through the sides in
 turns; ratios are a baseline's latency by the chosen one's, so above 1 is good, and a configuration
@@ -25,10 +25,8 @@ import math
 import statistics
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,21 +42,16 @@ from common import (
     result_path,
     write_result,
 )
+from profiled_models import fitting_profile, node, pack_model, profile_model
+from side_by_side import Workers, interleaved, shares
 
-from shunter.allocator.cores import choose_cores, free_cores, place_all
 from shunter.allocator.host_memory import available_bytes
-from shunter.allocator.topology import Topology, read_topology
+from shunter.allocator.topology import Topology
 from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
 from shunter.batching.measurement import Effort
 from shunter.batching.optimizer import LatencyTable, minimise_latency
-from shunter.batching.profile import Profile, ProfileError, latency_table, memory_of
-from shunter.handlers.sample import Sample
-from shunter.model_store.pack import copy_config, pack
-from shunter.plugins import profiler
+from shunter.batching.profile import Profile, latency_table, memory_of
 from shunter.plugins.archives import UnpackedModel, unpack
-from shunter.plugins.crew import Crew, Run
-from shunter.plugins.profiles import load_profile, provenance_here
-from shunter.plugins.worker_client import ModelWorker
 
 NAME = "packrat_micro"
 PAPER = {"resnet50": 1.53, "inception_v3": 1.52, "gpt2_small": 1.18, "bert_base": 1.13}
@@ -67,60 +60,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 QUICK_MODELS = ("resnet50", "bert_base")
 QUICK_BATCHES = (1, 4, 8)
 PROFILES = BENCH / "results" / NAME
-REQUEST = Sample(bytes(8))
-WARM_UP = 3
-"""Runs of a batch size that is new to a worker; graph mode optimises during the first two."""
 BASELINES = ("fat", "one_per_core")
-
-Share = tuple[int, int]
-"""Threads and requests of one instance."""
-
-
-def node(threads: int | None) -> tuple[Topology, int]:
-    """The cores that everything runs on, of one NUMA node: ``threads``, or all that are free."""
-    topology = read_topology()
-    threads = threads or max(free_cores(topology))
-    cores = choose_cores(topology, threads)
-    if cores is None:
-        raise SystemExit(f"no NUMA node of this host has {threads} CPUs")
-    return topology.only(cores), threads
-
-
-def pack_model(folder: Path, store: Path, settings: Row | None = None) -> Path:
-    """Archive a model folder; ``settings`` are for the handler."""
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch)
-        for file in folder.glob("*.py"):
-            (copy / file.name).write_bytes(file.read_bytes())
-        changes = {"handler": settings} if settings else None
-        copy_config(folder / "model-config.yaml", copy, changes)
-        return pack(copy, store, name=folder.name)
-
-
-def profile_model(
-    archive: Path, path: Path, topology: Topology, task: Mapping[str, object]
-) -> Profile:
-    """Measure what is missing in the profile at ``path``; one of something else begins anew."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = fitting_profile(archive, path, topology)
-
-    def report(progress: profiler.Progress) -> None:
-        if progress.next:
-            cell = "{} threads, batch {}".format(*progress.next)
-            print(f"  profile of {archive.stem}: {cell}", file=sys.stderr, flush=True)
-
-    wanted = profiler.Task(archive, [REQUEST], restart=known is None, **task)
-    return profiler.run(wanted, path, topology, report)
-
-
-def fitting_profile(archive: Path, path: Path, topology: Topology) -> Profile | None:
-    """The profile at ``path`` if it is of this archive on this host."""
-    try:
-        found = load_profile(path)
-        found.check_usable(provenance_here(archive, topology=topology))
-    except (OSError, ProfileError):
-        return None
-    return found
 
 
 def configurations(
@@ -146,57 +86,9 @@ def bytes_of(profile: Profile, configurations: Iterable[Configuration]) -> float
     return sum(g.instances * (memory.instance + g.batch * memory.request) for g in groups)
 
 
-def shares(configuration: Configuration, batch: int) -> tuple[Share, ...]:
-    """Threads and requests of each instance, which together run ``batch``."""
-    found = []
-    for group in sorted(configuration, key=lambda group: (-group.threads, -group.batch)):
-        for _ in range(group.instances):
-            mine = min(group.batch, batch)
-            batch -= mine
-            if mine:
-                found.append((group.threads, mine))
-    return tuple(found)
-
-
 def predicted(table: LatencyTable, configuration: Configuration) -> float:
     """Latency of the slowest instance by the profile, in ms; inf where it has no such cell."""
     return max(table.of(group.threads, group.batch) for group in configuration)
-
-
-class Workers:
-    """Worker processes by threads and cores, kept from one batch size to the next."""
-
-    def __init__(self, model: UnpackedModel, topology: Topology) -> None:
-        """None is started yet."""
-        self._model, self._topology = model, topology
-        self._open: dict[tuple[int, tuple[int, ...]], ModelWorker] = {}
-
-    def crews(self, sides: Sequence[tuple[Share, ...]]) -> list[Crew]:
-        """The instances of each side, started where needed; those of no side are ended."""
-        places = [self._places([threads for threads, _ in side]) for side in sides]
-        needed = {place for side in places for place in side}
-        for place in self._open.keys() - needed:
-            self._open.pop(place).close()
-        for place in sorted(needed - self._open.keys()):
-            threads, cores = place
-            self._open[place] = ModelWorker(self._model, threads=threads, cores=cores)
-        return [
-            Crew([self._open[place] for place in mine], [[REQUEST] * size for _, size in side])
-            for mine, side in zip(places, sides, strict=True)
-        ]
-
-    def _places(self, threads: list[int]) -> list[tuple[int, tuple[int, ...]]]:
-        cores = place_all(self._topology, threads)
-        if cores is None:
-            raise SystemExit(f"instances with {threads} threads do not fit on this host")
-        return list(zip(threads, cores, strict=True))
-
-    def close(self) -> None:
-        """End all processes."""
-        with ExitStack() as closing:
-            for worker in self._open.values():
-                closing.callback(worker.close)
-        self._open.clear()
 
 
 @dataclass(frozen=True)
@@ -209,31 +101,6 @@ class Plan:
     """Per side and round."""
     budget: float = math.inf
     """Bytes that all processes together may fill."""
-
-
-def settled(crew: Crew, seconds: float) -> Run:
-    """The median batch of ``seconds``, at least one, after one that does not count."""
-    first = crew.run()
-    # The one before brings data and threads back that others displaced; for a batch that takes as
-    # long as the whole measurement that is nothing.
-    runs = [first] if first.ms > seconds * 1e3 else []
-    end = time.monotonic() + seconds
-    while not runs or time.monotonic() < end:
-        runs.append(crew.run())
-    return sorted(runs, key=lambda run: run.ms)[len(runs) // 2]
-
-
-def interleaved(crews: Sequence[Crew], rounds: int, seconds: float) -> list[list[Run]]:
-    """Runs of each crew by round; each round begins with another one."""
-    for crew in crews:
-        for _ in range(WARM_UP):
-            crew.run()
-    found: list[list[Run]] = [[] for _ in crews]
-    for number in range(rounds):
-        for i in range(len(crews)):
-            index = (number + i) % len(crews)
-            found[index].append(settled(crews[index], seconds))
-    return found
 
 
 def measure_cell(

@@ -28,7 +28,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import BENCH, Parser, Progress, Row, write_result
-from packrat_micro import PAPER, node, pack_model, predicted, profile_model
+from packrat_micro import PAPER, predicted
+from profiled_models import node, pack_model, profile_model
 
 from shunter.batching.measurement import Effort
 from shunter.batching.optimizer import minimise_latency
