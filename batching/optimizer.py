@@ -26,6 +26,9 @@ from shunter.batching.configuration import Configuration, InstanceGroup
 from shunter.batching.layout import GROUP_COUNT
 from shunter.batching.packing import Packing, Vector, pack
 
+NEARLY = 0.95
+"""Of the best rate: a smaller difference is noise, and larger batches take bursts better."""
+
 
 class NoConfiguration(ValueError):
     """Nothing fits; the message says what is short."""
@@ -75,6 +78,17 @@ class LatencyTable:
     def of(self, threads: int, batch: int) -> float:
         """Latency of one instance, in ms."""
         return float(self.rows([threads], batch)[0, batch - 1])
+
+    def efficient(self, threads: int, batch: int) -> int:
+        """The largest batch, at most ``batch``, that serves nearly as many per second as any such.
+
+        Where latency grows faster than the batch, as when it leaves a cache, two batches one after
+        the other end sooner than one. What is beyond the table is taken to be like its end.
+        """
+        row = self.rows([threads], batch)[0]
+        rates = np.arange(1, len(row) + 1) / row
+        largest = int(np.flatnonzero(rates >= NEARLY * rates.max())[-1]) + 1
+        return batch if largest == self.batch else largest
 
 
 @dataclass(frozen=True)

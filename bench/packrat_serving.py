@@ -6,6 +6,9 @@ Sides, in one run: Shunter, which has a profile of the model and changes its con
 itself while the load changes; stock with one fat worker (all cores), at its best delay; stock at
 the best of its own settings for that batch size (one fat worker, or one single-threaded worker
 per core; batch size; delay). Settings are selected in a first pass and measured in a second one.
+Shunter's workers keep the memory of a batch for the next one (``bench/allocation.py``); an operator
+can have that with stock workers, by variables of the environment, so a fourth side is the best
+setting of stock with them.
 
 Examples:
     python bench/packrat_serving.py                 # 7 rounds, about 45 minutes
@@ -37,12 +40,15 @@ from sides import PHOTOGRAPHS, Setting, Side
 
 from shunter.allocator.topology import read_topology
 from shunter.batching.profile import Profile
+from shunter.handlers.allocation import SETTINGS as ALLOCATION
+from shunter.handlers.allocation import TUNABLES
 from shunter.plugins.profiler import Task, run
 from shunter.plugins.profiles import profile_path
 
 NAME = "packrat_serving"
 BATCHES = (2, 4, 8, 16, 32, 64)
 QUICK_BATCHES = (4, 16)
+SIDES = ("shunter", "stock_fat", "best_stock", "best_stock_kept")
 DELAYS_MS = (5, 50)
 CORES = read_topology().cores
 MODEL = "resnet50"
@@ -119,7 +125,13 @@ def select(stock: Side, batch: int, seconds: float) -> Row:
 
 
 def measure(
-    ours: Side, stock: Side, selection: dict[int, Row], rounds: int, seconds: float, quick: bool
+    ours: Side,
+    stock: Side,
+    kept: Side,
+    selection: dict[int, Row],
+    rounds: int,
+    seconds: float,
+    quick: bool,
 ) -> list[Row]:
     """Paired rounds at each batch size; the sides take turns in going first."""
     samples: list[Row] = []
@@ -127,6 +139,7 @@ def measure(
     for batch, chosen in selection.items():
         settings = {name: Setting(**chosen[name]) for name in ("stock_fat", "best_stock")}
         urls = {name: stock.add(setting) for name, setting in settings.items()}
+        urls["best_stock_kept"] = kept.add(settings["best_stock"])
         ours.set_auto(MODEL, True)
         configuration = settle(ours, batch)
         # While the others have their turn there is no load, for which it would change.
@@ -134,7 +147,7 @@ def measure(
         urls["shunter"] = ours.url(MODEL)
         for number in range(rounds):
             progress.step(f"{batch} clients, round {number + 1}, {configuration}")
-            order = list(urls)[number % 3 :] + list(urls)[: number % 3]
+            order = SIDES[number % 4 :] + SIDES[: number % 4]
             row: Row = {"batch": batch, "round": number}
             for side in order:
                 ask(urls[side], batch, 1)  # caches and clocks are this side's
@@ -144,6 +157,7 @@ def measure(
             keep(NAME, quick, samples)
         for setting in set(settings.values()):
             stock.remove(setting)
+        kept.remove(settings["best_stock"])
     return samples
 
 
@@ -152,21 +166,21 @@ def summarise(samples: list[Row], selection: dict[int, Row]) -> tuple[list[Row],
     rows = []
     for batch, chosen in selection.items():
         mine = [sample for sample in samples if sample["batch"] == batch]
-        rates = {name: [s[name] for s in mine] for name in ("shunter", "stock_fat", "best_stock")}
+        rates = {name: [s[name] for s in mine] for name in SIDES}
         row: Row = {"batch": batch, "configuration": mine[-1]["configuration"]}
         for name, each in rates.items():
             per_s = statistics.median(each)
             row[name] = {"per_s": per_s, "batch_ms": batch / per_s * 1e3}
-        for name in ("stock_fat", "best_stock"):
-            row[name]["setting"] = chosen[name]
+        for name in SIDES[1:]:
+            row[name]["setting"] = chosen[name.removesuffix("_kept")]
             row[f"vs_{name}"] = paired_ratio(rates["shunter"], rates[name])
         rows.append(row)
-    fat = [row["vs_stock_fat"]["median"] for row in rows]
-    best = [row["vs_best_stock"]["median"] for row in rows]
+    fat, best, kept = ([row[f"vs_{name}"]["median"] for row in rows] for name in SIDES[1:])
     return rows, {
         "geomean_vs_stock_fat": statistics.geometric_mean(fat),
         "worst_vs_best_stock": min(best),
         "geomean_vs_best_stock": statistics.geometric_mean(best),
+        "geomean_vs_best_stock_kept": statistics.geometric_mean(kept),
     }
 
 
@@ -190,24 +204,26 @@ def main() -> None:
     seconds = args.seconds or (3 if args.quick else 8)
     selection: dict[int, Any] = committed_selection(batches) if args.quick else {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stores: list[Path] = make_stores(folder, "ours", "stock")
+        stores: list[Path] = make_stores(folder, "ours", "stock", "kept")
         ours = Side(stores[0], shunter=True, settings=SETTINGS, workload=PHOTOGRAPHS)
         measured = profile(ours)
         stack.enter_context(ours)
         stock = Side(stores[1], shunter=False, workload=PHOTOGRAPHS)
         stack.enter_context(stock)
+        variables = {TUNABLES: ALLOCATION}
+        kept = Side(stores[2], shunter=False, workload=PHOTOGRAPHS, variables=variables)
+        stack.enter_context(kept)
         for batch in batches:
             if batch not in selection:
                 selection[batch] = select(stock, batch, seconds)
         ours.add(OURS, AUTO, name=MODEL)
-        samples = measure(ours, stock, selection, args.rounds, seconds, args.quick)
+        samples = measure(ours, stock, kept, selection, args.rounds, seconds, args.quick)
     rows, headline = summarise(samples, selection)
     headline["profile_seconds"] = measured.seconds
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
     for row in rows:
-        times = {name: row[name]["batch_ms"] for name in ("shunter", "stock_fat", "best_stock")}
-        texts = ", ".join(f"{name} {ms:.0f} ms" for name, ms in times.items())
-        ratios = f"{row['vs_stock_fat']['median']:.2f} {row['vs_best_stock']['median']:.2f}"
+        texts = ", ".join(f"{name} {row[name]['batch_ms']:.0f} ms" for name in SIDES)
+        ratios = " ".join(f"{row[f'vs_{name}']['median']:.2f}" for name in SIDES[1:])
         print(f"batch {row['batch']} ({row['configuration']}): {texts}; ratios {ratios}")
     print(json.dumps(headline), path.name)
 

@@ -109,14 +109,18 @@ class Side:
         shunter: bool,
         settings: str = "",
         workload: Workload = SENTENCES,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Serve from ``store``; ``settings`` is the text of shunter.toml."""
+        """Serve from ``store``; ``settings`` is the text of shunter.toml.
+
+        ``variables``: more of the server's environment.
+        """
         self.shunter = shunter
         self.workload = workload
         self._store = store
         self._known: set[str] = set()
         (store / "shunter.toml").write_text(settings, encoding="utf-8")
-        env = {"SHUNTER_CONFIG": str(store / "shunter.toml")}
+        env = {"SHUNTER_CONFIG": str(store / "shunter.toml"), **(variables or {})}
         self.server = Server(model_store=store, plugins=ensure() if shunter else None, env=env)
 
     def __enter__(self) -> Self:

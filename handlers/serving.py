@@ -22,7 +22,7 @@ from ts.protocol.otf_message_handler import create_load_model_response
 from ts.service import PREDICTION_METRIC, Service
 from ts.utils.util import PredictionException
 
-from shunter.handlers import gentle
+from shunter.handlers import allocation, gentle
 from shunter.handlers.inbox import Disconnected, ProtocolError
 from shunter.handlers.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.output import LINES, LineHandler
@@ -162,6 +162,7 @@ class Worker(TorchModelServiceWorker):
             except Exception as error:
                 cl_socket.sendall(create_load_model_response(500, _line(error)))
                 raise
+        allocation.give_back()
         if code == 200:
             _warm_up(service)
         elif last.error is not None:

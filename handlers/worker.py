@@ -1,8 +1,8 @@
 """``python -m shunter.handlers.worker``: a model worker with TorchServe's command line.
 
 It speaks TorchServe's worker protocol and runs unmodified archives. What it does before anything
-else is to take its place (:mod:`shunter.handlers.placement`), hence the late import of whatever
-brings torch.
+else is to choose how it allocates memory (:mod:`shunter.handlers.allocation`) and to take its place
+(:mod:`shunter.handlers.placement`), hence the late import of whatever brings torch.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from ts.arg_parser import ArgParser
-
+from shunter.handlers.allocation import start_anew_if_wanted
 from shunter.handlers.placement import Place, PlacementError, read_placement
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
     """Return TorchServe's arguments; exit with status 2 if this worker cannot serve them."""
+    from ts.arg_parser import ArgParser
+
     parser = ArgParser.model_service_worker_args()
     parser.prog = "python -m shunter.handlers.worker"
     args = parser.parse_args(argv)
@@ -55,5 +56,6 @@ def _forget_working_directory() -> None:
 
 
 if __name__ == "__main__":
+    start_anew_if_wanted()
     _forget_working_directory()
     sys.exit(main())

@@ -244,7 +244,10 @@ class Reconfiguration:
             return
         for slot, choice in best.items():
             ceiling = slots[slot].identity.registered_batch_size
-            groups = with_ceiling(choice.configuration, ceiling)
+            groups = tuple(
+                replace(g, batch=movable[slot].demand.table.efficient(g.threads, g.batch))
+                for g in with_ceiling(choice.configuration, ceiling)
+            )
             if layout(groups) == layout(slots[slot].configuration):
                 continue
             if layout(groups) != movable[slot].left or self._may_return(movable[slot], now_ns):

@@ -379,6 +379,24 @@ def test_present_instances_get_the_best_batch_sizes(table, threads, batch):
         assert {g.threads for g in choice.configuration} <= set(threads)
 
 
+@pytest.mark.parametrize(
+    ("row", "batch", "expected"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], 4, 4),  # as many per second at every size
+        ([5.0, 6.0, 7.0, 8.0], 4, 4),
+        ([5.0, 6.0, 7.0, 8.0], 3, 3),
+        ([5.0, 6.0, 7.0, 8.0], 64, 64),  # the table ends, its trend does not
+        ([2.0, 3.0, 6.0, 9.0], 4, 2),
+        ([2.0, 3.0, 6.0, 9.0], 64, 2),
+        ([2.0, 3.0, 4.6, 9.0], 4, 3),  # 2 % fewer per second
+        ([1.0, 9.0, 9.0, 9.0], 4, 1),
+        ([1.0, INF, INF, INF], 8, 1),
+    ],
+)
+def test_a_batch_is_no_larger_than_it_is_good_for(row, batch, expected):
+    assert LatencyTable(np.array([row])).efficient(1, batch) == expected
+
+
 TINY = LatencyTable(np.array([[1.0, 2.0], [0.5, INF]]))
 MIB = 2**20
 
