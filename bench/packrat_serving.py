@@ -53,7 +53,7 @@ DELAYS_MS = (5, 50)
 CORES = read_topology().cores
 MODEL = "resnet50"
 AUTO = {**PHOTOGRAPHS.section, "auto": True}
-OURS = Setting(batch=64, delay_ms=5, workers=1, threads=0, queue=1000)
+OURS = Setting(batch=64, delay_ms=50, workers=1, threads=0, queue=1000)
 SETTINGS = """
 [configuration]
 timeout_s = 4
