@@ -11,6 +11,7 @@ import platform
 import random
 import shutil
 import statistics
+import signal
 import subprocess
 import sys
 import time
@@ -182,8 +183,9 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--rounds", type=int, help=f"default {rounds}, quick {quick_rounds}")
 
     def arguments(self) -> argparse.Namespace:
-        """What the user said."""
+        """What the user said. From now on SIGTERM ends the servers too, as Ctrl-C does."""
         given = self.parse_args()
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         given.rounds = given.rounds or self._rounds[given.quick]
         return given
 
