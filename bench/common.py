@@ -10,8 +10,8 @@ import os
 import platform
 import random
 import shutil
-import statistics
 import signal
+import statistics
 import subprocess
 import sys
 import time
