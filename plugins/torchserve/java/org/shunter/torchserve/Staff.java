@@ -6,7 +6,6 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.pytorch.serve.wlm.Model;
 import org.slf4j.Logger;
@@ -15,8 +14,6 @@ import org.slf4j.LoggerFactory;
 /** Hires and retires the workers of one model; how many, and when, is the {@link Fleet}'s. */
 final class Staff {
     private static final Logger LOGGER = LoggerFactory.getLogger(Staff.class);
-    private static final long DRAIN_TIMEOUT_S = 120;
-    private static final long DRAIN_MARGIN_S = 5;
 
     private final Host host;
     private final ServedModel served;
@@ -61,13 +58,13 @@ final class Staff {
         drain(worker);
     }
 
-    /** The worker finishes its batches and ends. */
+    /**
+     * The worker finishes its batches and ends, however long they take; who does not answer any
+     * more is found as among those that serve.
+     */
     void drain(final Worker worker) {
         retiring.add(worker);
         worker.drain();
-        // Longer than any batch may take: one that runs is never cut short.
-        final long timeoutS = Math.max(DRAIN_TIMEOUT_S, model.getResponseTimeout() + DRAIN_MARGIN_S);
-        host.timer().schedule(worker::end, timeoutS, TimeUnit.SECONDS);
     }
 
     /** These are about to be drained; until then, nobody shall miss them. */
