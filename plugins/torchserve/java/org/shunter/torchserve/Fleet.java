@@ -3,7 +3,6 @@ package org.shunter.torchserve;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.snapshot.SnapshotManager;
 import org.pytorch.serve.wlm.Model;
@@ -174,39 +173,7 @@ final class Fleet {
         if (unfinished != null) {
             unfinished.workers().forEach(Worker::end);
         }
-        final List<Worker> ending = workers();
-        if (ending.stream().noneMatch(worker -> worker.state == WorkerState.READY)) {
-            failWaiting();
-        }
-        final CompletableFuture<Integer> done = new CompletableFuture<>();
-        final long deadlineNs =
-                System.nanoTime()
-                        + TimeUnit.SECONDS.toNanos(host.config().getUnregisterModelTimeout());
-        finishRetiring(ending, deadlineNs, done);
-        return done;
-    }
-
-    private void failWaiting() {
-        dispatcher.failWaiting(503, "Model \"" + name() + "\" was removed");
-    }
-
-    private void finishRetiring(
-            final List<Worker> ending, final long deadlineNs, final CompletableFuture<Integer> done) {
-        if (!dispatcher.isIdle() && System.nanoTime() - deadlineNs < 0) {
-            host.timer()
-                    .schedule(
-                            () -> finishRetiring(ending, deadlineNs, done),
-                            5,
-                            TimeUnit.MILLISECONDS);
-            return;
-        }
-        // First of all, so that what an ended worker held is not given to the next to be ended.
-        dispatcher.setWorkers(List.of());
-        current.groups.forEach(group -> group.workers.clear());
-        ending.forEach(Worker::end);
-        failWaiting();
-        // Not here: this may be the timer's thread, and who waits for it may wait for the timer.
-        host.execute(() -> done.complete(200));
+        return new Retirement(host, name(), dispatcher, current).begin(workers());
     }
 
     /** End every worker at once and answer what they held and what waits with an error. */
@@ -256,7 +223,7 @@ final class Fleet {
                 !restart && GroupConfig.sameProcesses(wanted, current.configuration());
         final int more =
                 inPlace
-                        ? missing(wanted)
+                        ? current.missing(wanted)
                         : wanted.stream().mapToInt(GroupConfig::instances).sum();
         final String shortage = more > 0 ? HostMemory.shortage(current.workers(), more) : null;
         if (shortage != null) {
@@ -285,27 +252,10 @@ final class Fleet {
         return name() + ": the change was " + lastChange;
     }
 
-    /** How many workers the present groups have fewer than wanted. */
-    private int missing(final List<GroupConfig> wanted) {
-        int missing = 0;
-        for (final WorkerGroup group : current.groups) {
-            final int instances = wanted.get(group.index).instances();
-            missing += Math.max(0, instances - group.workers.size());
-        }
-        return missing;
-    }
-
     /** Those that are missing serve as soon as they have loaded; all else waits for all of them. */
     private CompletableFuture<Void> resize(
             final List<GroupConfig> wanted, final boolean remember) {
-        final List<Worker> added = new ArrayList<>();
-        for (final WorkerGroup group : current.groups) {
-            final GroupConfig before = group.config();
-            for (int i = group.workers.size(); i < wanted.get(group.index).instances(); i++) {
-                added.add(staff.start(group));
-            }
-            group.setConfig(before); // until they have loaded
-        }
+        final List<Worker> added = staff.fill(current, wanted);
         if (!added.isEmpty()) {
             dispatcher.setWorkers(current.workers());
             tell("resizing to " + GroupConfig.text(wanted));
@@ -328,41 +278,20 @@ final class Fleet {
                 return;
             }
             if (status != 200) {
-                undoAdding(status, added);
+                final String why = staff.undo(added);
+                dispatcher.setWorkers(current.workers());
+                tell("resizing was undone: a worker did not load: status " + status + why);
                 throw new IllegalStateException(lastChange);
             }
-            settle(wanted);
+            staff.settle(current, wanted);
+            serve(current);
+            tell("resized to " + GroupConfig.text(wanted));
             if (remember) {
                 onChanged();
             }
         } finally {
             resizing = null; // last, so that who sees it sees the result too
         }
-    }
-
-    private void undoAdding(final int status, final List<Worker> added) {
-        String why = "";
-        for (final Worker worker : added) {
-            why = worker.problem().isEmpty() ? why : ": " + worker.problem();
-            if (worker.group.remove(worker)) {
-                staff.drain(worker);
-            }
-        }
-        dispatcher.setWorkers(current.workers());
-        tell("resizing was undone: a worker did not load: status " + status + why);
-    }
-
-    /** Drain those that are too many, and let the groups be what is wanted. */
-    private void settle(final List<GroupConfig> wanted) {
-        for (final WorkerGroup group : current.groups) {
-            final GroupConfig config = wanted.get(group.index);
-            for (int i = group.workers.size(); i > config.instances(); i--) {
-                staff.drainYoungest(group);
-            }
-            group.setConfig(config);
-        }
-        serve(current);
-        tell("resized to " + GroupConfig.text(wanted));
     }
 
     /** Dispatch to a generation's workers and tell everyone how many they are. */

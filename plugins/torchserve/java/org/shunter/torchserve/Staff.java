@@ -67,6 +67,42 @@ final class Staff {
         worker.drain();
     }
 
+    /** Start the workers that a generation's groups have fewer than wanted; nothing else changes. */
+    List<Worker> fill(final Generation generation, final List<GroupConfig> wanted) {
+        final List<Worker> added = new ArrayList<>();
+        for (final WorkerGroup group : generation.groups) {
+            final GroupConfig before = group.config();
+            for (int i = group.workers.size(); i < wanted.get(group.index).instances(); i++) {
+                added.add(start(group));
+            }
+            group.setConfig(before); // until they have loaded
+        }
+        return added;
+    }
+
+    /** Take workers out again that were to fill up; what went wrong with them, if it is known. */
+    String undo(final List<Worker> added) {
+        String why = "";
+        for (final Worker worker : added) {
+            why = worker.problem().isEmpty() ? why : ": " + worker.problem();
+            if (worker.group.remove(worker)) {
+                drain(worker);
+            }
+        }
+        return why;
+    }
+
+    /** Drain those that are too many, and let the groups be what is wanted. */
+    void settle(final Generation generation, final List<GroupConfig> wanted) {
+        for (final WorkerGroup group : generation.groups) {
+            final GroupConfig config = wanted.get(group.index);
+            for (int i = group.workers.size(); i > config.instances(); i--) {
+                drainYoungest(group);
+            }
+            group.setConfig(config);
+        }
+    }
+
     /** These are about to be drained; until then, nobody shall miss them. */
     void retireSoon(final List<Worker> workers) {
         retiring.addAll(workers);
