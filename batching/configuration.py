@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from shunter.batching.layout import GROUP_COUNT
 
-MAX_INSTANCES = 1024
-MAX_THREADS = 8192
-MAX_BATCH = 100_000
+# As GroupConfig.java, which reads what users write.
+MAX_INSTANCES = 9999
+MAX_THREADS = 9999
+MAX_BATCH = 999_999
 
 _GROUP = re.compile(r"([0-9]{1,6})x([0-9]{1,6})x([0-9]{1,6})", re.ASCII)
 

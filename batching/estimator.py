@@ -43,25 +43,46 @@ class BatchSizeEstimator:
         margin: float = MARGIN,
         band: float = BAND,
     ) -> None:
-        """Start at batch size ``current``; compare every ``timeout_ns`` from the first sample on.
+        """Start at batch size ``current``, or at ``largest`` if that is less.
 
-        ``alpha`` is the weight of a new sample, ``window`` the number of rounded averages whose
-        mode counts, ``margin`` the share that may be missing to a power of two, ``band`` the dead
-        band below a bound; both 0 is the paper's.
+        ``margin`` is the share that may be missing to a power of two, ``band`` the dead band below
+        a bound; both 0 is the paper's. The others are those of :meth:`tune`.
         """
-        if not 0 < alpha <= 1 or window < 1 or current < 1:
-            raise ValueError("alpha in (0, 1], window and current at least 1")
-        if not (0 <= margin < 1 and 0 <= band < 1):
-            raise ValueError("margin and band in [0, 1)")
+        if not (0 <= margin < 1 and 0 <= band < 1 and current >= 1):
+            raise ValueError("margin and band in [0, 1), current at least 1")
         self.current = current
-        self._timeout_ns = timeout_ns
+        self.decided = False
+        """Whether a time-out has passed, so that ``current`` is what the load asks for."""
         self.largest = largest
-        self._alpha = alpha
+        self._timeout_ns = timeout_ns
         self._reached = 1 - margin
         self._left = (1 - margin) * (1 - band)
         self._average = math.nan
-        self._rounded: deque[int] = deque(maxlen=window)
+        self._rounded: deque[int] = deque()
         self._next_ns: int | None = None
+        self.tune(timeout_ns, largest=largest, alpha=alpha, window=window)
+
+    def tune(
+        self,
+        timeout_ns: int,
+        *,
+        largest: int = 1 << 16,
+        alpha: float = ALPHA,
+        window: int = WINDOW,
+    ) -> None:
+        """Take other numbers; what is known of the load stays, cut to ``largest``.
+
+        It compares every ``timeout_ns`` from the first sample on. ``alpha`` is the weight of a new
+        sample, ``window`` the number of rounded averages whose mode counts.
+        """
+        if not 0 < alpha <= 1 or window < 1 or largest < 1:
+            raise ValueError("alpha in (0, 1], window and largest at least 1")
+        if self._next_ns is not None:
+            self._next_ns += timeout_ns - self._timeout_ns
+        if window != self._rounded.maxlen or largest < self.largest:
+            self._rounded = deque((min(size, largest) for size in self._rounded), maxlen=window)
+        self._timeout_ns, self._alpha, self.largest = timeout_ns, alpha, largest
+        self.current = min(self.current, largest)
 
     @property
     def depth(self) -> float:
@@ -92,7 +113,7 @@ class BatchSizeEstimator:
         if now_ns < self._next_ns or len(self._rounded) < self._rounded.maxlen:
             return None
         self._next_ns = now_ns + self._timeout_ns
-        self.current = self.smoothed
+        self.current, self.decided = self.smoothed, True
         return self.current
 
     def _round(self, depth: float) -> int:

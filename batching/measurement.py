@@ -26,7 +26,8 @@ class Effort:
     """The smallest number whose range holds the median with 95 %."""
     most: int = 100
     seconds: float = 10.0
-    """After so long the interval is taken as it is."""
+    """After so long the interval is taken as it is, if ``fewest`` samples are there; after three
+    times as long three samples do."""
 
 
 @dataclass(frozen=True)

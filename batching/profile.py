@@ -23,6 +23,7 @@ VERSION = 1
 MAX_THREADS = 1024
 """With the next one a bound of the table that is made of a file: 32 MiB."""
 LARGEST_BATCH = 4096
+MAX_CORES = 8192
 FORMAT = "shunter-profile"
 CAUTION = 0.02
 """Surcharge on a latency between measured numbers of threads, as a share."""
@@ -34,7 +35,13 @@ class ProfileError(ValueError):
 
 
 def _is_whole(value: object, lowest: int) -> bool:
-    return isinstance(value, int) and value >= lowest
+    return isinstance(value, int) and not isinstance(value, bool) and value >= lowest
+
+
+def _is_amount(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value >= 0
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,14 @@ class Provenance:
     shunter: str = ""
     python: str = ""
 
+    def __post_init__(self) -> None:
+        """Check the types."""
+        for name, value in vars(self).items():
+            if name != "cores" and not isinstance(value, str):
+                raise ProfileError(f"{name} {value!r}; allowed: a text")
+        if not (_is_whole(self.cores, 1) and self.cores <= MAX_CORES):
+            raise ProfileError(f"cores {self.cores!r}; allowed: 1 to {MAX_CORES}")
+
     def differences(self, other: Provenance) -> list[str]:
         """What makes a profile of ``self`` unusable for ``other``, in words."""
         names = {"model_hash": "model", "cpu": "processor", "cores": "cores", "torch": "torch"}
@@ -117,6 +132,33 @@ class Profile:
     """Cells that could not be measured, and why; not kept on disk, so the next run tries again."""
     error: float | None = None
     """How much slower than the best of an exhaustive profile a choice may be, as a share."""
+    alone: bool = False
+    """Whether one instance ran at a time, and not as many side by side as when they serve."""
+
+    def __post_init__(self) -> None:
+        """Check the range and the types."""
+        for name, most in (("threads", MAX_THREADS), ("batch", LARGEST_BATCH)):
+            value = getattr(self, name)
+            if not (_is_whole(value, 1) and value <= most):
+                raise ProfileError(f"{name} {value}; allowed: 1 to {most}")
+        if not _is_amount(self.seconds):
+            raise ProfileError(f"seconds {self.seconds!r}; allowed: a number from 0")
+        if self.error is not None and not _is_amount(self.error):
+            raise ProfileError(f"error {self.error!r}; allowed: a number from 0, or null")
+        for name in ("complete", "alone"):
+            if not isinstance(getattr(self, name), bool):
+                raise ProfileError(f"{name} {getattr(self, name)!r}; allowed: true or false")
+
+    @property
+    def way(self) -> str:
+        """How it was measured, in words."""
+        return f"{self.mode}, one instance at a time" if self.alone else self.mode
+
+    @property
+    def possible(self) -> int:
+        """Cells of an exhaustive profile, and those measured up to an earlier largest batch."""
+        sizes = batch_sizes(self.batch)
+        return self.threads * len(sizes) + sum(b not in sizes for _, b in self.cells)
 
     def with_cell(self, cell: Cell, seconds: float) -> Profile:
         """The profile with one more cell, ``seconds`` later."""
@@ -142,6 +184,7 @@ class Profile:
             "version": VERSION,
             "provenance": asdict(self.provenance),
             **{name: getattr(self, name) for name in _NUMBERS},
+            "alone": self.alone,
             "cells": [asdict(self.cells[key]) for key in sorted(self.cells)],
         }
         return json.dumps(content, indent=1)
@@ -166,13 +209,10 @@ def read_profile(text: str | bytes) -> Profile:
             provenance=Provenance(**content["provenance"]),
             cells={(cell.threads, cell.batch): cell for cell in cells},
             **{name: content[name] for name in _NUMBERS},
+            alone=content.get("alone", False),
         )
     except (KeyError, TypeError, OverflowError) as error:
         raise ProfileError(f"incomplete or damaged: {error}") from None
-    if not (_is_whole(profile.threads, 1) and profile.threads <= MAX_THREADS):
-        raise ProfileError(f"threads {profile.threads}; allowed: 1 to {MAX_THREADS}")
-    if not (_is_whole(profile.batch, 1) and profile.batch <= LARGEST_BATCH):
-        raise ProfileError(f"batch {profile.batch}; allowed: 1 to {LARGEST_BATCH}")
     if any(t > profile.threads or b > profile.batch for t, b in profile.cells):
         raise ProfileError("damaged: cells beyond the profile's own threads and batch")
     return profile
@@ -262,7 +302,7 @@ def summary(profile: Profile) -> dict[str, Any]:
     """The profile in a few words, for people."""
     return {
         "cells": len(profile.cells),
-        "of": profile.threads * len(batch_sizes(profile.batch)),
+        "of": profile.possible,
         "seconds": round(profile.seconds, 1),
         "complete": profile.complete,
         "error": profile.error,

@@ -10,6 +10,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -182,8 +183,9 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--rounds", type=int, help=f"default {rounds}, quick {quick_rounds}")
 
     def arguments(self) -> argparse.Namespace:
-        """What the user said."""
+        """What the user said. From now on SIGTERM ends the servers too, as Ctrl-C does."""
         given = self.parse_args()
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         given.rounds = given.rounds or self._rounds[given.quick]
         return given
 

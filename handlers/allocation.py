@@ -6,8 +6,9 @@ batches of 32, a third of the time goes there (``bench/allocation.py``). The C l
 settings once, when a process starts, so the worker starts itself anew with them.
 
 A worker then holds the memory of its largest batch, which it needs for the next such batch anyway;
-what loading left over is given back. ``SHUNTER_KEEP_MEMORY=0`` leaves everything as it was, and so
-does a library of another allocator (``LD_PRELOAD``) and any setting of glibc's by the user.
+what loading left over is given back. Programs that a handler starts do not inherit it.
+``SHUNTER_KEEP_MEMORY=0`` leaves everything as it was, and so does a library of another allocator
+(``LD_PRELOAD``) and any setting of glibc's by the user.
 """
 
 from __future__ import annotations
@@ -27,25 +28,37 @@ SETTINGS = ":".join(
         "glibc.malloc.hugetlb=1",  # in huge pages where the kernel lets one ask for them
     )
 )
-_OTHERS = ("LD_PRELOAD", TUNABLES)
+_STARTED_ANEW = "started-anew"
+"""Value of the variable in the new process: not by the settings, which glibc or a wrapper may
+have taken out of the environment, and then it would start anew for ever."""
 
 
 def is_wanted(environ: Mapping[str, str]) -> bool:
     """Whether the worker shall start anew: nobody said anything about its memory."""
-    if environ.get(VARIABLE, "1") == "0" or any(environ.get(name) for name in _OTHERS):
-        return False
-    return not any(name.startswith("MALLOC_") for name in environ)
+    said = any(environ.get(name) for name in ("LD_PRELOAD", TUNABLES))
+    said |= any(name.startswith("MALLOC_") for name in environ)
+    return environ.get(VARIABLE, "1") == "1" and not said
 
 
-def start_anew_if_wanted() -> None:
-    """Replace this process by itself with the settings; returns if it has them or shall not."""
-    if is_wanted(os.environ):
-        environ = {**os.environ, TUNABLES: SETTINGS}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)
+def start_anew_if_wanted() -> bool:
+    """Replace this process by itself with the settings.
+
+    Returns True in the process that has them, False where they are not wanted or not possible.
+    """
+    if os.environ.get(VARIABLE) == _STARTED_ANEW:
+        del os.environ[VARIABLE]
+        return os.environ.pop(TUNABLES, None) == SETTINGS
+    if is_wanted(os.environ) and sys.executable:
+        environ = {**os.environ, TUNABLES: SETTINGS, VARIABLE: _STARTED_ANEW}
+        try:
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)
+        except OSError as error:
+            print(f"The worker gives memory back after each batch: {error}", flush=True)
+    return False
 
 
 def give_back() -> None:
     """Give back what is free now: loading needs more than serving does."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # another C library has none
-    if trim is not None and os.environ.get(TUNABLES) == SETTINGS:
+    if trim is not None:
         trim(0)

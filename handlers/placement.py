@@ -1,6 +1,6 @@
 """Where this worker runs: cores, threads and scheduling class, from its environment.
 
-The JVM decides and sets, per worker:
+The JVM sets these per worker, and a model may (``shunter: {environment: {…}}``):
 
 ``SHUNTER_CORES``
     CPUs as a Linux cpu list, such as ``0-3,8``; or ``auto``: as many free ones as it has threads,

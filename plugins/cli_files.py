@@ -1,7 +1,8 @@
-"""Profiles as arguments of commands."""
+"""Arguments that several commands take: profiles, and numbers."""
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,13 @@ def load(path: Path) -> Profile:
         raise UserError(str(error)) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def check_finite(**options: float | None) -> None:
+    """Raises UserError for nan and inf, which the command line lets through as numbers."""
+    for name, value in options.items():
+        if value is not None and not math.isfinite(value):
+            raise UserError(f"--{name.replace('_', '-')} {value}: allowed: a finite number")
 
 
 def stdout() -> Console:

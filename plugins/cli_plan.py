@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shunter.plugins.cli_files import load, profile_file, stdout
+from shunter.plugins.cli_files import check_finite, load, profile_file, stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def plan(
     from shunter.allocator.topology import read_topology
     from shunter.plugins import planning
 
+    check_finite(slo_ms=slo_ms, memory_gib=memory_gib)
     if slo_ms is not None and batch is not None:
         raise UserError("--slo-ms chooses the batch itself: leave --batch away")
     topology = read_topology()
@@ -88,7 +89,9 @@ def _usable_profile(path: Path, topology: Topology, anyway: bool) -> tuple[Profi
             raise UserError(f"{error}, or look at it with --anyway") from error
     if differences:
         print(f"shunter: measured with {'; '.join(differences)}", file=sys.stderr)
-    return known, not differences
+    # Earlier profiles are named after the file, by which a server may not know the model.
+    named = replace(known.provenance, model=here.model)
+    return replace(known, provenance=named), not differences
 
 
 def _provenance(known: Profile, archive: Path | None, topology: Topology) -> Provenance:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shunter.plugins.cli_files import load, profile_file
+from shunter.plugins.cli_files import check_finite, load, profile_file
 from shunter.plugins.errors import UserError
 
 plot = typer.Typer(
@@ -89,6 +89,7 @@ def plot_timeline(
     """
     from shunter.plugins import plot_data, plots
 
+    check_finite(window_ms=window_ms)
     timeline = plot_data.read_timeline(file)
     path = output or file.with_suffix(".png")
     _save(path, lambda: plots.draw_timeline(timeline, window_ms / 1e3))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shunter.plugins.cli_files import stdout
+from shunter.plugins.cli_files import check_finite, stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def profile(
     ] = None,
     max_batch: Annotated[
         int | None,
-        typer.Option(min=1, max=100_000, help="Largest batch; default: the model's own, else 64."),
+        typer.Option(min=1, help="Largest batch; default: the model's own, else 64."),
     ] = None,
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Measure every cell, also those of no use.")
@@ -66,7 +66,13 @@ def profile(
     precision: Annotated[
         float, typer.Option(min=0.001, max=1, help="Half the 95 % interval, as a share.")
     ] = 0.02,
-    seconds: Annotated[float, typer.Option(min=0.01, help="Most time for one cell.")] = 10.0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.01,
+            help="Time for one cell; 2 warm-ups and 6 runs are made anyway, 3 if over 3 x as long.",
+        ),
+    ] = 10.0,
 ) -> None:
     """Measure a model's latency by threads and batch size, on this host.
 
@@ -83,9 +89,13 @@ def profile(
 
     from shunter.allocator.topology import read_topology
     from shunter.batching.measurement import Effort
+    from shunter.batching.profile import LARGEST_BATCH
     from shunter.plugins import profiler
     from shunter.plugins.profiles import profile_path
 
+    check_finite(precision=precision, seconds=seconds)
+    if max_batch is not None and max_batch > LARGEST_BATCH:
+        raise UserError(f"--max-batch {max_batch}: allowed: 1 to {LARGEST_BATCH}")
     default_batch = _registered_batch(model)
     topology = read_topology()
     task = profiler.Task(
@@ -267,7 +277,7 @@ def _show(profile: Profile, path: Path, console: Console) -> None:
     console.print(planning.cell_table(profile))
     for (threads, batch), reason in sorted(profile.failed.items()):
         print(f"{_count(threads, 'thread')}, batch {batch} cannot be measured: {reason}")
-    print(f"{_count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.mode}")
+    print(f"{_count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.way}")
     if said := planning.stated_error(profile):
         print(said)
     print(path)

@@ -64,6 +64,8 @@ class ControllerAgent:
         self._known: dict[int, _Known] = {}
         self._seen: dict[int, Observed] = {}
         self._complaints: dict[int, type[Exception]] = {}
+        self._left_out: dict[int, str] = {}
+        """By slot, why the lists by worker group are not in force."""
         self.settings = Settings()
         self._ever_read = False
         self._profiles = ProfileStore()
@@ -83,6 +85,7 @@ class ControllerAgent:
         self._ever_read = True
         self._reconfiguration.settings = self.settings.configuration
         self._complaints.clear()
+        self._left_out.clear()
         for written in self._written.values():
             written.settled = False
         return True
@@ -96,6 +99,7 @@ class ControllerAgent:
             self._known.pop(gone, None)
             self._seen.pop(gone, None)
             self._complaints.pop(gone, None)
+            self._left_out.pop(gone, None)
         self._reconfigure(live, now_ns)
         written = 0
         for slot in live:
@@ -120,9 +124,7 @@ class ControllerAgent:
         identity = self._page.read_identity(slot)
         if not identity.live or (last is None and self._has_better_numbers(slot)):
             return False
-        wanted = with_configuration(
-            fixed_commands(self.settings.for_model(identity.model_name), identity), configuration
-        )
+        wanted = with_configuration(self._fixed_commands(slot, identity), configuration)
         if last is not None and ours and last.matches(identity, wanted):
             last.identity_sequence, last.settled = sequence, True
             last.configuration = configuration
@@ -137,6 +139,19 @@ class ControllerAgent:
             identity.generation,
         )
         return True
+
+    def _fixed_commands(self, slot: int, identity: SlotIdentity) -> Commands:
+        """What the operator set, without the model's lists where a class would have no group."""
+        settings = self.settings.for_model(identity.model_name)
+        try:
+            commands = fixed_commands(settings, identity)
+        except ValueError as error:
+            if self._left_out.get(slot) != str(error):
+                self._left_out[slot] = str(error)
+                LOGGER.error("%s; none of the model's lists by worker group is in force", error)
+            return fixed_commands(settings.without_lists(), identity)
+        self._left_out.pop(slot, None)
+        return commands
 
     def _reconfigure(self, live: list[int], now_ns: int) -> None:
         """Let the policy see every slot; an error leaves the configurations as they are."""
@@ -174,6 +189,7 @@ class ControllerAgent:
             groups=lambda: self._page.read_groups(slot, identity.group_count),
             change=self._page.read_change(slot),
             profile=known.profile,
+            has_lists=self.settings.for_model(identity.model_name).has_lists,
         )
 
     def _free_nodes(self) -> list[int]:

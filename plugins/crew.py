@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from shunter.handlers.sample import Sample
+from shunter.plugins.archives import UnpackedModel
 from shunter.plugins.worker_client import ModelWorker
 
 
@@ -55,6 +60,63 @@ class Crew:
         trace: TracebackType | None,
     ) -> None:
         self._clients.shutdown(wait=error is None)
+
+
+def start_all(
+    model: UnpackedModel, places: Sequence[Sequence[int] | None], *, threads: int, batch: int
+) -> list[ModelWorker]:
+    """A worker on each place, its cores or None for anywhere; they load side by side.
+
+    Raises WorkerFailed when one does not load. Then, and after Ctrl-C, none is left.
+    """
+    known: list[_Recruit] = []
+
+    def start(cores: Sequence[int] | None) -> ModelWorker:
+        return _Recruit(known, model, threads=threads, cores=cores, batch=batch)
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        starting: list[Future[ModelWorker]] = []
+        try:
+            for cores in places:
+                starting.append(pool.submit(start, cores))
+            return [each.result() for each in starting]
+        except BaseException:
+            _end_all(known, starting)
+            raise
+
+
+class _Recruit(ModelWorker):
+    """A worker that can be ended while another thread is still starting it."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    def __init__(self, known: list[_Recruit], model: UnpackedModel, **options: Any) -> None:
+        known.append(self)
+        super().__init__(model, **options)
+
+    def kill(self) -> None:
+        """End the process, if there is one by now; who waits for it finds out and closes it."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end_all(known: Sequence[_Recruit], starting: Sequence[Future[ModelWorker]]) -> None:
+    while True:
+        for worker in known:
+            worker.kill()
+        # A thread comes back when its worker is gone; some may only be about to start theirs.
+        if not wait(starting, timeout=0.05).not_done:
+            break
+    close_all([each.result() for each in starting if each.exception() is None])
+
+
+def close_all(workers: Sequence[ModelWorker]) -> None:
+    """End all of them, also when Ctrl-C comes meanwhile."""
+    with contextlib.ExitStack() as closing:
+        for each in workers:
+            closing.callback(each.close)
 
 
 def _timed(worker: ModelWorker, batch: Sequence[Sample]) -> tuple[float, float]:

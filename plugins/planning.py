@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from rich.console import Group
@@ -98,8 +99,9 @@ class Plan:
     def request(self) -> str:
         """The request that makes a server with TorchServe's usual ports run the choice."""
         text = format_configuration(self.chosen.configuration)
-        path = f"/shunter/models/{self.profile.provenance.model}/configuration"
-        return f'curl -X PUT "http://127.0.0.1:8081{path}?configuration={text}"'
+        path = f"/shunter/models/{quote(self.profile.provenance.model, safe='')}/configuration"
+        # Pinned, as it was measured; under a CPU quota workers stay unpinned by themselves.
+        return f'curl -X PUT "http://127.0.0.1:8081{path}?configuration={text}&cores=auto"'
 
 
 def plan(
@@ -202,9 +204,10 @@ def _within(name: str, table: LatencyTable, threads: list[int], slo_ms: float) -
 
 
 def _unmeasured(profile: Profile, groups: Configuration) -> tuple[tuple[int, int], ...]:
-    sizes = batch_sizes(profile.batch)
     cells = set()
     for group in groups:
+        measured = (b for t, b in profile.cells if t == group.threads)
+        sizes = {*batch_sizes(profile.batch), *measured}
         below = max(size for size in sizes if size <= group.batch)
         above = min(size for size in sizes if size >= group.batch)
         cells |= {(group.threads, below), (group.threads, above)}
@@ -296,11 +299,10 @@ def _table(texts: str, numbers: str) -> Table:
 
 def _head(profile: Profile, nodes: Sequence[int], goal: str) -> str:
     what = profile.provenance
-    total = profile.threads * len(batch_sizes(profile.batch))
     return (
         f"{what.model}: {goal} on {' + '.join(map(str, nodes))} cores\n"
-        f"profile: {len(profile.cells)} of {total} cells, {profile.mode}, {what.date[:10]}, "
-        f"torch {what.torch}\n{what.cpu}"
+        f"profile: {len(profile.cells)} of {profile.possible} cells, {profile.way}, "
+        f"{what.date[:10]}, torch {what.torch}\n{what.cpu}"
     )
 
 

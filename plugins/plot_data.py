@@ -18,6 +18,8 @@ from shunter.plugins.planning import FAT, ONE_PER_CORE, plan_each
 
 FULL_ROWS = 24
 """Above so many threads a heat map has only the rows with a measurement."""
+MOST_WINDOWS = 100_000
+"""Of a timeline: more than a picture has room for, few enough for the memory."""
 BASELINES = {FAT: "fat", ONE_PER_CORE: "one_per_core"}
 """What a choice is compared with: its name in a plan and in a benchmark's rows."""
 
@@ -38,7 +40,7 @@ def heat_map(profile: Profile) -> HeatMap:
         raise UserError(f"the profile of {profile.provenance.model} has no cells yet")
     known = {threads for threads, _ in profile.cells}
     rows = [t for t in range(1, profile.threads + 1) if profile.threads <= FULL_ROWS or t in known]
-    sizes = batch_sizes(profile.batch)
+    sizes = sorted({*batch_sizes(profile.batch), *(batch for _, batch in profile.cells)})
     table = latency_table(profile)
     of_rows = [[table.of(t, b) for b in sizes] for t in rows]
     # A table never falls with the batch size; what was measured is shown as it was.
@@ -188,8 +190,15 @@ def windows(
 ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
     """Middles of the windows, and per percentile its values; nan where no request began.
 
-    Each value is one that was measured.
+    Each value is one that was measured. Raises UserError for too many windows.
     """
+    begin, end = float(series.t_s[0]), float(series.t_s[-1])
+    count = (end - begin) / window_s
+    if count > MOST_WINDOWS:
+        raise UserError(
+            f"{series.name}: from {begin:g} to {end:g} s are {count:.3g} windows, allowed: "
+            f"{MOST_WINDOWS}; take a larger --window-ms, or give all times by one clock"
+        )
     number = np.floor(series.t_s / window_s).astype(int)
     every = np.arange(number[0], number[-1] + 1)
     starts = np.searchsorted(number, every)

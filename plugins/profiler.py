@@ -1,8 +1,8 @@
 """``shunter profile``: measure a model's latency by threads and batch size (Packrat section 3.2).
 
-Instances of t threads are measured as they will run: T/t at once, each the worker that also
-serves, pinned to cores of its own, because they share caches and memory then too. Which cells are
-measured is :mod:`shunter.batching.profile_plan`, how long each is
+Instances of t threads are measured as they will run: as many at once as a NUMA node has cores for,
+each the worker that also serves, pinned to cores of its own, because they share caches and memory
+then too. Which cells are measured is :mod:`shunter.batching.profile_plan`, how long each is
 :mod:`shunter.batching.measurement`; what was measured is on disk after every cell.
 """
 
@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,11 +23,11 @@ from shunter.allocator.cores import choose_cores, place_all
 from shunter.allocator.cpus import Topology
 from shunter.allocator.host_memory import available_bytes
 from shunter.batching.measurement import Effort, Estimate, estimate, is_enough
-from shunter.batching.profile import Cell, Profile, ProfileError, Provenance, batch_sizes
+from shunter.batching.profile import Cell, Profile, ProfileError, Provenance
 from shunter.batching.profile_plan import CellKey, ProfilePlan
 from shunter.handlers.sample import Sample
 from shunter.plugins.archives import UnpackedModel, unpack
-from shunter.plugins.crew import Crew
+from shunter.plugins.crew import Crew, close_all, start_all
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiles import load_profile, provenance_here, write_profile
 from shunter.plugins.worker_client import ModelWorker, WorkerFailed
@@ -113,7 +112,7 @@ def _begin(task: Task, path: Path, here: Provenance) -> Profile:
     """The profile to continue: an earlier run's if it is of the same thing, else an empty one."""
     mode = "exhaustive" if task.exhaustive else "adaptive"
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    fresh = Profile(replace(here, date=date), task.threads, task.batch, mode)
+    fresh = Profile(replace(here, date=date), task.threads, task.batch, mode, alone=task.alone)
     if task.restart or not path.exists():
         return fresh
     try:
@@ -123,13 +122,18 @@ def _begin(task: Task, path: Path, here: Provenance) -> Profile:
         raise UserError(f"{error}, or begin anew with --restart") from error
     if earlier.provenance.sample_hash != here.sample_hash:
         raise UserError(f"{path} was measured with another request; begin anew with --restart")
+    if earlier.alone != task.alone:
+        how, advice = ("one", "give") if earlier.alone else ("several", "leave out")
+        raise UserError(
+            f"{path} was measured with {how} at a time: {advice} --alone, or begin anew "
+            "with --restart"
+        )
     # A smaller range than before would throw away what took hours.
-    batch = max(task.batch, earlier.batch)
     return replace(
         fresh,
         threads=max(task.threads, earlier.threads),
-        batch=batch,
-        cells={key: cell for key, cell in earlier.cells.items() if key[1] in batch_sizes(batch)},
+        batch=max(task.batch, earlier.batch),
+        cells=earlier.cells,
         seconds=earlier.seconds,
         provenance=earlier.provenance,
     )
@@ -209,62 +213,60 @@ class Companies:
     def __init__(
         self, model: UnpackedModel, topology: Topology, threads: int, batch: int, *, alone: bool
     ) -> None:
-        """Up to ``threads`` threads together, or each ``alone``; batches of up to ``batch``."""
+        """Each of up to ``threads`` threads; ``alone`` or as many as have room beside each other.
+
+        ``batch`` is the largest one they are told to expect.
+        """
         self._model, self._topology, self._batch = model, topology, batch
-        self._threads, self._alone = threads, alone
+        self._near = _shared_node(topology, threads)
+        self._width = max(threads, len(self._near.cpus))
+        self._alone = alone
         self._open: OrderedDict[int, list[ModelWorker]] = OrderedDict()
         self._peak = 0
 
     def of(self, threads: int) -> list[ModelWorker]:
         """Those with so many threads. Raises WorkerFailed when one does not load."""
         if any(worker.is_dead for worker in self._open.get(threads, ())):
-            _close(self._open.pop(threads))
+            close_all(self._open.pop(threads))
         if threads not in self._open:
             self._open[threads] = self._start(threads)
         self._open.move_to_end(threads)
         return self._open[threads]
 
     def _start(self, threads: int) -> list[ModelWorker]:
-        count = 1 if self._alone else max(1, self._threads // threads)
+        count = 1 if self._alone else max(1, self._width // threads)
         for workers in self._open.values():
             self._peak = max(self._peak, *(worker.peak_bytes for worker in workers))
         while self._open and (len(self._open) >= OPEN or not self._has_room(count)):
-            _close(self._open.popitem(last=False)[1])
+            close_all(self._open.popitem(last=False)[1])
         while count > 1 and not self._has_room(count):
             count -= 1
         places: Sequence[tuple[int, ...] | None] = [None] * count
         if not self._topology.limited:
             # As when it serves: under a quota nobody is pinned.
-            near = self._topology.only(choose_cores(self._topology, self._threads) or ())
-            places = place_all(near, [threads] * count) or places
-        started: list[ModelWorker] = []
-
-        def start(cores: tuple[int, ...] | None) -> None:
-            started.append(
-                ModelWorker(self._model, threads=threads, cores=cores, batch=self._batch)
-            )
-
-        try:
-            with ThreadPoolExecutor(count) as pool:
-                list(pool.map(start, places))
-        except BaseException:
-            _close(started)
-            raise
-        return started
+            places = place_all(self._near, [threads] * count) or places
+        return start_all(self._model, places, threads=threads, batch=self._batch)
 
     def _has_room(self, count: int) -> bool:
         return count * self._peak <= 0.8 * available_bytes()
 
     def close(self) -> None:
         """End all of them, also when Ctrl-C comes meanwhile."""
-        _close([worker for workers in self._open.values() for worker in workers])
+        close_all([worker for workers in self._open.values() for worker in workers])
         self._open.clear()
 
 
-def _close(workers: Sequence[ModelWorker]) -> None:
-    with ExitStack() as closing:
-        for each in workers:
-            closing.callback(each.close)
+def _shared_node(topology: Topology, threads: int) -> Topology:
+    """Where instances run side by side: the NUMA node that one with ``threads`` threads gets.
+
+    One CPU of each core, more if the instance has more threads; none if no node has as many.
+    """
+    cores = choose_cores(topology, threads)
+    if cores is None:
+        return topology.only(())
+    node = next(cpu.node for cpu in topology.cpus if cpu.id == cores[0])
+    whole = topology.only(cpu.id for cpu in topology.cpus if cpu.node == node)
+    return whole.only(choose_cores(whole, max(threads, whole.cores)) or ())
 
 
 def busy_cores(topology: Topology, seconds: float = 0.5) -> float:

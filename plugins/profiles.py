@@ -25,6 +25,11 @@ from shunter.plugins.errors import UserError
 LOGGER = logging.getLogger("shunter.profiles")
 SUFFIX = ".profile.json"
 _MANIFEST = "MAR-INF/MANIFEST.json"
+# What reading a file that is no archive, or whose manifest is none, may raise.
+_DAMAGE = (
+    *(ValueError, LookupError, TypeError, AttributeError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 def profile_path(archive: Path) -> Path:
@@ -49,18 +54,31 @@ def hash_archive(path: Path) -> str:
                 else:
                     what = f"{entry.file_size} {entry.CRC}"
                 digest.update(f"{entry.filename}\0{what}\0".encode())
-    except (zipfile.BadZipFile, zlib.error, ValueError, AttributeError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise ProfileError(f"{path} is no model archive: {error}") from None
     return digest.hexdigest()
+
+
+def _registered_name(path: Path) -> str:
+    """The name that a server gives the model unless told one: the manifest's, else the file's."""
+    with contextlib.suppress(*_DAMAGE), zipfile.ZipFile(path) as archive:
+        name = json.loads(archive.read(_MANIFEST))["model"]["modelName"]
+        if name and isinstance(name, str):
+            return name
+    return path.name.removesuffix(".mar")
 
 
 def provenance_here(
     archive: Path, sample_hash: str = "", topology: Topology | None = None
 ) -> Provenance:
-    """What a profile of ``archive`` measured on this host would say about itself."""
+    """What a profile of ``archive`` measured on this host would say about itself.
+
+    Raises OSError for what cannot be read, ProfileError for what is no archive.
+    """
+    model_hash = hash_archive(archive)
     return Provenance(
-        model=archive.name.removesuffix(".mar"),
-        model_hash=hash_archive(archive),
+        model=_registered_name(archive),
+        model_hash=model_hash,
         cpu=cpu_model(),
         cores=(topology or read_topology()).cores,
         torch=importlib.metadata.version("torch"),

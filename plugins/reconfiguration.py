@@ -63,6 +63,8 @@ class Observed:
     groups: Callable[[], Sequence[GroupTelemetry]]
     change: SlotChange
     profile: Profile | None
+    has_lists: bool = False
+    """Whether the settings say something by worker group."""
 
     @property
     def name(self) -> str:
@@ -82,6 +84,15 @@ class Observed:
         """Threads of each present instance, 0 where the handler decides."""
         return [g.group_threads for g in self.groups() for _ in range(g.group_instances)]
 
+    @property
+    def obstacle(self) -> str:
+        """Why the controller cannot change a configuration that it may change; empty: it can."""
+        if self.profile is None:
+            return "no profile that can be used here"
+        if self.identity.registered_batch_size == 1:
+            return "batch size 1"
+        return "lists by worker group in shunter.toml" if self.has_lists else ""
+
 
 @dataclass
 class _Model:
@@ -99,6 +110,8 @@ class _Model:
     failures: int = 0
     not_before_ns: int = 0
     wanted: Wanted | None = None
+    pinned: bool | None = None
+    """Whether its workers were told to keep cores; None before the first change of ours serves."""
     left: list[tuple[int, int]] = field(default_factory=list)
     """Layout of the configuration before the present one."""
     changed_ns: int = 0
@@ -130,6 +143,13 @@ class _Model:
         if key not in self.choices:
             self.choices[key] = minimise_latency(self.table, nodes, batch, memory)
         return self.choices[key]
+
+    def capped(self, groups: Configuration, ceiling: int) -> Configuration:
+        """These groups with caps as large as they are good for, at most ``ceiling``."""
+        return tuple(
+            replace(g, batch=self.table.efficient(g.threads, g.batch))
+            for g in with_ceiling(groups, ceiling)
+        )
 
     def present(self, threads: Sequence[int], cores: int) -> Choice | None:
         """What instances with these threads are expected to do; None when nobody can say."""
@@ -167,6 +187,8 @@ class Reconfiguration:
         self.settings = settings
         self._models: dict[int, _Model] = {}
         self._changing: int | None = None
+        self._told: dict[int, tuple[str, str]] = {}
+        """By slot, the model and the obstacle that the log names."""
 
     def wanted(self, slot: int) -> Wanted | None:
         """What the page is to say about a slot, None when nothing was ever wanted."""
@@ -179,7 +201,7 @@ class Reconfiguration:
         """One duty cycle. ``requests``: the highest request number seen on each slot's page."""
         for gone in self._models.keys() - slots.keys():
             del self._models[gone]
-        eligible = {slot: seen for slot, seen in slots.items() if self._may_change(seen)}
+        eligible = {slot: seen for slot, seen in slots.items() if self._may_change(slot, seen)}
         due = False
         for slot, seen in eligible.items():
             model = self._model(slot, seen)
@@ -191,42 +213,46 @@ class Reconfiguration:
             self._plan(slots, now_ns)
         self._advance(slots, now_ns)
 
-    def _may_change(self, seen: Observed) -> bool:
-        return (
-            self.settings.auto
-            and seen.identity.auto == 1
-            and seen.profile is not None
-            and seen.identity.registered_batch_size > 1
-        )
+    def _may_change(self, slot: int, seen: Observed) -> bool:
+        if not (self.settings.auto and seen.identity.auto == 1):
+            return False
+        told = seen.name, seen.obstacle
+        if seen.obstacle and self._told.get(slot) != told:
+            LOGGER.info("%s keeps its configuration: %s", *told)
+        self._told[slot] = told
+        return not seen.obstacle
 
     def _model(self, slot: int, seen: Observed) -> _Model:
         key = (seen.identity.model_name, seen.identity.model_version)
         model = self._models.get(slot)
         profile = seen.profile
         assert profile is not None
-        largest = min(profile.batch, seen.identity.registered_batch_size)
-        if model is not None and model.key == key and model.profile is not profile:
-            model.use(profile)
-            model.estimator.largest = largest
         if model is None or model.key != key:
-            s = self.settings
-            estimator = BatchSizeEstimator(
-                1,
-                round(s.timeout_s * 1e9),
-                largest=largest,
-                alpha=s.alpha,
-                window=s.window,
-            )
-            model = self._models[slot] = _Model(key, estimator)
+            model = self._models[slot] = _Model(key, BatchSizeEstimator(1, 0))
             model.use(profile)
+        elif model.profile is not profile:
+            model.use(profile)
+        model.estimator.tune(
+            round(self.settings.timeout_s * 1e9),
+            largest=min(profile.batch, seen.identity.registered_batch_size),
+            alpha=self.settings.alpha,
+            window=self.settings.window,
+        )
         return model
 
     def _plan(self, slots: Mapping[int, Observed], now_ns: int) -> None:
-        """A target for every model that may be changed, if all together gain enough by it."""
+        """A target for every model that may be changed, if all together gain enough by it.
+
+        Without such a gain, only for those that shall keep cores of their own and do not, or the
+        other way round.
+        """
         movable = {
             slot: model
             for slot, model in self._models.items()
-            if now_ns >= model.not_before_ns and slot != self._changing
+            # While its load is not known, a model stays as it is.
+            if model.estimator.decided
+            and now_ns >= model.not_before_ns
+            and slot != self._changing
         }
         for model in self._models.values():
             model.target = None
@@ -240,18 +266,16 @@ class Reconfiguration:
                 best[slot] = model.best(tuple(shares[slot]), self._memory())
             except NoConfiguration as error:
                 model.complain(f"{slots[slot].name}: {error}")
-        if not best or not self._is_worth_it(best, slots, nodes):
-            return
+        worth_it = self._is_worth_it(best, slots, nodes)
         for slot, choice in best.items():
+            model, present = movable[slot], slots[slot].configuration
             ceiling = slots[slot].identity.registered_batch_size
-            groups = tuple(
-                replace(g, batch=movable[slot].demand.table.efficient(g.threads, g.batch))
-                for g in with_ceiling(choice.configuration, ceiling)
-            )
-            if layout(groups) == layout(slots[slot].configuration):
-                continue
-            if layout(groups) != movable[slot].left or self._may_return(movable[slot], now_ns):
-                movable[slot].target = groups
+            groups = model.capped(choice.configuration, ceiling) if worth_it else present
+            if layout(groups) != layout(present):
+                if layout(groups) != model.left or self._may_return(model, now_ns):
+                    model.target = groups
+            elif model.pinned != self.settings.pin and all(group.threads for group in present):
+                model.target = present
 
     def _may_return(self, model: _Model, now_ns: int) -> bool:
         """Going back and forth with a load that comes and goes gets rarer and rarer."""
@@ -314,17 +338,20 @@ class Reconfiguration:
             model = self._models[slot]
             assert model.target is not None
             model.request += 1
-            model.asked_ns = model.changed_ns = now_ns
-            back = layout(model.target) == model.left
-            model.returns = min(model.returns + 1, MOST_RETURNS) if back else 0
-            model.left = layout(slots[slot].configuration)
+            model.asked_ns = now_ns
+            present = slots[slot].configuration
+            if layout(model.target) != layout(present):
+                back = layout(model.target) == model.left
+                model.returns = min(model.returns + 1, MOST_RETURNS) if back else 0
+                model.left, model.changed_ns = layout(present), now_ns
             model.wanted = Wanted(model.request, model.target, self.settings.pin)
             LOGGER.info(
-                "%s: about %d requests at once; %s instead of %s",
+                "%s: about %d requests at once; %s %s instead of %s",
                 slots[slot].name,
                 model.estimator.current,
                 format_configuration(model.target),
-                format_configuration(slots[slot].configuration),
+                "on cores of its own" if model.wanted.pin else "on any cores",
+                format_configuration(present),
             )
             model.target = None
             self._changing = slot
@@ -350,7 +377,7 @@ class Reconfiguration:
                 pause_s,
             )
         else:
-            model.failures = 0
+            model.failures, model.pinned = 0, model.wanted.pin
         return True
 
 

@@ -129,7 +129,10 @@ class BatchingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings(BatchingSettings):
-    """``[models.NAME]``: entry i of a list is for worker group i; missing ones are defaults."""
+    """``[models.NAME]``: entry i of a list is for worker group i; missing ones are defaults.
+
+    The controller does not change the configuration of a model that has such lists.
+    """
 
     caps: tuple[int, ...] = _key(_list(_number(0, 1 << 20, whole=True), "0 or a batch size"), ())
     """Batch cap; 0, the default: the group's own."""
@@ -141,6 +144,15 @@ class ModelSettings(BatchingSettings):
         _by_class(_number(0, 1000, whole=True), "a whole number from 0 to 1000"), ((), ())
     )
     """For each class, groups with a lower number are filled first; 0 is the default."""
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether anything is set by worker group."""
+        return any((self.caps, *self.weights, *self.preferences))
+
+    def without_lists(self) -> ModelSettings:
+        """The same numbers, with nothing by worker group."""
+        return replace(self, caps=(), weights=((), ()), preferences=((), ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def _models(models: list[dict[str, Any]]) -> Table:
         changing = "" if model["state"] == "serving" else f" ({model['state']})"
         table.add_row(
             _name(model),
-            model["configuration"] + (" auto" if model["auto"] else "") + changing,
+            model["configuration"] + _auto(model) + changing,
             _or_dash(model["class"]),
             "-" if model["slo_ms"] is None else f"{model['slo_ms']:g}",
             f"{model['threshold']:.1f}",
@@ -116,6 +116,13 @@ def _models(models: list[dict[str, Any]]) -> Table:
             f"{model['queue']['oldest_wait_ms']:.0f}",
         )
     return table
+
+
+def _auto(model: dict[str, Any]) -> str:
+    """Whether the controller may change the configuration."""
+    if not model["auto"]:
+        return ""
+    return " auto" if model["batch_size"] > 1 else " auto (not with batch size 1)"
 
 
 def _changes(models: list[dict[str, Any]]) -> Table:

@@ -62,6 +62,49 @@ def test_the_groups_above_count_too(roots, tmp_path):
     assert available_bytes(sys_root, proc_root) == 200 * MIB
 
 
+V1 = "5:cpu,cpuacct:/box\n4:memory:/docker/box\n1:name=systemd:/box\n"
+UNLIMITED = 9223372036854771712
+"""What v1 says where there is no limit."""
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "folder", "limit", "stat", "expected"),
+    [
+        (V1, "docker/box", 512 * MIB, "", 312 * MIB),
+        (V1, "docker", 512 * MIB, "", 312 * MIB),
+        # inside of a container its own group is the root
+        (V1, "", 512 * MIB, "", 312 * MIB),
+        ("", "", 512 * MIB, "", 312 * MIB),
+        ("4:hugetlb,memory,misc:/box\n", "box", 512 * MIB, "", 312 * MIB),
+        (V1, "", 512 * MIB, f"inactive_file 7\ntotal_inactive_file {100 * MIB}\n", 412 * MIB),
+        (V1, "", 100 * MIB, "", 0),
+        (V1, "docker/box", UNLIMITED, "", 2048 * MIB),
+        (V1, "docker/box", 8192 * MIB, "", 2048 * MIB),
+        # another controller's group
+        (V1, "box", 512 * MIB, "", 2048 * MIB),
+    ],
+)
+def test_the_first_version_of_cgroups_counts_too(roots, cgroup, folder, limit, stat, expected):
+    sys_root, proc_root = roots(MEMINFO)
+    (proc_root / "self").mkdir()
+    (proc_root / "self/cgroup").write_text(cgroup)
+    group = sys_root / "fs/cgroup/memory" / folder
+    group.mkdir(parents=True)
+    (group / "memory.limit_in_bytes").write_text(f"{limit}\n")
+    (group / "memory.usage_in_bytes").write_text(f"{200 * MIB}\n")
+    (group / "memory.stat").write_text(stat)
+    assert available_bytes(sys_root, proc_root) == expected
+
+
+def test_without_any_limit_and_without_the_hosts_word_there_is_no_bound(roots):
+    sys_root, proc_root = roots()
+    group = sys_root / "fs/cgroup/memory"
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(f"{UNLIMITED}\n")
+    (group / "memory.usage_in_bytes").write_text("5\n")
+    assert available_bytes(sys_root, proc_root) == math.inf
+
+
 def test_a_host_that_says_nothing_has_no_bound(roots):
     assert available_bytes(*roots()) == math.inf
 

@@ -131,6 +131,46 @@ def test_without_a_band_the_bounds_are_the_papers():
         assert sizes_of(estimator, [depth] * 100)[-1] == expected
 
 
+def test_it_is_decided_from_the_first_answer_on():
+    estimator = BatchSizeEstimator(1, SECOND, window=20)
+    seen = []
+    for i in range(40):
+        answer = estimator.sample(20, i * PERIOD)
+        seen.append((answer is not None, estimator.decided))
+    first = seen.index((True, True))
+    assert first == 19
+    assert not any(decided for _, decided in seen[:first])
+    assert all(decided for _, decided in seen[first:])
+
+
+def test_a_smaller_largest_size_cuts_what_is_known():
+    assert BatchSizeEstimator(64, SECOND, largest=8).current == 8
+    estimator = BatchSizeEstimator(1, SECOND, largest=64)
+    assert sizes_of(estimator, [100] * 50)[-1] == 64
+    estimator.tune(SECOND, largest=12)
+    assert (estimator.current, estimator.smoothed) == (12, 12)
+    assert set(sizes_of(estimator, [100] * 50, start=50)) == {12}
+    estimator.tune(SECOND, largest=64)
+    assert sizes_of(estimator, [100] * 50, start=100)[-1] == 64
+
+
+@pytest.mark.parametrize(("before", "after"), [(5, 2), (2, 5), (5, 5)])
+def test_another_time_out_counts_from_when_the_last_one_began(before, after):
+    estimator = BatchSizeEstimator(1, before * SECOND, window=1)
+    estimator.sample(3, 0)
+    estimator.tune(after * SECOND, window=1)
+    assert estimator.sample(3, after * SECOND - 1) is None
+    assert estimator.sample(3, after * SECOND) == 2
+
+
+def test_another_weight_and_window_keep_the_average():
+    estimator = BatchSizeEstimator(1, SECOND, alpha=0.25)
+    estimator.sample(20, 0)
+    estimator.tune(SECOND, alpha=0.5, window=2)
+    assert estimator.sample(0, SECOND) is not None
+    assert estimator.depth == 10
+
+
 @given(
     st.integers(0, 10).map(lambda k: 1 << k),
     st.floats(0, 2000),
@@ -214,7 +254,7 @@ def test_a_depth_that_is_none_is_refused(depth):
 @pytest.mark.parametrize(
     "bad",
     [
-        *({"alpha": 0}, {"alpha": 1.1}, {"window": 0}, {"current": 0}),
+        *({"alpha": 0}, {"alpha": 1.1}, {"window": 0}, {"current": 0}, {"largest": 0}),
         *({"band": -0.1}, {"band": 1}, {"margin": -0.1}, {"margin": 1}),
     ],
 )

@@ -58,6 +58,7 @@ PROFILES = st.builds(
     cells=st.lists(cells(), max_size=8).map(lambda many: {(c.threads, c.batch): c for c in many}),
     seconds=st.floats(0, 1e9),
     complete=st.booleans(),
+    alone=st.booleans(),
     error=st.none() | st.floats(0, 1),
 )
 
@@ -82,7 +83,7 @@ def test_why_a_cell_failed_is_not_kept():
 
 
 def changed(**content):
-    """A profile's text with other values; None leaves a key out."""
+    """A profile's text with other values; ... leaves a key out."""
     whole = json.loads(profile_of({(1, 1): 5.0}).to_json()) | content
     return json.dumps({key: value for key, value in whole.items() if value is not ...})
 
@@ -112,12 +113,42 @@ def changed(**content):
         (changed(threads="4"), "threads 4; allowed: 1 to 1024"),
         (changed(threads=0), "threads 0; allowed: 1 to 1024"),
         (changed(batch=1.5), "batch 1.5; allowed: 1 to 4096"),
+        (changed(batch=True), "batch True; allowed: 1 to 4096"),
+        (changed(seconds="x"), "seconds 'x'; allowed: a number from 0"),
+        (changed(seconds=-1), "seconds -1; allowed: a number from 0"),
+        (changed(seconds=10**400), "incomplete or damaged: int too large to convert to float"),
+        (changed(error="x"), "error 'x'; allowed: a number from 0, or null"),
+        (changed(error=math.nan), "error nan; allowed: a number from 0, or null"),
+        (changed(error=False), "error False; allowed: a number from 0, or null"),
+        (changed(complete=1), "complete 1; allowed: true or false"),
+        (changed(alone="yes"), "alone 'yes'; allowed: true or false"),
+        (changed(provenance=asdict(HERE) | {"date": 20250101}), "date 20250101; allowed: a text"),
+        (changed(provenance=asdict(HERE) | {"cpu": None}), "cpu None; allowed: a text"),
+        (changed(provenance=asdict(HERE) | {"cores": "4"}), "cores '4'; allowed: 1 to 8192"),
+        (changed(provenance=asdict(HERE) | {"cores": 10**12}), "cores 1000000000000; allowed: 1"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(text, message):
     with pytest.raises(ProfileError) as error:
         read_profile(text)
     assert str(error.value).startswith(message)
+
+
+def test_a_profile_that_does_not_say_so_was_not_measured_alone():
+    assert read_profile(changed(alone=...)) == profile_of({(1, 1): 5.0})
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ({"threads": 1025}, "threads 1025; allowed: 1 to 1024"),
+        ({"batch": 4097}, "batch 4097; allowed: 1 to 4096"),
+        ({"batch": 0}, "batch 0; allowed: 1 to 4096"),
+    ],
+)
+def test_a_profile_that_nobody_could_read_is_not_made(size, message):
+    with pytest.raises(ProfileError, match=message):
+        profile_of({}, **size)
 
 
 @pytest.mark.parametrize(
@@ -294,3 +325,8 @@ def test_a_profile_grows_cell_by_cell_until_it_is_finished():
         "error": 0.01,
     }
     assert profile.cells == {}
+
+
+def test_cells_of_an_earlier_largest_batch_count_too():
+    profile = profile_of({(1, 1): 5.0, (1, 6): 7.0}, threads=1, batch=8)
+    assert (summary(profile)["cells"], summary(profile)["of"]) == (2, 5)

@@ -46,7 +46,8 @@ def test_numbers_alone_change_in_place(serve, wait_until):
     model = serve("ordered", batch_size=8, initial_workers=2)
     before = model.pids()
     assert model.configure(configuration="3x0x2").status == 202
-    wait_until("three workers", lambda: _ready(model) == 3)
+    model.changed()
+    assert _ready(model) == 3
     assert set(before) < set(model.pids()) and model.state()["generation"] == 1
     model.configure(configuration="1x0x2")
     wait_until("one worker", lambda: len(model.pids()) == 1)
@@ -55,6 +56,54 @@ def test_numbers_alone_change_in_place(serve, wait_until):
     waiting = [model.queue(f"q{i}") for i in range(4)]
     gate.open()
     assert [future.result()["batch"] for future in waiting] == [2] * 4
+
+
+def test_numbers_that_cannot_all_be_had_leave_everything_as_it_was(serve, load, wait_until):
+    given = "2x1x8,2x2x8"
+    model = serve(batch_size=8, config={"shunter": {"configuration": given}})
+    before = sorted(model.pids())
+    model.no_load.touch()
+    with load(model, clients=4):
+        assert model.configure(configuration="4x1x4,1x2x2").status == 202
+        state = model.changed()
+    assert "was undone" in state["last_change"] and "told to fail" in state["last_change"]
+    assert (state["configuration"], state["generation"]) == (given, 1)
+    wait_until("no other is left", lambda: sorted(model.pids()) == before)
+    assert (model.describe()["minWorkers"], model.describe()["maxWorkers"]) == (4, 4)
+    model.no_load.unlink()
+    model.configure(configuration="3x1x4,1x2x2")
+    assert model.changed()["configuration"] == "3x1x4,1x2x2"
+    wait_until("the surplus ended", lambda: len(model.pids()) == 4)
+    assert len(set(model.pids()) & set(before)) == 3
+
+
+def test_a_scale_call_while_workers_are_added_counts_after_that(serve, pings, site, wait_until):
+    model = serve(batch_size=4)
+    with pings(site):
+        model.slow_load.touch()
+        assert model.configure(configuration="2x0x2").status == 202
+        model.wait_slow_load()
+        state = model.configuration()
+        assert (state["state"], state["configuration"]) == ("changing", "1x0x4")
+        second = model.configure(configuration="1x0x1")
+        assert second.status == 400 and "under way" in second["message"]
+        assert model.ask().status == 200
+        assert model.scale(3, wait=False).status == 202
+        model.slow_load.unlink()
+        wait_until("three workers", lambda: _ready(model) == 3)
+    assert model.state()["configuration"] == "3x0x2"
+    assert (model.describe()["minWorkers"], model.describe()["maxWorkers"]) == (3, 3)
+
+
+def test_an_old_worker_that_hangs_is_ended_and_its_request_runs_again(serve, wait_until):
+    model = serve(config={"responseTimeout": 6})
+    gate, held = model.hold()
+    model.configure(restart="true")
+    new = model.changed()["groups"][0]["workers"][0]["pid"]
+    wait_until("the old one is ended", lambda: model.pids() == [new])
+    gate.open()
+    assert held[0].result()["pid"] == new
+    assert model.order() == ["held", "held"]
 
 
 def _ready(model):

@@ -1,5 +1,6 @@
 """The controller finds a model's best configuration and changes to it without anyone noticing."""
 
+import json
 import os
 import signal
 
@@ -7,6 +8,7 @@ import psutil
 import pytest
 
 from shunter.allocator.topology import read_topology
+from shunter.plugins.torchserve.host import free_ports
 
 pytestmark = [
     pytest.mark.e2e,
@@ -67,22 +69,35 @@ def test_the_configuration_follows_the_load_both_ways(
     assert model.ask()["threads"] == "2"
 
 
-def test_a_model_without_a_profile_stays_as_it_is(serve, load, wait_until):
+@pytest.fixture
+def stays(site):
+    """Asserts that a model stays as it is over many looks of the controller."""
+
+    def stays(model):
+        before = model.configuration()
+        site.wait_cycles(40)
+        # Its workers may take longer than that to load, but a change would be wanted by now.
+        assert site.commands(model).slot.wanted_request == 0
+        assert model.configuration() == before
+        assert before["state"] == "serving"
+
+    return stays
+
+
+def test_a_model_without_a_profile_stays_as_it_is(serve, load, stays):
     model = serve(batch_size=8)
-    with load(model, clients=16, sleep_ms=5) as clients:
-        wait_until("load", lambda: len(clients.answers) > 2000)
-    assert model.state()["generation"] == 1
+    with load(model, clients=16, sleep_ms=5):
+        stays(model)
+    assert (model.state()["generation"], model.state()["last_change"]) == (1, "")
 
 
-def test_what_an_operator_sets_stays_until_he_says_auto_again(profiled, load, runs, site):
+def test_what_an_operator_sets_stays_until_he_says_auto_again(profiled, load, runs, stays):
     model = profiled()
     assert model.configure(configuration="1x1x8").status == 202
     runs(model, "1x1x8")
     assert model.configuration()["auto"] is False
-    with load(model, clients=16, sleep_ms=20) as clients:
-        site.wait_cycles(30)
-        assert model.state()["configuration"] == "1x1x8"
-        assert clients.answers
+    with load(model, clients=16, sleep_ms=20):
+        stays(model)
         assert model.configure(auto="true")["auto"] is True
         runs(model, THIN)
         model.scale(1)
@@ -196,11 +211,61 @@ def test_a_model_whose_place_is_given_stays_in_the_operators_hands(site, serve, 
     model = serve(batch_size=8, config={"shunter": given})
     assert model.configuration()["auto"] is False
     if "cores" in given:
-        answer = model.configure(auto="true")
-        assert answer.status == 400 and "has cores of its own" in answer["message"]
+        for more in ({}, {"configuration": "2x1x8"}, {"restart": "true"}):
+            answer = model.configure(auto="true", **more)
+            assert answer.status == 400 and "has cores of its own" in answer["message"]
+        state = model.state()
+        assert (state["generation"], state["state"], state["last_change"]) == (1, "serving", "")
     archive = site.archives.add("both", config={"shunter": {**given, "auto": True}})
     answer = site.register("both", archive)
     assert answer.status == 400 and "not possible together with" in answer["message"]
+
+
+def test_cores_that_each_worker_takes_for_itself_leave_it_to_the_controller(serve):
+    model = serve(batch_size=8, config={"shunter": {"cores": "auto"}})
+    assert model.configuration()["auto"] is True
+
+
+def test_auto_together_with_given_cores_is_refused_before_anything_changes(serve):
+    model = serve(batch_size=8)
+    before = model.configuration()
+    for query in ({"cores": "0"}, {"configuration": "2x1x8", "cores": "0"}):
+        answer = model.configure(auto="true", **query)
+        assert answer.status == 400 and "places or classes" in answer["message"]
+    assert model.configuration() == before
+    assert model.configure(cores="0").status == 202
+    model.changed()
+    answer = model.configure(auto="true")
+    assert answer.status == 400 and "places or classes" in answer["message"]
+    assert model.configure(cores="auto", auto="true").status == 202
+    assert model.changed()["auto"] is True
+
+
+def test_who_may_change_a_model_is_saved_at_once_and_never_costs_the_model(
+    harness, make_server, make_bare, archives, plugins, tmp_path
+):
+    common = {"folder": tmp_path / "server", "ports": free_ports(), "snapshots": True}
+
+    def saved(site):
+        newest = max((site.server.folder / "logs/config/shunter").iterdir())
+        row = json.loads(newest.read_text())["models"]["kept/1.0"]
+        return row["configuration"], row["auto"]
+
+    with harness.running(make_server(plugins, **common), archives, tmp_path) as site:
+        model = site.add("kept", batch_size=8)
+        assert saved(site) == ("1x0x8", True)
+        model.configure(configuration="1x0x4")
+        assert saved(site) == ("1x0x4", False)
+        model.configure(auto="true")
+        assert saved(site) == ("1x0x4", True)
+    # From now on the controller must not; the snapshot says that it may.
+    archives.add("kept", config={"shunter": {"cores": "0"}})
+    server = make_bare(model_store=archives.folder, plugins=plugins, **common)
+    with harness.running(server, archives, tmp_path) as site:
+        again = model.moved(site)
+        state = again.configuration()
+        assert (state["configuration"], state["auto"]) == ("1x0x4", False)
+        assert again.ask().status == 200
 
 
 def test_more_workers_of_which_one_does_not_load_are_taken_back(serve, load, wait_until):

@@ -13,7 +13,7 @@ PAGES_OF_A_BATCH = """
 import json, os, resource, sys, threading
 from shunter.handlers import allocation
 
-allocation.start_anew_if_wanted()
+has_settings = allocation.start_anew_if_wanted()
 import torch
 torch.set_num_threads(1)
 
@@ -31,6 +31,8 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 found = {"faults": faults(), "argv": sys.argv[1:], "before": resident()}
+found["kept"] = has_settings
+found["inherited"] = sorted(set(os.environ) & {"GLIBC_TUNABLES", "SHUNTER_KEEP_MEMORY"})
 thread = threading.Thread(target=lambda: found.update(of_a_thread=faults()))
 thread.start()
 thread.join()
@@ -49,7 +51,7 @@ print(json.dumps(found))
         ({"LD_PRELOAD": "libtcmalloc.so"}, False),
         ({"LD_PRELOAD": ""}, True),
         ({"GLIBC_TUNABLES": "glibc.malloc.check=3"}, False),
-        ({"GLIBC_TUNABLES": allocation.SETTINGS}, False),
+        ({"SHUNTER_KEEP_MEMORY": "started-anew"}, False),
         ({"MALLOC_ARENA_MAX": "2"}, False),
     ],
 )
@@ -78,6 +80,25 @@ def test_the_next_batch_finds_its_pages_in_place(tmp_path):
     assert plain["faults"] >= 32
     assert kept["faults"] < plain["faults"] / 4
     assert kept["of_a_thread"] < plain["faults"] / 4
+
+
+def test_what_a_handler_starts_does_not_inherit_it(tmp_path):
+    found = run(tmp_path)
+    assert (found["kept"], found["inherited"]) == (True, [])
+
+
+def test_it_is_tried_once_even_where_the_settings_do_not_arrive(tmp_path):
+    found = run(tmp_path, SHUNTER_KEEP_MEMORY="started-anew")
+    assert found["kept"] is False
+
+
+def test_a_program_that_cannot_be_started_goes_on_as_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(allocation.sys, "executable", "/nonexistent/python")
+    for name in [*os.environ]:
+        if name in ("GLIBC_TUNABLES", "LD_PRELOAD", "SHUNTER_KEEP_MEMORY") or "MALLOC_" in name:
+            monkeypatch.delenv(name)
+    assert allocation.start_anew_if_wanted() is False
+    assert "No such file" in capsys.readouterr().out
 
 
 def test_what_loading_left_is_given_back(tmp_path):

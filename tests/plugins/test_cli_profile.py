@@ -132,6 +132,9 @@ def test_more_threads_than_one_node_has_cpus_are_refused(quota, most):
         (["profile", "."], "make an archive of it with `shunter pack`"),
         (["profile", "notes.txt"], "notes.txt cannot be read as a model archive"),
         (["profile", "resnet.mar", "--threads", "100000"], "--threads 100000: an instance has"),
+        (["profile", "resnet.mar", "--max-batch", "4097"], "--max-batch 4097: allowed: 1 to 4096"),
+        (["profile", "resnet.mar", "--seconds", "inf"], "--seconds inf: allowed: a finite number"),
+        (["profile", "resnet.mar", "--precision", "nan"], "--precision nan: allowed: a finite"),
         (["profile", "resnet.mar", "--input", "nowhere.jpg"], "--input nowhere.jpg cannot be read"),
         (["profile", "resnet.mar", "--content-type", "image/png"], "type of --input, which is"),
         (["profile", "resnet.mar", "--output", "nowhere/a.json"], "nowhere is not a folder"),
@@ -140,6 +143,9 @@ def test_more_threads_than_one_node_has_cpus_are_refused(quota, most):
         (["plan", "nowhere.json"], "nowhere.json cannot be read"),
         (["plan", "notes.txt"], "notes.txt: not JSON"),
         (["plan", "resnet.mar", "--batch", "2", "--slo-ms", "9"], "leave --batch away"),
+        (["plan", "resnet.mar", "--slo-ms", "nan"], "--slo-ms nan: allowed: a finite number"),
+        (["plan", "resnet.mar", "--slo-ms", "inf"], "--slo-ms inf: allowed: a finite number"),
+        (["plan", "resnet.mar", "--memory-gib", "nan"], "--memory-gib nan: allowed: a finite"),
     ],
 )
 def test_a_mistake_of_the_user_is_one_sentence_and_status_2(
@@ -201,7 +207,7 @@ def echo(tmp_path_factory):
 
 def command(archive):
     program = [sys.executable, "-m", "shunter.plugins.cli", "profile", str(archive)]
-    options = ["--threads", "1", "--precision", "0.5", "--seconds", "0.5"]
+    options = ["--threads", "1", "--alone", "--precision", "0.5", "--seconds", "0.5"]
     return [*program, *options, "--input", str(archive.parents[1] / "body.txt")]
 
 
@@ -231,6 +237,7 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(echo):
     assert all(cell.ms >= 20 + 2 * cell.batch for cell in done.cells.values())
     *_, summary, error, where = second.stdout.splitlines()
     assert (summary.split(" in ")[0], where) == ("5 cells", str(path))
+    assert summary.endswith(" s, adaptive, one instance at a time")
     assert "exhaustive" in error
     assert "latency in ms" in second.stdout
     assert f"{len(kept.cells)} of 5 cells, now 1 thread, batch" in second.stderr
@@ -264,6 +271,14 @@ def test_a_profile_of_this_machine_and_model_is_planned_with_on_its_cores(run, a
     assert f"resnet: batch 8 on {read_topology().cores} cores" in out
     assert "chosen" in out
     assert out.splitlines()[-1].startswith('to use it: curl -X PUT "http://127.0.0.1:8081/shunter')
+
+
+def test_the_request_has_the_name_that_a_server_registers(run, archive):
+    path = archive()
+    older = replace(provenance_here(path), model="a file of another name")
+    write_profile(profile_path(path), profile_of(older))
+    _, out, _ = run("plan", path, "--batch", "8")
+    assert "/shunter/models/resnet/configuration?" in out
 
 
 def test_a_profile_of_another_archive_is_refused(run, archive):

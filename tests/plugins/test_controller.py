@@ -8,10 +8,12 @@ import threading
 
 import pytest
 
+from shunter.batching.configuration import InstanceGroup
 from shunter.batching.control_page import ControlPage, UnstableError
 from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
 from shunter.plugins import controller
 from shunter.plugins.controller import EXIT_NO_PAGE, EXIT_NOT_ALONE, ControllerAgent
+from shunter.plugins.reconfiguration import Wanted
 from shunter.plugins.settings import Settings, SettingsError, load
 
 PATIENCE_S = 30
@@ -203,16 +205,47 @@ def test_a_broken_slot_does_not_stop_the_others_and_is_named_once(
     assert page.read_commands(0) is not None
 
 
-def test_a_class_without_any_group_is_an_error_of_that_model_only(
-    agent, page, config, add_model, caplog
+def test_lists_that_leave_a_class_without_a_group_are_left_out_and_named_once(
+    agent, page, config, add_model, poke, caplog, monkeypatch
 ):
-    config.write_text("[models.resnet]\nweights = { strict = [0] }\n")
+    wanted = Wanted(3, (InstanceGroup(1, 2, 8),), True)
+    monkeypatch.setattr(controller.Reconfiguration, "wanted", lambda self, slot: wanted)
+    lists = "weights = { strict = [0, 1], best_effort = [0.5] }\ncaps = [4]\n"
+    config.write_text(f"[models.resnet]\nthreshold = 4\n{lists}")
     agent.reload()
     add_model(0)
     add_model(1, b"bert")
-    assert agent.do_work(1) == 1
-    assert page.read_commands(0) is None
-    assert "models.resnet.weights.strict is 0 for all 1 worker groups" in caplog.text
+    assert agent.do_work(1) == 2
+    for sequence in (4, 6):
+        poke(0, "slot_sequence", sequence)
+        assert agent.do_work(sequence) == 0
+    found = page.read_commands(0)
+    assert (found.slot.threshold_fixed_milli, found.slot.wanted_request) == (4000, 3)
+    assert (found.groups[0].weight_milli, found.groups[0].command_cap) == ((1000, 1000), 0)
+    assert found.groups[0].wanted_threads == 2
+    (error,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert error.startswith("models.resnet.weights.strict is 0 for all 1 worker groups")
+    # With a second group they are in force.
+    add_model(0, generation=4, groups=2)
+    assert agent.do_work(7) == 1
+    groups = page.read_commands(0).groups
+    assert [group.weight_milli for group in groups[:2]] == [(0, 500), (1000, 1000)]
+
+
+def test_a_model_with_lists_by_worker_group_keeps_its_configuration(
+    agent, config, add_model, poke, caplog, monkeypatch
+):
+    monkeypatch.setattr(controller.ProfileStore, "of", lambda self, archive: object())
+    caplog.set_level(logging.INFO)
+    config.write_text("[models.resnet]\ncaps = [4]\n")
+    agent.reload()
+    add_model(0)
+    poke(0, "auto", 1)
+    poke(0, "registered_batch_size", 8)
+    for now in (1, 2, 3):
+        agent.do_work(now)
+    told = [r.getMessage() for r in caplog.records if "configuration" in r.getMessage()]
+    assert told == ["resnet/ keeps its configuration: lists by worker group in shunter.toml"]
 
 
 # ---- as a process

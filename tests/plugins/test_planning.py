@@ -1,5 +1,7 @@
 """What a profile leads to, beside what people set without one."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,6 +140,13 @@ def test_a_batch_between_two_measured_ones_rests_on_both():
     assert found.rests_on == ((4, 4),)
 
 
+def test_a_cell_of_an_earlier_largest_batch_is_rested_on():
+    profile = profile_of(without={(4, 8)}, ms=lambda t, b: 9 + b / t)
+    found = plan(profile.with_cell(Cell(4, 6, 10.5, 10.5, 10.5, 6), 0), [4], 5)
+    assert configurations(found)["chosen"] == "1x4x5"
+    assert found.rests_on == ()
+
+
 def test_without_a_batch_there_is_a_plan_for_each_power_of_two():
     assert [each.batch for each in plan_each(profile_of(), [4])] == [1, 2, 4, 8]
 
@@ -165,6 +174,8 @@ def test_the_table_says_what_was_profiled_and_how_much_slower_the_others_are():
     text = text_of(render(plan(profile_of(), [4, 2], 8)))
     assert "resnet: batch 8 on 4 + 2 cores" in text
     assert "16 of 16 cells, adaptive, 2026-01-02, torch 2.13.0" in text
+    alone = text_of(render(plan(profile_of(alone=True), [4], 8)))
+    assert "16 of 16 cells, adaptive, one instance at a time, 2026-01-02" in alone
     assert "1 x 4 threads, 5 each" in text
     assert "x as long" in text
 
@@ -194,8 +205,13 @@ def test_an_exhaustive_profile_has_no_doubts():
 
 
 def test_the_request_that_applies_a_plan_names_model_and_configuration():
-    path = "/shunter/models/resnet/configuration?configuration=4x1x2"
+    path = "/shunter/models/resnet/configuration?configuration=4x1x2&cores=auto"
     assert plan(profile_of(), [4], 8).request() == f'curl -X PUT "http://127.0.0.1:8081{path}"'
+
+
+def test_a_name_with_other_letters_is_escaped_in_the_request():
+    profile = replace(profile_of(), provenance=replace(WHERE, model='a "b"/c'))
+    assert "/shunter/models/a%20%22b%22%2Fc/configuration?" in plan(profile, [4], 8).request()
 
 
 def test_json_has_every_row_with_its_numbers():

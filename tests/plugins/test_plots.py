@@ -90,6 +90,13 @@ def test_a_heat_map_shows_what_was_measured_even_where_latency_falls():
     assert plot_data.heat_map(faster).ms.tolist() == [[3.0, 2.5]]
 
 
+def test_a_heat_map_has_the_cells_of_an_earlier_largest_batch():
+    profile = profile_of(threads=1).with_cell(Cell(1, 6, 13, 13, 13, 6), 0)
+    found = plot_data.heat_map(profile)
+    assert found.batches == (1, 2, 4, 6, 8)
+    assert found.measured.all()
+
+
 def test_a_heat_map_of_many_threads_has_only_measured_rows():
     every = range(1, 33)
     without = {(t, b) for t in every for b in (1, 2) if t not in (1, 8, 32)}
@@ -188,6 +195,11 @@ def test_a_window_without_a_request_has_no_percentile():
     assert middles.tolist() == [0.375, 0.625, 0.875, 1.125]
     assert half.tolist()[::3] == [3, 7]
     assert np.isnan(half[1:3]).all()
+
+
+def test_times_by_different_clocks_are_refused_before_they_fill_the_memory():
+    with pytest.raises(UserError, match=r"a: from 0 to 1\.7e\+09 s are 1\.7e\+10 windows, allowed"):
+        plot_data.windows(series([0, 1, 1.7e9], [1, 2, 3]), 0.1)
 
 
 def test_a_timeline_is_in_the_order_of_time(written):
@@ -323,6 +335,14 @@ def test_a_file_that_is_no_profile_is_refused(refused, written):
 def test_a_profile_without_a_cell_is_not_drawn(refused, written):
     empty = profile_of(without={(t, b) for t in range(1, 5) for b in batch_sizes(8)})
     assert "has no cells yet" in refused("profile", written("a.profile.json", empty))
+
+
+def test_a_timeline_of_too_many_windows_and_a_window_of_no_length_are_refused(refused, written):
+    one = {"name": "a", "t_s": [0, 1.7e9], "latency_ms": [1, 2]}
+    path = written("a.json", {"series": [one]})
+    assert "take a larger --window-ms, or give all times by one clock" in refused("timeline", path)
+    said = refused("timeline", path, "--window-ms", "nan")
+    assert "--window-ms nan: allowed: a finite number" in said
 
 
 def test_a_timeline_that_is_no_json_is_refused(refused, tmp_path):

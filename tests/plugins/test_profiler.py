@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
 
+from shunter.allocator.cores import choose_cores
+from shunter.allocator.cpus import Cpu, Topology
 from shunter.allocator.topology import read_topology
 from shunter.batching.measurement import Effort
 from shunter.handlers.sample import Sample
@@ -29,23 +32,32 @@ import os
 import time
 
 THREADS = int(os.environ["SHUNTER_THREADS"])
+HANGS_AT = int(os.environ.get("SLEEPER_HANGS_AT", 1000))
+
+
+def note(batch):
+    with open(os.environ["SLEEPER_LOG"], "a") as log:
+        print(json.dumps([THREADS, batch, os.getpid()]), file=log)
 
 
 class Handler:
     def initialize(self, context):
-        pass
+        if HANGS_AT == 0:
+            note(0)
+            time.sleep(600)
 
     def handle(self, data, context):
-        with open(os.environ["SLEEPER_LOG"], "a") as log:
-            print(json.dumps([THREADS, len(data), os.getpid()]), file=log)
+        note(len(data))
         if len(data) >= int(os.environ.get("SLEEPER_DIES_AT", 1000)):
             os._exit(3)
-        if len(data) >= int(os.environ.get("SLEEPER_HANGS_AT", 1000)):
+        if len(data) >= HANGS_AT:
             time.sleep(600)
         time.sleep(0.003 + 0.004 * len(data) / THREADS)
         return ["done"] * len(data)
 """
-HOST = read_topology()
+ALL = read_topology()
+# On a large host as many workers as cores would be started again and again.
+HOST = ALL.only(choose_cores(ALL, 2) or [cpu.id for cpu in ALL.cpus])
 QUICK = Effort(precision=0.5, most=6, seconds=0.3)
 
 
@@ -128,6 +140,14 @@ def test_a_smaller_range_throws_nothing_away(archive, path):
     assert set(larger.cells) == {*first.cells, (1, 8), (2, 8)}
 
 
+def test_a_larger_range_keeps_the_largest_batch_so_far(archive, path):
+    first = run(task(archive, threads=1, batch=3), path, HOST)
+    larger = run(task(archive, threads=1, batch=4), path, HOST)
+    assert set(larger.cells) == {(1, 1), (1, 2), (1, 3), (1, 4)}
+    assert first.cells.items() <= larger.cells.items()
+    assert load_profile(path) == larger
+
+
 def test_an_interrupted_run_is_continued_without_measuring_a_cell_again(archive, path, log):
     with pytest.raises(KeyboardInterrupt):
         run(task(archive, threads=1), path, HOST, interrupting(after=2))
@@ -173,6 +193,30 @@ def test_a_profile_of_something_else_is_neither_continued_nor_harmed(archive, pa
             run(task(archive, threads=1, batch=1), path, HOST)
         assert path.read_text() == spoiled
     assert len(log()) == asked
+
+
+@pytest.mark.parametrize(
+    ("alone", "advice"),
+    [
+        (True, "measured with one at a time: give --alone"),
+        (False, "measured with several at a time: leave out --alone"),
+    ],
+)
+def test_alone_and_side_by_side_are_not_mixed(archive, path, log, alone, advice):
+    first = run(task(archive, threads=1, batch=1, alone=alone), path, HOST)
+    asked = len(log())
+    with pytest.raises(UserError, match=f"{advice}, or begin anew with --restart"):
+        run(task(archive, threads=1, batch=1, alone=not alone), path, HOST)
+    assert len(log()) == asked
+    assert load_profile(path) == first
+    assert first.alone is alone
+    assert run(task(archive, threads=1, batch=1, alone=alone), path, HOST).cells == first.cells
+
+
+def test_a_batch_that_no_profile_may_have_is_refused_before_it_is_measured(archive, path, log):
+    with pytest.raises(UserError, match="batch 4097; allowed: 1 to 4096"):
+        run(task(archive, batch=4097), path, HOST)
+    assert log() == []
 
 
 def test_where_a_batch_fails_larger_ones_are_not_tried(archive, path, log, monkeypatch):
@@ -239,8 +283,31 @@ def test_as_many_are_measured_together_as_will_run_together(archive, tmp_path):
         places = [psutil.Process(worker.pid).cpu_affinity() for worker in found.of(1)]
         assert len(places) == 2 and set(places[0]).isdisjoint(places[1])
         assert len(found.of(2)) == 1
+    with contextlib.closing(companies(archive, tmp_path / "few", threads=1)) as found:
+        assert len(found.of(1)) == 2
     with contextlib.closing(companies(archive, tmp_path / "alone", alone=True)) as found:
         assert len(found.of(1)) == 1
+
+
+TWO_NODES = Topology(
+    tuple(Cpu(i, physical=i // 2, node=0) for i in range(4))
+    + tuple(Cpu(i, physical=i // 2, node=1) for i in range(4, 12))
+)
+
+
+@pytest.mark.parametrize(
+    ("topology", "threads", "cpus"),
+    [
+        # Two cores and four, of two CPUs each.
+        (TWO_NODES, 1, [0, 2]),
+        (TWO_NODES, 3, [4, 6, 8, 10]),
+        (TWO_NODES, 6, [4, 5, 6, 7, 8, 10]),
+        (TWO_NODES, 9, []),
+        (replace(TWO_NODES, quota=3.5), 3, [4, 6, 8]),
+    ],
+)
+def test_instances_share_the_cores_of_one_node(topology, threads, cpus):
+    assert [cpu.id for cpu in profiler._shared_node(topology, threads).cpus] == cpus
 
 
 def test_no_more_are_opened_than_memory_holds(archive, tmp_path, monkeypatch):
@@ -254,6 +321,7 @@ def test_no_more_are_opened_than_memory_holds(archive, tmp_path, monkeypatch):
 
 
 PROGRAM = """
+import os
 import sys
 from pathlib import Path
 from shunter.allocator.topology import read_topology
@@ -263,26 +331,31 @@ from shunter.plugins.profiler import Task, run
 effort = Effort(precision=0.5, most=6, seconds=0.3)
 task = Task(Path(sys.argv[1]), [], threads=2, batch=2, exhaustive=True, effort=effort)
 try:
-    run(task, Path(sys.argv[2]), read_topology())
+    run(task, Path(sys.argv[2]), read_topology(sorted(os.sched_getaffinity(0))[:2]))
 except KeyboardInterrupt:
     print("interrupted")
 """
 
 
-def test_ctrl_c_in_the_middle_of_a_batch_leaves_the_cells_so_far_and_no_worker(archive, path, log):
+@pytest.mark.parametrize(
+    ("batch", "cells"),
+    [pytest.param(2, {(1, 1)}, id="in a batch"), pytest.param(0, set(), id="while loading")],
+)
+def test_ctrl_c_leaves_the_cells_so_far_and_no_worker(archive, path, log, batch, cells):
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(archive), str(path)],
-        env={**os.environ, "SLEEPER_HANGS_AT": "2", "TMPDIR": str(path.parent / "tmp")},
+        env={**os.environ, "SLEEPER_HANGS_AT": str(batch), "TMPDIR": str(path.parent / "tmp")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
     try:
-        while not log() or log()[-1][1] != 2:
+        while not log() or log()[-1][1] != batch:
             assert program.poll() is None, program.stdout.read()
             time.sleep(0.02)
-        worker = psutil.Process(log()[-1][2])
+        workers = psutil.Process(program.pid).children()
+        assert log()[-1][2] in {worker.pid for worker in workers}
         # What a terminal does: everybody in the foreground gets it.
         os.killpg(program.pid, signal.SIGINT)
         said, _ = program.communicate(timeout=60)
@@ -291,5 +364,5 @@ def test_ctrl_c_in_the_middle_of_a_batch_leaves_the_cells_so_far_and_no_worker(a
         program.wait()
         program.stdout.close()
     assert said == "interrupted\n"
-    assert not worker.is_running()
-    assert set(load_profile(path).cells) == {(1, 1)}
+    assert not any(worker.is_running() for worker in workers)
+    assert (set(load_profile(path).cells) if path.exists() else set()) == cells

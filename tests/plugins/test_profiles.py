@@ -31,10 +31,11 @@ def archive(tmp_path):
     return write_archive(tmp_path / "model.mar", weights=b"weights")
 
 
-def write_archive(path, weights, created="today"):
+def write_archive(path, weights, created="today", model=None):
+    manifest = {"createdOn": created, "model": {} if model is None else model}
     with zipfile.ZipFile(path, "w") as content:
         content.writestr("weights.pt", weights)
-        content.writestr("MAR-INF/MANIFEST.json", json.dumps({"createdOn": created, "model": {}}))
+        content.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
     return path
 
 
@@ -50,6 +51,28 @@ def test_what_is_no_archive_is_said(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ProfileError, match=r"model\.mar is no model archive"):
         hash_archive(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ({"modelName": "digits"}, "digits"),
+        ({"modelName": ""}, "model"),
+        ({"modelName": 5}, "model"),
+        ({}, "model"),
+        ([], "model"),
+    ],
+)
+def test_a_model_has_the_name_that_a_server_registers(archive, model, name):
+    write_archive(archive, b"weights", model=model)
+    assert provenance_here(archive, topology=HOST).model == name
+
+
+def test_an_archive_without_a_manifest_is_named_after_its_file(tmp_path):
+    path = tmp_path / "plain.mar"
+    with zipfile.ZipFile(path, "w") as content:
+        content.writestr("weights.pt", b"weights")
+    assert provenance_here(path, topology=HOST).model == "plain"
 
 
 def profile_of(archive, *sizes, **changes):

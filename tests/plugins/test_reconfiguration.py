@@ -40,7 +40,9 @@ class World:
         self.now = 0
         self.obeys = True
 
-    def add(self, slot, configuration="1x0x8", depth=1, batch_size=8, auto=1, of=None):
+    def add(
+        self, slot, configuration="1x0x8", depth=1, batch_size=8, auto=1, of=None, has_lists=False
+    ):
         identity = SlotIdentity(
             **{
                 **{f.name: 0 for f in dataclasses.fields(SlotIdentity)},
@@ -59,6 +61,7 @@ class World:
             "configuration": parse_configuration(configuration),
             "change": SlotChange(0, ChangeState.NONE),
             "profile": profile() if of is None else of,
+            "has_lists": has_lists,
         }
 
     def cycle(self, seconds=0.5):
@@ -93,7 +96,12 @@ class World:
             for g in state["configuration"]
         ]
         return Observed(
-            state["identity"], state["depth"], lambda: groups, state["change"], state["profile"]
+            state["identity"],
+            state["depth"],
+            lambda: groups,
+            state["change"],
+            state["profile"],
+            state["has_lists"],
         )
 
 
@@ -148,15 +156,70 @@ def test_a_small_gain_is_not_worth_new_processes():
 
 
 @pytest.mark.parametrize(
-    "given", [{"auto": 0}, {"batch_size": 1}, {"of": False}], ids=["operator", "unbatched", "bare"]
+    ("given", "why"),
+    [
+        ({"auto": 0}, None),
+        ({"batch_size": 1}, "batch size 1"),
+        ({"profile": None}, "no profile that can be used here"),
+        ({"has_lists": True}, "lists by worker group in shunter.toml"),
+    ],
+    ids=["operator", "unbatched", "bare", "lists"],
 )
-def test_some_models_are_left_alone(world, given):
-    given = {"of": None, **given}
-    world.add(0, depth=16, **given)
-    if given["of"] is False:
-        world.slots[0]["profile"] = None
+def test_some_models_are_left_alone_and_it_is_said_once_why(world, given, why, caplog):
+    caplog.set_level("INFO")
+    bare = "profile" in given
+    world.add(0, depth=16, **({} if bare else given))
+    if bare:
+        world.slots[0] |= given
     world.run()
     assert world.policy.wanted(0) is None
+    said = [f"m0/1.0 keeps its configuration: {why}"] if why else []
+    assert [r.getMessage() for r in caplog.records] == said
+
+
+def test_a_model_that_gets_lists_by_worker_group_is_not_changed_any_more(world):
+    world.add(0, depth=16)
+    world.run()
+    assert world.runs(0) == "2x1x8"
+    world.slots[0] |= {"has_lists": True, "depth": 1}
+    world.run()
+    assert (world.runs(0), world.policy.wanted(0)) == ("2x1x8", None)
+
+
+@pytest.mark.parametrize("pin", [True, False])
+def test_the_best_configuration_is_pinned_or_set_free_as_the_settings_say(pin):
+    world = World(settings=dataclasses.replace(SETTINGS, pin=pin))
+    world.add(0, "2x1x8", depth=16)
+    for request, wanted in enumerate((pin, not pin, pin), 1):
+        world.policy.settings = dataclasses.replace(SETTINGS, pin=wanted)
+        world.run()
+        found = world.policy.wanted(0)
+        assert (found.request, found.pin) == (request, wanted)
+        assert format_configuration(found.groups) == "2x1x8"
+
+
+def test_other_numbers_of_the_settings_hold_for_models_that_are_known():
+    world = World(settings=dataclasses.replace(SETTINGS, timeout_s=1000, window=500))
+    world.add(0, depth=16)
+    world.run()
+    assert world.policy.wanted(0) is None
+    world.policy.settings = SETTINGS
+    world.run()
+    assert world.runs(0) == "2x1x8"
+
+
+def test_a_model_whose_load_is_not_known_yet_stays_as_it_is():
+    world = World(cores=(4,))
+    world.add(0, depth=16)
+    world.run()
+    assert world.runs(0) == "4x1x8"
+    world.add(1, "2x1x8", depth=16)
+    seen = set()
+    for _ in range(10):
+        world.cycle()
+        seen.add(world.runs(1))
+    assert seen == {"2x1x8"}
+    assert world.runs(0) == "2x1x8"
 
 
 def test_nothing_happens_when_the_settings_say_so():

@@ -198,6 +198,26 @@ def test_a_named_file_that_is_missing_is_an_error_and_not_the_defaults(tmp_path)
         load(find(None, {}, tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("text", "has_lists"),
+    [
+        ("threshold = 4", False),
+        ("caps = []\nweights = {}", False),
+        ("caps = [8]", True),
+        ("weights = { best_effort = [0] }", True),
+        ("preferences = { strict = [0, 1] }", True),
+    ],
+)
+def test_lists_by_worker_group_can_be_left_out(write, text, has_lists):
+    found = load(write(f"[batching]\nmargin_ms = 7\n[models.resnet]\n{text}"))
+    assert found.for_model("resnet").has_lists is has_lists
+    without = found.for_model("resnet").without_lists()
+    assert not without.has_lists
+    assert without.threshold == found.for_model("resnet").threshold
+    assert without.margin_ms == 7
+    assert not found.for_model("another").has_lists
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (

@@ -10,9 +10,6 @@ import java.util.concurrent.TimeoutException;
  * A transaction: any failure ends what was started, and the old generation keeps serving.
  */
 final class ChangeOver implements Runnable {
-    /** On top of the model's own start-up time-out: the time a process takes to listen. */
-    private static final long PROCESS_START_S = 60;
-
     /** Completed when the new generation serves, exceptionally when the old one stays. */
     final CompletableFuture<Void> done = new CompletableFuture<>();
 
@@ -29,7 +26,7 @@ final class ChangeOver implements Runnable {
         this.fleet = fleet;
         this.started = started;
         this.remember = remember;
-        this.loadTimeoutS = startupTimeoutS + PROCESS_START_S;
+        this.loadTimeoutS = Worker.LISTEN_TIMEOUT_S + startupTimeoutS;
     }
 
     @Override

@@ -3,7 +3,6 @@ package org.shunter.torchserve;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.snapshot.SnapshotManager;
 import org.pytorch.serve.wlm.Model;
@@ -26,6 +25,9 @@ final class Fleet {
     private final Staff staff;
     private volatile Generation current;
     private volatile Generation next;
+    /** Workers that are being added to the current generation; null when none are. */
+    private volatile CompletableFuture<Void> resizing;
+
     private volatile boolean auto;
     private volatile String lastChange = "";
     private long generations = 1;
@@ -58,9 +60,14 @@ final class Fleet {
         return next;
     }
 
+    /** Whether a change is under way. */
+    boolean isChanging() {
+        return next != null || resizing != null;
+    }
+
     /** Whether the controller may change the configuration. */
     boolean auto() {
-        return auto && served.whyNotAuto() == null;
+        return auto && served.whyNotAuto(current.configuration()) == null;
     }
 
     /** The result of the last change, for people. */
@@ -104,6 +111,11 @@ final class Fleet {
             return retire();
         }
         checkNotRetired();
+        if (resizing != null) {
+            // What it ends with is what is to be scaled; until then /ping shall miss nobody.
+            model.setMinWorkers(Math.min(min, current.instances()));
+            return resizing.handle((done, error) -> 0).thenCompose(over -> scaleAgain(min, max));
+        }
         if (next != null) {
             asked = new int[] {min, max};
         }
@@ -120,14 +132,36 @@ final class Fleet {
         return staff.loaded(added);
     }
 
-    /** Whether the controller may change the configuration; an explicit change says no. */
+    /** A scale call that came during a change counts after it too. */
+    private synchronized CompletableFuture<Integer> scaleAgain(final int min, final int max) {
+        checkNotRetired();
+        model.setMinWorkers(Math.min(model.getMinWorkers(), min)); // lower first, for /ping
+        final CompletableFuture<Integer> result = scale(min, max);
+        model.setMinWorkers(min);
+        model.setMaxWorkers(max);
+        onChanged();
+        return result;
+    }
+
+    /**
+     * Whether the controller may change the configuration, where nothing speaks against it; an
+     * explicit change says no.
+     */
     void setAuto(final boolean value) {
-        final String whyNot = value ? served.whyNotAuto() : null;
+        auto = value;
+        served.publishIdentity();
+    }
+
+    /**
+     * Check that the controller may change such worker groups.
+     *
+     * @throws BadRequestException naming what speaks against it
+     */
+    void checkAuto(final List<GroupConfig> groups) {
+        final String whyNot = served.whyNotAuto(groups);
         if (whyNot != null) {
             throw new BadRequestException("auto: " + name() + " " + whyNot);
         }
-        auto = value;
-        served.publishIdentity();
     }
 
     /** Serve what waits, take nothing new, end all workers. */
@@ -139,39 +173,7 @@ final class Fleet {
         if (unfinished != null) {
             unfinished.workers().forEach(Worker::end);
         }
-        final List<Worker> ending = workers();
-        if (ending.stream().noneMatch(worker -> worker.state == WorkerState.READY)) {
-            failWaiting();
-        }
-        final CompletableFuture<Integer> done = new CompletableFuture<>();
-        final long deadlineNs =
-                System.nanoTime()
-                        + TimeUnit.SECONDS.toNanos(host.config().getUnregisterModelTimeout());
-        finishRetiring(ending, deadlineNs, done);
-        return done;
-    }
-
-    private void failWaiting() {
-        dispatcher.failWaiting(503, "Model \"" + name() + "\" was removed");
-    }
-
-    private void finishRetiring(
-            final List<Worker> ending, final long deadlineNs, final CompletableFuture<Integer> done) {
-        if (!dispatcher.isIdle() && System.nanoTime() - deadlineNs < 0) {
-            host.timer()
-                    .schedule(
-                            () -> finishRetiring(ending, deadlineNs, done),
-                            5,
-                            TimeUnit.MILLISECONDS);
-            return;
-        }
-        // First of all, so that what an ended worker held is not given to the next to be ended.
-        dispatcher.setWorkers(List.of());
-        current.groups.forEach(group -> group.workers.clear());
-        ending.forEach(Worker::end);
-        failWaiting();
-        // Not here: this may be the timer's thread, and who waits for it may wait for the timer.
-        host.execute(() -> done.complete(200));
+        return new Retirement(host, name(), dispatcher, current).begin(workers());
     }
 
     /** End every worker at once and answer what they held and what waits with an error. */
@@ -190,32 +192,46 @@ final class Fleet {
     /**
      * Change the configuration without anyone noticing. When the processes can stay, workers are
      * added and drained and caps change in place. Else a new generation is started beside the old
-     * one and takes over when all of it has loaded; on a failure the old one stays.
+     * one and takes over when all of it has loaded. On a failure everything stays as it was.
      *
      * @param restart start new processes even when only numbers changed
      * @param remember whether the snapshot on disk shall say so
-     * @throws NoRoomException when both generations do not fit into memory together
+     * @param automatic whether the controller may change it from now on; null: as before
+     * @throws NoRoomException when the new workers find no memory beside those that serve
+     * @throws BadRequestException when it cannot be begun; then nothing has changed
      * @return completed when the new configuration serves, or exceptionally when the old one stays
      */
     synchronized CompletableFuture<Void> configure(
-            final List<GroupConfig> wanted, final boolean restart, final boolean remember) {
+            final List<GroupConfig> wanted,
+            final boolean restart,
+            final boolean remember,
+            final Boolean automatic) {
         checkNotRetired();
         if (wanted.isEmpty()) {
             throw new BadRequestException("a configuration has at least one worker group");
         }
-        if (next != null) {
+        if (isChanging()) {
             throw new BadRequestException("A change of " + name() + " is under way; try again later");
         }
         if (hasNoWorker()) {
             throw new BadRequestException(name() + " has no workers; scale it up first");
         }
+        if (Boolean.TRUE.equals(automatic)) {
+            checkAuto(wanted);
+        }
         final boolean inPlace =
                 !restart && GroupConfig.sameProcesses(wanted, current.configuration());
-        final int instances = wanted.stream().mapToInt(GroupConfig::instances).sum();
-        final int more = inPlace ? instances - current.workers().size() : instances;
+        final int more =
+                inPlace
+                        ? current.missing(wanted)
+                        : wanted.stream().mapToInt(GroupConfig::instances).sum();
         final String shortage = more > 0 ? HostMemory.shortage(current.workers(), more) : null;
         if (shortage != null) {
             throw new NoRoomException(shortage);
+        }
+        if (automatic != null && automatic != auto) {
+            setAuto(automatic);
+            onChanged();
         }
         if (inPlace) {
             return resize(wanted, remember);
@@ -236,42 +252,46 @@ final class Fleet {
         return name() + ": the change was " + lastChange;
     }
 
+    /** Those that are missing serve as soon as they have loaded; all else waits for all of them. */
     private CompletableFuture<Void> resize(
             final List<GroupConfig> wanted, final boolean remember) {
-        final List<Worker> added = new ArrayList<>();
-        for (final WorkerGroup group : current.groups) {
-            final int instances = wanted.get(group.index).instances();
-            for (int i = group.workers.size(); i < instances; i++) {
-                added.add(staff.start(group));
-            }
-            for (int i = group.workers.size(); i > instances; i--) {
-                staff.drainYoungest(group);
-            }
-            group.setConfig(wanted.get(group.index));
+        final List<Worker> added = staff.fill(current, wanted);
+        if (!added.isEmpty()) {
+            dispatcher.setWorkers(current.workers());
+            tell("resizing to " + GroupConfig.text(wanted));
         }
-        serve(current);
-        tell("resized to " + GroupConfig.text(wanted));
-        if (remember) {
-            onChanged();
-        }
-        return staff.loaded(added).thenAccept(status -> onResized(status, added));
+        final CompletableFuture<Void> done =
+                staff.loaded(added)
+                        .thenAccept(status -> onAdded(status, added, wanted, remember));
+        resizing = done.isDone() ? null : done;
+        return done;
     }
 
-    /** Those that loaded stay; when one did not, it and those that still load go again. */
-    private synchronized void onResized(final int status, final List<Worker> added) {
-        if (status == 200 || retired) {
-            return;
-        }
-        String why = "";
-        for (final Worker worker : added) {
-            if (worker.state != WorkerState.READY && worker.group.remove(worker)) {
-                why = worker.problem().isEmpty() ? why : ": " + worker.problem();
-                worker.end();
+    /** The rest of a resize; fails, and leaves everything as it was, when one did not load. */
+    private synchronized void onAdded(
+            final int status,
+            final List<Worker> added,
+            final List<GroupConfig> wanted,
+            final boolean remember) {
+        try {
+            if (retired) {
+                return;
             }
+            if (status != 200) {
+                final String why = staff.undo(added);
+                dispatcher.setWorkers(current.workers());
+                tell("resizing was undone: a worker did not load: status " + status + why);
+                throw new IllegalStateException(lastChange);
+            }
+            staff.settle(current, wanted);
+            serve(current);
+            tell("resized to " + GroupConfig.text(wanted));
+            if (remember) {
+                onChanged();
+            }
+        } finally {
+            resizing = null; // last, so that who sees it sees the result too
         }
-        serve(current);
-        tell("resizing was undone: a worker did not load: status " + status + why);
-        throw new IllegalStateException(lastChange);
     }
 
     /** Dispatch to a generation's workers and tell everyone how many they are. */
@@ -294,9 +314,7 @@ final class Fleet {
         serve(started);
         old.workers().forEach(staff::drain);
         if (asked != null) {
-            model.setMinWorkers(asked[0]);
-            model.setMaxWorkers(asked[1]);
-            scale(asked[0], asked[1]);
+            scaleAgain(asked[0], asked[1]);
             asked = null;
         }
         tell("generation " + started.id + " serves");
@@ -320,7 +338,7 @@ final class Fleet {
         LOGGER.error("{}: {}; generation {} keeps serving", name(), lastChange, current.id);
     }
 
-    /** The worker groups changed; let the snapshot on disk say so. */
+    /** The worker groups changed, or who may change them; let the snapshot on disk say so. */
     void onChanged() {
         SnapshotManager.getInstance().saveSnapshot();
     }

@@ -37,6 +37,16 @@ final class Generation {
         return sum;
     }
 
+    /** How many workers its groups have fewer than wanted. */
+    int missing(final List<GroupConfig> wanted) {
+        int missing = 0;
+        for (final WorkerGroup group : groups) {
+            final int instances = wanted.get(group.index).instances();
+            missing += Math.max(0, instances - group.workers.size());
+        }
+        return missing;
+    }
+
     /** The group that gets the next worker: the first with fewer than it should have. */
     WorkerGroup growing() {
         for (final WorkerGroup group : groups) {

@@ -10,11 +10,27 @@ import java.util.regex.Pattern;
 /** How much memory workers need and how much is left, from {@code /proc} and the cgroup. */
 final class HostMemory {
     private static final Pattern KIB = Pattern.compile("(?m)^(\\w+):\\s+(\\d+) kB$");
-    private static final Pattern UNUSED = Pattern.compile("(?m)^inactive_file (\\d+)$");
-    private static final Pattern GROUP = Pattern.compile("(?m)^0::(/.*)$");
     private static final Path PROC = Path.of("/proc");
-    private static final Path CGROUP = Path.of("/sys/fs/cgroup");
     private static final long MIB = 1 << 20;
+
+    /** Where a version of cgroups says what; twin of the class in allocator/host_memory.py. */
+    private record Hierarchy(
+            Pattern own, Path root, String limit, String used, Pattern unused) {}
+
+    private static final Hierarchy V2 =
+            new Hierarchy(
+                    Pattern.compile("(?m)^0::(/.*)$"),
+                    Path.of("/sys/fs/cgroup"),
+                    "memory.max",
+                    "memory.current",
+                    Pattern.compile("(?m)^inactive_file (\\d+)$"));
+    private static final Hierarchy V1 =
+            new Hierarchy(
+                    Pattern.compile("(?m)^\\d+:(?:[^:\\n]*,)?memory(?:,[^:\\n]*)?:(/.*)$"),
+                    Path.of("/sys/fs/cgroup/memory"),
+                    "memory.limit_in_bytes",
+                    "memory.usage_in_bytes",
+                    Pattern.compile("(?m)^total_inactive_file (\\d+)$"));
 
     private HostMemory() {}
 
@@ -48,28 +64,35 @@ final class HostMemory {
         return Math.max(0, field(status, "RssAnon")) + Math.max(0, field(status, "RssShmem"));
     }
 
-    /** Bytes that the host and this process's cgroup would still give; -1 when unknown. */
+    /** Bytes that the host and this process's cgroups would still give; -1 when unknown. */
     private static long available() {
         final long host = field(read(PROC.resolve("meminfo")), "MemAvailable");
-        long least = host < 0 ? Long.MAX_VALUE : host;
-        final Matcher own = GROUP.matcher(read(PROC.resolve("self/cgroup")));
-        // This process's group and all above it; in a container the path may not exist.
-        Path path = own.find() ? Path.of(own.group(1)) : Path.of("/");
-        for (; path != null; path = path.getParent()) {
-            least = Math.min(least, leftOf(CGROUP.resolve(path.toString().substring(1))));
-        }
+        final long ofHost = host < 0 ? Long.MAX_VALUE : host;
+        final long least = Math.min(ofHost, Math.min(leftOf(V2), leftOf(V1)));
         return least == Long.MAX_VALUE ? -1 : least;
     }
 
-    private static long leftOf(final Path group) {
-        final long limit = number(read(group.resolve("memory.max")));
-        final long used = number(read(group.resolve("memory.current")));
+    private static long leftOf(final Hierarchy cgroups) {
+        final Matcher own = cgroups.own().matcher(read(PROC.resolve("self/cgroup")));
+        long least = Long.MAX_VALUE;
+        // This process's group and all above it; in a container the path may not exist.
+        Path path = own.find() ? Path.of(own.group(1)) : Path.of("/");
+        for (; path != null; path = path.getParent()) {
+            final Path group = cgroups.root().resolve(path.toString().substring(1));
+            least = Math.min(least, leftOf(cgroups, group));
+        }
+        return least;
+    }
+
+    private static long leftOf(final Hierarchy cgroups, final Path group) {
+        final long limit = number(read(group.resolve(cgroups.limit())));
+        final long used = number(read(group.resolve(cgroups.used())));
         if (limit < 0 || used < 0) {
             return Long.MAX_VALUE;
         }
         // Pages of files that nobody uses are given back when memory is short.
-        final Matcher cache = UNUSED.matcher(read(group.resolve("memory.stat")));
-        return limit - used + (cache.find() ? Long.parseLong(cache.group(1)) : 0);
+        final Matcher cache = cgroups.unused().matcher(read(group.resolve("memory.stat")));
+        return Math.max(0, limit - used + (cache.find() ? Long.parseLong(cache.group(1)) : 0));
     }
 
     private static long field(final String text, final String name) {
@@ -82,6 +105,7 @@ final class HostMemory {
         return -1;
     }
 
+    /** A number, or -1; without a limit v1 says one of 19 digits, v2 a word. */
     private static long number(final String text) {
         return text.strip().matches("\\d{1,18}") ? Long.parseLong(text.strip()) : -1;
     }

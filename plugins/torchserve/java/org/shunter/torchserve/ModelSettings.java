@@ -138,15 +138,16 @@ record ModelSettings(
 
     private static boolean auto(final Map<String, Object> map) {
         final Object value = map.get("auto");
+        final Object cores = map.get("cores");
+        final boolean placed = cores != null && !cores.equals(GroupConfig.AUTO);
         if (value == null) {
-            return List.of("configuration", "groups", "cores", "device").stream()
-                    .noneMatch(map::containsKey);
+            return !placed
+                    && List.of("configuration", "groups", "device").stream()
+                            .noneMatch(map::containsKey);
         }
         if (!(value instanceof Boolean flag)) {
             throw new BadRequestException("shunter.auto: \"" + value + "\"; allowed: true, false");
         }
-        final Object cores = map.get("cores");
-        final boolean placed = cores != null && !cores.equals(GroupConfig.AUTO);
         if (flag && (placed || map.containsKey("device") || map.containsKey("groups"))) {
             throw new BadRequestException(
                     "shunter.auto: true is not possible together with cores, device or groups");

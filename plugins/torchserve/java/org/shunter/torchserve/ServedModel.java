@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.EnumSet;
 import java.util.List;
+import java.util.stream.Stream;
 import org.pytorch.serve.wlm.Model;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -129,24 +130,26 @@ final class ServedModel {
     }
 
     /**
-     * Why the controller must not change this model's configuration, or null: profiles know no GPU,
-     * and the optimum knows nothing of places and classes.
+     * Why the controller must not change this model's configuration while it has these groups, or
+     * null: profiles know no GPU, and the optimum knows nothing of places and classes.
      */
-    String whyNotAuto() {
+    String whyNotAuto(final List<GroupConfig> groups) {
         if (settings.device() != null || model.getNumCores() > 0) {
             return "serves on a GPU";
         }
         if (settings.cores() != null && !settings.cores().equals(GroupConfig.AUTO)) {
             return "has cores of its own";
         }
-        for (final GroupConfig group : settings.configuration()) {
-            if (group.device() != null
-                    || group.cores() != null && !group.cores().equals(GroupConfig.AUTO)
-                    || !group.classes().equals(EnumSet.allOf(RequestClass.class))) {
-                return "has groups with places or classes of their own";
-            }
-        }
-        return null;
+        final boolean alike =
+                Stream.concat(settings.configuration().stream(), groups.stream())
+                        .allMatch(ServedModel::isForAllAnywhere);
+        return alike ? null : "has groups with places or classes of their own";
+    }
+
+    private static boolean isForAllAnywhere(final GroupConfig group) {
+        return group.device() == null
+                && (group.cores() == null || group.cores().equals(GroupConfig.AUTO))
+                && group.classes().equals(EnumSet.allOf(RequestClass.class));
     }
 
     /** Take up the configuration that the controller wants, if it is another than before. */

@@ -139,16 +139,29 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         final String cores = parameter(request, "cores");
         final String restart = parameter(request, "restart");
         if (text != null || cores != null || restart != null || auto == null) {
-            change(model, text, cores, restart);
-        }
-        if (auto != null || text != null || cores != null) {
-            model.fleet().setAuto(wanted); // an explicit change takes it out of the controller's hands
+            // An explicit change takes it out of the controller's hands; a restart does not.
+            final boolean explicit = auto != null || text != null || cores != null;
+            change(model, text, cores, restart, explicit ? Boolean.valueOf(wanted) : null);
+        } else {
+            setAuto(model.fleet(), wanted);
         }
         return configuration(model);
     }
 
+    private static void setAuto(final Fleet fleet, final boolean wanted) {
+        if (wanted) {
+            fleet.checkAuto(fleet.current().configuration());
+        }
+        fleet.setAuto(wanted);
+        fleet.onChanged();
+    }
+
     private static void change(
-            final ServedModel model, final String text, final String cores, final String restart) {
+            final ServedModel model,
+            final String text,
+            final String cores,
+            final String restart,
+            final Boolean automatic) {
         if (text == null && cores == null && restart == null) {
             throw new BadRequestException(
                     "configuration: missing; example: ?configuration=1x8x32,2x4x16");
@@ -162,7 +175,8 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
             placed.add(cores == null ? group : group.withCores(GroupConfig.checkCores("cores", cores)));
         }
         // The caller polls; a failure is told in last_change and in the log.
-        model.fleet().configure(placed, restart != null && checkBoolean("restart", restart), true);
+        final boolean again = restart != null && checkBoolean("restart", restart);
+        model.fleet().configure(placed, again, true, automatic);
     }
 
     private static boolean checkBoolean(final String key, final String value) {
@@ -212,7 +226,7 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         json.addProperty("generation", model.fleet().current().id);
         json.addProperty(CONFIGURATION, GroupConfig.text(model.fleet().current().configuration()));
         json.addProperty("auto", model.fleet().auto());
-        json.addProperty("state", model.fleet().next() == null ? "serving" : "changing");
+        json.addProperty("state", model.fleet().isChanging() ? "changing" : "serving");
         json.addProperty("last_change", model.fleet().lastChange());
         return json;
     }

@@ -166,6 +166,8 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             model.setMaxWorkers(Math.max(configured, model.getMaxWorkers()));
         }
         final ServedModel fresh = new ServedModel(host, model, settings);
+        // At once: whatever fails from here on, unregistering gives its slot back.
+        served.put(model.getModelVersionName(), fresh);
         if (before != null || again) {
             fresh.fleet().setAuto(!again && before.auto());
         }
@@ -173,7 +175,6 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         if (draining) {
             fresh.dispatcher().refuse(Drain.REASON);
         }
-        served.put(model.getModelVersionName(), fresh);
         return fresh;
     }
 

@@ -6,7 +6,6 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.pytorch.serve.wlm.Model;
 import org.slf4j.Logger;
@@ -15,8 +14,6 @@ import org.slf4j.LoggerFactory;
 /** Hires and retires the workers of one model; how many, and when, is the {@link Fleet}'s. */
 final class Staff {
     private static final Logger LOGGER = LoggerFactory.getLogger(Staff.class);
-    private static final long DRAIN_TIMEOUT_S = 120;
-    private static final long DRAIN_MARGIN_S = 5;
 
     private final Host host;
     private final ServedModel served;
@@ -61,13 +58,49 @@ final class Staff {
         drain(worker);
     }
 
-    /** The worker finishes its batches and ends. */
+    /**
+     * The worker finishes its batches and ends, however long they take; who does not answer any
+     * more is found as among those that serve.
+     */
     void drain(final Worker worker) {
         retiring.add(worker);
         worker.drain();
-        // Longer than any batch may take: one that runs is never cut short.
-        final long timeoutS = Math.max(DRAIN_TIMEOUT_S, model.getResponseTimeout() + DRAIN_MARGIN_S);
-        host.timer().schedule(worker::end, timeoutS, TimeUnit.SECONDS);
+    }
+
+    /** Start the workers that a generation's groups have fewer than wanted; nothing else changes. */
+    List<Worker> fill(final Generation generation, final List<GroupConfig> wanted) {
+        final List<Worker> added = new ArrayList<>();
+        for (final WorkerGroup group : generation.groups) {
+            final GroupConfig before = group.config();
+            for (int i = group.workers.size(); i < wanted.get(group.index).instances(); i++) {
+                added.add(start(group));
+            }
+            group.setConfig(before); // until they have loaded
+        }
+        return added;
+    }
+
+    /** Take workers out again that were to fill up; what went wrong with them, if it is known. */
+    String undo(final List<Worker> added) {
+        String why = "";
+        for (final Worker worker : added) {
+            why = worker.problem().isEmpty() ? why : ": " + worker.problem();
+            if (worker.group.remove(worker)) {
+                drain(worker);
+            }
+        }
+        return why;
+    }
+
+    /** Drain those that are too many, and let the groups be what is wanted. */
+    void settle(final Generation generation, final List<GroupConfig> wanted) {
+        for (final WorkerGroup group : generation.groups) {
+            final GroupConfig config = wanted.get(group.index);
+            for (int i = group.workers.size(); i > config.instances(); i--) {
+                drainYoungest(group);
+            }
+            group.setConfig(config);
+        }
     }
 
     /** These are about to be drained; until then, nobody shall miss them. */

@@ -89,7 +89,7 @@ final class Status {
         json.addProperty("version", model.getVersion());
         json.addProperty("default", isDefault(model));
         json.addProperty("generation", served.fleet().current().id);
-        json.addProperty("state", served.fleet().next() == null ? "serving" : "changing");
+        json.addProperty("state", served.fleet().isChanging() ? "changing" : "serving");
         json.addProperty("last_change", served.fleet().lastChange());
         json.addProperty("batch_size", served.ceiling());
         json.addProperty("max_batch_delay_ms", model.getMaxBatchDelay());

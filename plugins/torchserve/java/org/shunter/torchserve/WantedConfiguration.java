@@ -60,7 +60,7 @@ final class WantedConfiguration {
             if (!fleet.auto()) {
                 throw new BadRequestException("auto is false");
             }
-            fleet.configure(groups, false, false)
+            fleet.configure(groups, false, false, null)
                     .whenComplete(
                             (done, error) ->
                                     finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));

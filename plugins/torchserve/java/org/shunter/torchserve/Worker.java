@@ -24,8 +24,9 @@ final class Worker {
     private static final int[] BACK_OFF_S = {
         0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597
     };
-    private static final long LISTEN_TIMEOUT_S = 120;
     private static final int OUT_OF_MEMORY = 137;
+    /** A process may take so long until it listens; loading has the model's own time-out. */
+    static final long LISTEN_TIMEOUT_S = 120;
 
     final WorkerAddress address;
     final WorkerGroup group;
@@ -205,7 +206,7 @@ final class Worker {
         life = begun;
         try {
             begun.begin();
-        } catch (IOException | RuntimeException e) {
+        } catch (IOException | RuntimeException | Error e) { // else its first load would never end
             begun.fail(e.getMessage() == null ? e.toString() : e.getMessage());
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
