@@ -93,8 +93,8 @@ def one_round(
     side: Side, wanted: dict[int, str], rate: float, change_s: float, seed: int
 ) -> Row:
     """Load from beginning to end, and both changes under it."""
-    # Twice as long as without load; what is left over belongs to the window after.
-    seconds = SETTLE_S + 3 * QUIET_S + 4 * change_s + 10
+    # Three times as long as without load; what is left over belongs to the window after.
+    seconds = SETTLE_S + 3 * QUIET_S + 6 * change_s + 20
     given = {"kind": "poisson", "rate": rate, "seconds": seconds, "seed": seed}
     url, requests = side.url(side.workload.name), side.workload.requests
     stream = load.Stream("load", url, arrivals=given, slo_ms=1000, **requests)
@@ -151,11 +151,12 @@ def summarise(samples: list[Row]) -> tuple[list[Row], Row]:
             row["to"] = mine[0]["changes"][number]["to"]
             for name, window in named.items():
                 pooled = [ms for part in parts for ms in part[window]]
+                # A change may last as long as the load: nothing is known of the time after.
                 row[name] = {
                     "requests": len(pooled),
-                    "p50_ms": percentile(pooled, 0.5),
-                    "p99_ms": percentile(pooled, 0.99),
-                    "max_ms": max(pooled),
+                    "p50_ms": percentile(pooled, 0.5) if pooled else None,
+                    "p99_ms": percentile(pooled, 0.99) if pooled else None,
+                    "max_ms": max(pooled, default=None),
                 }
             changes = [sample["changes"][number] for sample in mine]
             row["change_seconds"] = statistics.median(c["serves"] - c["asked"] for c in changes)
@@ -163,14 +164,15 @@ def summarise(samples: list[Row]) -> tuple[list[Row], Row]:
                 c["ended"] - c["asked"] for c in changes
             )
             row["p99_during_vs_before"] = _ratio_of_p99(parts, named["during"], before)
-            row["p50_after_vs_before"] = row["after"]["p50_ms"] / row["before"]["p50_ms"]
+            after, usual = row["after"]["p50_ms"], row["before"]["p50_ms"]
+            row["p50_after_vs_before"] = after / usual if after else None
             row["failed_requests"] = sum(status != 200 for s in mine for status in s["status"])
             rows.append(row)
     return rows, {
         "failed_requests": sum(row["failed_requests"] for row in rows) // len(STEPS),
         "p99_during_vs_before": max(row["p99_during_vs_before"]["ratio"] for row in rows),
         "change_seconds": max(row["change_seconds"] for row in rows),
-        "p50_after_vs_before": max(row["p50_after_vs_before"] for row in rows),
+        "p50_after_vs_before": max(row["p50_after_vs_before"] or 0 for row in rows),
     }
 
 
@@ -228,7 +230,8 @@ def main() -> None:
         picture = path.with_name(f"{NAME}.{sample['model']}.timeline.json")
         picture.write_text(json.dumps(timeline(sample)) + "\n", encoding="utf-8")
     for row in rows:
-        p99 = ", ".join(f"{key} {row[key]['p99_ms']:.0f}" for key in ("before", "during", "after"))
+        named = ((key, row[key]["p99_ms"]) for key in ("before", "during", "after"))
+        p99 = ", ".join(f"{key} {ms or 0:.0f}" for key, ms in named)
         print(f"{row['model']} {row['step']} ({row['to']}): p99 ms {p99}", end="; ")
         print(f"serves after {row['change_seconds']:.1f} s, {row['failed_requests']} failed")
     print(json.dumps(headline), path.name)
