@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from common import Row
+from common import BENCH, Row
 
 from shunter.allocator.cores import choose_cores, free_cores
 from shunter.allocator.topology import Topology, read_topology
@@ -17,6 +17,7 @@ from shunter.model_store.pack import copy_config, pack
 from shunter.plugins import profiler
 from shunter.plugins.profiles import load_profile, provenance_here
 
+NETWORK_HANDLER = BENCH / "models/network_handler.py"
 REQUEST = Sample(bytes(8))
 
 
@@ -31,9 +32,13 @@ def node(threads: int | None) -> tuple[Topology, int]:
 
 
 def pack_model(folder: Path, store: Path, settings: Row | None = None) -> Path:
-    """Archive a model folder; ``settings`` are for the handler."""
+    """Archive a model folder; ``settings`` are for the handler.
+
+    A folder without a handler has the one of all networks.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch)
+        (copy / "handler.py").write_bytes(NETWORK_HANDLER.read_bytes())
         for file in folder.glob("*.py"):
             (copy / file.name).write_bytes(file.read_bytes())
         changes = {"handler": settings} if settings else None

@@ -244,12 +244,6 @@ def test_recorded_profiles_take_the_place_of_invented_ones(cost, tmp_path):
 NETWORKS = ["bert_base", "gpt2_small", "inception_v3", "resnet50"]
 
 
-def test_the_networks_have_the_same_handler(micro):
-    folder = micro.BENCH / "models"
-    assert sorted(micro.PAPER) == NETWORKS
-    assert len({(folder / name / "handler.py").read_bytes() for name in NETWORKS}) == 1
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_answers_with_finite_numbers_alone_and_in_a_batch(
     micro, name, tmp_path, monkeypatch

@@ -1,7 +1,7 @@
 """Graph mode on a tensor made once: what a batch costs is inference alone.
 
-The same file in every folder of the micro benchmark's models, since an archive stands alone; what
-differs is in model.py. A request is a few bytes that nobody reads; the answer is one number.
+The handler of all networks of the micro benchmark; what differs is in their model.py. A request is
+a few bytes that nobody reads; the answer is one number.
 
 Optional settings in model-config.yaml::
 
