@@ -91,14 +91,13 @@ def main() -> None:
     args = Parser(__doc__).arguments()
     models = MODELS[:1] if args.quick else MODELS
     seconds = 0.3 if args.quick else 1.0
-    batches = BATCHES[:3] if args.quick else BATCHES
-    progress = Progress(len(models) * len(batches))
+    progress = Progress(len(models) * len(BATCHES))
     samples: list[Row] = []
     for name in models:
         with tempfile.TemporaryDirectory() as folder:
             archive = pack_model(BENCH / "models" / name, Path(folder))
             model = unpack(archive, Path(folder) / "unpacked")
-            for batch in batches:
+            for batch in BATCHES:
                 progress.step(f"{name}, batch {batch}")
                 samples.append(measure(model, batch, args.rounds, seconds))
                 keep(NAME, args.quick, samples)

@@ -2,7 +2,7 @@
 
 glibc gives every freed block above 32 MB back to the kernel, which has to fill it with zeros, page
 by page, for the next batch. The activations of an image model are such blocks: with ResNet-50 and
-batches of 32, a third of the time goes there (``bench/allocation.py``). The C library reads its
+batches of 32, a fifth of the time goes there (``bench/allocation.py``). The C library reads its
 settings once, when a process starts, so the worker starts itself anew with them.
 
 A worker then holds the memory of its largest batch, which it needs for the next such batch anyway;
