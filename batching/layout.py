@@ -10,7 +10,7 @@ Rules of this file:
 4. Fields are never reordered. New ones are added at the end of a section, and ``LAYOUT_VERSION``
    is raised.
 5. Offsets are computed here, stated again as literals in ``tests/batching/test_layout.py``, and
-   emitted to Java and C by ``python -m shunter.batching.layout``; the emitted files are committed
+   emitted to Java and C by ``python -m shunter.batching.emit``; the emitted files are committed
    and ``--check`` fails when they are stale.
 
 The control page::
@@ -31,17 +31,16 @@ The control page::
     | slot 1 ...       |
     +------------------+  PAGE_SIZE
 
+The bytes of the split path are in :mod:`shunter.batching.wire_layout`.
+
 Times are ``CLOCK_MONOTONIC`` nanoseconds (Java ``System.nanoTime``, Python
 ``time.monotonic_ns``) unless the name says otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 
 LAYOUT_VERSION = 3
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
@@ -333,77 +332,3 @@ def constants() -> list[tuple[str, int, str]]:
             extent = f" [{placed.field.count}]" if placed.field.count > 1 else ""
             rows.append((f"{prefix}_{name.upper()}", placed.offset, placed.field.meaning + extent))
     return rows
-
-
-_NOTICE = "Emitted by python -m shunter.batching.layout. Do not edit."
-_PREFIXES = "H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another."
-
-
-def java_source() -> str:
-    """The Java constants class."""
-    lines = [
-        f"// {_NOTICE}",
-        "package org.shunter.torchserve;",
-        "",
-        f"/** Offsets of the control page. {_PREFIXES} */",
-        "final class ControlLayout {",
-        "    private ControlLayout() {}",
-        "",
-    ]
-    for name, value, meaning in constants():
-        kind, literal = ("long", f"{value:#x}L") if name == "MAGIC" else ("int", str(value))
-        lines += [f"    /** {meaning} */", f"    static final {kind} {name} = {literal};"]
-    return "\n".join([*lines, "}", ""])
-
-
-def c_source() -> str:
-    """The C header; sizes are asserted at compile time."""
-    lines = [
-        f"/* {_NOTICE} */",
-        "#ifndef SHUNTER_LAYOUT_H",
-        "#define SHUNTER_LAYOUT_H",
-        "",
-        f"/* Offsets of the control page. {_PREFIXES} */",
-    ]
-    for name, value, meaning in constants():
-        literal = f"{value:#x}ULL" if name == "MAGIC" else f"{value}"
-        lines.append(f"#define SHUNTER_{name} {literal} /* {meaning} */")
-    lines += [
-        "",
-        f'_Static_assert(SHUNTER_SLOT_SIZE % {LINE} == 0, "slots start on a line");',
-        "_Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==",
-        '               SHUNTER_PAGE_SIZE, "the page holds header, holders and slots");',
-        "",
-        "#endif",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def emitted_files(root: Path) -> dict[Path, str]:
-    """Path and text of every emitted file under a checkout."""
-    java = root / "plugins/torchserve/java/org/shunter/torchserve/ControlLayout.java"
-    return {java: java_source(), root / "nic_frontend/c/shunter_layout.h": c_source()}
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Write the emitted files, or with ``--check`` compare them. Returns the exit status."""
-    prog = "python -m shunter.batching.layout"
-    parser = argparse.ArgumentParser(prog=prog, description=main.__doc__)
-    parser.add_argument("--check", action="store_true", help="fail when a file is stale")
-    parser.add_argument("--root", type=Path, default=Path("."), help="checkout, default: here")
-    args = parser.parse_args(argv)
-    stale = 0
-    for path, text in emitted_files(args.root).items():
-        if args.check:
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
-                print(f"{path} is stale: run python -m shunter.batching.layout", file=sys.stderr)
-                stale = 1
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    return stale
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,6 +1,9 @@
-/* Emitted by python -m shunter.batching.layout. Do not edit. */
+/* Emitted by python -m shunter.batching.emit. Do not edit. */
 #ifndef SHUNTER_LAYOUT_H
 #define SHUNTER_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
 
 /* Offsets of the control page. H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another. */
 #define SHUNTER_LAYOUT_VERSION 3 /* raised when a field is added */
@@ -124,5 +127,130 @@
 _Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");
 _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
                SHUNTER_PAGE_SIZE, "the page holds header, holders and slots");
+
+/* X64, and offsets of the queue page. Q_ offsets in its header, W_ in a worker, E_ in an entry. */
+#define SHUNTER_WIRE_MAGIC 21075 /* first two bytes of a datagram */
+#define SHUNTER_WIRE_VERSION 1 /* raised when X64 changes */
+#define SHUNTER_HEADER_BYTES 64 /* bytes of X64 */
+#define SHUNTER_TAG_OFFSET 56 /* the tag covers what is before it */
+#define SHUNTER_MAX_TENSORS 8 /* inputs, and outputs, of a function */
+#define SHUNTER_MAX_SEGMENTS 512 /* of one request or response */
+#define SHUNTER_WINDOW 64 /* requests of a session that are not acknowledged */
+#define SHUNTER_WORKER_COUNT 64 /* workers of a function */
+#define SHUNTER_MAX_ENTRIES 4096 /* entries of a queue */
+#define SHUNTER_AHEAD 2 /* batches that a worker may hold */
+#define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
+#define SHUNTER_QUEUE_VERSION 1 /* raised when the queue page changes */
+#define SHUNTER_QUEUE_WORKERS_OFFSET 384 /* offset of worker 0 */
+#define SHUNTER_WORKER_SIZE 256 /* bytes of one worker */
+#define SHUNTER_QUEUE_ENTRIES_OFFSET 16768 /* offset of entry 0 */
+#define SHUNTER_ENTRY_SIZE 256 /* bytes of one entry's record */
+#define SHUNTER_TYPE_REQ 1 /* message type */
+#define SHUNTER_TYPE_RESP 2 /* message type */
+#define SHUNTER_TYPE_SACK 3 /* message type */
+#define SHUNTER_TYPE_CREDIT 4 /* message type */
+#define SHUNTER_TYPE_HELLO 5 /* message type */
+#define SHUNTER_TYPE_HELLO_ACK 6 /* message type */
+#define SHUNTER_TYPE_CANCEL 7 /* message type */
+#define SHUNTER_TYPE_ERROR 8 /* message type */
+#define SHUNTER_TYPE_ACK 9 /* message type */
+#define SHUNTER_FLAG_LAST 1 /* flag */
+#define SHUNTER_FLAG_RETRANS 2 /* flag */
+#define SHUNTER_FLAG_HDR_TAG 4 /* flag */
+#define SHUNTER_FLAG_PAYLOAD_AEAD 8 /* flag */
+#define SHUNTER_FLAG_PAYLOAD_CRC 16 /* flag */
+#define SHUNTER_FLAG_ACK_REQ 32 /* flag */
+#define SHUNTER_FLAG_BATCHABLE 64 /* flag */
+#define SHUNTER_FLAG_IDEMPOTENT 128 /* flag */
+#define SHUNTER_STATUS_OK 200 /* status */
+#define SHUNTER_STATUS_BAD_REQUEST 400 /* status */
+#define SHUNTER_STATUS_UNAUTHORISED 401 /* status */
+#define SHUNTER_STATUS_UNKNOWN_FUNCTION 404 /* status */
+#define SHUNTER_STATUS_CANCELLED 499 /* status */
+#define SHUNTER_STATUS_HANDLER_FAILED 500 /* status */
+#define SHUNTER_STATUS_WORKER_DIED 502 /* status */
+#define SHUNTER_STATUS_RETRY_LATER 503 /* status */
+#define SHUNTER_STATUS_TOO_LATE 504 /* status */
+#define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
+#define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
+#define SHUNTER_Q_QUEUE_MAGIC 0 /* QUEUE_MAGIC; written last */
+#define SHUNTER_Q_QUEUE_VERSION 8 /* QUEUE_VERSION */
+#define SHUNTER_Q_QUEUE_BYTES 16 /* bytes of the whole page */
+#define SHUNTER_Q_QUEUE_FUNC 24 /* func_id */
+#define SHUNTER_Q_QUEUE_ENTRIES 32 /* entries of every ring */
+#define SHUNTER_Q_QUEUE_INPUTS 40 /* input tensors */
+#define SHUNTER_Q_QUEUE_OUTPUTS 48 /* output tensors */
+#define SHUNTER_Q_QUEUE_INPUT_BYTES 56 /* of one entry, by tensor [8] */
+#define SHUNTER_Q_QUEUE_OUTPUT_BYTES 120 /* of one entry, by tensor [8] */
+#define SHUNTER_Q_FRONT_END_PID 256 /* process that owns the queue */
+#define SHUNTER_Q_FRONT_END_HEARTBEAT_NS 264 /* written at least every second */
+#define SHUNTER_Q_FRONT_END_ASLEEP 272 /* 1: it waits for its doorbell */
+#define SHUNTER_Q_FRONT_END_WANTS_DONE 280 /* 1: ring it when a batch is done */
+#define SHUNTER_W_BATCH_NUMBER 0 /* batches given so far; written last */
+#define SHUNTER_W_BATCH_FIRST 8 /* first entry, of batch n in place n % AHEAD [2] */
+#define SHUNTER_W_BATCH_COUNT 24 /* entries of it, which may pass the end of the ring [2] */
+#define SHUNTER_W_WORKER_STOP 40 /* 1: finish and leave */
+#define SHUNTER_W_DONE_NUMBER 128 /* batches answered so far; written last */
+#define SHUNTER_W_WORKER_ASLEEP 136 /* 1: it waits for its doorbell */
+#define SHUNTER_W_WORKER_PID 144 /* 0: nobody is here */
+#define SHUNTER_W_WORKER_HEARTBEAT_NS 152 /* before each wait and each batch */
+#define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
+#define SHUNTER_E_ENTRY_SESSION 8 /* session */
+#define SHUNTER_E_ENTRY_FLAGS 16 /* of the answer: HDR_TAG, or 0 */
+#define SHUNTER_E_ENTRY_SEGMENT 24 /* largest payload of one datagram of the answer */
+#define SHUNTER_E_ENTRY_PKT_NO 32 /* of the answer's first datagram */
+#define SHUNTER_E_ENTRY_CREDIT 40 /* grant that the answer carries */
+#define SHUNTER_E_ENTRY_DIRECT 48 /* 1: the worker sends the answer to entry_peer itself */
+#define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
+#define SHUNTER_E_ENTRY_PEER 72 /* socket address */
+#define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
+
+struct shunter_x64 {
+    uint16_t magic; /* WIRE_MAGIC */
+    uint8_t version; /* WIRE_VERSION */
+    uint8_t type; /* one of TYPE_... */
+    uint16_t flags; /* bits of FLAG_... */
+    uint8_t words; /* length of the header in 8-byte words: 8 */
+    uint8_t priority; /* class index: 0 strict, 1 best effort */
+    uint64_t req_id; /* 1, 2, 3, ... in each session */
+    uint16_t func_id; /* function, from HELLO_ACK; its low byte may steer to a socket */
+    uint16_t seq; /* segment index */
+    uint16_t count; /* segments of the request or response */
+    uint16_t length; /* payload bytes of this datagram, without the AEAD tag */
+    uint32_t total; /* bytes of the tensor */
+    uint32_t offset; /* of this segment in its tensor */
+    uint32_t session; /* from HELLO_ACK; selects key and window */
+    uint32_t deadline_us; /* budget left when it was sent, 0: none */
+    uint32_t credit; /* server: highest req_id that may be sent; client: all below are done */
+    uint16_t status; /* of RESP and ERROR */
+    uint8_t tensor; /* index of the input or output tensor */
+    uint8_t reserved; /* 0 */
+    uint32_t crc; /* CRC32C of the payload if FLAG_PAYLOAD_CRC */
+    uint32_t pkt_no; /* of each session and direction, never repeated */
+    uint64_t tag; /* SipHash-2-4 of the bytes before if FLAG_HDR_TAG, else 0 */
+};
+_Static_assert(sizeof(struct shunter_x64) == 64, "X64");
+_Static_assert(offsetof(struct shunter_x64, magic) == 0, "magic");
+_Static_assert(offsetof(struct shunter_x64, version) == 2, "version");
+_Static_assert(offsetof(struct shunter_x64, type) == 3, "type");
+_Static_assert(offsetof(struct shunter_x64, flags) == 4, "flags");
+_Static_assert(offsetof(struct shunter_x64, words) == 6, "words");
+_Static_assert(offsetof(struct shunter_x64, priority) == 7, "priority");
+_Static_assert(offsetof(struct shunter_x64, req_id) == 8, "req_id");
+_Static_assert(offsetof(struct shunter_x64, func_id) == 16, "func_id");
+_Static_assert(offsetof(struct shunter_x64, seq) == 18, "seq");
+_Static_assert(offsetof(struct shunter_x64, count) == 20, "count");
+_Static_assert(offsetof(struct shunter_x64, length) == 22, "length");
+_Static_assert(offsetof(struct shunter_x64, total) == 24, "total");
+_Static_assert(offsetof(struct shunter_x64, offset) == 28, "offset");
+_Static_assert(offsetof(struct shunter_x64, session) == 32, "session");
+_Static_assert(offsetof(struct shunter_x64, deadline_us) == 36, "deadline_us");
+_Static_assert(offsetof(struct shunter_x64, credit) == 40, "credit");
+_Static_assert(offsetof(struct shunter_x64, status) == 44, "status");
+_Static_assert(offsetof(struct shunter_x64, tensor) == 46, "tensor");
+_Static_assert(offsetof(struct shunter_x64, reserved) == 47, "reserved");
+_Static_assert(offsetof(struct shunter_x64, crc) == 48, "crc");
+_Static_assert(offsetof(struct shunter_x64, pkt_no) == 52, "pkt_no");
+_Static_assert(offsetof(struct shunter_x64, tag) == 56, "tag");
 
 #endif

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shunter.batching import layout
+from shunter.batching import emit, layout
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -175,15 +175,15 @@ def test_the_seqlock_word_is_the_first_of_its_section():
 
 
 def test_the_emitted_java_and_c_files_are_fresh():
-    assert layout.main(["--check", "--root", str(CHECKOUT)]) == 0
+    assert emit.main(["--check", "--root", str(CHECKOUT)]) == 0
 
 
 def test_a_stale_emitted_file_is_found(tmp_path, capsys):
-    assert layout.main(["--root", str(tmp_path)]) == 0
-    assert layout.main(["--root", str(tmp_path), "--check"]) == 0
-    path = next(iter(layout.emitted_files(tmp_path)))
+    assert emit.main(["--root", str(tmp_path)]) == 0
+    assert emit.main(["--root", str(tmp_path), "--check"]) == 0
+    path = next(iter(emit.emitted_files(tmp_path)))
     path.write_text(path.read_text() + "\n")
-    assert layout.main(["--root", str(tmp_path), "--check"]) == 1
+    assert emit.main(["--root", str(tmp_path), "--check"]) == 1
     assert path.name in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-// Emitted by python -m shunter.batching.layout. Do not edit.
+// Emitted by python -m shunter.batching.emit. Do not edit.
 package org.shunter.torchserve;
 
 /** Offsets of the control page. H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another. */

@@ -1,0 +1,114 @@
+"""The X64 header: bytes to numbers and back, and what makes a header wrong. Pure."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import astuple, dataclass, fields, replace
+
+from shunter.batching.wire_layout import (
+    HEADER_BYTES,
+    TAG_OFFSET,
+    WIRE_MAGIC,
+    WIRE_VERSION,
+    X64,
+    X64_STRUCT,
+    Flags,
+    MessageType,
+)
+from shunter.batching.siphash import siphash24
+
+_STRUCT = struct.Struct(X64_STRUCT)
+_U64 = struct.Struct("<Q")
+_KNOWN_FLAGS = sum(Flags)
+_TYPES = frozenset(MessageType)
+AEAD_TAG = 16
+"""Bytes behind an encrypted payload."""
+
+
+class WrongHeader(ValueError):
+    """A datagram that is dropped; ``reason`` is the counter it goes to."""
+
+    def __init__(self, reason: str) -> None:
+        """``reason``: one of :data:`REASONS`."""
+        super().__init__(reason)
+        self.reason = reason
+
+
+REASONS = ("short", "magic", "version", "type", "flags", "words", "reserved", "length", "tag")
+"""What :func:`parse` and :func:`check_tag` find wrong."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fields of X64 in their order; see :data:`shunter.batching.wire_layout.X64`."""
+
+    magic: int = WIRE_MAGIC
+    version: int = WIRE_VERSION
+    type: int = 0
+    flags: int = 0
+    words: int = HEADER_BYTES // 8
+    priority: int = 0
+    req_id: int = 0
+    func_id: int = 0
+    seq: int = 0
+    count: int = 1
+    length: int = 0
+    total: int = 0
+    offset: int = 0
+    session: int = 0
+    deadline_us: int = 0
+    credit: int = 0
+    status: int = 0
+    tensor: int = 0
+    reserved: int = 0
+    crc: int = 0
+    pkt_no: int = 0
+    tag: int = 0
+
+    def pack(self, key: bytes | None = None) -> bytes:
+        """The bytes; with a key the tag is computed and its flag set."""
+        if key is None:
+            return _STRUCT.pack(*astuple(self))
+        plain = replace(self, flags=self.flags | Flags.HDR_TAG, tag=0)
+        data = _STRUCT.pack(*astuple(plain))[:TAG_OFFSET]
+        return data + _U64.pack(siphash24(key, data))
+
+
+assert [field.name for field in fields(Header)] == [field.name for field in X64]
+
+
+def parse(datagram: bytes | memoryview) -> Header:
+    """Header of a datagram whose payload has the length that it says. Raises WrongHeader."""
+    if len(datagram) < HEADER_BYTES:
+        raise WrongHeader("short")
+    header = Header(*_STRUCT.unpack_from(datagram))
+    wrong = (
+        ("magic", header.magic != WIRE_MAGIC),
+        ("version", header.version != WIRE_VERSION),
+        ("type", header.type not in _TYPES),
+        ("flags", header.flags & ~_KNOWN_FLAGS != 0),
+        ("words", header.words != HEADER_BYTES // 8),
+        ("reserved", header.reserved != 0),
+        ("length", len(datagram) != HEADER_BYTES + header.length + _behind(header)),
+    )
+    for reason, is_wrong in wrong:
+        if is_wrong:
+            raise WrongHeader(reason)
+    return header
+
+
+def _behind(header: Header) -> int:
+    return AEAD_TAG if header.flags & Flags.PAYLOAD_AEAD else 0
+
+
+def check_tag(header: Header, datagram: bytes | memoryview, key: bytes | None) -> None:
+    """The tag must be right where there is a key, and absent where there is none.
+
+    Raises WrongHeader.
+    """
+    tagged = bool(header.flags & Flags.HDR_TAG)
+    if key is None:
+        if tagged or header.tag != 0:
+            raise WrongHeader("tag")
+    elif not tagged or siphash24(key, bytes(datagram[:TAG_OFFSET])) != header.tag:
+        raise WrongHeader("tag")

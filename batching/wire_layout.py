@@ -1,0 +1,262 @@
+"""The bytes of the split path: the X64 header on the wire, and the queue page beside the tensors.
+
+The rules are those of :mod:`shunter.batching.layout`; what is emitted to C comes from here too.
+
+X64 stands at the start of every datagram (or in front of every payload on a stream), 64 bytes,
+little-endian, every field aligned to its width. It holds what the paper's header holds (SplitRPC
+section 5.1: request, function, segment) and what a service on a real network needs besides: version,
+lengths that can be checked, session, deadline, credit, and a keyed tag.
+
+The queue page, one per function, in a sealed memfd beside the rings of its tensors::
+
+    +------------------+  0
+    | header           |  front end writes once
+    | front end        |  front end: heartbeat and doorbell
+    +------------------+  QUEUE_WORKERS_OFFSET
+    | worker 0         |  mailbox (front end writes) | answers (worker writes)
+    | ...              |
+    +------------------+  QUEUE_WORKERS_OFFSET + WORKER_COUNT * WORKER_SIZE
+    | entry 0          |  whom to answer (front end writes) | status (worker writes)
+    | ...              |
+    +------------------+  ... + entries * ENTRY_SIZE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from shunter.batching.layout import Field, Section, place
+
+WIRE_MAGIC = 0x5253
+WIRE_VERSION = 1
+HEADER_BYTES = 64
+TAG_OFFSET = 56
+"""The tag covers the bytes before it."""
+MAX_TENSORS = 8
+"""Input tensors of a function, and output tensors."""
+MAX_SEGMENTS = 512
+"""Segments of one request or response."""
+WINDOW = 64
+"""Requests of one session that are not acknowledged; a power of two."""
+WORKER_COUNT = 64
+"""Workers of one function."""
+MAX_ENTRIES = 4096
+AHEAD = 2
+"""Batches that a worker may hold: the one that runs and the next."""
+
+
+class MessageType(IntEnum):
+    """What a datagram is."""
+
+    REQ = 1
+    RESP = 2
+    SACK = 3
+    CREDIT = 4
+    HELLO = 5
+    HELLO_ACK = 6
+    CANCEL = 7
+    ERROR = 8
+    ACK = 9
+
+
+class Flags(IntFlag):
+    """Bits of the header's flags; all others must be 0."""
+
+    LAST = 1
+    RETRANS = 2
+    HDR_TAG = 4
+    PAYLOAD_AEAD = 8
+    PAYLOAD_CRC = 16
+    ACK_REQ = 32
+    BATCHABLE = 64
+    IDEMPOTENT = 128
+
+
+class WireStatus(IntEnum):
+    """Status of a RESP or ERROR; the numbers are those of HTTP where it has one."""
+
+    OK = 200
+    BAD_REQUEST = 400
+    UNAUTHORISED = 401
+    UNKNOWN_FUNCTION = 404
+    CANCELLED = 499
+    HANDLER_FAILED = 500
+    WORKER_DIED = 502
+    RETRY_LATER = 503
+    TOO_LATE = 504
+    UNKNOWN_SESSION = 410
+    LOST_ANSWER = 409
+    """It ran, and its answer is no longer kept."""
+
+
+@dataclass(frozen=True)
+class WireField:
+    """One field of X64. ``width`` in bytes: 1, 2, 4 or 8."""
+
+    name: str
+    width: int
+    meaning: str
+
+
+X64 = (
+    WireField("magic", 2, "WIRE_MAGIC"),
+    WireField("version", 1, "WIRE_VERSION"),
+    WireField("type", 1, "one of TYPE_..."),
+    WireField("flags", 2, "bits of FLAG_..."),
+    WireField("words", 1, "length of the header in 8-byte words: 8"),
+    WireField("priority", 1, "class index: 0 strict, 1 best effort"),
+    WireField("req_id", 8, "1, 2, 3, ... in each session"),
+    WireField("func_id", 2, "function, from HELLO_ACK; its low byte may steer to a socket"),
+    WireField("seq", 2, "segment index"),
+    WireField("count", 2, "segments of the request or response"),
+    WireField("length", 2, "payload bytes of this datagram, without the AEAD tag"),
+    WireField("total", 4, "bytes of the tensor"),
+    WireField("offset", 4, "of this segment in its tensor"),
+    WireField("session", 4, "from HELLO_ACK; selects key and window"),
+    WireField("deadline_us", 4, "budget left when it was sent, 0: none"),
+    WireField("credit", 4, "server: highest req_id that may be sent; client: all below are done"),
+    WireField("status", 2, "of RESP and ERROR"),
+    WireField("tensor", 1, "index of the input or output tensor"),
+    WireField("reserved", 1, "0"),
+    WireField("crc", 4, "CRC32C of the payload if FLAG_PAYLOAD_CRC"),
+    WireField("pkt_no", 4, "of each session and direction, never repeated"),
+    WireField("tag", 8, "SipHash-2-4 of the bytes before if FLAG_HDR_TAG, else 0"),
+)
+"""``credit`` holds the low 32 bits of a req_id."""
+
+QUEUE_MAGIC = int.from_bytes(b"SHUNTERQ", "little")
+QUEUE_VERSION = 1
+
+QUEUE = (
+    Section(
+        "queue_header",
+        (
+            Field("queue_magic", "QUEUE_MAGIC; written last"),
+            Field("queue_version", "QUEUE_VERSION"),
+            Field("queue_bytes", "bytes of the whole page"),
+            Field("queue_func", "func_id"),
+            Field("queue_entries", "entries of every ring"),
+            Field("queue_inputs", "input tensors"),
+            Field("queue_outputs", "output tensors"),
+            Field("queue_input_bytes", "of one entry, by tensor", count=MAX_TENSORS),
+            Field("queue_output_bytes", "of one entry, by tensor", count=MAX_TENSORS),
+        ),
+    ),
+    Section(
+        "front_end",
+        (
+            Field("front_end_pid", "process that owns the queue"),
+            Field("front_end_heartbeat_ns", "written at least every second"),
+            Field("front_end_asleep", "1: it waits for its doorbell"),
+            Field("front_end_wants_done", "1: ring it when a batch is done"),
+        ),
+    ),
+)
+
+WORKER = (
+    Section(
+        "mailbox",
+        (
+            Field("batch_number", "batches given so far; written last"),
+            Field("batch_first", "first entry, of batch n in place n % AHEAD", count=AHEAD),
+            Field("batch_count", "entries of it, which may pass the end of the ring", count=AHEAD),
+            Field("worker_stop", "1: finish and leave"),
+        ),
+    ),
+    Section(
+        "answers",
+        (
+            Field("done_number", "batches answered so far; written last"),
+            Field("worker_asleep", "1: it waits for its doorbell"),
+            Field("worker_pid", "0: nobody is here"),
+            Field("worker_heartbeat_ns", "before each wait and each batch"),
+        ),
+    ),
+)
+
+ENTRY = (
+    Section(
+        "whom",
+        (
+            Field("entry_req_id", "request"),
+            Field("entry_session", "session"),
+            Field("entry_flags", "of the answer: HDR_TAG, or 0"),
+            Field("entry_segment", "largest payload of one datagram of the answer"),
+            Field("entry_pkt_no", "of the answer's first datagram"),
+            Field("entry_credit", "grant that the answer carries"),
+            Field("entry_direct", "1: the worker sends the answer to entry_peer itself"),
+            Field("entry_key", "of the session, for the tag", width=16),
+            Field("entry_peer", "socket address", width=32),
+        ),
+    ),
+    Section("answer", (Field("entry_status", "0: none yet; one of STATUS_..."),)),
+)
+
+
+def place_wire(fields: tuple[WireField, ...]) -> dict[str, tuple[int, WireField]]:
+    """Offset of every field by name. Each lies on a multiple of its width."""
+    placed, at = {}, 0
+    for field in fields:
+        assert at % field.width == 0, field.name
+        placed[field.name] = (at, field)
+        at += field.width
+    assert at == HEADER_BYTES
+    return placed
+
+
+X64_FIELDS = place_wire(X64)
+X64_STRUCT = "<" + "".join({1: "B", 2: "H", 4: "I", 8: "Q"}[field.width] for field in X64)
+"""For :mod:`struct`."""
+
+QUEUE_FIELDS, QUEUE_WORKERS_OFFSET = place(QUEUE)
+WORKER_FIELDS, WORKER_SIZE = place(WORKER)
+ENTRY_FIELDS, ENTRY_SIZE = place(ENTRY)
+QUEUE_ENTRIES_OFFSET = QUEUE_WORKERS_OFFSET + WORKER_COUNT * WORKER_SIZE
+
+
+def queue_bytes(entries: int) -> int:
+    """Bytes of the queue page for so many entries."""
+    return QUEUE_ENTRIES_OFFSET + entries * ENTRY_SIZE
+
+
+def constants() -> list[tuple[str, int, str]]:
+    """Every constant emitted to C: name, value, meaning."""
+    rows = [
+        ("WIRE_MAGIC", WIRE_MAGIC, "first two bytes of a datagram"),
+        ("WIRE_VERSION", WIRE_VERSION, "raised when X64 changes"),
+        ("HEADER_BYTES", HEADER_BYTES, "bytes of X64"),
+        ("TAG_OFFSET", TAG_OFFSET, "the tag covers what is before it"),
+        ("MAX_TENSORS", MAX_TENSORS, "inputs, and outputs, of a function"),
+        ("MAX_SEGMENTS", MAX_SEGMENTS, "of one request or response"),
+        ("WINDOW", WINDOW, "requests of a session that are not acknowledged"),
+        ("WORKER_COUNT", WORKER_COUNT, "workers of a function"),
+        ("MAX_ENTRIES", MAX_ENTRIES, "entries of a queue"),
+        ("AHEAD", AHEAD, "batches that a worker may hold"),
+        ("QUEUE_MAGIC", QUEUE_MAGIC, "'SHUNTERQ', little-endian"),
+        ("QUEUE_VERSION", QUEUE_VERSION, "raised when the queue page changes"),
+        ("QUEUE_WORKERS_OFFSET", QUEUE_WORKERS_OFFSET, "offset of worker 0"),
+        ("WORKER_SIZE", WORKER_SIZE, "bytes of one worker"),
+        ("QUEUE_ENTRIES_OFFSET", QUEUE_ENTRIES_OFFSET, "offset of entry 0"),
+        ("ENTRY_SIZE", ENTRY_SIZE, "bytes of one entry's record"),
+    ]
+    rows += [(f"TYPE_{t.name}", t.value, "message type") for t in MessageType]
+    rows += [(f"FLAG_{f.name}", f.value, "flag") for f in Flags]
+    rows += [(f"STATUS_{s.name}", s.value, "status") for s in WireStatus]
+    for prefix, fields in (("Q", QUEUE_FIELDS), ("W", WORKER_FIELDS), ("E", ENTRY_FIELDS)):
+        for name, placed in fields.items():
+            extent = f" [{placed.field.count}]" if placed.field.count > 1 else ""
+            rows.append((f"{prefix}_{name.upper()}", placed.offset, placed.field.meaning + extent))
+    return rows
+
+
+def c_struct() -> list[str]:
+    """X64 as a C structure, its offsets asserted."""
+    lines = ["struct shunter_x64 {"]
+    lines += [f"    uint{8 * f.width}_t {f.name}; /* {f.meaning} */" for f in X64]
+    lines += ["};", f"_Static_assert(sizeof(struct shunter_x64) == {HEADER_BYTES}, \"X64\");"]
+    lines += [
+        f"_Static_assert(offsetof(struct shunter_x64, {name}) == {at}, \"{name}\");"
+        for name, (at, _) in X64_FIELDS.items()
+    ]
+    return lines

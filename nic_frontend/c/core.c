@@ -1,0 +1,897 @@
+#include "core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "siphash.h"
+
+#define GAP_NS 3000000ULL
+#define RECEIVE_NS 2000000000ULL
+#define KEEP_NS 2000000000ULL
+#define IDLE_NS 60000000000ULL
+#define MOST_TRIES 2
+#define REPLAY_WORDS 16
+#define REPLAY_BITS (64 * REPLAY_WORDS)
+#define KNOWN_FLAGS 0xff
+#define AEAD_TAG 16
+#define NO_ENTRY (-1)
+
+enum state { FREE, RECEIVING, RX_COMPLETE, RUNNING, TX_COMPLETE, FAILED, FORGOTTEN };
+
+struct plan {
+    unsigned tensors;
+    uint32_t segment;
+    uint32_t count;
+    const uint32_t *sizes;
+    uint32_t firsts[SHUNTER_MAX_TENSORS + 1];
+};
+
+struct segment {
+    uint8_t tensor;
+    uint32_t offset;
+    uint32_t length;
+};
+
+struct call {
+    uint64_t req_id;
+    uint64_t begun_ns;
+    uint64_t changed_ns;
+    uint64_t deadline_ns;
+    uint64_t received[SHUNTER_MAX_SEGMENTS / 64];
+    uint32_t missing;
+    int32_t entry;
+    uint16_t flags;
+    uint16_t status;
+    uint8_t state;
+    uint8_t priority;
+    uint8_t tries;
+};
+
+struct session {
+    uint32_t id;
+    uint16_t func_id;
+    uint16_t window;
+    bool tagged;
+    bool stream;
+    bool closing; /* it is removed when its last call has run */
+    uint32_t forgotten;
+    uint8_t key[16];
+    uint8_t peer[SHUNTER_PEER_BYTES];
+    struct plan inputs, outputs;
+    uint64_t done;
+    uint64_t grant;
+    uint64_t last_ns;
+    uint64_t pkt_no;
+    uint32_t highest;
+    uint64_t seen[REPLAY_WORDS]; /* bit n of the whole: datagram highest - n */
+    struct call calls[SHUNTER_WINDOW];
+};
+
+struct owner {
+    uint32_t session;
+    uint64_t req_id;
+};
+
+struct function {
+    uint16_t id;
+    unsigned input_count, output_count;
+    uint32_t inputs[SHUNTER_MAX_TENSORS], outputs[SHUNTER_MAX_TENSORS];
+    uint32_t entries, free, next;
+    uint32_t sessions;
+    uint8_t *used;
+    struct owner *owners;
+};
+
+struct shunter_core {
+    shunter_emit emit;
+    void *context;
+    struct function *functions[SHUNTER_FUNCTIONS];
+    struct session *sessions[SHUNTER_SESSIONS]; /* by the low 16 bits of the id */
+    uint32_t ids[SHUNTER_SESSIONS]; /* those that are there, so that time passes only for them */
+    uint32_t places[SHUNTER_SESSIONS]; /* of each in ids */
+    uint32_t count;
+};
+
+/* ---- segments */
+
+static int make_plan(
+    struct plan *plan, const uint32_t *sizes, unsigned tensors, uint32_t segment) {
+    uint64_t first = 0;
+    plan->tensors = tensors;
+    plan->segment = segment;
+    plan->sizes = sizes;
+    for (unsigned i = 0; i < tensors; i++) {
+        plan->firsts[i] = (uint32_t)first;
+        first += ((uint64_t)sizes[i] + segment - 1) / segment;
+        if (first > SHUNTER_MAX_SEGMENTS) {
+            return -E2BIG;
+        }
+    }
+    plan->firsts[tensors] = (uint32_t)first;
+    plan->count = first ? (uint32_t)first : 1;
+    return 0;
+}
+
+static struct segment place_of(const struct plan *plan, uint32_t number) {
+    struct segment found = {0, 0, 0};
+    if (plan->firsts[plan->tensors] == 0) {
+        return found;
+    }
+    unsigned tensor = plan->tensors - 1;
+    while (plan->firsts[tensor] > number) {
+        tensor--;
+    }
+    found.tensor = (uint8_t)tensor;
+    found.offset = (number - plan->firsts[tensor]) * plan->segment;
+    const uint32_t left = plan->sizes[tensor] - found.offset;
+    found.length = left < plan->segment ? left : plan->segment;
+    return found;
+}
+
+/* ---- entries */
+
+static int32_t take_entry(struct function *function) {
+    if (function->free == 0) {
+        return NO_ENTRY;
+    }
+    uint32_t at = function->next;
+    while (function->used[at]) {
+        at = at + 1 == function->entries ? 0 : at + 1;
+    }
+    function->used[at] = 1;
+    function->free--;
+    function->next = at + 1 == function->entries ? 0 : at + 1;
+    return (int32_t)at;
+}
+
+static void release(struct function *function, struct call *call) {
+    if (call->entry != NO_ENTRY) {
+        function->used[call->entry] = 0;
+        function->free++;
+        call->entry = NO_ENTRY;
+    }
+}
+
+static uint32_t share(const struct function *function) {
+    if (function->free == 0) {
+        return 0;
+    }
+    const uint32_t each =
+        function->entries / (function->sessions ? function->sessions : 1);
+    return each ? each : 1;
+}
+
+/* ---- sessions */
+
+static struct call *call_of(struct session *session, uint64_t req_id) {
+    return &session->calls[req_id % SHUNTER_WINDOW];
+}
+
+static struct function *function_of(struct shunter_core *core, const struct session *session) {
+    return core->functions[session->func_id];
+}
+
+static struct session *find(const struct shunter_core *core, uint32_t id) {
+    struct session *session = core->sessions[id & (SHUNTER_SESSIONS - 1)];
+    return session && session->id == id ? session : NULL;
+}
+
+static void raise_grant(struct session *session, uint32_t allowed) {
+    const uint64_t wanted =
+        session->done + (allowed < session->window ? allowed : session->window);
+    if (wanted > session->grant) {
+        session->grant = wanted;
+    }
+}
+
+static uint32_t next_pkt_no(struct session *session, uint32_t count) {
+    const uint64_t first = session->pkt_no + 1;
+    session->pkt_no += count;
+    return (uint32_t)first;
+}
+
+static void shift(uint64_t *words, uint32_t by) {
+    const uint32_t whole = by / 64, part = by % 64;
+    for (int i = REPLAY_WORDS - 1; i >= 0; i--) {
+        const int from = i - (int)whole;
+        uint64_t word = from >= 0 ? words[from] << part : 0;
+        if (part && from >= 1) {
+            word |= words[from - 1] >> (64 - part);
+        }
+        words[i] = word;
+    }
+}
+
+static bool is_new(struct session *session, uint32_t number) {
+    if (number > session->highest) {
+        const uint32_t by = number - session->highest;
+        if (by >= REPLAY_BITS) {
+            memset(session->seen, 0, sizeof session->seen);
+        } else {
+            shift(session->seen, by);
+        }
+        session->seen[0] |= 1;
+        session->highest = number;
+        return true;
+    }
+    const uint32_t age = session->highest - number;
+    if (number < 1 || age >= REPLAY_BITS || session->seen[age / 64] >> (age % 64) & 1) {
+        return false;
+    }
+    session->seen[age / 64] |= 1ULL << (age % 64);
+    return true;
+}
+
+static uint64_t nearest(uint32_t low, uint64_t about) {
+    const int64_t half = 1LL << 31, whole = 1LL << 32;
+    int64_t number = (int64_t)(about - about % (uint64_t)whole) + low;
+    if (number > (int64_t)about + half) {
+        number -= whole;
+    } else if (number <= (int64_t)about - half) {
+        number += whole;
+    }
+    return number > 0 ? (uint64_t)number : 0;
+}
+
+/* ---- actions */
+
+static void emit(const struct shunter_core *core, const struct shunter_action *action) {
+    core->emit(core->context, action);
+}
+
+static void drop(const struct shunter_core *core, enum shunter_drop why) {
+    const struct shunter_action action = {
+        .kind = SHUNTER_DROP, .drop = (uint16_t)why, .entry = NO_ENTRY};
+    emit(core, &action);
+}
+
+static void withdraw(const struct shunter_core *core, uint16_t func_id, int32_t entry) {
+    const struct shunter_action action = {
+        .kind = SHUNTER_WITHDRAW, .func_id = func_id, .entry = entry};
+    emit(core, &action);
+}
+
+static void ready(
+    const struct shunter_core *core, uint16_t func_id, const struct call *call, bool again) {
+    const struct shunter_action action = {
+        .kind = SHUNTER_READY,
+        .func_id = func_id,
+        .entry = call->entry,
+        .priority = call->priority,
+        .deadline_ns = call->deadline_ns,
+        .again = again};
+    emit(core, &action);
+}
+
+static void fill(
+    struct session *session, struct shunter_action *action, struct shunter_x64 *header) {
+    header->magic = SHUNTER_WIRE_MAGIC;
+    header->version = SHUNTER_WIRE_VERSION;
+    header->words = SHUNTER_HEADER_BYTES / 8;
+    header->func_id = session->func_id;
+    header->session = session->id;
+    header->credit = (uint32_t)session->grant;
+    header->pkt_no = next_pkt_no(session, 1);
+    if (session->tagged) {
+        header->flags |= SHUNTER_FLAG_HDR_TAG;
+        header->tag = shunter_siphash24(session->key, header, SHUNTER_TAG_OFFSET);
+    }
+    memcpy(action->header, header, sizeof *header);
+    action->kind = SHUNTER_SEND;
+    action->session = session->id;
+    action->length = header->length;
+}
+
+static void answer(
+    const struct shunter_core *core, struct session *session, const struct call *call,
+    const uint8_t *have, uint32_t have_bytes) {
+    const struct plan *plan = &session->outputs;
+    for (uint32_t seq = 0; seq < plan->count; seq++) {
+        if (seq / 8 < have_bytes && have[seq / 8] >> (seq % 8) & 1) {
+            continue;
+        }
+        const struct segment segment = place_of(plan, seq);
+        struct shunter_x64 header = {
+            .type = SHUNTER_TYPE_RESP,
+            .flags = seq + 1 == plan->count ? SHUNTER_FLAG_LAST : 0,
+            .priority = call->priority,
+            .req_id = call->req_id,
+            .seq = (uint16_t)seq,
+            .count = (uint16_t)plan->count,
+            .length = (uint16_t)segment.length,
+            .total = plan->sizes[segment.tensor],
+            .offset = segment.offset,
+            .status = SHUNTER_STATUS_OK,
+            .tensor = segment.tensor};
+        struct shunter_action action = {
+            .entry = call->entry, .tensor = segment.tensor, .offset = segment.offset};
+        fill(session, &action, &header);
+        emit(core, &action);
+    }
+}
+
+static void control(
+    const struct shunter_core *core, struct session *session, uint8_t type, uint64_t req_id,
+    uint16_t status, const void *payload, uint16_t length) {
+    struct shunter_x64 header = {
+        .type = type, .req_id = req_id, .count = 1, .length = length, .status = status};
+    struct shunter_action action = {.entry = NO_ENTRY};
+    if (length) {
+        memcpy(action.payload, payload, length);
+    }
+    fill(session, &action, &header);
+    emit(core, &action);
+}
+
+static void error(
+    const struct shunter_core *core, struct session *session, uint64_t req_id, uint16_t status) {
+    control(core, session, SHUNTER_TYPE_ERROR, req_id, status, NULL, 0);
+}
+
+static void sack(
+    const struct shunter_core *core, struct session *session, const struct call *call) {
+    control(
+        core, session, SHUNTER_TYPE_SACK, call->req_id, call->state, call->received,
+        (uint16_t)((session->inputs.count + 7) / 8));
+}
+
+/* ---- ends */
+
+static void become(struct call *call, enum state state, uint64_t now_ns) {
+    call->state = (uint8_t)state;
+    call->changed_ns = now_ns;
+}
+
+static void end(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
+    release(function_of(core, session), call);
+    become(call, FREE, now_ns);
+}
+
+static void take_out(struct shunter_core *core, struct session *session) {
+    const uint32_t place = session->id & (SHUNTER_SESSIONS - 1);
+    const uint32_t last = core->ids[--core->count];
+    core->ids[core->places[place]] = last;
+    core->places[last & (SHUNTER_SESSIONS - 1)] = core->places[place];
+    core->sessions[place] = NULL;
+    function_of(core, session)->sessions--;
+    free(session);
+}
+
+/* What nobody waits for has run. */
+static void end_forgotten(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
+    end(core, session, call, now_ns);
+    session->forgotten--;
+    if (session->closing && session->forgotten == 0) {
+        take_out(core, session);
+    }
+}
+
+static void fail(
+    struct shunter_core *core, struct session *session, struct call *call, uint16_t status,
+    uint64_t now_ns) {
+    release(function_of(core, session), call);
+    call->status = status;
+    become(call, FAILED, now_ns);
+    error(core, session, call->req_id, status);
+}
+
+static void forget(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
+    if (call->state == FREE || call->state == FORGOTTEN) {
+        return;
+    }
+    if (call->state == RUNNING) {
+        become(call, FORGOTTEN, now_ns);
+        session->forgotten++;
+        return;
+    }
+    const bool waits = call->state == RX_COMPLETE;
+    const int32_t entry = call->entry;
+    end(core, session, call, now_ns);
+    if (waits) {
+        withdraw(core, session->func_id, entry);
+    }
+}
+
+/* ---- a datagram */
+
+static int parse(const uint8_t *datagram, size_t length, struct shunter_x64 *header) {
+    if (length < SHUNTER_HEADER_BYTES) {
+        return SHUNTER_DROP_SHORT;
+    }
+    memcpy(header, datagram, sizeof *header);
+    if (header->magic != SHUNTER_WIRE_MAGIC) {
+        return SHUNTER_DROP_MAGIC;
+    }
+    if (header->version != SHUNTER_WIRE_VERSION) {
+        return SHUNTER_DROP_VERSION;
+    }
+    if (header->type < SHUNTER_TYPE_REQ || header->type > SHUNTER_TYPE_ACK) {
+        return SHUNTER_DROP_TYPE;
+    }
+    if (header->flags & ~KNOWN_FLAGS) {
+        return SHUNTER_DROP_FLAGS;
+    }
+    if (header->words != SHUNTER_HEADER_BYTES / 8) {
+        return SHUNTER_DROP_WORDS;
+    }
+    if (header->reserved) {
+        return SHUNTER_DROP_RESERVED;
+    }
+    const size_t behind = header->flags & SHUNTER_FLAG_PAYLOAD_AEAD ? AEAD_TAG : 0;
+    if (length != SHUNTER_HEADER_BYTES + header->length + behind) {
+        return SHUNTER_DROP_LENGTH;
+    }
+    return SHUNTER_DROPS;
+}
+
+static bool tag_is_right(
+    const struct session *session, const struct shunter_x64 *header, const uint8_t *datagram) {
+    const bool tagged = header->flags & SHUNTER_FLAG_HDR_TAG;
+    if (!session->tagged) {
+        return !tagged && header->tag == 0;
+    }
+    return tagged &&
+           shunter_siphash24(session->key, datagram, SHUNTER_TAG_OFFSET) == header->tag;
+}
+
+static void acknowledged(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    uint64_t now_ns) {
+    uint64_t below = nearest(header->credit, session->done);
+    if (below > session->grant + 1) {
+        below = session->grant + 1;
+    }
+    while (session->done + 1 < below) {
+        session->done++;
+        struct call *call = call_of(session, session->done);
+        if (call->req_id == session->done) {
+            forget(core, session, call, now_ns);
+        }
+    }
+    raise_grant(session, share(function_of(core, session)));
+}
+
+static bool fits(const struct session *session, const struct shunter_x64 *header) {
+    const struct plan *plan = &session->inputs;
+    if (header->count != plan->count || header->seq >= plan->count) {
+        return false;
+    }
+    const struct segment segment = place_of(plan, header->seq);
+    return header->tensor == segment.tensor && header->offset == segment.offset &&
+           header->length == segment.length && header->total == plan->sizes[segment.tensor];
+}
+
+static void refuse(
+    const struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    enum shunter_drop why) {
+    drop(core, why);
+    if (header->flags & SHUNTER_FLAG_LAST) {
+        error(core, session, header->req_id, SHUNTER_STATUS_RETRY_LATER);
+    }
+}
+
+static void again(
+    const struct shunter_core *core, struct session *session, struct call *call,
+    const struct shunter_x64 *header, uint64_t now_ns) {
+    drop(core, SHUNTER_DROP_DUPLICATE);
+    if (!(header->flags & SHUNTER_FLAG_ACK_REQ)) {
+        return;
+    }
+    if (call->state == TX_COMPLETE) {
+        call->changed_ns = now_ns;
+        answer(core, session, call, NULL, 0);
+    } else if (call->state == FAILED) {
+        error(core, session, call->req_id, call->status);
+    } else {
+        sack(core, session, call);
+    }
+}
+
+static void take_segment(
+    struct shunter_core *core, struct session *session, struct call *call,
+    const struct shunter_x64 *header, uint64_t now_ns) {
+    if (!fits(session, header)) {
+        drop(core, SHUNTER_DROP_SIZES);
+        return;
+    }
+    uint64_t *word = &call->received[header->seq / 64];
+    const uint64_t bit = 1ULL << (header->seq % 64);
+    if (*word & bit) {
+        again(core, session, call, header, now_ns);
+        return;
+    }
+    *word |= bit;
+    call->missing--;
+    call->changed_ns = now_ns;
+    const struct shunter_action action = {
+        .kind = SHUNTER_PLACE,
+        .func_id = session->func_id,
+        .entry = call->entry,
+        .tensor = header->tensor,
+        .offset = header->offset,
+        .length = header->length};
+    emit(core, &action);
+    if (call->missing == 0) {
+        become(call, RX_COMPLETE, now_ns);
+        ready(core, session->func_id, call, false);
+    } else if (header->flags & SHUNTER_FLAG_ACK_REQ) {
+        sack(core, session, call);
+    }
+}
+
+static void first_segment(
+    struct shunter_core *core, struct session *session, struct call *call,
+    const struct shunter_x64 *header, uint64_t now_ns) {
+    if (!fits(session, header)) {
+        drop(core, SHUNTER_DROP_SIZES);
+        call->req_id = header->req_id;
+        call->entry = NO_ENTRY;
+        call->status = SHUNTER_STATUS_BAD_REQUEST;
+        become(call, FAILED, now_ns);
+        error(core, session, header->req_id, SHUNTER_STATUS_BAD_REQUEST);
+        return;
+    }
+    struct function *function = function_of(core, session);
+    const int32_t entry = take_entry(function);
+    if (entry == NO_ENTRY) {
+        refuse(core, session, header, SHUNTER_DROP_FULL);
+        return;
+    }
+    memset(call, 0, sizeof *call);
+    call->req_id = header->req_id;
+    call->entry = entry;
+    call->missing = session->inputs.count;
+    call->flags = header->flags;
+    call->priority = header->priority ? 1 : 0;
+    call->begun_ns = now_ns;
+    call->deadline_ns = header->deadline_us ? now_ns + header->deadline_us * 1000ULL : 0;
+    become(call, RECEIVING, now_ns);
+    function->owners[entry] = (struct owner){session->id, call->req_id};
+    take_segment(core, session, call, header, now_ns);
+}
+
+static void request(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    uint64_t now_ns) {
+    if (header->func_id != session->func_id) {
+        drop(core, SHUNTER_DROP_FUNC_ID);
+    } else if (header->req_id <= session->done) {
+        drop(core, SHUNTER_DROP_OLD);
+    } else if (header->req_id > session->grant) {
+        refuse(core, session, header, SHUNTER_DROP_CREDIT);
+    } else {
+        struct call *call = call_of(session, header->req_id);
+        if (call->state == FORGOTTEN && call->req_id != header->req_id) {
+            refuse(core, session, header, SHUNTER_DROP_CREDIT);
+        } else if (call->req_id != header->req_id || call->state == FREE) {
+            first_segment(core, session, call, header, now_ns);
+        } else if (call->state == RECEIVING) {
+            take_segment(core, session, call, header, now_ns);
+        } else {
+            again(core, session, call, header, now_ns);
+        }
+    }
+}
+
+static void cancel(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    uint64_t now_ns) {
+    struct call *call = call_of(session, header->req_id);
+    if (call->req_id != header->req_id ||
+        (call->state != RECEIVING && call->state != RX_COMPLETE)) {
+        drop(core, SHUNTER_DROP_CANCEL);
+        return;
+    }
+    withdraw(core, session->func_id, call->entry);
+    release(function_of(core, session), call);
+    call->status = SHUNTER_STATUS_CANCELLED;
+    become(call, FAILED, now_ns);
+}
+
+static void missing(
+    const struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    const uint8_t *payload, uint64_t now_ns) {
+    struct call *call = call_of(session, header->req_id);
+    if (call->req_id != header->req_id || call->state != TX_COMPLETE) {
+        drop(core, SHUNTER_DROP_SACK);
+        return;
+    }
+    call->changed_ns = now_ns;
+    answer(core, session, call, payload, header->length);
+}
+
+void shunter_core_receive(
+    struct shunter_core *core, const uint8_t *peer, const uint8_t *datagram, size_t length,
+    uint64_t now_ns) {
+    struct shunter_x64 header;
+    const int wrong = parse(datagram, length, &header);
+    if (wrong != SHUNTER_DROPS) {
+        drop(core, (enum shunter_drop)wrong);
+        return;
+    }
+    if (header.type == SHUNTER_TYPE_HELLO) {
+        const struct shunter_action hello = {.kind = SHUNTER_HELLO, .entry = NO_ENTRY};
+        emit(core, &hello);
+        return;
+    }
+    struct session *session = find(core, header.session);
+    if (!session || session->closing) {
+        drop(core, SHUNTER_DROP_SESSION);
+    } else if (memcmp(session->peer, peer, SHUNTER_PEER_BYTES) != 0) {
+        drop(core, SHUNTER_DROP_PEER);
+    } else if (!tag_is_right(session, &header, datagram)) {
+        drop(core, SHUNTER_DROP_TAG);
+    } else if (!session->stream && !is_new(session, header.pkt_no)) {
+        drop(core, SHUNTER_DROP_REPLAY);
+    } else {
+        session->last_ns = now_ns;
+        switch (header.type) {
+        case SHUNTER_TYPE_CANCEL:
+            cancel(core, session, &header, now_ns);
+            break;
+        case SHUNTER_TYPE_REQ:
+            acknowledged(core, session, &header, now_ns);
+            request(core, session, &header, now_ns);
+            break;
+        case SHUNTER_TYPE_SACK:
+            acknowledged(core, session, &header, now_ns);
+            missing(core, session, &header, datagram + SHUNTER_HEADER_BYTES, now_ns);
+            break;
+        case SHUNTER_TYPE_ACK:
+            acknowledged(core, session, &header, now_ns);
+            if (header.flags & SHUNTER_FLAG_ACK_REQ) {
+                control(core, session, SHUNTER_TYPE_CREDIT, 0, 0, NULL, 0);
+            }
+            break;
+        default:
+            drop(core, SHUNTER_DROP_DIRECTION);
+        }
+    }
+}
+
+/* ---- workers */
+
+static struct session *owner_of(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, struct call **call) {
+    const struct owner *owner = &core->functions[func_id]->owners[entry];
+    struct session *session = find(core, owner->session);
+    *call = call_of(session, owner->req_id);
+    return session;
+}
+
+void shunter_core_running(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns,
+    struct shunter_whom *whom) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    become(call, RUNNING, now_ns);
+    call->tries++;
+    *whom = (struct shunter_whom){
+        .req_id = call->req_id,
+        .session = session->id,
+        .credit = (uint32_t)session->grant,
+        .pkt_no = next_pkt_no(session, session->outputs.count),
+        .segment = (uint16_t)session->outputs.segment,
+        .priority = call->priority,
+        .stream = session->stream,
+        .tagged = session->tagged};
+    memcpy(whom->key, session->key, sizeof whom->key);
+    memcpy(whom->peer, session->peer, sizeof whom->peer);
+}
+
+void shunter_core_finished(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status, bool sent,
+    uint64_t now_ns) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    if (call->state == FORGOTTEN) {
+        end_forgotten(core, session, call, now_ns);
+    } else if (status == SHUNTER_STATUS_OK) {
+        become(call, TX_COMPLETE, now_ns);
+        if (!sent) {
+            answer(core, session, call, NULL, 0);
+        }
+    } else {
+        fail(core, session, call, status, now_ns);
+    }
+}
+
+void shunter_core_worker_died(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    if (call->state == FORGOTTEN) {
+        end_forgotten(core, session, call, now_ns);
+    } else if (call->flags & SHUNTER_FLAG_IDEMPOTENT && call->tries < MOST_TRIES) {
+        become(call, RX_COMPLETE, now_ns);
+        ready(core, func_id, call, true);
+    } else {
+        fail(core, session, call, SHUNTER_STATUS_WORKER_DIED, now_ns);
+    }
+}
+
+void shunter_core_expired(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    fail(core, session, call, SHUNTER_STATUS_TOO_LATE, now_ns);
+}
+
+/* ---- time */
+
+static void age(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
+    if (call->state == RECEIVING) {
+        if (now_ns - call->begun_ns > RECEIVE_NS) {
+            end(core, session, call, now_ns);
+        } else if (now_ns - call->changed_ns > GAP_NS && !session->stream) {
+            call->changed_ns = now_ns;
+            sack(core, session, call);
+        }
+    } else if (call->state == TX_COMPLETE && now_ns - call->changed_ns > KEEP_NS) {
+        release(function_of(core, session), call);
+        call->status = SHUNTER_STATUS_LOST_ANSWER;
+        become(call, FAILED, now_ns);
+    }
+}
+
+void shunter_core_tick(struct shunter_core *core, uint64_t now_ns) {
+    for (uint32_t i = core->count; i-- > 0;) {
+        struct session *session = find(core, core->ids[i]);
+        if (session->closing) {
+            continue;
+        }
+        if (now_ns - session->last_ns > IDLE_NS) {
+            shunter_core_remove_session(core, session->id, now_ns);
+            continue;
+        }
+        for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
+            age(core, session, &session->calls[k], now_ns);
+        }
+    }
+}
+
+/* ---- what there is */
+
+struct shunter_core *shunter_core_new(shunter_emit emitter, void *context) {
+    struct shunter_core *core = calloc(1, sizeof *core);
+    if (core) {
+        core->emit = emitter;
+        core->context = context;
+    }
+    return core;
+}
+
+static void free_function(struct function *function) {
+    if (function) {
+        free(function->used);
+        free(function->owners);
+        free(function);
+    }
+}
+
+void shunter_core_free(struct shunter_core *core) {
+    if (!core) {
+        return;
+    }
+    for (uint32_t i = 0; i < core->count; i++) {
+        free(find(core, core->ids[i]));
+    }
+    for (uint32_t i = 0; i < SHUNTER_FUNCTIONS; i++) {
+        free_function(core->functions[i]);
+    }
+    free(core);
+}
+
+int shunter_core_add_function(
+    struct shunter_core *core, uint16_t func_id, const uint32_t *inputs, unsigned input_count,
+    const uint32_t *outputs, unsigned output_count, uint32_t entries) {
+    if (input_count < 1 || input_count > SHUNTER_MAX_TENSORS || output_count < 1 ||
+        output_count > SHUNTER_MAX_TENSORS || entries < 1 || entries > SHUNTER_MAX_ENTRIES) {
+        return -EINVAL;
+    }
+    if (core->functions[func_id]) {
+        return -EEXIST;
+    }
+    struct function *function = calloc(1, sizeof *function);
+    if (function) {
+        function->used = calloc(entries, 1);
+        function->owners = calloc(entries, sizeof *function->owners);
+    }
+    if (!function || !function->used || !function->owners) {
+        free_function(function);
+        return -ENOMEM;
+    }
+    function->id = func_id;
+    function->input_count = input_count;
+    function->output_count = output_count;
+    memcpy(function->inputs, inputs, input_count * sizeof *inputs);
+    memcpy(function->outputs, outputs, output_count * sizeof *outputs);
+    function->entries = function->free = entries;
+    core->functions[func_id] = function;
+    return 0;
+}
+
+int shunter_core_remove_function(struct shunter_core *core, uint16_t func_id) {
+    if (!core->functions[func_id]) {
+        return -ENOENT;
+    }
+    if (core->functions[func_id]->sessions) {
+        return -EBUSY;
+    }
+    free_function(core->functions[func_id]);
+    core->functions[func_id] = NULL;
+    return 0;
+}
+
+int shunter_core_add_session(
+    struct shunter_core *core, uint32_t id, uint16_t func_id, const uint8_t *peer,
+    uint16_t segment, uint16_t window, const uint8_t *key, bool stream, uint64_t now_ns) {
+    struct function *function = core->functions[func_id];
+    const uint32_t place = id & (SHUNTER_SESSIONS - 1);
+    if (!function) {
+        return -ENOENT;
+    }
+    if (segment < 1 || window < 1 || window > SHUNTER_WINDOW) {
+        return -EINVAL;
+    }
+    if (core->sessions[place]) {
+        return -EEXIST;
+    }
+    struct session *session = calloc(1, sizeof *session);
+    if (!session) {
+        return -ENOMEM;
+    }
+    if (make_plan(&session->inputs, function->inputs, function->input_count, segment) ||
+        make_plan(&session->outputs, function->outputs, function->output_count, segment)) {
+        free(session);
+        return -E2BIG;
+    }
+    session->id = id;
+    session->func_id = func_id;
+    session->window = window;
+    session->stream = stream;
+    session->tagged = key != NULL;
+    if (key) {
+        memcpy(session->key, key, sizeof session->key);
+    }
+    memcpy(session->peer, peer, sizeof session->peer);
+    session->last_ns = now_ns;
+    for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
+        session->calls[k].entry = NO_ENTRY;
+    }
+    function->sessions++;
+    raise_grant(session, share(function));
+    core->sessions[place] = session;
+    core->places[place] = core->count;
+    core->ids[core->count++] = id;
+    return 0;
+}
+
+int shunter_core_remove_session(struct shunter_core *core, uint32_t id, uint64_t now_ns) {
+    struct session *session = find(core, id);
+    if (!session || session->closing) {
+        return -ENOENT;
+    }
+    for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
+        forget(core, session, &session->calls[k], now_ns);
+    }
+    session->closing = true;
+    if (session->forgotten == 0) {
+        take_out(core, session);
+    }
+    return 0;
+}
+
+uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t func_id) {
+    return core->functions[func_id] ? core->functions[func_id]->free : 0;
+}
+
+uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t id) {
+    const struct session *session = find(core, id);
+    return session ? session->grant : 0;
+}

@@ -1,0 +1,129 @@
+/*
+ * What the front end does with a datagram: bytes and the time in, actions out.
+ *
+ * Twin of nic_frontend/core.py, which says what everything means; the same tests and the same
+ * mutated datagrams go through both. No I/O, no clock, no thread. Memory is taken when a function
+ * or a session is added and given back when it is removed.
+ */
+#ifndef SHUNTER_CORE_H
+#define SHUNTER_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shunter_layout.h"
+
+#define SHUNTER_PEER_BYTES 32
+#define SHUNTER_BITMAP_BYTES (SHUNTER_MAX_SEGMENTS / 8)
+#define SHUNTER_SESSIONS 65536
+#define SHUNTER_FUNCTIONS 65536
+
+enum shunter_action_kind {
+    SHUNTER_PLACE = 1,
+    SHUNTER_READY,
+    SHUNTER_WITHDRAW,
+    SHUNTER_SEND,
+    SHUNTER_HELLO,
+    SHUNTER_DROP,
+};
+
+/* Counters of what is dropped; the order is that of core.DROPS in Python. */
+enum shunter_drop {
+    SHUNTER_DROP_SHORT,
+    SHUNTER_DROP_MAGIC,
+    SHUNTER_DROP_VERSION,
+    SHUNTER_DROP_TYPE,
+    SHUNTER_DROP_FLAGS,
+    SHUNTER_DROP_WORDS,
+    SHUNTER_DROP_RESERVED,
+    SHUNTER_DROP_LENGTH,
+    SHUNTER_DROP_TAG,
+    SHUNTER_DROP_SESSION,
+    SHUNTER_DROP_PEER,
+    SHUNTER_DROP_REPLAY,
+    SHUNTER_DROP_DIRECTION,
+    SHUNTER_DROP_FUNC_ID,
+    SHUNTER_DROP_OLD,
+    SHUNTER_DROP_CREDIT,
+    SHUNTER_DROP_FULL,
+    SHUNTER_DROP_SIZES,
+    SHUNTER_DROP_DUPLICATE,
+    SHUNTER_DROP_SACK,
+    SHUNTER_DROP_CANCEL,
+    SHUNTER_DROPS,
+};
+
+struct shunter_action {
+    uint8_t kind;
+    uint8_t tensor;
+    uint8_t priority;
+    uint8_t again;
+    uint16_t drop;
+    uint16_t func_id;
+    int32_t entry;
+    uint32_t offset;
+    uint32_t length; /* of the payload */
+    uint32_t session;
+    uint64_t deadline_ns;
+    uint8_t header[SHUNTER_HEADER_BYTES];
+    uint8_t payload[SHUNTER_BITMAP_BYTES]; /* of a SEND without an entry */
+};
+
+/* Called for each action, in order. It must not call the core. */
+typedef void (*shunter_emit)(void *context, const struct shunter_action *action);
+
+struct shunter_core;
+
+struct shunter_core *shunter_core_new(shunter_emit emit, void *context);
+void shunter_core_free(struct shunter_core *core);
+
+/* 0, or a negative errno: EINVAL, EEXIST, ENOMEM. */
+int shunter_core_add_function(
+    struct shunter_core *core, uint16_t func_id, const uint32_t *inputs, unsigned input_count,
+    const uint32_t *outputs, unsigned output_count, uint32_t entries);
+int shunter_core_remove_function(struct shunter_core *core, uint16_t func_id);
+
+/* 0, or a negative errno: EINVAL, EEXIST, ENOENT, ENOMEM, E2BIG for too many segments. */
+int shunter_core_add_session(
+    struct shunter_core *core, uint32_t session, uint16_t func_id, const uint8_t *peer,
+    uint16_t segment, uint16_t window, const uint8_t *key, bool stream, uint64_t now_ns);
+int shunter_core_remove_session(struct shunter_core *core, uint32_t session, uint64_t now_ns);
+
+/* ``length`` counts the whole datagram, of which at least the header (and the payload of a SACK)
+ * can be read at ``datagram``. */
+void shunter_core_receive(
+    struct shunter_core *core, const uint8_t *peer, const uint8_t *datagram, size_t length,
+    uint64_t now_ns);
+
+/* Whom a worker answers. */
+struct shunter_whom {
+    uint64_t req_id;
+    uint32_t session;
+    uint32_t credit;
+    uint32_t pkt_no; /* of the first datagram; one for each segment is reserved */
+    uint16_t segment;
+    uint8_t priority;
+    uint8_t stream;
+    uint8_t tagged;
+    uint8_t key[16];
+    uint8_t peer[SHUNTER_PEER_BYTES];
+};
+
+void shunter_core_running(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns,
+    struct shunter_whom *whom);
+void shunter_core_finished(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status, bool sent,
+    uint64_t now_ns);
+void shunter_core_worker_died(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
+void shunter_core_expired(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
+void shunter_core_tick(struct shunter_core *core, uint64_t now_ns);
+
+/* Numbers for the status and for tests. */
+uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t func_id);
+uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t session);
+
+#endif

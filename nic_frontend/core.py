@@ -1,0 +1,538 @@
+"""What the front end does with a datagram: bytes and the time in, actions out. Pure.
+
+This is the reference; ``c/core.c`` is its twin, and the same tests and the same mutated datagrams
+go through both. Everything that is rare stays out of it: HELLO is handed up
+(:mod:`shunter.nic_frontend.hello`), and sessions and functions are added and removed by the shell.
+
+Nothing here touches a payload. ``Place`` says where the bytes of a datagram belong, and it is said
+only when header, session, window and the registered sizes all agree, so no header can write
+outside of its entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shunter.batching.wire_layout import Flags, MessageType, WireStatus
+from shunter.nic_frontend.entries import EntryRing
+from shunter.batching.segments import SegmentPlan
+from shunter.nic_frontend.sessions import Call, CallState, Session, nearest
+from shunter.batching.wire import Header, WrongHeader, check_tag, parse
+
+GAP_NS = 3_000_000
+"""A segment that is missing for so long is asked for."""
+RECEIVE_NS = 2_000_000_000
+"""A request that is not complete after so long is forgotten."""
+KEEP_NS = 2_000_000_000
+"""An answer is kept for so long."""
+IDLE_NS = 60_000_000_000
+"""A session that says nothing for so long ends."""
+MOST_TRIES = 2
+
+
+@dataclass(frozen=True)
+class Place:
+    """The datagram's payload belongs here. ``tensor`` is an input."""
+
+    entry: int
+    tensor: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Ready:
+    """All of a request is here: the entry can run."""
+
+    func_id: int
+    entry: int
+    priority: int
+    deadline_ns: int
+    again: bool = False
+    """It was given to a worker that died."""
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """The entry must not run any more."""
+
+    func_id: int
+    entry: int
+
+
+@dataclass(frozen=True)
+class Send:
+    """A datagram to the session's peer: the header, then either bytes or a part of an output."""
+
+    session: int
+    header: bytes
+    payload: bytes = b""
+    entry: int = -1
+    tensor: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A HELLO came."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The datagram is of no use; ``reason`` is a counter."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Whom:
+    """Whom a worker answers."""
+
+    req_id: int
+    session: int
+    credit: int
+    pkt_no: int
+    """Of the first datagram; one for each segment is reserved."""
+    segment: int
+    priority: int
+    stream: bool
+    key: bytes | None
+    peer: bytes
+
+
+Action = Place | Ready | Withdraw | Send | Hello | Drop
+
+
+@dataclass
+class Function:
+    """A registered model version."""
+
+    id: int
+    inputs: tuple[int, ...]
+    """Bytes of an entry, by tensor."""
+    outputs: tuple[int, ...]
+    ring: EntryRing
+    owners: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Session and request of each used entry."""
+    sessions: int = 0
+    plans: dict[tuple[tuple[int, ...], int], SegmentPlan] = field(default_factory=dict)
+
+    def plan(self, sizes: tuple[int, ...], segment: int) -> SegmentPlan:
+        """Segments of these tensors; plans are kept."""
+        key = sizes, segment
+        if key not in self.plans:
+            self.plans[key] = SegmentPlan(*key)
+        return self.plans[key]
+
+    @property
+    def share(self) -> int:
+        """Requests that each session may have on its way now."""
+        if self.ring.free == 0:
+            return 0
+        return max(1, self.ring.entries // max(1, self.sessions))
+
+
+class Core:
+    """All sessions and functions of a front end."""
+
+    def __init__(self) -> None:
+        """Nothing is registered."""
+        self.functions: dict[int, Function] = {}
+        self.sessions: dict[int, Session] = {}
+
+    def add_function(
+        self, func_id: int, inputs: tuple[int, ...], outputs: tuple[int, ...], entries: int
+    ) -> Function:
+        """Register a function."""
+        self.functions[func_id] = Function(func_id, inputs, outputs, EntryRing(entries))
+        return self.functions[func_id]
+
+    def add_session(self, session: Session, now_ns: int) -> None:
+        """A client has said hello; its function is registered and its sizes fit."""
+        function = self.functions[session.func_id]
+        function.plan(function.inputs, session.segment)
+        function.plan(function.outputs, session.segment)
+        function.sessions += 1
+        session.last_ns = now_ns
+        session.raise_grant(function.share)
+        self.sessions[session.id] = session
+
+    def remove_session(self, session_id: int, now_ns: int) -> list[Action]:
+        """Forget a client and what it asked for."""
+        session = self.sessions[session_id]
+        actions = [a for call in session.calls for a in self._forget(session, call, now_ns)]
+        session.closing = True
+        self._take_out(session)
+        return actions
+
+    def _take_out(self, session: Session) -> None:
+        """Remove a closing session when the last of what it asked for has run."""
+        if session.closing and session.forgotten == 0:
+            del self.sessions[session.id]
+            self.functions[session.func_id].sessions -= 1
+
+    # ---- a datagram
+
+    def receive(
+        self, peer: bytes, datagram: bytes | memoryview, now_ns: int, *, stream: bool = False
+    ) -> list[Action]:
+        """What to do with a datagram; only the header's bytes are looked at.
+
+        ``stream``: the payload follows later, and only its length is known.
+        """
+        try:
+            header = parse(datagram)
+            if header.type == MessageType.HELLO:
+                return [Hello()]
+            session = self._session(peer, header, datagram)
+        except WrongHeader as wrong:
+            return [Drop(wrong.reason)]
+        if isinstance(session, Drop):
+            return [session]
+        session.last_ns = now_ns
+        if header.type == MessageType.CANCEL:
+            return self._cancel(session, header, now_ns)
+        if header.type not in (MessageType.REQ, MessageType.ACK, MessageType.SACK):
+            return [Drop("direction")]
+        actions = self._acknowledged(session, header, now_ns)
+        if header.type == MessageType.REQ:
+            return actions + self._request(session, header, now_ns)
+        if header.type == MessageType.SACK:
+            payload = bytes(datagram[64 : 64 + header.length])
+            return actions + self._missing(session, header, payload, now_ns)
+        if header.flags & Flags.ACK_REQ:
+            actions.append(self._credit(session, 0))
+        return actions
+
+    def _session(
+        self, peer: bytes, header: Header, datagram: bytes | memoryview
+    ) -> Session | Drop:
+        session = self.sessions.get(header.session)
+        if session is None or session.closing:
+            return Drop("session")
+        if session.peer != peer:
+            return Drop("peer")
+        check_tag(header, datagram, session.key)
+        if not session.stream and not session.replay.is_new(header.pkt_no):
+            return Drop("replay")
+        return session
+
+    def _acknowledged(self, session: Session, header: Header, now_ns: int) -> list[Action]:
+        """Free what the client says is done: everything below its credit."""
+        upto = min(nearest(header.credit, session.done), session.grant + 1) - 1
+        actions = []
+        while session.done < upto:
+            session.done += 1
+            call = session.call(session.done)
+            if call.req_id == session.done:
+                actions += self._forget(session, call, now_ns)
+        session.raise_grant(self.functions[session.func_id].share)
+        return actions
+
+    def _request(self, session: Session, header: Header, now_ns: int) -> list[Action]:
+        if header.func_id != session.func_id:
+            return [Drop("func_id")]
+        if header.req_id <= session.done:
+            return [Drop("old")]
+        if header.req_id > session.grant:
+            return self._refuse(session, header, "credit")
+        function = self.functions[session.func_id]
+        call = session.call(header.req_id)
+        if call.state is CallState.FORGOTTEN and call.req_id != header.req_id:
+            return self._refuse(session, header, "credit")
+        if call.req_id != header.req_id or call.state is CallState.FREE:
+            return self._first(session, function, call, header, now_ns)
+        if call.state is CallState.RECEIVING:
+            return self._segment(session, function, call, header, now_ns)
+        return [Drop("duplicate"), *self._again(session, call, header, now_ns)]
+
+    def _refuse(self, session: Session, header: Header, reason: str) -> list[Action]:
+        """Not now: one answer to the last segment, from the header alone."""
+        if not header.flags & Flags.LAST:
+            return [Drop(reason)]
+        return [
+            Drop(reason),
+            self._error(session, header.req_id, WireStatus.RETRY_LATER),
+        ]
+
+    def _first(
+        self, session: Session, function: Function, call: Call, header: Header, now_ns: int
+    ) -> list[Action]:
+        """The first segment that comes of a request."""
+        if not self._fits(session, function, header):
+            return self._wrong(session, call, header, now_ns)
+        entry = function.ring.take()
+        if entry is None:
+            return self._refuse(session, header, "full")
+        call.req_id, call.entry, call.received = header.req_id, entry, 0
+        call.flags, call.priority = header.flags, min(header.priority, 1)
+        call.begun_ns, call.tries, call.status = now_ns, 0, 0
+        call.deadline_ns = now_ns + header.deadline_us * 1000 if header.deadline_us else 0
+        call.become(CallState.RECEIVING, now_ns)
+        function.owners[entry] = session.id, call.req_id
+        return self._segment(session, function, call, header, now_ns)
+
+    def _fits(self, session: Session, function: Function, header: Header) -> bool:
+        """Whether the header says of its segment what the registration says."""
+        plan = function.plan(function.inputs, session.segment)
+        if header.count != plan.count or header.seq >= plan.count:
+            return False
+        segment = plan.place(header.seq)
+        said = header.tensor, header.offset, header.length, header.total
+        return said == (
+            segment.tensor,
+            segment.offset,
+            segment.length,
+            function.inputs[segment.tensor],
+        )
+
+    def _wrong(
+        self, session: Session, call: Call, header: Header, now_ns: int
+    ) -> list[Action]:
+        """Answer a request that cannot be right, once."""
+        call.req_id, call.entry, call.status = header.req_id, -1, WireStatus.BAD_REQUEST
+        call.become(CallState.FAILED, now_ns)
+        return [Drop("sizes"), self._error(session, header.req_id, call.status)]
+
+    def _segment(
+        self, session: Session, function: Function, call: Call, header: Header, now_ns: int
+    ) -> list[Action]:
+        if not self._fits(session, function, header):
+            return [Drop("sizes")]
+        bit = 1 << header.seq
+        if call.received & bit:
+            return [Drop("duplicate"), *self._again(session, call, header, now_ns)]
+        call.received |= bit
+        call.changed_ns = now_ns
+        actions: list[Action] = [Place(call.entry, header.tensor, header.offset, header.length)]
+        if call.received == (1 << header.count) - 1:
+            call.become(CallState.RX_COMPLETE, now_ns)
+            actions.append(Ready(function.id, call.entry, call.priority, call.deadline_ns))
+        elif header.flags & Flags.ACK_REQ:
+            actions.append(self._received(session, call))
+        return actions
+
+    def _again(
+        self, session: Session, call: Call, header: Header, now_ns: int
+    ) -> list[Action]:
+        """Tell a client that asks how its request stands."""
+        if not header.flags & Flags.ACK_REQ:
+            return []
+        if call.state is CallState.TX_COMPLETE:
+            call.changed_ns = now_ns
+            return list(self.answer(session, call))
+        if call.state is CallState.FAILED:
+            return [self._error(session, call.req_id, call.status)]
+        return [self._received(session, call)]
+
+    def _missing(
+        self, session: Session, header: Header, payload: bytes, now_ns: int
+    ) -> list[Action]:
+        """Send the segments of an answer again that a client lacks: bits that are 0."""
+        call = session.call(header.req_id)
+        if call.req_id != header.req_id or call.state is not CallState.TX_COMPLETE:
+            return [Drop("sack")]
+        call.changed_ns = now_ns
+        return list(self.answer(session, call, int.from_bytes(payload, "little")))
+
+    def _cancel(self, session: Session, header: Header, now_ns: int) -> list[Action]:
+        """The client does not want it any more; it gets no answer to that."""
+        call = session.call(header.req_id)
+        if call.req_id != header.req_id or call.state not in (
+            CallState.RECEIVING,
+            CallState.RX_COMPLETE,
+        ):
+            return [Drop("cancel")]
+        function = self.functions[session.func_id]
+        actions: list[Action] = [Withdraw(function.id, call.entry)]
+        self._release(function, call)
+        call.status = WireStatus.CANCELLED
+        call.become(CallState.FAILED, now_ns)
+        return actions
+
+    # ---- workers
+
+    def running(self, func_id: int, entry: int, now_ns: int) -> Whom:
+        """A worker has been given the entry; whom it answers."""
+        session, call = self._owner(func_id, entry)
+        call.become(CallState.RUNNING, now_ns)
+        call.tries += 1
+        function = self.functions[func_id]
+        segments = function.plan(function.outputs, session.segment).count
+        return Whom(
+            call.req_id,
+            session.id,
+            session.grant & 0xFFFFFFFF,
+            session.next_pkt_no(segments),
+            session.segment,
+            call.priority,
+            session.stream,
+            session.key,
+            session.peer,
+        )
+
+    def finished(
+        self, func_id: int, entry: int, status: int, now_ns: int, *, sent: bool
+    ) -> list[Action]:
+        """A worker has answered; ``sent``: it has sent the answer itself."""
+        session, call = self._owner(func_id, entry)
+        if call.state is CallState.FORGOTTEN:
+            return self._end_forgotten(session, call, now_ns)
+        if status == WireStatus.OK:
+            call.become(CallState.TX_COMPLETE, now_ns)
+            return [] if sent else list(self.answer(session, call))
+        return self._fail(session, call, status, now_ns)
+
+    def worker_died(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
+        """Its worker died: try again what may run twice, once; answer the rest."""
+        session, call = self._owner(func_id, entry)
+        if call.state is CallState.FORGOTTEN:
+            return self._end_forgotten(session, call, now_ns)
+        if call.flags & Flags.IDEMPOTENT and call.tries < MOST_TRIES:
+            call.become(CallState.RX_COMPLETE, now_ns)
+            return [Ready(func_id, entry, call.priority, call.deadline_ns, again=True)]
+        return self._fail(session, call, WireStatus.WORKER_DIED, now_ns)
+
+    def expired(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
+        """Its deadline has passed before a worker got it, and it waits no more."""
+        session, call = self._owner(func_id, entry)
+        return self._fail(session, call, WireStatus.TOO_LATE, now_ns)
+
+    # ---- time
+
+    def tick(self, now_ns: int) -> list[Action]:
+        """What the passing of time asks for; call it every few milliseconds."""
+        actions: list[Action] = []
+        for session in list(self.sessions.values()):
+            if session.closing:
+                continue
+            if now_ns - session.last_ns > IDLE_NS:
+                actions += self.remove_session(session.id, now_ns)
+                continue
+            for call in session.calls:
+                actions += self._aged(session, call, now_ns)
+        return actions
+
+    def _aged(self, session: Session, call: Call, now_ns: int) -> list[Action]:
+        if call.state is CallState.RECEIVING:
+            if now_ns - call.begun_ns > RECEIVE_NS:
+                self._end(session, call, now_ns)
+            elif now_ns - call.changed_ns > GAP_NS and not session.stream:
+                call.changed_ns = now_ns
+                return [self._received(session, call)]
+        elif call.state is CallState.TX_COMPLETE and now_ns - call.changed_ns > KEEP_NS:
+            self._release(self.functions[session.func_id], call)
+            call.status = WireStatus.LOST_ANSWER
+            call.become(CallState.FAILED, now_ns)
+        return []
+
+    # ---- datagrams to the client
+
+    def answer(self, session: Session, call: Call, have: int = 0) -> Iterator[Send]:
+        """The segments of an answer, but those whose bits are in ``have``."""
+        function = self.functions[session.func_id]
+        plan = function.plan(function.outputs, session.segment)
+        for seq in range(plan.count):
+            if have >> seq & 1:
+                continue
+            segment = plan.place(seq)
+            header = Header(
+                type=MessageType.RESP,
+                flags=Flags.LAST if seq == plan.count - 1 else 0,
+                priority=call.priority,
+                req_id=call.req_id,
+                func_id=function.id,
+                seq=seq,
+                count=plan.count,
+                length=segment.length,
+                total=function.outputs[segment.tensor],
+                offset=segment.offset,
+                session=session.id,
+                credit=session.grant & 0xFFFFFFFF,
+                status=WireStatus.OK,
+                tensor=segment.tensor,
+                pkt_no=session.next_pkt_no(),
+            )
+            yield Send(
+                session.id,
+                header.pack(session.key),
+                entry=call.entry,
+                tensor=segment.tensor,
+                offset=segment.offset,
+            )
+
+    def _control(
+        self, session: Session, kind: MessageType, req_id: int, status: int, payload: bytes = b""
+    ) -> Send:
+        header = Header(
+            type=kind,
+            req_id=req_id,
+            func_id=session.func_id,
+            length=len(payload),
+            session=session.id,
+            credit=session.grant & 0xFFFFFFFF,
+            status=status,
+            pkt_no=session.next_pkt_no(),
+        )
+        return Send(session.id, header.pack(session.key), payload)
+
+    def _credit(self, session: Session, req_id: int) -> Send:
+        return self._control(session, MessageType.CREDIT, req_id, 0)
+
+    def _error(self, session: Session, req_id: int, status: int) -> Send:
+        return self._control(session, MessageType.ERROR, req_id, status)
+
+    def _received(self, session: Session, call: Call) -> Send:
+        """SACK: which segments are here."""
+        function = self.functions[session.func_id]
+        count = function.plan(function.inputs, session.segment).count
+        bits = call.received.to_bytes(-(-count // 8), "little")
+        return self._control(session, MessageType.SACK, call.req_id, int(call.state), bits)
+
+    # ---- ends
+
+    def _owner(self, func_id: int, entry: int) -> tuple[Session, Call]:
+        session_id, req_id = self.functions[func_id].owners[entry]
+        session = self.sessions[session_id]
+        return session, session.call(req_id)
+
+    def _fail(
+        self, session: Session, call: Call, status: int, now_ns: int
+    ) -> list[Action]:
+        self._release(self.functions[session.func_id], call)
+        call.status = status
+        call.become(CallState.FAILED, now_ns)
+        return [self._error(session, call.req_id, status)]
+
+    def _forget(self, session: Session, call: Call, now_ns: int) -> list[Action]:
+        """The client has its answer, or wants none."""
+        if call.state is CallState.FREE:
+            return []
+        if call.state is CallState.RUNNING:
+            call.become(CallState.FORGOTTEN, now_ns)
+            session.forgotten += 1
+            return []
+        if call.state is CallState.FORGOTTEN:
+            return []
+        waits = call.state is CallState.RX_COMPLETE
+        entry = call.entry
+        self._end(session, call, now_ns)
+        return [Withdraw(session.func_id, entry)] if waits else []
+
+    def _end(self, session: Session, call: Call, now_ns: int) -> None:
+        self._release(self.functions[session.func_id], call)
+        call.become(CallState.FREE, now_ns)
+
+    def _end_forgotten(self, session: Session, call: Call, now_ns: int) -> list[Action]:
+        """What nobody waits for has run."""
+        self._end(session, call, now_ns)
+        session.forgotten -= 1
+        self._take_out(session)
+        return []
+
+    def _release(self, function: Function, call: Call) -> None:
+        if call.entry >= 0:
+            del function.owners[call.entry]
+            function.ring.give_back(call.entry)
+            call.entry = -1

@@ -1,0 +1,116 @@
+"""Entries of a tensor queue: which is free, which wait, and which run together. Pure.
+
+A batch is a run of entries that lie one behind the other (SplitRPC section 5.4), so entries are
+given out in ring order and a batch is taken from the front of what waits. An entry that is still
+being received, or whose answer is kept for a client that may ask again, is stepped over: it ends a
+run, and holds up nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+
+class EntryRing:
+    """Free entries of a ring, given out one behind the other."""
+
+    def __init__(self, entries: int) -> None:
+        """All are free."""
+        self.entries = entries
+        self.free = entries
+        self._used = bytearray(entries)
+        self._next = 0
+
+    def peek(self) -> int | None:
+        """The entry that :meth:`take` would give."""
+        if self.free == 0:
+            return None
+        at = self._next
+        while self._used[at]:
+            at = (at + 1) % self.entries
+        return at
+
+    def take(self) -> int | None:
+        """The next free entry in ring order, None when there is none."""
+        at = self.peek()
+        if at is not None:
+            self._used[at] = 1
+            self.free -= 1
+            self._next = (at + 1) % self.entries
+        return at
+
+    def give_back(self, entry: int) -> None:
+        """The entry is free again."""
+        assert self._used[entry], entry
+        self._used[entry] = 0
+        self.free += 1
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An entry that can run."""
+
+    entry: int
+    arrival_ns: int
+    deadline_ns: int
+    """0: none."""
+
+
+class WaitingEntries:
+    """Entries of one class that can run, in the order in which they became complete."""
+
+    def __init__(self, entries: int) -> None:
+        """None waits."""
+        self._entries = entries
+        self._waiting: deque[Waiting] = deque()
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def add(self, waiting: Waiting) -> None:
+        """The last in the row."""
+        self._waiting.append(waiting)
+
+    def put_back(self, waiting: Waiting) -> None:
+        """The first in the row: it has been tried."""
+        self._waiting.appendleft(waiting)
+
+    def remove(self, entry: int) -> bool:
+        """It does not wait any more; whether it did."""
+        kept = [each for each in self._waiting if each.entry != entry]
+        removed = len(kept) < len(self._waiting)
+        self._waiting = deque(kept)
+        return removed
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """Arrival of the first in the row."""
+        return self._waiting[0].arrival_ns if self._waiting else None
+
+    def tightest_ns(self) -> int | None:
+        """The earliest deadline of all that wait."""
+        return min((each.deadline_ns for each in self._waiting if each.deadline_ns), default=None)
+
+    def overdue(self, now_ns: int) -> list[int]:
+        """Entries whose deadline has passed; they do not wait any more."""
+        late = [each.entry for each in self._waiting if 0 < each.deadline_ns <= now_ns]
+        if late:
+            self._waiting = deque(each for each in self._waiting if each.entry not in late)
+        return late
+
+    def take(self, most: int) -> tuple[int, int]:
+        """First entry and length of a run that begins with the oldest; it waits no more.
+
+        At most ``most``. Those that lie behind the oldest one by one belong to it, whenever they
+        came.
+        """
+        first = self._waiting.popleft().entry
+        behind = {each.entry for each in self._waiting}
+        count = 1
+        while count < most and (first + count) % self._entries in behind:
+            count += 1
+        run = {(first + i) % self._entries for i in range(count)}
+        self._waiting = deque(each for each in self._waiting if each.entry not in run)
+        return first, count

@@ -1,0 +1,154 @@
+"""Sessions: the window of requests, what was received of each, and replayed datagrams. Pure.
+
+The requests of a session are numbered 1, 2, 3, ... A grant is the highest number that may be sent,
+so credit is one number that can be told again and again; an acknowledgement is the number below
+which everything is done. At most WINDOW numbers lie between the two, each with a place of its own:
+that is all the memory that a session ever needs, and a request that comes twice finds its first
+coming in that place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from shunter.batching.wire_layout import WINDOW
+
+REPLAY_BITS = 1024
+"""Datagrams that may overtake one another."""
+_LOW = 1 << 32
+
+
+class CallState(IntEnum):
+    """The inference monitor's states (SplitRPC section 5.3), and those around them."""
+
+    FREE = 0
+    RECEIVING = 1
+    """Segments are missing. The paper's READY."""
+    RX_COMPLETE = 2
+    """It waits for a worker."""
+    RUNNING = 3
+    TX_COMPLETE = 4
+    """Its answer was sent and is kept until the client has it (WORK_COMPLETE is the worker's)."""
+    FAILED = 5
+    """It was answered with an error."""
+    FORGOTTEN = 6
+    """It runs, but nobody waits for it any more."""
+
+
+NEXT: dict[CallState, frozenset[CallState]] = {
+    CallState.FREE: frozenset({CallState.RECEIVING, CallState.FAILED}),
+    CallState.RECEIVING: frozenset({CallState.RX_COMPLETE, CallState.FAILED, CallState.FREE}),
+    CallState.RX_COMPLETE: frozenset({CallState.RUNNING, CallState.FAILED, CallState.FREE}),
+    CallState.RUNNING: frozenset(
+        {CallState.RX_COMPLETE, CallState.TX_COMPLETE, CallState.FAILED, CallState.FORGOTTEN}
+    ),
+    CallState.TX_COMPLETE: frozenset({CallState.FREE, CallState.FAILED}),
+    CallState.FAILED: frozenset({CallState.FREE}),
+    CallState.FORGOTTEN: frozenset({CallState.FREE}),
+}
+"""What may follow each state."""
+
+
+@dataclass
+class Call:
+    """One request of a session."""
+
+    req_id: int = 0
+    state: CallState = CallState.FREE
+    entry: int = -1
+    received: int = 0
+    """Bit s: segment s is here."""
+    flags: int = 0
+    priority: int = 0
+    begun_ns: int = 0
+    changed_ns: int = 0
+    """Last segment, or last answer."""
+    deadline_ns: int = 0
+    tries: int = 0
+    status: int = 0
+
+    def become(self, state: CallState, now_ns: int) -> None:
+        """Go on to a state that may follow."""
+        assert state in NEXT[self.state], (self.state, state)
+        self.state = state
+        self.changed_ns = now_ns
+
+
+@dataclass
+class Replay:
+    """Numbers of the datagrams seen lately."""
+
+    highest: int = 0
+    _seen: int = 0
+
+    def is_new(self, number: int) -> bool:
+        """Whether this datagram has not been seen; one that is too old counts as seen.
+
+        It is seen from now on. Numbers begin with 1.
+        """
+        if number > self.highest:
+            self._seen = ((self._seen << (number - self.highest)) | 1) & ((1 << REPLAY_BITS) - 1)
+            self.highest = number
+            return True
+        age = self.highest - number
+        if number < 1 or age >= REPLAY_BITS or self._seen >> age & 1:
+            return False
+        self._seen |= 1 << age
+        return True
+
+
+@dataclass
+class Session:
+    """A client's connection to one function."""
+
+    id: int
+    func_id: int
+    peer: bytes
+    """Socket address."""
+    segment: int
+    window: int
+    """Most requests that are not acknowledged, at most WINDOW."""
+    key: bytes | None = None
+    stream: bool = False
+    """Its peer is a stream, on which nothing is lost."""
+    done: int = 0
+    """Everything up to here is done."""
+    grant: int = 0
+    forgotten: int = 0
+    """Requests that run although nobody waits for them any more."""
+    closing: bool = False
+    """It is removed when these have run."""
+    last_ns: int = 0
+    pkt_no: int = 0
+    replay: Replay = field(default_factory=Replay)
+    calls: list[Call] = field(default_factory=lambda: [Call() for _ in range(WINDOW)])
+
+    def call(self, req_id: int) -> Call:
+        """The place of a request."""
+        return self.calls[req_id % WINDOW]
+
+    def next_pkt_no(self, count: int = 1) -> int:
+        """The first of ``count`` new numbers for datagrams to the client."""
+        first = self.pkt_no + 1
+        self.pkt_no += count
+        return first & (_LOW - 1)
+
+    def raise_grant(self, allowed: int) -> int:
+        """Grant what lets the client have ``allowed`` requests that are not done."""
+        self.grant = max(self.grant, self.done + min(allowed, self.window))
+        return self.grant
+
+
+def nearest(low: int, about: int) -> int:
+    """The number with these low 32 bits that is nearest to ``about`` >= 0.
+
+    >>> nearest(5, 2**32 + 1) - 2**32, nearest(2**32 - 1, 2**32 + 1)
+    (5, 4294967295)
+    """
+    number = about - about % _LOW + low
+    if number > about + _LOW // 2:
+        number -= _LOW
+    elif number <= about - _LOW // 2:
+        number += _LOW
+    return max(0, number)
