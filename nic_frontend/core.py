@@ -331,7 +331,8 @@ class Core:
     ) -> list[Action]:
         """Send the segments of an answer again that a client lacks: bits that are 0."""
         call = session.call(header.req_id)
-        if call.req_id != header.req_id or call.state is not CallState.TX_COMPLETE:
+        is_kept = call.req_id == header.req_id and call.state is CallState.TX_COMPLETE
+        if session.stream or not is_kept:
             return [Drop("sack")]
         call.changed_ns = now_ns
         return list(self.answer(session, call, int.from_bytes(payload, "little")))
@@ -393,6 +394,15 @@ class Core:
             call.become(CallState.RX_COMPLETE, now_ns)
             return [Ready(func_id, entry, call.priority, call.deadline_ns, again=True)]
         return self._fail(session, call, WireStatus.WORKER_DIED, now_ns)
+
+    def returned(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
+        """Its worker had not begun it and does not have it any more: it runs elsewhere."""
+        session, call = self._owner(func_id, entry)
+        if call.state is CallState.FORGOTTEN:
+            return self._end_forgotten(session, call, now_ns)
+        call.tries -= 1
+        call.become(CallState.RX_COMPLETE, now_ns)
+        return [Ready(func_id, entry, call.priority, call.deadline_ns)]
 
     def expired(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its deadline has passed before a worker got it, and it waits no more."""

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "segments.h"
 #include "siphash.h"
 
 #define GAP_NS 3000000ULL
@@ -18,20 +19,6 @@
 #define NO_ENTRY (-1)
 
 enum state { FREE, RECEIVING, RX_COMPLETE, RUNNING, TX_COMPLETE, FAILED, FORGOTTEN };
-
-struct plan {
-    unsigned tensors;
-    uint32_t segment;
-    uint32_t count;
-    const uint32_t *sizes;
-    uint32_t firsts[SHUNTER_MAX_TENSORS + 1];
-};
-
-struct segment {
-    uint8_t tensor;
-    uint32_t offset;
-    uint32_t length;
-};
 
 struct call {
     uint64_t req_id;
@@ -58,7 +45,7 @@ struct session {
     uint32_t forgotten;
     uint8_t key[16];
     uint8_t peer[SHUNTER_PEER_BYTES];
-    struct plan inputs, outputs;
+    struct shunter_plan inputs, outputs;
     uint64_t done;
     uint64_t grant;
     uint64_t last_ns;
@@ -91,54 +78,23 @@ struct shunter_core {
     uint32_t ids[SHUNTER_SESSIONS]; /* those that are there, so that time passes only for them */
     uint32_t places[SHUNTER_SESSIONS]; /* of each in ids */
     uint32_t count;
+    uint32_t receiving; /* calls */
 };
 
-/* ---- segments */
-
-static int make_plan(
-    struct plan *plan, const uint32_t *sizes, unsigned tensors, uint32_t segment) {
-    uint64_t first = 0;
-    plan->tensors = tensors;
-    plan->segment = segment;
-    plan->sizes = sizes;
-    for (unsigned i = 0; i < tensors; i++) {
-        plan->firsts[i] = (uint32_t)first;
-        first += ((uint64_t)sizes[i] + segment - 1) / segment;
-        if (first > SHUNTER_MAX_SEGMENTS) {
-            return -E2BIG;
-        }
-    }
-    plan->firsts[tensors] = (uint32_t)first;
-    plan->count = first ? (uint32_t)first : 1;
-    return 0;
-}
-
-static struct segment place_of(const struct plan *plan, uint32_t number) {
-    struct segment found = {0, 0, 0};
-    if (plan->firsts[plan->tensors] == 0) {
-        return found;
-    }
-    unsigned tensor = plan->tensors - 1;
-    while (plan->firsts[tensor] > number) {
-        tensor--;
-    }
-    found.tensor = (uint8_t)tensor;
-    found.offset = (number - plan->firsts[tensor]) * plan->segment;
-    const uint32_t left = plan->sizes[tensor] - found.offset;
-    found.length = left < plan->segment ? left : plan->segment;
-    return found;
-}
-
 /* ---- entries */
+
+static uint32_t next_free(const struct function *function, uint32_t at) {
+    while (function->used[at]) {
+        at = at + 1 == function->entries ? 0 : at + 1;
+    }
+    return at;
+}
 
 static int32_t take_entry(struct function *function) {
     if (function->free == 0) {
         return NO_ENTRY;
     }
-    uint32_t at = function->next;
-    while (function->used[at]) {
-        at = at + 1 == function->entries ? 0 : at + 1;
-    }
+    const uint32_t at = next_free(function, function->next);
     function->used[at] = 1;
     function->free--;
     function->next = at + 1 == function->entries ? 0 : at + 1;
@@ -278,6 +234,7 @@ static void fill(
         header->tag = shunter_siphash24(session->key, header, SHUNTER_TAG_OFFSET);
     }
     memcpy(action->header, header, sizeof *header);
+    memcpy(action->peer, session->peer, sizeof action->peer);
     action->kind = SHUNTER_SEND;
     action->session = session->id;
     action->length = header->length;
@@ -286,12 +243,12 @@ static void fill(
 static void answer(
     const struct shunter_core *core, struct session *session, const struct call *call,
     const uint8_t *have, uint32_t have_bytes) {
-    const struct plan *plan = &session->outputs;
+    const struct shunter_plan *plan = &session->outputs;
     for (uint32_t seq = 0; seq < plan->count; seq++) {
         if (seq / 8 < have_bytes && have[seq / 8] >> (seq % 8) & 1) {
             continue;
         }
-        const struct segment segment = place_of(plan, seq);
+        const struct shunter_segment segment = shunter_place(plan, seq);
         struct shunter_x64 header = {
             .type = SHUNTER_TYPE_RESP,
             .flags = seq + 1 == plan->count ? SHUNTER_FLAG_LAST : 0,
@@ -338,7 +295,9 @@ static void sack(
 
 /* ---- ends */
 
-static void become(struct call *call, enum state state, uint64_t now_ns) {
+static void become(
+    struct shunter_core *core, struct call *call, enum state state, uint64_t now_ns) {
+    core->receiving += (state == RECEIVING) - (call->state == RECEIVING);
     call->state = (uint8_t)state;
     call->changed_ns = now_ns;
 }
@@ -346,7 +305,7 @@ static void become(struct call *call, enum state state, uint64_t now_ns) {
 static void end(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
     release(function_of(core, session), call);
-    become(call, FREE, now_ns);
+    become(core, call, FREE, now_ns);
 }
 
 static void take_out(struct shunter_core *core, struct session *session) {
@@ -374,7 +333,7 @@ static void fail(
     uint64_t now_ns) {
     release(function_of(core, session), call);
     call->status = status;
-    become(call, FAILED, now_ns);
+    become(core, call, FAILED, now_ns);
     error(core, session, call->req_id, status);
 }
 
@@ -384,7 +343,7 @@ static void forget(
         return;
     }
     if (call->state == RUNNING) {
-        become(call, FORGOTTEN, now_ns);
+        become(core, call, FORGOTTEN, now_ns);
         session->forgotten++;
         return;
     }
@@ -456,11 +415,11 @@ static void acknowledged(
 }
 
 static bool fits(const struct session *session, const struct shunter_x64 *header) {
-    const struct plan *plan = &session->inputs;
+    const struct shunter_plan *plan = &session->inputs;
     if (header->count != plan->count || header->seq >= plan->count) {
         return false;
     }
-    const struct segment segment = place_of(plan, header->seq);
+    const struct shunter_segment segment = shunter_place(plan, header->seq);
     return header->tensor == segment.tensor && header->offset == segment.offset &&
            header->length == segment.length && header->total == plan->sizes[segment.tensor];
 }
@@ -516,7 +475,7 @@ static void take_segment(
         .length = header->length};
     emit(core, &action);
     if (call->missing == 0) {
-        become(call, RX_COMPLETE, now_ns);
+        become(core, call, RX_COMPLETE, now_ns);
         ready(core, session->func_id, call, false);
     } else if (header->flags & SHUNTER_FLAG_ACK_REQ) {
         sack(core, session, call);
@@ -531,7 +490,7 @@ static void first_segment(
         call->req_id = header->req_id;
         call->entry = NO_ENTRY;
         call->status = SHUNTER_STATUS_BAD_REQUEST;
-        become(call, FAILED, now_ns);
+        become(core, call, FAILED, now_ns);
         error(core, session, header->req_id, SHUNTER_STATUS_BAD_REQUEST);
         return;
     }
@@ -541,7 +500,7 @@ static void first_segment(
         refuse(core, session, header, SHUNTER_DROP_FULL);
         return;
     }
-    memset(call, 0, sizeof *call);
+    memset(call, 0, sizeof *call); // it was free or failed: not counted as receiving
     call->req_id = header->req_id;
     call->entry = entry;
     call->missing = session->inputs.count;
@@ -549,7 +508,7 @@ static void first_segment(
     call->priority = header->priority ? 1 : 0;
     call->begun_ns = now_ns;
     call->deadline_ns = header->deadline_us ? now_ns + header->deadline_us * 1000ULL : 0;
-    become(call, RECEIVING, now_ns);
+    become(core, call, RECEIVING, now_ns);
     function->owners[entry] = (struct owner){session->id, call->req_id};
     take_segment(core, session, call, header, now_ns);
 }
@@ -589,14 +548,14 @@ static void cancel(
     withdraw(core, session->func_id, call->entry);
     release(function_of(core, session), call);
     call->status = SHUNTER_STATUS_CANCELLED;
-    become(call, FAILED, now_ns);
+    become(core, call, FAILED, now_ns);
 }
 
 static void missing(
     const struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
     const uint8_t *payload, uint64_t now_ns) {
     struct call *call = call_of(session, header->req_id);
-    if (call->req_id != header->req_id || call->state != TX_COMPLETE) {
+    if (session->stream || call->req_id != header->req_id || call->state != TX_COMPLETE) {
         drop(core, SHUNTER_DROP_SACK);
         return;
     }
@@ -668,7 +627,7 @@ void shunter_core_running(
     struct shunter_whom *whom) {
     struct call *call;
     struct session *session = owner_of(core, func_id, entry, &call);
-    become(call, RUNNING, now_ns);
+    become(core, call, RUNNING, now_ns);
     call->tries++;
     *whom = (struct shunter_whom){
         .req_id = call->req_id,
@@ -691,7 +650,7 @@ void shunter_core_finished(
     if (call->state == FORGOTTEN) {
         end_forgotten(core, session, call, now_ns);
     } else if (status == SHUNTER_STATUS_OK) {
-        become(call, TX_COMPLETE, now_ns);
+        become(core, call, TX_COMPLETE, now_ns);
         if (!sent) {
             answer(core, session, call, NULL, 0);
         }
@@ -707,11 +666,24 @@ void shunter_core_worker_died(
     if (call->state == FORGOTTEN) {
         end_forgotten(core, session, call, now_ns);
     } else if (call->flags & SHUNTER_FLAG_IDEMPOTENT && call->tries < MOST_TRIES) {
-        become(call, RX_COMPLETE, now_ns);
+        become(core, call, RX_COMPLETE, now_ns);
         ready(core, func_id, call, true);
     } else {
         fail(core, session, call, SHUNTER_STATUS_WORKER_DIED, now_ns);
     }
+}
+
+void shunter_core_returned(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    if (call->state == FORGOTTEN) {
+        end_forgotten(core, session, call, now_ns);
+        return;
+    }
+    call->tries--;
+    become(core, call, RX_COMPLETE, now_ns);
+    ready(core, func_id, call, false);
 }
 
 void shunter_core_expired(
@@ -735,7 +707,7 @@ static void age(
     } else if (call->state == TX_COMPLETE && now_ns - call->changed_ns > KEEP_NS) {
         release(function_of(core, session), call);
         call->status = SHUNTER_STATUS_LOST_ANSWER;
-        become(call, FAILED, now_ns);
+        become(core, call, FAILED, now_ns);
     }
 }
 
@@ -753,6 +725,60 @@ void shunter_core_tick(struct shunter_core *core, uint64_t now_ns) {
             age(core, session, &session->calls[k], now_ns);
         }
     }
+}
+
+/* ---- what is expected */
+
+void shunter_core_forecast(
+    const struct shunter_core *core, uint32_t id, uint64_t req_id,
+    struct shunter_forecast *forecast) {
+    memset(forecast, 0, sizeof *forecast);
+    struct session *session = find(core, id);
+    if (!session || session->closing) {
+        return;
+    }
+    const struct call *call = call_of(session, req_id);
+    const struct function *function = function_of(core, session);
+    forecast->plan = &session->inputs;
+    forecast->function = function;
+    forecast->free = function->free;
+    if (call->req_id == req_id && call->state == RECEIVING) {
+        forecast->call = call;
+        forecast->entry = (uint32_t)call->entry;
+    } else if (function->free) {
+        forecast->entry = next_free(function, function->next);
+    }
+}
+
+bool shunter_forecast_next(
+    struct shunter_forecast *forecast, uint32_t *entry, struct shunter_segment *segment) {
+    const struct shunter_plan *plan = forecast->plan;
+    const struct function *function = forecast->function;
+    const struct call *call = forecast->call;
+    while (call && forecast->seq < plan->count &&
+           call->received[forecast->seq / 64] >> (forecast->seq % 64) & 1) {
+        forecast->seq++;
+    }
+    if (call && forecast->seq == plan->count) {
+        forecast->call = call = NULL;
+        forecast->seq = 0;
+        if (forecast->free) {
+            forecast->entry = next_free(function, function->next);
+        }
+    }
+    if (!plan || (!call && !forecast->free)) {
+        return false;
+    }
+    *entry = forecast->entry;
+    *segment = shunter_place(plan, forecast->seq++);
+    if (!call && forecast->seq == plan->count) {
+        forecast->seq = 0;
+        if (--forecast->free) {
+            const uint32_t next = forecast->entry + 1;
+            forecast->entry = next_free(function, next == function->entries ? 0 : next);
+        }
+    }
+    return true;
 }
 
 /* ---- what there is */
@@ -846,8 +872,8 @@ int shunter_core_add_session(
     if (!session) {
         return -ENOMEM;
     }
-    if (make_plan(&session->inputs, function->inputs, function->input_count, segment) ||
-        make_plan(&session->outputs, function->outputs, function->output_count, segment)) {
+    if (shunter_make_plan(&session->inputs, function->inputs, function->input_count, segment) ||
+        shunter_make_plan(&session->outputs, function->outputs, function->output_count, segment)) {
         free(session);
         return -E2BIG;
     }
@@ -886,6 +912,8 @@ int shunter_core_remove_session(struct shunter_core *core, uint32_t id, uint64_t
     }
     return 0;
 }
+
+bool shunter_core_is_receiving(const struct shunter_core *core) { return core->receiving > 0; }
 
 uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t func_id) {
     return core->functions[func_id] ? core->functions[func_id]->free : 0;

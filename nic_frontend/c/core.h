@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "segments.h"
 #include "shunter_layout.h"
 
 #define SHUNTER_PEER_BYTES 32
@@ -66,6 +67,7 @@ struct shunter_action {
     uint32_t length; /* of the payload */
     uint32_t session;
     uint64_t deadline_ns;
+    uint8_t peer[SHUNTER_PEER_BYTES]; /* of a SEND */
     uint8_t header[SHUNTER_HEADER_BYTES];
     uint8_t payload[SHUNTER_BITMAP_BYTES]; /* of a SEND without an entry */
 };
@@ -118,11 +120,31 @@ void shunter_core_finished(
     uint64_t now_ns);
 void shunter_core_worker_died(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
+/* A batch that its worker had not begun when it died, or gives back: it runs elsewhere. */
+void shunter_core_returned(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
 void shunter_core_expired(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
 void shunter_core_tick(struct shunter_core *core, uint64_t now_ns);
 
+/*
+ * Which segments come next, if the client of a request goes on: the missing ones of that request,
+ * then those of the next free entries. It holds until the core is called again.
+ */
+struct shunter_forecast {
+    const void *plan, *call, *function; /* NULL: nothing is known */
+    uint32_t seq, entry, free;
+};
+
+void shunter_core_forecast(
+    const struct shunter_core *core, uint32_t session, uint64_t req_id,
+    struct shunter_forecast *forecast);
+/* The next one, and its entry; false when there is none. */
+bool shunter_forecast_next(
+    struct shunter_forecast *forecast, uint32_t *entry, struct shunter_segment *segment);
+
 /* Numbers for the status and for tests. */
+bool shunter_core_is_receiving(const struct shunter_core *core); /* a request in parts */
 uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t func_id);
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t session);
 

@@ -1,0 +1,104 @@
+"""Memory in a sealed memfd, mapped once, or twice back to back so that it has no end.
+
+A view that passes the end of the first mapping goes on in the second, which is the beginning
+again: a batch that wraps around is one contiguous array (SplitRPC section 5.4).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from types import TracebackType
+
+PAGE = mmap.PAGESIZE
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_MAP_FIXED = 0x10
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_long),
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def sealed_memory(name: str, size: int) -> int:
+    """Descriptor of ``size`` bytes of zeros that nobody can make shorter or longer.
+
+    Raises OSError when there is no room: the blocks are taken now, so that touching them later
+    cannot fail.
+    """
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_sealed(descriptor: int, size: int) -> bool:
+    """Whether touching the first ``size`` bytes can never fail."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        return False
+    return bool(seals & fcntl.F_SEAL_SHRINK) and os.fstat(descriptor).st_size >= size
+
+
+class Mapping:
+    """``copies`` mappings of the same ``size`` bytes, one behind the other."""
+
+    def __init__(self, descriptor: int, size: int, copies: int = 1) -> None:
+        """Map a descriptor, which may be closed afterwards. ``size``: a multiple of PAGE.
+
+        Raises OSError when it cannot be mapped.
+        """
+        self.size, self._whole = size, size * copies
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self.address = _mapped(None, self._whole, 0, flags, -1)  # the range, without access
+        try:
+            for copy in range(copies):
+                _mapped(
+                    self.address + copy * size,
+                    size,
+                    mmap.PROT_READ | mmap.PROT_WRITE,
+                    mmap.MAP_SHARED | _MAP_FIXED,
+                    descriptor,
+                )
+        except OSError:
+            _libc.munmap(self.address, self._whole)
+            raise
+        self.bytes = (ctypes.c_ubyte * self._whole).from_address(self.address)
+        """All copies, as ctypes array: for views. It does not keep the memory mapped."""
+
+    def close(self) -> None:
+        """Unmap. No view may be used afterwards."""
+        if self.address:
+            _libc.munmap(self.address, self._whole)
+            self.address = 0
+
+    def __enter__(self) -> Mapping:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _mapped(address: int | None, size: int, access: int, flags: int, descriptor: int) -> int:
+    found = _libc.mmap(address, size, access, flags, descriptor, 0)
+    if found == _MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mmap of {size} bytes: {os.strerror(number)}")
+    assert found is not None
+    return int(found)

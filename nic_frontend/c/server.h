@@ -1,0 +1,90 @@
+/*
+ * The front end's data path: datagrams and streams in, batches to workers, answers out.
+ *
+ * One thread calls shunter_server_run in a loop; everything else is called between two calls, by
+ * the same thread. What is rare (hello, functions, sessions, workers, streams) is the caller's.
+ */
+#ifndef SHUNTER_SERVER_H
+#define SHUNTER_SERVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core.h"
+#include "queue.h"
+
+#define SHUNTER_HELLO_BYTES 1536
+
+struct shunter_server;
+
+struct shunter_settings {
+    int udp;      /* bound datagram socket, non-blocking, or -1 */
+    int doorbell; /* eventfd that workers ring */
+    int wake;     /* descriptor that the caller wants to be woken by, or -1 */
+    uint64_t spin_ns;
+    bool gro; /* UDP_GRO is set on the socket */
+};
+
+struct shunter_policy {
+    double threshold; /* requests that are worth a batch, at least 1 */
+    uint64_t max_wait_ns;
+    uint64_t margin_ns;
+    uint64_t ageing_ns; /* 0: never */
+    uint64_t fixed_ns; /* predicted latency of n requests: fixed + n * per_request */
+    uint64_t per_request_ns;
+    uint32_t ahead; /* 0 or 1 */
+};
+
+struct shunter_hello {
+    uint8_t peer[SHUNTER_PEER_BYTES];
+    uint32_t length;
+    uint8_t datagram[SHUNTER_HELLO_BYTES];
+};
+
+struct shunter_stats {
+    uint64_t datagrams_in, datagrams_out, bytes_in, bytes_out, send_failures;
+    uint64_t streams_in; /* requests by stream */
+    uint64_t requests, batches, answered, failed, expired;
+    uint64_t copied_bytes, copied_segments; /* payloads that landed elsewhere than predicted */
+    uint64_t placed_segments;               /* those that landed in their entry */
+    uint64_t overflows;                     /* the kernel dropped, SO_RXQ_OVFL */
+    uint64_t sleeps, rings;
+    uint64_t drops[SHUNTER_DROPS];
+};
+
+int shunter_server_new(const struct shunter_settings *settings, struct shunter_server **server);
+void shunter_server_free(struct shunter_server *server);
+struct shunter_core *shunter_server_core(struct shunter_server *server);
+
+int shunter_server_add_function(
+    struct shunter_server *server, const struct shunter_queue *queue,
+    const struct shunter_policy *policy);
+int shunter_server_set_policy(
+    struct shunter_server *server, uint16_t func_id, const struct shunter_policy *policy);
+int shunter_server_remove_function(struct shunter_server *server, uint16_t func_id);
+
+int shunter_server_add_worker(
+    struct shunter_server *server, uint16_t func_id, uint32_t worker, uint32_t cap, int doorbell);
+/* Give it nothing more; shunter_server_idle says when it has finished. */
+int shunter_server_drain_worker(struct shunter_server *server, uint16_t func_id, uint32_t worker);
+bool shunter_server_idle(struct shunter_server *server, uint16_t func_id, uint32_t worker);
+/* It is gone, finished or not. */
+int shunter_server_remove_worker(
+    struct shunter_server *server, uint16_t func_id, uint32_t worker);
+
+/* A stream whose session has been added with ``peer`` of shunter_stream_peer. */
+int shunter_server_add_stream(struct shunter_server *server, int socket, uint32_t session);
+void shunter_stream_peer(int socket, uint8_t peer[SHUNTER_PEER_BYTES]);
+
+/*
+ * Serve until the time is over, the wake descriptor is ready, or ``most`` hellos are there. Returns
+ * the number of hellos, or a negative errno. ``closed`` gets the sessions of streams that ended.
+ */
+int shunter_server_run(
+    struct shunter_server *server, uint64_t until_ns, struct shunter_hello *hellos, uint32_t most);
+uint32_t shunter_server_closed_streams(
+    struct shunter_server *server, uint32_t *sessions, uint32_t most);
+void shunter_server_stats(const struct shunter_server *server, struct shunter_stats *stats);
+uint32_t shunter_server_waiting(const struct shunter_server *server, uint16_t func_id);
+
+#endif

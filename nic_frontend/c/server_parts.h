@@ -1,0 +1,97 @@
+/* What the parts of the server share. */
+#ifndef SHUNTER_SERVER_PARTS_H
+#define SHUNTER_SERVER_PARTS_H
+
+#include "datagrams.h"
+#include "dispatch.h"
+
+#define SHUNTER_PADS 32
+#define SHUNTER_GRO_SEGMENTS 64
+#define SHUNTER_LARGEST 65536
+#define SHUNTER_STREAMS 4096
+
+/* Where one datagram may land: its header, and its payload in the entry that is expected. */
+struct shunter_pad {
+    uint8_t header[SHUNTER_HEADER_BYTES];
+};
+
+struct shunter_udp {
+    uint32_t messages; /* of one recvmmsg */
+    uint32_t segments; /* datagrams that one message may hold */
+    struct mmsghdr *headers;
+    struct iovec *pieces;
+    struct shunter_pad *pads;
+    uint8_t (*peers)[SHUNTER_PEER_BYTES];
+    uint8_t (*controls)[128];
+    uint8_t *spill;   /* of each message: what no one expected */
+    uint8_t *flat;    /* messages that did not lie as they were laid */
+    uint8_t *aside;   /* payloads that are in the way of others */
+    /* the datagram that is expected next */
+    uint16_t func_id;
+    uint32_t session;
+    uint64_t req_id;
+    uint32_t overflows;
+};
+
+struct shunter_stream {
+    int socket;
+    uint32_t session;
+    uint8_t peer[SHUNTER_PEER_BYTES];
+    uint8_t header[SHUNTER_HEADER_BYTES];
+    uint32_t have;     /* bytes of the header */
+    uint32_t left;     /* bytes of the payload that are missing */
+    uint8_t *into;     /* NULL: they are thrown away */
+    bool has_ready;
+    struct shunter_action ready;
+    uint8_t *out;      /* what the socket did not take */
+    size_t out_length, out_at, out_room;
+    bool closed;
+};
+
+struct shunter_server {
+    struct shunter_settings settings;
+    struct shunter_core *core;
+    struct shunter_served *served[SHUNTER_FUNCTIONS];
+    uint16_t *func_ids;
+    uint32_t func_count;
+    struct shunter_datagrams out;
+    struct shunter_udp udp;
+    int epoll;
+    struct shunter_stream *streams[SHUNTER_STREAMS];
+    uint32_t stream_count;
+    uint32_t closed_count;
+    struct shunter_stats stats;
+    uint64_t now_ns;
+    uint64_t next_tick_ns;
+    /* of the datagram that the core looks at */
+    bool is_hello;
+    bool has_place;
+    uint8_t *place;
+    uint32_t place_length;
+    bool has_ready;
+    struct shunter_action ready;
+    struct shunter_hello *hellos;
+    uint32_t hello_count, hello_most;
+};
+
+uint64_t shunter_now_ns(void);
+
+int shunter_udp_init(struct shunter_udp *udp, bool gro);
+void shunter_udp_free(struct shunter_udp *udp);
+/* Datagrams taken in, or a negative errno. */
+int shunter_udp_receive(struct shunter_server *server);
+
+/* Hand a header to the core; ``place`` and ``ready`` are set by what it says. */
+void shunter_hand_over(
+    struct shunter_server *server, const uint8_t *peer, const uint8_t *datagram, size_t length);
+/* The payload of what was handed over is where it belongs. */
+void shunter_payload_is_there(struct shunter_server *server);
+
+void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream);
+void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream);
+void shunter_stream_send(
+    struct shunter_server *server, struct shunter_stream *stream,
+    const struct shunter_x64 *header, const uint8_t *payload, size_t length);
+void shunter_stream_close(struct shunter_server *server, struct shunter_stream *stream);
+
+#endif

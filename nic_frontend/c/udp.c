@@ -1,0 +1,275 @@
+/*
+ * Datagrams straight into their entries.
+ *
+ * The kernel is told, before a datagram comes, where its header and its payload go; the payload's
+ * place is the one in which the next segment is expected: the next of the same request, or the
+ * first of the next free entry. When something else comes, what landed is moved.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "segments.h"
+#include "server_parts.h"
+
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+#ifndef SO_RXQ_OVFL
+#define SO_RXQ_OVFL 40
+#endif
+
+int shunter_udp_init(struct shunter_udp *udp, bool gro) {
+    memset(udp, 0, sizeof *udp);
+    udp->messages = gro ? SHUNTER_PADS / 4 : SHUNTER_PADS;
+    udp->segments = gro ? SHUNTER_GRO_SEGMENTS : 1;
+    const size_t pads = (size_t)udp->messages * udp->segments;
+    udp->headers = calloc(udp->messages, sizeof *udp->headers);
+    udp->pieces = calloc(2 * pads + udp->messages, sizeof *udp->pieces);
+    udp->pads = calloc(pads, sizeof *udp->pads);
+    udp->peers = calloc(udp->messages, sizeof *udp->peers);
+    udp->controls = calloc(udp->messages, sizeof *udp->controls);
+    udp->spill = malloc((size_t)udp->messages * SHUNTER_LARGEST);
+    udp->flat = malloc((size_t)udp->messages * SHUNTER_LARGEST);
+    udp->aside = malloc((size_t)udp->messages * SHUNTER_LARGEST);
+    if (!udp->headers || !udp->pieces || !udp->pads || !udp->peers || !udp->controls ||
+        !udp->spill || !udp->flat || !udp->aside) {
+        shunter_udp_free(udp);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+void shunter_udp_free(struct shunter_udp *udp) {
+    free(udp->headers);
+    free(udp->pieces);
+    free(udp->pads);
+    free(udp->peers);
+    free(udp->controls);
+    free(udp->spill);
+    free(udp->flat);
+    free(udp->aside);
+    memset(udp, 0, sizeof *udp);
+}
+
+/* ---- what is expected */
+
+/* Tell the kernel where the next datagrams go. */
+static void lay_out(struct shunter_server *server) {
+    struct shunter_udp *udp = &server->udp;
+    struct shunter_forecast forecast;
+    shunter_core_forecast(server->core, udp->session, udp->req_id, &forecast);
+    const struct shunter_served *served = server->served[udp->func_id];
+    for (uint32_t m = 0; m < udp->messages; m++) {
+        struct iovec *piece = udp->pieces + (size_t)m * (2 * udp->segments + 1);
+        uint32_t count = 0;
+        for (uint32_t s = 0; s < udp->segments; s++) {
+            uint8_t *into = NULL;
+            uint32_t length = 0;
+            struct shunter_segment segment;
+            uint32_t entry;
+            if (served && shunter_forecast_next(&forecast, &entry, &segment)) {
+                uint8_t *ring = served->queue.inputs[segment.tensor];
+                const size_t size = served->queue.input_bytes[segment.tensor];
+                into = ring ? ring + entry * size + segment.offset : NULL;
+                length = segment.length;
+            } else if (s) {
+                break;
+            }
+            piece[count++] = (struct iovec){
+                udp->pads[(size_t)m * udp->segments + s].header, SHUNTER_HEADER_BYTES};
+            piece[count++] = (struct iovec){into, length};
+        }
+        piece[count++] =
+            (struct iovec){udp->spill + (size_t)m * SHUNTER_LARGEST, SHUNTER_LARGEST};
+        udp->headers[m].msg_hdr = (struct msghdr){
+            .msg_name = udp->peers[m],
+            .msg_namelen = SHUNTER_PEER_BYTES,
+            .msg_iov = piece,
+            .msg_iovlen = count,
+            .msg_control = udp->controls[m],
+            .msg_controllen = sizeof udp->controls[m]};
+    }
+}
+
+/* ---- what came */
+
+static uint32_t segment_size(struct shunter_server *server, struct msghdr *message, uint32_t all) {
+    uint32_t found = all;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        int value;
+        memcpy(&value, CMSG_DATA(c), sizeof value);
+        if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO && value > 0) {
+            found = (uint32_t)value;
+        } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL) {
+            const uint32_t total = (uint32_t)value;
+            server->stats.overflows += total - server->udp.overflows;
+            server->udp.overflows = total;
+        }
+    }
+    return found;
+}
+
+/* Copy a message's bytes, which lie in several pieces, one behind the other. */
+static void flatten(const struct msghdr *message, uint8_t *into, uint32_t length) {
+    for (size_t i = 0; length; i++) {
+        const size_t here = message->msg_iov[i].iov_len;
+        const size_t count = here < length ? here : length;
+        if (count) {
+            memcpy(into, message->msg_iov[i].iov_base, count);
+        }
+        into += count;
+        length -= (uint32_t)count;
+    }
+}
+
+/* Whether the datagrams of a message lie in the pieces that were laid out for one each. */
+static bool lies_as_laid(const struct msghdr *message, uint32_t length, uint32_t size) {
+    const size_t pairs = (message->msg_iovlen - 1) / 2;
+    const uint32_t count = length / size, rest = length % size;
+    if (count + (rest != 0) > pairs) {
+        return false;
+    }
+    for (uint32_t i = 0; i < count + (rest != 0); i++) {
+        const size_t room = SHUNTER_HEADER_BYTES + message->msg_iov[2 * i + 1].iov_len;
+        const bool last = i + 1 == count + (rest != 0);
+        if (last ? (rest ? rest : size) > room : size != room) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void follow(struct shunter_udp *udp, const uint8_t *bytes) {
+    struct shunter_x64 header;
+    memcpy(&header, bytes, sizeof header);
+    udp->func_id = header.func_id;
+    udp->session = header.session;
+    udp->req_id = header.req_id;
+}
+
+struct landed {
+    const uint8_t *peer, *header, *payload;
+    uint32_t length;
+};
+
+static void greet(struct shunter_server *server, const struct landed *landed) {
+    if (server->hello_count == server->hello_most || landed->length > SHUNTER_HELLO_BYTES) {
+        return; // it will be said again
+    }
+    struct shunter_hello *hello = &server->hellos[server->hello_count++];
+    memcpy(hello->peer, landed->peer, SHUNTER_PEER_BYTES);
+    memcpy(hello->datagram, landed->header, SHUNTER_HEADER_BYTES);
+    memcpy(
+        hello->datagram + SHUNTER_HEADER_BYTES, landed->payload,
+        landed->length - SHUNTER_HEADER_BYTES);
+    hello->length = landed->length;
+}
+
+static uint32_t payload_of(const struct landed *landed) {
+    return landed->length > SHUNTER_HEADER_BYTES ? landed->length - SHUNTER_HEADER_BYTES : 0;
+}
+
+/*
+ * Payloads that wait may lie where an earlier one belongs that landed elsewhere. Set them aside.
+ */
+static void set_aside(struct shunter_server *server, struct landed *landed, uint32_t count) {
+    uint8_t *at = server->udp.aside;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t length = payload_of(&landed[i]);
+        if (length) {
+            memcpy(at, landed[i].payload, length);
+            landed[i].payload = at;
+            at += length;
+            server->stats.copied_bytes += length;
+        }
+    }
+}
+
+/* The first of ``count`` datagrams. Whether the others had to be set aside for it. */
+static bool take_in(
+    struct shunter_server *server, struct landed *landed, uint32_t count, bool aside) {
+    uint8_t small[SHUNTER_HEADER_BYTES + SHUNTER_BITMAP_BYTES];
+    const uint32_t payload = payload_of(landed);
+    memcpy(small, landed->header, landed->length - payload);
+    if (payload) { // of a SACK; the core looks at no other
+        memcpy(
+            small + SHUNTER_HEADER_BYTES, landed->payload,
+            payload < SHUNTER_BITMAP_BYTES ? payload : SHUNTER_BITMAP_BYTES);
+    }
+    server->stats.datagrams_in++;
+    server->stats.bytes_in += landed->length;
+    shunter_hand_over(server, landed->peer, small, landed->length);
+    if (server->is_hello) {
+        greet(server, landed);
+    }
+    if (server->has_place) {
+        if (server->place_length == 0 || server->place == landed->payload) {
+            server->stats.placed_segments++;
+        } else {
+            if (!aside) {
+                set_aside(server, landed + 1, count - 1);
+                aside = true;
+            }
+            memmove(server->place, landed->payload, server->place_length);
+            server->stats.copied_segments++;
+            server->stats.copied_bytes += server->place_length;
+        }
+        follow(&server->udp, landed->header);
+    }
+    shunter_payload_is_there(server);
+    return aside;
+}
+
+/* Where the pieces of a message lie; ``flat`` is used when they do not lie as they were laid. */
+static uint32_t look_at(
+    struct shunter_server *server, uint32_t m, uint8_t *flat, struct landed *landed) {
+    struct shunter_udp *udp = &server->udp;
+    struct msghdr *message = &udp->headers[m].msg_hdr;
+    const uint32_t all = udp->headers[m].msg_len;
+    const uint32_t size = segment_size(server, message, all);
+    uint32_t count = 0;
+    if (message->msg_flags & MSG_TRUNC || all == 0) {
+        server->stats.drops[SHUNTER_DROP_LENGTH]++;
+        return 0;
+    }
+    const bool laid = lies_as_laid(message, all, size);
+    if (!laid) {
+        flatten(message, flat, all);
+        server->stats.copied_bytes += all;
+    }
+    for (uint32_t at = 0; at < all; at += size, count++) {
+        const uint32_t length = all - at < size ? all - at : size;
+        const uint8_t *header = laid ? message->msg_iov[2 * (size_t)count].iov_base : flat + at;
+        const uint8_t *payload = laid ? message->msg_iov[2 * (size_t)count + 1].iov_base
+                                      : flat + at + SHUNTER_HEADER_BYTES;
+        landed[count] = (struct landed){udp->peers[m], header, payload, length};
+    }
+    return count;
+}
+
+int shunter_udp_receive(struct shunter_server *server) {
+    struct shunter_udp *udp = &server->udp;
+    static _Thread_local struct landed landed[SHUNTER_PADS * SHUNTER_GRO_SEGMENTS];
+    lay_out(server);
+    const int messages = recvmmsg(
+        server->settings.udp, udp->headers, udp->messages, MSG_DONTWAIT, NULL);
+    if (messages < 0) {
+        return errno == EAGAIN || errno == EINTR || errno == ECONNREFUSED ? 0 : -errno;
+    }
+    server->now_ns = shunter_now_ns();
+    uint32_t count = 0;
+    for (int m = 0; m < messages; m++) {
+        count += look_at(
+            server, (uint32_t)m, udp->flat + (size_t)m * SHUNTER_LARGEST, landed + count);
+    }
+    bool aside = false;
+    for (uint32_t i = 0; i < count; i++) {
+        aside = take_in(server, landed + i, count - i, aside);
+    }
+    return (int)count;
+}
