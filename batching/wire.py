@@ -77,9 +77,13 @@ class Header:
 assert [field.name for field in fields(Header)] == [field.name for field in X64]
 
 
-def parse(datagram: bytes | memoryview) -> Header:
-    """Header of a datagram whose payload has the length that it says. Raises WrongHeader."""
-    if len(datagram) < HEADER_BYTES:
+def parse(datagram: bytes | bytearray, length: int | None = None) -> Header:
+    """Header of a datagram whose payload has the length that it says. Raises WrongHeader.
+
+    ``length``: of the whole datagram, if only its beginning is given.
+    """
+    length = len(datagram) if length is None else length
+    if min(length, len(datagram)) < HEADER_BYTES:
         raise WrongHeader("short")
     header = Header(*_STRUCT.unpack_from(datagram))
     wrong = (
@@ -89,7 +93,7 @@ def parse(datagram: bytes | memoryview) -> Header:
         ("flags", header.flags & ~_KNOWN_FLAGS != 0),
         ("words", header.words != HEADER_BYTES // 8),
         ("reserved", header.reserved != 0),
-        ("length", len(datagram) != HEADER_BYTES + header.length + _behind(header)),
+        ("length", length != HEADER_BYTES + header.length + _behind(header)),
     )
     for reason, is_wrong in wrong:
         if is_wrong:
@@ -101,7 +105,7 @@ def _behind(header: Header) -> int:
     return AEAD_TAG if header.flags & Flags.PAYLOAD_AEAD else 0
 
 
-def check_tag(header: Header, datagram: bytes | memoryview, key: bytes | None) -> None:
+def check_tag(header: Header, datagram: bytes | bytearray, key: bytes | None) -> None:
     """The tag must be right where there is a key, and absent where there is none.
 
     Raises WrongHeader.

@@ -35,7 +35,7 @@ TAG_OFFSET = 56
 """The tag covers the bytes before it."""
 MAX_TENSORS = 8
 """Input tensors of a function, and output tensors."""
-MAX_SEGMENTS = 512
+MAX_SEGMENTS = 2048
 """Segments of one request or response."""
 WINDOW = 64
 """Requests of one session that are not acknowledged; a power of two."""

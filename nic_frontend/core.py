@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shunter.batching.wire_layout import Flags, MessageType, WireStatus
+from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
 from shunter.nic_frontend.entries import EntryRing
 from shunter.batching.segments import SegmentPlan
 from shunter.nic_frontend.sessions import Call, CallState, Session, nearest
-from shunter.batching.wire import Header, WrongHeader, check_tag, parse
+from shunter.batching.wire import REASONS, Header, WrongHeader, check_tag, parse
 
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""
@@ -29,6 +29,12 @@ KEEP_NS = 2_000_000_000
 IDLE_NS = 60_000_000_000
 """A session that says nothing for so long ends."""
 MOST_TRIES = 2
+DROPS = (
+    *REASONS,
+    *("session", "peer", "replay", "direction", "func_id", "old", "credit", "full"),
+    *("sizes", "duplicate", "sack", "cancel"),
+)
+"""Why datagrams are dropped; the order is that of ``enum shunter_drop``."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,8 @@ class Function:
     """Bytes of an entry, by tensor."""
     outputs: tuple[int, ...]
     ring: EntryRing
+    burst: int
+    """Requests that may be on their way from all clients together."""
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Session and request of each used entry."""
     sessions: int = 0
@@ -130,7 +138,7 @@ class Function:
         """Requests that each session may have on its way now."""
         if self.ring.free == 0:
             return 0
-        return max(1, self.ring.entries // max(1, self.sessions))
+        return max(1, self.burst // max(1, self.sessions))
 
 
 class Core:
@@ -142,10 +150,16 @@ class Core:
         self.sessions: dict[int, Session] = {}
 
     def add_function(
-        self, func_id: int, inputs: tuple[int, ...], outputs: tuple[int, ...], entries: int
+        self,
+        func_id: int,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        entries: int,
+        burst: int | None = None,
     ) -> Function:
-        """Register a function."""
-        self.functions[func_id] = Function(func_id, inputs, outputs, EntryRing(entries))
+        """Register a function; ``burst`` is at most ``entries``."""
+        burst = min(burst or entries, entries)
+        self.functions[func_id] = Function(func_id, inputs, outputs, EntryRing(entries), burst)
         return self.functions[func_id]
 
     def add_session(self, session: Session, now_ns: int) -> None:
@@ -175,14 +189,14 @@ class Core:
     # ---- a datagram
 
     def receive(
-        self, peer: bytes, datagram: bytes | memoryview, now_ns: int, *, stream: bool = False
+        self, peer: bytes, datagram: bytes, now_ns: int, length: int | None = None
     ) -> list[Action]:
-        """What to do with a datagram; only the header's bytes are looked at.
+        """What to do with a datagram of ``length`` bytes.
 
-        ``stream``: the payload follows later, and only its length is known.
+        Only the header is looked at, and the payload of a SACK; the rest need not be given.
         """
         try:
-            header = parse(datagram)
+            header = parse(datagram, length)
             if header.type == MessageType.HELLO:
                 return [Hello()]
             session = self._session(peer, header, datagram)
@@ -199,14 +213,14 @@ class Core:
         if header.type == MessageType.REQ:
             return actions + self._request(session, header, now_ns)
         if header.type == MessageType.SACK:
-            payload = bytes(datagram[64 : 64 + header.length])
+            payload = datagram[HEADER_BYTES : HEADER_BYTES + header.length]
             return actions + self._missing(session, header, payload, now_ns)
         if header.flags & Flags.ACK_REQ:
             actions.append(self._credit(session, 0))
         return actions
 
     def _session(
-        self, peer: bytes, header: Header, datagram: bytes | memoryview
+        self, peer: bytes, header: Header, datagram: bytes
     ) -> Session | Drop:
         session = self.sessions.get(header.session)
         if session is None or session.closing:

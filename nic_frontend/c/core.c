@@ -64,7 +64,7 @@ struct function {
     uint16_t id;
     unsigned input_count, output_count;
     uint32_t inputs[SHUNTER_MAX_TENSORS], outputs[SHUNTER_MAX_TENSORS];
-    uint32_t entries, free, next;
+    uint32_t entries, free, next, burst;
     uint32_t sessions;
     uint8_t *used;
     struct owner *owners;
@@ -114,7 +114,7 @@ static uint32_t share(const struct function *function) {
         return 0;
     }
     const uint32_t each =
-        function->entries / (function->sessions ? function->sessions : 1);
+        function->burst / (function->sessions ? function->sessions : 1);
     return each ? each : 1;
 }
 
@@ -124,7 +124,8 @@ static struct call *call_of(struct session *session, uint64_t req_id) {
     return &session->calls[req_id % SHUNTER_WINDOW];
 }
 
-static struct function *function_of(struct shunter_core *core, const struct session *session) {
+static struct function *function_of(
+    const struct shunter_core *core, const struct session *session) {
     return core->functions[session->func_id];
 }
 
@@ -297,7 +298,8 @@ static void sack(
 
 static void become(
     struct shunter_core *core, struct call *call, enum state state, uint64_t now_ns) {
-    core->receiving += (state == RECEIVING) - (call->state == RECEIVING);
+    core->receiving += state == RECEIVING;
+    core->receiving -= call->state == RECEIVING;
     call->state = (uint8_t)state;
     call->changed_ns = now_ns;
 }
@@ -815,7 +817,7 @@ void shunter_core_free(struct shunter_core *core) {
 
 int shunter_core_add_function(
     struct shunter_core *core, uint16_t func_id, const uint32_t *inputs, unsigned input_count,
-    const uint32_t *outputs, unsigned output_count, uint32_t entries) {
+    const uint32_t *outputs, unsigned output_count, uint32_t entries, uint32_t burst) {
     if (input_count < 1 || input_count > SHUNTER_MAX_TENSORS || output_count < 1 ||
         output_count > SHUNTER_MAX_TENSORS || entries < 1 || entries > SHUNTER_MAX_ENTRIES) {
         return -EINVAL;
@@ -838,6 +840,7 @@ int shunter_core_add_function(
     memcpy(function->inputs, inputs, input_count * sizeof *inputs);
     memcpy(function->outputs, outputs, output_count * sizeof *outputs);
     function->entries = function->free = entries;
+    function->burst = burst < entries ? burst : entries;
     core->functions[func_id] = function;
     return 0;
 }

@@ -80,10 +80,10 @@ struct shunter_core;
 struct shunter_core *shunter_core_new(shunter_emit emit, void *context);
 void shunter_core_free(struct shunter_core *core);
 
-/* 0, or a negative errno: EINVAL, EEXIST, ENOMEM. */
+/* 0, or a negative errno: EINVAL, EEXIST, ENOMEM. ``burst``: requests on their way at once. */
 int shunter_core_add_function(
     struct shunter_core *core, uint16_t func_id, const uint32_t *inputs, unsigned input_count,
-    const uint32_t *outputs, unsigned output_count, uint32_t entries);
+    const uint32_t *outputs, unsigned output_count, uint32_t entries, uint32_t burst);
 int shunter_core_remove_function(struct shunter_core *core, uint16_t func_id);
 
 /* 0, or a negative errno: EINVAL, EEXIST, ENOENT, ENOMEM, E2BIG for too many segments. */

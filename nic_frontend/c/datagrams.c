@@ -35,6 +35,22 @@ void shunter_datagrams_free(struct shunter_datagrams *datagrams) {
     memset(datagrams, 0, sizeof *datagrams);
 }
 
+struct shunter_datagrams *shunter_datagrams_new(int socket) {
+    struct shunter_datagrams *datagrams = malloc(sizeof *datagrams);
+    if (datagrams && shunter_datagrams_init(datagrams, socket)) {
+        free(datagrams);
+        return NULL;
+    }
+    return datagrams;
+}
+
+void shunter_datagrams_delete(struct shunter_datagrams *datagrams) {
+    if (datagrams) {
+        shunter_datagrams_free(datagrams);
+        free(datagrams);
+    }
+}
+
 void shunter_datagrams_add(
     struct shunter_datagrams *datagrams, const struct shunter_x64 *header, const void *payload,
     size_t length, const uint8_t *peer, int copied) {

@@ -27,6 +27,10 @@ struct shunter_datagrams {
 int shunter_datagrams_init(struct shunter_datagrams *datagrams, int socket);
 void shunter_datagrams_free(struct shunter_datagrams *datagrams);
 
+/* The same on the heap, NULL without memory. */
+struct shunter_datagrams *shunter_datagrams_new(int socket);
+void shunter_datagrams_delete(struct shunter_datagrams *datagrams);
+
 /*
  * Add one; header and peer are copied. ``payload`` must stay as it is until the next flush, unless
  * it is copied: then it has at most SHUNTER_BITMAP_BYTES.

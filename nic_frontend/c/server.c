@@ -327,11 +327,11 @@ struct shunter_core *shunter_server_core(struct shunter_server *server) { return
 
 int shunter_server_add_function(
     struct shunter_server *server, const struct shunter_queue *queue,
-    const struct shunter_policy *policy) {
+    const struct shunter_policy *policy, uint32_t burst) {
     const uint16_t func_id = (uint16_t)queue->func_id;
     const int error = shunter_core_add_function(
         server->core, func_id, queue->input_bytes, queue->input_count, queue->output_bytes,
-        queue->output_count, queue->entries);
+        queue->output_count, queue->entries, burst);
     if (error) {
         return error;
     }
@@ -456,6 +456,17 @@ int shunter_server_add_stream(struct shunter_server *server, int socket, uint32_
     server->streams[socket] = stream;
     server->stream_count++;
     return 0;
+}
+
+int shunter_server_reply(
+    struct shunter_server *server, const uint8_t *peer, const void *datagram, uint32_t length) {
+    const struct sockaddr *to = (const struct sockaddr *)(const void *)peer;
+    server->stats.bytes_out += length;
+    return sendto(
+               server->settings.udp, datagram, length, MSG_DONTWAIT, to,
+               shunter_peer_length(peer)) < 0
+        ? -errno
+        : 0;
 }
 
 uint32_t shunter_server_closed_streams(

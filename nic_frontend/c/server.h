@@ -58,7 +58,7 @@ struct shunter_core *shunter_server_core(struct shunter_server *server);
 
 int shunter_server_add_function(
     struct shunter_server *server, const struct shunter_queue *queue,
-    const struct shunter_policy *policy);
+    const struct shunter_policy *policy, uint32_t burst);
 int shunter_server_set_policy(
     struct shunter_server *server, uint16_t func_id, const struct shunter_policy *policy);
 int shunter_server_remove_function(struct shunter_server *server, uint16_t func_id);
@@ -75,6 +75,10 @@ int shunter_server_remove_worker(
 /* A stream whose session has been added with ``peer`` of shunter_stream_peer. */
 int shunter_server_add_stream(struct shunter_server *server, int socket, uint32_t session);
 void shunter_stream_peer(int socket, uint8_t peer[SHUNTER_PEER_BYTES]);
+
+/* A datagram of the caller's: the answer to a hello. 0 or a negative errno. */
+int shunter_server_reply(
+    struct shunter_server *server, const uint8_t *peer, const void *datagram, uint32_t length);
 
 /*
  * Serve until the time is over, the wake descriptor is ready, or ``most`` hellos are there. Returns

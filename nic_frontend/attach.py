@@ -1,0 +1,109 @@
+"""How a worker and the front end find each other: messages with descriptors over a Unix socket.
+
+The worker says which model it has loaded, with its tensors, and gets the descriptors of the
+function's queue. The connection then stands for its life: when it ends, the other side is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shunter.batching.tensor_queue import TensorSpec
+
+NAME = "nic.sock"
+"""In the server's runtime folder."""
+_LONGEST = 1 << 16
+_DESCRIPTORS = 32
+_CREDENTIALS = struct.Struct("3i")
+
+
+class AttachError(Exception):
+    """The other side cannot be attached to; the message says why."""
+
+
+@dataclass(frozen=True)
+class Attach:
+    """What a worker says first."""
+
+    model: str
+    version: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    batch: int
+    """Largest batch that it takes."""
+    pid: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For :func:`send`."""
+        return {"attach": asdict(self)}
+
+    @classmethod
+    def from_json(cls, content: Any) -> Attach:
+        """The inverse of :meth:`to_json`. Raises AttachError."""
+        try:
+            found = dict(content["attach"])
+            for kind in ("inputs", "outputs"):
+                found[kind] = tuple(
+                    TensorSpec(str(s["name"]), str(s["dtype"]), tuple(map(int, s["shape"])))
+                    for s in found[kind]
+                )
+            attach = cls(**found)
+            if attach.batch < 1 or min((0, *(n for s in attach.inputs for n in s.shape))) < 0:
+                raise ValueError("sizes below 1")
+            [spec.bytes for spec in (*attach.inputs, *attach.outputs)]
+        except (KeyError, TypeError, ValueError) as error:
+            raise AttachError(f"not a worker's first message: {error!r}") from error
+        return attach
+
+
+def listen(path: Path) -> socket.socket:
+    """Listen where workers attach. Raises OSError when another front end does."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    try:
+        mask = os.umask(0o177)
+        try:
+            server.bind(str(path))
+        finally:
+            os.umask(mask)
+        server.listen(64)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """User of the process at the other end."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(data)[1])
+
+
+def send(connection: socket.socket, content: Any, descriptors: Sequence[int] = ()) -> None:
+    """One message. Raises OSError when the other side is gone."""
+    socket.send_fds(connection, [json.dumps(content).encode()], list(descriptors))
+
+
+def receive(connection: socket.socket) -> tuple[Any, list[int]]:
+    """One message and its descriptors.
+
+    Raises EOFError when the other side is gone, AttachError when it is no message, OSError (such
+    as BlockingIOError) of the socket.
+    """
+    data, descriptors, flags, _ = socket.recv_fds(connection, _LONGEST, _DESCRIPTORS)
+    if not data:
+        raise EOFError
+    try:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise ValueError("it is too long")
+        return json.loads(data), list(descriptors)
+    except ValueError as error:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise AttachError(f"not a message: {error}") from error

@@ -1,0 +1,88 @@
+"""Compile the C sources beside this file into the shared library of the data path.
+
+As with the plugin jar, one rule for a checkout, an editable install and a wheel: the library lies in
+``build/`` beside this file. A wheel is built with it; anywhere else :func:`ensure` builds it on first
+use. It says what it was built from, so staleness is a comparison of contents.
+
+Plain C, no Python.h: one library serves every Python. Only the standard library is used here,
+because ``setup.py`` loads this file while nothing is installed yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCES = HERE / "c"
+LIBRARY = "build/libshunter.so"
+"""Where the library lies, relative to this file's folder."""
+FLAGS = ("-std=c11", "-O2", "-g", "-fPIC", "-shared", "-pthread")
+WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+_MARK = b"shunter-source-sha256="
+_ADVICE = "install a C compiler (Debian: apt-get install gcc libc6-dev)"
+
+
+class BuildError(Exception):
+    """The library cannot be built; the message says what to do."""
+
+
+def digest() -> str:
+    """Of the sources and of how they are compiled."""
+    total = hashlib.sha256(" ".join((*FLAGS, *WARNINGS)).encode())
+    for path in sorted(SOURCES.glob("*.[ch]")):
+        total.update(path.name.encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def is_fresh(library: Path) -> bool:
+    """Whether a library was built from these sources."""
+    try:
+        return _MARK + digest().encode() in library.read_bytes()
+    except OSError:
+        return False
+
+
+def ensure() -> Path:
+    """The library; it is built only when it is missing or stale. Raises BuildError."""
+    library = HERE / LIBRARY
+    return library if is_fresh(library) else build(library)
+
+
+def build(library: Path | None = None, *, more: Sequence[str] = ()) -> Path:
+    """Compile; the library appears under its name only when it is complete. Raises BuildError.
+
+    ``more``: flags behind the usual ones.
+    """
+    library = library or HERE / LIBRARY
+    compiler = shlex.split(os.environ.get("CC", "")) or [_compiler()]
+    mark = f'-DSHUNTER_SOURCE="{_MARK.decode()}{digest()}"'
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent, prefix=".so-") as scratch:
+            finished = Path(scratch) / library.name
+            sources = sorted(map(str, SOURCES.glob("*.c")))
+            command = [*compiler, *FLAGS, *WARNINGS, mark, *more, *sources, "-o", str(finished)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise BuildError(f"{compiler[0]} failed:\n{done.stderr.strip()}")
+            os.replace(finished, library)
+    except FileNotFoundError as error:
+        raise BuildError(f"{compiler[0]} was not found: {_ADVICE}") from error
+    except PermissionError as error:
+        raise BuildError(f"{library.parent} is not writable") from error
+    return library
+
+
+def _compiler() -> str:
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return found
+    raise BuildError(f"no C compiler was found: {_ADVICE}")

@@ -1,0 +1,299 @@
+"""The client's side of a session: what to send and when, what an answer means. Pure.
+
+Datagrams are pairs of a header and the segment it is about; the shell puts the payload behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from shunter.batching.segments import Segment, SegmentPlan
+from shunter.batching.wire import Header, WrongHeader, check_tag, parse
+from shunter.batching.wire_layout import Flags, MessageType, WireStatus
+from shunter.nic_frontend.sessions import CallState, nearest
+
+FIRST_RTO_NS = 20_000_000
+LEAST_RTO_NS = 5_000_000
+MOST_RTO_NS = 1_000_000_000
+RUNNING_RTO_NS = 200_000_000
+"""While the server says that it has the request."""
+_LOW = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A datagram: the header, then a segment of the request's inputs (None: nothing)."""
+
+    header: bytes
+    req_id: int = 0
+    segment: Segment | None = None
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
+class Landing:
+    """The payload of an answer belongs here. ``tensor`` is an output."""
+
+    req_id: int
+    segment: Segment
+    is_last: bool
+    """With it the answer is complete."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The request ended without an answer."""
+
+    req_id: int
+    status: int
+
+
+@dataclass
+class _Pending:
+    sent_ns: int
+    due_ns: int
+    rto_ns: int
+    flags: int
+    priority: int
+    deadline_ns: int
+    received: int = 0
+    again: bool = False
+    running: bool = False
+
+
+@dataclass
+class ClientCore:
+    """One session."""
+
+    session: int
+    func_id: int
+    key: bytes | None
+    inputs: SegmentPlan
+    outputs: SegmentPlan
+    grant: int
+    stream: bool = False
+    next_id: int = 1
+    pending: dict[int, _Pending] = field(default_factory=dict)
+    srtt_ns: float = 0.0
+    rttvar_ns: float = 0.0
+    lost: int = 0
+    """Datagrams sent again."""
+    _pkt_no: int = 0
+    _done: set[int] = field(default_factory=set)
+    _below: int = 1
+    """Every request below this one is done."""
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether there is credit for another request."""
+        return self.next_id <= self.grant
+
+    def begin(
+        self, now_ns: int, *, deadline_us: int = 0, priority: int = 0, idempotent: bool = False
+    ) -> tuple[int, list[Outgoing]]:
+        """A new request and its datagrams. There must be credit."""
+        assert self.may_begin
+        req_id = self.next_id
+        self.next_id += 1
+        flags = Flags.IDEMPOTENT if idempotent else 0
+        rto = self._rto()
+        deadline = now_ns + deadline_us * 1000 if deadline_us else 0
+        pending = _Pending(now_ns, now_ns + rto, rto, flags, priority, deadline)
+        self.pending[req_id] = pending
+        every = range(self.inputs.count)
+        return req_id, [self._request(req_id, pending, seq, 0, now_ns) for seq in every]
+
+    def cancel(self, req_id: int) -> list[Outgoing]:
+        """Give a request up."""
+        self._end(req_id)
+        return [self._control(MessageType.CANCEL, req_id)]
+
+    def farewell(self) -> list[Outgoing]:
+        """Everything is done: tell the server, so that it need not keep the last answers."""
+        return [self._control(MessageType.ACK, 0)]
+
+    def ask_for_credit(self) -> Outgoing:
+        """To be sent when there is none and nothing is on its way."""
+        return self._control(MessageType.ACK, 0, Flags.ACK_REQ)
+
+    def expected(self) -> Iterator[tuple[int, Segment]]:
+        """Segments of answers that are likely to come next."""
+        for req_id, pending in self.pending.items():
+            for seq in range(self.outputs.count):
+                if not pending.received >> seq & 1:
+                    yield req_id, self.outputs.place(seq)
+
+    # ---- what comes
+
+    def receive(
+        self, head: bytes | bytearray, length: int, now_ns: int, payload: Callable[[], bytes]
+    ) -> tuple[Landing | Refused | None, list[Outgoing]]:
+        """What a datagram of ``length`` bytes means, and what to send because of it.
+
+        Wrong ones mean nothing. ``head`` is its beginning, ``payload`` is asked for when it is
+        looked at.
+        """
+        try:
+            header = parse(head, length)
+            if header.session != self.session:
+                return None, []
+            check_tag(header, head, self.key)
+        except WrongHeader:
+            return None, []
+        self.grant = max(self.grant, nearest(header.credit, self.grant))
+        pending = self.pending.get(header.req_id)
+        if pending is None:
+            return None, []
+        if header.type == MessageType.RESP:
+            return self._answer(header, pending, now_ns)
+        if header.type == MessageType.ERROR:
+            return self._error(header, pending, now_ns)
+        if header.type == MessageType.SACK:
+            have = int.from_bytes(payload(), "little")
+            return None, self._sack(header, pending, have, now_ns)
+        return None, []
+
+    def _answer(
+        self, header: Header, pending: _Pending, now_ns: int
+    ) -> tuple[Landing | Refused | None, list[Outgoing]]:
+        plan = self.outputs
+        if header.count != plan.count or header.seq >= plan.count:
+            return None, []
+        segment = plan.place(header.seq)
+        said = header.tensor, header.offset, header.length, header.total
+        sizes = plan.sizes[segment.tensor]
+        if said != (segment.tensor, segment.offset, segment.length, sizes):
+            return None, []
+        bit = 1 << header.seq
+        if pending.received & bit:
+            return None, []
+        pending.received |= bit
+        is_last = pending.received == (1 << plan.count) - 1
+        if is_last:
+            if not pending.again:
+                self._measure(now_ns - pending.sent_ns)
+            self._end(header.req_id)
+            return Landing(header.req_id, segment, True), []
+        pending.due_ns = now_ns + self._rto()
+        return Landing(header.req_id, segment, False), []
+
+    def _error(
+        self, header: Header, pending: _Pending, now_ns: int
+    ) -> tuple[Landing | Refused | None, list[Outgoing]]:
+        if header.status == WireStatus.RETRY_LATER:
+            pending.due_ns = now_ns + pending.rto_ns  # it is sent again, as a whole
+            pending.running = False
+            return None, []
+        self._end(header.req_id)
+        return Refused(header.req_id, header.status), []
+
+    def _sack(
+        self, header: Header, pending: _Pending, have: int, now_ns: int
+    ) -> list[Outgoing]:
+        if header.status != CallState.RECEIVING:
+            pending.running = True
+            pending.due_ns = now_ns + RUNNING_RTO_NS
+            return []
+        pending.due_ns = now_ns + pending.rto_ns
+        missing = [seq for seq in range(self.inputs.count) if not have >> seq & 1]
+        return self._repeat(header.req_id, pending, missing, now_ns)
+
+    # ---- time
+
+    def next_due_ns(self) -> int | None:
+        """When :meth:`tick` has something to do."""
+        return min((pending.due_ns for pending in self.pending.values()), default=None)
+
+    def tick(self, now_ns: int) -> list[Outgoing]:
+        """What to send because nothing came."""
+        found: list[Outgoing] = []
+        for req_id, pending in self.pending.items():
+            if self.stream or pending.due_ns > now_ns:
+                continue
+            if pending.received:
+                have = pending.received.to_bytes(-(-self.outputs.count // 8), "little")
+                found.append(self._control(MessageType.SACK, req_id, payload=have))
+            else:
+                last = [self.inputs.count - 1]
+                found += self._repeat(req_id, pending, last, now_ns, Flags.ACK_REQ)
+            pending.rto_ns = min(MOST_RTO_NS, 2 * pending.rto_ns)
+            pending.due_ns = now_ns + pending.rto_ns
+        return found
+
+    def _repeat(
+        self, req_id: int, pending: _Pending, seqs: list[int], now_ns: int, flags: int = 0
+    ) -> list[Outgoing]:
+        pending.again = True
+        self.lost += len(seqs)
+        flags |= Flags.RETRANS
+        return [self._request(req_id, pending, seq, flags, now_ns) for seq in seqs]
+
+    # ---- datagrams
+
+    def _request(
+        self, req_id: int, pending: _Pending, seq: int, flags: int, now_ns: int
+    ) -> Outgoing:
+        segment = self.inputs.place(seq)
+        last = Flags.LAST if seq == self.inputs.count - 1 else 0
+        left_us = max(1, (pending.deadline_ns - now_ns) // 1000) if pending.deadline_ns else 0
+        header = Header(
+            type=MessageType.REQ,
+            flags=pending.flags | flags | last,
+            priority=pending.priority,
+            req_id=req_id,
+            func_id=self.func_id,
+            seq=seq,
+            count=self.inputs.count,
+            length=segment.length,
+            total=self.inputs.sizes[segment.tensor],
+            offset=segment.offset,
+            session=self.session,
+            deadline_us=min(left_us, _LOW),
+            credit=self._below & _LOW,
+            tensor=segment.tensor,
+            pkt_no=self._next_pkt_no(),
+        )
+        return Outgoing(header.pack(self.key), req_id, segment)
+
+    def _control(
+        self, kind: MessageType, req_id: int, flags: int = 0, payload: bytes = b""
+    ) -> Outgoing:
+        header = Header(
+            type=kind,
+            flags=flags,
+            req_id=req_id,
+            func_id=self.func_id,
+            length=len(payload),
+            session=self.session,
+            credit=self._below & _LOW,
+            pkt_no=self._next_pkt_no(),
+        )
+        return Outgoing(header.pack(self.key), payload=payload)
+
+    def _next_pkt_no(self) -> int:
+        self._pkt_no += 1
+        return self._pkt_no & _LOW
+
+    # ---- ends and times
+
+    def _end(self, req_id: int) -> None:
+        del self.pending[req_id]
+        self._done.add(req_id)
+        while self._below in self._done:
+            self._done.remove(self._below)
+            self._below += 1
+
+    def _measure(self, rtt_ns: int) -> None:
+        """Smoothed round trip (RFC 6298); the time in the model is part of it."""
+        if self.srtt_ns == 0:
+            self.srtt_ns, self.rttvar_ns = float(rtt_ns), rtt_ns / 2
+        else:
+            self.rttvar_ns += (abs(self.srtt_ns - rtt_ns) - self.rttvar_ns) / 4
+            self.srtt_ns += (rtt_ns - self.srtt_ns) / 8
+
+    def _rto(self) -> int:
+        if self.srtt_ns == 0:
+            return FIRST_RTO_NS
+        rto = int(self.srtt_ns + 4 * self.rttvar_ns)
+        return min(MOST_RTO_NS, max(LEAST_RTO_NS, rto))

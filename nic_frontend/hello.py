@@ -1,0 +1,149 @@
+"""How a session begins. Pure.
+
+HELLO names a model and what the client can take. An address that is not known to be the sender's
+own gets a cookie back, and nothing that is longer than what it sent; with the cookie the HELLO
+opens a session. With a pre-shared key both sides derive the session's key from it and both nonces
+(HKDF, RFC 5869), so it is never on the wire and never the same twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from shunter.batching.siphash import siphash24
+from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.wire_layout import MAX_TENSORS
+
+NONCE = 16
+KEY = 16
+COOKIE_NS = 30_000_000_000
+"""A cookie is good for this time, and for as long again."""
+_HELLO = struct.Struct("<16sQIHxx128s64s")
+_OPENED = struct.Struct("<16s16sIHxx")
+_COOKIE = struct.Struct("<16sQ")
+_U64 = struct.Struct("<Q")
+SMALLEST_SEGMENT = 256
+LARGEST_SEGMENT = 65_507 - 64
+"""What fits into one datagram of IPv4 behind X64."""
+
+
+class HelloError(ValueError):
+    """The bytes are no hello, or no answer to ours; the message says why."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a client says first."""
+
+    nonce: bytes
+    model: str
+    version: str = ""
+    """Empty: the default one."""
+    segment: int = 1408
+    """Largest payload of a datagram that its path takes."""
+    window: int = 64
+    """Requests that it would like to have on their way."""
+    cookie: int = 0
+
+    def pack(self) -> bytes:
+        """The payload of HELLO."""
+        return _HELLO.pack(
+            self.nonce,
+            self.cookie,
+            self.segment,
+            self.window,
+            self.model.encode(),
+            self.version.encode(),
+        )
+
+    @classmethod
+    def parse(cls, payload: bytes) -> Hello:
+        """The inverse of :meth:`pack`. Raises HelloError."""
+        if len(payload) != _HELLO.size:
+            raise HelloError(f"{len(payload)} bytes; a hello has {_HELLO.size}")
+        nonce, cookie, segment, window, model, version = _HELLO.unpack(payload)
+        if not SMALLEST_SEGMENT <= segment <= LARGEST_SEGMENT or window < 1:
+            raise HelloError(f"segments of {segment} bytes, window {window}")
+        try:
+            names = [name.rstrip(b"\0").decode() for name in (model, version)]
+        except UnicodeDecodeError as error:
+            raise HelloError("a name is not UTF-8") from error
+        return cls(nonce, *names, segment, window, cookie)
+
+
+def cookie_of(secret: bytes, peer: bytes, now_ns: int) -> int:
+    """Proof, never 0, that this address got an answer of ours lately."""
+    return siphash24(secret, peer + _U64.pack(now_ns // COOKIE_NS)) or 1
+
+
+def cookie_is_good(secret: bytes, peer: bytes, now_ns: int, cookie: int) -> bool:
+    """Whether the cookie is of this period or of the one before."""
+    return cookie in (
+        cookie_of(secret, peer, now_ns),
+        cookie_of(secret, peer, now_ns - COOKIE_NS),
+    )
+
+
+def pack_cookie(nonce: bytes, cookie: int) -> bytes:
+    """The payload of a HELLO_ACK that opens no session."""
+    return _COOKIE.pack(nonce, cookie)
+
+
+def parse_cookie(payload: bytes, nonce: bytes) -> int:
+    """The inverse of :func:`pack_cookie`. Raises HelloError for the answer to another hello."""
+    if len(payload) != _COOKIE.size or payload[:NONCE] != nonce:
+        raise HelloError("not the answer to this hello")
+    return int(_COOKIE.unpack(payload)[1])
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the server says of a session."""
+
+    client_nonce: bytes
+    server_nonce: bytes
+    segment: int
+    window: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def pack(self) -> bytes:
+        """The payload of a HELLO_ACK that opens a session."""
+        specs = {
+            kind: [asdict(spec) for spec in getattr(self, kind)] for kind in ("inputs", "outputs")
+        }
+        head = _OPENED.pack(self.client_nonce, self.server_nonce, self.segment, self.window)
+        return head + json.dumps(specs).encode()
+
+    @classmethod
+    def parse(cls, payload: bytes, nonce: bytes) -> Opened:
+        """The inverse of :meth:`pack`. Raises HelloError."""
+        try:
+            client, server, segment, window = _OPENED.unpack_from(payload)
+            content = json.loads(payload[_OPENED.size :])
+            specs = [_specs(content[kind]) for kind in ("inputs", "outputs")]
+        except (struct.error, ValueError, KeyError, TypeError) as error:
+            raise HelloError(f"not the description of a function: {error!r}") from error
+        if client != nonce:
+            raise HelloError("not the answer to this hello")
+        return cls(client, server, segment, window, *specs)
+
+
+def _specs(content: Sequence[dict[str, object]]) -> tuple[TensorSpec, ...]:
+    if not 1 <= len(content) <= MAX_TENSORS:
+        raise ValueError(f"{len(content)} tensors")
+    return tuple(
+        TensorSpec(str(spec["name"]), str(spec["dtype"]), tuple(int(n) for n in spec["shape"]))  # type: ignore[attr-defined]
+        for spec in content
+    )
+
+
+def session_key(shared: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    """Key of a session: HKDF-SHA256 over the pre-shared key, salted with both nonces."""
+    extracted = hmac.digest(client_nonce + server_nonce, shared, hashlib.sha256)
+    return hmac.digest(extracted, b"shunter x64 tag\x01", hashlib.sha256)[:KEY]
