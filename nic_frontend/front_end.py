@@ -28,7 +28,7 @@ from shunter.batching.wire_layout import (
     MessageType,
     WireStatus,
 )
-from shunter.nic_frontend.attach import (
+from shunter.batching.attach import (
     Attach,
     AttachError,
     listen,

@@ -16,8 +16,8 @@ struct shunter_pad {
 };
 
 struct shunter_udp {
-    uint32_t messages; /* of one recvmmsg */
-    uint32_t segments; /* datagrams that one message may hold */
+    bool gro;
+    bool merged; /* messages hold several datagrams */
     struct mmsghdr *headers;
     struct iovec *pieces;
     struct shunter_pad *pads;

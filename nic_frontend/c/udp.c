@@ -23,19 +23,20 @@
 #define SO_RXQ_OVFL 40
 #endif
 
+#define MOST_MERGED 128 /* datagrams in one message; the kernel merges fewer */
+
 int shunter_udp_init(struct shunter_udp *udp, bool gro) {
     memset(udp, 0, sizeof *udp);
-    udp->messages = gro ? SHUNTER_PADS / 4 : SHUNTER_PADS;
-    udp->segments = gro ? SHUNTER_GRO_SEGMENTS : 1;
-    const size_t pads = (size_t)udp->messages * udp->segments;
-    udp->headers = calloc(udp->messages, sizeof *udp->headers);
-    udp->pieces = calloc(2 * pads + udp->messages, sizeof *udp->pieces);
+    udp->gro = gro;
+    const size_t pads = SHUNTER_PADS * (gro ? SHUNTER_GRO_SEGMENTS : 1);
+    udp->headers = calloc(SHUNTER_PADS, sizeof *udp->headers);
+    udp->pieces = calloc(2 * pads + SHUNTER_PADS, sizeof *udp->pieces);
     udp->pads = calloc(pads, sizeof *udp->pads);
-    udp->peers = calloc(udp->messages, sizeof *udp->peers);
-    udp->controls = calloc(udp->messages, sizeof *udp->controls);
-    udp->spill = malloc((size_t)udp->messages * SHUNTER_LARGEST);
-    udp->flat = malloc((size_t)udp->messages * SHUNTER_LARGEST);
-    udp->aside = malloc((size_t)udp->messages * SHUNTER_LARGEST);
+    udp->peers = calloc(SHUNTER_PADS, sizeof *udp->peers);
+    udp->controls = calloc(SHUNTER_PADS, sizeof *udp->controls);
+    udp->spill = malloc((size_t)SHUNTER_PADS * SHUNTER_LARGEST);
+    udp->flat = malloc((size_t)SHUNTER_PADS * SHUNTER_LARGEST);
+    udp->aside = malloc((size_t)SHUNTER_PADS * SHUNTER_LARGEST);
     if (!udp->headers || !udp->pieces || !udp->pads || !udp->peers || !udp->controls ||
         !udp->spill || !udp->flat || !udp->aside) {
         shunter_udp_free(udp);
@@ -61,13 +62,14 @@ void shunter_udp_free(struct shunter_udp *udp) {
 /* Tell the kernel where the next datagrams go. */
 static void lay_out(struct shunter_server *server) {
     struct shunter_udp *udp = &server->udp;
+    const uint32_t segments = udp->merged ? SHUNTER_GRO_SEGMENTS : 1;
     struct shunter_forecast forecast;
     shunter_core_forecast(server->core, udp->session, udp->req_id, &forecast);
     const struct shunter_served *served = server->served[udp->func_id];
-    for (uint32_t m = 0; m < udp->messages; m++) {
-        struct iovec *piece = udp->pieces + (size_t)m * (2 * udp->segments + 1);
+    for (uint32_t m = 0; m < SHUNTER_PADS; m++) {
+        struct iovec *piece = udp->pieces + (size_t)m * (2 * segments + 1);
         uint32_t count = 0;
-        for (uint32_t s = 0; s < udp->segments; s++) {
+        for (uint32_t s = 0; s < segments; s++) {
             uint8_t *into = NULL;
             uint32_t length = 0;
             struct shunter_segment segment;
@@ -81,7 +83,7 @@ static void lay_out(struct shunter_server *server) {
                 break;
             }
             piece[count++] = (struct iovec){
-                udp->pads[(size_t)m * udp->segments + s].header, SHUNTER_HEADER_BYTES};
+                udp->pads[(size_t)m * segments + s].header, SHUNTER_HEADER_BYTES};
             piece[count++] = (struct iovec){into, length};
         }
         piece[count++] =
@@ -233,11 +235,12 @@ static uint32_t look_at(
     const uint32_t all = udp->headers[m].msg_len;
     const uint32_t size = segment_size(server, message, all);
     uint32_t count = 0;
-    if (message->msg_flags & MSG_TRUNC || all == 0) {
+    if (message->msg_flags & MSG_TRUNC || all == 0 || all / size >= MOST_MERGED) {
         server->stats.drops[SHUNTER_DROP_LENGTH]++;
         return 0;
     }
     const bool laid = lies_as_laid(message, all, size);
+    udp->merged = size < all; // as this one was, the next will be
     if (!laid) {
         flatten(message, flat, all);
         server->stats.copied_bytes += all;
@@ -254,10 +257,10 @@ static uint32_t look_at(
 
 int shunter_udp_receive(struct shunter_server *server) {
     struct shunter_udp *udp = &server->udp;
-    static _Thread_local struct landed landed[SHUNTER_PADS * SHUNTER_GRO_SEGMENTS];
+    static _Thread_local struct landed landed[SHUNTER_PADS * MOST_MERGED];
     lay_out(server);
     const int messages = recvmmsg(
-        server->settings.udp, udp->headers, udp->messages, MSG_DONTWAIT, NULL);
+        server->settings.udp, udp->headers, SHUNTER_PADS, MSG_DONTWAIT, NULL);
     if (messages < 0) {
         return errno == EAGAIN || errno == EINTR || errno == ECONNREFUSED ? 0 : -errno;
     }

@@ -1,0 +1,105 @@
+"""A worker's connection to the network front end: attach, work on batches, leave, come back.
+
+The front end may end and come again at any time; the worker then attaches anew. The worker ends
+when its own server says so: it asks for no more batches, answers those that it has, and leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from shunter.batching.attach import Attach, AttachError, receive, send
+from shunter.batching.native import NativeWorkerQueue
+from shunter.batching.tensor_queue import QueueError, TensorQueue
+from shunter.handlers.tensor_queue import Infer, QueueWorker
+
+logger = logging.getLogger("shunter.front_end_link")
+RETRY_S = 0.5
+LEAVE_S = 10.0
+_LOOK_MS = 1000
+
+
+class FrontEndGone(Exception):
+    """The connection has ended."""
+
+
+class FrontEndLink:
+    """Serves batches of one front end after another."""
+
+    def __init__(self, path: Path, attach: Attach, infer: Infer, *, spin_us: int = 0) -> None:
+        """``path``: where the front end listens for workers."""
+        self._path, self._attach, self._infer = path, attach, infer
+        self._spin_us = spin_us
+        self._told = ""
+
+    def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
+        """Serve until ``server``, which is then readable, says that it is over."""
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                    connection.connect(str(self._path))
+                    if self._serve(connection, server, is_over):
+                        return
+            except (OSError, EOFError, FrontEndGone, AttachError, QueueError) as error:
+                self._tell(error)
+            if select.select([server], [], [], RETRY_S)[0] and is_over():
+                return
+
+    def _tell(self, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if text != self._told:  # once, not twice a second
+            logger.info("No front end serves %s: %s", self._attach.model, text)
+            self._told = text
+
+    def _serve(
+        self, connection: socket.socket, server: socket.socket, is_over: Callable[[], bool]
+    ) -> bool:
+        """Serve one front end; True when it is over, False when the front end is gone."""
+        with ExitStack() as stack:
+            send(connection, self._attach.to_json())
+            answer, descriptors = receive(connection)
+            if "refused" in answer:
+                raise AttachError(answer["refused"])
+            udp = socket.socket(fileno=descriptors[0])
+            stack.callback(udp.close)
+            doorbell, front, *rings = descriptors[1:]
+            for descriptor in (doorbell, front):
+                stack.callback(os.close, descriptor)
+            attach = self._attach
+            queue = stack.enter_context(TensorQueue.attach(rings, attach.inputs, attach.outputs))
+            index, func_id = int(answer["worker"]), int(answer["func_id"])
+            end = NativeWorkerQueue(queue, func_id, index, doorbell, udp.fileno(), front)
+            stack.callback(end.close)
+            self._told = ""
+            return self._work(connection, server, is_over, QueueWorker(queue, self._infer), end)
+
+    def _work(
+        self,
+        connection: socket.socket,
+        server: socket.socket,
+        is_over: Callable[[], bool],
+        worker: QueueWorker,
+        end: NativeWorkerQueue,
+    ) -> bool:
+        others = [connection.fileno(), server.fileno()]
+        deadline = 0.0
+        while True:
+            batch = end.wait(others, self._spin_us, _LOOK_MS)
+            if batch is not None:
+                end.answer(worker.run(*batch))
+                continue
+            ready = select.select(others, [], [], 0)[0]
+            if connection.fileno() in ready and receive(connection)[0] == {"left": True}:
+                return True
+            if len(others) == 2 and server.fileno() in ready and is_over():
+                send(connection, {"leave": True})
+                others, deadline = others[:1], time.monotonic() + LEAVE_S
+            if deadline and time.monotonic() > deadline:
+                return True
