@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import astuple, dataclass, fields, replace
 
+from shunter.batching.siphash import siphash24
 from shunter.batching.wire_layout import (
     HEADER_BYTES,
     TAG_OFFSET,
@@ -15,7 +16,6 @@ from shunter.batching.wire_layout import (
     Flags,
     MessageType,
 )
-from shunter.batching.siphash import siphash24
 
 _STRUCT = struct.Struct(X64_STRUCT)
 _U64 = struct.Struct("<Q")

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from shunter.batching.segments import SegmentPlan
+from shunter.batching.wire import REASONS, Header, WrongHeader, check_tag, parse
 from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
 from shunter.nic_frontend.entries import EntryRing
-from shunter.batching.segments import SegmentPlan
 from shunter.nic_frontend.sessions import Call, CallState, Session, nearest
-from shunter.batching.wire import REASONS, Header, WrongHeader, check_tag, parse
 
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""

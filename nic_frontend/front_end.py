@@ -18,6 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shunter.batching.attach import (
+    Attach,
+    AttachError,
+    listen,
+    peer_uid,
+    receive,
+    send,
+)
 from shunter.batching.tensor_queue import QueueError, TensorQueue
 from shunter.batching.wire import Header, WrongHeader, parse
 from shunter.batching.wire_layout import (
@@ -27,14 +35,6 @@ from shunter.batching.wire_layout import (
     Flags,
     MessageType,
     WireStatus,
-)
-from shunter.batching.attach import (
-    Attach,
-    AttachError,
-    listen,
-    peer_uid,
-    receive,
-    send,
 )
 from shunter.nic_frontend.hello import (
     LARGEST_SEGMENT,

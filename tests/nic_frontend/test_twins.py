@@ -1,0 +1,167 @@
+"""The C core does what the Python core does, whatever comes."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shunter.batching.wire import Header
+from shunter.batching.wire_layout import Flags, MessageType
+from shunter.nic_frontend.core import Place, Ready, Withdraw
+from shunter.nic_frontend.sessions import Session
+
+FUNC, ENTRIES = 3, 5
+PEERS = [bytes([2, 0, 0, n]).ljust(32, b"\0") for n in range(3)]
+KEYS = [None, bytes(range(16)), None]
+SIZES = {"inputs": (9, 4), "outputs": (7,)}
+SEGMENT = 4
+FIELDS = list(Header.__dataclass_fields__)
+EDGES = [0, 1, 2, 3, 4, 5, 63, 64, 65, 127, 255, 256, 65535, 1 << 31, (1 << 32) - 1, 1 << 63]
+WIDTHS = {"magic": 16, "version": 8, "type": 8, "flags": 16, "words": 8, "priority": 8}
+WIDTHS |= {"req_id": 64, "func_id": 16, "seq": 16, "count": 16, "length": 16, "status": 16}
+WIDTHS |= {"tensor": 8, "reserved": 8, "tag": 64}
+
+
+class World:
+    """A pair of cores and the clients of three sessions; every step goes to both."""
+
+    def __init__(self, pair, seed):
+        self.pair, self.random = pair, random.Random(seed)
+        self.now = 1
+        self.numbers = [0] * 3
+        self.ready, self.running = set(), set()
+        for core in pair:
+            core.add_function(FUNC, SIZES["inputs"], SIZES["outputs"], ENTRIES)
+        for n in range(3):
+            self.open(n)
+
+    def open(self, n):
+        session = [Session(0x10000 + n, FUNC, PEERS[n], SEGMENT, 2 + n, KEYS[n]) for _ in "12"]
+        for core, each in zip(self.pair, session, strict=True):
+            core.add_session(each, self.now)
+        self.numbers[n] = 0
+
+    def both(self, name, *args, **kwargs):
+        found = [getattr(core, name)(*args, **kwargs) for core in self.pair]
+        assert found[0] == found[1], name
+        for action in found[0]:
+            if isinstance(action, Ready):
+                self.ready.add(action.entry)
+            elif isinstance(action, Withdraw):
+                self.ready.discard(action.entry)
+            elif isinstance(action, Place):
+                size = SIZES["inputs"][action.tensor]
+                assert 0 <= action.entry < ENTRIES and action.offset + action.length <= size
+                assert action.entry not in self.ready | self.running
+        free = {core.free_entries(FUNC) for core in self.pair}
+        grants = [[core.grant(0x10000 + n) for core in self.pair] for n in range(3)]
+        assert len(free) == 1 and all(a == b for a, b in grants)
+
+    def header(self):
+        n = self.random.randrange(3)
+        self.numbers[n] += 1
+        seq = self.random.randrange(4)
+        parts = [(0, 0, 4, 9), (0, 4, 4, 9), (0, 8, 1, 9), (1, 0, 4, 4)]
+        tensor, offset, length, total = parts[seq]
+        done = max(0, self.pair[0].grant(0x10000 + n) - self.random.randrange(6))
+        kind = self.random.choices(
+            [MessageType.REQ, MessageType.ACK, MessageType.CANCEL, MessageType.SACK], [20, 1, 1, 1]
+        )[0]
+        flags = Flags.LAST if seq == 3 else 0
+        for flag in (Flags.ACK_REQ, Flags.IDEMPOTENT, Flags.RETRANS):
+            flags |= flag * (self.random.random() < 0.2)
+        is_request = kind == MessageType.REQ
+        header = Header(
+            type=kind,
+            flags=flags,
+            priority=self.random.randrange(3),
+            req_id=done + self.random.randrange(4),
+            func_id=FUNC,
+            seq=seq,
+            count=4,
+            length=length if is_request else self.random.randrange(3),
+            total=total,
+            offset=offset,
+            session=0x10000 + n,
+            deadline_us=self.random.choice([0, 0, 10]),
+            credit=max(0, done - self.random.randrange(4)),
+            tensor=tensor,
+            pkt_no=max(1, self.numbers[n] - self.random.choice([0, 0, 0, 0, 1, 5])),
+        )
+        return header, n
+
+    def datagram(self):
+        header, n = self.header()
+        if self.random.random() < 0.3:
+            for _ in range(self.random.randrange(1, 3)):
+                field = self.random.choice(FIELDS)
+                value = self.random.choice([*EDGES, self.random.getrandbits(64)])
+                value &= (1 << WIDTHS.get(field, 32)) - 1
+                header = Header(**{**vars(header), field: value})
+        data = bytearray(header.pack(KEYS[n] if self.random.random() < 0.95 else None))
+        data += bytes(self.random.getrandbits(8) for _ in range(min(header.length, 300)))
+        length = 64 + header.length if self.random.random() < 0.97 else self.random.randrange(70)
+        if self.random.random() < 0.05:
+            data[self.random.randrange(64)] ^= 1 << self.random.randrange(8)
+        peer = PEERS[n if self.random.random() < 0.97 else self.random.randrange(3)]
+        self.both("receive", peer, bytes(data[:length]), self.now, length)
+
+    def work(self):
+        if self.ready and self.random.random() < 0.6:
+            entry = self.random.choice(sorted(self.ready))
+            self.ready.remove(entry)
+            if self.random.random() < 0.1:
+                self.both("expired", FUNC, entry, self.now)
+                return
+            self.running.add(entry)
+            whom = [core.running(FUNC, entry, self.now) for core in self.pair]
+            assert whom[0] == whom[1]
+        elif self.running:
+            entry = self.random.choice(sorted(self.running))
+            self.running.remove(entry)
+            how = self.random.randrange(8)
+            if how == 0:
+                self.both("worker_died", FUNC, entry, self.now)
+            elif how == 1:
+                self.both("returned", FUNC, entry, self.now)
+            else:
+                status = 200 if how > 2 else 500
+                self.both("finished", FUNC, entry, status, self.now, sent=how % 2 == 0)
+
+    def pass_time(self):
+        self.now += self.random.choice([10, 10**6, 4 * 10**6, 10**9, 70 * 10**9])
+        # Sessions end in an order that does not matter; one at a time is enough to see them equal.
+        found = [sorted(core.tick(self.now), key=repr) for core in self.pair]
+        assert found[0] == found[1]
+        for action in found[0]:
+            if isinstance(action, Withdraw):
+                self.ready.discard(action.entry)
+
+    def leave_and_come(self):
+        n = self.random.randrange(3)
+        if self.pair[0].grant(0x10000 + n):
+            self.both("remove_session", 0x10000 + n, self.now)
+        if not self.pair[0].grant(0x10000 + n) and not self.running:
+            self.open(n)
+
+    def step(self):
+        kinds = [self.datagram, self.work, self.pass_time, self.leave_and_come]
+        self.random.choices(kinds, [30, 12, 1, 0.3])[0]()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32))
+def test_both_cores_say_the_same(both, seed):
+    world = World(both(), seed)
+    for _ in range(300):
+        world.step()
+
+
+def test_both_refuse_the_same_registrations(both):
+    python, c = both()
+    for core in (python, c):
+        core.add_function(1, (1 << 20,), (1,), 2)
+        session = Session(5, 1, PEERS[0], 300, 4)
+        with pytest.raises((OSError, ValueError)):
+            core.add_session(session, 0)
