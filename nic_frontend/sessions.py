@@ -16,6 +16,9 @@ from shunter.batching.wire_layout import WINDOW
 
 REPLAY_BITS = 1024
 """Datagrams that may overtake one another."""
+REPLAY_JUMP = 1 << 20
+"""No client loses so many in a row: a number that is further ahead is an invention, which must not
+make all true ones look old."""
 _LOW = 1 << 32
 
 
@@ -87,6 +90,8 @@ class Replay:
 
         It is seen from now on. Numbers begin with 1.
         """
+        if number > self.highest + REPLAY_JUMP:
+            return False
         if number > self.highest:
             self._seen = ((self._seen << (number - self.highest)) | 1) & ((1 << REPLAY_BITS) - 1)
             self.highest = number

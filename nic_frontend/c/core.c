@@ -14,6 +14,7 @@
 #define MOST_TRIES 2
 #define REPLAY_WORDS 16
 #define REPLAY_BITS (64 * REPLAY_WORDS)
+#define REPLAY_JUMP (1u << 20)
 #define KNOWN_FLAGS 0xff
 #define AEAD_TAG 16
 #define NO_ENTRY (-1)
@@ -161,6 +162,9 @@ static void shift(uint64_t *words, uint32_t by) {
 }
 
 static bool is_new(struct session *session, uint32_t number) {
+    if (number > (uint64_t)session->highest + REPLAY_JUMP) {
+        return false;
+    }
     if (number > session->highest) {
         const uint32_t by = number - session->highest;
         if (by >= REPLAY_BITS) {
