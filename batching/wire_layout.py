@@ -4,8 +4,8 @@ The rules are those of :mod:`shunter.batching.layout`; what is emitted to C come
 
 X64 stands at the start of every datagram (or in front of every payload on a stream), 64 bytes,
 little-endian, every field aligned to its width. It holds what the paper's header holds (SplitRPC
-section 5.1: request, function, segment) and what a service on a real network needs besides: version,
-lengths that can be checked, session, deadline, credit, and a keyed tag.
+section 5.1: request, function, segment) and what a service on a real network needs besides:
+version, lengths that can be checked, session, deadline, credit, and a keyed tag.
 
 The queue page, one per function, in a sealed memfd beside the rings of its tensors::
 

@@ -1,8 +1,8 @@
 """Compile the C sources beside this file into the shared library of the data path.
 
-As with the plugin jar, one rule for a checkout, an editable install and a wheel: the library lies in
-``build/`` beside this file. A wheel is built with it; anywhere else :func:`ensure` builds it on first
-use. It says what it was built from, so staleness is a comparison of contents.
+As with the plugin jar, one rule for a checkout, an editable install and a wheel: the library lies
+in ``build/`` beside this file. A wheel is built with it; anywhere else :func:`ensure` builds it on
+first use. It says what it was built from, so staleness is a comparison of contents.
 
 Plain C, no Python.h: one library serves every Python. Only the standard library is used here,
 because ``setup.py`` loads this file while nothing is installed yet.

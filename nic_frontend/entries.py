@@ -55,6 +55,8 @@ class Waiting:
     arrival_ns: int
     deadline_ns: int
     """0: none."""
+    alone: bool = False
+    """It may be what a worker died of."""
 
 
 class WaitingEntries:
@@ -106,10 +108,11 @@ class WaitingEntries:
         At most ``most``. Those that lie behind the oldest one by one belong to it, whenever they
         came.
         """
-        first = self._waiting.popleft().entry
-        behind = {each.entry for each in self._waiting}
+        oldest = self._waiting.popleft()
+        first = oldest.entry
+        behind = {each.entry for each in self._waiting if not each.alone}
         count = 1
-        while count < most and (first + count) % self._entries in behind:
+        while not oldest.alone and count < most and (first + count) % self._entries in behind:
             count += 1
         run = {(first + i) % self._entries for i in range(count)}
         self._waiting = deque(each for each in self._waiting if each.entry not in run)

@@ -7,6 +7,7 @@ with it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -36,6 +37,7 @@ from shunter.batching.wire_layout import (
     MessageType,
     WireStatus,
 )
+from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.hello import (
     LARGEST_SEGMENT,
     Hello,
@@ -46,7 +48,7 @@ from shunter.nic_frontend.hello import (
     pack_cookie,
     session_key,
 )
-from shunter.nic_frontend.native_server import NativeServer, Policy
+from shunter.nic_frontend.native_server import NativeServer
 from shunter.nic_frontend.sessions import Session
 
 LOGGER = logging.getLogger("shunter.nic")
@@ -451,10 +453,8 @@ def _udp_socket(settings: Settings) -> socket.socket:
     udp = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
         udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        try:
+        with contextlib.suppress(PermissionError):  # only root may pass the system's limit
             udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
-        except PermissionError:
-            pass  # only root may have more than the system's limit
         udp.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
         udp.bind((settings.host, settings.port))
     except BaseException:

@@ -17,11 +17,11 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from dataclasses import dataclass
 
 from shunter.batching.native import PEER_BYTES, QueueView, check, library, view_of
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.nic_frontend.core import DROPS
+from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.sessions import Session
 
 HELLOS = 16
@@ -68,19 +68,6 @@ _COUNTERS = (
 
 class _Stats(Structure):
     _fields_ = (*((name, c_uint64) for name in _COUNTERS), ("drops", c_uint64 * len(DROPS)))
-
-
-@dataclass(frozen=True)
-class Policy:
-    """Numbers of the release rule; see :mod:`shunter.batching.release`."""
-
-    threshold: float = 1.0
-    max_wait_ns: int = 0
-    margin_ns: int = 2_000_000
-    ageing_ns: int = 1_000_000_000
-    fixed_ns: int = 0
-    per_request_ns: int = 0
-    ahead: int = 1
 
 
 class NativeServer:
