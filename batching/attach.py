@@ -65,6 +65,8 @@ class Attach:
 
 def listen(path: Path) -> socket.socket:
     """Listen where workers attach. Raises OSError when another front end does."""
+    if _is_left_over(path):
+        path.unlink()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
         mask = os.umask(0o177)
@@ -77,6 +79,18 @@ def listen(path: Path) -> socket.socket:
         server.close()
         raise
     return server
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether a front end that was killed has left its socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return path.is_socket()
+        except OSError:
+            return False
+    return False
 
 
 def peer_uid(connection: socket.socket) -> int:

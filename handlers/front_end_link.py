@@ -15,10 +15,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from ts.service import Service
+
 from shunter.batching.attach import Attach, AttachError, receive, send
 from shunter.batching.native import NativeWorkerQueue
 from shunter.batching.tensor_queue import QueueError, TensorQueue
-from shunter.handlers.tensor_queue import Infer, QueueWorker
+from shunter.handlers.sample import section_of
+from shunter.handlers.tensor_queue import Infer, QueueWorker, infer_of, tensor_specs
 
 logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
@@ -28,6 +31,24 @@ _LOOK_MS = 1000
 
 class FrontEndGone(Exception):
     """The connection has ended."""
+
+
+def link_of(path: Path, service: Service) -> FrontEndLink:
+    """The link of a loaded model. Raises TensorConfigError when it has no tensors to serve."""
+    context = service.context
+    inputs, outputs = tensor_specs(section_of(context.model_yaml_config))
+    attach = Attach(
+        context.model_name,
+        os.environ.get("SHUNTER_MODEL_VERSION", ""),
+        inputs,
+        outputs,
+        context.system_properties["batch_size"],
+        os.getpid(),
+    )
+    # A module with a function handle() has no object; its class is then the module.
+    handler = getattr(service._entry_point, "__self__", None)
+    spin_us = int(os.environ.get("SHUNTER_SPIN_US", "0"))
+    return FrontEndLink(path, attach, infer_of(handler), spin_us=spin_us)
 
 
 class FrontEndLink:

@@ -14,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from ts.model_service_worker import SOCKET_ACCEPT_TIMEOUT, TorchModelServiceWorker
@@ -30,6 +30,9 @@ from shunter.handlers.receive import INFER, LOAD, Batch, Receiver
 from shunter.handlers.reply import failure_reply, success_reply
 from shunter.handlers.sample import SampleError, sample_of, section_of
 from shunter.handlers.warm_up import NoSocket, warm_up
+
+FRONT_END = "SHUNTER_FRONT_END"
+"""Environment: where the network front end listens for workers, if this is one of its."""
 
 # The name under which TorchServe logs these, for users who set its level.
 logger = logging.getLogger("ts.service")
@@ -147,12 +150,26 @@ class Worker(TorchModelServiceWorker):
                     cl_socket.sendall(answer(service, batch))
                 elif command == LOAD:
                     service = self._load(receiver.load_message(), cl_socket)
+                    if front_end := os.environ.get(FRONT_END):
+                        self._serve_front_end(Path(front_end), service, cl_socket)
                 else:
                     raise ProtocolError(f"Invalid command: {command!r}")
         except Disconnected:
             logging.info("Frontend disconnected.")
             gentle.leave()
             sys.exit(0)
+
+    def _serve_front_end(
+        self, path: Path, service: Service, cl_socket: socket.socket
+    ) -> NoReturn:
+        """Work on the network front end's batches until the server ends this worker."""
+        from shunter.handlers.front_end_link import link_of
+
+        def is_over() -> bool:
+            return not cl_socket.recv(1, socket.MSG_PEEK)
+
+        link_of(path, service).run(cl_socket, is_over)
+        raise Disconnected
 
     def _load(self, message: dict[str, Any], cl_socket: socket.socket) -> Service:
         LINES.flush()  # loading may take minutes and may end the process

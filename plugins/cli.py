@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shunter.plugins.cli_nic import nic
 from shunter.plugins.cli_plan import plan
 from shunter.plugins.cli_plot import plot
 from shunter.plugins.cli_profile import profile
@@ -222,6 +223,7 @@ def _watch(fetch: Callable[[], dict[str, Any]], every: float) -> None:
 
 app.command()(profile)
 app.command()(plan)
+app.command()(nic)
 app.add_typer(plot, name="plot")
 
 
