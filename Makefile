@@ -7,12 +7,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: help setup demo test bench check jar fuzz gpu
+.PHONY: help setup demo test bench check jar library fuzz gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-setup: $(INSTALLED) jar ## make .venv, install Shunter in it, build the jar
+setup: $(INSTALLED) jar library ## make .venv, install Shunter in it, build what is compiled
 
 $(INSTALLED): setup.cfg setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +24,9 @@ $(INSTALLED): setup.cfg setup.py pyproject.toml constraints.txt
 
 jar: $(INSTALLED) ## build the TorchServe plugin jar if its sources changed
 	$(BIN)/shunter jar
+
+library: $(INSTALLED) ## build the C library of the network front end if its sources changed
+	$(BIN)/python -m shunter.nic_frontend.build
 
 demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the plugin, send requests
 	$(BIN)/shunter demo

@@ -1,34 +1,65 @@
-"""Everything is declared in setup.cfg; this adds the plugin jar while a wheel is built.
+"""Everything is declared in setup.cfg; this adds what is compiled while a wheel is built.
 
-An editable install builds no jar: ``shunter plugins-path`` does it on first use.
+That is the plugin jar, and the data path's library. An editable install compiles nothing: each is
+built on first use.
 """
 
 import importlib.util
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-_SPEC = importlib.util.spec_from_file_location(
-    "shunter_jar", Path(__file__).parent / "plugins/torchserve/build.py"
-)
-jar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(jar)
+HERE = Path(__file__).parent
 
 
-class BuildWithJar(build_py):
-    """build_py, then the jar beside the packaged Java sources."""
+def load(name: str, path: str) -> ModuleType:
+    """A module of the checkout; the package itself is not installed yet."""
+    spec = importlib.util.spec_from_file_location(name, HERE / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+jar = load("shunter_jar", "plugins/torchserve/build.py")
+library = load("shunter_library", "nic_frontend/build.py")
+
+
+class BuildCompiled(build_py):
+    """build_py, then the jar and the library beside their packaged sources."""
 
     def run(self) -> None:
         super().run()
         if self.editable_mode:
             return
-        package = Path(self.build_lib) / "shunter/plugins/torchserve"
+        package = Path(self.build_lib) / "shunter"
         try:
-            jar.build(package / jar.PLUGINS, version=self.distribution.get_version())
+            jar.build(
+                package / "plugins/torchserve" / jar.PLUGINS,
+                version=self.distribution.get_version(),
+            )
         except jar.JarError as error:
             warnings.warn(f"the wheel carries no TorchServe plugin jar: {error}", stacklevel=1)
+        try:
+            library.build(package / "nic_frontend" / library.LIBRARY)
+        except library.BuildError as error:
+            warnings.warn(
+                f"the wheel carries no library for the network front end: {error}", stacklevel=1
+            )
 
 
-setup(cmdclass={"build_py": BuildWithJar})
+class PlatformWheel(bdist_wheel):
+    """A wheel of this platform for every Python: the library is plain C."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(cmdclass={"build_py": BuildCompiled, "bdist_wheel": PlatformWheel})

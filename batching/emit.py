@@ -60,6 +60,7 @@ def c_source() -> str:
         "",
         f"/* X64, and offsets of the queue page. {_QUEUE_PREFIXES} */",
         *map(_define, wire_layout.constants()),
+        f"#define SHUNTER_LAYOUT_DIGEST {wire_layout.digest():#x}ULL",
         "",
         *wire_layout.c_struct(),
         "",

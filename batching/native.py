@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
+import socket as sockets
 from collections.abc import Sequence
 from ctypes import (
     POINTER,
@@ -22,9 +24,11 @@ from ctypes import (
 from functools import cache
 from pathlib import Path
 
+from shunter.batching.queue_worker import PythonWorkerQueue
 from shunter.batching.tensor_queue import TensorQueue
-from shunter.batching.wire_layout import MAX_TENSORS
+from shunter.batching.wire_layout import MAX_TENSORS, digest
 
+logger = logging.getLogger("shunter.native")
 PATH = Path(__file__).resolve().parent.parent / "nic_frontend/build/libshunter.so"
 VARIABLE = "SHUNTER_NATIVE"
 """Environment: path of another library, or ``0`` for none."""
@@ -61,6 +65,10 @@ def library() -> ctypes.CDLL | None:
     if wanted == "0" or not path.exists():
         return None
     found = ctypes.CDLL(str(path), use_errno=True)
+    found.shunter_layout_digest.restype = c_uint64
+    if found.shunter_layout_digest() != digest():
+        logger.warning("%s is of another version; it is not used. shunter nic builds it.", path)
+        return None
     found.shunter_worker_wait.argtypes = [
         *(POINTER(QueueView), c_uint32, c_int, POINTER(c_int), c_uint32),
         *(c_uint64, c_int, POINTER(BatchView)),
@@ -149,3 +157,20 @@ class NativeWorkerQueue:
         """Free what C holds."""
         self._library.shunter_datagrams_delete(self._datagrams)
         self._datagrams = None
+
+
+WorkerQueue = NativeWorkerQueue | PythonWorkerQueue
+
+
+def worker_queue(
+    queue: TensorQueue,
+    func_id: int,
+    worker: int,
+    doorbell: int,
+    sender: sockets.socket,
+    front: int,
+) -> WorkerQueue:
+    """A worker's end of a queue: in C where the library is, else in Python."""
+    if library() is None:
+        return PythonWorkerQueue(queue, func_id, worker, doorbell, sender, front)
+    return NativeWorkerQueue(queue, func_id, worker, doorbell, sender.fileno(), front)

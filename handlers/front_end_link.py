@@ -18,7 +18,7 @@ from pathlib import Path
 from ts.service import Service
 
 from shunter.batching.attach import Attach, AttachError, receive, send
-from shunter.batching.native import NativeWorkerQueue
+from shunter.batching.native import WorkerQueue, worker_queue
 from shunter.batching.tensor_queue import QueueError, TensorQueue
 from shunter.handlers.sample import section_of
 from shunter.handlers.tensor_queue import Infer, QueueWorker, infer_of, tensor_specs
@@ -96,7 +96,7 @@ class FrontEndLink:
             attach = self._attach
             queue = stack.enter_context(TensorQueue.attach(rings, attach.inputs, attach.outputs))
             index, func_id = int(answer["worker"]), int(answer["func_id"])
-            end = NativeWorkerQueue(queue, func_id, index, doorbell, udp.fileno(), front)
+            end = worker_queue(queue, func_id, index, doorbell, udp, front)
             stack.callback(end.close)
             self._told = ""
             return self._work(connection, server, is_over, QueueWorker(queue, self._infer), end)
@@ -107,7 +107,7 @@ class FrontEndLink:
         server: socket.socket,
         is_over: Callable[[], bool],
         worker: QueueWorker,
-        end: NativeWorkerQueue,
+        end: WorkerQueue,
     ) -> bool:
         others = [connection.fileno(), server.fileno()]
         deadline = 0.0

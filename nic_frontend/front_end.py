@@ -27,6 +27,7 @@ from shunter.batching.attach import (
     receive,
     send,
 )
+from shunter.batching.native import library
 from shunter.batching.tensor_queue import QueueError, TensorQueue
 from shunter.batching.wire import Header, WrongHeader, parse
 from shunter.batching.wire_layout import (
@@ -49,6 +50,7 @@ from shunter.nic_frontend.hello import (
     session_key,
 )
 from shunter.nic_frontend.native_server import NativeServer
+from shunter.nic_frontend.python_server import PythonServer
 from shunter.nic_frontend.sessions import Session
 
 LOGGER = logging.getLogger("shunter.nic")
@@ -138,14 +140,7 @@ class FrontEnd:
         self._closing.append(lambda: os.close(self._stop_event))
         self._epoll = select.epoll()
         self._closing.append(self._epoll.close)
-        gro = settings.gro and _set_gro(self.udp)
-        self.path = NativeServer(
-            self.udp.fileno(),
-            self.doorbell,
-            self._epoll.fileno(),
-            spin_us=settings.spin_us,
-            gro=gro,
-        )
+        self.path = self._data_path()
         self._closing.append(self.path.close)
         self._watch(self._stop_event, self._on_stop)
         attach = listen(settings.attach)
@@ -157,6 +152,18 @@ class FrontEnd:
         if settings.unix:
             self._listen_streams(_unix_socket(settings.unix))
             self._closing.append(lambda: Path(str(settings.unix)).unlink(missing_ok=True))
+
+    def _data_path(self) -> NativeServer | PythonServer:
+        """In C where the library is, else in Python."""
+        kind: type[NativeServer] | type[PythonServer] = NativeServer
+        gro = False
+        if library() is None:
+            LOGGER.warning("there is no library of the data path: it runs in Python, slower")
+            kind = PythonServer
+        elif self.settings.gro:
+            gro = _set_gro(self.udp)
+        descriptors = (self.udp.fileno(), self.doorbell, self._epoll.fileno())
+        return kind(*descriptors, spin_us=self.settings.spin_us, gro=gro)
 
     def _listen_streams(self, listener: socket.socket) -> None:
         self._closing.append(listener.close)

@@ -114,7 +114,8 @@ class PythonServer:
                 return self._hellos
 
     def _sleep(self, until_ns: int) -> bool:
-        words = [(s.queue.words, s.queue.front_end("front_end_asleep")) for s in self._served.values()]
+        queues = [served.queue for served in self._served.values()]
+        words = [(queue.words, queue.front_end("front_end_asleep")) for queue in queues]
         for each, at in words:
             each[at] = 1
         fence()  # one of the two sees the other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -45,8 +46,13 @@ def nic(
 
       shunter nic --host 0.0.0.0 --port 9000 --key-file /etc/shunter/nic.key
     """
+    from shunter.nic_frontend.build import BuildError, ensure
     from shunter.nic_frontend.front_end import FrontEnd, Settings
 
+    try:
+        ensure()
+    except BuildError as error:
+        print(f"The data path runs in Python, slower: {error}", file=sys.stderr)
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     try:
         folder = runtime or only_live(os.environ).path

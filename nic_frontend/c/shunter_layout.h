@@ -134,7 +134,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_HEADER_BYTES 64 /* bytes of X64 */
 #define SHUNTER_TAG_OFFSET 56 /* the tag covers what is before it */
 #define SHUNTER_MAX_TENSORS 8 /* inputs, and outputs, of a function */
-#define SHUNTER_MAX_SEGMENTS 512 /* of one request or response */
+#define SHUNTER_MAX_SEGMENTS 2048 /* of one request or response */
 #define SHUNTER_WINDOW 64 /* requests of a session that are not acknowledged */
 #define SHUNTER_WORKER_COUNT 64 /* workers of a function */
 #define SHUNTER_MAX_ENTRIES 4096 /* entries of a queue */
@@ -204,6 +204,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
+#define SHUNTER_LAYOUT_DIGEST 0x5f4b995a67843621ULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */
