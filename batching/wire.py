@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass, fields, replace
+from typing import NamedTuple
 
 from shunter.batching.siphash import siphash24
 from shunter.batching.wire_layout import (
@@ -20,7 +20,9 @@ from shunter.batching.wire_layout import (
 _STRUCT = struct.Struct(X64_STRUCT)
 _U64 = struct.Struct("<Q")
 _KNOWN_FLAGS = sum(Flags)
-_TYPES = frozenset(MessageType)
+_TYPES = frozenset(map(int, MessageType))
+_TAGGED, _ENCRYPTED = int(Flags.HDR_TAG), int(Flags.PAYLOAD_AEAD)
+_WORDS = HEADER_BYTES // 8
 AEAD_TAG = 16
 """Bytes behind an encrypted payload."""
 
@@ -38,15 +40,14 @@ REASONS = ("short", "magic", "version", "type", "flags", "words", "reserved", "l
 """What :func:`parse` and :func:`check_tag` find wrong."""
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The fields of X64 in their order; see :data:`shunter.batching.wire_layout.X64`."""
 
     magic: int = WIRE_MAGIC
     version: int = WIRE_VERSION
     type: int = 0
     flags: int = 0
-    words: int = HEADER_BYTES // 8
+    words: int = _WORDS
     priority: int = 0
     req_id: int = 0
     func_id: int = 0
@@ -68,13 +69,12 @@ class Header:
     def pack(self, key: bytes | None = None) -> bytes:
         """The bytes; with a key the tag is computed and its flag set."""
         if key is None:
-            return _STRUCT.pack(*astuple(self))
-        plain = replace(self, flags=self.flags | Flags.HDR_TAG, tag=0)
-        data = _STRUCT.pack(*astuple(plain))[:TAG_OFFSET]
+            return _STRUCT.pack(*self)
+        data = _STRUCT.pack(*self._replace(flags=self.flags | _TAGGED))[:TAG_OFFSET]
         return data + _U64.pack(siphash24(key, data))
 
 
-assert [field.name for field in fields(Header)] == [field.name for field in X64]
+assert list(Header._fields) == [field.name for field in X64]
 
 
 def parse(datagram: bytes | bytearray, length: int | None = None) -> Header:
@@ -85,24 +85,34 @@ def parse(datagram: bytes | bytearray, length: int | None = None) -> Header:
     length = len(datagram) if length is None else length
     if min(length, len(datagram)) < HEADER_BYTES:
         raise WrongHeader("short")
-    header = Header(*_STRUCT.unpack_from(datagram))
-    wrong = (
+    header = Header._make(_STRUCT.unpack_from(datagram))
+    if (
+        header[:2] == (WIRE_MAGIC, WIRE_VERSION)
+        and header.type in _TYPES
+        and not header.flags & ~_KNOWN_FLAGS
+        and header.words == _WORDS
+        and header.reserved == 0
+        and length == HEADER_BYTES + header.length + _behind(header)
+    ):
+        return header
+    raise WrongHeader(_reason(header))
+
+
+def _reason(header: Header) -> str:
+    """What is wrong with the fields of a header; if nothing else, its length."""
+    checks = (
         ("magic", header.magic != WIRE_MAGIC),
         ("version", header.version != WIRE_VERSION),
         ("type", header.type not in _TYPES),
         ("flags", header.flags & ~_KNOWN_FLAGS != 0),
-        ("words", header.words != HEADER_BYTES // 8),
+        ("words", header.words != _WORDS),
         ("reserved", header.reserved != 0),
-        ("length", length != HEADER_BYTES + header.length + _behind(header)),
     )
-    for reason, is_wrong in wrong:
-        if is_wrong:
-            raise WrongHeader(reason)
-    return header
+    return next((reason for reason, is_wrong in checks if is_wrong), "length")
 
 
 def _behind(header: Header) -> int:
-    return AEAD_TAG if header.flags & Flags.PAYLOAD_AEAD else 0
+    return AEAD_TAG if header.flags & _ENCRYPTED else 0
 
 
 def check_tag(header: Header, datagram: bytes | bytearray, key: bytes | None) -> None:
@@ -110,7 +120,7 @@ def check_tag(header: Header, datagram: bytes | bytearray, key: bytes | None) ->
 
     Raises WrongHeader.
     """
-    tagged = bool(header.flags & Flags.HDR_TAG)
+    tagged = bool(header.flags & _TAGGED)
     if key is None:
         if tagged or header.tag != 0:
             raise WrongHeader("tag")
