@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import torch
 from ts.service import Service
 
 from shunter.batching.attach import Attach, AttachError, receive, send
@@ -99,6 +100,7 @@ class FrontEndLink:
             end = worker_queue(queue, func_id, index, doorbell, udp, front)
             stack.callback(end.close)
             self._told = ""
+            stack.enter_context(torch.inference_mode())
             return self._work(connection, server, is_over, QueueWorker(queue, self._infer), end)
 
     def _work(

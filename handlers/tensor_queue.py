@@ -94,13 +94,12 @@ class QueueWorker:
         self._infer = infer
 
     def run(self, first: int, count: int) -> list[int]:
-        """Work on the entries; a status for each."""
+        """Work on the entries, in inference mode; a status for each."""
         last = first + count
         inputs = [tensor[first:last] for tensor in self._inputs]
         outputs = [tensor[first:last] for tensor in self._outputs]
         try:
-            with torch.inference_mode():
-                self._infer(inputs, outputs)
+            self._infer(inputs, outputs)
         except Exception:
             if count == 1:
                 logger.exception("The handler failed.")
