@@ -138,6 +138,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_WINDOW 64 /* requests of a session that are not acknowledged */
 #define SHUNTER_WORKER_COUNT 64 /* workers of a function */
 #define SHUNTER_MAX_ENTRIES 4096 /* entries of a queue */
+#define SHUNTER_SACK_RECEIVING 1 /* status of a SACK: segments are missing */
 #define SHUNTER_AHEAD 2 /* batches that a worker may hold */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
 #define SHUNTER_QUEUE_VERSION 1 /* raised when the queue page changes */
@@ -204,7 +205,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x5f4b995a67843621ULL
+#define SHUNTER_LAYOUT_DIGEST 0x2332d855d0192e7bULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */
