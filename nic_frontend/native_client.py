@@ -1,4 +1,4 @@
-"""The client's end of a session in C, for Python. See ``c/client.h``; ``client_core`` is its twin."""
+"""The client's end of a session in C, for Python: ``c/client.h``. Its twin is ``client_core``."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class NativeClient:
         return int(self._c.shunter_client_due_ns(self._handle))
 
     def numbers(self) -> dict[str, int]:
-        """grant, below (everything less is done), pending, lost, rtt_ns, copied (bytes), packets."""
+        """grant, below (all less is done), pending, lost, rtt_ns, copied (bytes), packets."""
         numbers = _Numbers()
         self._c.shunter_client_numbers(self._handle, byref(numbers))
         return {name: int(getattr(numbers, name)) for name in _NUMBERS}
