@@ -13,7 +13,6 @@ import os
 import socket as sockets
 from collections.abc import Sequence
 from ctypes import (
-    POINTER,
     Structure,
     c_int,
     c_uint16,
