@@ -23,6 +23,8 @@ from functools import cache
 from shunter.batching.native import check, library
 from shunter.batching.wire_layout import MAX_TENSORS, WINDOW
 
+_HELLO_BYTES = 1536
+
 
 class _Settings(Structure):
     _fields_ = (
@@ -39,6 +41,7 @@ class _Settings(Structure):
         ("input_bytes", c_uint32 * MAX_TENSORS),
         ("output_bytes", c_uint32 * MAX_TENSORS),
         ("grant", c_uint64),
+        ("pkt_no", c_uint64),
     )
 
 
@@ -46,7 +49,7 @@ class _Ended(Structure):
     _fields_ = (("req_id", c_uint64), ("status", c_uint64))
 
 
-_NUMBERS = ("grant", "below", "pending", "lost", "rtt_ns", "copied", "packets")
+_NUMBERS = ("grant", "below", "pending", "lost", "rtt_ns", "copied", "heard_ns", "packets")
 
 
 class _Numbers(Structure):
@@ -64,6 +67,8 @@ def _functions() -> ctypes.CDLL:
     ]
     found.shunter_client_begin.restype = c_int64
     found.shunter_client_poll.argtypes = [c_void_p, c_void_p, c_uint32, c_uint64, c_uint32]
+    found.shunter_client_hello.argtypes = [c_void_p, c_void_p, c_uint32]
+    found.shunter_client_hello.restype = c_uint32
     found.shunter_client_cancel.argtypes = [c_void_p, c_uint64]
     for name in ("ask", "farewell", "due_ns"):
         getattr(found, f"shunter_client_{name}").argtypes = [c_void_p]
@@ -85,12 +90,13 @@ class NativeClient:
         segment: int,
         grant: int,
         *,
+        pkt_no: int = 0,
         key: bytes | None = None,
         stream: bool = False,
         gso: bool = True,
     ) -> None:
         """``inputs`` and ``outputs``: bytes of each tensor. The socket does not block, is connected
-        and stays the caller's. Raises OSError for what is no session.
+        and stays the caller's. ``pkt_no``: of the last datagram sent. Raises OSError for no session.
         """
         self._c = _functions()
         settings = _Settings(socket, stream, gso, key is not None)
@@ -99,13 +105,14 @@ class NativeClient:
         settings.input_count, settings.output_count = len(inputs), len(outputs)
         settings.input_bytes[: len(inputs)] = inputs
         settings.output_bytes[: len(outputs)] = outputs
-        settings.grant = grant
+        settings.grant, settings.pkt_no = grant, pkt_no
         handle = c_void_p()
         check(self._c.shunter_client_new(byref(settings), byref(handle)), "a session")
         self._handle = handle.value
         self._inputs = (c_uint64 * MAX_TENSORS)()
         self._outputs = (c_uint64 * MAX_TENSORS)()
         self._ended = (_Ended * WINDOW)()
+        self._hello = (c_uint8 * _HELLO_BYTES)()
         self._at = tuple(map(ctypes.addressof, (self._inputs, self._outputs, self._ended)))
 
     def begin(
@@ -137,6 +144,11 @@ class NativeClient:
         if count <= 0:
             check(count, "receiving")
         return [(each.req_id, each.status) for each in self._ended[:count]]
+
+    def hello(self) -> bytes:
+        """An answer to a hello that has come, empty: none."""
+        length = self._c.shunter_client_hello(self._handle, self._hello, len(self._hello))
+        return bytes(self._hello[:length])
 
     def cancel(self, req_id: int) -> None:
         """Give a request up; its memory is the caller's again."""

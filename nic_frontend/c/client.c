@@ -15,6 +15,7 @@
 
 #include "core.h"
 #include "segments.h"
+#include "server.h"
 #include "siphash.h"
 
 #ifndef UDP_SEGMENT
@@ -55,7 +56,9 @@ struct shunter_client {
     uint32_t pending;
     uint64_t next_id, below, grant, pkt_no;
     uint64_t srtt_ns, rttvar_ns;
-    uint64_t lost, copied, packets;
+    uint64_t lost, copied, packets, heard_ns;
+    uint8_t hello[SHUNTER_HELLO_BYTES];
+    uint32_t hello_length;
     struct shunter_ended ended[SHUNTER_WINDOW];
     uint32_t ended_count;
     /* what is being sent */
@@ -458,6 +461,16 @@ static void set_aside(struct shunter_client *client, struct landed *landed, uint
     }
 }
 
+static void keep_hello(struct shunter_client *client, const struct landed *landed) {
+    if (landed->length <= SHUNTER_HELLO_BYTES - SHUNTER_HEADER_BYTES) {
+        memcpy(client->hello, landed->header, SHUNTER_HEADER_BYTES);
+        if (landed->length) {
+            memcpy(client->hello + SHUNTER_HEADER_BYTES, landed->payload, landed->length);
+        }
+        client->hello_length = SHUNTER_HEADER_BYTES + landed->length;
+    }
+}
+
 static int take_in(
     struct shunter_client *client, struct landed *landed, uint32_t count, uint64_t now) {
     bool aside = false;
@@ -465,9 +478,14 @@ static int take_in(
         struct shunter_x64 header;
         uint8_t *place = NULL;
         memcpy(&header, landed[i].header, sizeof header);
+        if (header.type == SHUNTER_TYPE_HELLO_ACK) {
+            keep_hello(client, &landed[i]);
+            continue;
+        }
         if (!is_ours(client, &header) || header.length != landed[i].length) {
             continue;
         }
+        client->heard_ns = now;
         heed_credit(client, &header);
         if (!place_of(client, &header, &place)) {
             const int error = heed(client, &header, landed[i].payload, now);
@@ -538,6 +556,7 @@ static int begin_payload(struct shunter_client *client) {
     if (!is_ours(client, &client->head)) {
         return -EPROTO;
     }
+    client->heard_ns = now_ns();
     heed_credit(client, &client->head);
     client->into = NULL;
     client->left = client->head.length;
@@ -674,7 +693,7 @@ static int wait_for_data(struct shunter_client *client, uint64_t now, uint64_t u
 int shunter_client_poll(
     struct shunter_client *client, struct shunter_ended *ended, uint32_t most, uint64_t until_ns,
     uint32_t spin) {
-    while (!client->ended_count) {
+    while (!client->ended_count && !client->hello_length) {
         const int came =
             client->settings.stream ? receive_stream(client) : receive_datagrams(client);
         if (came < 0 && !client->ended_count) {
@@ -712,6 +731,13 @@ int shunter_client_poll(
 
 /* ---- what is rare */
 
+uint32_t shunter_client_hello(struct shunter_client *client, uint8_t *datagram, uint32_t room) {
+    const uint32_t length = client->hello_length <= room ? client->hello_length : 0;
+    client->hello_length = 0;
+    memcpy(datagram, client->hello, length);
+    return length;
+}
+
 int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {
     struct call *call = call_of(client, req_id);
     if (!call) {
@@ -738,7 +764,7 @@ void shunter_client_numbers(
     const struct shunter_client *client, struct shunter_client_numbers *numbers) {
     *numbers = (struct shunter_client_numbers){
         client->grant,   client->below,  client->pending, client->lost,
-        client->srtt_ns, client->copied, client->packets};
+        client->srtt_ns, client->copied, client->heard_ns, client->packets};
 }
 
 int shunter_client_new(
@@ -751,6 +777,8 @@ int shunter_client_new(
     client->settings.gso = settings->gso && !settings->stream;
     client->next_id = client->below = 1;
     client->grant = settings->grant;
+    client->pkt_no = settings->pkt_no;
+    client->heard_ns = now_ns();
     int error = 0;
     if (settings->segment < 1 || settings->input_count < 1 || settings->output_count < 1 ||
         settings->input_count > SHUNTER_MAX_TENSORS ||

@@ -27,6 +27,7 @@ struct shunter_client_settings {
     uint32_t input_bytes[SHUNTER_MAX_TENSORS];
     uint32_t output_bytes[SHUNTER_MAX_TENSORS];
     uint64_t grant;
+    uint64_t pkt_no; /* of the last datagram that the caller has sent in this session */
 };
 
 struct shunter_ended {
@@ -39,6 +40,7 @@ struct shunter_client_numbers {
     uint64_t lost;    /* datagrams sent again */
     uint64_t rtt_ns;  /* smoothed; the time in the model is part of it */
     uint64_t copied;  /* bytes of answers that came out of turn */
+    uint64_t heard_ns; /* when something true came last */
     uint64_t packets; /* datagrams, or segments on a stream, in both directions */
 };
 
@@ -60,6 +62,12 @@ int64_t shunter_client_begin(
 int shunter_client_poll(
     struct shunter_client *client, struct shunter_ended *ended, uint32_t most, uint64_t until_ns,
     uint32_t spin);
+
+/*
+ * The last answer to a hello, which says nothing about a request: poll ends when one comes. Returns
+ * its length, 0: there is none. It is forgotten then.
+ */
+uint32_t shunter_client_hello(struct shunter_client *client, uint8_t *datagram, uint32_t room);
 
 /* Give a request up; it does not end any more. */
 int shunter_client_cancel(struct shunter_client *client, uint64_t req_id);
