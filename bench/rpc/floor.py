@@ -1,7 +1,8 @@
 """Where the time of a call goes (SplitRPC Figure 8): the kernel, the data path, Python.
 
 The kernel: the same datagrams to a process that answers and does nothing else, both in C. The data
-path: the same call by the C client, less the kernel. The client: the same call in Python, less that.
+path: the same call by the C client, less the kernel. The client: the same call in Python, less
+that.
 """
 
 from __future__ import annotations
