@@ -12,13 +12,13 @@ import contextlib
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.double_map import PAGE, Mapping, is_sealed, sealed_memory
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import (
     ENTRY_FIELDS,
     ENTRY_SIZE,
@@ -37,21 +37,6 @@ from shunter.batching.wire_layout import (
 
 class QueueError(Exception):
     """The descriptors are not a queue that this program can use; the message says why."""
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One tensor of one request: without the batch dimension."""
-
-    name: str
-    dtype: str
-    """numpy's name, such as ``float32``."""
-    shape: tuple[int, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Of one request."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def ring_entries(sizes: Sequence[int], wanted: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from shunter.batching.siphash import siphash24
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import MAX_TENSORS
 
 NONCE = 16
