@@ -36,6 +36,7 @@ TICK_NS = 1_000_000
 BEAT_NS = 100_000_000
 _MOST_AT_ONCE = 64
 _LARGEST = 1 << 16
+_NOWHERE = memoryview(bytearray())
 
 
 @dataclass
@@ -45,7 +46,8 @@ class _Served:
     inputs: list[memoryview]
     outputs: list[memoryview]
     doorbells: dict[int, int] = field(default_factory=dict)
-    streamed: int = 0
+    streamed: set[int] = field(default_factory=set)
+    """Entries that run and whose answers the front end sends."""
 
 
 @dataclass
@@ -181,7 +183,7 @@ class PythonServer:
         """Where the next segment is likely to belong: of the same request, or of the next one."""
         session = self._core.sessions.get(self._last[0])
         if session is None or session.closing:
-            return memoryview(b"")
+            return _NOWHERE
         function = self._core.functions[session.func_id]
         plan = function.plan(function.inputs, session.segment)
         call = session.call(self._last[1])
@@ -190,7 +192,7 @@ class PythonServer:
             entry = call.entry
             seq = next(i for i in range(plan.count) if not call.received >> i & 1)
         if entry is None:
-            return memoryview(b"")
+            return _NOWHERE
         return self._place(session.func_id, entry, plan.place(seq))
 
     def _place(self, func_id: int, entry: int, segment: Segment) -> memoryview:
@@ -272,8 +274,8 @@ class PythonServer:
             self._counts["expired"] += 1
             self._act(self._core.expired(func_id, entry, self._now))
         served.dispatch.dispatch(self._now, lambda *given: self._give(served, func_id, *given))
-        wants = any(map(len, served.dispatch.lines)) or served.streamed > 0
-        served.queue.words[served.queue.front_end("front_end_wants_done")] = int(wants)
+        wants = any(map(len, served.dispatch.lines)) or served.streamed
+        served.queue.words[served.queue.front_end("front_end_wants_done")] = int(bool(wants))
         fence()
 
     def _id_of(self, served: _Served) -> int:
@@ -284,7 +286,8 @@ class PythonServer:
         for entry in self._entries(queue, run):
             whom = self._core.running(func_id, entry, self._now)
             _write_whom(queue, entry, whom)
-            served.streamed += whom.stream
+            if whom.stream:
+                served.streamed.add(entry)
         place = number % AHEAD
         words[queue.worker(worker, "batch_first") + place] = run.first
         words[queue.worker(worker, "batch_count") + place] = run.count
@@ -317,8 +320,8 @@ class PythonServer:
         queue, words = served.queue, served.queue.words
         for entry in self._entries(queue, run):
             status = words[queue.entry(entry, "entry_status")]
-            streamed = not words[queue.entry(entry, "entry_direct")]
-            served.streamed -= streamed
+            streamed = entry in served.streamed
+            served.streamed.discard(entry)
             if status == WireStatus.OK:
                 self._counts["answered"] += 1
                 sent = not streamed and not died
@@ -359,8 +362,7 @@ class PythonServer:
                 self._finish(func_id, served, run, died=True)
                 continue
             for entry in self._entries(served.queue, run):
-                at = served.queue.entry(entry, "entry_direct")
-                served.streamed -= not served.queue.words[at]
+                served.streamed.discard(entry)
                 self._act(self._core.returned(func_id, entry, self._now))
 
     # ---- functions and sessions
@@ -447,8 +449,7 @@ class PythonServer:
             actions = self._core.receive(stream.peer, message, self._now)
             for action in actions:
                 if isinstance(action, Place):
-                    empty = memoryview(b"")
-                    self._land(action, session, empty, lambda m=message: m[HEADER_BYTES:])
+                    self._land(action, session, _NOWHERE, lambda m=message: m[HEADER_BYTES:])
             self._act(actions)
 
     def _write(self, stream: _Stream) -> None:

@@ -185,6 +185,7 @@ static void give(
             shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER), whom.peer,
             sizeof whom.peer);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), 0);
+        served->waiting[entry].streamed = whom.stream;
         served->streamed += whom.stream;
     }
     const uint64_t number = ++hand->given;
@@ -203,10 +204,6 @@ static void give(
     served->stats->batches++;
 }
 
-static bool is_streamed(const struct shunter_queue *queue, uint32_t entry) {
-    return !shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_DIRECT));
-}
-
 static void finish(
     struct shunter_served *served, struct shunter_held run, uint64_t now_ns, bool died) {
     const struct shunter_queue *queue = &served->queue;
@@ -215,7 +212,7 @@ static void finish(
         const uint32_t entry = (run.first + i) % queue->entries;
         const uint64_t status =
             shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS));
-        const bool streamed = is_streamed(queue, entry);
+        const bool streamed = served->waiting[entry].streamed;
         served->streamed -= streamed;
         if (status == SHUNTER_STATUS_OK) {
             // Of a worker that died it is not known whether the answer left: it is sent again.
@@ -267,7 +264,7 @@ void shunter_hand_gone(struct shunter_served *served, uint32_t worker, uint64_t 
         }
         for (uint32_t i = 0; i < run.count; i++) {
             const uint32_t entry = (run.first + i) % served->queue.entries;
-            served->streamed -= is_streamed(&served->queue, entry);
+            served->streamed -= served->waiting[entry].streamed;
             shunter_core_returned(
                 served->core, (uint16_t)served->queue.func_id, entry, now_ns);
         }
