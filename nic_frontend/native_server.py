@@ -194,6 +194,10 @@ class NativeServer:
         """Requests that wait for a worker."""
         return int(self._library.shunter_server_waiting(self._handle, func_id))
 
+    def sessions(self) -> int:
+        """Sessions that there are."""
+        return int(self._library.shunter_core_sessions(self._core))
+
     def free_entries(self, func_id: int) -> int:
         """Entries that nobody uses."""
         return int(self._library.shunter_core_free_entries(self._core, func_id))
@@ -231,6 +235,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "core_remove_session": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),
         "core_free_entries": (handle, c_uint16),
+        "core_sessions": (handle,),
     }
     for name, types in arguments.items():
         getattr(found, f"shunter_{name}").argtypes = list(types)
@@ -238,4 +243,5 @@ def _declare(found: ctypes.CDLL) -> None:
     found.shunter_server_idle.restype = c_bool
     found.shunter_core_grant.restype = c_uint64
     found.shunter_core_free_entries.restype = c_uint32
+    found.shunter_core_sessions.restype = c_uint32
     found.shunter_server_waiting.restype = c_uint32

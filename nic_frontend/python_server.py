@@ -37,6 +37,11 @@ BEAT_NS = 100_000_000
 _MOST_AT_ONCE = 64
 _LARGEST = 1 << 16
 _NOWHERE = memoryview(bytearray())
+LATE_NS = 5_000_000_000
+"""A message of a stream that is not complete by then ends it."""
+_CONTROL_BYTES = 1 << 16
+_MOST_OUT = 256 << 20
+"""Bytes that all streams together did not take yet."""
 
 
 @dataclass
@@ -56,6 +61,8 @@ class _Stream:
     session: int
     peer: bytes
     data: bytearray = field(default_factory=bytearray)
+    begun_ns: int = 0
+    """When a message that is not complete began, 0: there is none."""
     out: bytearray = field(default_factory=bytearray)
 
 
@@ -156,6 +163,7 @@ class PythonServer:
         if self._now < min(self._next_tick, self._now + step):
             self._next_tick = min(self._next_tick, self._now + step)
             return
+        self._close_late()
         self._act(self._core.tick(self._now))
         for served in self._served.values():
             at = served.queue.front_end("front_end_heartbeat_ns")
@@ -259,8 +267,7 @@ class PythonServer:
         if session.stream:
             stream = self._streams.get(_descriptor_of(session.peer))
             if stream is not None and stream.session == session.id:
-                stream.out += action.header + bytes(payload)
-                self._write(stream)
+                self._keep(stream, action.header + bytes(payload))
             return
         with contextlib.suppress(OSError):
             self._udp.sendmsg([action.header, payload], [], 0, address_of(session.peer))
@@ -435,12 +442,17 @@ class PythonServer:
             self._close_stream(stream)
             return
         stream.data += data
+        self._messages(stream)
+        stream.begun_ns = self._now if stream.data and not stream.begun_ns else stream.begun_ns
+
+    def _messages(self, stream: _Stream) -> None:
         while len(stream.data) >= HEADER_BYTES:
             length = HEADER_BYTES + int.from_bytes(stream.data[22:24], "little")
             if len(stream.data) < length:
                 return
             message = bytes(stream.data[:length])
             del stream.data[:length]
+            stream.begun_ns = 0
             session = int.from_bytes(message[32:36], "little")
             if session != stream.session or message[3] == 5:
                 self._close_stream(stream)
@@ -451,6 +463,23 @@ class PythonServer:
                 if isinstance(action, Place):
                     self._land(action, session, _NOWHERE, lambda m=message: m[HEADER_BYTES:])
             self._act(actions)
+
+    def _close_late(self) -> None:
+        """End streams that are in the midst of a message for too long: they hold an entry."""
+        for stream in list(self._streams.values()):
+            if stream.begun_ns and self._now - stream.begun_ns > LATE_NS:
+                self._close_stream(stream)
+
+    def _keep(self, stream: _Stream, message: bytes) -> None:
+        """Send when it can be; a client that asks, and does not read, is left."""
+        session = self._core.sessions[stream.session]
+        most = self._core.answer_bytes(session) + _CONTROL_BYTES
+        kept = sum(len(each.out) for each in self._streams.values())
+        if len(stream.out) + len(message) > most or kept + len(message) > _MOST_OUT:
+            self._close_stream(stream)
+            return
+        stream.out += message
+        self._write(stream)
 
     def _write(self, stream: _Stream) -> None:
         try:
@@ -486,6 +515,10 @@ class PythonServer:
     def waiting(self, func_id: int) -> int:
         """Requests that wait for a worker."""
         return sum(map(len, self._served[func_id].dispatch.lines))
+
+    def sessions(self) -> int:
+        """Sessions that there are."""
+        return len(self._core.sessions)
 
     def free_entries(self, func_id: int) -> int:
         """Entries that nobody uses."""
