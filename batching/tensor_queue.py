@@ -142,10 +142,22 @@ class TensorQueue:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
     ) -> TensorQueue:
-        """Map a queue that another process made; it takes the descriptors.
+        """Map a queue that another process made; it takes the descriptors, whatever comes of it.
 
         Raises QueueError when the descriptors, or the sizes on the page, do not fit the tensors.
         """
+        try:
+            entries = cls._entries_of(descriptors, inputs, outputs)
+        except BaseException:
+            for descriptor in descriptors:
+                _close(descriptor)
+            raise
+        return cls(descriptors, entries, inputs, outputs)
+
+    @staticmethod
+    def _entries_of(
+        descriptors: Sequence[int], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> int:
         specs = [*inputs, *outputs]
         if len(descriptors) != 1 + len(specs):
             raise QueueError(f"{len(descriptors)} descriptors for {len(specs)} tensors and a page")
@@ -159,7 +171,7 @@ class TensorQueue:
         for descriptor, size in zip(descriptors, sizes, strict=True):
             if not is_sealed(descriptor, size):
                 raise QueueError(f"a ring is not sealed memory of {size} bytes")
-        return cls(descriptors, entries, inputs, outputs)
+        return entries
 
     def close(self) -> None:
         """Unmap and close everything. No view may be used afterwards."""
