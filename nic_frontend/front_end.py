@@ -25,6 +25,7 @@ from shunter.batching.attach import (
     listen,
     peer_uid,
     receive,
+    remove_left_over,
     send,
 )
 from shunter.batching.native import library
@@ -60,6 +61,9 @@ SO_RCVBUFFORCE = 33
 RECEIVE_BUFFER = 64 << 20
 CYCLE_NS = 200_000_000
 STREAM_HELLO_S = 5.0
+MOST_SESSIONS = 8192
+"""A session of the data path takes about 20 KB."""
+_HELLO_BYTES = HEADER_BYTES + Hello.BYTES
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
 _SMALL = 2304
@@ -117,9 +121,9 @@ class FrontEnd:
         self._closing: list[Callable[[], object]] = []
         self._secret = secrets.token_bytes(16)
         self._functions: dict[int, _Served] = {}
-        self._sessions: dict[int, int] = {}
-        """Function of each session."""
         self._workers: dict[int, _Worker] = {}
+        self._unknown: dict[socket.socket, float] = {}
+        """Connections that have not said who they are, and until when they may."""
         self._ready: dict[int, Callable[[], None]] = {}
         self._stopped = False
         try:
@@ -183,6 +187,9 @@ class FrontEnd:
             worker.connection.close()
             os.close(worker.doorbell)
         self._workers.clear()
+        for connection in self._unknown:
+            connection.close()
+        self._unknown.clear()
         for close in reversed(self._closing):
             close()
         self._closing.clear()
@@ -203,8 +210,9 @@ class FrontEnd:
                 if then := self._ready.get(descriptor):
                     then()
             for session in self.path.closed_streams():
-                self._forget(session)
+                self.path.remove_session(session, time.monotonic_ns())
             self._let_go()
+            self._clean_up()
 
     def _on_stop(self) -> None:
         os.eventfd_read(self._stop_event)
@@ -236,7 +244,7 @@ class FrontEnd:
         key = self.settings.key
         window = min(hello.window, WINDOW, served.queue.entries)
         session = Session(
-            id=self._session_id(),
+            id=0,
             func_id=served.id,
             peer=peer,
             segment=min(hello.segment, LARGEST_SEGMENT),
@@ -245,27 +253,30 @@ class FrontEnd:
             stream=stream,
         )
         try:
-            grant = self.path.add_session(session, time.monotonic_ns())
+            grant = self._add(session)
         except OSError as error:
-            if error.errno != errno.E2BIG:
+            status = WireStatus.RETRY_LATER
+            if error.errno == errno.E2BIG:
+                status = WireStatus.BAD_REQUEST
+            else:
                 LOGGER.warning("no session for %s: %s", hello.model, error)
-            status = (
-                WireStatus.BAD_REQUEST if error.errno == errno.E2BIG else WireStatus.RETRY_LATER
-            )
             return _hello_ack(header, status, hello.nonce), 0
-        self._sessions[session.id] = served.id
         attach = served.attach
         opened = Opened(
             hello.nonce, nonce, session.segment, window, attach.inputs, attach.outputs
         )
         return _hello_ack(header, WireStatus.OK, opened.pack(), session, grant), session.id
 
-    def _session_id(self) -> int:
-        used = {session & 0xFFFF for session in self._sessions}
+    def _add(self, session: Session) -> int:
+        """Add a session under a new id; its first grant. Raises OSError when it cannot be."""
+        if self.path.sessions() >= MOST_SESSIONS:
+            raise OSError(errno.EMFILE, f"there are {MOST_SESSIONS} sessions")
         while True:
-            found = secrets.randbelow((1 << 32) - 1) + 1
-            if found & 0xFFFF not in used:
-                return found
+            session.id = secrets.randbelow((1 << 32) - 1) + 1
+            try:
+                return self.path.add_session(session, time.monotonic_ns())
+            except FileExistsError:  # its place is taken
+                continue
 
     def _find(self, model: str, version: str) -> _Served | None:
         """A function with a worker; without a version the one that was attached last."""
@@ -275,10 +286,6 @@ class FrontEnd:
                 return served
         return None
 
-    def _forget(self, session: int) -> None:
-        self.path.remove_session(session, time.monotonic_ns())
-        self._sessions.pop(session, None)
-
     # ---- streams
 
     def _on_stream(self, listener: socket.socket) -> None:
@@ -287,26 +294,30 @@ class FrontEnd:
         except OSError:
             return
         connection.setblocking(False)
-        deadline = time.monotonic() + STREAM_HELLO_S
         have = bytearray()
-        descriptor = connection.fileno()
 
         def readable() -> None:
             try:
-                data = connection.recv(HEADER_BYTES + 224 - len(have))
+                data = connection.recv(_HELLO_BYTES - len(have))
             except BlockingIOError:
                 return
             except OSError:
                 data = b""
             have.extend(data)
-            if not data or time.monotonic() > deadline:
-                self._unwatch(descriptor)
-                connection.close()
-            elif len(have) == HEADER_BYTES + 224:
-                self._unwatch(descriptor)
+            if not data or len(have) == _HELLO_BYTES:
+                self._knows(connection)
+                self._unwatch(connection.fileno())
                 self._open_stream(connection, bytes(have))
 
-        self._watch(descriptor, readable)
+        self._asks(connection, readable)
+
+    def _asks(self, connection: socket.socket, then: Callable[[], None]) -> None:
+        """Wait for a while for what a connection says first."""
+        self._unknown[connection] = time.monotonic() + STREAM_HELLO_S
+        self._watch(connection.fileno(), then)
+
+    def _knows(self, connection: socket.socket) -> None:
+        self._unknown.pop(connection, None)
 
     def _open_stream(self, connection: socket.socket, message: bytes) -> None:
         try:
@@ -318,6 +329,7 @@ class FrontEnd:
             return
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = self.path.stream_peer(connection.fileno())
         answer, session = self._answer(header, hello, peer, stream=True)
         try:
@@ -330,7 +342,7 @@ class FrontEnd:
             LOGGER.info("a stream ended at its beginning: %s", error)
         connection.close()
         if session:
-            self._forget(session)
+            self.path.remove_session(session, time.monotonic_ns())
 
     # ---- workers
 
@@ -344,7 +356,7 @@ class FrontEnd:
             connection.close()
             return
         connection.setblocking(False)
-        self._watch(connection.fileno(), lambda: self._on_message(connection))
+        self._asks(connection, lambda: self._on_message(connection))
 
     def _on_message(self, connection: socket.socket) -> None:
         descriptor = connection.fileno()
@@ -365,6 +377,7 @@ class FrontEnd:
             if worker is not None:
                 self._gone(worker)
                 return
+            self._knows(connection)
             if not isinstance(error, EOFError):
                 LOGGER.warning("a worker was refused: %s", error)
                 _try_send(connection, {"refused": str(error)})
@@ -383,8 +396,11 @@ class FrontEnd:
             self.path.add_worker(served.id, worker.index, attach.batch, doorbell)
             send(connection, answer, descriptors)
         except OSError:
+            with contextlib.suppress(OSError):
+                self.path.remove_worker(served.id, worker.index)
             os.close(doorbell)
             raise
+        self._knows(connection)
         served.workers[worker.index] = worker
         self._workers[connection.fileno()] = worker
         LOGGER.info("worker %d (pid %d) serves %s", worker.index, attach.pid, attach.model)
@@ -426,6 +442,19 @@ class FrontEnd:
             if worker.leaving and self.path.is_idle(worker.func_id, worker.index):
                 worker.leaving = False
                 _try_send(worker.connection, {"left": True})
+
+    def _clean_up(self) -> None:
+        """Close who says nothing; remove functions that have neither workers nor sessions."""
+        now = time.monotonic()
+        for connection in [each for each, until in self._unknown.items() if now > until]:
+            self._knows(connection)
+            self._unwatch(connection.fileno())
+            connection.close()
+        for served in [each for each in self._functions.values() if not each.workers]:
+            with contextlib.suppress(OSError):  # it is in use
+                self.path.remove_function(served.id)
+                del self._functions[served.id]
+                served.queue.close()
 
 
 def _hello_ack(
@@ -492,6 +521,7 @@ def _tcp_socket(settings: Settings, port: int) -> socket.socket:
 
 
 def _unix_socket(path: Path) -> socket.socket:
+    remove_left_over(path, socket.SOCK_STREAM)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listener.bind(str(path))
