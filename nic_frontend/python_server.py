@@ -358,6 +358,15 @@ class PythonServer:
         hand = self._served[func_id].dispatch.hands.get(worker)
         return hand is None or hand.in_flight == 0
 
+    def give_up(self, func_id: int, status: int) -> int:
+        """Answer what waits for a worker: it has not run. Returns the number of requests."""
+        self._now = time.monotonic_ns()
+        entries = self._served[func_id].dispatch.empty()
+        for entry in entries:
+            self._counts["failed"] += 1
+            self._act(self._core.finished(func_id, entry, status, self._now, sent=False))
+        return len(entries)
+
     def remove_worker(self, func_id: int, worker: int) -> None:
         """It is gone, whether it has finished or not."""
         self._now = time.monotonic_ns()
@@ -511,6 +520,13 @@ class PythonServer:
     def stats(self) -> dict[str, int]:
         """All counters; what was dropped as ``drop_REASON``."""
         return dict(self._counts)
+
+    def load(self, func_id: int) -> tuple[int, int]:
+        """Open sessions, and requests that they may have on their way together."""
+        sessions = [
+            s for s in self._core.sessions.values() if s.func_id == func_id and not s.closing
+        ]
+        return len(sessions), sum(s.grant - s.done for s in sessions)
 
     def waiting(self, func_id: int) -> int:
         """Requests that wait for a worker."""

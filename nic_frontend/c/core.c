@@ -944,6 +944,19 @@ uint64_t shunter_core_answer_bytes(const struct shunter_core *core, uint32_t id)
     return bytes * session->window;
 }
 
+void shunter_core_load(
+    const struct shunter_core *core, uint16_t func_id, uint32_t *sessions, uint64_t *credit) {
+    *sessions = 0;
+    *credit = 0;
+    for (uint32_t i = 0; i < core->count; i++) {
+        const struct session *session = find(core, core->ids[i]);
+        if (session->func_id == func_id && !session->closing) {
+            ++*sessions;
+            *credit += session->grant - session->done;
+        }
+    }
+}
+
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t id) {
     const struct session *session = find(core, id);
     return session ? session->grant : 0;

@@ -191,6 +191,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_STATUS_TOO_LATE 504 /* status */
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
+#define SHUNTER_STATUS_NO_WORKER 521 /* status */
 #define SHUNTER_Q_QUEUE_MAGIC 0 /* QUEUE_MAGIC; written last */
 #define SHUNTER_Q_QUEUE_VERSION 8 /* QUEUE_VERSION */
 #define SHUNTER_Q_QUEUE_BYTES 16 /* bytes of the whole page */
@@ -222,7 +223,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x5f4b995a67843621ULL
+#define SHUNTER_LAYOUT_DIGEST 0x68cf3a4a438be84eULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */
