@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shunter.batching.segments import Segment, SegmentPlan
 from shunter.batching.wire import Header, WrongHeader, check_tag, parse
@@ -19,10 +20,13 @@ MOST_RTO_NS = 1_000_000_000
 RUNNING_RTO_NS = 200_000_000
 """While the server says that it has the request."""
 _LOW = 0xFFFFFFFF
+# Plain numbers: arithmetic of enum members is slow, and this is done for every datagram.
+_REQ, _RESP = int(MessageType.REQ), int(MessageType.RESP)
+_LAST, _IDEMPOTENT = int(Flags.LAST), int(Flags.IDEMPOTENT)
+_RETRANS, _ACK_REQ = int(Flags.RETRANS), int(Flags.ACK_REQ)
 
 
-@dataclass(frozen=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A datagram: the header, then a segment of the request's inputs (None: nothing)."""
 
     header: bytes
@@ -31,8 +35,7 @@ class Outgoing:
     payload: bytes = b""
 
 
-@dataclass(frozen=True)
-class Landing:
+class Landing(NamedTuple):
     """The payload of an answer belongs here. ``tensor`` is an output."""
 
     req_id: int
@@ -41,15 +44,14 @@ class Landing:
     """With it the answer is complete."""
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(NamedTuple):
     """The request ended without an answer."""
 
     req_id: int
     status: int
 
 
-@dataclass
+@dataclass(slots=True)
 class _Pending:
     sent_ns: int
     due_ns: int
@@ -84,6 +86,11 @@ class ClientCore:
     _below: int = 1
     """Every request below this one is done."""
 
+    def __post_init__(self) -> None:
+        """Segments are the same for every request."""
+        self._inputs = [self.inputs.place(seq) for seq in range(self.inputs.count)]
+        self._outputs = [self.outputs.place(seq) for seq in range(self.outputs.count)]
+
     @property
     def may_begin(self) -> bool:
         """Whether there is credit for another request."""
@@ -96,12 +103,12 @@ class ClientCore:
         assert self.may_begin
         req_id = self.next_id
         self.next_id += 1
-        flags = Flags.IDEMPOTENT if idempotent else 0
+        flags = _IDEMPOTENT if idempotent else 0
         rto = self._rto()
         deadline = now_ns + deadline_us * 1000 if deadline_us else 0
         pending = _Pending(now_ns, now_ns + rto, rto, flags, priority, deadline)
         self.pending[req_id] = pending
-        every = range(self.inputs.count)
+        every = range(len(self._inputs))
         return req_id, [self._request(req_id, pending, seq, 0, now_ns) for seq in every]
 
     def cancel(self, req_id: int) -> list[Outgoing]:
@@ -120,9 +127,9 @@ class ClientCore:
     def expected(self) -> Iterator[tuple[int, Segment]]:
         """Segments of answers that are likely to come next."""
         for req_id, pending in self.pending.items():
-            for seq in range(self.outputs.count):
+            for seq, segment in enumerate(self._outputs):
                 if not pending.received >> seq & 1:
-                    yield req_id, self.outputs.place(seq)
+                    yield req_id, segment
 
     # ---- what comes
 
@@ -145,7 +152,7 @@ class ClientCore:
         pending = self.pending.get(header.req_id)
         if pending is None:
             return None, []
-        if header.type == MessageType.RESP:
+        if header.type == _RESP:
             return self._answer(header, pending, now_ns)
         if header.type == MessageType.ERROR:
             return self._error(header, pending, now_ns)
@@ -157,19 +164,18 @@ class ClientCore:
     def _answer(
         self, header: Header, pending: _Pending, now_ns: int
     ) -> tuple[Landing | Refused | None, list[Outgoing]]:
-        plan = self.outputs
-        if header.count != plan.count or header.seq >= plan.count:
+        count = len(self._outputs)
+        if header.count != count or header.seq >= count:
             return None, []
-        segment = plan.place(header.seq)
-        said = header.tensor, header.offset, header.length, header.total
-        sizes = plan.sizes[segment.tensor]
-        if said != (segment.tensor, segment.offset, segment.length, sizes):
+        segment = self._outputs[header.seq]
+        size = self.outputs.sizes[segment.tensor]
+        if (header.tensor, header.offset, header.length, header.total) != (*segment, size):
             return None, []
         bit = 1 << header.seq
         if pending.received & bit:
             return None, []
         pending.received |= bit
-        is_last = pending.received == (1 << plan.count) - 1
+        is_last = pending.received == (1 << count) - 1
         if is_last:
             if not pending.again:
                 self._measure(now_ns - pending.sent_ns)
@@ -216,7 +222,7 @@ class ClientCore:
                 found.append(self._control(MessageType.SACK, req_id, payload=have))
             else:
                 last = [self.inputs.count - 1]
-                found += self._repeat(req_id, pending, last, now_ns, Flags.ACK_REQ)
+                found += self._repeat(req_id, pending, last, now_ns, _ACK_REQ)
             pending.rto_ns = min(MOST_RTO_NS, 2 * pending.rto_ns)
             pending.due_ns = now_ns + pending.rto_ns
         return found
@@ -226,7 +232,7 @@ class ClientCore:
     ) -> list[Outgoing]:
         pending.again = True
         self.lost += len(seqs)
-        flags |= Flags.RETRANS
+        flags |= _RETRANS
         return [self._request(req_id, pending, seq, flags, now_ns) for seq in seqs]
 
     # ---- datagrams
@@ -234,17 +240,17 @@ class ClientCore:
     def _request(
         self, req_id: int, pending: _Pending, seq: int, flags: int, now_ns: int
     ) -> Outgoing:
-        segment = self.inputs.place(seq)
-        last = Flags.LAST if seq == self.inputs.count - 1 else 0
+        segment, count = self._inputs[seq], len(self._inputs)
+        last = _LAST if seq == count - 1 else 0
         left_us = max(1, (pending.deadline_ns - now_ns) // 1000) if pending.deadline_ns else 0
         header = Header(
-            type=MessageType.REQ,
+            type=_REQ,
             flags=pending.flags | flags | last,
             priority=pending.priority,
             req_id=req_id,
             func_id=self.func_id,
             seq=seq,
-            count=self.inputs.count,
+            count=count,
             length=segment.length,
             total=self.inputs.sizes[segment.tensor],
             offset=segment.offset,

@@ -13,6 +13,8 @@
 
 #define EVENTS 64
 #define TICK_NS 1000000ULL
+/* The segments of a request follow one another; to sleep between two costs more than to wait. */
+#define BETWEEN_SEGMENTS_NS 50000ULL
 #define HEARTBEAT_NS 500000000ULL
 
 uint64_t shunter_now_ns(void) {
@@ -204,9 +206,9 @@ int shunter_server_run(
     server->hello_count = 0;
     server->now_ns = shunter_now_ns();
     for (;;) {
-        int busy = (int)collect(server);
+        int busy = (int)collect(server), came = 0;
         if (server->settings.udp >= 0) {
-            const int came = shunter_udp_receive(server);
+            came = shunter_udp_receive(server);
             if (came < 0) {
                 return came;
             }
@@ -221,18 +223,20 @@ int shunter_server_run(
             server->now_ns >= until_ns) {
             break;
         }
-        if (shunter_core_is_receiving(server->core) &&
-            server->next_tick_ns > server->now_ns + TICK_NS) {
-            server->next_tick_ns = server->now_ns + TICK_NS;
+        uint64_t spin_ns = server->settings.spin_ns;
+        if (shunter_core_is_receiving(server->core)) {
+            if (server->next_tick_ns > server->now_ns + TICK_NS) {
+                server->next_tick_ns = server->now_ns + TICK_NS;
+            }
+            spin_ns = spin_ns > BETWEEN_SEGMENTS_NS ? spin_ns : BETWEEN_SEGMENTS_NS;
         }
         if (busy) {
             quiet_ns = server->now_ns;
-            if (!server->stream_count) {
-                continue;
-            }
         }
-        if (busy || (server->settings.spin_ns &&
-                     server->now_ns - quiet_ns < server->settings.spin_ns)) {
+        if (came >= SHUNTER_PADS && !server->stream_count) {
+            continue; // there may be more
+        }
+        if (server->now_ns - quiet_ns < spin_ns) {
             const int found = events(server, 0, &woken);
             if (found < 0) {
                 return found;
