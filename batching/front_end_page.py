@@ -5,7 +5,6 @@ Counters carry their names, so that a new one needs no change of the layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from shunter.batching.control_page import ControlPage

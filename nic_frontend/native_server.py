@@ -59,15 +59,17 @@ class _Hello(Structure):
     )
 
 
-_COUNTERS = (
+_COUNTED = (
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures", "streams_in"),
     *("requests", "batches", "answered", "failed", "expired"),
     *("copied_bytes", "copied_segments", "placed_segments", "overflows", "sleeps", "rings"),
 )
+COUNTERS = (*_COUNTED, *(f"drop_{reason}" for reason in DROPS))
+"""Names of all counters of a front end."""
 
 
 class _Stats(Structure):
-    _fields_ = (*((name, c_uint64) for name in _COUNTERS), ("drops", c_uint64 * len(DROPS)))
+    _fields_ = (*((name, c_uint64) for name in _COUNTED), ("drops", c_uint64 * len(DROPS)))
 
 
 class NativeServer:
@@ -191,7 +193,7 @@ class NativeServer:
         """All counters; what was dropped as ``drop_REASON``."""
         stats = _Stats()
         self._library.shunter_server_stats(self._handle, byref(stats))
-        found = {name: int(getattr(stats, name)) for name in _COUNTERS}
+        found = {name: int(getattr(stats, name)) for name in _COUNTED}
         return found | {f"drop_{r}": int(n) for r, n in zip(DROPS, stats.drops, strict=True)}
 
     def load(self, func_id: int) -> tuple[int, int]:
