@@ -162,7 +162,7 @@ final class Status {
 
     /** What the network front end says of a model that it serves, or null. */
     private static JsonElement network(final ModelSlot slot) {
-        if (slot.get(S_NETWORK_ENTRIES) == 0) {
+        if (slot.get(S_NETWORK_ENTRIES) == 0 || !Installer.manager().frontEnd().isServing()) {
             return JsonNull.INSTANCE;
         }
         final JsonObject json = new JsonObject();
