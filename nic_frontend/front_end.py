@@ -64,6 +64,8 @@ from shunter.nic_frontend.sessions import Session
 LOGGER = logging.getLogger("shunter.nic")
 CYCLE_NS = 200_000_000
 LAST_CYCLE_NS = 10_000_000
+SETTLE_S = 1.5
+"""Workers of a front end that is new come in this time: they try twice a second."""
 WORKERLESS_S = 10.0
 """A request waits so long for a function's next worker, when its last one is gone."""
 FINISH_S = 2.0
@@ -161,6 +163,7 @@ class FrontEnd:
         """Connections that have not said who they are, and until when they may."""
         self._ready: dict[int, Callable[[], None]] = {}
         self._attach_at: tuple[socket.socket, Path] | None = None
+        self._settled = 0.0
         self._stopped = False
         self.hello_times = HelloTimes()
         try:
@@ -197,6 +200,7 @@ class FrontEnd:
         with naming(f"Unix socket {path}"):
             listener = listen(path)
         self._attach_at = listener, path
+        self._settled = time.monotonic() + SETTLE_S
         self._watch(listener.fileno(), lambda: self._on_worker(listener))
 
     def detach(self) -> None:
@@ -355,7 +359,9 @@ class FrontEnd:
             self.hello_times.cookie_sent(hello.nonce, now)
             return
         self.hello_times.came_back(hello.nonce, now)
-        self.path.reply(peer, self._answer(header, hello, peer, stream=False)[0])
+        answer, session = self._answer(header, hello, peer, stream=False)
+        if session or time.monotonic() > self._settled:
+            self.path.reply(peer, answer)  # else workers may be on their way: it asks again
 
     def _answer(
         self, header: Header, hello: Hello, peer: bytes, *, stream: bool

@@ -1,7 +1,6 @@
 """Workers that the network front end feeds, and the front end as the server keeps it."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -29,25 +28,28 @@ def network(site):
     return lambda: site.status()["front_end"]
 
 
-@pytest.fixture
-def served(serve):
+@pytest.fixture(scope="module")
+def served(site):
     """A model that both front ends serve."""
-    return serve(handler="tensors", config={"shunter": SECTION}, batch_size=4)
+    model = site.add(handler="tensors", config={"shunter": SECTION}, batch_size=4)
+    yield model
+    model.end()
 
 
 @pytest.fixture
-def client(network, wait_until):
+def client(wait_until):
     """Opens sessions with a model as soon as there is a front end with a worker for it."""
     with contextlib.ExitStack() as stack:
 
-        def opened(model):
+        def opened(site, name):
+            port = site.status()["front_end"]["port"]
             try:
-                return Client(f"udp://127.0.0.1:{network()['port']}", model.name, timeout_s=2)
-            except (InferenceError, ValueError):
+                return Client(f"udp://127.0.0.1:{port}", name, timeout_s=2) if port else None
+            except InferenceError:
                 return None
 
-        def client(model):
-            found = wait_until("a session", lambda: opened(model))
+        def client(site, name):
+            found = wait_until("a session", lambda: opened(site, name))
             return stack.enter_context(found)
 
         yield client
@@ -67,13 +69,8 @@ def fed(model):
 
 
 def test_both_front_ends_give_the_same_answers(served, client, site, wait_until):
-    answer = served.site.inference(
-        "POST",
-        f"/predictions/{served.name}",
-        json.dumps(NUMBERS.tolist()),
-        {"Content-Type": "application/json"},
-    )
-    y, pid = ask(client(served))
+    answer = served.ask(x=NUMBERS.tolist())
+    y, pid = ask(client(site, served.name))
     assert (answer.status, answer["y"]) == (200, y) == (200, [3, 5, 7, 9])
     assert pid == fed(served)["pid"] != answer["pid"]
     assert sorted(served.pids()) == sorted([pid, answer["pid"]])
@@ -91,22 +88,21 @@ def test_both_front_ends_give_the_same_answers(served, client, site, wait_until)
     assert "shunter_nic_rtt_seconds_count" in metrics
 
 
-def test_scaling_leaves_them_alone(served, client):
+def test_scaling_leaves_them_alone(served, site, client):
     pid = fed(served)["pid"]
     assert served.scale(2).status == 200
     assert len(served.pids()) == 3
     assert served.configuration()["configuration"] == "2x0x4"
     assert served.scale(1).status == 200
-    assert fed(served)["pid"] == pid == ask(client(served))[1]
+    assert fed(served)["pid"] == pid == ask(client(site, served.name))[1]
 
 
 def test_without_the_front_end_http_is_served_and_it_comes_back(
-    serve, served, client, network, load, wait_until
+    served, site, client, network, load, wait_until
 ):
-    echo = serve(batch_size=4)
     before = network()
-    worker = ask(client(served))[1]
-    with load(echo, clients=4, sleep_ms=2) as clients:
+    worker = ask(client(site, served.name))[1]
+    with load(served, clients=4, x=NUMBERS.tolist()) as clients:
         enough = len(clients.answers) + 50
         wait_until("load", lambda: len(clients.answers) > enough)
         os.kill(before["pid"], signal.SIGKILL)
@@ -115,20 +111,21 @@ def test_without_the_front_end_http_is_served_and_it_comes_back(
         wait_until("load", lambda: len(clients.answers) > enough)
     assert network()["restarts"] == before["restarts"] + 1
     assert network()["port"] == before["port"]
-    assert ask(client(served)) == ([3, 5, 7, 9], worker)
+    assert ask(client(site, served.name)) == ([3, 5, 7, 9], worker)
 
 
-def test_a_killed_worker_is_started_again(served, client, wait_until):
+def test_a_killed_worker_is_started_again(served, site, client, wait_until):
+    before = fed(served)["restarts"]
     with pytest.raises(InferenceError, match="worker died"):
-        client(served).infer([np.full(4, 13, np.float32)], timeout_s=20)
-    wait_until("it is back", lambda: fed(served)["restarts"] == 1)
+        client(site, served.name).infer([np.full(4, 13, np.float32)], timeout_s=20)
+    wait_until("it is back", lambda: fed(served)["restarts"] == before + 1)
     wait_until("it has loaded", lambda: fed(served)["state"] == "READY")
-    assert ask(client(served))[1] == fed(served)["pid"]
+    assert ask(client(site, served.name))[1] == fed(served)["pid"]
 
 
-def test_a_model_that_is_unregistered_leaves_the_front_end(serve, client, network, wait_until):
+def test_an_unregistered_model_leaves_the_front_end(serve, site, client, network, wait_until):
     model = serve(handler="tensors", config={"shunter": SECTION})
-    open_client = client(model)
+    open_client = client(site, model.name)
     pid = ask(open_client)[1]
     assert model.site.management("DELETE", f"/models/{model.name}/1.0").status == 200
     wait_until("its worker has ended", lambda: not psutil.pid_exists(pid))
@@ -178,7 +175,7 @@ def test_a_mistake_fails_the_registration(site, section, message):
 
 
 def test_it_waits_for_its_port_and_ends_with_a_server_that_was_killed(
-    harness, archives, plugins, make_server, tmp_path, wait_until
+    harness, archives, plugins, make_server, tmp_path, wait_until, client
 ):
     settings = tmp_path / "shunter.toml"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
@@ -196,8 +193,7 @@ def test_it_waits_for_its_port_and_ends_with_a_server_that_was_killed(
             assert site.status()["front_end"]["state"] == "restarting"
             taken.close()
             wait_until("it serves", lambda: site.status()["front_end"]["port"] == port)
-            with Client(f"udp://127.0.0.1:{port}", "killed", timeout_s=20) as client:
-                _, worker = ask(client)
+            _, worker = ask(client(site, "killed"))
             pid = site.status()["front_end"]["pid"]
             os.kill(server.pid, signal.SIGKILL)
             wait_until("it has ended", lambda: not psutil.pid_exists(pid))

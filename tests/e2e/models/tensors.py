@@ -3,7 +3,6 @@
 An x that begins with 13 ends the worker.
 """
 
-import json
 import os
 import signal
 
@@ -23,8 +22,9 @@ class Tensors:
         pid.fill_(os.getpid())
 
     def handle(self, data, context):
-        bodies = [row["body"] for row in data]
-        x = torch.tensor([b if isinstance(b, list) else json.loads(b) for b in bodies])
+        requests = [row["body"] for row in data]
+        x = torch.tensor([request["x"] for request in requests]).float()
         y, pid = torch.empty(x.shape), torch.empty((len(x), 1), dtype=torch.int64)
-        self.infer([x.float()], [y, pid])
-        return [{"y": row.tolist(), "pid": os.getpid()} for row in y]
+        self.infer([x], [y, pid])
+        pairs = zip(requests, y, strict=True)
+        return [{"id": r["id"], "y": row.tolist(), "pid": os.getpid()} for r, row in pairs]
