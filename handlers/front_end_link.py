@@ -115,12 +115,14 @@ class FrontEndLink:
         end: WorkerQueue,
     ) -> bool:
         others = [connection.fileno(), server.fileno()]
-        deadline = 0.0
+        deadline = look = 0.0
         while True:
             batch = end.wait(others, self._spin_us, _LOOK_MS)
             if batch is not None:
                 end.answer(worker.run(*batch))
-                continue
+                if time.monotonic() < look:
+                    continue
+            look = time.monotonic() + _LOOK_MS / 1e4  # also while there is no end of batches
             ready = select.select(others, [], [], 0)[0]
             if connection.fileno() in ready and receive(connection)[0] == {"left": True}:
                 return True

@@ -51,10 +51,9 @@ from shunter.nic_frontend.hello import (
 )
 from shunter.nic_frontend.hello_times import HelloTimes
 from shunter.nic_frontend.listeners import (
+    client_sockets,
     naming,
     set_gro,
-    tcp_socket,
-    udp_socket,
     unix_socket,
 )
 from shunter.nic_frontend.native_server import NativeServer
@@ -174,8 +173,10 @@ class FrontEnd:
 
     def _open(self) -> None:
         settings = self.settings
-        self.udp = udp_socket(settings.host, settings.port)
+        self.udp, tcp = client_sockets(settings.host, settings.port, tcp=settings.tcp)
         self._closing.append(self.udp.close)
+        if tcp is not None:
+            self._closing.append(tcp.close)
         self.port = int(self.udp.getsockname()[1])
         self._receive_bytes = self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         self.doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -189,10 +190,12 @@ class FrontEnd:
         self._watch(self._stop_event, self._on_stop)
         self.attach_at(settings.attach)
         self._closing.append(self.detach)
-        if settings.tcp:
-            self._listen_streams(tcp_socket(settings.host, self.port))
+        if tcp is not None:
+            self._listen_streams(tcp)
         if settings.unix:
-            self._listen_streams(unix_socket(settings.unix))
+            listener = unix_socket(settings.unix)
+            self._closing.append(listener.close)
+            self._listen_streams(listener)
             self._closing.append(lambda: Path(str(settings.unix)).unlink(missing_ok=True))
 
     def attach_at(self, path: Path) -> None:
@@ -238,7 +241,6 @@ class FrontEnd:
         return kind(*descriptors, spin_us=self.settings.spin_us, gro=gro)
 
     def _listen_streams(self, listener: socket.socket) -> None:
-        self._closing.append(listener.close)
         self._watch(listener.fileno(), lambda: self._on_stream(listener))
 
     def _watch(self, descriptor: int, then: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ SO_RXQ_OVFL = 40
 SO_RCVBUFFORCE = 33
 RECEIVE_BUFFER = 64 << 20
 BACKLOG = 128
+TRIES = 16
+"""Ports that are tried for datagrams and streams."""
 
 
 @contextlib.contextmanager
@@ -23,6 +26,22 @@ def naming(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, what) from error
+
+
+def client_sockets(
+    host: str, port: int, *, tcp: bool
+) -> tuple[socket.socket, socket.socket | None]:
+    """For datagrams, and for streams at the same port; port 0: any that is free for both."""
+    for _ in range(TRIES):
+        udp = udp_socket(host, port)
+        try:
+            return udp, tcp_socket(host, int(udp.getsockname()[1])) if tcp else None
+        except OSError as error:
+            udp.close()
+            failed = error
+            if port != 0 or error.errno != errno.EADDRINUSE:
+                raise
+    raise failed
 
 
 def udp_socket(host: str, port: int) -> socket.socket:

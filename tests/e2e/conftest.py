@@ -48,6 +48,7 @@ window = 3
 [nic]
 enabled = true
 port = PORT
+tcp = false
 """
 
 

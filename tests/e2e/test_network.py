@@ -181,7 +181,7 @@ def test_it_waits_for_its_port_and_ends_with_a_server_that_was_killed(
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        settings.write_text(f"[nic]\nenabled = true\nport = {port}\n")
+        settings.write_text(f"[nic]\nenabled = true\nport = {port}\ntcp = false\n")
         model = archives.add("killed", "tensors", config={"shunter": SECTION})
         server = make_server(plugins, models=[model], config={"shunter_config": str(settings)})
         server.start()
