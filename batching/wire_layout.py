@@ -43,6 +43,8 @@ WINDOW = 64
 WORKER_COUNT = 64
 """Workers of one function."""
 MAX_ENTRIES = 4096
+SACK_RECEIVING = 1
+"""Status of a SACK: segments are missing. Any other: the server has the whole request."""
 AHEAD = 2
 """Batches that a worker may hold: the one that runs and the next."""
 
@@ -235,6 +237,7 @@ def constants() -> list[tuple[str, int, str]]:
         ("WINDOW", WINDOW, "requests of a session that are not acknowledged"),
         ("WORKER_COUNT", WORKER_COUNT, "workers of a function"),
         ("MAX_ENTRIES", MAX_ENTRIES, "entries of a queue"),
+        ("SACK_RECEIVING", SACK_RECEIVING, "status of a SACK: segments are missing"),
         ("AHEAD", AHEAD, "batches that a worker may hold"),
         ("QUEUE_MAGIC", QUEUE_MAGIC, "'SHUNTERQ', little-endian"),
         ("QUEUE_VERSION", QUEUE_VERSION, "raised when the queue page changes"),

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from shunter.batching.segments import Segment, SegmentPlan
 from shunter.batching.wire import Header, WrongHeader, check_tag, parse
-from shunter.batching.wire_layout import Flags, MessageType, WireStatus
-from shunter.nic_frontend.sessions import CallState, nearest
+from shunter.batching.wire_layout import SACK_RECEIVING, Flags, MessageType, WireStatus
+from shunter.nic_frontend.sessions import nearest
 
 FIRST_RTO_NS = 20_000_000
 LEAST_RTO_NS = 5_000_000
@@ -197,7 +197,7 @@ class ClientCore:
     def _sack(
         self, header: Header, pending: _Pending, have: int, now_ns: int
     ) -> list[Outgoing]:
-        if header.status != CallState.RECEIVING:
+        if header.status != SACK_RECEIVING:
             pending.running = True
             pending.due_ns = now_ns + RUNNING_RTO_NS
             return []

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from shunter.batching.wire_layout import WINDOW
+from shunter.batching.wire_layout import SACK_RECEIVING, WINDOW
 
 REPLAY_BITS = 1024
 """Datagrams that may overtake one another."""
@@ -26,7 +26,7 @@ class CallState(IntEnum):
     """The inference monitor's states (SplitRPC section 5.3), and those around them."""
 
     FREE = 0
-    RECEIVING = 1
+    RECEIVING = SACK_RECEIVING
     """Segments are missing. The paper's READY."""
     RX_COMPLETE = 2
     """It waits for a worker."""

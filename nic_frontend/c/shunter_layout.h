@@ -156,6 +156,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_WINDOW 64 /* requests of a session that are not acknowledged */
 #define SHUNTER_WORKER_COUNT 64 /* workers of a function */
 #define SHUNTER_MAX_ENTRIES 4096 /* entries of a queue */
+#define SHUNTER_SACK_RECEIVING 1 /* status of a SACK: segments are missing */
 #define SHUNTER_AHEAD 2 /* batches that a worker may hold */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
 #define SHUNTER_QUEUE_VERSION 1 /* raised when the queue page changes */
@@ -223,7 +224,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x68cf3a4a438be84eULL
+#define SHUNTER_LAYOUT_DIGEST 0x7528e8182b52548dULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */
