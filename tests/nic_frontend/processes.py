@@ -41,7 +41,8 @@ def front_end(folder, key=None, unix=None, **settings):
             )
         )
     except OSError as error:
-        (folder / "refused").write_text(str(error))
+        (folder / "refusal").write_text(str(error))
+        (folder / "refusal").rename(folder / "refused")
         return
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.bind(str(folder / f"control-{os.getpid()}"))
