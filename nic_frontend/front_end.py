@@ -71,7 +71,7 @@ FINISH_S = 2.0
 """At the end, workers go on so long with what waits."""
 RUN_S = 5.0
 """At the end, a batch may run so long."""
-STREAM_HELLO_S = 5.0
+STREAM_HELLO_S = 2.0
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES

@@ -37,7 +37,7 @@ BEAT_NS = 100_000_000
 _MOST_AT_ONCE = 64
 _LARGEST = 1 << 16
 _NOWHERE = memoryview(bytearray())
-LATE_NS = 5_000_000_000
+LATE_NS = 2_000_000_000
 """A message of a stream that is not complete by then ends it."""
 _CONTROL_BYTES = 1 << 16
 _MOST_OUT = 256 << 20

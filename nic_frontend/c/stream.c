@@ -17,7 +17,7 @@
 #define MOST_OUT ((size_t)256 << 20) /* of all streams together */
 #define CONTROL_BYTES 65536         /* of one: room for what is no answer */
 #define ROUNDS 64
-#define LATE_NS 5000000000ULL /* a message that is not complete by then ends its stream */
+#define LATE_NS 2000000000ULL /* a message that is not complete by then ends its stream */
 
 void shunter_stream_peer(int socket, uint8_t peer[SHUNTER_PEER_BYTES]) {
     memset(peer, 0, SHUNTER_PEER_BYTES);
