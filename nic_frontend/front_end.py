@@ -63,8 +63,6 @@ from shunter.nic_frontend.sessions import Session
 LOGGER = logging.getLogger("shunter.nic")
 CYCLE_NS = 200_000_000
 LAST_CYCLE_NS = 10_000_000
-SETTLE_S = 1.5
-"""Workers of a front end that is new come in this time: they try twice a second."""
 WORKERLESS_S = 10.0
 """A request waits so long for a function's next worker, when its last one is gone."""
 FINISH_S = 2.0
@@ -99,6 +97,9 @@ class Settings:
     gro: bool = True
     queue_bytes: int = 64 << 20
     """Memory of the tensors of one function."""
+    settle_s: float = 0.0
+    """So long after its start, and after each new server, a client whose model is not known gets
+    no answer, and asks again: its workers may be on their way."""
 
 
 @dataclass
@@ -203,7 +204,7 @@ class FrontEnd:
         with naming(f"Unix socket {path}"):
             listener = listen(path)
         self._attach_at = listener, path
-        self._settled = time.monotonic() + SETTLE_S
+        self._settled = time.monotonic() + self.settings.settle_s
         self._watch(listener.fileno(), lambda: self._on_worker(listener))
 
     def detach(self) -> None:
@@ -363,7 +364,7 @@ class FrontEnd:
         self.hello_times.came_back(hello.nonce, now)
         answer, session = self._answer(header, hello, peer, stream=False)
         if session or time.monotonic() > self._settled:
-            self.path.reply(peer, answer)  # else workers may be on their way: it asks again
+            self.path.reply(peer, answer)
 
     def _answer(
         self, header: Header, hello: Hello, peer: bytes, *, stream: bool

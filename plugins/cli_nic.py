@@ -19,6 +19,8 @@ from shunter.plugins.settings import NicSettings, SettingsError, find, load
 if TYPE_CHECKING:
     from shunter.nic_frontend.front_end import FrontEnd, Settings
 
+SETTLE_S = 1.5
+"""Workers look for a front end twice a second."""
 KEY_BYTES = 32
 """At least so many bytes of a key file."""
 
@@ -114,6 +116,7 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
         key=_key(Path(settings.key_file)) if settings.key_file else None,
         spin_us=settings.spin_us,
         queue_bytes=settings.queue_mb << 20,
+        settle_s=SETTLE_S,
     )
 
 
