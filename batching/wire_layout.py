@@ -91,6 +91,8 @@ class WireStatus(IntEnum):
     UNKNOWN_SESSION = 410
     LOST_ANSWER = 409
     """It ran, and its answer is no longer kept."""
+    NO_WORKER = 521
+    """It has not run, and there is nobody who could run it."""
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,18 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from ts.service import Service
 
 from shunter.batching.attach import Attach, AttachError, receive, send
 from shunter.batching.native import WorkerQueue, worker_queue
 from shunter.batching.tensor_queue import QueueError, TensorQueue
 from shunter.handlers.sample import section_of
 from shunter.handlers.tensor_queue import Infer, QueueWorker, infer_of, tensor_specs
+
+if TYPE_CHECKING:
+    from ts.service import Service
 
 logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
@@ -112,12 +115,14 @@ class FrontEndLink:
         end: WorkerQueue,
     ) -> bool:
         others = [connection.fileno(), server.fileno()]
-        deadline = 0.0
+        deadline = look = 0.0
         while True:
             batch = end.wait(others, self._spin_us, _LOOK_MS)
             if batch is not None:
                 end.answer(worker.run(*batch))
-                continue
+                if time.monotonic() < look:
+                    continue
+            look = time.monotonic() + _LOOK_MS / 1e4  # also while there is no end of batches
             ready = select.select(others, [], [], 0)[0]
             if connection.fileno() in ready and receive(connection)[0] == {"left": True}:
                 return True

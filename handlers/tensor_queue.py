@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from shunter.batching.tensor_queue import TensorQueue, TensorSpec
+from shunter.batching.tensor_queue import TensorQueue
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import WireStatus
 
 logger = logging.getLogger("shunter.tensor_queue")

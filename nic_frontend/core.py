@@ -23,11 +23,12 @@ from shunter.nic_frontend.sessions import Call, CallState, Session, nearest
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""
 RECEIVE_NS = 2_000_000_000
-"""A request that is not complete after so long is forgotten."""
+"""A request that is not complete after so long is forgotten; on a stream when nothing more of it
+comes for IDLE_NS."""
 KEEP_NS = 2_000_000_000
 """An answer is kept for so long."""
 IDLE_NS = 60_000_000_000
-"""A session that says nothing for so long ends."""
+"""A session that says nothing for so long ends; that of a stream ends with it."""
 MOST_TRIES = 2
 DROPS = (
     *REASONS,
@@ -431,7 +432,7 @@ class Core:
         for session in list(self.sessions.values()):
             if session.closing:
                 continue
-            if now_ns - session.last_ns > IDLE_NS:
+            if not session.stream and now_ns - session.last_ns > IDLE_NS:
                 actions += self.remove_session(session.id, now_ns)
                 continue
             for call in session.calls:
@@ -439,10 +440,13 @@ class Core:
         return actions
 
     def _aged(self, session: Session, call: Call, now_ns: int) -> list[Action]:
-        if call.state is CallState.RECEIVING:
+        if call.state is CallState.RECEIVING and session.stream:  # it loses nothing
+            if now_ns - call.changed_ns > IDLE_NS:
+                self._end(session, call, now_ns)
+        elif call.state is CallState.RECEIVING:
             if now_ns - call.begun_ns > RECEIVE_NS:
                 self._end(session, call, now_ns)
-            elif now_ns - call.changed_ns > GAP_NS and not session.stream:
+            elif now_ns - call.changed_ns > GAP_NS:
                 call.changed_ns = now_ns
                 return [self._received(session, call)]
         elif call.state is CallState.TX_COMPLETE and now_ns - call.changed_ns > KEEP_NS:
@@ -513,6 +517,12 @@ class Core:
         count = function.plan(function.inputs, session.segment).count
         bits = call.received.to_bytes(-(-count // 8), "little")
         return self._control(session, MessageType.SACK, call.req_id, int(call.state), bits)
+
+    def answer_bytes(self, session: Session) -> int:
+        """Of all answers that a session may have at once, with their headers."""
+        function = self.functions[session.func_id]
+        segments = function.plan(function.outputs, session.segment).count
+        return session.window * (sum(function.outputs) + segments * HEADER_BYTES)
 
     # ---- ends
 

@@ -14,9 +14,10 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from shunter.batching.siphash import siphash24
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import MAX_TENSORS
 
 NONCE = 16
@@ -39,6 +40,9 @@ class HelloError(ValueError):
 @dataclass(frozen=True)
 class Hello:
     """What a client says first."""
+
+    BYTES: ClassVar[int] = _HELLO.size
+    """Of the payload."""
 
     nonce: bytes
     model: str

@@ -59,15 +59,17 @@ class _Hello(Structure):
     )
 
 
-_COUNTERS = (
+_COUNTED = (
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures", "streams_in"),
     *("requests", "batches", "answered", "failed", "expired"),
     *("copied_bytes", "copied_segments", "placed_segments", "overflows", "sleeps", "rings"),
 )
+COUNTERS = (*_COUNTED, *(f"drop_{reason}" for reason in DROPS))
+"""Names of all counters of a front end."""
 
 
 class _Stats(Structure):
-    _fields_ = (*((name, c_uint64) for name in _COUNTERS), ("drops", c_uint64 * len(DROPS)))
+    _fields_ = (*((name, c_uint64) for name in _COUNTED), ("drops", c_uint64 * len(DROPS)))
 
 
 class NativeServer:
@@ -137,6 +139,10 @@ class NativeServer:
         """Whether it has answered everything."""
         return bool(self._library.shunter_server_idle(self._handle, func_id, worker))
 
+    def give_up(self, func_id: int, status: int) -> int:
+        """Answer what waits for a worker: it has not run. Returns the number of requests."""
+        return int(self._library.shunter_server_give_up(self._handle, func_id, status))
+
     def remove_worker(self, func_id: int, worker: int) -> None:
         """It is gone, whether it has finished or not."""
         result = self._library.shunter_server_remove_worker(self._handle, func_id, worker)
@@ -187,12 +193,22 @@ class NativeServer:
         """All counters; what was dropped as ``drop_REASON``."""
         stats = _Stats()
         self._library.shunter_server_stats(self._handle, byref(stats))
-        found = {name: int(getattr(stats, name)) for name in _COUNTERS}
+        found = {name: int(getattr(stats, name)) for name in _COUNTED}
         return found | {f"drop_{r}": int(n) for r, n in zip(DROPS, stats.drops, strict=True)}
+
+    def load(self, func_id: int) -> tuple[int, int]:
+        """Open sessions, and requests that they may have on their way together."""
+        sessions, credit = c_uint32(), c_uint64()
+        self._library.shunter_core_load(self._core, func_id, byref(sessions), byref(credit))
+        return sessions.value, credit.value
 
     def waiting(self, func_id: int) -> int:
         """Requests that wait for a worker."""
         return int(self._library.shunter_server_waiting(self._handle, func_id))
+
+    def sessions(self) -> int:
+        """Sessions that there are."""
+        return int(self._library.shunter_core_sessions(self._core))
 
     def free_entries(self, func_id: int) -> int:
         """Entries that nobody uses."""
@@ -218,6 +234,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "server_drain_worker": (handle, c_uint16, c_uint32),
         "server_idle": (handle, c_uint16, c_uint32),
         "server_remove_worker": (handle, c_uint16, c_uint32),
+        "server_give_up": (handle, c_uint16, c_uint16),
         "server_reply": (handle, ctypes.c_char_p, ctypes.c_char_p, c_uint32),
         "server_add_stream": (handle, c_int, c_uint32),
         "server_closed_streams": (handle, POINTER(c_uint32), c_uint32),
@@ -230,12 +247,17 @@ def _declare(found: ctypes.CDLL) -> None:
         ),
         "core_remove_session": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),
+        "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
         "core_free_entries": (handle, c_uint16),
+        "core_sessions": (handle,),
     }
     for name, types in arguments.items():
         getattr(found, f"shunter_{name}").argtypes = list(types)
     found.shunter_server_core.restype = c_void_p
     found.shunter_server_idle.restype = c_bool
+    found.shunter_server_give_up.restype = c_uint32
+    found.shunter_core_load.restype = None
     found.shunter_core_grant.restype = c_uint64
     found.shunter_core_free_entries.restype = c_uint32
+    found.shunter_core_sessions.restype = c_uint32
     found.shunter_server_waiting.restype = c_uint32

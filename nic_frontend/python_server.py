@@ -36,6 +36,12 @@ TICK_NS = 1_000_000
 BEAT_NS = 100_000_000
 _MOST_AT_ONCE = 64
 _LARGEST = 1 << 16
+_NOWHERE = memoryview(bytearray())
+LATE_NS = 2_000_000_000
+"""A message of a stream that is not complete by then ends it."""
+_CONTROL_BYTES = 1 << 16
+_MOST_OUT = 256 << 20
+"""Bytes that all streams together did not take yet."""
 
 
 @dataclass
@@ -45,7 +51,8 @@ class _Served:
     inputs: list[memoryview]
     outputs: list[memoryview]
     doorbells: dict[int, int] = field(default_factory=dict)
-    streamed: int = 0
+    streamed: set[int] = field(default_factory=set)
+    """Entries that run and whose answers the front end sends."""
 
 
 @dataclass
@@ -54,6 +61,8 @@ class _Stream:
     session: int
     peer: bytes
     data: bytearray = field(default_factory=bytearray)
+    begun_ns: int = 0
+    """When a message that is not complete began, 0: there is none."""
     out: bytearray = field(default_factory=bytearray)
 
 
@@ -154,6 +163,7 @@ class PythonServer:
         if self._now < min(self._next_tick, self._now + step):
             self._next_tick = min(self._next_tick, self._now + step)
             return
+        self._close_late()
         self._act(self._core.tick(self._now))
         for served in self._served.values():
             at = served.queue.front_end("front_end_heartbeat_ns")
@@ -181,7 +191,7 @@ class PythonServer:
         """Where the next segment is likely to belong: of the same request, or of the next one."""
         session = self._core.sessions.get(self._last[0])
         if session is None or session.closing:
-            return memoryview(b"")
+            return _NOWHERE
         function = self._core.functions[session.func_id]
         plan = function.plan(function.inputs, session.segment)
         call = session.call(self._last[1])
@@ -190,7 +200,7 @@ class PythonServer:
             entry = call.entry
             seq = next(i for i in range(plan.count) if not call.received >> i & 1)
         if entry is None:
-            return memoryview(b"")
+            return _NOWHERE
         return self._place(session.func_id, entry, plan.place(seq))
 
     def _place(self, func_id: int, entry: int, segment: Segment) -> memoryview:
@@ -257,8 +267,7 @@ class PythonServer:
         if session.stream:
             stream = self._streams.get(_descriptor_of(session.peer))
             if stream is not None and stream.session == session.id:
-                stream.out += action.header + bytes(payload)
-                self._write(stream)
+                self._keep(stream, action.header + bytes(payload))
             return
         with contextlib.suppress(OSError):
             self._udp.sendmsg([action.header, payload], [], 0, address_of(session.peer))
@@ -272,8 +281,8 @@ class PythonServer:
             self._counts["expired"] += 1
             self._act(self._core.expired(func_id, entry, self._now))
         served.dispatch.dispatch(self._now, lambda *given: self._give(served, func_id, *given))
-        wants = any(map(len, served.dispatch.lines)) or served.streamed > 0
-        served.queue.words[served.queue.front_end("front_end_wants_done")] = int(wants)
+        wants = any(map(len, served.dispatch.lines)) or served.streamed
+        served.queue.words[served.queue.front_end("front_end_wants_done")] = int(bool(wants))
         fence()
 
     def _id_of(self, served: _Served) -> int:
@@ -284,7 +293,8 @@ class PythonServer:
         for entry in self._entries(queue, run):
             whom = self._core.running(func_id, entry, self._now)
             _write_whom(queue, entry, whom)
-            served.streamed += whom.stream
+            if whom.stream:
+                served.streamed.add(entry)
         place = number % AHEAD
         words[queue.worker(worker, "batch_first") + place] = run.first
         words[queue.worker(worker, "batch_count") + place] = run.count
@@ -317,8 +327,8 @@ class PythonServer:
         queue, words = served.queue, served.queue.words
         for entry in self._entries(queue, run):
             status = words[queue.entry(entry, "entry_status")]
-            streamed = not words[queue.entry(entry, "entry_direct")]
-            served.streamed -= streamed
+            streamed = entry in served.streamed
+            served.streamed.discard(entry)
             if status == WireStatus.OK:
                 self._counts["answered"] += 1
                 sent = not streamed and not died
@@ -348,6 +358,15 @@ class PythonServer:
         hand = self._served[func_id].dispatch.hands.get(worker)
         return hand is None or hand.in_flight == 0
 
+    def give_up(self, func_id: int, status: int) -> int:
+        """Answer what waits for a worker: it has not run. Returns the number of requests."""
+        self._now = time.monotonic_ns()
+        entries = self._served[func_id].dispatch.empty()
+        for entry in entries:
+            self._counts["failed"] += 1
+            self._act(self._core.finished(func_id, entry, status, self._now, sent=False))
+        return len(entries)
+
     def remove_worker(self, func_id: int, worker: int) -> None:
         """It is gone, whether it has finished or not."""
         self._now = time.monotonic_ns()
@@ -359,8 +378,7 @@ class PythonServer:
                 self._finish(func_id, served, run, died=True)
                 continue
             for entry in self._entries(served.queue, run):
-                at = served.queue.entry(entry, "entry_direct")
-                served.streamed -= not served.queue.words[at]
+                served.streamed.discard(entry)
                 self._act(self._core.returned(func_id, entry, self._now))
 
     # ---- functions and sessions
@@ -433,12 +451,17 @@ class PythonServer:
             self._close_stream(stream)
             return
         stream.data += data
+        self._messages(stream)
+        stream.begun_ns = self._now if stream.data and not stream.begun_ns else stream.begun_ns
+
+    def _messages(self, stream: _Stream) -> None:
         while len(stream.data) >= HEADER_BYTES:
             length = HEADER_BYTES + int.from_bytes(stream.data[22:24], "little")
             if len(stream.data) < length:
                 return
             message = bytes(stream.data[:length])
             del stream.data[:length]
+            stream.begun_ns = 0
             session = int.from_bytes(message[32:36], "little")
             if session != stream.session or message[3] == 5:
                 self._close_stream(stream)
@@ -447,9 +470,25 @@ class PythonServer:
             actions = self._core.receive(stream.peer, message, self._now)
             for action in actions:
                 if isinstance(action, Place):
-                    empty = memoryview(b"")
-                    self._land(action, session, empty, lambda m=message: m[HEADER_BYTES:])
+                    self._land(action, session, _NOWHERE, lambda m=message: m[HEADER_BYTES:])
             self._act(actions)
+
+    def _close_late(self) -> None:
+        """End streams that are in the midst of a message for too long: they hold an entry."""
+        for stream in list(self._streams.values()):
+            if stream.begun_ns and self._now - stream.begun_ns > LATE_NS:
+                self._close_stream(stream)
+
+    def _keep(self, stream: _Stream, message: bytes) -> None:
+        """Send when it can be; a client that asks, and does not read, is left."""
+        session = self._core.sessions[stream.session]
+        most = self._core.answer_bytes(session) + _CONTROL_BYTES
+        kept = sum(len(each.out) for each in self._streams.values())
+        if len(stream.out) + len(message) > most or kept + len(message) > _MOST_OUT:
+            self._close_stream(stream)
+            return
+        stream.out += message
+        self._write(stream)
 
     def _write(self, stream: _Stream) -> None:
         try:
@@ -482,9 +521,20 @@ class PythonServer:
         """All counters; what was dropped as ``drop_REASON``."""
         return dict(self._counts)
 
+    def load(self, func_id: int) -> tuple[int, int]:
+        """Open sessions, and requests that they may have on their way together."""
+        sessions = [
+            s for s in self._core.sessions.values() if s.func_id == func_id and not s.closing
+        ]
+        return len(sessions), sum(s.grant - s.done for s in sessions)
+
     def waiting(self, func_id: int) -> int:
         """Requests that wait for a worker."""
         return sum(map(len, self._served[func_id].dispatch.lines))
+
+    def sessions(self) -> int:
+        """Sessions that there are."""
+        return len(self._core.sessions)
 
     def free_entries(self, func_id: int) -> int:
         """Entries that nobody uses."""

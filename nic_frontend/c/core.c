@@ -703,10 +703,14 @@ void shunter_core_expired(
 
 static void age(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
-    if (call->state == RECEIVING) {
+    if (call->state == RECEIVING && session->stream) { // it loses nothing, and may be slow
+        if (now_ns - call->changed_ns > IDLE_NS) {
+            end(core, session, call, now_ns);
+        }
+    } else if (call->state == RECEIVING) {
         if (now_ns - call->begun_ns > RECEIVE_NS) {
             end(core, session, call, now_ns);
-        } else if (now_ns - call->changed_ns > GAP_NS && !session->stream) {
+        } else if (now_ns - call->changed_ns > GAP_NS) {
             call->changed_ns = now_ns;
             sack(core, session, call);
         }
@@ -723,7 +727,7 @@ void shunter_core_tick(struct shunter_core *core, uint64_t now_ns) {
         if (session->closing) {
             continue;
         }
-        if (now_ns - session->last_ns > IDLE_NS) {
+        if (!session->stream && now_ns - session->last_ns > IDLE_NS) {
             shunter_core_remove_session(core, session->id, now_ns);
             continue;
         }
@@ -924,6 +928,33 @@ bool shunter_core_is_receiving(const struct shunter_core *core) { return core->r
 
 uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t func_id) {
     return core->functions[func_id] ? core->functions[func_id]->free : 0;
+}
+
+uint32_t shunter_core_sessions(const struct shunter_core *core) { return core->count; }
+
+uint64_t shunter_core_answer_bytes(const struct shunter_core *core, uint32_t id) {
+    const struct session *session = find(core, id);
+    if (!session) {
+        return 0;
+    }
+    uint64_t bytes = (uint64_t)session->outputs.count * SHUNTER_HEADER_BYTES;
+    for (unsigned i = 0; i < session->outputs.tensors; i++) {
+        bytes += session->outputs.sizes[i];
+    }
+    return bytes * session->window;
+}
+
+void shunter_core_load(
+    const struct shunter_core *core, uint16_t func_id, uint32_t *sessions, uint64_t *credit) {
+    *sessions = 0;
+    *credit = 0;
+    for (uint32_t i = 0; i < core->count; i++) {
+        const struct session *session = find(core, core->ids[i]);
+        if (session->func_id == func_id && !session->closing) {
+            ++*sessions;
+            *credit += session->grant - session->done;
+        }
+    }
 }
 
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t id) {

@@ -146,6 +146,12 @@ bool shunter_forecast_next(
 /* Numbers for the status and for tests. */
 bool shunter_core_is_receiving(const struct shunter_core *core); /* a request in parts */
 uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t func_id);
+/* Of all answers that a session may have at once, with their headers; 0 when it is not there. */
+uint64_t shunter_core_answer_bytes(const struct shunter_core *core, uint32_t session);
+uint32_t shunter_core_sessions(const struct shunter_core *core);
+/* Open sessions of a function, and requests that they may have on their way together. */
+void shunter_core_load(
+    const struct shunter_core *core, uint16_t func_id, uint32_t *sessions, uint64_t *credit);
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t session);
 
 #endif

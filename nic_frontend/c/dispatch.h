@@ -10,6 +10,7 @@ struct shunter_waiting {
     int32_t next, prev;
     int8_t class; /* -1: it does not wait */
     bool alone;
+    bool streamed; /* while it runs: the front end sends its answer */
     uint64_t arrival_ns, deadline_ns;
 };
 

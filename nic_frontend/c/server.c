@@ -187,6 +187,7 @@ static int timeout(const struct shunter_server *server, uint64_t until_ns, uint6
 
 static void tick(struct shunter_server *server) {
     if (server->now_ns >= server->next_tick_ns) {
+        shunter_streams_close_late(server);
         shunter_core_tick(server->core, server->now_ns);
         beat(server);
         server->next_tick_ns =
@@ -214,6 +215,8 @@ int shunter_server_run(
             busy += came;
         }
         tick(server);
+        // Before a worker may write into an entry whose answer is on its way here.
+        shunter_datagrams_flush(&server->out);
         uint64_t next_ns = dispatch(server);
         shunter_datagrams_flush(&server->out);
         if (server->hello_count || server->closed_count || woken ||

@@ -41,6 +41,7 @@ struct shunter_stream {
     uint32_t have;     /* bytes of the header */
     uint32_t left;     /* bytes of the payload that are missing */
     uint8_t *into;     /* NULL: they are thrown away */
+    uint64_t begun_ns; /* when a message that is not complete began, 0: there is none */
     bool has_ready;
     struct shunter_action ready;
     uint8_t *out;      /* what the socket did not take */
@@ -60,6 +61,7 @@ struct shunter_server {
     struct shunter_stream *streams[SHUNTER_STREAMS];
     uint32_t stream_count;
     uint32_t closed_count;
+    size_t kept_bytes; /* that streams did not take yet */
     struct shunter_stats stats;
     uint64_t now_ns;
     uint64_t next_tick_ns;
@@ -92,6 +94,8 @@ void shunter_stream_writable(struct shunter_server *server, struct shunter_strea
 void shunter_stream_send(
     struct shunter_server *server, struct shunter_stream *stream,
     const struct shunter_x64 *header, const uint8_t *payload, size_t length);
+/* End those that are in the midst of a message for too long: they hold an entry. */
+void shunter_streams_close_late(struct shunter_server *server);
 void shunter_stream_close(struct shunter_server *server, struct shunter_stream *stream);
 
 #endif

@@ -236,7 +236,7 @@ static uint32_t look_at(
     const uint32_t size = segment_size(server, message, all);
     uint32_t count = 0;
     if (message->msg_flags & MSG_TRUNC || all == 0 || all / size >= MOST_MERGED) {
-        server->stats.drops[SHUNTER_DROP_LENGTH]++;
+        server->stats.drops[all ? SHUNTER_DROP_LENGTH : SHUNTER_DROP_SHORT]++;
         return 0;
     }
     const bool laid = lies_as_laid(message, all, size);

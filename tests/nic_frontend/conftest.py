@@ -1,5 +1,8 @@
 """Both cores behind one interface, and a client's datagrams by hand."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from shunter.batching import native
@@ -30,6 +33,55 @@ class PythonCore(Core):
 
     def close(self):
         pass
+
+
+@pytest.fixture(scope="session")
+def nic():
+    """site.py of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location("nic_site", Path(__file__).with_name("site.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def processes(nic, built):
+    """What starts front ends and workers."""
+    found = nic.Processes()
+    yield found
+    found.close()
+
+
+NATIVE = {"c": (True, True), "python": (False, False)}
+MIXED = NATIVE | {"c-python": (True, False), "python-c": (False, True)}
+
+
+@pytest.fixture
+def make_site(nic, processes, tmp_path):
+    """Makes a folder for a front end and workers; both are ended afterwards."""
+    made = []
+
+    def make(native=(True, True)):
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(nic.Site(processes, folder, native))
+        return made[-1]
+
+    yield make
+    for site in made:
+        site.close()
+
+
+@pytest.fixture(params=NATIVE)
+def site(request, make_site):
+    """With the data path in C, and in Python."""
+    return make_site(NATIVE[request.param])
+
+
+@pytest.fixture(params=MIXED)
+def mixed_site(request, make_site):
+    """With the front end and the workers each in C and in Python."""
+    return make_site(MIXED[request.param])
 
 
 @pytest.fixture(scope="session")
