@@ -61,6 +61,7 @@ SO_RCVBUFFORCE = 33
 RECEIVE_BUFFER = 64 << 20
 CYCLE_NS = 200_000_000
 STREAM_HELLO_S = 2.0
+PORT_TRIES = 20
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
@@ -134,8 +135,8 @@ class FrontEnd:
 
     def _open(self) -> None:
         settings = self.settings
-        self.udp = _udp_socket(settings)
-        self._closing.append(self.udp.close)
+        self.udp, tcp = _sockets(settings)
+        self._closing += [each.close for each in (self.udp, tcp) if each]
         self.port = int(self.udp.getsockname()[1])
         self._receive_bytes = self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         self.doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -151,10 +152,12 @@ class FrontEnd:
         self._closing.append(lambda: settings.attach.unlink(missing_ok=True))
         self._closing.append(attach.close)
         self._watch(attach.fileno(), lambda: self._on_worker(attach))
-        if settings.tcp:
-            self._listen_streams(_tcp_socket(settings, self.port))
+        if tcp:
+            self._watch(tcp.fileno(), lambda: self._on_stream(tcp))
         if settings.unix:
-            self._listen_streams(_unix_socket(settings.unix))
+            unix = _unix_socket(settings.unix)
+            self._closing.append(unix.close)
+            self._watch(unix.fileno(), lambda: self._on_stream(unix))
             self._closing.append(lambda: Path(str(settings.unix)).unlink(missing_ok=True))
 
     def _data_path(self) -> NativeServer | PythonServer:
@@ -168,10 +171,6 @@ class FrontEnd:
             gro = _set_gro(self.udp)
         descriptors = (self.udp.fileno(), self.doorbell, self._epoll.fileno())
         return kind(*descriptors, spin_us=self.settings.spin_us, gro=gro)
-
-    def _listen_streams(self, listener: socket.socket) -> None:
-        self._closing.append(listener.close)
-        self._watch(listener.fileno(), lambda: self._on_stream(listener))
 
     def _watch(self, descriptor: int, then: Callable[[], None]) -> None:
         self._ready[descriptor] = then
@@ -482,6 +481,21 @@ def _try_send(connection: socket.socket, content: dict[str, object]) -> None:
         send(connection, content)
     except OSError:
         return  # it is gone, or will be
+
+
+def _sockets(settings: Settings) -> tuple[socket.socket, socket.socket | None]:
+    """Of datagrams and of streams at one port; where any will do, one that both can have."""
+    tries = 1 if settings.port else PORT_TRIES
+    while True:
+        tries -= 1
+        udp = _udp_socket(settings)
+        try:
+            port = int(udp.getsockname()[1])
+            return udp, _tcp_socket(settings, port) if settings.tcp else None
+        except OSError:
+            udp.close()
+            if tries == 0:
+                raise
 
 
 def _udp_socket(settings: Settings) -> socket.socket:

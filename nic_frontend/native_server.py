@@ -59,15 +59,16 @@ class _Hello(Structure):
     )
 
 
-_COUNTERS = (
+COUNTERS = (
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures", "streams_in"),
     *("requests", "batches", "answered", "failed", "expired"),
     *("copied_bytes", "copied_segments", "placed_segments", "overflows", "sleeps", "rings"),
 )
+"""What is counted, besides what is dropped."""
 
 
 class _Stats(Structure):
-    _fields_ = (*((name, c_uint64) for name in _COUNTERS), ("drops", c_uint64 * len(DROPS)))
+    _fields_ = (*((name, c_uint64) for name in COUNTERS), ("drops", c_uint64 * len(DROPS)))
 
 
 class NativeServer:
@@ -187,7 +188,7 @@ class NativeServer:
         """All counters; what was dropped as ``drop_REASON``."""
         stats = _Stats()
         self._library.shunter_server_stats(self._handle, byref(stats))
-        found = {name: int(getattr(stats, name)) for name in _COUNTERS}
+        found = {name: int(getattr(stats, name)) for name in COUNTERS}
         return found | {f"drop_{r}": int(n) for r, n in zip(DROPS, stats.drops, strict=True)}
 
     def waiting(self, func_id: int) -> int:
