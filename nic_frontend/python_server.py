@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from shunter.batching.queue_worker import address_of, fence
 from shunter.batching.segments import Segment
 from shunter.batching.tensor_queue import TensorQueue
-from shunter.batching.wire_layout import AHEAD, HEADER_BYTES, Flags, WireStatus
+from shunter.batching.wire_layout import AHEAD, HEADER_BYTES, Flags, MessageType, WireStatus
 from shunter.nic_frontend.core import (
     Action,
     Core,
@@ -30,6 +30,7 @@ from shunter.nic_frontend.core import (
     Withdraw,
 )
 from shunter.nic_frontend.dispatch import Dispatch, Hand, Policy, Run
+from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.sessions import CallState, Session
 
 TICK_NS = 1_000_000
@@ -215,7 +216,7 @@ class PythonServer:
             return bytes(target[: length - HEADER_BYTES]) + bytes(self._spill[:behind])
 
         head = bytes(self._header[: min(length, HEADER_BYTES)])
-        needs = len(head) == HEADER_BYTES and head[3] in (3, 5)  # SACK and HELLO
+        needs = len(head) == HEADER_BYTES and head[3] in (MessageType.SACK, MessageType.HELLO)
         whole = head + payload() if needs else head
         actions = self._core.receive(peer, whole, self._now, length)
         session = int.from_bytes(head[32:36], "little")
@@ -269,9 +270,11 @@ class PythonServer:
             if stream is not None and stream.session == session.id:
                 self._keep(stream, action.header + bytes(payload))
             return
-        with contextlib.suppress(OSError):
+        try:
             self._udp.sendmsg([action.header, payload], [], 0, address_of(session.peer))
             self._counts["datagrams_out"] += 1
+        except OSError:  # it counts as lost; the client asks for it again
+            self._counts["send_failures"] += 1
 
     # ---- workers
 
@@ -450,22 +453,24 @@ class PythonServer:
         if not data:
             self._close_stream(stream)
             return
+        self._counts["bytes_in"] += len(data)
         stream.data += data
         self._messages(stream)
         stream.begun_ns = self._now if stream.data and not stream.begun_ns else stream.begun_ns
 
     def _messages(self, stream: _Stream) -> None:
         while len(stream.data) >= HEADER_BYTES:
-            length = HEADER_BYTES + int.from_bytes(stream.data[22:24], "little")
+            head = stream.data[:HEADER_BYTES]
+            session = int.from_bytes(head[32:36], "little")
+            if session != stream.session or head[3] == MessageType.HELLO:
+                self._close_stream(stream)
+                return
+            length = HEADER_BYTES + int.from_bytes(head[22:24], "little")
             if len(stream.data) < length:
                 return
             message = bytes(stream.data[:length])
             del stream.data[:length]
             stream.begun_ns = 0
-            session = int.from_bytes(message[32:36], "little")
-            if session != stream.session or message[3] == 5:
-                self._close_stream(stream)
-                return
             self._counts["streams_in"] += 1
             actions = self._core.receive(stream.peer, message, self._now)
             for action in actions:
@@ -519,7 +524,7 @@ class PythonServer:
 
     def stats(self) -> dict[str, int]:
         """All counters; what was dropped as ``drop_REASON``."""
-        return dict(self._counts)
+        return {name: self._counts[name] for name in COUNTERS}
 
     def load(self, func_id: int) -> tuple[int, int]:
         """Open sessions, and requests that they may have on their way together."""

@@ -196,7 +196,7 @@ def test_a_second_front_end_says_what_is_taken_and_harms_nobody(site, what):
         (site.folder / "nic.sock").rename(site.folder / "aside")
         site.serve(port=port)
         (site.folder / "aside").rename(site.folder / "nic.sock")
-    assert "Address already in use" in (site.folder / "refused").read_text()
+    assert "Address already in use" in site.refused()
     site.front = first
     site.worker()
     client = site.client()
