@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from shunter.batching.attach import (
     Attach,
@@ -41,13 +42,15 @@ from shunter.batching.wire_layout import (
 )
 from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.hello import (
-    LARGEST_SEGMENT,
     Hello,
     HelloError,
     Opened,
+    agreed,
     cookie_is_good,
     cookie_of,
     pack_cookie,
+    payload_keys,
+    room,
     session_key,
 )
 from shunter.nic_frontend.native_server import NativeServer
@@ -84,6 +87,8 @@ class Settings:
     """Also serve streams at this Unix socket."""
     key: bytes | None = None
     """Pre-shared key: only clients that have it are served."""
+    encrypt: bool = False
+    """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
     spin_us: int = 0
     gro: bool = True
     queue_bytes: int = 64 << 20
@@ -116,7 +121,10 @@ class FrontEnd:
     """A front end; :meth:`run` serves until :meth:`stop`."""
 
     def __init__(self, settings: Settings) -> None:
-        """Bind everything. Raises OSError when an address is taken."""
+        """Bind everything.
+
+        Raises OSError when an address is taken, ValueError when it is to encrypt and cannot.
+        """
         self.settings = settings
         self._closing: list[Callable[[], object]] = []
         self._secret = secrets.token_bytes(16)
@@ -146,6 +154,9 @@ class FrontEnd:
         self._closing.append(self._epoll.close)
         self.path = self._data_path()
         self._closing.append(self.path.close)
+        self._no_encryption = self.path.why_no_encryption() if settings.key else "there is no key"
+        if settings.encrypt and self._no_encryption:
+            raise ValueError(f"payloads cannot be encrypted: {self._no_encryption}")
         self._watch(self._stop_event, self._on_stop)
         attach = listen(settings.attach)
         self._closing.append(lambda: settings.attach.unlink(missing_ok=True))
@@ -240,18 +251,23 @@ class FrontEnd:
         served = self._find(hello.model, hello.version)
         if served is None:
             return _hello_ack(header, WireStatus.UNKNOWN_FUNCTION, hello.nonce), 0
-        nonce = secrets.token_bytes(16)
-        key = self.settings.key
-        window = min(hello.window, WINDOW, served.queue.entries)
-        session = Session(
-            id=0,
-            func_id=served.id,
-            peer=peer,
-            segment=min(hello.segment, LARGEST_SEGMENT),
-            window=window,
-            key=session_key(key, hello.nonce, nonce) if key else None,
-            stream=stream,
+        protect = agreed(
+            hello.want, can=not self._no_encryption, must=self.settings.encrypt
         )
+        if isinstance(protect, WireStatus):
+            LOGGER.info("no session for %s: %s", hello.model, self._refusal(protect))
+            return _hello_ack(header, protect, hello.nonce), 0
+        attach = served.attach
+        opened = Opened(
+            client_nonce=hello.nonce,
+            server_nonce=secrets.token_bytes(16),
+            segment=room(hello.segment, protect),
+            window=min(hello.window, WINDOW, served.queue.entries),
+            inputs=attach.inputs,
+            outputs=attach.outputs,
+            protect=protect,
+        )
+        session = self._session(served, hello, opened, peer, stream=stream)
         try:
             grant = self._add(session)
         except OSError as error:
@@ -261,11 +277,30 @@ class FrontEnd:
             else:
                 LOGGER.warning("no session for %s: %s", hello.model, error)
             return _hello_ack(header, status, hello.nonce), 0
-        attach = served.attach
-        opened = Opened(
-            hello.nonce, nonce, session.segment, window, attach.inputs, attach.outputs
-        )
         return _hello_ack(header, WireStatus.OK, opened.pack(), session, grant), session.id
+
+    def _session(
+        self, served: _Served, hello: Hello, opened: Opened, peer: bytes, *, stream: bool
+    ) -> Session:
+        """Its id is not known yet."""
+        key = self.settings.key
+        encrypts = key and opened.protect & Flags.PAYLOAD_AEAD
+        return Session(
+            id=0,
+            func_id=served.id,
+            peer=peer,
+            segment=opened.segment,
+            window=opened.window,
+            key=session_key(key, hello.nonce, opened.server_nonce) if key else None,
+            stream=stream,
+            protect=opened.protect,
+            keys=payload_keys(key, hello, opened.pack()) if encrypts else None,
+        )
+
+    def _refusal(self, status: WireStatus) -> str:
+        if status == WireStatus.MUST_ENCRYPT:
+            return "the client does not encrypt"
+        return f"the client wants encryption, and {self._no_encryption}"
 
     def _add(self, session: Session) -> int:
         """Add a session under a new id; its first grant. Raises OSError when it cannot be."""
@@ -484,15 +519,27 @@ def _try_send(connection: socket.socket, content: dict[str, object]) -> None:
         return  # it is gone, or will be
 
 
+def _socket_for(host: str, port: int, kind: socket.SocketKind) -> tuple[socket.socket, Any]:
+    """A socket that is not bound yet, and where to bind it; ``::`` takes IPv4 as well.
+
+    An address of IPv6 may name its scope: ``fe80::1%eth0``.
+    """
+    found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
+    family, _, _, _, where = found[0]
+    made = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return made, where
+
+
 def _udp_socket(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    udp = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    udp, where = _socket_for(settings.host, settings.port, socket.SOCK_DGRAM)
     try:
         udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         with contextlib.suppress(PermissionError):  # only root may pass the system's limit
             udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
         udp.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
-        udp.bind((settings.host, settings.port))
+        udp.bind(where)
     except BaseException:
         udp.close()
         raise
@@ -508,11 +555,10 @@ def _set_gro(udp: socket.socket) -> bool:
 
 
 def _tcp_socket(settings: Settings, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    listener, where = _socket_for(settings.host, port, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, port))
+        listener.bind(where)
         listener.listen(128)
     except BaseException:
         listener.close()

@@ -30,6 +30,9 @@ def nic(
     key_file: Annotated[
         Path | None, typer.Option(help="File of a key: only clients that have it are served.")
     ] = None,
+    encrypt: Annotated[
+        bool, typer.Option(help="Serve encrypted sessions only (AES-128-GCM); needs a key.")
+    ] = False,
     spin_us: Annotated[
         int, typer.Option(min=0, max=1_000_000, help="Wait so long without sleeping.")
     ] = 0,
@@ -45,6 +48,15 @@ def nic(
       shunter nic
 
       shunter nic --host 0.0.0.0 --port 9000 --key-file /etc/shunter/nic.key
+
+      shunter nic --host :: --key-file /etc/shunter/nic.key --encrypt
+
+    A key file has at least 32 bytes, all of which count, and nobody else may read it:
+
+      (umask 077; head -c 32 /dev/urandom > /etc/shunter/nic.key)
+
+    With a key every header carries a keyed tag; clients that ask for it, or all with --encrypt,
+    also have their tensors encrypted, which a core does at a few GB/s.
     """
     from shunter.nic_frontend.build import BuildError, ensure
     from shunter.nic_frontend.front_end import FrontEnd, Settings
@@ -58,12 +70,22 @@ def nic(
         folder = runtime or only_live(os.environ).path
     except RuntimeFolderError as error:
         raise UserError(str(error)) from error
-    key = _key(key_file) if key_file else None
+    if encrypt and not key_file:
+        raise UserError("--encrypt needs --key-file: only who has the key can decrypt")
     settings = Settings(
-        attach=folder / NAME, host=host, port=port, tcp=tcp, unix=unix, key=key, spin_us=spin_us
+        attach=folder / NAME,
+        host=host,
+        port=port,
+        tcp=tcp,
+        unix=unix,
+        key=_key(key_file) if key_file else None,
+        encrypt=encrypt,
+        spin_us=spin_us,
     )
     try:
         front_end = FrontEnd(settings)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     except OSError as error:
         where = f"{host} port {port}"
         raise UserError(f"the front end cannot serve at {where}: {error.strerror}") from error

@@ -171,6 +171,8 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_STATUS_WORKER_DIED 502 /* status */
 #define SHUNTER_STATUS_RETRY_LATER 503 /* status */
 #define SHUNTER_STATUS_TOO_LATE 504 /* status */
+#define SHUNTER_STATUS_MUST_ENCRYPT 426 /* status */
+#define SHUNTER_STATUS_CANNOT_ENCRYPT 501 /* status */
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_Q_QUEUE_MAGIC 0 /* QUEUE_MAGIC; written last */
@@ -204,7 +206,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x5f4b995a67843621ULL
+#define SHUNTER_LAYOUT_DIGEST 0x4f5a9fe97fef7dddULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */
