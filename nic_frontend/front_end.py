@@ -67,6 +67,7 @@ STREAM_HELLO_S = 2.0
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
+_PORT_TRIES = 20
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
 _SMALL = 2304
@@ -142,8 +143,8 @@ class FrontEnd:
 
     def _open(self) -> None:
         settings = self.settings
-        self.udp = _udp_socket(settings)
-        self._closing.append(self.udp.close)
+        self.udp, *streams = _sockets(settings)
+        self._closing += [each.close for each in (self.udp, *streams)]
         self.port = int(self.udp.getsockname()[1])
         self._receive_bytes = self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         self.doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -162,10 +163,12 @@ class FrontEnd:
         self._closing.append(lambda: settings.attach.unlink(missing_ok=True))
         self._closing.append(attach.close)
         self._watch(attach.fileno(), lambda: self._on_worker(attach))
-        if settings.tcp:
-            self._listen_streams(_tcp_socket(settings, self.port))
+        for listener in streams:
+            self._listen_streams(listener)
         if settings.unix:
-            self._listen_streams(_unix_socket(settings.unix))
+            listener = _unix_socket(settings.unix)
+            self._closing.append(listener.close)
+            self._listen_streams(listener)
             self._closing.append(lambda: Path(str(settings.unix)).unlink(missing_ok=True))
 
     def _data_path(self) -> NativeServer | PythonServer:
@@ -181,7 +184,6 @@ class FrontEnd:
         return kind(*descriptors, spin_us=self.settings.spin_us, gro=gro)
 
     def _listen_streams(self, listener: socket.socket) -> None:
-        self._closing.append(listener.close)
         self._watch(listener.fileno(), lambda: self._on_stream(listener))
 
     def _watch(self, descriptor: int, then: Callable[[], None]) -> None:
@@ -530,6 +532,21 @@ def _socket_for(host: str, port: int, kind: socket.SocketKind) -> tuple[socket.s
     if family == socket.AF_INET6:
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     return made, where
+
+
+def _sockets(settings: Settings) -> list[socket.socket]:
+    """The datagram socket, and that of streams at the same port if there is to be one."""
+    for tries in range(_PORT_TRIES, -1, -1):
+        udp = _udp_socket(settings)
+        try:
+            port = int(udp.getsockname()[1])
+            return [udp, _tcp_socket(settings, port)] if settings.tcp else [udp]
+        except OSError as error:
+            udp.close()
+            # A port that is free for datagrams may be taken for streams.
+            if settings.port or error.errno != errno.EADDRINUSE or not tries:
+                raise
+    raise AssertionError
 
 
 def _udp_socket(settings: Settings) -> socket.socket:
