@@ -154,7 +154,7 @@ static uint32_t by_table(uint32_t crc, const uint8_t *data, size_t length) {
     return crc;
 }
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(SHUNTER_PORTABLE)
 #include <nmmintrin.h>
 
 __attribute__((target("sse4.2"))) static uint32_t by_instruction(

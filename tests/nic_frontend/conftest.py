@@ -155,6 +155,7 @@ class Table:
         """A right one, unless ``more`` says otherwise."""
         self.pkt_no += 1
         fields = {"type": kind, "req_id": req_id, "func_id": FUNC, "session": SESSION}
+        add = more.pop("add", 0)
         fields |= {"credit": 1, "pkt_no": self.pkt_no}
         if kind == MessageType.REQ:
             segment = self.inputs.place(seq)
@@ -168,7 +169,8 @@ class Table:
                 "tensor": segment.tensor,
                 "total": self.inputs.sizes[segment.tensor],
             }
-        return Header(**{**fields, **more})
+        fields = {**fields, **more}
+        return Header(**fields | {"flags": fields.get("flags", 0) | add})
 
     def say(
         self, kind=MessageType.REQ, req_id=1, seq=0, peer=PEER, payload=b"", right=True, **more
