@@ -88,6 +88,10 @@ class WireStatus(IntEnum):
     WORKER_DIED = 502
     RETRY_LATER = 503
     TOO_LATE = 504
+    MUST_ENCRYPT = 426
+    """To a HELLO: the server serves encrypted sessions only."""
+    CANNOT_ENCRYPT = 501
+    """To a HELLO: encryption is wanted, and the server has no key or no cipher."""
     UNKNOWN_SESSION = 410
     LOST_ANSWER = 409
     """It ran, and its answer is no longer kept."""

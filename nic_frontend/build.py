@@ -26,6 +26,8 @@ LIBRARY = "build/libshunter.so"
 """Where the library lies, relative to this file's folder."""
 FLAGS = ("-std=c11", "-O2", "-g", "-fPIC", "-shared", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
+LIBRARIES = ("-ldl",)
+"""Part of libc since glibc 2.34."""
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _MARK = b"shunter-source-sha256="
 _ADVICE = "install a C compiler (Debian: apt-get install gcc libc6-dev)"
@@ -69,7 +71,8 @@ def build(library: Path | None = None, *, more: Sequence[str] = ()) -> Path:
         with tempfile.TemporaryDirectory(dir=library.parent, prefix=".so-") as scratch:
             finished = Path(scratch) / library.name
             sources = sorted(map(str, SOURCES.glob("*.c")))
-            command = [*compiler(), *FLAGS, *WARNINGS, mark, *more, *sources, "-o", str(finished)]
+            command = [*compiler(), *FLAGS, *WARNINGS, mark, *more, *sources, *LIBRARIES]
+            command += ["-o", str(finished)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise BuildError(f"{command[0]} failed:\n{done.stderr.strip()}")

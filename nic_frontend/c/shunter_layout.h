@@ -190,6 +190,8 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_STATUS_WORKER_DIED 502 /* status */
 #define SHUNTER_STATUS_RETRY_LATER 503 /* status */
 #define SHUNTER_STATUS_TOO_LATE 504 /* status */
+#define SHUNTER_STATUS_MUST_ENCRYPT 426 /* status */
+#define SHUNTER_STATUS_CANNOT_ENCRYPT 501 /* status */
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_STATUS_NO_WORKER 521 /* status */
@@ -224,7 +226,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x7528e8182b52548dULL
+#define SHUNTER_LAYOUT_DIGEST 0x3235be3cfa4c6dd2ULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */
