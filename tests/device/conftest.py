@@ -348,6 +348,7 @@ class FakeKit:
     """Workers on the fake driver."""
 
     granularity = 2 * double_map.PAGE
+    view = staticmethod(host_view)
 
     def __init__(self, seed=0):
         self.cuda = FakeCuda(seed)
@@ -405,6 +406,12 @@ def kit(request):
 def fake():
     """Makes workers on the fake driver."""
     return FakeKit()
+
+
+@pytest.fixture
+def make_cuda_kit():
+    """One of a GPU."""
+    return CudaKit
 
 
 @pytest.fixture(scope="session")
