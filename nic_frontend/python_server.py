@@ -56,6 +56,14 @@ class _Served:
     doorbells: dict[int, int] = field(default_factory=dict)
     indirect: set[int] = field(default_factory=set)
     """Entries that run and whose answers the front end sends."""
+    arrivals: int = 0
+
+    def enqueue(self, ready: Ready, now_ns: int) -> None:
+        """A request can run; workers may see it before it is given to one of them."""
+        self.arrivals += 1
+        self.queue.words[self.queue.entry(ready.entry, "entry_arrival")] = self.arrivals
+        self.queue.words[self.queue.front_end("front_end_arrivals")] = self.arrivals
+        self.dispatch.enqueue(ready, now_ns)
 
 
 @dataclass
@@ -266,7 +274,7 @@ class PythonServer:
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Ready):
-                self._served[action.func_id].dispatch.enqueue(action, self._now)
+                self._served[action.func_id].enqueue(action, self._now)
                 self._counts["requests"] += not action.again
             elif isinstance(action, Withdraw):
                 self._served[action.func_id].dispatch.withdraw(action.entry)
@@ -319,6 +327,8 @@ class PythonServer:
         for entry in self._entries(queue, run):
             whom = self._core.running(func_id, entry, self._now)
             _write_whom(queue, entry, whom)
+            arrival = queue.entry(entry, "entry_arrival")
+            words[arrival] = -abs(words[arrival])
             if not whom.direct:
                 served.indirect.add(entry)
         place = number % AHEAD

@@ -65,6 +65,13 @@ void shunter_enqueue(
     }
     line->count++;
     line->deadlines += ready->deadline_ns != 0;
+    entry->arrival = ++served->arrivals;
+    shunter_set(
+        shunter_entry_word(&served->queue, (uint32_t)ready->entry, SHUNTER_E_ENTRY_ARRIVAL),
+        entry->arrival);
+    shunter_set(
+        shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_ARRIVALS),
+        served->arrivals);
     served->stats->requests += !ready->again;
 }
 
@@ -184,6 +191,9 @@ static void give(
         memcpy(
             shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER), whom.peer,
             sizeof whom.peer);
+        shunter_set(
+            shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ARRIVAL),
+            -served->waiting[entry].arrival);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), 0);
         served->waiting[entry].indirect = !whom.direct;
         served->indirect += !whom.direct;
