@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass, fields, replace
+from typing import NamedTuple
 
 from shunter.batching.siphash import siphash24
 from shunter.batching.wire_layout import (
@@ -20,7 +20,8 @@ from shunter.batching.wire_layout import (
 _STRUCT = struct.Struct(X64_STRUCT)
 _U64 = struct.Struct("<Q")
 _KNOWN_FLAGS = sum(Flags)
-_TYPES = frozenset(MessageType)
+_TAGGED = int(Flags.HDR_TAG)
+_TYPES = frozenset(int(kind) for kind in MessageType)
 AEAD_TAG = 16
 """Bytes behind an encrypted payload."""
 
@@ -38,8 +39,7 @@ REASONS = ("short", "magic", "version", "type", "flags", "words", "reserved", "l
 """What :func:`parse` and :func:`check_tag` find wrong."""
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The fields of X64 in their order; see :data:`shunter.batching.wire_layout.X64`."""
 
     magic: int = WIRE_MAGIC
@@ -68,13 +68,12 @@ class Header:
     def pack(self, key: bytes | None = None) -> bytes:
         """The bytes; with a key the tag is computed and its flag set."""
         if key is None:
-            return _STRUCT.pack(*astuple(self))
-        plain = replace(self, flags=self.flags | Flags.HDR_TAG, tag=0)
-        data = _STRUCT.pack(*astuple(plain))[:TAG_OFFSET]
+            return _STRUCT.pack(*self)
+        data = _STRUCT.pack(*self._replace(flags=self.flags | _TAGGED, tag=0))[:TAG_OFFSET]
         return data + _U64.pack(siphash24(key, data))
 
 
-assert [field.name for field in fields(Header)] == [field.name for field in X64]
+assert list(Header._fields) == [field.name for field in X64]
 
 
 def parse(datagram: bytes | bytearray, length: int | None = None) -> Header:
@@ -85,7 +84,7 @@ def parse(datagram: bytes | bytearray, length: int | None = None) -> Header:
     length = len(datagram) if length is None else length
     if min(length, len(datagram)) < HEADER_BYTES:
         raise WrongHeader("short")
-    header = Header(*_STRUCT.unpack_from(datagram))
+    header = Header._make(_STRUCT.unpack_from(datagram))
     wrong = (
         ("magic", header.magic != WIRE_MAGIC),
         ("version", header.version != WIRE_VERSION),

@@ -1,7 +1,5 @@
 """Both cores behind one interface, and a client's datagrams by hand."""
 
-from dataclasses import replace
-
 import pytest
 
 from shunter.batching import native
@@ -128,7 +126,7 @@ class Table:
 
     def say_wrong(self, **changes):
         """The first segment of a request with other fields."""
-        header = replace(self.header(), **changes)
+        header = self.header()._replace(**changes)
         return self.core.receive(PEER, header.pack(), self.now, 64 + header.length)
 
     def whole(self, req_id=1, **more):

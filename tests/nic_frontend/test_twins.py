@@ -16,7 +16,7 @@ PEERS = [bytes([2, 0, 0, n]).ljust(32, b"\0") for n in range(3)]
 KEYS = [None, bytes(range(16)), None]
 SIZES = {"inputs": (9, 4), "outputs": (7,)}
 SEGMENT = 4
-FIELDS = list(Header.__dataclass_fields__)
+FIELDS = list(Header._fields)
 EDGES = [0, 1, 2, 3, 4, 5, 63, 64, 65, 127, 255, 256, 65535, 1 << 31, (1 << 32) - 1, 1 << 63]
 WIDTHS = {"magic": 16, "version": 8, "type": 8, "flags": 16, "words": 8, "priority": 8}
 WIDTHS |= {"req_id": 64, "func_id": 16, "seq": 16, "count": 16, "length": 16, "status": 16}
@@ -98,7 +98,7 @@ class World:
                 field = self.random.choice(FIELDS)
                 value = self.random.choice([*EDGES, self.random.getrandbits(64)])
                 value &= (1 << WIDTHS.get(field, 32)) - 1
-                header = Header(**{**vars(header), field: value})
+                header = header._replace(**{field: value})
         data = bytearray(header.pack(KEYS[n] if self.random.random() < 0.95 else None))
         data += bytes(self.random.getrandbits(8) for _ in range(min(header.length, 300)))
         length = 64 + header.length if self.random.random() < 0.97 else self.random.randrange(70)
