@@ -20,7 +20,7 @@ from shunter.batching.wire_layout import (
 _STRUCT = struct.Struct(X64_STRUCT)
 _U64 = struct.Struct("<Q")
 _KNOWN_FLAGS = sum(Flags)
-_TAGGED = int(Flags.HDR_TAG)
+_TAGGED, _ENCRYPTED = int(Flags.HDR_TAG), int(Flags.PAYLOAD_AEAD)
 _TYPES = frozenset(int(kind) for kind in MessageType)
 AEAD_TAG = 16
 """Bytes behind an encrypted payload."""
@@ -101,7 +101,7 @@ def parse(datagram: bytes | bytearray, length: int | None = None) -> Header:
 
 
 def _behind(header: Header) -> int:
-    return AEAD_TAG if header.flags & Flags.PAYLOAD_AEAD else 0
+    return AEAD_TAG if header.flags & _ENCRYPTED else 0
 
 
 def check_tag(header: Header, datagram: bytes | bytearray, key: bytes | None) -> None:
@@ -109,7 +109,7 @@ def check_tag(header: Header, datagram: bytes | bytearray, key: bytes | None) ->
 
     Raises WrongHeader.
     """
-    tagged = bool(header.flags & Flags.HDR_TAG)
+    tagged = bool(header.flags & _TAGGED)
     if key is None:
         if tagged or header.tag != 0:
             raise WrongHeader("tag")
