@@ -215,6 +215,19 @@ class Session:
         exchange.flush()
         exchange.tick(time.monotonic_ns())
 
+    def ping(self, timeout_s: float | None = None) -> None:
+        """Ask the server for a sign of life. Raises InferenceError when there is none."""
+        exchange = self._exchange
+        begun = time.monotonic_ns()
+        ends = begun + int((timeout_s or self._timeout_s) * 1e9)
+        exchange.ask(begun)
+        while exchange.core is None or exchange.core.heard_ns < begun:
+            exchange.check_opening(is_over=False)
+            if time.monotonic_ns() > ends:
+                exchange.lose("the server is silent")
+                exchange.check_opening(is_over=True)
+            self._step()
+
     def close(self) -> None:
         """End the session."""
         self._exchange.close()
@@ -245,7 +258,8 @@ class Client:
         """
         Address.parse(url)
         self.url = url
-        self._settings = {**settings, "key": key_of(settings.get("key"))}
+        self.settings: dict[str, Any] = {**settings, "key": key_of(settings.get("key"))}
+        """Of every session."""
         self._mine = threading.local()
         self._all: weakref.WeakSet[Session] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -255,7 +269,7 @@ class Client:
         sessions = self._mine.__dict__
         session = sessions.get((name, version))
         if session is None:
-            session = Session(self.url, name, version=version, **self._settings)
+            session = Session(self.url, name, version=version, **self.settings)
             sessions[name, version] = session
             with self._lock:
                 self._all.add(session)

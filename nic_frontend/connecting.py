@@ -106,7 +106,8 @@ def segment_of(connection: socket.socket) -> int:
 
 def reason_of(error: Exception) -> str:
     """Why there is no connection."""
-    return getattr(error, "strerror", None) or str(error) or "it took too long"
+    number = getattr(error, "errno", None) or 0
+    return os.strerror(number) if number > 0 else str(error) or "it took too long"
 
 
 def key_of(key: Key | None) -> bytes | None:

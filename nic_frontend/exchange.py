@@ -210,6 +210,12 @@ class Exchange:
         self.running[call.req_id] = call
         return datagrams
 
+    def ask(self, now_ns: int) -> None:
+        """Ask the server for a sign of life; its answer moves ``core.heard_ns``."""
+        self.now, self._ask_due_ns = now_ns, 0
+        if self.core is not None:
+            self._ask(self.core)
+
     def _ask(self, core: ClientCore) -> None:
         """For credit, or for a sign of life."""
         if self.now >= self._ask_due_ns:

@@ -181,6 +181,8 @@ class Worker:
 class Service:
     """A front end at a port that stays the same when it is started again, and its workers."""
 
+    until = staticmethod(wait_until)
+
     def __init__(self, folder, host="127.0.0.1", **settings):
         self._folder, self._host, self._settings = folder, host, settings
         self._port = 0

@@ -288,7 +288,7 @@ def test_ctrl_c_takes_the_request_back(gated, monkeypatch):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_may_run_twice_survives_a_restart(gated, scheme):
     with Session(gated.url(scheme), "gated", timeout_s=LONG) as session:
-        restarted = threading.Thread(target=_restart, args=(gated,))
+        restarted = threading.Thread(target=_restart, args=(gated, session))
         restarted.start()
         found = session.infer_many([[x(i, 0, 0)] for i in range(4)], idempotent=True)
         restarted.join()
@@ -298,7 +298,7 @@ def test_what_may_run_twice_survives_a_restart(gated, scheme):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_of_the_rest_it_is_said_that_nobody_knows(gated, scheme):
     with Session(gated.url(scheme), "gated", timeout_s=LONG) as session:
-        restarted = threading.Thread(target=_restart, args=(gated,))
+        restarted = threading.Thread(target=_restart, args=(gated, session))
         restarted.start()
         with pytest.raises(ServerError, match="not known"):
             session.infer_many([[x(i, 0, 0)] for i in range(4)])
@@ -306,8 +306,9 @@ def test_of_the_rest_it_is_said_that_nobody_knows(gated, scheme):
         assert session.infer([x(4, 5, 6)])[0].tolist() == [4, 5, 6]
 
 
-def _restart(gated):
+def _restart(gated, session):
     assert gated.begun.wait(60)
+    gated.until(lambda: len(session._exchange.running) == 4)
     gated.stop()
     gated.gate.set()
     gated.start()
