@@ -47,7 +47,7 @@ def gated(make_service):
     service.gate.set()
 
 
-@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("key", [None, KEY], ids=["open", "keyed"])
 def test_concurrent_calls_share_a_session(make_service, double, scheme, key):
     service = make_service(key=key)
     service.serve("double", **double)
