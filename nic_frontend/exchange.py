@@ -39,6 +39,8 @@ OPENING_NS = 1_000_000_000
 """An address that does not open a session for so long is given up."""
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
+PAUSE_NS = 50_000_000
+"""A model without a worker is asked again after this time."""
 FIRST_ASK_NS, MOST_ASK_NS = 5_000_000, 200_000_000
 _HELLO_ACK = int(MessageType.HELLO_ACK)
 _EMPTY = memoryview(bytearray())
@@ -76,6 +78,7 @@ class Exchange:
         self._probed_ns = 0
         self._busy_since_ns = 0
         self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
+        self._paused_ns = 0
         self._expected: tuple[int, Segment | None, memoryview] = (0, None, _EMPTY)
         self._landing: Landing | None = None
 
@@ -184,7 +187,7 @@ class Exchange:
     def _begin_calls(self) -> None:
         """Send what credit permits, in order."""
         core, waiting = self.core, self.waiting
-        if core is None or not waiting:
+        if core is None or not waiting or self.now < self._paused_ns:
             return
         if not core.pending and self.now - core.heard_ns > CHECK_NS:
             self._ask(core)
@@ -320,8 +323,14 @@ class Exchange:
     def _on_refusal(self, refused: Refused) -> None:
         if refused.status == WireStatus.UNKNOWN_SESSION:
             self.lose("the server has lost the session")
+            return
+        call = self.running.pop(refused.req_id)
+        if refused.status == WireStatus.NO_WORKER and call.options.idempotent:
+            call.req_id = 0
+            self.waiting.appendleft(call)
+            self._paused_ns = self.now + PAUSE_NS
         else:
-            self.running.pop(refused.req_id).end(error_of(refused.status))
+            call.end(error_of(refused.status))
 
     # ---- opening
 

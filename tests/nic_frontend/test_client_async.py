@@ -59,7 +59,7 @@ def test_concurrent_calls_share_a_session(make_service, double, scheme, key):
             assert await client.model("double") is await client.model("double")
 
     asyncio.run(main())
-    assert len(service.front_end._sessions) <= 1
+    assert service.front_end.path.sessions() <= 1
 
 
 def test_large_tensors(make_service, scheme):
