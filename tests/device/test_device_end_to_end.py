@@ -10,7 +10,7 @@ import pytest
 
 from shunter.batching import native
 from shunter.batching.attach import NAME, Attach
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend import build, front_end
 from shunter.nic_frontend.client import InferenceError, Session
 from shunter.nic_frontend.front_end import FrontEnd, Settings
