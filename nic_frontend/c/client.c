@@ -411,7 +411,7 @@ static int heed(
         return 0;
     }
     if (header->type == SHUNTER_TYPE_ERROR && header->status == SHUNTER_STATUS_RETRY_LATER) {
-        call->due_ns = now + RETRY_NS; // it is sent again, as a whole
+        call->due_ns = now + (call->rto_ns < RETRY_NS ? call->rto_ns : RETRY_NS); // as a whole
     } else if (header->type == SHUNTER_TYPE_ERROR) {
         end_call(client, call, header->status);
     } else if (header->type == SHUNTER_TYPE_SACK) {
