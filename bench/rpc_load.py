@@ -1,12 +1,12 @@
 """Latency against load, and the peak with batches of up to eight (SplitRPC Figures 9 and 10).
 
-Requests of LeNet's and ResNet's size to models that do nothing, one worker each. The load comes from
-C on every side, so that it is not the limit: our C client, nghttp2's h2load for gRPC.
+Requests of LeNet's and ResNet's size to models that do nothing, one worker each. The load comes
+from C on every side, so that it is not the limit: our C client, nghttp2's h2load for gRPC.
 
 Peak: closed loop of 1 to 32 clients with one request each. Stock TorchServe runs with each of four
-settings (batch 1 or 8, one or two workers); the best for that number of clients counts. Triton batches
-up to 8 without delay. Then the best numbers of clients of every side are measured again in paired
-rounds, and these count for the headline.
+settings (batch 1 or 8, one or two workers); the best one counts. Triton batches up to 8 without
+delay. Then every side is measured again at its best number of clients in paired rounds, and these
+count for the headline.
 
 Latency: open loop at shares of each side's own peak; Poisson arrivals for us, even distances for
 gRPC (h2load knows no others, and they are the easier ones). Latency counts from the time at which a
