@@ -27,7 +27,7 @@ from shunter.nic_frontend.errors import (
 )
 from shunter.nic_frontend.hello import Hello
 from shunter.nic_frontend.opening import Opening, OpenSession
-from shunter.nic_frontend.transports import ConnectionLost, Datagrams, Piece, Stream
+from shunter.nic_frontend.transports import NO_WAIT, ConnectionLost, Datagrams, Piece, Stream
 
 TICK_NS = 10_000_000
 """How often :meth:`Exchange.tick` must be called while something is on its way."""
@@ -39,6 +39,8 @@ OPENING_NS = 1_000_000_000
 """An address that does not open a session for so long is given up."""
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
+BURST_BYTES = 1 << 20
+"""After so many the client looks whether answers have come."""
 FIRST_ASK_NS, MOST_ASK_NS = 5_000_000, 200_000_000
 _HELLO_ACK = int(MessageType.HELLO_ACK)
 _EMPTY = memoryview(bytearray())
@@ -78,6 +80,7 @@ class Exchange:
         self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
         self._expected: tuple[int, Segment | None, memoryview] = (0, None, _EMPTY)
         self._landing: Landing | None = None
+        self._is_receiving = False
 
     # ---- connections
 
@@ -189,14 +192,22 @@ class Exchange:
         if not core.pending and self.now - core.heard_ns > CHECK_NS:
             self._ask(core)
             return
-        datagrams: list[Outgoing] = []
-        while waiting and core.may_begin:
-            datagrams += self._begin(core, waiting.popleft())
-        if datagrams:
-            self._ask_wait_ns = FIRST_ASK_NS
-            self._post(datagrams)
-        elif not core.pending:
+        if not core.may_begin and not core.pending:
             self._ask(core)
+        while waiting and self.core is core and core.may_begin and not self.has_kept:
+            self._ask_wait_ns = FIRST_ASK_NS
+            self._post(self._begin_some(core))
+            # Answers must not wait until everything is sent: their room is small.
+            while waiting and not self._is_receiving and self.receive(NO_WAIT):
+                pass
+
+    def _begin_some(self, core: ClientCore) -> list[Outgoing]:
+        """As many as are worth a look at what has come meanwhile."""
+        room, datagrams = BURST_BYTES, []
+        while self.waiting and core.may_begin and room > 0:
+            datagrams += self._begin(core, self.waiting.popleft())
+            room -= sum(core.inputs.sizes)
+        return datagrams
 
     def _begin(self, core: ClientCore, call: Call) -> list[Outgoing]:
         options = call.options
@@ -250,18 +261,22 @@ class Exchange:
         return self.transport is not None and self.transport.has_kept
 
     def flush(self) -> None:
-        """Send what was kept."""
+        """Send what was kept, and what waits behind it."""
         self._send(())
+        self._begin_calls()
 
     def receive(self, flags: int) -> bool:
         """Take what has come, once; whether there was any. ``flags``: of the system call."""
         if self.transport is None:
             return False
+        self._is_receiving = True
         try:
             return self.transport.receive(self, flags)
         except ConnectionLost as lost:
             self.lose(str(lost))
             return False
+        finally:
+            self._is_receiving = False
 
     # ---- what comes; the transport calls these
 
