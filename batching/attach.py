@@ -15,13 +15,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shunter.batching.tensor_queue import TensorSpec
+import numpy as np
+
+from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.wire_layout import MAX_SEGMENTS
 
 NAME = "nic.sock"
 """In the server's runtime folder."""
 _LONGEST = 1 << 16
 _DESCRIPTORS = 32
 _CREDENTIALS = struct.Struct("3i")
+_KINDS = "biufc"
+"""numpy's kinds of numbers."""
+LARGEST_TENSOR = MAX_SEGMENTS * 65_535
+"""Bytes of one request that the wire can say."""
 
 
 class AttachError(Exception):
@@ -55,18 +62,26 @@ class Attach:
                     for s in found[kind]
                 )
             attach = cls(**found)
-            if attach.batch < 1 or min((0, *(n for s in attach.inputs for n in s.shape))) < 0:
-                raise ValueError("sizes below 1")
-            [spec.bytes for spec in (*attach.inputs, *attach.outputs)]
+            if attach.batch < 1:
+                raise ValueError("a batch below 1")
+            for spec in (*attach.inputs, *attach.outputs):
+                _check(spec)
         except (KeyError, TypeError, ValueError) as error:
             raise AttachError(f"not a worker's first message: {error!r}") from error
         return attach
 
 
+def _check(spec: TensorSpec) -> None:
+    """Raises ValueError, or TypeError, for what cannot be a tensor in shared memory."""
+    if np.dtype(spec.dtype).kind not in _KINDS or min(spec.shape, default=0) < 0:
+        raise ValueError(f"{spec.name} is {spec.dtype} {spec.shape}")
+    if spec.bytes > LARGEST_TENSOR:
+        raise ValueError(f"{spec.name} has {spec.bytes} bytes, at most {LARGEST_TENSOR}")
+
+
 def listen(path: Path) -> socket.socket:
     """Listen where workers attach. Raises OSError when another front end does."""
-    if _is_left_over(path):
-        path.unlink()
+    remove_left_over(path, socket.SOCK_SEQPACKET)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
         mask = os.umask(0o177)
@@ -81,16 +96,16 @@ def listen(path: Path) -> socket.socket:
     return server
 
 
-def _is_left_over(path: Path) -> bool:
-    """Whether a front end that was killed has left its socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+def remove_left_over(path: Path, kind: int) -> None:
+    """Remove the socket of that kind of a front end that was killed, and no other file."""
+    with socket.socket(socket.AF_UNIX, kind) as probe:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            return path.is_socket()
+            if path.is_socket():
+                path.unlink()
         except OSError:
-            return False
-    return False
+            return  # nothing is there, or it is none of ours
 
 
 def peer_uid(connection: socket.socket) -> int:

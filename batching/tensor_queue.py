@@ -12,13 +12,13 @@ import contextlib
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.double_map import PAGE, Mapping, is_sealed, sealed_memory
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import (
     ENTRY_FIELDS,
     ENTRY_SIZE,
@@ -37,21 +37,6 @@ from shunter.batching.wire_layout import (
 
 class QueueError(Exception):
     """The descriptors are not a queue that this program can use; the message says why."""
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One tensor of one request: without the batch dimension."""
-
-    name: str
-    dtype: str
-    """numpy's name, such as ``float32``."""
-    shape: tuple[int, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Of one request."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def ring_entries(sizes: Sequence[int], wanted: int) -> int:
@@ -157,10 +142,22 @@ class TensorQueue:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
     ) -> TensorQueue:
-        """Map a queue that another process made; it takes the descriptors.
+        """Map a queue that another process made; it takes the descriptors, whatever comes of it.
 
         Raises QueueError when the descriptors, or the sizes on the page, do not fit the tensors.
         """
+        try:
+            entries = cls._entries_of(descriptors, inputs, outputs)
+        except BaseException:
+            for descriptor in descriptors:
+                _close(descriptor)
+            raise
+        return cls(descriptors, entries, inputs, outputs)
+
+    @staticmethod
+    def _entries_of(
+        descriptors: Sequence[int], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> int:
         specs = [*inputs, *outputs]
         if len(descriptors) != 1 + len(specs):
             raise QueueError(f"{len(descriptors)} descriptors for {len(specs)} tensors and a page")
@@ -174,7 +171,7 @@ class TensorQueue:
         for descriptor, size in zip(descriptors, sizes, strict=True):
             if not is_sealed(descriptor, size):
                 raise QueueError(f"a ring is not sealed memory of {size} bytes")
-        return cls(descriptors, entries, inputs, outputs)
+        return entries
 
     def close(self) -> None:
         """Unmap and close everything. No view may be used afterwards."""
@@ -213,6 +210,12 @@ class TensorQueue:
             else:
                 found.append(np.frombuffer(ring.bytes, spec.dtype).reshape(shape))
         return found[: len(self.inputs)], found[len(self.inputs) :]
+
+    def arrivals(self) -> NDArray[np.int64]:
+        """``entry_arrival`` of every entry, without a copy."""
+        words = np.frombuffer(self.page.bytes, np.int64)
+        first, last = self.entry(0, "entry_arrival"), self.entry(self.entries, "entry_arrival")
+        return words[first : last : ENTRY_SIZE // 8]
 
     # ---- words
 

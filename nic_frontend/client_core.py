@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from shunter.batching.segments import Segment, SegmentPlan
 from shunter.batching.wire import Header, WrongHeader, check_tag, parse
-from shunter.batching.wire_layout import Flags, MessageType, WireStatus
-from shunter.nic_frontend.sessions import CallState, nearest
+from shunter.batching.wire_layout import SACK_RECEIVING, Flags, MessageType, WireStatus
+from shunter.nic_frontend.sessions import nearest
 
 FIRST_RTO_NS = 20_000_000
 LEAST_RTO_NS = 5_000_000
@@ -24,6 +24,7 @@ STREAM_RTO_NS = 1_000_000_000
 RETRY_NS = 20_000_000
 """When the server has no room."""
 _LOW = 0xFFFFFFFF
+# Plain numbers: arithmetic of enum members is slow, and this is done for every datagram.
 _REQ, _RESP, _SACK, _ERROR = (
     int(t) for t in (MessageType.REQ, MessageType.RESP, MessageType.SACK, MessageType.ERROR)
 )
@@ -208,7 +209,7 @@ class ClientCore:
     def _sack(
         self, header: Header, pending: _Pending, have: int, now_ns: int
     ) -> list[Outgoing]:
-        if header.status != CallState.RECEIVING:
+        if header.status != SACK_RECEIVING:
             pending.running = True
             pending.due_ns = now_ns + (STREAM_RTO_NS if self.stream else RUNNING_RTO_NS)
             return []

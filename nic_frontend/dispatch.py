@@ -77,6 +77,10 @@ class Dispatch:
         """Entries whose deadline has passed; they do not wait any more."""
         return [entry for line in self.lines for entry in line.overdue(now_ns)]
 
+    def empty(self) -> list[int]:
+        """Entries that waited; none does any more."""
+        return [entry for line in self.lines for entry in line.empty()]
+
     def dispatch(self, now_ns: int, give: Callable[[int, int, Run], None]) -> None:
         """Give batches to workers: ``give(worker, number, run)``."""
         oldest = self.lines[1].oldest_ns
@@ -103,7 +107,7 @@ class Dispatch:
         if not line or not free:
             return False
         deadline = line.tightest_ns()
-        predicted = policy.fixed_ns + min(len(line), sum(caps)) * policy.per_request_ns
+        predicted = self._predicted_ns(line, sum(caps))
         assert line.oldest_ns is not None
         if not should_release(
             len(line),
@@ -154,12 +158,17 @@ class Dispatch:
 
     def next_ns(self) -> int | None:
         """When time alone changes something."""
-        is_free = any(not h.draining and not h.in_flight for h in self.hands.values())
+        caps = [h.cap for h in self.hands.values() if not h.draining and not h.in_flight]
         times = []
         for line in self.lines:
             deadline = line.tightest_ns()
             if deadline is not None:
-                times.append(deadline)
-            if is_free and line.oldest_ns is not None:
+                # What is held back goes when it is near.
+                early = self._predicted_ns(line, sum(caps)) + self.policy.margin_ns if caps else 0
+                times.append(deadline - early)
+            if caps and line.oldest_ns is not None:
                 times.append(line.oldest_ns + self.policy.max_wait_ns)
         return min(times, default=None)
+
+    def _predicted_ns(self, line: WaitingEntries, capacity: int) -> int:
+        return self.policy.fixed_ns + min(len(line), capacity) * self.policy.per_request_ns

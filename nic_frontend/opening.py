@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shunter.batching.segments import SegmentPlan, TooLarge
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import Header, WrongHeader, check_tag, parse
 from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
 from shunter.nic_frontend.client_core import ClientCore

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend.calls import Array, Options
 from shunter.nic_frontend.client import (
     AuthenticationError,

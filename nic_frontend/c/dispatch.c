@@ -65,6 +65,13 @@ void shunter_enqueue(
     }
     line->count++;
     line->deadlines += ready->deadline_ns != 0;
+    entry->arrival = ++served->arrivals;
+    shunter_set(
+        shunter_entry_word(&served->queue, (uint32_t)ready->entry, SHUNTER_E_ENTRY_ARRIVAL),
+        entry->arrival);
+    shunter_set(
+        shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_ARRIVALS),
+        served->arrivals);
     served->stats->requests += !ready->again;
 }
 
@@ -176,7 +183,7 @@ static void give(
         shunter_core_running(served->core, (uint16_t)queue->func_id, entry, now_ns, &whom);
         const uint64_t words[7] = {
             whom.req_id, whom.session, whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0,
-            whom.segment, whom.pkt_no, whom.credit, !whom.stream};
+            whom.segment, whom.pkt_no, whom.credit, whom.direct};
         memcpy(
             shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_REQ_ID), words, sizeof words);
         memcpy(
@@ -184,8 +191,12 @@ static void give(
         memcpy(
             shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER), whom.peer,
             sizeof whom.peer);
+        shunter_set(
+            shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ARRIVAL),
+            -served->waiting[entry].arrival);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), 0);
-        served->streamed += whom.stream;
+        served->waiting[entry].indirect = !whom.direct;
+        served->indirect += !whom.direct;
     }
     const uint64_t number = ++hand->given;
     const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
@@ -203,10 +214,6 @@ static void give(
     served->stats->batches++;
 }
 
-static bool is_streamed(const struct shunter_queue *queue, uint32_t entry) {
-    return !shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_DIRECT));
-}
-
 static void finish(
     struct shunter_served *served, struct shunter_held run, uint64_t now_ns, bool died) {
     const struct shunter_queue *queue = &served->queue;
@@ -215,13 +222,13 @@ static void finish(
         const uint32_t entry = (run.first + i) % queue->entries;
         const uint64_t status =
             shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS));
-        const bool streamed = is_streamed(queue, entry);
-        served->streamed -= streamed;
+        const bool direct = !served->waiting[entry].indirect;
+        served->indirect -= !direct;
         if (status == SHUNTER_STATUS_OK) {
             // Of a worker that died it is not known whether the answer left: it is sent again.
             served->stats->answered++;
             shunter_core_finished(
-                served->core, func_id, entry, SHUNTER_STATUS_OK, !streamed && !died, now_ns);
+                served->core, func_id, entry, SHUNTER_STATUS_OK, direct && !died, now_ns);
         } else if (died && status == 0) {
             shunter_core_worker_died(served->core, func_id, entry, now_ns);
         } else {
@@ -267,7 +274,7 @@ void shunter_hand_gone(struct shunter_served *served, uint32_t worker, uint64_t 
         }
         for (uint32_t i = 0; i < run.count; i++) {
             const uint32_t entry = (run.first + i) % served->queue.entries;
-            served->streamed -= is_streamed(&served->queue, entry);
+            served->indirect -= served->waiting[entry].indirect;
             shunter_core_returned(
                 served->core, (uint16_t)served->queue.func_id, entry, now_ns);
         }
@@ -319,6 +326,12 @@ static uint32_t free_hands(
     return count;
 }
 
+static uint64_t predicted_ns(
+    const struct shunter_served *served, const struct shunter_line *line, uint64_t capacity) {
+    const uint64_t size = line->count < capacity ? line->count : capacity;
+    return served->policy.fixed_ns + size * served->policy.per_request_ns;
+}
+
 static bool release_class(struct shunter_served *served, uint8_t class, uint64_t now_ns) {
     const struct shunter_policy *policy = &served->policy;
     struct shunter_line *line = &served->lines[class];
@@ -333,8 +346,7 @@ static bool release_class(struct shunter_served *served, uint8_t class, uint64_t
         return false;
     }
     const uint64_t deadline = tightest(served, line);
-    const uint64_t size = line->count < capacity ? line->count : capacity;
-    const uint64_t predicted = policy->fixed_ns + size * policy->per_request_ns;
+    const uint64_t predicted = predicted_ns(served, line, capacity);
     if (!shunter_should_release(
             line->count, us(now_ns - served->waiting[line->first].arrival_ns),
             deadline != NEVER, ((int64_t)deadline - (int64_t)now_ns) / 1000, policy->threshold,
@@ -384,9 +396,33 @@ static bool aged(struct shunter_served *served, uint64_t now_ns) {
            now_ns - served->waiting[line->first].arrival_ns >= ageing;
 }
 
-uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
+/* When time alone changes something. */
+static uint64_t next_ns(const struct shunter_served *served) {
     uint32_t workers[SHUNTER_WORKER_COUNT], caps[SHUNTER_WORKER_COUNT];
-    uint64_t next = NEVER;
+    const uint32_t free_count = free_hands(served, workers, caps);
+    uint64_t next = NEVER, capacity = 0;
+    for (uint32_t i = 0; i < free_count; i++) {
+        capacity += caps[i];
+    }
+    for (uint8_t class = 0; class < SHUNTER_CLASSES; class ++) {
+        const struct shunter_line *line = &served->lines[class];
+        uint64_t deadline = tightest(served, line);
+        if (line->count && free_count) { // held back; it goes when its deadline is near
+            const uint64_t early =
+                predicted_ns(served, line, capacity) + served->policy.margin_ns;
+            const uint64_t waited =
+                served->waiting[line->first].arrival_ns + served->policy.max_wait_ns;
+            if (deadline != NEVER) {
+                deadline = deadline > early ? deadline - early : 0;
+            }
+            next = waited < next ? waited : next;
+        }
+        next = deadline < next ? deadline : next;
+    }
+    return next;
+}
+
+uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
     expire(served, now_ns);
     if (aged(served, now_ns) && release_class(served, 1, now_ns)) {
         served->aged_ns = now_ns;
@@ -397,19 +433,8 @@ uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
         while (send_ahead(served, class, now_ns)) {
         }
     }
-    const bool is_free = free_hands(served, workers, caps) > 0;
-    for (uint8_t class = 0; class < SHUNTER_CLASSES; class ++) {
-        const struct shunter_line *line = &served->lines[class];
-        const uint64_t deadline = tightest(served, line);
-        next = deadline < next ? deadline : next;
-        if (line->count && is_free) { // held back
-            const uint64_t waited =
-                served->waiting[line->first].arrival_ns + served->policy.max_wait_ns;
-            next = waited < next ? waited : next;
-        }
-    }
-    const bool wants = served->lines[0].count || served->lines[1].count || served->streamed;
+    const bool wants = served->lines[0].count || served->lines[1].count || served->indirect;
     atomic_store(
         shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE), wants);
-    return next;
+    return next_ns(served);
 }

@@ -14,8 +14,10 @@
 
 #include "server_parts.h"
 
-#define MOST_OUT (64u << 20)
+#define MOST_OUT ((size_t)256 << 20) /* of all streams together */
+#define CONTROL_BYTES 65536         /* of one: room for what is no answer */
 #define ROUNDS 64
+#define LATE_NS 2000000000ULL /* a message that is not complete by then ends its stream */
 
 void shunter_stream_peer(int socket, uint8_t peer[SHUNTER_PEER_BYTES]) {
     memset(peer, 0, SHUNTER_PEER_BYTES);
@@ -26,6 +28,7 @@ void shunter_stream_close(struct shunter_server *server, struct shunter_stream *
     if (!stream->closed) {
         stream->closed = true;
         server->closed_count++;
+        server->kept_bytes -= stream->out_length - stream->out_at;
         epoll_ctl(server->epoll, EPOLL_CTL_DEL, stream->socket, NULL);
     }
 }
@@ -37,31 +40,39 @@ static bool header_is_whole(struct shunter_server *server, struct shunter_stream
     memcpy(&header, stream->header, sizeof header);
     stream->have = 0;
     stream->left = header.length;
-    stream->into = NULL;
-    stream->has_ready = false;
+    stream->behind = shunter_behind(header.flags);
     if (header.session != stream->session || header.type == SHUNTER_TYPE_HELLO) {
         return false;
     }
     shunter_hand_over(
-        server, stream->peer, stream->header, SHUNTER_HEADER_BYTES + (size_t)header.length);
-    if (server->has_place) {
-        stream->into = server->place;
-        server->stats.placed_segments++;
-    }
-    stream->has_ready = server->has_ready;
-    stream->ready = server->ready;
-    server->has_ready = false;
+        server, stream->peer, stream->header,
+        SHUNTER_HEADER_BYTES + (size_t)stream->left + stream->behind);
+    stream->has_place = server->has_place;
+    stream->place = stream->into = server->has_place ? server->place : NULL;
+    stream->place_length = header.length;
+    stream->guard = server->guard;
+    server->stats.placed_segments += server->has_place;
     return true;
 }
 
-static void payload_is_whole(struct shunter_server *server, struct shunter_stream *stream) {
-    if (stream->has_ready) {
-        server->ready = stream->ready;
-        server->has_ready = true;
-        stream->has_ready = false;
-        server->stats.streams_in++;
+/* Its request may be forgotten while the payload comes: the place is another's then. */
+static void look_after_place(struct shunter_server *server, struct shunter_stream *stream) {
+    if (stream->has_place && !shunter_core_awaits(server->core, stream->header)) {
+        stream->has_place = false;
+        stream->into = NULL;
     }
-    shunter_payload_is_there(server);
+}
+
+static void message_is_whole(struct shunter_server *server, struct shunter_stream *stream) {
+    stream->begun_ns = 0;
+    server->stats.streams_in++;
+    look_after_place(server, stream);
+    if (stream->has_place) {
+        stream->has_place = false;
+        shunter_payload_is_there(
+            server, &stream->guard, stream->header, stream->place, stream->place_length,
+            stream->tag);
+    }
 }
 
 /* Bytes read, 0 when there are none now; the stream is closed when it has ended. */
@@ -84,17 +95,25 @@ void shunter_stream_readable(struct shunter_server *server, struct shunter_strea
     for (int round = 0; round < ROUNDS && !stream->closed; round++) {
         size_t count;
         if (stream->left) {
+            look_after_place(server, stream);
             const size_t most = stream->into || stream->left < sizeof waste
                 ? stream->left
                 : sizeof waste;
             count = take(server, stream, stream->into ? stream->into : waste, most);
             stream->left -= (uint32_t)count;
             stream->into = stream->into ? stream->into + count : NULL;
+        } else if (stream->behind) {
+            uint8_t *at = stream->tag + sizeof stream->tag - stream->behind;
+            count = take(server, stream, at, stream->behind);
+            stream->behind -= (uint32_t)count;
         } else {
             count = take(
                 server, stream, stream->header + stream->have,
                 SHUNTER_HEADER_BYTES - stream->have);
             stream->have += (uint32_t)count;
+            if (count && !stream->begun_ns) {
+                stream->begun_ns = server->now_ns;
+            }
             if (stream->have < SHUNTER_HEADER_BYTES) {
                 if (count) {
                     continue;
@@ -109,8 +128,19 @@ void shunter_stream_readable(struct shunter_server *server, struct shunter_strea
         if (!count) {
             return;
         }
-        if (!stream->left && !stream->have) {
-            payload_is_whole(server, stream);
+        if (!stream->left && !stream->behind && !stream->have) {
+            message_is_whole(server, stream);
+        }
+    }
+}
+
+void shunter_streams_close_late(struct shunter_server *server) {
+    uint32_t left = server->stream_count;
+    for (int i = 0; left && i < SHUNTER_STREAMS; i++) {
+        struct shunter_stream *stream = server->streams[i];
+        left -= stream != NULL;
+        if (stream && stream->begun_ns && server->now_ns - stream->begun_ns > LATE_NS) {
+            shunter_stream_close(server, stream);
         }
     }
 }
@@ -123,20 +153,49 @@ static void watch(struct shunter_server *server, struct shunter_stream *stream, 
     epoll_ctl(server->epoll, EPOLL_CTL_MOD, stream->socket, &event);
 }
 
-static void keep(
-    struct shunter_server *server, struct shunter_stream *stream, const struct iovec *pieces,
-    size_t skip) {
-    const size_t more = pieces[0].iov_len + pieces[1].iov_len - skip;
-    if (stream->out_length + more > stream->out_room) {
-        const size_t room = 2 * (stream->out_length + more);
-        uint8_t *larger = room <= MOST_OUT ? realloc(stream->out, room) : NULL;
-        if (!larger) { // it asks, and does not read
-            shunter_stream_close(server, stream);
-            return;
+/* Room for ``more`` bytes; false when there may be none: the client asks, and does not read. */
+static bool make_room(struct shunter_server *server, struct shunter_stream *stream, size_t more) {
+    const size_t kept = stream->out_length - stream->out_at;
+    const size_t most =
+        shunter_core_answer_bytes(server->core, stream->session) + CONTROL_BYTES;
+    if (kept + more > most || server->kept_bytes + more > MOST_OUT) {
+        return false;
+    }
+    if (stream->out_length + more <= stream->out_room) {
+        return true;
+    }
+    if (stream->out_at) {
+        memmove(stream->out, stream->out + stream->out_at, kept);
+        stream->out_at = 0;
+        stream->out_length = kept;
+    }
+    if (kept + more > stream->out_room) {
+        const size_t room = 2 * (kept + more);
+        uint8_t *larger = realloc(stream->out, room);
+        if (!larger) {
+            return false;
         }
         stream->out = larger;
         stream->out_room = room;
     }
+    return true;
+}
+
+static void empty(struct shunter_stream *stream) {
+    free(stream->out);
+    stream->out = NULL;
+    stream->out_at = stream->out_length = stream->out_room = 0;
+}
+
+static void keep(
+    struct shunter_server *server, struct shunter_stream *stream, const struct iovec *pieces,
+    size_t skip) {
+    const size_t more = pieces[0].iov_len + pieces[1].iov_len - skip;
+    if (!make_room(server, stream, more)) {
+        shunter_stream_close(server, stream);
+        return;
+    }
+    server->kept_bytes += more;
     for (int i = 0; i < 2; i++) {
         const size_t from = skip < pieces[i].iov_len ? skip : pieces[i].iov_len;
         const size_t count = pieces[i].iov_len - from;
@@ -168,7 +227,6 @@ void shunter_stream_send(
             return;
         }
         done = sent > 0 ? (size_t)sent : 0;
-        stream->out_at = stream->out_length = 0;
     }
     server->stats.bytes_out += done;
     if (done < sizeof *header + length) {
@@ -177,6 +235,9 @@ void shunter_stream_send(
 }
 
 void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream) {
+    if (stream->closed || stream->out_at == stream->out_length) {
+        return;
+    }
     const ssize_t sent = send(
         stream->socket, stream->out + stream->out_at, stream->out_length - stream->out_at,
         MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -187,9 +248,10 @@ void shunter_stream_writable(struct shunter_server *server, struct shunter_strea
         return;
     }
     stream->out_at += (size_t)sent;
+    server->kept_bytes -= (size_t)sent;
     server->stats.bytes_out += (uint64_t)sent;
     if (stream->out_at == stream->out_length) {
-        stream->out_at = stream->out_length = 0;
+        empty(stream);
         watch(server, stream, false);
     }
 }

@@ -253,10 +253,20 @@ def test_a_gap_is_asked_for_after_a_while(table):
     assert table.core.tick(GAP_NS + 2) == []
 
 
-def test_nothing_is_asked_for_on_a_stream(make_table):
+def test_a_stream_may_be_slow_and_is_asked_for_nothing(make_table):
     table = make_table(stream=True)
     table.say(seq=0)
-    assert table.core.tick(GAP_NS + 1) == []
+    for now in (GAP_NS + 1, RECEIVE_NS + 1, IDLE_NS):
+        assert table.core.tick(now) == []
+        assert table.core.free_entries(table.func) == 3
+    assert table.core.tick(IDLE_NS + 1) == []
+    assert table.core.free_entries(table.func) == 4
+
+
+def test_the_session_of_a_stream_does_not_end_by_silence(make_table):
+    table = make_table(stream=True)
+    assert table.core.tick(100 * IDLE_NS) == []
+    assert isinstance(table.whole()[-1], Ready)
 
 
 def test_what_is_never_complete_is_forgotten_and_can_come_again(table):
