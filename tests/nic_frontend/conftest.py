@@ -268,8 +268,10 @@ class Service:
             assert error.errno == errno.EADDRINUSE
             return None
 
-    def stop(self):
-        """As when its process ends: nobody is told."""
+    def stop(self, *, gently=False):
+        """As when its process is killed, or told to end."""
+        if not gently:
+            self.front_end._finish = lambda: None
         self.front_end.stop()
         self._thread.join(30)
         assert not self._thread.is_alive()
