@@ -88,6 +88,10 @@ class WireStatus(IntEnum):
     WORKER_DIED = 502
     RETRY_LATER = 503
     TOO_LATE = 504
+    MUST_ENCRYPT = 426
+    """To a HELLO: the server serves encrypted sessions only."""
+    CANNOT_ENCRYPT = 501
+    """To a HELLO: encryption is wanted, and the server has no key or no cipher."""
     UNKNOWN_SESSION = 410
     LOST_ANSWER = 409
     """It ran, and its answer is no longer kept."""
@@ -155,6 +159,7 @@ QUEUE = (
             Field("front_end_heartbeat_ns", "written at least every second"),
             Field("front_end_asleep", "1: it waits for its doorbell"),
             Field("front_end_wants_done", "1: ring it when a batch is done"),
+            Field("front_end_arrivals", "requests that have become complete so far"),
         ),
     ),
 )
@@ -193,6 +198,7 @@ ENTRY = (
             Field("entry_direct", "1: the worker sends the answer to entry_peer itself"),
             Field("entry_key", "of the session, for the tag", width=16),
             Field("entry_peer", "socket address", width=32),
+            Field("entry_arrival", "number among arrivals while it waits, negative once given"),
         ),
     ),
     Section("answer", (Field("entry_status", "0: none yet; one of STATUS_..."),)),

@@ -40,13 +40,15 @@ from shunter.batching.wire_layout import (
 )
 from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.hello import (
-    LARGEST_SEGMENT,
     Hello,
     HelloError,
     Opened,
+    agreed,
     cookie_is_good,
     cookie_of,
     pack_cookie,
+    payload_keys,
+    room,
     session_key,
 )
 from shunter.nic_frontend.hello_times import HelloTimes
@@ -73,6 +75,7 @@ STREAM_HELLO_S = 2.0
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
+_PORT_TRIES = 20
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
 _SMALL = 2304
@@ -93,6 +96,8 @@ class Settings:
     """Also serve streams at this Unix socket."""
     key: bytes | None = None
     """Pre-shared key: only clients that have it are served."""
+    encrypt: bool = False
+    """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
     spin_us: int = 0
     gro: bool = True
     queue_bytes: int = 64 << 20
@@ -153,7 +158,10 @@ class FrontEnd:
     """A front end; :meth:`run` serves until :meth:`stop`."""
 
     def __init__(self, settings: Settings) -> None:
-        """Bind everything. Raises OSError when an address is taken."""
+        """Bind everything.
+
+        Raises OSError when an address is taken, ValueError when it is to encrypt and cannot.
+        """
         self.settings = settings
         self._closing: list[Callable[[], object]] = []
         self._secret = secrets.token_bytes(16)
@@ -188,6 +196,9 @@ class FrontEnd:
         self._closing.append(self._epoll.close)
         self.path = self._data_path()
         self._closing.append(self.path.close)
+        self._no_encryption = self.path.why_no_encryption() if settings.key else "there is no key"
+        if settings.encrypt and self._no_encryption:
+            raise ValueError(f"payloads cannot be encrypted: {self._no_encryption}")
         self._watch(self._stop_event, self._on_stop)
         self.attach_at(settings.attach)
         self._closing.append(self.detach)
@@ -373,18 +384,23 @@ class FrontEnd:
         served = self._find(hello.model, hello.version)
         if served is None:
             return _hello_ack(header, WireStatus.UNKNOWN_FUNCTION, hello.nonce), 0
-        nonce = secrets.token_bytes(16)
-        key = self.settings.key
-        window = min(hello.window, WINDOW, served.queue.entries)
-        session = Session(
-            id=0,
-            func_id=served.id,
-            peer=peer,
-            segment=min(hello.segment, LARGEST_SEGMENT),
-            window=window,
-            key=session_key(key, hello.nonce, nonce) if key else None,
-            stream=stream,
+        protect = agreed(
+            hello.want, can=not self._no_encryption, must=self.settings.encrypt
         )
+        if isinstance(protect, WireStatus):
+            LOGGER.info("no session for %s: %s", hello.model, self._refusal(protect))
+            return _hello_ack(header, protect, hello.nonce), 0
+        attach = served.attach
+        opened = Opened(
+            client_nonce=hello.nonce,
+            server_nonce=secrets.token_bytes(16),
+            segment=room(hello.segment, protect),
+            window=min(hello.window, WINDOW, served.queue.entries),
+            inputs=attach.inputs,
+            outputs=attach.outputs,
+            protect=protect,
+        )
+        session = self._session(served, hello, opened, peer, stream=stream)
         try:
             grant = self._add(session)
         except OSError as error:
@@ -394,11 +410,30 @@ class FrontEnd:
             else:
                 LOGGER.warning("no session for %s: %s", hello.model, error)
             return _hello_ack(header, status, hello.nonce), 0
-        attach = served.attach
-        opened = Opened(
-            hello.nonce, nonce, session.segment, window, attach.inputs, attach.outputs
-        )
         return _hello_ack(header, WireStatus.OK, opened.pack(), session, grant), session.id
+
+    def _session(
+        self, served: _Served, hello: Hello, opened: Opened, peer: bytes, *, stream: bool
+    ) -> Session:
+        """Its id is not known yet."""
+        key = self.settings.key
+        encrypts = key and opened.protect & Flags.PAYLOAD_AEAD
+        return Session(
+            id=0,
+            func_id=served.id,
+            peer=peer,
+            segment=opened.segment,
+            window=opened.window,
+            key=session_key(key, hello.nonce, opened.server_nonce) if key else None,
+            stream=stream,
+            protect=opened.protect,
+            keys=payload_keys(key, hello, opened.pack()) if encrypts else None,
+        )
+
+    def _refusal(self, status: WireStatus) -> str:
+        if status == WireStatus.MUST_ENCRYPT:
+            return "the client does not encrypt"
+        return f"the client wants encryption, and {self._no_encryption}"
 
     def _add(self, session: Session) -> int:
         """Add a session under a new id; its first grant. Raises OSError when it cannot be."""

@@ -7,6 +7,7 @@ import errno
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from shunter.batching.attach import remove_left_over
 
@@ -44,17 +45,30 @@ def client_sockets(
     raise failed
 
 
+def _socket_for(host: str, port: int, kind: socket.SocketKind) -> tuple[socket.socket, Any]:
+    """A socket that is not bound yet, and where to bind it; ``::`` takes IPv4 as well.
+
+    An address of IPv6 may name its scope: ``fe80::1%eth0``.
+    """
+    with naming(host):
+        found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
+    family, _, _, _, where = found[0]
+    made = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return made, where
+
+
 def udp_socket(host: str, port: int) -> socket.socket:
     """For datagrams. The port is for nobody else: two front ends would mix their clients."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    udp = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    udp, where = _socket_for(host, port, socket.SOCK_DGRAM)
     try:
         udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         with contextlib.suppress(PermissionError):  # only root may pass the system's limit
             udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
         udp.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
         with naming(f"UDP {host} port {port}"):
-            udp.bind((host, port))
+            udp.bind(where)
     except BaseException:
         udp.close()
         raise
@@ -72,12 +86,11 @@ def set_gro(udp: socket.socket) -> bool:
 
 def tcp_socket(host: str, port: int) -> socket.socket:
     """For streams."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    listener, where = _socket_for(host, port, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with naming(f"TCP {host} port {port}"):
-            listener.bind((host, port))
+            listener.bind(where)
             listener.listen(BACKLOG)
     except BaseException:
         listener.close()

@@ -96,7 +96,7 @@ class NativeClient:
         gso: bool = True,
     ) -> None:
         """``inputs`` and ``outputs``: bytes of each tensor. The socket does not block, is connected
-        and stays the caller's. ``pkt_no``: of the last datagram sent. Raises OSError for no session.
+        and stays the caller's. ``pkt_no``: of the last datagram sent. Raises OSError.
         """
         self._c = _functions()
         settings = _Settings(socket, stream, gso, key is not None)

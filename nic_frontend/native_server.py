@@ -22,6 +22,7 @@ from shunter.batching.native import PEER_BYTES, QueueView, check, library, view_
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.nic_frontend.core import DROPS
 from shunter.nic_frontend.dispatch import Policy
+from shunter.nic_frontend.session_struct import Opening, opening_of
 from shunter.nic_frontend.sessions import Session
 
 HELLOS = 16
@@ -92,6 +93,11 @@ class NativeServer:
         """Free everything; streams are closed."""
         self._library.shunter_server_free(self._handle)
 
+    def why_no_encryption(self) -> str:
+        """Empty when it can encrypt."""
+        there = self._library.shunter_aead_is_there()
+        return "" if there else "libcrypto of OpenSSL 3 or 1.1 was not found"
+
     def run(self, until_ns: int) -> list[tuple[bytes, bytes]]:
         """Serve until then, or until something is up; peers and datagrams of hellos."""
         count = self._library.shunter_server_run(self._handle, until_ns, self._hellos, HELLOS)
@@ -150,17 +156,8 @@ class NativeServer:
 
     def add_session(self, session: Session, now_ns: int) -> int:
         """Open a session; returns its first grant. OSError: EEXIST, or E2BIG for its segments."""
-        result = self._library.shunter_core_add_session(
-            self._core,
-            session.id,
-            session.func_id,
-            session.peer,
-            session.segment,
-            session.window,
-            session.key,
-            session.stream,
-            now_ns,
-        )
+        opening = byref(opening_of(session))
+        result = self._library.shunter_core_add_session(self._core, opening, now_ns)
         check(result, "a session")
         return int(self._library.shunter_core_grant(self._core, session.id))
 
@@ -241,10 +238,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "server_stats": (handle, POINTER(_Stats)),
         "server_waiting": (handle, c_uint16),
         "stream_peer": (c_int, POINTER(c_uint8)),
-        "core_add_session": (
-            *(handle, c_uint32, c_uint16, ctypes.c_char_p, c_uint16, c_uint16),
-            *(ctypes.c_char_p, c_bool, c_uint64),
-        ),
+        "core_add_session": (handle, POINTER(Opening), c_uint64),
         "core_remove_session": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),
         "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
@@ -257,6 +251,7 @@ def _declare(found: ctypes.CDLL) -> None:
     found.shunter_server_idle.restype = c_bool
     found.shunter_server_give_up.restype = c_uint32
     found.shunter_core_load.restype = None
+    found.shunter_aead_is_there.restype = c_bool
     found.shunter_core_grant.restype = c_uint64
     found.shunter_core_free_entries.restype = c_uint32
     found.shunter_core_sessions.restype = c_uint32

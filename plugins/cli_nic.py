@@ -47,6 +47,13 @@ def nic(
     key_file: Annotated[
         Path | None, typer.Option(help="File of a key: only clients that have it are served.")
     ] = None,
+    encrypt: Annotated[
+        bool | None,
+        typer.Option(
+            "--encrypt/--no-encrypt",
+            help="Serve encrypted sessions only (AES-128-GCM); needs a key.",
+        ),
+    ] = None,
     spin_us: Annotated[
         int | None, typer.Option(min=0, max=1_000_000, help="Wait so long without sleeping.")
     ] = None,
@@ -66,9 +73,18 @@ def nic(
       shunter nic
 
       shunter nic --host 0.0.0.0 --port 9000 --key-file /etc/shunter/nic.key
+
+      shunter nic --host :: --key-file /etc/shunter/nic.key --encrypt
+
+    A key file has at least 32 bytes, all of which count, and nobody else may read it:
+
+      (umask 077; head -c 32 /dev/urandom > /etc/shunter/nic.key)
+
+    With a key every header carries a keyed tag; clients that ask for it, or all with --encrypt,
+    also have their tensors encrypted, which a core does at a few GB/s.
     """
     given = {"host": host, "port": port, "unix": unix, "tcp": tcp, "key_file": key_file}
-    given |= {"spin_us": spin_us, "queue_mb": queue_mb}
+    given |= {"encrypt": encrypt, "spin_us": spin_us, "queue_mb": queue_mb}
     settings = _settings(config, given)
     _build()
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
@@ -91,7 +107,10 @@ def _settings(config: Path | None, given: dict[str, Any]) -> NicSettings:
         table = load(find(config, os.environ, Path())).nic
     except SettingsError as error:
         raise UserError(str(error)) from error
-    return replace(table, **{name: value for name, value in given.items() if value is not None})
+    found = replace(table, **{name: value for name, value in given.items() if value is not None})
+    if found.encrypt and not found.key_file:
+        raise UserError("encrypt needs a key_file: only who has the key can decrypt")
+    return found
 
 
 def _build() -> None:
@@ -114,6 +133,7 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
         tcp=settings.tcp,
         unix=Path(settings.unix) if settings.unix else None,
         key=_key(Path(settings.key_file)) if settings.key_file else None,
+        encrypt=settings.encrypt,
         spin_us=settings.spin_us,
         queue_bytes=settings.queue_mb << 20,
         settle_s=SETTLE_S,
@@ -125,6 +145,8 @@ def _front_end(settings: Settings) -> FrontEnd:
 
     try:
         return FrontEnd(settings)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     except OSError as error:
         where = error.filename or f"{settings.host} port {settings.port}"
         raise UserError(

@@ -217,6 +217,8 @@ class NicSettings:
     """Also serve streams at this Unix socket."""
     key_file: str | None = _key(_text("a path"), None)
     """File of a key, which others cannot read: only clients that have it are served."""
+    encrypt: bool = _key(_boolean, False)
+    """Serve encrypted sessions only; needs the key."""
     spin_us: int = _key(_number(0, 1_000_000, whole=True), 0)
     """Wait so long without sleeping."""
     queue_mb: int = _key(_number(1, 65_536, whole=True), 64)

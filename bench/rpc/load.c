@@ -21,7 +21,9 @@
 struct load_session {
     struct shunter_client *client;
     int socket;
-    const void *input;
+    uint8_t *input; /* SHUNTER_WINDOW of them when they are stamped */
+    uint64_t input_bytes;
+    uint64_t stamp; /* not 0: the first 8 bytes of each are this and the request's number */
     uint8_t *outputs; /* SHUNTER_WINDOW answers one behind the other */
     uint64_t output_bytes;
     uint64_t idempotent;
@@ -47,8 +49,15 @@ struct running {
 static int64_t begin(struct running *running, uint64_t next_id) {
     struct load_session *session = running->session;
     void *output = session->outputs + next_id % SHUNTER_WINDOW * session->output_bytes;
+    const void *input = session->input;
+    if (session->stamp) {
+        uint8_t *own = session->input + next_id % SHUNTER_WINDOW * session->input_bytes;
+        const uint64_t stamp = session->stamp + next_id;
+        memcpy(own, &stamp, sizeof stamp);
+        input = own;
+    }
     return shunter_client_begin(
-        session->client, &session->input, &output, 0, 0, (uint32_t)session->idempotent);
+        session->client, &input, &output, 0, 0, (uint32_t)session->idempotent);
 }
 
 static uint64_t next_id(const struct running *running) {

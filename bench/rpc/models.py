@@ -76,11 +76,24 @@ def real_models() -> list[RpcModel]:
     return [RpcModel(name, name, *specs) for name, specs in networks.SHAPES.items()]
 
 
-def pack_model(model: RpcModel, store: Path, *, batch: int = 1, delay_ms: int = 1) -> None:
-    """Archive it; ``batch`` is of TorchServe's workers and of the front end's alike."""
+def pack_model(
+    model: RpcModel,
+    store: Path,
+    *,
+    batch: int = 1,
+    delay_ms: int = 1,
+    workers: int = 1,
+    record: Path | None = None,
+) -> None:
+    """Archive it; ``batch`` is of TorchServe's workers and of the front end's alike.
+
+    ``workers``: of the front end. ``record``: file of what ran.
+    """
     handler = {"network": model.network}
     if model.network == "empty":
         handler["reply"] = model.reply
+    if record is not None:
+        handler["record"] = str(record)
     tensors = {
         kind: [{"name": name, "dtype": spec[0], "shape": list(spec[1])}]
         for kind, name, spec in (("inputs", "x", model.input), ("outputs", "y", model.output))
@@ -89,7 +102,7 @@ def pack_model(model: RpcModel, store: Path, *, batch: int = 1, delay_ms: int = 
         "batchSize": batch,
         "maxBatchDelay": delay_ms,
         "handler": handler,
-        "shunter": {"tensors": tensors, "network": f"1x1x{batch}"},
+        "shunter": {"tensors": tensors, "network": f"{workers}x1x{batch}"},
     }
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / model.name

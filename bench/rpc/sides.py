@@ -16,6 +16,7 @@ from rivals import triton_rpc
 
 from rpc.models import RpcModel, pack_model
 from shunter.nic_frontend.client import InferenceError, Session
+from shunter.plugins import page_status
 from shunter.plugins.torchserve import rest
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.grpc_client import InferenceClient
@@ -47,12 +48,15 @@ class Ours:
         *,
         native: bool = True,
         spin: bool = False,
-        batch: int = 1,
         settings: str = "",
+        **packing: Any,
     ) -> None:
-        """``store`` is an empty folder of its own; ``settings`` go into ``[nic]``."""
+        """``store`` is an empty folder of its own; ``settings`` go into ``[nic]``.
+
+        ``packing``: for :func:`pack_model`.
+        """
         for model in models:
-            pack_model(model, store, batch=batch)
+            pack_model(model, store, **packing)
         spin_us = SPIN_US if spin else 0
         toml = store / "shunter.toml"
         toml.write_text(
@@ -86,6 +90,22 @@ class Ours:
     def state(self) -> dict[str, Any]:
         """Of the front end, as /shunter/status tells it."""
         return rest.get_json(f"{self._server.management}/shunter/status")
+
+    def counters(self) -> dict[str, int]:
+        """What the front end has counted; up to date after its next cycle."""
+        time.sleep(1)
+        return page_status.fetch(Path(self.state()["runtime"]))["front_end"]["counters"]
+
+    def network_pids(self, model: RpcModel) -> list[int]:
+        """Workers of a model that the front end feeds."""
+        states = [state for state in self.state()["models"] if state["name"] == model.name]
+        return [
+            worker["pid"]
+            for state in states
+            for group in state["groups"]
+            if group["front_end"] == "network"
+            for worker in group["workers"]
+        ]
 
     def url(self, scheme: str) -> str:
         """Where it is reached."""
@@ -123,6 +143,14 @@ class OurSide:
         session = self._server.session(self._scheme, model, spin=self._spin)
         stack.enter_context(session)
         return lambda x: session.infer([x])[0]
+
+    def session(self, model: RpcModel) -> Session:
+        """Another session with the model."""
+        return self._server.session(self._scheme, model)
+
+    def counters(self) -> dict[str, int]:
+        """Of the front end."""
+        return self._server.counters()
 
 
 class Stock:

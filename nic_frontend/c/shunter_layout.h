@@ -190,6 +190,8 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_STATUS_WORKER_DIED 502 /* status */
 #define SHUNTER_STATUS_RETRY_LATER 503 /* status */
 #define SHUNTER_STATUS_TOO_LATE 504 /* status */
+#define SHUNTER_STATUS_MUST_ENCRYPT 426 /* status */
+#define SHUNTER_STATUS_CANNOT_ENCRYPT 501 /* status */
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_STATUS_NO_WORKER 521 /* status */
@@ -206,6 +208,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_Q_FRONT_END_HEARTBEAT_NS 264 /* written at least every second */
 #define SHUNTER_Q_FRONT_END_ASLEEP 272 /* 1: it waits for its doorbell */
 #define SHUNTER_Q_FRONT_END_WANTS_DONE 280 /* 1: ring it when a batch is done */
+#define SHUNTER_Q_FRONT_END_ARRIVALS 288 /* requests that have become complete so far */
 #define SHUNTER_W_BATCH_NUMBER 0 /* batches given so far; written last */
 #define SHUNTER_W_BATCH_FIRST 8 /* first entry, of batch n in place n % AHEAD [2] */
 #define SHUNTER_W_BATCH_COUNT 24 /* entries of it, which may pass the end of the ring [2] */
@@ -223,8 +226,9 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_DIRECT 48 /* 1: the worker sends the answer to entry_peer itself */
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
+#define SHUNTER_E_ENTRY_ARRIVAL 104 /* number among arrivals while it waits, negative once given */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x7528e8182b52548dULL
+#define SHUNTER_LAYOUT_DIGEST 0x50193c6b8874c82eULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */

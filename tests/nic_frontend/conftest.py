@@ -7,10 +7,10 @@ import pytest
 
 from shunter.batching import native
 from shunter.batching.segments import SegmentPlan
-from shunter.batching.wire import Header
+from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
 from shunter.nic_frontend import build
-from shunter.nic_frontend.core import Core
+from shunter.nic_frontend.core import Core, Place
 from shunter.nic_frontend.native_core import NativeCore
 from shunter.nic_frontend.sessions import Session
 
@@ -139,11 +139,14 @@ class Table:
         window=4,
         key=None,
         stream=False,
+        protect=0,
+        server_pkt_no=0,
     ):
-        self.core, self.key = core, key
+        self.core, self.key, self.protect = core, key, protect
         self.inputs, self.outputs = SegmentPlan(inputs, segment), SegmentPlan(outputs, segment)
         core.add_function(FUNC, inputs, outputs, entries)
-        session = Session(SESSION, FUNC, PEER, segment, window, key, stream)
+        session = Session(SESSION, FUNC, PEER, segment, window, key, stream, protect)
+        session.pkt_no = server_pkt_no
         core.add_session(session, 0)
         self.now = 0
         self.pkt_no = 0
@@ -152,12 +155,13 @@ class Table:
         """A right one, unless ``more`` says otherwise."""
         self.pkt_no += 1
         fields = {"type": kind, "req_id": req_id, "func_id": FUNC, "session": SESSION}
+        add = more.pop("add", 0)
         fields |= {"credit": 1, "pkt_no": self.pkt_no}
         if kind == MessageType.REQ:
             segment = self.inputs.place(seq)
             last = seq == self.inputs.count - 1
             fields |= {
-                "flags": Flags.LAST if last else 0,
+                "flags": (Flags.LAST if last else 0) | self.protect,
                 "seq": seq,
                 "count": self.inputs.count,
                 "length": segment.length,
@@ -165,16 +169,22 @@ class Table:
                 "tensor": segment.tensor,
                 "total": self.inputs.sizes[segment.tensor],
             }
-        return Header(**{**fields, **more})
+        fields = {**fields, **more}
+        return Header(**fields | {"flags": fields.get("flags", 0) | add})
 
-    def say(self, kind=MessageType.REQ, req_id=1, seq=0, peer=PEER, payload=b"", **more):
-        """Send a datagram; the actions."""
+    def say(
+        self, kind=MessageType.REQ, req_id=1, seq=0, peer=PEER, payload=b"", right=True, **more
+    ):
+        """Send a datagram, whose payload is right or not; the actions."""
         if payload:
             more["length"] = len(payload)
         header = self.header(kind, req_id, seq, **more)
-        return self.core.receive(
-            peer, header.pack(self.key) + payload, self.now, 64 + header.length
-        )
+        data = header.pack(self.key) + payload
+        length = 64 + header.length + behind(header.flags)
+        actions = self.core.receive(peer, data, self.now, length)
+        if right and any(isinstance(a, Place) and a.later for a in actions):
+            actions += self.core.accept(data, self.now)
+        return actions
 
     def say_wrong(self, **changes):
         """The first segment of a request with other fields."""

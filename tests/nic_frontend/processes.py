@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,8 @@ def main():
             os.environ["SHUNTER_NATIVE"] = "" if native else "0"
             try:
                 ROLES[role](**options)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(0)

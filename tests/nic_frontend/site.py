@@ -105,10 +105,15 @@ class Site:
         self.front = self._start("front_end", self.front_native, **{"port": 0, **settings})
         self.key = bytes.fromhex(settings["key"]) if settings.get("key") else None
         control = self.folder / f"control-{self.front}"
-        until(lambda: control.exists() or (self.folder / "refused").exists(), "the front end")
+        until(lambda: control.exists() or self.refused(), "the front end")
         if control.exists():
             self.port = self.look()["port"]
         return self.front
+
+    def refused(self):
+        """Why a front end could not serve."""
+        path = self.folder / "refused"
+        return path.read_text() if path.exists() else ""
 
     def look(self):
         """What the front end says of itself."""
