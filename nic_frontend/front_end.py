@@ -75,7 +75,6 @@ STREAM_HELLO_S = 2.0
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
-_PORT_TRIES = 20
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
 _SMALL = 2304
