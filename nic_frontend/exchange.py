@@ -322,6 +322,8 @@ class Exchange:
             self.lose("the server has lost the session")
         else:
             self.running.pop(refused.req_id).end(error_of(refused.status))
+            if refused.status == WireStatus.NO_WORKER and not self.running:
+                self.lose("the model has no worker")  # it may come back as another
 
     # ---- opening
 

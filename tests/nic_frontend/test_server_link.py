@@ -22,7 +22,7 @@ from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers.front_end_link import FrontEndLink
 from shunter.nic_frontend import front_end as module
 from shunter.nic_frontend import server_link
-from shunter.nic_frontend.client import Client, InferenceError, ServerError
+from shunter.nic_frontend.client import BadRequestError, InferenceError, ServerError, Session
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.server_link import ServerLink
@@ -175,7 +175,7 @@ def client():
 
         def opened(front_end):
             with contextlib.suppress(InferenceError):
-                return Client(f"udp://127.0.0.1:{front_end.port}", "m", timeout_s=PATIENCE_S)
+                return Session(f"udp://127.0.0.1:{front_end.port}", "m", timeout_s=PATIENCE_S)
 
         def client(front_end):
             found = wait_until("a session", lambda: opened(front_end))
@@ -335,6 +335,21 @@ def test_a_model_comes_back_with_other_tensors(server, serve, work, client):
     work(server, outputs=(X, TensorSpec("y", "float32", (1,))))
     wait_until("they are there", lambda: len(client(front_end).outputs) == 2)
     assert len(client(front_end).infer([np.array([4])])) == 2
+
+
+def test_a_client_finds_the_next_worker_of_a_model_that_has_changed(server, serve, work, client, monkeypatch):
+    monkeypatch.setattr(module, "WORKERLESS_S", 0.3)
+    front_end = serve()
+    worker = work(server)
+    same = client(front_end)
+    worker.end()
+    with pytest.raises(ServerError, match="has not run"):
+        ask_one(same, 1)
+    work(server, outputs=(X, TensorSpec("y", "float32", (1,))))
+    wait_until("the worker is there", lambda: front_end.functions()[-1].workers)
+    with pytest.raises(BadRequestError, match="other tensors now"):
+        ask_one(same, 2)
+    assert [output[0] for output in same.infer([np.array([2])])] == [4, 4.0]
 
 
 class Endless:
