@@ -337,7 +337,9 @@ def test_a_model_comes_back_with_other_tensors(server, serve, work, client):
     assert len(client(front_end).infer([np.array([4])])) == 2
 
 
-def test_a_client_finds_the_next_worker_of_a_model_that_has_changed(server, serve, work, client, monkeypatch):
+def test_a_client_finds_the_next_worker_of_a_model_that_has_changed(
+    server, serve, work, client, monkeypatch
+):
     monkeypatch.setattr(module, "WORKERLESS_S", 0.3)
     front_end = serve()
     worker = work(server)
