@@ -270,7 +270,7 @@ class Service:
 
     def stop(self):
         """As when its process ends: nobody is told."""
-        self.front_end.stop()
+        self.front_end.stop(finish=False)
         self._thread.join(30)
         assert not self._thread.is_alive()
         self.front_end.close()

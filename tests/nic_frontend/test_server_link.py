@@ -111,14 +111,22 @@ def serve(data_path, built, server, monkeypatch):
         monkeypatch.setattr(module, "library", lambda: None)
     with contextlib.ExitStack() as stack:
 
-        def serve(*, only_this=True):
-            front_end = FrontEnd(Settings(server.folder / NAME, port=0))
+        def bound(settings):
+            try:
+                return FrontEnd(settings)
+            except OSError:  # a worker still has the last one's sockets
+                return None
+
+        def serve(*, only_this=True, port=0):
+            settings = Settings(server.folder / NAME, port=port, tcp=not port)
+            front_end = wait_until("the port is free", lambda: bound(settings))
             link = ServerLink(front_end, only_live(server.folder), only_this=only_this)
-            thread = threading.Thread(target=front_end.run, args=(link.cycle,))
-            thread.start()
-            for each in (front_end.close, link.close, thread.join, front_end.stop):
-                stack.callback(each)
-            front_end.thread = thread
+            front_end.thread = threading.Thread(target=front_end.run, args=(link.cycle,))
+            front_end.thread.start()
+            mine = stack.enter_context(contextlib.ExitStack())
+            for each in (front_end.close, link.close, front_end.thread.join, front_end.stop):
+                mine.callback(each)
+            front_end.end = mine.close
             return front_end
 
         yield serve
@@ -189,13 +197,13 @@ def in_background():
     """Asks in a thread; what came of each request, or its error."""
     threads = []
 
-    def in_background(client, *numbers):
+    def in_background(client, *numbers, **options):
         found = []
 
         def ask():
             for number in numbers:
                 try:
-                    found.append(ask_one(client, number))
+                    found.append(ask_one(client, number, **options))
                 except InferenceError as error:
                     found.append(error)
 
@@ -208,8 +216,8 @@ def in_background():
         thread.join(PATIENCE_S)
 
 
-def ask_one(client, number):
-    [output] = client.infer([np.array([number])])
+def ask_one(client, number, **options):
+    [output] = client.infer([np.array([number])], **options)
     return int(output[0])
 
 
@@ -291,6 +299,24 @@ def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client, 
     for _, thread in asked:
         thread.join(PATIENCE_S)
     assert [found for found, _ in asked] == [[2], [4]]
+
+
+def test_what_may_run_twice_survives_the_end_of_a_front_end(
+    server, serve, work, client, in_background, monkeypatch
+):
+    monkeypatch.setattr(module, "FINISH_S", 0.05)
+    monkeypatch.setattr(module, "RUN_S", 0.05)
+    front_end = serve()
+    worker = work(server)
+    asking = client(front_end)
+    worker.go_on.clear()
+    asked, thread = in_background(asking, 1, idempotent=True)
+    assert worker.began.wait(PATIENCE_S)
+    front_end.end()
+    worker.go_on.set()
+    serve(port=front_end.port)
+    thread.join(PATIENCE_S)
+    assert asked == [2]
 
 
 @both_data_paths
