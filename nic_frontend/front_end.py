@@ -75,7 +75,6 @@ STREAM_HELLO_S = 2.0
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
-_PORT_TRIES = 20
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
 _SMALL = 2304
@@ -173,6 +172,7 @@ class FrontEnd:
         self._attach_at: tuple[socket.socket, Path] | None = None
         self._settled = 0.0
         self._stopped = False
+        self._finishes = True
         self.hello_times = HelloTimes()
         try:
             self._open()
@@ -279,12 +279,16 @@ class FrontEnd:
             served.queue.close()
         self._functions.clear()
 
-    def stop(self) -> None:
-        """End :meth:`run`; from any thread or signal handler."""
+    def stop(self, *, finish: bool = True) -> None:
+        """End :meth:`run`; from any thread or signal handler.
+
+        ``finish``: first answer what is on its way.
+        """
+        self._finishes = finish
         os.eventfd_write(self._stop_event, 1)
 
     def run(self, on_cycle: Callable[[int], None] = lambda now_ns: None) -> None:
-        """Serve until :meth:`stop`, then answer what is on its way.
+        """Serve until :meth:`stop`.
 
         ``on_cycle`` is called five times a second, with the time in nanoseconds.
         """
@@ -297,7 +301,8 @@ class FrontEnd:
                 self._clean_up()
                 self._answer_for_nobody()
                 on_cycle(now_ns)
-        self._finish()
+        if self._finishes:
+            self._finish()
 
     def _step(self, time_ns: int) -> None:
         for peer, datagram in self.path.run(time.monotonic_ns() + time_ns):

@@ -22,7 +22,7 @@ from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers.front_end_link import FrontEndLink
 from shunter.nic_frontend import front_end as module
 from shunter.nic_frontend import server_link
-from shunter.nic_frontend.client import InferenceError, ServerError, Session
+from shunter.nic_frontend.client import BadRequestError, InferenceError, ServerError, Session
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.server_link import ServerLink
@@ -111,14 +111,22 @@ def serve(data_path, built, server, monkeypatch):
         monkeypatch.setattr(module, "library", lambda: None)
     with contextlib.ExitStack() as stack:
 
-        def serve(*, only_this=True):
-            front_end = FrontEnd(Settings(server.folder / NAME, port=0))
+        def bound(settings):
+            try:
+                return FrontEnd(settings)
+            except OSError:  # a worker still has the last one's sockets
+                return None
+
+        def serve(*, only_this=True, port=0):
+            settings = Settings(server.folder / NAME, port=port, tcp=not port)
+            front_end = wait_until("the port is free", lambda: bound(settings))
             link = ServerLink(front_end, only_live(server.folder), only_this=only_this)
-            thread = threading.Thread(target=front_end.run, args=(link.cycle,))
-            thread.start()
-            for each in (front_end.close, link.close, thread.join, front_end.stop):
-                stack.callback(each)
-            front_end.thread = thread
+            front_end.thread = threading.Thread(target=front_end.run, args=(link.cycle,))
+            front_end.thread.start()
+            mine = stack.enter_context(contextlib.ExitStack())
+            for each in (front_end.close, link.close, front_end.thread.join, front_end.stop):
+                mine.callback(each)
+            front_end.end = mine.close
             return front_end
 
         yield serve
@@ -189,13 +197,13 @@ def in_background():
     """Asks in a thread; what came of each request, or its error."""
     threads = []
 
-    def in_background(client, *numbers):
+    def in_background(client, *numbers, **options):
         found = []
 
         def ask():
             for number in numbers:
                 try:
-                    found.append(ask_one(client, number))
+                    found.append(ask_one(client, number, **options))
                 except InferenceError as error:
                     found.append(error)
 
@@ -208,8 +216,8 @@ def in_background():
         thread.join(PATIENCE_S)
 
 
-def ask_one(client, number):
-    [output] = client.infer([np.array([number])])
+def ask_one(client, number, **options):
+    [output] = client.infer([np.array([number])], **options)
     return int(output[0])
 
 
@@ -293,6 +301,24 @@ def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client, 
     assert [found for found, _ in asked] == [[2], [4]]
 
 
+def test_what_may_run_twice_survives_the_end_of_a_front_end(
+    server, serve, work, client, in_background, monkeypatch
+):
+    monkeypatch.setattr(module, "FINISH_S", 0.05)
+    monkeypatch.setattr(module, "RUN_S", 0.05)
+    front_end = serve()
+    worker = work(server)
+    asking = client(front_end)
+    worker.go_on.clear()
+    asked, thread = in_background(asking, 1, idempotent=True)
+    assert worker.began.wait(PATIENCE_S)
+    front_end.end()
+    worker.go_on.set()
+    serve(port=front_end.port)
+    thread.join(PATIENCE_S)
+    assert asked == [2]
+
+
 @both_data_paths
 def test_at_its_end_what_does_not_end_is_an_error(
     server, serve, work, client, in_background, monkeypatch
@@ -335,6 +361,23 @@ def test_a_model_comes_back_with_other_tensors(server, serve, work, client):
     work(server, outputs=(X, TensorSpec("y", "float32", (1,))))
     wait_until("they are there", lambda: len(client(front_end).outputs) == 2)
     assert len(client(front_end).infer([np.array([4])])) == 2
+
+
+def test_a_client_finds_the_next_worker_of_a_model_that_has_changed(
+    server, serve, work, client, monkeypatch
+):
+    monkeypatch.setattr(module, "WORKERLESS_S", 0.3)
+    front_end = serve()
+    worker = work(server)
+    same = client(front_end)
+    worker.end()
+    with pytest.raises(ServerError, match="has not run"):
+        ask_one(same, 1)
+    work(server, outputs=(X, TensorSpec("y", "float32", (1,))))
+    wait_until("the worker is there", lambda: front_end.functions()[-1].workers)
+    with pytest.raises(BadRequestError, match="other tensors now"):
+        ask_one(same, 2)
+    assert [output[0] for output in same.infer([np.array([2])])] == [4, 4.0]
 
 
 class Endless:
