@@ -51,8 +51,6 @@ class Call:
     options: Options
     req_id: int = 0
     """0: not sent."""
-    again: bool = False
-    """It is sent once more because there was no worker."""
     done: bool = False
     error: InferenceError | None = None
     on_end: Callable[[Call], None] | None = None

@@ -47,7 +47,6 @@ _SERVER_REASONS: dict[int, str] = {
     WireStatus.UNKNOWN_SESSION: "the server has lost the session; "
     "it is not known whether the request ran",
     WireStatus.RETRY_LATER: "the server has no room",
-    WireStatus.NO_WORKER: "the request has not run: the model has no worker any more",
 }
 
 

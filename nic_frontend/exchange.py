@@ -320,19 +320,8 @@ class Exchange:
     def _on_refusal(self, refused: Refused) -> None:
         if refused.status == WireStatus.UNKNOWN_SESSION:
             self.lose("the server has lost the session")
-        elif refused.status == WireStatus.NO_WORKER:
-            self._on_no_worker(self.running[refused.req_id])
         else:
             self.running.pop(refused.req_id).end(error_of(refused.status))
-
-    def _on_no_worker(self, call: Call) -> None:
-        """The front end ends, or the model is gone; either may come back as another."""
-        if call.options.idempotent and not call.again:
-            call.again = True
-        else:
-            self.running.pop(call.req_id).end(error_of(WireStatus.NO_WORKER))
-        if all(each.again for each in self.running.values()):
-            self.lose("the model has no worker")
 
     # ---- opening
 
