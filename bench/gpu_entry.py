@@ -26,7 +26,8 @@ from contextlib import closing, contextmanager
 import torch
 from common import Parser, Progress, Row, paired_ratio, percentile, write_result
 
-from shunter.batching.tensor_queue import TensorQueue, TensorSpec
+from shunter.batching.tensor_queue import TensorQueue
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers.device_driver import Driver, cuda_driver
 from shunter.handlers.device_memory import cuda_view, make_ring, pin
 

@@ -25,7 +25,9 @@ from functools import cache
 import numpy as np
 import torch
 
+from shunter.batching.double_map import Mapping
 from shunter.batching.tensor_queue import TensorQueue
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers.device_driver import DeviceError, Driver, cuda_driver
 from shunter.handlers.device_memory import (
     DeviceRing,
@@ -102,28 +104,16 @@ class DeviceQueueWorker(QueueWorker):
             raise
 
     def _make(self, view: View) -> None:
-        queue, driver, batch = self._queue, self._driver, self._batch
+        queue, driver = self._queue, self._driver
         self._copying = driver.stream()
         self._copied_event, self._done_event = driver.event(), driver.event()
         self._pin()
         self._rings: list[DeviceRing] = []
         self._results: list[tuple[int, int, int]] = []
         """Address on the device, address of the host's ring, and bytes of an entry."""
-        self._inputs, self._outputs = [], []
-        for i, (spec, host) in enumerate(
-            zip([*queue.inputs, *queue.outputs], queue.rings, strict=True)
-        ):
-            is_input = i < len(queue.inputs)
-            rows, address = 2 * queue.entries if is_input else batch, 0
-            if host is not None and is_input:
-                ring = make_ring(driver, host.address, queue.entries, spec.bytes, batch)
-                self._rings.append(ring)
-                rows, address = ring.rows, ring.address
-            elif host is not None:
-                address = allocate(driver, batch * spec.bytes)
-                self._results.append((address, host.address, spec.bytes))
-            tensor = view(address, (rows, *spec.shape), spec.dtype)
-            (self._inputs if is_input else self._outputs).append(tensor)
+        hosts = iter(queue.rings)
+        self._inputs = [self._input(spec, next(hosts), view) for spec in queue.inputs]
+        self._outputs = [self._output(spec, next(hosts), view) for spec in queue.outputs]
         self._words, self._arrivals = queue.words, queue.arrivals()
         self._last = queue.front_end("front_end_arrivals")
         self._copied = np.zeros(queue.entries, np.int64)
@@ -131,6 +121,24 @@ class DeviceQueueWorker(QueueWorker):
         self._seen = self._room = 0
         # The first to be done at the end: nothing is unmapped under a copy.
         driver.made.callback(driver.call, "cuStreamSynchronize", self._copying)
+
+    def _input(self, spec: TensorSpec, host: Mapping | None, view: View) -> torch.Tensor:
+        """All entries of a ring like the host's, of which a batch is a slice."""
+        if host is None:
+            return view(0, (2 * self._queue.entries, *spec.shape), spec.dtype)
+        ring = make_ring(
+            self._driver, host.address, self._queue.entries, spec.bytes, self._batch
+        )
+        self._rings.append(ring)
+        return view(ring.address, (ring.rows, *spec.shape), spec.dtype)
+
+    def _output(self, spec: TensorSpec, host: Mapping | None, view: View) -> torch.Tensor:
+        """Room for the results of one batch, which go to the host's ring."""
+        address = 0
+        if host is not None:
+            address = allocate(self._driver, self._batch * spec.bytes)
+            self._results.append((address, host.address, spec.bytes))
+        return view(address, (self._batch, *spec.shape), spec.dtype)
 
     def _pin(self) -> None:
         """One mapping of each ring; no copy goes into the second."""

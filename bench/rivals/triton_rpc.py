@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rpc import h2load
+from rpc.models import RpcModel
 
 from rivals import environments, process, triton_server
 from rivals.process import BENCH
@@ -28,16 +29,6 @@ instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 parameters [ {{ key: "network" value: {{ string_value: "{network}" }} }} ]
 dynamic_batching {{ }}
 """
-
-
-@dataclass(frozen=True)
-class RpcModel:
-    """A model of the RPC benchmarks: types and shapes of one request."""
-
-    name: str
-    network: str
-    input: tuple[str, tuple[int, ...]]
-    output: tuple[str, tuple[int, ...]]
 
 
 def client_module() -> Any:
@@ -89,6 +80,21 @@ class TritonRpc(triton_server.Triton):
 
     def _ready_url(self) -> str:
         return f"{self.base}/v2/health/ready"
+
+
+def call(server: TritonRpc, model: RpcModel) -> h2load.Call:
+    """One request, encoded by Triton's own client."""
+    grpc = client_module()
+    tensor = grpc.InferInput("x", [1, *model.input[1]], _TYPES[model.input[0]])
+    tensor.set_data_from_numpy(model.request()[None])
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        reply = client.infer(model.name, [tensor]).get_response().ByteSize()
+    request = grpc.service_pb2.ModelInferRequest(model_name=model.name)
+    entry = request.inputs.add(name="x", datatype=_TYPES[model.input[0]])
+    entry.shape.extend([1, *model.input[1]])
+    request.raw_input_contents.append(model.request().tobytes())
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    return h2load.Call(server.grpc_port, path, request.SerializeToString(), reply)
 
 
 class GrpcClient:

@@ -157,12 +157,19 @@ class Stock:
     """TorchServe as it comes: one worker, no batching."""
 
     def __init__(
-        self, store: Path, models: Sequence[RpcModel], *, batch: int = 1, delay_ms: int = 1
+        self,
+        store: Path,
+        models: Sequence[RpcModel],
+        *,
+        batch: int = 1,
+        delay_ms: int = 1,
+        workers: int = 1,
     ) -> None:
         for model in models:
             pack_model(model, store, batch=batch, delay_ms=delay_ms)
         names = [f"{model.name}={model.name}.mar" for model in models]
-        self.server = Server(model_store=store, models=names, config={"job_queue_size": "1000"})
+        config = {"job_queue_size": "1000", "default_workers_per_model": str(workers)}
+        self.server = Server(model_store=store, models=names, config=config)
 
     def __enter__(self) -> Self:
         self.server.__enter__()

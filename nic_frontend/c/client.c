@@ -25,6 +25,9 @@
 #define FIRST_RTO_NS 20000000ULL
 #define LEAST_RTO_NS 5000000ULL
 #define MOST_RTO_NS 1000000000ULL
+/* Nothing is lost on a stream, but the server may end a session that says nothing. */
+#define STREAM_RTO_NS 1000000000ULL
+#define RETRY_NS 20000000ULL /* when the server has no room */
 #define RUNNING_RTO_NS 200000000ULL /* while the server says that it has the request */
 #define MOST_MESSAGES 64            /* in one system call */
 #define MOST_MERGED 64              /* segments in one message, UDP_MAX_SEGMENTS of older kernels */
@@ -90,6 +93,9 @@ static struct call *call_of(struct shunter_client *client, uint64_t req_id) {
 }
 
 static uint64_t rto(const struct shunter_client *client) {
+    if (client->settings.stream) {
+        return STREAM_RTO_NS;
+    }
     if (!client->srtt_ns) {
         return FIRST_RTO_NS;
     }
@@ -381,7 +387,7 @@ static int heed_sack(
     struct shunter_client *client, const struct shunter_x64 *header, struct call *call,
     const uint8_t *have, uint32_t length, uint64_t now) {
     if (header->status != SHUNTER_SACK_RECEIVING) {
-        call->due_ns = now + RUNNING_RTO_NS;
+        call->due_ns = now + (client->settings.stream ? STREAM_RTO_NS : RUNNING_RTO_NS);
         return 0;
     }
     call->due_ns = now + call->rto_ns;
@@ -405,7 +411,7 @@ static int heed(
         return 0;
     }
     if (header->type == SHUNTER_TYPE_ERROR && header->status == SHUNTER_STATUS_RETRY_LATER) {
-        call->due_ns = now + call->rto_ns; // it is sent again, as a whole
+        call->due_ns = now + (call->rto_ns < RETRY_NS ? call->rto_ns : RETRY_NS); // as a whole
     } else if (header->type == SHUNTER_TYPE_ERROR) {
         end_call(client, call, header->status);
     } else if (header->type == SHUNTER_TYPE_SACK) {
@@ -653,7 +659,7 @@ static int send_stream(struct shunter_client *client, struct iovec *pieces, size
 
 uint64_t shunter_client_due_ns(const struct shunter_client *client) {
     uint64_t due = UINT64_MAX;
-    for (uint64_t id = client->below; !client->settings.stream && id < client->next_id; id++) {
+    for (uint64_t id = client->below; id < client->next_id; id++) {
         const struct call *call = &client->calls[id % SHUNTER_WINDOW];
         if (call->req_id == id && call->due_ns < due) {
             due = call->due_ns;
@@ -663,16 +669,19 @@ uint64_t shunter_client_due_ns(const struct shunter_client *client) {
 }
 
 static int tick(struct shunter_client *client, uint64_t now) {
-    for (uint64_t id = client->below; !client->settings.stream && id < client->next_id; id++) {
+    for (uint64_t id = client->below; id < client->next_id; id++) {
         struct call *call = call_of(client, id);
         if (!call || call->due_ns > now) {
             continue;
         }
-        const int error = call->got
-            ? control(
-                  client, SHUNTER_TYPE_SACK, id, 0, call->received,
-                  (uint16_t)((client->outputs.count + 7) / 8))
-            : repeat(client, call, client->inputs.count - 1, SHUNTER_FLAG_ACK_REQ, now);
+        int error = 0;
+        if (!call->got) {
+            error = repeat(client, call, client->inputs.count - 1, SHUNTER_FLAG_ACK_REQ, now);
+        } else if (!client->settings.stream) {
+            error = control(
+                client, SHUNTER_TYPE_SACK, id, 0, call->received,
+                (uint16_t)((client->outputs.count + 7) / 8));
+        }
         if (error) {
             return error;
         }

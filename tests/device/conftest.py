@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from shunter.batching import double_map
-from shunter.batching.tensor_queue import TensorQueue, TensorSpec
+from shunter.batching.tensor_queue import TensorQueue
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers.device_driver import Driver, cuda_driver
 from shunter.handlers.device_memory import cuda_view
 from shunter.handlers.device_queue import DeviceQueueWorker

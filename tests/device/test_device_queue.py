@@ -7,6 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shunter.batching.tensor_queue import TensorQueue
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import WireStatus
 from shunter.handlers.device_driver import DeviceError
 
@@ -271,3 +273,17 @@ def test_a_closed_worker_leaves_nothing_on_the_device(fake, make_front):
     for mapped in (True, False):
         fake.worker(make_front(fake, mapped=mapped).queue, BATCH, twice).close()
         assert not fake.cuda.live
+
+
+def test_tensors_without_bytes_have_the_shape_that_was_declared(kit):
+    specs = [TensorSpec("nothing", "float32", (0, 3))], [TensorSpec("none", "int64", (2, 0))]
+    shapes = []
+
+    def infer(inputs, outputs):
+        shapes.extend((tuple(tensor.shape), tensor.dtype) for tensor in (*inputs, *outputs))
+
+    with TensorQueue.create(1, *specs, 8) as queue:
+        worker = kit.worker(queue, BATCH, infer)
+        assert worker.run(7, 2) == [OK, OK]
+        worker.close()
+    assert shapes == [((2, 0, 3), torch.float32), ((2, 2, 0), torch.int64)]

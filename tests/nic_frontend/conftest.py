@@ -13,7 +13,7 @@ import pytest
 from shunter.batching import native
 from shunter.batching.attach import Attach
 from shunter.batching.segments import SegmentPlan
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
 from shunter.handlers.front_end_link import FrontEndLink
@@ -268,9 +268,9 @@ class Service:
             assert error.errno == errno.EADDRINUSE
             return None
 
-    def stop(self):
-        """As when its process ends: nobody is told."""
-        self.front_end.stop(finish=False)
+    def stop(self, *, gently=False):
+        """As when its process is killed, or told to end."""
+        self.front_end.stop(finish=gently)
         self._thread.join(30)
         assert not self._thread.is_alive()
         self.front_end.close()
