@@ -71,6 +71,9 @@ FINISH_S = 2.0
 """At the end, workers go on so long with what waits."""
 RUN_S = 5.0
 """At the end, a batch may run so long."""
+LINGER_S = 0.5
+QUIET_STEPS = 5
+"""At the end, errors are sent until no request came in so many cycles, or for the time above."""
 STREAM_HELLO_S = 2.0
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
@@ -331,8 +334,14 @@ class FrontEnd:
         for worker in list(self._workers.values()):
             self._unwatch(worker.connection.fileno())
             self._gone(worker)
-        self._give_up()
-        self.path.run(0)  # what is to be sent is sent
+        self._linger()
+
+    def _linger(self) -> None:
+        """Clients hear that nobody runs their requests, until they ask no more."""
+        end, quiet = time.monotonic() + LINGER_S, 0
+        while quiet < QUIET_STEPS and time.monotonic() < end:
+            quiet = 0 if self._give_up() else quiet + 1
+            self._step(LAST_CYCLE_NS)
 
     def _goes_on(self, served: _Served) -> bool:
         """Whether a worker has something to do that it will do."""
@@ -343,9 +352,10 @@ class FrontEnd:
     def _runs(self) -> bool:
         return not all(self.path.is_idle(w.func_id, w.index) for w in self._workers.values())
 
-    def _give_up(self) -> None:
-        for served in self._functions.values():
-            self.path.give_up(served.id, WireStatus.NO_WORKER)
+    def _give_up(self) -> int:
+        """Answer what waits that it has not run; how many requests."""
+        no_worker = WireStatus.NO_WORKER
+        return sum(self.path.give_up(served.id, no_worker) for served in self._functions.values())
 
     def _answer_for_nobody(self) -> None:
         """Requests whose function has no worker any more wait for a next one, but not for long."""
@@ -366,6 +376,8 @@ class FrontEnd:
     # ---- sessions
 
     def _on_hello(self, peer: bytes, datagram: bytes) -> None:
+        if self._stopped:
+            return  # it asks again, and may find the next front end
         try:
             header = parse(datagram)
             hello = Hello.parse(datagram[HEADER_BYTES:])
@@ -494,6 +506,8 @@ class FrontEnd:
 
     def _open_stream(self, connection: socket.socket, message: bytes) -> None:
         try:
+            if self._stopped:
+                raise HelloError("the front end is ending")
             header, hello = parse(message), Hello.parse(message[HEADER_BYTES:])
             if header.type != MessageType.HELLO:
                 raise HelloError("a stream begins with a hello")
