@@ -12,7 +12,7 @@ from shunter.batching import native
 from shunter.batching.attach import NAME, Attach
 from shunter.batching.tensor_queue import TensorSpec
 from shunter.nic_frontend import build, front_end
-from shunter.nic_frontend.client import Client, InferenceError
+from shunter.nic_frontend.client import InferenceError, Session
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 
 IMAGE = TensorSpec("image", "float32", (3, 32, 64))
@@ -79,7 +79,7 @@ def connected(url):
     """A session, once a worker serves the model."""
     for _ in range(600):
         try:
-            return Client(url, "m", timeout_s=60)
+            return Session(url, "m", timeout_s=60)
         except InferenceError:
             threading.Event().wait(0.1)
     raise AssertionError("no worker has come")

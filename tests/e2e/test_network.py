@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from shunter.nic_frontend.client import BadRequestError, Client, InferenceError
+from shunter.nic_frontend.client import BadRequestError, InferenceError, Session
 
 pytestmark = pytest.mark.e2e
 
@@ -44,7 +44,7 @@ def client(wait_until):
         def opened(site, name):
             port = site.status()["front_end"]["port"]
             try:
-                return Client(f"udp://127.0.0.1:{port}", name, timeout_s=2) if port else None
+                return Session(f"udp://127.0.0.1:{port}", name, timeout_s=2) if port else None
             except InferenceError:
                 return None
 
@@ -130,7 +130,7 @@ def test_an_unregistered_model_leaves_the_front_end(serve, site, client, network
     assert model.site.management("DELETE", f"/models/{model.name}/1.0").status == 200
     wait_until("its worker has ended", lambda: not psutil.pid_exists(pid))
     with pytest.raises(BadRequestError, match="no such model"):
-        Client(f"udp://127.0.0.1:{network()['port']}", model.name)
+        Session(f"udp://127.0.0.1:{network()['port']}", model.name)
 
 
 def test_a_worker_that_does_not_load_fails_the_registration(site):

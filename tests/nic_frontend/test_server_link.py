@@ -22,7 +22,7 @@ from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers.front_end_link import FrontEndLink
 from shunter.nic_frontend import front_end as module
 from shunter.nic_frontend import server_link
-from shunter.nic_frontend.client import Client, InferenceError, ServerError
+from shunter.nic_frontend.client import InferenceError, ServerError, Session
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.server_link import ServerLink
@@ -175,7 +175,7 @@ def client():
 
         def opened(front_end):
             with contextlib.suppress(InferenceError):
-                return Client(f"udp://127.0.0.1:{front_end.port}", "m", timeout_s=PATIENCE_S)
+                return Session(f"udp://127.0.0.1:{front_end.port}", "m", timeout_s=PATIENCE_S)
 
         def client(front_end):
             found = wait_until("a session", lambda: opened(front_end))
