@@ -398,6 +398,8 @@ class FrontEnd:
         self, header: Header, hello: Hello, peer: bytes, *, stream: bool
     ) -> tuple[bytes, int]:
         """The answer to a hello that may open a session, and the session's id or 0."""
+        if self._stopped:  # the next front end serves it
+            return _hello_ack(header, WireStatus.RETRY_LATER, hello.nonce), 0
         served = self._find(hello.model, hello.version)
         if served is None:
             return _hello_ack(header, WireStatus.UNKNOWN_FUNCTION, hello.nonce), 0
