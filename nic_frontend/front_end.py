@@ -61,7 +61,8 @@ SO_RCVBUFFORCE = 33
 RECEIVE_BUFFER = 64 << 20
 CYCLE_NS = 200_000_000
 STREAM_HELLO_S = 2.0
-PORT_TRIES = 20
+PORT_WAIT_S = 2.0
+"""The workers of a front end that was killed have its socket until they see that it is gone."""
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
@@ -135,6 +136,9 @@ class FrontEnd:
 
     def _open(self) -> None:
         settings = self.settings
+        attach = listen(settings.attach)
+        self._closing.append(lambda: settings.attach.unlink(missing_ok=True))
+        self._closing.append(attach.close)
         self.udp, tcp = _sockets(settings)
         self._closing += [each.close for each in (self.udp, tcp) if each]
         self.port = int(self.udp.getsockname()[1])
@@ -148,9 +152,6 @@ class FrontEnd:
         self.path = self._data_path()
         self._closing.append(self.path.close)
         self._watch(self._stop_event, self._on_stop)
-        attach = listen(settings.attach)
-        self._closing.append(lambda: settings.attach.unlink(missing_ok=True))
-        self._closing.append(attach.close)
         self._watch(attach.fileno(), lambda: self._on_worker(attach))
         if tcp:
             self._watch(tcp.fileno(), lambda: self._on_stream(tcp))
@@ -484,18 +485,20 @@ def _try_send(connection: socket.socket, content: dict[str, object]) -> None:
 
 
 def _sockets(settings: Settings) -> tuple[socket.socket, socket.socket | None]:
-    """Of datagrams and of streams at one port; where any will do, one that both can have."""
-    tries = 1 if settings.port else PORT_TRIES
+    """Of datagrams and of streams at one port."""
+    until = time.monotonic() + PORT_WAIT_S
     while True:
-        tries -= 1
-        udp = _udp_socket(settings)
+        udp = None
         try:
+            udp = _udp_socket(settings)
             port = int(udp.getsockname()[1])
             return udp, _tcp_socket(settings, port) if settings.tcp else None
-        except OSError:
-            udp.close()
-            if tries == 0:
+        except OSError as error:
+            if udp:
+                udp.close()
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                 raise
+        time.sleep(0.02)
 
 
 def _udp_socket(settings: Settings) -> socket.socket:
