@@ -159,6 +159,10 @@ struct landed {
     uint32_t length;
 };
 
+static uint32_t payload_of(const struct landed *landed) {
+    return landed->length > SHUNTER_HEADER_BYTES ? landed->length - SHUNTER_HEADER_BYTES : 0;
+}
+
 static void greet(struct shunter_server *server, const struct landed *landed) {
     if (server->hello_count == server->hello_most || landed->length > SHUNTER_HELLO_BYTES) {
         return; // it will be said again
@@ -166,14 +170,11 @@ static void greet(struct shunter_server *server, const struct landed *landed) {
     struct shunter_hello *hello = &server->hellos[server->hello_count++];
     memcpy(hello->peer, landed->peer, SHUNTER_PEER_BYTES);
     memcpy(hello->datagram, landed->header, SHUNTER_HEADER_BYTES);
-    memcpy(
-        hello->datagram + SHUNTER_HEADER_BYTES, landed->payload,
-        landed->length - SHUNTER_HEADER_BYTES);
+    if (payload_of(landed)) {
+        memcpy(
+            hello->datagram + SHUNTER_HEADER_BYTES, landed->payload, payload_of(landed));
+    }
     hello->length = landed->length;
-}
-
-static uint32_t payload_of(const struct landed *landed) {
-    return landed->length > SHUNTER_HEADER_BYTES ? landed->length - SHUNTER_HEADER_BYTES : 0;
 }
 
 /*
