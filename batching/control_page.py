@@ -175,6 +175,11 @@ class ControlPage:
         self.words[_H["controller_cycles"]] = cycles
         self.words[_H["controller_heartbeat_ns"]] = now_ns
 
+    def want_front_end(self, number: int) -> None:
+        """Say whether the server shall keep a network front end, and of which settings."""
+        if self.words[_H["front_end_wanted"]] != number:
+            self.words[_H["front_end_wanted"]] = number
+
     # ---- slots
 
     def live_slots(self) -> list[int]:

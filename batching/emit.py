@@ -11,8 +11,7 @@ from shunter.batching.layout import LINE, constants
 
 _NOTICE = "Emitted by python -m shunter.batching.emit. Do not edit."
 _PREFIXES = "H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another."
-
-
+_WIRE_IN_JAVA = ("MAX_TENSORS", "MAX_ENTRIES", "WORKER_COUNT")
 _QUEUE_PREFIXES = "Q_ offsets in its header, W_ in a worker, E_ in an entry."
 
 
@@ -33,7 +32,8 @@ def java_source() -> str:
         "    private ControlLayout() {}",
         "",
     ]
-    for name, value, meaning in constants():
+    shared = [row for row in wire_layout.constants() if row[0] in _WIRE_IN_JAVA]
+    for name, value, meaning in constants() + shared:
         kind, literal = ("long", f"{value:#x}L") if name == "MAGIC" else ("int", str(value))
         lines += [f"    /** {meaning} */", f"    static final {kind} {name} = {literal};"]
     return "\n".join([*lines, "}", ""])

@@ -16,7 +16,7 @@ Rules of this file:
 The control page::
 
     +------------------+  0
-    | header           |  one line each: identity | JVM | controller | ready
+    | header           |  whole lines: identity | JVM | controller | ready | front end
     +------------------+  HEADER_SIZE
     | holder 0         |  one 128-byte line per holder of the hold words
     | ...              |
@@ -28,6 +28,7 @@ The control page::
     |   group telemetry|    JVM writes, one line per worker group
     |   commands       |    controller writes (seqlock command_sequence)
     |   group commands |    controller writes, one line per worker group
+    |   network        |    network front end writes, plain words
     | slot 1 ...       |
     +------------------+  PAGE_SIZE
 
@@ -42,7 +43,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 LINE = 128
 """Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
@@ -71,6 +72,9 @@ the last one also all that are longer."""
 GROUP_COUNT = 8
 HOLDER_COUNT = 16
 SLOT_COUNT = 128
+COUNTER_COUNT = 64
+"""Counters of the network front end; each has a name of at most COUNTER_NAME_BYTES."""
+COUNTER_NAME_BYTES = 24
 
 
 @dataclass(frozen=True)
@@ -119,9 +123,32 @@ HEADER = (
             Field("controller_pid", "pid of the controller that wrote last, 0 before the first"),
             Field("controller_heartbeat_ns", "end of its last duty cycle"),
             Field("controller_cycles", "duty cycles of this controller"),
+            Field(
+                "front_end_wanted",
+                "0: start no network front end; else a number that other settings change",
+            ),
         ),
     ),
     Section("ready", (Field("ready", "1 when the page is complete; written last"),)),
+    Section(
+        "front_end",
+        (
+            Field("front_end_pid", "pid of the network front end, 0 before the first"),
+            Field("front_end_beat_ns", "when it last wrote"),
+            Field("front_end_port", "UDP port that it serves"),
+            Field("front_end_sessions", "open sessions"),
+            Field("front_end_rtt_ns", "sum of the round trips of hellos"),
+            Field("front_end_rtt_count", "round trips that were measured"),
+            Field("front_end_counter_count", "counters below; written after their names"),
+            Field(
+                "front_end_counter_names",
+                "UTF-8, zero padded",
+                count=COUNTER_COUNT,
+                width=COUNTER_NAME_BYTES,
+            ),
+            Field("front_end_counters", "since the front end started", count=COUNTER_COUNT),
+        ),
+    ),
 )
 
 HOLDER = (
@@ -252,6 +279,17 @@ SLOT = (
         ),
         repeat=GROUP_COUNT,
     ),
+    Section(
+        "network",
+        (
+            Field("network_workers", "workers that are attached to the network front end"),
+            Field("network_entries", "entries of the tensor queue"),
+            Field("network_free", "of these, used by nobody"),
+            Field("network_queued", "requests that wait for a worker"),
+            Field("network_sessions", "open sessions"),
+            Field("network_credit", "requests that clients may have on their way"),
+        ),
+    ),
 )
 
 
@@ -319,6 +357,8 @@ def constants() -> list[tuple[str, int, str]]:
         ("SLOTS_OFFSET", SLOTS_OFFSET, "offset of slot 0"),
         ("SLOT_SIZE", SLOT_SIZE, "bytes of one slot"),
         ("SLOT_COUNT", SLOT_COUNT, "slots"),
+        ("COUNTER_COUNT", COUNTER_COUNT, "counters of the network front end"),
+        ("COUNTER_NAME_BYTES", COUNTER_NAME_BYTES, "bytes of the name of each"),
         ("GROUP_COUNT", GROUP_COUNT, "worker groups per slot"),
         ("GROUP_STRIDE", GROUP_STRIDE, "bytes between groups"),
         ("SIZE_BUCKETS", SIZE_BUCKETS, "batch size buckets, by power of two"),

@@ -13,7 +13,6 @@ import os
 import socket as sockets
 from collections.abc import Sequence
 from ctypes import (
-    POINTER,
     Structure,
     c_int,
     c_uint16,
@@ -69,13 +68,12 @@ def library() -> ctypes.CDLL | None:
     if found.shunter_layout_digest() != digest():
         logger.warning("%s is of another version; it is not used. shunter nic builds it.", path)
         return None
+    # Addresses, not pointers: what is passed for every batch is converted only once.
     found.shunter_worker_wait.argtypes = [
-        *(POINTER(QueueView), c_uint32, c_int, POINTER(c_int), c_uint32),
-        *(c_uint64, c_int, POINTER(BatchView)),
+        *(c_void_p, c_uint32, c_int, c_void_p, c_uint32, c_uint64, c_int, c_void_p),
     ]
     found.shunter_worker_answer.argtypes = [
-        *(POINTER(QueueView), c_uint32, POINTER(BatchView)),
-        *(POINTER(c_uint16), c_void_p, c_int),
+        *(c_void_p, c_uint32, c_void_p, c_void_p, c_void_p, c_int),
     ]
     found.shunter_datagrams_new.restype = c_void_p
     found.shunter_datagrams_new.argtypes = [c_int]
@@ -117,6 +115,10 @@ class NativeWorkerQueue:
         self._worker, self._doorbell, self._front = worker, doorbell, front
         self._batch = BatchView()
         self._statuses = (c_uint16 * queue.entries)()
+        self._other: Sequence[int] = ()
+        self._descriptors = (c_int * 0)()
+        held = self._view, self._batch, self._statuses
+        self._view_at, self._batch_at, self._statuses_at = map(ctypes.addressof, held)
         self._datagrams = found.shunter_datagrams_new(socket)
         if not self._datagrams:
             raise OSError(errno.ENOMEM, "no memory for datagrams")
@@ -124,17 +126,21 @@ class NativeWorkerQueue:
     def wait(
         self, other: Sequence[int], spin_us: int, timeout_ms: int
     ) -> tuple[int, int] | None:
-        """First entry and length of the next batch; None when something else is up."""
-        descriptors = (c_int * len(other))(*other)
+        """First entry and length of the next batch; None when something else is up.
+
+        ``other``: descriptors that the caller also waits for; the same sequence, unless changed.
+        """
+        if other is not self._other:
+            self._other, self._descriptors = other, (c_int * len(other))(*other)
         result = self._library.shunter_worker_wait(
-            self._view,
+            self._view_at,
             self._worker,
             self._doorbell,
-            descriptors,
+            ctypes.addressof(self._descriptors),
             len(other),
             spin_us * 1000,
             timeout_ms,
-            self._batch,
+            self._batch_at,
         )
         if result == -errno.EINTR or check(result, "waiting for a batch") == 0:
             return None
@@ -145,10 +151,10 @@ class NativeWorkerQueue:
         self._statuses[: len(statuses)] = statuses
         # What does not leave counts as lost; the front end repeats it when it is asked for.
         self._library.shunter_worker_answer(
-            self._view,
+            self._view_at,
             self._worker,
-            self._batch,
-            self._statuses,
+            self._batch_at,
+            self._statuses_at,
             self._datagrams,
             self._front,
         )

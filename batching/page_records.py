@@ -55,6 +55,19 @@ class PageHeader:
     controller_pid: int = _word(0, 2**31 - 1)
     controller_heartbeat_ns: int = _word(0, MAX_COUNT)
     controller_cycles: int = _word(0, MAX_COUNT)
+    front_end_wanted: int = _word(0, MAX_COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndState:
+    """What the network front end says of itself, beside its counters."""
+
+    front_end_pid: int = _word(0, 2**31 - 1)
+    front_end_beat_ns: int = _word(0, MAX_COUNT)
+    front_end_port: int = _word(0, 65535)
+    front_end_sessions: int = _word(0, MAX_COUNT)
+    front_end_rtt_ns: int = _word(0, MAX_COUNT)
+    front_end_rtt_count: int = _word(0, MAX_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +189,18 @@ class GroupCommands:
     wanted_batch: int = _word(0, MAX_BATCH)
 
 
+@dataclass(frozen=True, slots=True)
+class SlotNetwork:
+    """A model version as the network front end serves it."""
+
+    network_workers: int = _word(0, MAX_BATCH)
+    network_entries: int = _word(0, MAX_REQUESTS)
+    network_free: int = _word(0, MAX_REQUESTS)
+    network_queued: int = _word(0, MAX_REQUESTS)
+    network_sessions: int = _word(0, MAX_REQUESTS)
+    network_credit: int = _word(0, MAX_COUNT)
+
+
 class Commands(NamedTuple):
     """All that a controller says about one slot."""
 
@@ -198,7 +223,8 @@ class _Plan:
 
 @functools.cache
 def _plans(kind: type) -> tuple[_Plan, ...]:
-    placed: dict[str, Placed] = HEADER_FIELDS if kind is PageHeader else SLOT_FIELDS
+    in_header = kind in (PageHeader, FrontEndState)
+    placed: dict[str, Placed] = HEADER_FIELDS if in_header else SLOT_FIELDS
     plans = []
     for item in fields(kind):
         at, limits = placed[item.name], item.metadata

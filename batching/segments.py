@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 from shunter.batching.wire_layout import MAX_SEGMENTS, MAX_TENSORS
 
@@ -19,8 +20,7 @@ class TooLarge(ValueError):
     """The tensors need more segments than there may be; the message names both."""
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """Bytes ``offset`` to ``offset + length`` of tensor ``tensor``."""
 
     tensor: int

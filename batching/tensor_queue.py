@@ -211,6 +211,12 @@ class TensorQueue:
                 found.append(np.frombuffer(ring.bytes, spec.dtype).reshape(shape))
         return found[: len(self.inputs)], found[len(self.inputs) :]
 
+    def arrivals(self) -> NDArray[np.int64]:
+        """``entry_arrival`` of every entry, without a copy."""
+        words = np.frombuffer(self.page.bytes, np.int64)
+        first, last = self.entry(0, "entry_arrival"), self.entry(self.entries, "entry_arrival")
+        return words[first : last : ENTRY_SIZE // 8]
+
     # ---- words
 
     def front_end(self, name: str) -> int:

@@ -12,6 +12,7 @@ from shunter.batching.wire_layout import (
     WIRE_MAGIC,
     WIRE_VERSION,
     X64,
+    X64_FIELDS,
     X64_STRUCT,
     Flags,
     MessageType,
@@ -23,8 +24,11 @@ _KNOWN_FLAGS = sum(Flags)
 _TYPES = frozenset(map(int, MessageType))
 _TAGGED, _ENCRYPTED = int(Flags.HDR_TAG), int(Flags.PAYLOAD_AEAD)
 _WORDS = HEADER_BYTES // 8
+_CRC = struct.Struct("<I")
 AEAD_TAG = 16
 """Bytes behind an encrypted payload."""
+PROTECTIONS = Flags.PAYLOAD_AEAD | Flags.PAYLOAD_CRC
+"""What the payloads of a session carry, REQ and RESP alike, is at most one of these."""
 
 
 class WrongHeader(ValueError):
@@ -85,14 +89,14 @@ def parse(datagram: bytes | bytearray, length: int | None = None) -> Header:
     length = len(datagram) if length is None else length
     if min(length, len(datagram)) < HEADER_BYTES:
         raise WrongHeader("short")
-    header = Header._make(_STRUCT.unpack_from(datagram))
+    header = unpack(datagram)
     if (
         header[:2] == (WIRE_MAGIC, WIRE_VERSION)
         and header.type in _TYPES
         and not header.flags & ~_KNOWN_FLAGS
         and header.words == _WORDS
         and header.reserved == 0
-        and length == HEADER_BYTES + header.length + _behind(header)
+        and length == HEADER_BYTES + header.length + behind(header.flags)
     ):
         return header
     raise WrongHeader(_reason(header))
@@ -111,8 +115,21 @@ def _reason(header: Header) -> str:
     return next((reason for reason, is_wrong in checks if is_wrong), "length")
 
 
-def _behind(header: Header) -> int:
-    return AEAD_TAG if header.flags & _ENCRYPTED else 0
+def unpack(data: bytes | bytearray) -> Header:
+    """The fields, whatever they say; ``data`` begins with a header."""
+    return Header._make(_STRUCT.unpack_from(data))
+
+
+def behind(flags: int) -> int:
+    """Bytes behind the payload of a datagram with these flags."""
+    return AEAD_TAG if flags & _ENCRYPTED else 0
+
+
+def with_crc(header: bytes, crc: int, key: bytes | None) -> bytes:
+    """A packed header that tells the payload's CRC, with a tag if there is a key."""
+    at = X64_FIELDS["crc"][0]
+    data = header[:at] + _CRC.pack(crc) + header[at + _CRC.size : TAG_OFFSET]
+    return data + (_U64.pack(siphash24(key, data)) if key else header[TAG_OFFSET:])
 
 
 def check_tag(header: Header, datagram: bytes | bytearray, key: bytes | None) -> None:

@@ -43,6 +43,8 @@ WINDOW = 64
 WORKER_COUNT = 64
 """Workers of one function."""
 MAX_ENTRIES = 4096
+SACK_RECEIVING = 1
+"""Status of a SACK: segments are missing. Any other: the server has the whole request."""
 AHEAD = 2
 """Batches that a worker may hold: the one that runs and the next."""
 
@@ -86,9 +88,15 @@ class WireStatus(IntEnum):
     WORKER_DIED = 502
     RETRY_LATER = 503
     TOO_LATE = 504
+    MUST_ENCRYPT = 426
+    """To a HELLO: the server serves encrypted sessions only."""
+    CANNOT_ENCRYPT = 501
+    """To a HELLO: encryption is wanted, and the server has no key or no cipher."""
     UNKNOWN_SESSION = 410
     LOST_ANSWER = 409
     """It ran, and its answer is no longer kept."""
+    NO_WORKER = 521
+    """It has not run, and there is nobody who could run it."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,7 @@ QUEUE = (
             Field("front_end_heartbeat_ns", "written at least every second"),
             Field("front_end_asleep", "1: it waits for its doorbell"),
             Field("front_end_wants_done", "1: ring it when a batch is done"),
+            Field("front_end_arrivals", "requests that have become complete so far"),
         ),
     ),
 )
@@ -189,6 +198,7 @@ ENTRY = (
             Field("entry_direct", "1: the worker sends the answer to entry_peer itself"),
             Field("entry_key", "of the session, for the tag", width=16),
             Field("entry_peer", "socket address", width=32),
+            Field("entry_arrival", "number among arrivals while it waits, negative once given"),
         ),
     ),
     Section("answer", (Field("entry_status", "0: none yet; one of STATUS_..."),)),
@@ -233,6 +243,7 @@ def constants() -> list[tuple[str, int, str]]:
         ("WINDOW", WINDOW, "requests of a session that are not acknowledged"),
         ("WORKER_COUNT", WORKER_COUNT, "workers of a function"),
         ("MAX_ENTRIES", MAX_ENTRIES, "entries of a queue"),
+        ("SACK_RECEIVING", SACK_RECEIVING, "status of a SACK: segments are missing"),
         ("AHEAD", AHEAD, "batches that a worker may hold"),
         ("QUEUE_MAGIC", QUEUE_MAGIC, "'SHUNTERQ', little-endian"),
         ("QUEUE_VERSION", QUEUE_VERSION, "raised when the queue page changes"),

@@ -46,7 +46,10 @@ def versions() -> dict[str, str]:
     """Versions of what takes part."""
     found = {"python": platform.python_version()}
     for package in ("shunter", "torchserve", "torch", "numpy"):
-        found[package] = importlib.metadata.version(package)
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # a GPU host need not have all
+            found[package] = "absent"
     found["java"] = _first_line(["java", "-version"])
     found["wrk"] = _first_line(["wrk", "-v"])
     return found
@@ -121,7 +124,7 @@ def write_result(
     }
     path.write_text(json.dumps(_finite(content), indent=1) + "\n", encoding="utf-8")
     if samples is not None:
-        raw = path.with_name(f"{name}.samples.json")
+        raw = path.with_suffix(".samples.json")
         raw.write_text(json.dumps(_finite(samples)) + "\n", encoding="utf-8")
     path.with_suffix(".partial.json").unlink(missing_ok=True)
     return path
@@ -129,7 +132,7 @@ def write_result(
 
 def committed_samples(name: str) -> list[Row]:
     """Raw samples of the last full run; none when there was none."""
-    path = result_path(name, quick=False).with_name(f"{name}.samples.json")
+    path = result_path(name, quick=False).with_suffix(".samples.json")
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 

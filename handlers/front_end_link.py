@@ -21,8 +21,15 @@ import torch
 from shunter.batching.attach import Attach, AttachError, receive, send
 from shunter.batching.native import WorkerQueue, worker_queue
 from shunter.batching.tensor_queue import QueueError, TensorQueue
+from shunter.handlers.device_queue import queue_worker
 from shunter.handlers.sample import section_of
-from shunter.handlers.tensor_queue import Infer, QueueWorker, infer_of, tensor_specs
+from shunter.handlers.tensor_queue import (
+    Infer,
+    QueueWorker,
+    device_of,
+    infer_of,
+    tensor_specs,
+)
 
 if TYPE_CHECKING:
     from ts.service import Service
@@ -52,15 +59,24 @@ def link_of(path: Path, service: Service) -> FrontEndLink:
     # A module with a function handle() has no object; its class is then the module.
     handler = getattr(service._entry_point, "__self__", None)
     spin_us = int(os.environ.get("SHUNTER_SPIN_US", "0"))
-    return FrontEndLink(path, attach, infer_of(handler), spin_us=spin_us)
+    device = device_of(handler, context.system_properties.get("gpu_id"))
+    return FrontEndLink(path, attach, infer_of(handler), spin_us=spin_us, device=device)
 
 
 class FrontEndLink:
     """Serves batches of one front end after another."""
 
-    def __init__(self, path: Path, attach: Attach, infer: Infer, *, spin_us: int = 0) -> None:
-        """``path``: where the front end listens for workers."""
-        self._path, self._attach, self._infer = path, attach, infer
+    def __init__(
+        self,
+        path: Path,
+        attach: Attach,
+        infer: Infer,
+        *,
+        spin_us: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        """``path``: where the front end listens for workers; ``device``: where the model is."""
+        self._path, self._attach, self._infer, self._device = path, attach, infer, device
         self._spin_us = spin_us
         self._told = ""
 
@@ -104,7 +120,9 @@ class FrontEndLink:
             stack.callback(end.close)
             self._told = ""
             stack.enter_context(torch.inference_mode())
-            return self._work(connection, server, is_over, QueueWorker(queue, self._infer), end)
+            worker = queue_worker(queue, self._infer, attach.batch, self._device)
+            stack.callback(worker.close)
+            return self._work(connection, server, is_over, worker, end)
 
     def _work(
         self,
@@ -115,12 +133,14 @@ class FrontEndLink:
         end: WorkerQueue,
     ) -> bool:
         others = [connection.fileno(), server.fileno()]
-        deadline = 0.0
+        deadline = look = 0.0
         while True:
             batch = end.wait(others, self._spin_us, _LOOK_MS)
             if batch is not None:
                 end.answer(worker.run(*batch))
-                continue
+                if time.monotonic() < look:
+                    continue
+            look = time.monotonic() + _LOOK_MS / 1e4  # also while there is no end of batches
             ready = select.select(others, [], [], 0)[0]
             if connection.fileno() in ready and receive(connection)[0] == {"left": True}:
                 return True

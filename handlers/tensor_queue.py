@@ -10,7 +10,9 @@ The handler class is the one that serves TorchServe's requests, too. It declares
 
 and has ``infer(inputs, outputs)``: lists of torch tensors, batch first, views of the queue's memory
 without a copy; it fills the outputs in place. A handler of TorchServe's ``BaseHandler`` kind, with
-``inference(batch)``, is used as it is; what it returns is copied into the outputs.
+``inference(batch)``, is used as it is; what it returns is copied into the outputs. Of a model on a
+GPU they are tensors of that GPU (:mod:`shunter.handlers.device_queue`), and the handler's kernels
+belong on torch's current stream.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import torch
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import WireStatus
+from shunter.handlers.device_driver import DeviceError
 
 logger = logging.getLogger("shunter.tensor_queue")
 Infer = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
@@ -84,6 +87,20 @@ def infer_of(handler: Any) -> Infer:
     return infer
 
 
+def device_of(handler: Any, gpu_id: int | None) -> torch.device | None:
+    """The GPU on which a handler's model is; None when it is not on one.
+
+    ``gpu_id`` is TorchServe's, for handlers that do not say it by ``device``.
+    """
+    device = getattr(handler, "device", None)
+    if not isinstance(device, str | torch.device):
+        if gpu_id is None or not torch.cuda.is_available():
+            return None
+        return torch.device("cuda", gpu_id)
+    device = torch.device(device)
+    return device if device.type == "cuda" else None
+
+
 class QueueWorker:
     """Runs batches of a queue."""
 
@@ -95,16 +112,49 @@ class QueueWorker:
         self._infer = infer
 
     def run(self, first: int, count: int) -> list[int]:
-        """Work on the entries, in inference mode; a status for each."""
-        last = first + count
-        inputs = [tensor[first:last] for tensor in self._inputs]
-        outputs = [tensor[first:last] for tensor in self._outputs]
+        """Work on the entries, in inference mode; a status for each.
+
+        Raises DeviceError when the device has failed: nothing will ever work on it.
+        """
         try:
-            self._infer(inputs, outputs)
+            self._work(first, count)
+        except DeviceError:
+            raise
         except Exception:
+            self._failed(first, count)
             if count == 1:
                 logger.exception("The handler failed.")
                 return [WireStatus.HANDLER_FAILED]
             # One of them may be the cause: each once more, alone.
-            return [status for entry in range(first, last) for status in self.run(entry, 1)]
+            return [status for at in range(first, first + count) for status in self.run(at, 1)]
         return [WireStatus.OK] * count
+
+    def _work(self, first: int, count: int) -> None:
+        last = first + count
+        inputs = [tensor[first:last] for tensor in self._inputs]
+        self._infer(inputs, [tensor[first:last] for tensor in self._outputs])
+
+    def _failed(self, first: int, count: int) -> None:
+        """A batch has failed and ends here."""
+
+    def close(self) -> None:
+        """Let go of what it holds, before the queue is unmapped."""
+        self._inputs, self._outputs = [], []
+
+
+class StagedQueueWorker(QueueWorker):
+    """Gives tensors of a device to the handler, copied one batch at a time."""
+
+    def __init__(self, queue: TensorQueue, infer: Infer, device: torch.device) -> None:
+        """``device``: where the model is."""
+        super().__init__(queue, infer)
+        self._device = device
+
+    def _work(self, first: int, count: int) -> None:
+        last = first + count
+        inputs = [tensor[first:last].to(self._device) for tensor in self._inputs]
+        results = [tensor[first:last] for tensor in self._outputs]
+        outputs = [torch.empty_like(tensor, device=self._device) for tensor in results]
+        self._infer(inputs, outputs)
+        for result, output in zip(results, outputs, strict=True):
+            result.copy_(output)

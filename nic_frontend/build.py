@@ -26,6 +26,8 @@ LIBRARY = "build/libshunter.so"
 """Where the library lies, relative to this file's folder."""
 FLAGS = ("-std=c11", "-O2", "-g", "-fPIC", "-shared", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
+LIBRARIES = ("-ldl",)
+"""Part of libc since glibc 2.34."""
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _MARK = b"shunter-source-sha256="
 _ADVICE = "install a C compiler (Debian: apt-get install gcc libc6-dev)"
@@ -63,29 +65,32 @@ def build(library: Path | None = None, *, more: Sequence[str] = ()) -> Path:
     ``more``: flags behind the usual ones.
     """
     library = library or HERE / LIBRARY
-    compiler = shlex.split(os.environ.get("CC", "")) or [_compiler()]
     mark = f'-DSHUNTER_SOURCE="{_MARK.decode()}{digest()}"'
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent, prefix=".so-") as scratch:
             finished = Path(scratch) / library.name
             sources = sorted(map(str, SOURCES.glob("*.c")))
-            command = [*compiler, *FLAGS, *WARNINGS, mark, *more, *sources, "-o", str(finished)]
+            command = [*compiler(), *FLAGS, *WARNINGS, mark, *more, *sources, *LIBRARIES]
+            command += ["-o", str(finished)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
-                raise BuildError(f"{compiler[0]} failed:\n{done.stderr.strip()}")
+                raise BuildError(f"{command[0]} failed:\n{done.stderr.strip()}")
             os.replace(finished, library)
     except FileNotFoundError as error:
-        raise BuildError(f"{compiler[0]} was not found: {_ADVICE}") from error
+        raise BuildError(f"the compiler was not found: {_ADVICE}") from error
     except PermissionError as error:
         raise BuildError(f"{library.parent} is not writable") from error
     return library
 
 
-def _compiler() -> str:
+def compiler() -> list[str]:
+    """The command that compiles C: ``$CC``, else the first that there is. Raises BuildError."""
+    if given := shlex.split(os.environ.get("CC", "")):
+        return given
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
-            return found
+            return [found]
     raise BuildError(f"no C compiler was found: {_ADVICE}")
 
 

@@ -7,22 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shunter.batching.segments import Segment, SegmentPlan
 from shunter.batching.wire import Header, WrongHeader, check_tag, parse
-from shunter.batching.wire_layout import Flags, MessageType, WireStatus
-from shunter.nic_frontend.sessions import CallState, nearest
+from shunter.batching.wire_layout import SACK_RECEIVING, Flags, MessageType, WireStatus
+from shunter.nic_frontend.sessions import nearest
 
 FIRST_RTO_NS = 20_000_000
 LEAST_RTO_NS = 5_000_000
 MOST_RTO_NS = 1_000_000_000
 RUNNING_RTO_NS = 200_000_000
 """While the server says that it has the request."""
+STREAM_RTO_NS = 1_000_000_000
+"""Nothing is lost on a stream, but the server may end a session that says nothing."""
+RETRY_NS = 20_000_000
+"""When the server has no room."""
 _LOW = 0xFFFFFFFF
+_REQ, _RESP, _SACK, _ERROR = (
+    int(t) for t in (MessageType.REQ, MessageType.RESP, MessageType.SACK, MessageType.ERROR)
+)
+_LAST, _RETRANS, _ACK_REQ, _IDEMPOTENT = (
+    int(f) for f in (Flags.LAST, Flags.RETRANS, Flags.ACK_REQ, Flags.IDEMPOTENT)
+)
 
 
-@dataclass(frozen=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A datagram: the header, then a segment of the request's inputs (None: nothing)."""
 
     header: bytes
@@ -31,8 +41,7 @@ class Outgoing:
     payload: bytes = b""
 
 
-@dataclass(frozen=True)
-class Landing:
+class Landing(NamedTuple):
     """The payload of an answer belongs here. ``tensor`` is an output."""
 
     req_id: int
@@ -41,15 +50,14 @@ class Landing:
     """With it the answer is complete."""
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(NamedTuple):
     """The request ended without an answer."""
 
     req_id: int
     status: int
 
 
-@dataclass
+@dataclass(slots=True)
 class _Pending:
     sent_ns: int
     due_ns: int
@@ -79,10 +87,18 @@ class ClientCore:
     rttvar_ns: float = 0.0
     lost: int = 0
     """Datagrams sent again."""
+    heard_ns: int = 0
+    """When the server said something last."""
     _pkt_no: int = 0
     _done: set[int] = field(default_factory=set)
     _below: int = 1
     """Every request below this one is done."""
+
+    def __post_init__(self) -> None:
+        """Look up the places of all segments once."""
+        self._in = [self.inputs.place(seq) for seq in range(self.inputs.count)]
+        self._out = [self.outputs.place(seq) for seq in range(self.outputs.count)]
+        self._all = (1 << len(self._out)) - 1
 
     @property
     def may_begin(self) -> bool:
@@ -96,12 +112,12 @@ class ClientCore:
         assert self.may_begin
         req_id = self.next_id
         self.next_id += 1
-        flags = Flags.IDEMPOTENT if idempotent else 0
+        flags = _IDEMPOTENT if idempotent else 0
         rto = self._rto()
         deadline = now_ns + deadline_us * 1000 if deadline_us else 0
         pending = _Pending(now_ns, now_ns + rto, rto, flags, priority, deadline)
         self.pending[req_id] = pending
-        every = range(self.inputs.count)
+        every = range(len(self._in))
         return req_id, [self._request(req_id, pending, seq, 0, now_ns) for seq in every]
 
     def cancel(self, req_id: int) -> list[Outgoing]:
@@ -115,14 +131,14 @@ class ClientCore:
 
     def ask_for_credit(self) -> Outgoing:
         """To be sent when there is none and nothing is on its way."""
-        return self._control(MessageType.ACK, 0, Flags.ACK_REQ)
+        return self._control(MessageType.ACK, 0, _ACK_REQ)
 
     def expected(self) -> Iterator[tuple[int, Segment]]:
         """Segments of answers that are likely to come next."""
         for req_id, pending in self.pending.items():
-            for seq in range(self.outputs.count):
+            for seq, segment in enumerate(self._out):
                 if not pending.received >> seq & 1:
-                    yield req_id, self.outputs.place(seq)
+                    yield req_id, segment
 
     # ---- what comes
 
@@ -141,15 +157,16 @@ class ClientCore:
             check_tag(header, head, self.key)
         except WrongHeader:
             return None, []
+        self.heard_ns = now_ns
         self.grant = max(self.grant, nearest(header.credit, self.grant))
         pending = self.pending.get(header.req_id)
         if pending is None:
             return None, []
-        if header.type == MessageType.RESP:
+        if header.type == _RESP:
             return self._answer(header, pending, now_ns)
-        if header.type == MessageType.ERROR:
+        if header.type == _ERROR:
             return self._error(header, pending, now_ns)
-        if header.type == MessageType.SACK:
+        if header.type == _SACK:
             have = int.from_bytes(payload(), "little")
             return None, self._sack(header, pending, have, now_ns)
         return None, []
@@ -157,19 +174,19 @@ class ClientCore:
     def _answer(
         self, header: Header, pending: _Pending, now_ns: int
     ) -> tuple[Landing | Refused | None, list[Outgoing]]:
-        plan = self.outputs
-        if header.count != plan.count or header.seq >= plan.count:
+        count = len(self._out)
+        if header.count != count or header.seq >= count:
             return None, []
-        segment = plan.place(header.seq)
+        segment = self._out[header.seq]
         said = header.tensor, header.offset, header.length, header.total
-        sizes = plan.sizes[segment.tensor]
-        if said != (segment.tensor, segment.offset, segment.length, sizes):
+        size = self.outputs.sizes[segment.tensor]
+        if said != (segment.tensor, segment.offset, segment.length, size):
             return None, []
         bit = 1 << header.seq
         if pending.received & bit:
             return None, []
         pending.received |= bit
-        is_last = pending.received == (1 << plan.count) - 1
+        is_last = pending.received == self._all
         if is_last:
             if not pending.again:
                 self._measure(now_ns - pending.sent_ns)
@@ -182,7 +199,7 @@ class ClientCore:
         self, header: Header, pending: _Pending, now_ns: int
     ) -> tuple[Landing | Refused | None, list[Outgoing]]:
         if header.status == WireStatus.RETRY_LATER:
-            pending.due_ns = now_ns + pending.rto_ns  # it is sent again, as a whole
+            pending.due_ns = now_ns + min(pending.rto_ns, RETRY_NS)  # asked again, as a whole
             pending.running = False
             return None, []
         self._end(header.req_id)
@@ -191,12 +208,12 @@ class ClientCore:
     def _sack(
         self, header: Header, pending: _Pending, have: int, now_ns: int
     ) -> list[Outgoing]:
-        if header.status != CallState.RECEIVING:
+        if header.status != SACK_RECEIVING:
             pending.running = True
-            pending.due_ns = now_ns + RUNNING_RTO_NS
+            pending.due_ns = now_ns + (STREAM_RTO_NS if self.stream else RUNNING_RTO_NS)
             return []
         pending.due_ns = now_ns + pending.rto_ns
-        missing = [seq for seq in range(self.inputs.count) if not have >> seq & 1]
+        missing = [seq for seq in range(len(self._in)) if not have >> seq & 1]
         return self._repeat(header.req_id, pending, missing, now_ns)
 
     # ---- time
@@ -209,14 +226,14 @@ class ClientCore:
         """What to send because nothing came."""
         found: list[Outgoing] = []
         for req_id, pending in self.pending.items():
-            if self.stream or pending.due_ns > now_ns:
+            if pending.due_ns > now_ns:
                 continue
-            if pending.received:
-                have = pending.received.to_bytes(-(-self.outputs.count // 8), "little")
+            if not pending.received:
+                last = [len(self._in) - 1]
+                found += self._repeat(req_id, pending, last, now_ns, _ACK_REQ)
+            elif not self.stream:
+                have = pending.received.to_bytes(-(-len(self._out) // 8), "little")
                 found.append(self._control(MessageType.SACK, req_id, payload=have))
-            else:
-                last = [self.inputs.count - 1]
-                found += self._repeat(req_id, pending, last, now_ns, Flags.ACK_REQ)
             pending.rto_ns = min(MOST_RTO_NS, 2 * pending.rto_ns)
             pending.due_ns = now_ns + pending.rto_ns
         return found
@@ -226,7 +243,7 @@ class ClientCore:
     ) -> list[Outgoing]:
         pending.again = True
         self.lost += len(seqs)
-        flags |= Flags.RETRANS
+        flags |= _RETRANS
         return [self._request(req_id, pending, seq, flags, now_ns) for seq in seqs]
 
     # ---- datagrams
@@ -234,17 +251,17 @@ class ClientCore:
     def _request(
         self, req_id: int, pending: _Pending, seq: int, flags: int, now_ns: int
     ) -> Outgoing:
-        segment = self.inputs.place(seq)
-        last = Flags.LAST if seq == self.inputs.count - 1 else 0
+        segment = self._in[seq]
+        last = _LAST if seq == len(self._in) - 1 else 0
         left_us = max(1, (pending.deadline_ns - now_ns) // 1000) if pending.deadline_ns else 0
         header = Header(
-            type=MessageType.REQ,
+            type=_REQ,
             flags=pending.flags | flags | last,
             priority=pending.priority,
             req_id=req_id,
             func_id=self.func_id,
             seq=seq,
-            count=self.inputs.count,
+            count=len(self._in),
             length=segment.length,
             total=self.inputs.sizes[segment.tensor],
             offset=segment.offset,
@@ -293,6 +310,8 @@ class ClientCore:
             self.srtt_ns += (rtt_ns - self.srtt_ns) / 8
 
     def _rto(self) -> int:
+        if self.stream:
+            return STREAM_RTO_NS
         if self.srtt_ns == 0:
             return FIRST_RTO_NS
         rto = int(self.srtt_ns + 4 * self.rttvar_ns)

@@ -6,7 +6,9 @@ go through both. Everything that is rare stays out of it: HELLO is handed up
 
 Nothing here touches a payload. ``Place`` says where the bytes of a datagram belong, and it is said
 only when header, session, window and the registered sizes all agree, so no header can write
-outside of its entry.
+outside of its entry. Where the payload comes later than its header (a stream), or may turn out to
+be wrong (one with a CRC, an encrypted one), the segment counts only when :meth:`Core.accept` says
+that it is there.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from shunter.batching.segments import SegmentPlan
-from shunter.batching.wire import REASONS, Header, WrongHeader, check_tag, parse
+from shunter.batching.wire import (
+    PROTECTIONS,
+    REASONS,
+    Header,
+    WrongHeader,
+    behind,
+    check_tag,
+    parse,
+    unpack,
+)
 from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
 from shunter.nic_frontend.entries import EntryRing
 from shunter.nic_frontend.sessions import Call, CallState, Session, nearest
@@ -34,8 +45,11 @@ DROPS = (
     *REASONS,
     *("session", "peer", "replay", "direction", "func_id", "old", "credit", "full"),
     *("sizes", "duplicate", "sack", "cancel"),
+    *("aead", "crc"),
 )
-"""Why datagrams are dropped; the order is that of ``enum shunter_drop``."""
+"""Why datagrams are dropped; the order is that of ``enum shunter_drop``. The last line is of
+payloads, which the shell looks at."""
+_LOW = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,10 @@ class Place:
     tensor: int
     offset: int
     length: int
+    later: bool = False
+    """It counts when :meth:`Core.accept` is told of it."""
+    number: int = 0
+    """All bits of the datagram's number if the session protects its payloads."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +96,8 @@ class Send:
     entry: int = -1
     tensor: int = 0
     offset: int = 0
+    number: int = 0
+    """All bits of the datagram's number if its payload is to be protected."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +123,8 @@ class Whom:
     """Of the first datagram; one for each segment is reserved."""
     segment: int
     priority: int
-    stream: bool
+    direct: bool
+    """The worker sends the answer itself."""
     key: bytes | None
     peer: bytes
 
@@ -229,7 +250,11 @@ class Core:
         if session.peer != peer:
             return Drop("peer")
         check_tag(header, datagram, session.key)
-        if not session.stream and not session.replay.is_new(header.pkt_no):
+        protect = session.protect if header.type == MessageType.REQ else 0
+        if header.flags & PROTECTIONS != protect:
+            return Drop("flags")
+        is_numbered = session.protect or not session.stream
+        if is_numbered and not session.replay.is_new(_number(session, header)):
             return Drop("replay")
         return session
 
@@ -318,15 +343,35 @@ class Core:
         bit = 1 << header.seq
         if call.received & bit:
             return [Drop("duplicate"), *self._again(session, call, header, now_ns)]
-        call.received |= bit
+        later = not session.is_direct
+        number = _number(session, header) if session.protect else 0
+        place = call.entry, header.tensor, header.offset, header.length
+        actions: list[Action] = [Place(*place, later, number)]
+        return actions if later else actions + self._here(session, call, header, now_ns)
+
+    def accept(self, datagram: bytes, now_ns: int) -> list[Action]:
+        """The payload of a Place that counts later is there, and right.
+
+        ``datagram`` begins with its header. Nothing happens when it is not missing any more.
+        """
+        header = unpack(datagram)
+        session = self.sessions.get(header.session)
+        if session is None or not session.awaits(header.req_id, header.seq):
+            return []
+        return self._here(session, session.call(header.req_id), header, now_ns)
+
+    def _here(
+        self, session: Session, call: Call, header: Header, now_ns: int
+    ) -> list[Action]:
+        """A segment counts."""
+        call.received |= 1 << header.seq
         call.changed_ns = now_ns
-        actions: list[Action] = [Place(call.entry, header.tensor, header.offset, header.length)]
         if call.received == (1 << header.count) - 1:
             call.become(CallState.RX_COMPLETE, now_ns)
-            actions.append(Ready(function.id, call.entry, call.priority, call.deadline_ns))
-        elif header.flags & Flags.ACK_REQ:
-            actions.append(self._received(session, call))
-        return actions
+            return [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
+        if header.flags & Flags.ACK_REQ:
+            return [self._received(session, call)]
+        return []
 
     def _again(
         self, session: Session, call: Call, header: Header, now_ns: int
@@ -379,11 +424,11 @@ class Core:
         return Whom(
             call.req_id,
             session.id,
-            session.grant & 0xFFFFFFFF,
-            session.next_pkt_no(segments),
+            session.grant & _LOW,
+            session.next_pkt_no(segments) & _LOW,
             session.segment,
             call.priority,
-            session.stream,
+            session.is_direct,
             session.key,
             session.peer,
         )
@@ -465,9 +510,11 @@ class Core:
             if have >> seq & 1:
                 continue
             segment = plan.place(seq)
+            number = session.next_pkt_no()
+            last = Flags.LAST if seq == plan.count - 1 else 0
             header = Header(
                 type=MessageType.RESP,
-                flags=Flags.LAST if seq == plan.count - 1 else 0,
+                flags=last | session.protect,
                 priority=call.priority,
                 req_id=call.req_id,
                 func_id=function.id,
@@ -477,10 +524,10 @@ class Core:
                 total=function.outputs[segment.tensor],
                 offset=segment.offset,
                 session=session.id,
-                credit=session.grant & 0xFFFFFFFF,
+                credit=session.grant & _LOW,
                 status=WireStatus.OK,
                 tensor=segment.tensor,
-                pkt_no=session.next_pkt_no(),
+                pkt_no=number & _LOW,
             )
             yield Send(
                 session.id,
@@ -488,6 +535,7 @@ class Core:
                 entry=call.entry,
                 tensor=segment.tensor,
                 offset=segment.offset,
+                number=number if session.protect else 0,
             )
 
     def _control(
@@ -499,9 +547,9 @@ class Core:
             func_id=session.func_id,
             length=len(payload),
             session=session.id,
-            credit=session.grant & 0xFFFFFFFF,
+            credit=session.grant & _LOW,
             status=status,
-            pkt_no=session.next_pkt_no(),
+            pkt_no=session.next_pkt_no() & _LOW,
         )
         return Send(session.id, header.pack(session.key), payload)
 
@@ -522,7 +570,8 @@ class Core:
         """Of all answers that a session may have at once, with their headers."""
         function = self.functions[session.func_id]
         segments = function.plan(function.outputs, session.segment).count
-        return session.window * (sum(function.outputs) + segments * HEADER_BYTES)
+        around = HEADER_BYTES + behind(session.protect)
+        return session.window * (sum(function.outputs) + segments * around)
 
     # ---- ends
 
@@ -570,3 +619,8 @@ class Core:
             del function.owners[call.entry]
             function.ring.give_back(call.entry)
             call.entry = -1
+
+
+def _number(session: Session, header: Header) -> int:
+    """All bits of the number of a client's datagram."""
+    return nearest(header.pkt_no, session.replay.highest)

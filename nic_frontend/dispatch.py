@@ -77,6 +77,10 @@ class Dispatch:
         """Entries whose deadline has passed; they do not wait any more."""
         return [entry for line in self.lines for entry in line.overdue(now_ns)]
 
+    def empty(self) -> list[int]:
+        """Entries that waited; none does any more."""
+        return [entry for line in self.lines for entry in line.empty()]
+
     def dispatch(self, now_ns: int, give: Callable[[int, int, Run], None]) -> None:
         """Give batches to workers: ``give(worker, number, run)``."""
         oldest = self.lines[1].oldest_ns

@@ -102,6 +102,12 @@ class WaitingEntries:
             self._waiting = deque(each for each in self._waiting if each.entry not in late)
         return late
 
+    def empty(self) -> list[int]:
+        """All entries, in order; none waits any more."""
+        entries = [each.entry for each in self._waiting]
+        self._waiting.clear()
+        return entries
+
     def take(self, most: int) -> tuple[int, int]:
         """First entry and length of a run that begins with the oldest; it waits no more.
 

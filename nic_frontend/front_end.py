@@ -25,7 +25,6 @@ from shunter.batching.attach import (
     listen,
     peer_uid,
     receive,
-    remove_left_over,
     send,
 )
 from shunter.batching.native import library
@@ -41,31 +40,42 @@ from shunter.batching.wire_layout import (
 )
 from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.hello import (
-    LARGEST_SEGMENT,
     Hello,
     HelloError,
     Opened,
+    agreed,
     cookie_is_good,
     cookie_of,
     pack_cookie,
+    payload_keys,
+    room,
     session_key,
+)
+from shunter.nic_frontend.hello_times import HelloTimes
+from shunter.nic_frontend.listeners import (
+    client_sockets,
+    naming,
+    set_gro,
+    unix_socket,
 )
 from shunter.nic_frontend.native_server import NativeServer
 from shunter.nic_frontend.python_server import PythonServer
 from shunter.nic_frontend.sessions import Session
 
 LOGGER = logging.getLogger("shunter.nic")
-UDP_GRO = 104
-SO_RXQ_OVFL = 40
-SO_RCVBUFFORCE = 33
-RECEIVE_BUFFER = 64 << 20
 CYCLE_NS = 200_000_000
+LAST_CYCLE_NS = 10_000_000
+WORKERLESS_S = 10.0
+"""A request waits so long for a function's next worker, when its last one is gone."""
+FINISH_S = 2.0
+"""At the end, workers go on so long with what waits."""
+RUN_S = 5.0
+"""At the end, a batch may run so long."""
 STREAM_HELLO_S = 2.0
-PORT_WAIT_S = 2.0
-"""The workers of a front end that was killed have its socket until they see that it is gone."""
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
+_PORT_TRIES = 20
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
 _SMALL = 2304
@@ -86,10 +96,15 @@ class Settings:
     """Also serve streams at this Unix socket."""
     key: bytes | None = None
     """Pre-shared key: only clients that have it are served."""
+    encrypt: bool = False
+    """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
     spin_us: int = 0
     gro: bool = True
     queue_bytes: int = 64 << 20
     """Memory of the tensors of one function."""
+    settle_s: float = 0.0
+    """So long after its start, and after each new server, a client whose model is not known gets
+    no answer, and asks again: its workers may be on their way."""
 
 
 @dataclass
@@ -101,6 +116,12 @@ class _Worker:
     index: int
     doorbell: int
     leaving: bool = False
+    left: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether it takes more batches."""
+        return not self.leaving
 
 
 @dataclass
@@ -112,13 +133,35 @@ class _Served:
     queue: TensorQueue
     burst: int
     workers: dict[int, _Worker] = field(default_factory=dict)
+    alone_since: float = 0.0
+    """When its last worker went, 0: it has one."""
+
+    def is_for(self, attach: Attach) -> bool:
+        """Whether it is the model version of a worker, with the same tensors."""
+        known = self.attach
+        same = (known.inputs, known.outputs) == (attach.inputs, attach.outputs)
+        return same and (known.model, known.version) == (attach.model, attach.version)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function, for who tells of it."""
+
+    id: int
+    model: str
+    version: str
+    entries: int
+    workers: int
 
 
 class FrontEnd:
     """A front end; :meth:`run` serves until :meth:`stop`."""
 
     def __init__(self, settings: Settings) -> None:
-        """Bind everything. Raises OSError when an address is taken."""
+        """Bind everything.
+
+        Raises OSError when an address is taken, ValueError when it is to encrypt and cannot.
+        """
         self.settings = settings
         self._closing: list[Callable[[], object]] = []
         self._secret = secrets.token_bytes(16)
@@ -127,7 +170,10 @@ class FrontEnd:
         self._unknown: dict[socket.socket, float] = {}
         """Connections that have not said who they are, and until when they may."""
         self._ready: dict[int, Callable[[], None]] = {}
+        self._attach_at: tuple[socket.socket, Path] | None = None
+        self._settled = 0.0
         self._stopped = False
+        self.hello_times = HelloTimes()
         try:
             self._open()
         except BaseException:
@@ -136,11 +182,10 @@ class FrontEnd:
 
     def _open(self) -> None:
         settings = self.settings
-        attach = listen(settings.attach)
-        self._closing.append(lambda: settings.attach.unlink(missing_ok=True))
-        self._closing.append(attach.close)
-        self.udp, tcp = _sockets(settings)
-        self._closing += [each.close for each in (self.udp, tcp) if each]
+        self.udp, tcp = client_sockets(settings.host, settings.port, tcp=settings.tcp)
+        self._closing.append(self.udp.close)
+        if tcp is not None:
+            self._closing.append(tcp.close)
         self.port = int(self.udp.getsockname()[1])
         self._receive_bytes = self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         self.doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -151,15 +196,49 @@ class FrontEnd:
         self._closing.append(self._epoll.close)
         self.path = self._data_path()
         self._closing.append(self.path.close)
+        self._no_encryption = self.path.why_no_encryption() if settings.key else "there is no key"
+        if settings.encrypt and self._no_encryption:
+            raise ValueError(f"payloads cannot be encrypted: {self._no_encryption}")
         self._watch(self._stop_event, self._on_stop)
-        self._watch(attach.fileno(), lambda: self._on_worker(attach))
-        if tcp:
-            self._watch(tcp.fileno(), lambda: self._on_stream(tcp))
+        self.attach_at(settings.attach)
+        self._closing.append(self.detach)
+        if tcp is not None:
+            self._listen_streams(tcp)
         if settings.unix:
-            unix = _unix_socket(settings.unix)
-            self._closing.append(unix.close)
-            self._watch(unix.fileno(), lambda: self._on_stream(unix))
+            listener = unix_socket(settings.unix)
+            self._closing.append(listener.close)
+            self._listen_streams(listener)
             self._closing.append(lambda: Path(str(settings.unix)).unlink(missing_ok=True))
+
+    def attach_at(self, path: Path) -> None:
+        """Listen for workers here. Raises OSError when another front end does."""
+        with naming(f"Unix socket {path}"):
+            listener = listen(path)
+        self._attach_at = listener, path
+        self._settled = time.monotonic() + self.settings.settle_s
+        self._watch(listener.fileno(), lambda: self._on_worker(listener))
+
+    def detach(self) -> None:
+        """Listen for workers nowhere: their server is gone, and so are they."""
+        if self._attach_at is not None:
+            listener, path = self._attach_at
+            self._attach_at = None
+            self._unwatch(listener.fileno())
+            listener.close()
+            path.unlink(missing_ok=True)
+
+    def functions(self) -> list[Function]:
+        """Those that have a worker, or had one."""
+        return [
+            Function(
+                each.id,
+                each.attach.model,
+                each.attach.version,
+                each.queue.entries,
+                len(each.workers),
+            )
+            for each in self._functions.values()
+        ]
 
     def _data_path(self) -> NativeServer | PythonServer:
         """In C where the library is, else in Python."""
@@ -169,9 +248,12 @@ class FrontEnd:
             LOGGER.warning("there is no library of the data path: it runs in Python, slower")
             kind = PythonServer
         elif self.settings.gro:
-            gro = _set_gro(self.udp)
+            gro = set_gro(self.udp)
         descriptors = (self.udp.fileno(), self.doorbell, self._epoll.fileno())
         return kind(*descriptors, spin_us=self.settings.spin_us, gro=gro)
+
+    def _listen_streams(self, listener: socket.socket) -> None:
+        self._watch(listener.fileno(), lambda: self._on_stream(listener))
 
     def _watch(self, descriptor: int, then: Callable[[], None]) -> None:
         self._ready[descriptor] = then
@@ -201,18 +283,76 @@ class FrontEnd:
         """End :meth:`run`; from any thread or signal handler."""
         os.eventfd_write(self._stop_event, 1)
 
-    def run(self) -> None:
-        """Serve until :meth:`stop`."""
+    def run(self, on_cycle: Callable[[int], None] = lambda now_ns: None) -> None:
+        """Serve until :meth:`stop`, then answer what is on its way.
+
+        ``on_cycle`` is called five times a second, with the time in nanoseconds.
+        """
+        due_ns = 0
         while not self._stopped:
-            for peer, datagram in self.path.run(time.monotonic_ns() + CYCLE_NS):
-                self._on_hello(peer, datagram)
-            for descriptor, _ in self._epoll.poll(0):
-                if then := self._ready.get(descriptor):
-                    then()
-            for session in self.path.closed_streams():
-                self.path.remove_session(session, time.monotonic_ns())
-            self._let_go()
-            self._clean_up()
+            self._step(CYCLE_NS)
+            now_ns = time.monotonic_ns()
+            if now_ns >= due_ns:
+                due_ns = now_ns + CYCLE_NS
+                self._clean_up()
+                self._answer_for_nobody()
+                on_cycle(now_ns)
+        self._finish()
+
+    def _step(self, time_ns: int) -> None:
+        for peer, datagram in self.path.run(time.monotonic_ns() + time_ns):
+            self._on_hello(peer, datagram)
+        for descriptor, _ in self._epoll.poll(0):
+            if then := self._ready.get(descriptor):
+                then()
+        for session in self.path.closed_streams():
+            self.path.remove_session(session, time.monotonic_ns())
+        self._let_go()
+
+    # ---- the end
+
+    def _finish(self) -> None:
+        """What waits is served while there are workers for it, what runs may end; then errors."""
+        end = time.monotonic() + FINISH_S
+        while any(map(self._goes_on, self._functions.values())) and time.monotonic() < end:
+            self._step(LAST_CYCLE_NS)
+        for worker in self._workers.values():
+            self.path.drain_worker(worker.func_id, worker.index)
+        end = time.monotonic() + RUN_S
+        self._give_up()
+        while self._runs() and time.monotonic() < end:
+            self._step(LAST_CYCLE_NS)
+            self._give_up()
+        for worker in list(self._workers.values()):
+            self._unwatch(worker.connection.fileno())
+            self._gone(worker)
+        self._give_up()
+        self.path.run(0)  # what is to be sent is sent
+
+    def _goes_on(self, served: _Served) -> bool:
+        """Whether a worker has something to do that it will do."""
+        if not any(worker.stays for worker in served.workers.values()):
+            return False
+        return self.path.waiting(served.id) > 0 or self._runs()
+
+    def _runs(self) -> bool:
+        return not all(self.path.is_idle(w.func_id, w.index) for w in self._workers.values())
+
+    def _give_up(self) -> None:
+        for served in self._functions.values():
+            self.path.give_up(served.id, WireStatus.NO_WORKER)
+
+    def _answer_for_nobody(self) -> None:
+        """Requests whose function has no worker any more wait for a next one, but not for long."""
+        now = time.monotonic()
+        patience = WORKERLESS_S if self._attach_at else 0.0
+        for served in self._functions.values():
+            if served.workers:
+                served.alone_since = 0.0
+            elif not served.alone_since:
+                served.alone_since = now
+            if served.alone_since and now - served.alone_since >= patience:
+                self.path.give_up(served.id, WireStatus.NO_WORKER)
 
     def _on_stop(self) -> None:
         os.eventfd_read(self._stop_event)
@@ -230,8 +370,12 @@ class FrontEnd:
         if not cookie_is_good(self._secret, peer, now, hello.cookie):
             payload = pack_cookie(hello.nonce, cookie_of(self._secret, peer, now))
             self.path.reply(peer, _hello_ack(header, WireStatus.RETRY_LATER, payload))
+            self.hello_times.cookie_sent(hello.nonce, now)
             return
-        self.path.reply(peer, self._answer(header, hello, peer, stream=False)[0])
+        self.hello_times.came_back(hello.nonce, now)
+        answer, session = self._answer(header, hello, peer, stream=False)
+        if session or time.monotonic() > self._settled:
+            self.path.reply(peer, answer)
 
     def _answer(
         self, header: Header, hello: Hello, peer: bytes, *, stream: bool
@@ -240,18 +384,23 @@ class FrontEnd:
         served = self._find(hello.model, hello.version)
         if served is None:
             return _hello_ack(header, WireStatus.UNKNOWN_FUNCTION, hello.nonce), 0
-        nonce = secrets.token_bytes(16)
-        key = self.settings.key
-        window = min(hello.window, WINDOW, served.queue.entries)
-        session = Session(
-            id=0,
-            func_id=served.id,
-            peer=peer,
-            segment=min(hello.segment, LARGEST_SEGMENT),
-            window=window,
-            key=session_key(key, hello.nonce, nonce) if key else None,
-            stream=stream,
+        protect = agreed(
+            hello.want, can=not self._no_encryption, must=self.settings.encrypt
         )
+        if isinstance(protect, WireStatus):
+            LOGGER.info("no session for %s: %s", hello.model, self._refusal(protect))
+            return _hello_ack(header, protect, hello.nonce), 0
+        attach = served.attach
+        opened = Opened(
+            client_nonce=hello.nonce,
+            server_nonce=secrets.token_bytes(16),
+            segment=room(hello.segment, protect),
+            window=min(hello.window, WINDOW, served.queue.entries),
+            inputs=attach.inputs,
+            outputs=attach.outputs,
+            protect=protect,
+        )
+        session = self._session(served, hello, opened, peer, stream=stream)
         try:
             grant = self._add(session)
         except OSError as error:
@@ -261,11 +410,30 @@ class FrontEnd:
             else:
                 LOGGER.warning("no session for %s: %s", hello.model, error)
             return _hello_ack(header, status, hello.nonce), 0
-        attach = served.attach
-        opened = Opened(
-            hello.nonce, nonce, session.segment, window, attach.inputs, attach.outputs
-        )
         return _hello_ack(header, WireStatus.OK, opened.pack(), session, grant), session.id
+
+    def _session(
+        self, served: _Served, hello: Hello, opened: Opened, peer: bytes, *, stream: bool
+    ) -> Session:
+        """Its id is not known yet."""
+        key = self.settings.key
+        encrypts = key and opened.protect & Flags.PAYLOAD_AEAD
+        return Session(
+            id=0,
+            func_id=served.id,
+            peer=peer,
+            segment=opened.segment,
+            window=opened.window,
+            key=session_key(key, hello.nonce, opened.server_nonce) if key else None,
+            stream=stream,
+            protect=opened.protect,
+            keys=payload_keys(key, hello, opened.pack()) if encrypts else None,
+        )
+
+    def _refusal(self, status: WireStatus) -> str:
+        if status == WireStatus.MUST_ENCRYPT:
+            return "the client does not encrypt"
+        return f"the client wants encryption, and {self._no_encryption}"
 
     def _add(self, session: Session) -> int:
         """Add a session under a new id; its first grant. Raises OSError when it cannot be."""
@@ -408,11 +576,11 @@ class FrontEnd:
     def _function(self, attach: Attach) -> _Served:
         """The function of a model's version, which is made when it is new."""
         for served in self._functions.values():
-            known = served.attach
-            if (known.model, known.version) == (attach.model, attach.version):
-                if (known.inputs, known.outputs) != (attach.inputs, attach.outputs):
-                    raise AttachError(f"{attach.model}: its tensors are not those of its peers")
+            if served.is_for(attach):
                 return served
+            known = served.attach
+            if served.workers and (known.model, known.version) == (attach.model, attach.version):
+                raise AttachError(f"{attach.model}: its tensors are not those of its peers")
         func_id = next(i for i in range(1, 1 << 16) if i not in self._functions)
         size = sum(spec.bytes for spec in (*attach.inputs, *attach.outputs))
         wanted = max(2 * attach.batch, min(1024, self.settings.queue_bytes // max(1, size)))
@@ -439,8 +607,9 @@ class FrontEnd:
     def _let_go(self) -> None:
         """Workers that want to leave and have answered everything."""
         for worker in list(self._workers.values()):
-            if worker.leaving and self.path.is_idle(worker.func_id, worker.index):
-                worker.leaving = False
+            idle = self.path.is_idle(worker.func_id, worker.index)
+            if worker.leaving and not worker.left and idle:
+                worker.left = True
                 _try_send(worker.connection, {"left": True})
 
     def _clean_up(self) -> None:
@@ -482,68 +651,3 @@ def _try_send(connection: socket.socket, content: dict[str, object]) -> None:
         send(connection, content)
     except OSError:
         return  # it is gone, or will be
-
-
-def _sockets(settings: Settings) -> tuple[socket.socket, socket.socket | None]:
-    """Of datagrams and of streams at one port."""
-    until = time.monotonic() + PORT_WAIT_S
-    while True:
-        udp = None
-        try:
-            udp = _udp_socket(settings)
-            port = int(udp.getsockname()[1])
-            return udp, _tcp_socket(settings, port) if settings.tcp else None
-        except OSError as error:
-            if udp:
-                udp.close()
-            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
-                raise
-        time.sleep(0.02)
-
-
-def _udp_socket(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    udp = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    try:
-        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        with contextlib.suppress(PermissionError):  # only root may pass the system's limit
-            udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
-        udp.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
-        udp.bind((settings.host, settings.port))
-    except BaseException:
-        udp.close()
-        raise
-    return udp
-
-
-def _set_gro(udp: socket.socket) -> bool:
-    try:
-        udp.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-    except OSError:
-        return False
-    return True
-
-
-def _tcp_socket(settings: Settings, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, port))
-        listener.listen(128)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _unix_socket(path: Path) -> socket.socket:
-    remove_left_over(path, socket.SOCK_STREAM)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        listener.bind(str(path))
-        listener.listen(128)
-    except BaseException:
-        listener.close()
-        raise
-    return listener

@@ -36,9 +36,14 @@ from shunter.nic_frontend.core import (
     Whom,
     Withdraw,
 )
+from shunter.nic_frontend.session_struct import Opening, opening_of
 from shunter.nic_frontend.sessions import Session
 
 _PLACE, _READY, _WITHDRAW, _SEND, _HELLO, _DROP = range(1, 7)
+
+
+class _Guard(Structure):
+    _fields_ = (("protect", c_uint16), ("number", c_uint64), ("key", c_uint8 * 16))
 
 
 class _Action(Structure):
@@ -47,6 +52,7 @@ class _Action(Structure):
         ("tensor", c_uint8),
         ("priority", c_uint8),
         ("again", c_uint8),
+        ("later", c_bool),
         ("drop", c_uint16),
         ("func_id", c_uint16),
         ("entry", c_int32),
@@ -54,6 +60,7 @@ class _Action(Structure):
         ("length", c_uint32),
         ("session", c_uint32),
         ("deadline_ns", c_uint64),
+        ("guard", _Guard),
         ("peer", c_uint8 * PEER_BYTES),
         ("header", c_uint8 * HEADER_BYTES),
         ("payload", c_uint8 * (MAX_SEGMENTS // 8)),
@@ -68,7 +75,7 @@ class _Whom(Structure):
         ("pkt_no", c_uint32),
         ("segment", c_uint16),
         ("priority", c_uint8),
-        ("stream", c_uint8),
+        ("direct", c_uint8),
         ("tagged", c_uint8),
         ("key", c_uint8 * 16),
         ("peer", c_uint8 * PEER_BYTES),
@@ -123,17 +130,8 @@ class NativeCore:
 
     def add_session(self, session: Session, now_ns: int) -> None:
         """A client has said hello."""
-        result = self._library.shunter_core_add_session(
-            self._core,
-            session.id,
-            session.func_id,
-            session.peer,
-            session.segment,
-            session.window,
-            session.key,
-            session.stream,
-            now_ns,
-        )
+        opening = byref(opening_of(session))
+        result = self._library.shunter_core_add_session(self._core, opening, now_ns)
         check(result, "a session")
 
     def remove_session(self, session_id: int, now_ns: int) -> list[Action]:
@@ -150,6 +148,11 @@ class NativeCore:
         self._library.shunter_core_receive(self._core, peer, padded, size, now_ns)
         return self._taken()
 
+    def accept(self, datagram: bytes, now_ns: int) -> list[Action]:
+        """The payload of a Place that counts later is there."""
+        self._library.shunter_core_accept(self._core, datagram, now_ns)
+        return self._taken()
+
     def running(self, func_id: int, entry: int, now_ns: int) -> Whom:
         """A worker has been given the entry."""
         whom = _Whom()
@@ -161,7 +164,7 @@ class NativeCore:
             whom.pkt_no,
             whom.segment,
             whom.priority,
-            bool(whom.stream),
+            bool(whom.direct),
             bytes(whom.key) if whom.tagged else None,
             bytes(whom.peer),
         )
@@ -205,7 +208,8 @@ class NativeCore:
 def _converted(action: _Action) -> Action:
     entry = int(action.entry)
     if action.kind == _PLACE:
-        return Place(entry, action.tensor, action.offset, action.length)
+        place = entry, action.tensor, action.offset, action.length
+        return Place(*place, action.later, action.guard.number)
     if action.kind == _READY:
         return Ready(
             action.func_id, entry, action.priority, action.deadline_ns, bool(action.again)
@@ -221,6 +225,7 @@ def _converted(action: _Action) -> Action:
             entry,
             action.tensor,
             action.offset,
+            action.guard.number,
         )
     if action.kind == _HELLO:
         return Hello()
@@ -236,12 +241,10 @@ def _declare(found: ctypes.CDLL) -> None:
             *(core, c_uint16, POINTER(c_uint32), c_uint32, POINTER(c_uint32), c_uint32),
             *(c_uint32, c_uint32),
         ),
-        "add_session": (
-            *(core, c_uint32, c_uint16, c_char_p, c_uint16, c_uint16, c_char_p),
-            *(c_bool, c_uint64),
-        ),
+        "add_session": (core, POINTER(Opening), c_uint64),
         "remove_session": (core, c_uint32, c_uint64),
         "receive": (core, c_char_p, c_char_p, ctypes.c_size_t, c_uint64),
+        "accept": (core, c_char_p, c_uint64),
         "running": (core, c_uint16, c_uint32, c_uint64, POINTER(_Whom)),
         "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint64),
         "worker_died": (core, c_uint16, c_uint32, c_uint64),

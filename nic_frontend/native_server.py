@@ -22,6 +22,7 @@ from shunter.batching.native import PEER_BYTES, QueueView, check, library, view_
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.nic_frontend.core import DROPS
 from shunter.nic_frontend.dispatch import Policy
+from shunter.nic_frontend.session_struct import Opening, opening_of
 from shunter.nic_frontend.sessions import Session
 
 HELLOS = 16
@@ -59,16 +60,17 @@ class _Hello(Structure):
     )
 
 
-COUNTERS = (
+_COUNTED = (
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures", "streams_in"),
     *("requests", "batches", "answered", "failed", "expired"),
     *("copied_bytes", "copied_segments", "placed_segments", "overflows", "sleeps", "rings"),
 )
-"""What is counted, besides what is dropped."""
+COUNTERS = (*_COUNTED, *(f"drop_{reason}" for reason in DROPS))
+"""Names of all counters of a front end."""
 
 
 class _Stats(Structure):
-    _fields_ = (*((name, c_uint64) for name in COUNTERS), ("drops", c_uint64 * len(DROPS)))
+    _fields_ = (*((name, c_uint64) for name in _COUNTED), ("drops", c_uint64 * len(DROPS)))
 
 
 class NativeServer:
@@ -90,6 +92,11 @@ class NativeServer:
     def close(self) -> None:
         """Free everything; streams are closed."""
         self._library.shunter_server_free(self._handle)
+
+    def why_no_encryption(self) -> str:
+        """Empty when it can encrypt."""
+        there = self._library.shunter_aead_is_there()
+        return "" if there else "libcrypto of OpenSSL 3 or 1.1 was not found"
 
     def run(self, until_ns: int) -> list[tuple[bytes, bytes]]:
         """Serve until then, or until something is up; peers and datagrams of hellos."""
@@ -138,6 +145,10 @@ class NativeServer:
         """Whether it has answered everything."""
         return bool(self._library.shunter_server_idle(self._handle, func_id, worker))
 
+    def give_up(self, func_id: int, status: int) -> int:
+        """Answer what waits for a worker: it has not run. Returns the number of requests."""
+        return int(self._library.shunter_server_give_up(self._handle, func_id, status))
+
     def remove_worker(self, func_id: int, worker: int) -> None:
         """It is gone, whether it has finished or not."""
         result = self._library.shunter_server_remove_worker(self._handle, func_id, worker)
@@ -145,17 +156,8 @@ class NativeServer:
 
     def add_session(self, session: Session, now_ns: int) -> int:
         """Open a session; returns its first grant. OSError: EEXIST, or E2BIG for its segments."""
-        result = self._library.shunter_core_add_session(
-            self._core,
-            session.id,
-            session.func_id,
-            session.peer,
-            session.segment,
-            session.window,
-            session.key,
-            session.stream,
-            now_ns,
-        )
+        opening = byref(opening_of(session))
+        result = self._library.shunter_core_add_session(self._core, opening, now_ns)
         check(result, "a session")
         return int(self._library.shunter_core_grant(self._core, session.id))
 
@@ -188,8 +190,14 @@ class NativeServer:
         """All counters; what was dropped as ``drop_REASON``."""
         stats = _Stats()
         self._library.shunter_server_stats(self._handle, byref(stats))
-        found = {name: int(getattr(stats, name)) for name in COUNTERS}
+        found = {name: int(getattr(stats, name)) for name in _COUNTED}
         return found | {f"drop_{r}": int(n) for r, n in zip(DROPS, stats.drops, strict=True)}
+
+    def load(self, func_id: int) -> tuple[int, int]:
+        """Open sessions, and requests that they may have on their way together."""
+        sessions, credit = c_uint32(), c_uint64()
+        self._library.shunter_core_load(self._core, func_id, byref(sessions), byref(credit))
+        return sessions.value, credit.value
 
     def waiting(self, func_id: int) -> int:
         """Requests that wait for a worker."""
@@ -223,18 +231,17 @@ def _declare(found: ctypes.CDLL) -> None:
         "server_drain_worker": (handle, c_uint16, c_uint32),
         "server_idle": (handle, c_uint16, c_uint32),
         "server_remove_worker": (handle, c_uint16, c_uint32),
+        "server_give_up": (handle, c_uint16, c_uint16),
         "server_reply": (handle, ctypes.c_char_p, ctypes.c_char_p, c_uint32),
         "server_add_stream": (handle, c_int, c_uint32),
         "server_closed_streams": (handle, POINTER(c_uint32), c_uint32),
         "server_stats": (handle, POINTER(_Stats)),
         "server_waiting": (handle, c_uint16),
         "stream_peer": (c_int, POINTER(c_uint8)),
-        "core_add_session": (
-            *(handle, c_uint32, c_uint16, ctypes.c_char_p, c_uint16, c_uint16),
-            *(ctypes.c_char_p, c_bool, c_uint64),
-        ),
+        "core_add_session": (handle, POINTER(Opening), c_uint64),
         "core_remove_session": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),
+        "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
         "core_free_entries": (handle, c_uint16),
         "core_sessions": (handle,),
     }
@@ -242,6 +249,9 @@ def _declare(found: ctypes.CDLL) -> None:
         getattr(found, f"shunter_{name}").argtypes = list(types)
     found.shunter_server_core.restype = c_void_p
     found.shunter_server_idle.restype = c_bool
+    found.shunter_server_give_up.restype = c_uint32
+    found.shunter_core_load.restype = None
+    found.shunter_aead_is_there.restype = c_bool
     found.shunter_core_grant.restype = c_uint64
     found.shunter_core_free_entries.restype = c_uint32
     found.shunter_core_sessions.restype = c_uint32

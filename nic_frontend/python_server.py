@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from shunter.batching.queue_worker import address_of, fence
 from shunter.batching.segments import Segment
 from shunter.batching.tensor_queue import TensorQueue
+from shunter.batching.wire import behind, unpack
 from shunter.batching.wire_layout import AHEAD, HEADER_BYTES, Flags, MessageType, WireStatus
+from shunter.nic_frontend.aead import NoCipherError, require_cipher, server_guard
 from shunter.nic_frontend.core import (
-    DROPS,
     Action,
     Core,
     Drop,
@@ -53,8 +54,16 @@ class _Served:
     inputs: list[memoryview]
     outputs: list[memoryview]
     doorbells: dict[int, int] = field(default_factory=dict)
-    streamed: set[int] = field(default_factory=set)
+    indirect: set[int] = field(default_factory=set)
     """Entries that run and whose answers the front end sends."""
+    arrivals: int = 0
+
+    def enqueue(self, ready: Ready, now_ns: int) -> None:
+        """A request can run; workers may see it before it is given to one of them."""
+        self.arrivals += 1
+        self.queue.words[self.queue.entry(ready.entry, "entry_arrival")] = self.arrivals
+        self.queue.words[self.queue.front_end("front_end_arrivals")] = self.arrivals
+        self.dispatch.enqueue(ready, now_ns)
 
 
 @dataclass
@@ -103,6 +112,14 @@ class PythonServer:
         self._udp.close()
 
     # ---- the loop
+
+    def why_no_encryption(self) -> str:
+        """Empty when it can encrypt."""
+        try:
+            require_cipher()
+        except NoCipherError as error:
+            return str(error)
+        return ""
 
     def run(self, until_ns: int) -> list[tuple[bytes, bytes]]:
         """Serve until then, or until something is up; peers and datagrams of hellos."""
@@ -220,34 +237,44 @@ class PythonServer:
         needs = len(head) == HEADER_BYTES and head[3] in (MessageType.SACK, MessageType.HELLO)
         whole = head + payload() if needs else head
         actions = self._core.receive(peer, whole, self._now, length)
-        session = int.from_bytes(head[32:36], "little")
         for action in actions:
             if isinstance(action, Place):
-                self._land(action, session, target, payload)
-                self._last = session, int.from_bytes(head[8:16], "little")
+                self._land(action, head, target, payload)
+                self._last = _session_of(head), int.from_bytes(head[8:16], "little")
             elif isinstance(action, Hello):
                 self._hellos.append((peer, whole))
         self._act(actions)
 
     def _land(
-        self, action: Place, session: int, target: memoryview, payload: Callable[[], bytes]
+        self, action: Place, head: bytes, target: memoryview, payload: Callable[[], bytes]
     ) -> None:
-        func_id = self._core.sessions[session].func_id
+        """Put a payload where it belongs, if it is right."""
+        session = self._core.sessions[_session_of(head)]
         segment = Segment(action.tensor, action.offset, action.length)
-        place = self._place(func_id, action.entry, segment)
-        if action.length and not _same(place, target):
-            place[:] = payload()
+        place = self._place(session.func_id, action.entry, segment)
+        found: bytes | None = None
+        if session.protect:
+            found = server_guard(session).open(head, action.number, payload())
+            if found is None:
+                self._counts[f"drop_{session.guarded_by}"] += 1
+                return
+        elif action.length and not _same(place, target):
+            found = payload()
+        if found is None:
+            self._counts["placed_segments"] += 1
+        else:
+            place[:] = found
             self._counts["copied_segments"] += 1
             self._counts["copied_bytes"] += action.length
-        else:
-            self._counts["placed_segments"] += 1
+        if action.later:
+            self._act(self._core.accept(head, self._now))
 
     # ---- actions
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Ready):
-                self._served[action.func_id].dispatch.enqueue(action, self._now)
+                self._served[action.func_id].enqueue(action, self._now)
                 self._counts["requests"] += not action.again
             elif isinstance(action, Withdraw):
                 self._served[action.func_id].dispatch.withdraw(action.entry)
@@ -265,14 +292,17 @@ class PythonServer:
             begin = action.entry * size + action.offset
             length = int.from_bytes(action.header[22:24], "little")
             payload = served.outputs[action.tensor][begin : begin + length]
+        header = action.header
+        if action.number:
+            header, payload = server_guard(session).seal(header, action.number, payload)
         self._counts["bytes_out"] += HEADER_BYTES + len(payload)
         if session.stream:
             stream = self._streams.get(_descriptor_of(session.peer))
             if stream is not None and stream.session == session.id:
-                self._keep(stream, action.header + bytes(payload))
+                self._keep(stream, header + bytes(payload))
             return
         try:
-            self._udp.sendmsg([action.header, payload], [], 0, address_of(session.peer))
+            self._udp.sendmsg([header, payload], [], 0, address_of(session.peer))
             self._counts["datagrams_out"] += 1
         except OSError:  # it counts as lost; the client asks for it again
             self._counts["send_failures"] += 1
@@ -285,7 +315,7 @@ class PythonServer:
             self._counts["expired"] += 1
             self._act(self._core.expired(func_id, entry, self._now))
         served.dispatch.dispatch(self._now, lambda *given: self._give(served, func_id, *given))
-        wants = any(map(len, served.dispatch.lines)) or served.streamed
+        wants = any(map(len, served.dispatch.lines)) or served.indirect
         served.queue.words[served.queue.front_end("front_end_wants_done")] = int(bool(wants))
         fence()
 
@@ -297,8 +327,10 @@ class PythonServer:
         for entry in self._entries(queue, run):
             whom = self._core.running(func_id, entry, self._now)
             _write_whom(queue, entry, whom)
-            if whom.stream:
-                served.streamed.add(entry)
+            arrival = queue.entry(entry, "entry_arrival")
+            words[arrival] = -abs(words[arrival])
+            if not whom.direct:
+                served.indirect.add(entry)
         place = number % AHEAD
         words[queue.worker(worker, "batch_first") + place] = run.first
         words[queue.worker(worker, "batch_count") + place] = run.count
@@ -331,11 +363,11 @@ class PythonServer:
         queue, words = served.queue, served.queue.words
         for entry in self._entries(queue, run):
             status = words[queue.entry(entry, "entry_status")]
-            streamed = entry in served.streamed
-            served.streamed.discard(entry)
+            direct = entry not in served.indirect
+            served.indirect.discard(entry)
             if status == WireStatus.OK:
                 self._counts["answered"] += 1
-                sent = not streamed and not died
+                sent = direct and not died
                 actions = self._core.finished(func_id, entry, status, self._now, sent=sent)
             elif died and status == 0:
                 actions = self._core.worker_died(func_id, entry, self._now)
@@ -362,6 +394,15 @@ class PythonServer:
         hand = self._served[func_id].dispatch.hands.get(worker)
         return hand is None or hand.in_flight == 0
 
+    def give_up(self, func_id: int, status: int) -> int:
+        """Answer what waits for a worker: it has not run. Returns the number of requests."""
+        self._now = time.monotonic_ns()
+        entries = self._served[func_id].dispatch.empty()
+        for entry in entries:
+            self._counts["failed"] += 1
+            self._act(self._core.finished(func_id, entry, status, self._now, sent=False))
+        return len(entries)
+
     def remove_worker(self, func_id: int, worker: int) -> None:
         """It is gone, whether it has finished or not."""
         self._now = time.monotonic_ns()
@@ -373,7 +414,7 @@ class PythonServer:
                 self._finish(func_id, served, run, died=True)
                 continue
             for entry in self._entries(served.queue, run):
-                served.streamed.discard(entry)
+                served.indirect.discard(entry)
                 self._act(self._core.returned(func_id, entry, self._now))
 
     # ---- functions and sessions
@@ -452,12 +493,11 @@ class PythonServer:
 
     def _messages(self, stream: _Stream) -> None:
         while len(stream.data) >= HEADER_BYTES:
-            head = stream.data[:HEADER_BYTES]
-            session = int.from_bytes(head[32:36], "little")
-            if session != stream.session or head[3] == MessageType.HELLO:
+            said = unpack(stream.data)
+            if said.session != stream.session or said.type == MessageType.HELLO:
                 self._close_stream(stream)
                 return
-            length = HEADER_BYTES + int.from_bytes(head[22:24], "little")
+            length = HEADER_BYTES + said.length + behind(said.flags)
             if len(stream.data) < length:
                 return
             message = bytes(stream.data[:length])
@@ -467,7 +507,7 @@ class PythonServer:
             actions = self._core.receive(stream.peer, message, self._now)
             for action in actions:
                 if isinstance(action, Place):
-                    self._land(action, session, _NOWHERE, lambda m=message: m[HEADER_BYTES:])
+                    self._land(action, message, _NOWHERE, lambda m=message: m[HEADER_BYTES:])
             self._act(actions)
 
     def _close_late(self) -> None:
@@ -516,8 +556,14 @@ class PythonServer:
 
     def stats(self) -> dict[str, int]:
         """All counters; what was dropped as ``drop_REASON``."""
-        names = (*COUNTERS, *(f"drop_{reason}" for reason in DROPS))
-        return {name: self._counts[name] for name in names}
+        return {name: self._counts[name] for name in COUNTERS}
+
+    def load(self, func_id: int) -> tuple[int, int]:
+        """Open sessions, and requests that they may have on their way together."""
+        sessions = [
+            s for s in self._core.sessions.values() if s.func_id == func_id and not s.closing
+        ]
+        return len(sessions), sum(s.grant - s.done for s in sessions)
 
     def waiting(self, func_id: int) -> int:
         """Requests that wait for a worker."""
@@ -543,6 +589,10 @@ def _same(left: memoryview, right: memoryview) -> bool:
     )
 
 
+def _session_of(head: bytes) -> int:
+    return int.from_bytes(head[32:36], "little")
+
+
 def _descriptor_of(peer: bytes) -> int:
     return int.from_bytes(peer[2:6], "little")
 
@@ -564,7 +614,7 @@ def _write_whom(queue: TensorQueue, entry: int, whom: Whom) -> None:
     flags = Flags.HDR_TAG if whom.key else 0
     values = (
         *(whom.req_id, whom.session, flags, whom.segment, whom.pkt_no, whom.credit),
-        int(not whom.stream),
+        int(whom.direct),
     )
     for i, value in enumerate(values):
         words[at + i] = value

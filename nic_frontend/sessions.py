@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from shunter.batching.wire_layout import WINDOW
+from shunter.batching.wire_layout import SACK_RECEIVING, WINDOW, Flags
 
 REPLAY_BITS = 1024
 """Datagrams that may overtake one another."""
@@ -26,7 +26,7 @@ class CallState(IntEnum):
     """The inference monitor's states (SplitRPC section 5.3), and those around them."""
 
     FREE = 0
-    RECEIVING = 1
+    RECEIVING = SACK_RECEIVING
     """Segments are missing. The paper's READY."""
     RX_COMPLETE = 2
     """It waits for a worker."""
@@ -80,7 +80,7 @@ class Call:
 
 @dataclass
 class Replay:
-    """Numbers of the datagrams seen lately."""
+    """Numbers of the datagrams seen lately, of which the wire has the low 32 bits."""
 
     highest: int = 0
     _seen: int = 0
@@ -103,6 +103,14 @@ class Replay:
         return True
 
 
+@dataclass(frozen=True)
+class PayloadKeys:
+    """Keys of AES-128-GCM, one for each direction, so that no nonce is used twice with a key."""
+
+    to_server: bytes
+    to_client: bytes
+
+
 @dataclass
 class Session:
     """A client's connection to one function."""
@@ -117,6 +125,10 @@ class Session:
     key: bytes | None = None
     stream: bool = False
     """Its peer is a stream, on which nothing is lost."""
+    protect: int = 0
+    """PAYLOAD_CRC or PAYLOAD_AEAD: what payloads carry, both ways."""
+    keys: PayloadKeys | None = None
+    """Those of PAYLOAD_AEAD."""
     done: int = 0
     """Everything up to here is done."""
     grant: int = 0
@@ -134,10 +146,26 @@ class Session:
         return self.calls[req_id % WINDOW]
 
     def next_pkt_no(self, count: int = 1) -> int:
-        """The first of ``count`` new numbers for datagrams to the client."""
+        """The first of ``count`` new numbers for datagrams to the client, all of its bits."""
         first = self.pkt_no + 1
         self.pkt_no += count
-        return first & (_LOW - 1)
+        return first
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether a worker sends its answers itself: there is nothing to add to their payloads."""
+        return not self.stream and not self.protect
+
+    @property
+    def guarded_by(self) -> str:
+        """What a wrong payload is dropped for."""
+        return "aead" if self.protect & Flags.PAYLOAD_AEAD else "crc"
+
+    def awaits(self, req_id: int, seq: int) -> bool:
+        """Whether this segment is missing of a request that is being received."""
+        call = self.call(req_id)
+        is_open = not self.closing and call.state is CallState.RECEIVING
+        return is_open and call.req_id == req_id and not call.received >> seq & 1
 
     def raise_grant(self, allowed: int) -> int:
         """Grant what lets the client have ``allowed`` requests that are not done."""

@@ -7,72 +7,162 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shunter.batching.attach import NAME
-from shunter.batching.runtime import RuntimeFolderError, only_live
+from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
+from shunter.plugins.settings import NicSettings, SettingsError, find, load
 
+if TYPE_CHECKING:
+    from shunter.nic_frontend.front_end import FrontEnd, Settings
+
+SETTLE_S = 1.5
+"""Workers look for a front end twice a second."""
 KEY_BYTES = 32
 """At least so many bytes of a key file."""
 
 
 def nic(
     runtime: Annotated[
-        Path | None, typer.Option(help="Runtime folder of the server; default: the only one.")
+        Path | None,
+        typer.Option(
+            help="Runtime folder of the server, and end with it; default: the only one, and when "
+            "it ends the next one."
+        ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to serve at, IPv4 or IPv6.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="UDP and TCP port.")] = 8083,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Settings; default: $SHUNTER_CONFIG, else shunter.toml if any."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address, IPv4 or IPv6.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="UDP and TCP port.")
+    ] = None,
     unix: Annotated[Path | None, typer.Option(help="Also serve at this Unix socket.")] = None,
-    tcp: Annotated[bool, typer.Option(help="Serve streams at the same port.")] = True,
+    tcp: Annotated[
+        bool | None, typer.Option("--tcp/--no-tcp", help="Serve streams at the same port.")
+    ] = None,
     key_file: Annotated[
         Path | None, typer.Option(help="File of a key: only clients that have it are served.")
     ] = None,
+    encrypt: Annotated[
+        bool | None,
+        typer.Option(
+            "--encrypt/--no-encrypt",
+            help="Serve encrypted sessions only (AES-128-GCM); needs a key.",
+        ),
+    ] = None,
     spin_us: Annotated[
-        int, typer.Option(min=0, max=1_000_000, help="Wait so long without sleeping.")
-    ] = 0,
+        int | None, typer.Option(min=0, max=1_000_000, help="Wait so long without sleeping.")
+    ] = None,
+    queue_mb: Annotated[
+        int | None, typer.Option(min=1, max=65_536, help="Memory of a model's tensors.")
+    ] = None,
 ) -> None:
     """Serve tensors from the network: requests by UDP or TCP, straight into the batch.
 
     Models that declare their tensors (shunter: {tensors: ..., network: 1x1x8} in their
     model-config.yaml) are asked with shunter.nic_frontend.client. The server starts this command
-    itself when shunter.toml says [nic] enabled = true.
+    itself when shunter.toml says enabled = true in its table nic, which also has the defaults of
+    the options.
 
     Examples:
 
       shunter nic
 
       shunter nic --host 0.0.0.0 --port 9000 --key-file /etc/shunter/nic.key
+
+      shunter nic --host :: --key-file /etc/shunter/nic.key --encrypt
+
+    A key file has at least 32 bytes, all of which count, and nobody else may read it:
+
+      (umask 077; head -c 32 /dev/urandom > /etc/shunter/nic.key)
+
+    With a key every header carries a keyed tag; clients that ask for it, or all with --encrypt,
+    also have their tensors encrypted, which a core does at a few GB/s.
     """
+    given = {"host": host, "port": port, "unix": unix, "tcp": tcp, "key_file": key_file}
+    given |= {"encrypt": encrypt, "spin_us": spin_us, "queue_mb": queue_mb}
+    settings = _settings(config, given)
+    _build()
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    try:
+        folder = only_live(runtime)
+    except RuntimeFolderError as error:
+        raise UserError(str(error)) from error
+    front_end = _front_end(_placed(settings, folder))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: front_end.stop())
+    print(f"serving at {settings.host} port {front_end.port}", flush=True)
+    _serve(front_end, folder, only_this=runtime is not None)
+
+
+def _settings(config: Path | None, given: dict[str, Any]) -> NicSettings:
+    """The table of the file with the options over it."""
+    from dataclasses import replace
+
+    try:
+        table = load(find(config, os.environ, Path())).nic
+    except SettingsError as error:
+        raise UserError(str(error)) from error
+    found = replace(table, **{name: value for name, value in given.items() if value is not None})
+    if found.encrypt and not found.key_file:
+        raise UserError("encrypt needs a key_file: only who has the key can decrypt")
+    return found
+
+
+def _build() -> None:
     from shunter.nic_frontend.build import BuildError, ensure
-    from shunter.nic_frontend.front_end import FrontEnd, Settings
 
     try:
         ensure()
     except BuildError as error:
         print(f"The data path runs in Python, slower: {error}", file=sys.stderr)
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    try:
-        folder = runtime or only_live(os.environ).path
-    except RuntimeFolderError as error:
-        raise UserError(str(error)) from error
-    key = _key(key_file) if key_file else None
-    settings = Settings(
-        attach=folder / NAME, host=host, port=port, tcp=tcp, unix=unix, key=key, spin_us=spin_us
+
+
+def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
+    from shunter.nic_frontend.front_end import Settings
+
+    return Settings(
+        attach=folder.path / NAME,
+        host=settings.host,
+        port=settings.port,
+        tcp=settings.tcp,
+        unix=Path(settings.unix) if settings.unix else None,
+        key=_key(Path(settings.key_file)) if settings.key_file else None,
+        encrypt=settings.encrypt,
+        spin_us=settings.spin_us,
+        queue_bytes=settings.queue_mb << 20,
+        settle_s=SETTLE_S,
     )
+
+
+def _front_end(settings: Settings) -> FrontEnd:
+    from shunter.nic_frontend.front_end import FrontEnd
+
     try:
-        front_end = FrontEnd(settings)
+        return FrontEnd(settings)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     except OSError as error:
-        where = f"{host} port {port}"
-        raise UserError(f"the front end cannot serve at {where}: {error.strerror}") from error
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: front_end.stop())
-    print(f"serving at {host} port {front_end.port}", flush=True)
+        where = error.filename or f"{settings.host} port {settings.port}"
+        raise UserError(
+            f"the network front end cannot serve at {where}: {error.strerror}; "
+            "is another one running?"
+        ) from error
+
+
+def _serve(front_end: FrontEnd, folder: RuntimeFolder, *, only_this: bool) -> None:
+    from shunter.nic_frontend.server_link import ServerLink
+
+    link = ServerLink(front_end, folder, only_this=only_this)
     try:
-        front_end.run()
+        front_end.run(link.cycle)
     finally:
+        link.close()
         front_end.close()
 
 

@@ -109,6 +109,8 @@ class ControllerAgent:
             except Exception as error:  # a broken slot must not stop the others
                 self._complain(slot, error)
         self._cycles += 1
+        if self._ever_read:  # else it is not known; an earlier controller may have known it
+            self._page.want_front_end(self.settings.nic.number)
         self._page.write_controller(self._pid, self._cycles, now_ns)
         return written
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shunter.batching import front_end_page
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
 from shunter.batching.layout import CLASSES, ChangeState
 from shunter.batching.page_records import SlotIdentity, SlotTelemetry
@@ -24,6 +26,9 @@ COUNTERS = (
     "good",
     "slo_met",
 )
+
+FRONT_END_STALE_NS = 3_000_000_000
+"""It writes five times a second; what is older is of one that is gone."""
 
 
 def fetch(runtime: Path | None) -> dict[str, Any]:
@@ -55,9 +60,33 @@ def _status(page: ControlPage) -> dict[str, Any]:
             "restarts": None,
             "heartbeat_age_ms": age_ms,
         },
+        "front_end": _front_end(page, now),
         "models": [m for m in (_model(page, slot, now) for slot in page.live_slots()) if m],
         "stock_models": [],
     }
+
+
+def _front_end(page: ControlPage, now: int) -> dict[str, Any]:
+    state, counters = front_end_page.read(page)
+    beat = state.front_end_beat_ns
+    serves = beat != 0 and now - beat < FRONT_END_STALE_NS
+    trips = state.front_end_rtt_count
+    return {
+        "state": "running" if serves else "off",
+        "pid": state.front_end_pid if serves else 0,
+        "port": state.front_end_port if serves else 0,
+        "restarts": None,
+        "sessions": state.front_end_sessions if serves else 0,
+        "mean_rtt_ms": state.front_end_rtt_ns / 1e6 / trips if trips else None,
+        "counters": counters,
+    }
+
+
+def _network(page: ControlPage, slot: int) -> dict[str, int] | None:
+    told = front_end_page.read_network(page, slot)
+    if not told.network_entries:
+        return None
+    return {name.removeprefix("network_"): value for name, value in asdict(told).items()}
 
 
 def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
@@ -82,6 +111,7 @@ def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
         ),
         "auto": identity.auto == 1,
         "last_change": identity.last_change,
+        "network": _network(page, slot),
         **_load(identity, told, now),
         "groups": [
             {

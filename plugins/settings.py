@@ -17,6 +17,11 @@
     [controller]
     interval_ms = 100
 
+    [nic]                   # the network front end, see shunter nic
+    enabled = true
+    host = "0.0.0.0"
+    key_file = "/etc/shunter/nic.key"
+
 Each key is described at its field below. An unknown key or a bad value is a SettingsError that
 names the key, the value and what is allowed; nothing of such a file is used.
 """
@@ -25,6 +30,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -67,6 +73,17 @@ def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise _Bad("true or false")
     return value
+
+
+def _text(meaning: str) -> Any:
+    """A check for texts that are not empty."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not value or "\0" in value:
+            raise _Bad(meaning)
+        return value
+
+    return check
 
 
 def _list(check: Callable[[Any], Any], meaning: str) -> Any:
@@ -182,6 +199,38 @@ class ConfigurationSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class NicSettings:
+    """The network front end: ``[nic]``. Options of ``shunter nic`` go before these.
+
+    Relative paths start at the server's working directory.
+    """
+
+    enabled: bool = _key(_boolean, False)
+    """Whether the server starts it, and keeps it running."""
+    host: str = _key(_text("an address, IPv4 or IPv6"), "127.0.0.1")
+    """Address to serve at."""
+    port: int = _key(_number(0, 65535, whole=True), 8083)
+    """UDP and TCP port; 0: any that is free."""
+    tcp: bool = _key(_boolean, True)
+    """Also serve streams at the same port."""
+    unix: str | None = _key(_text("a path"), None)
+    """Also serve streams at this Unix socket."""
+    key_file: str | None = _key(_text("a path"), None)
+    """File of a key, which others cannot read: only clients that have it are served."""
+    encrypt: bool = _key(_boolean, False)
+    """Serve encrypted sessions only; needs the key."""
+    spin_us: int = _key(_number(0, 1_000_000, whole=True), 0)
+    """Wait so long without sleeping."""
+    queue_mb: int = _key(_number(1, 65_536, whole=True), 64)
+    """Memory of the tensors of one model version."""
+
+    @property
+    def number(self) -> int:
+        """0 when it is not enabled, else a number that other settings change."""
+        return 1 << 32 | zlib.crc32(repr(self).encode()) if self.enabled else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything in one file."""
 
@@ -189,6 +238,7 @@ class Settings:
     models: Mapping[str, ModelSettings] = field(default_factory=dict)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     configuration: ConfigurationSettings = field(default_factory=ConfigurationSettings)
+    nic: NicSettings = field(default_factory=NicSettings)
 
     def for_model(self, name: str) -> ModelSettings:
         """Settings of a model: its own keys, else those of ``[batching]``."""
@@ -247,7 +297,8 @@ def parse(document: Table) -> Settings:
         if not isinstance(table, dict):
             raise _refused(f"models.{name}", table, "a table")
         models[name] = _section(inherited, table, f"models.{name}")
-    return Settings(batching, models, controller, configuration)
+    nic = _section(NicSettings(), document.get("nic", {}), "nic")
+    return Settings(batching, models, controller, configuration, nic)
 
 
 def _section(defaults: Parsed, table: Table, where: str) -> Parsed:

@@ -58,6 +58,8 @@ def render(status: dict[str, Any]) -> Group:
         parts += [_models(models), _requests(models), _batches(models), _groups(models)]
     else:
         parts.append(Text("no models"))
+    if "front_end" in status and status["front_end"]["state"] != "off":
+        parts.append(_network(status))
     if changes := [model for model in status["models"] if model.get("last_change")]:
         parts.append(_changes(changes))
     if status.get("stock_models"):
@@ -153,6 +155,28 @@ def _batches(models: list[dict[str, Any]]) -> Table:
         mean = f"{model['mean_service_ms']:.1f}"
         table.add_row(_name(model), mean, batch_sizes(model["batches"]))
     return table
+
+
+def _network(status: dict[str, Any]) -> Group:
+    """The network front end and the models that it serves."""
+    told = status["front_end"]
+    counters = told["counters"]
+    dropped = sum(n for name, n in counters.items() if name.startswith("drop_"))
+    mean = told["mean_rtt_ms"]
+    rtt = "" if mean is None else f", round trip of a hello {mean:.2f} ms"
+    line = Text(
+        f"network front end {told['state']}, pid {told['pid']}, port {told['port']}, "
+        f"{told['sessions']} sessions{rtt}\n"
+        f"{counters.get('datagrams_in', 0)} datagrams in, {counters.get('datagrams_out', 0)} out, "
+        f"{dropped} dropped; {counters.get('requests', 0)} requests, "
+        f"{counters.get('failed', 0)} failed, {counters.get('expired', 0)} expired"
+    )
+    table = _table("network", "model", "workers,waiting,free entries,entries,sessions,credit")
+    for model in status["models"]:
+        if network := model.get("network"):
+            columns = ("workers", "queued", "free", "entries", "sessions", "credit")
+            table.add_row(_name(model), *(str(network[column]) for column in columns))
+    return Group(line, table) if table.row_count else Group(line)
 
 
 def _groups(models: list[dict[str, Any]]) -> Table:

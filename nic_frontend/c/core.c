@@ -16,10 +16,10 @@
 #define REPLAY_BITS (64 * REPLAY_WORDS)
 #define REPLAY_JUMP (1u << 20)
 #define KNOWN_FLAGS 0xff
-#define AEAD_TAG 16
+#define PROTECTIONS (SHUNTER_FLAG_PAYLOAD_AEAD | SHUNTER_FLAG_PAYLOAD_CRC)
 #define NO_ENTRY (-1)
 
-enum state { FREE, RECEIVING, RX_COMPLETE, RUNNING, TX_COMPLETE, FAILED, FORGOTTEN };
+enum state { FREE, RECEIVING = SHUNTER_SACK_RECEIVING, RX_COMPLETE, RUNNING, TX_COMPLETE, FAILED, FORGOTTEN };
 
 struct call {
     uint64_t req_id;
@@ -40,18 +40,20 @@ struct session {
     uint32_t id;
     uint16_t func_id;
     uint16_t window;
+    uint16_t protect;
     bool tagged;
     bool stream;
     bool closing; /* it is removed when its last call has run */
     uint32_t forgotten;
     uint8_t key[16];
+    uint8_t to_server[16], to_client[16];
     uint8_t peer[SHUNTER_PEER_BYTES];
     struct shunter_plan inputs, outputs;
     uint64_t done;
     uint64_t grant;
     uint64_t last_ns;
     uint64_t pkt_no;
-    uint32_t highest;
+    uint64_t highest;
     uint64_t seen[REPLAY_WORDS]; /* bit n of the whole: datagram highest - n */
     struct call calls[SHUNTER_WINDOW];
 };
@@ -143,14 +145,14 @@ static void raise_grant(struct session *session, uint32_t allowed) {
     }
 }
 
-static uint32_t next_pkt_no(struct session *session, uint32_t count) {
+static uint64_t next_pkt_no(struct session *session, uint32_t count) {
     const uint64_t first = session->pkt_no + 1;
     session->pkt_no += count;
-    return (uint32_t)first;
+    return first;
 }
 
-static void shift(uint64_t *words, uint32_t by) {
-    const uint32_t whole = by / 64, part = by % 64;
+static void shift(uint64_t *words, uint64_t by) {
+    const unsigned whole = (unsigned)(by / 64), part = (unsigned)(by % 64);
     for (int i = REPLAY_WORDS - 1; i >= 0; i--) {
         const int from = i - (int)whole;
         uint64_t word = from >= 0 ? words[from] << part : 0;
@@ -161,12 +163,12 @@ static void shift(uint64_t *words, uint32_t by) {
     }
 }
 
-static bool is_new(struct session *session, uint32_t number) {
-    if (number > (uint64_t)session->highest + REPLAY_JUMP) {
+static bool is_new(struct session *session, uint64_t number) {
+    if (number > session->highest + REPLAY_JUMP) {
         return false;
     }
     if (number > session->highest) {
-        const uint32_t by = number - session->highest;
+        const uint64_t by = number - session->highest;
         if (by >= REPLAY_BITS) {
             memset(session->seen, 0, sizeof session->seen);
         } else {
@@ -176,7 +178,7 @@ static bool is_new(struct session *session, uint32_t number) {
         session->highest = number;
         return true;
     }
-    const uint32_t age = session->highest - number;
+    const uint64_t age = session->highest - number;
     if (number < 1 || age >= REPLAY_BITS || session->seen[age / 64] >> (age % 64) & 1) {
         return false;
     }
@@ -225,15 +227,37 @@ static void ready(
     emit(core, &action);
 }
 
+static bool is_direct(const struct session *session) {
+    return !session->stream && !session->protect;
+}
+
+static struct shunter_guard guard_of(
+    const struct session *session, uint64_t number, const uint8_t *aead_key) {
+    struct shunter_guard guard = {0};
+    if (session->protect) {
+        guard.protect = session->protect;
+        guard.number = number;
+        memcpy(
+            guard.key, session->protect == SHUNTER_FLAG_PAYLOAD_AEAD ? aead_key : session->key,
+            sizeof guard.key);
+    }
+    return guard;
+}
+
 static void fill(
     struct session *session, struct shunter_action *action, struct shunter_x64 *header) {
+    const uint64_t number = next_pkt_no(session, 1);
     header->magic = SHUNTER_WIRE_MAGIC;
     header->version = SHUNTER_WIRE_VERSION;
     header->words = SHUNTER_HEADER_BYTES / 8;
     header->func_id = session->func_id;
     header->session = session->id;
     header->credit = (uint32_t)session->grant;
-    header->pkt_no = next_pkt_no(session, 1);
+    header->pkt_no = (uint32_t)number;
+    if (action->entry != NO_ENTRY) {
+        header->flags |= session->protect;
+        action->guard = guard_of(session, number, session->to_client);
+    }
     if (session->tagged) {
         header->flags |= SHUNTER_FLAG_HDR_TAG;
         header->tag = shunter_siphash24(session->key, header, SHUNTER_TAG_OFFSET);
@@ -386,8 +410,7 @@ static int parse(const uint8_t *datagram, size_t length, struct shunter_x64 *hea
     if (header->reserved) {
         return SHUNTER_DROP_RESERVED;
     }
-    const size_t behind = header->flags & SHUNTER_FLAG_PAYLOAD_AEAD ? AEAD_TAG : 0;
-    if (length != SHUNTER_HEADER_BYTES + header->length + behind) {
+    if (length != SHUNTER_HEADER_BYTES + header->length + shunter_behind(header->flags)) {
         return SHUNTER_DROP_LENGTH;
     }
     return SHUNTER_DROPS;
@@ -456,6 +479,25 @@ static void again(
     }
 }
 
+static bool has_segment(const struct call *call, uint32_t seq) {
+    return call->received[seq / 64] >> (seq % 64) & 1;
+}
+
+/* A segment counts. */
+static void is_here(
+    struct shunter_core *core, struct session *session, struct call *call,
+    const struct shunter_x64 *header, uint64_t now_ns) {
+    call->received[header->seq / 64] |= 1ULL << (header->seq % 64);
+    call->missing--;
+    call->changed_ns = now_ns;
+    if (call->missing == 0) {
+        become(core, call, RX_COMPLETE, now_ns);
+        ready(core, session->func_id, call, false);
+    } else if (header->flags & SHUNTER_FLAG_ACK_REQ) {
+        sack(core, session, call);
+    }
+}
+
 static void take_segment(
     struct shunter_core *core, struct session *session, struct call *call,
     const struct shunter_x64 *header, uint64_t now_ns) {
@@ -463,28 +505,23 @@ static void take_segment(
         drop(core, SHUNTER_DROP_SIZES);
         return;
     }
-    uint64_t *word = &call->received[header->seq / 64];
-    const uint64_t bit = 1ULL << (header->seq % 64);
-    if (*word & bit) {
+    if (has_segment(call, header->seq)) {
         again(core, session, call, header, now_ns);
         return;
     }
-    *word |= bit;
-    call->missing--;
-    call->changed_ns = now_ns;
     const struct shunter_action action = {
         .kind = SHUNTER_PLACE,
         .func_id = session->func_id,
         .entry = call->entry,
         .tensor = header->tensor,
+        .later = !is_direct(session),
         .offset = header->offset,
-        .length = header->length};
+        .length = header->length,
+        .guard = guard_of(
+            session, nearest(header->pkt_no, session->highest), session->to_server)};
     emit(core, &action);
-    if (call->missing == 0) {
-        become(core, call, RX_COMPLETE, now_ns);
-        ready(core, session->func_id, call, false);
-    } else if (header->flags & SHUNTER_FLAG_ACK_REQ) {
-        sack(core, session, call);
+    if (!action.later) {
+        is_here(core, session, call, header, now_ns);
     }
 }
 
@@ -590,7 +627,13 @@ void shunter_core_receive(
         drop(core, SHUNTER_DROP_PEER);
     } else if (!tag_is_right(session, &header, datagram)) {
         drop(core, SHUNTER_DROP_TAG);
-    } else if (!session->stream && !is_new(session, header.pkt_no)) {
+    } else if (
+        (header.flags & PROTECTIONS) !=
+        (header.type == SHUNTER_TYPE_REQ ? session->protect : 0)) {
+        drop(core, SHUNTER_DROP_FLAGS);
+    } else if (
+        (session->protect || !session->stream) &&
+        !is_new(session, nearest(header.pkt_no, session->highest))) {
         drop(core, SHUNTER_DROP_REPLAY);
     } else {
         session->last_ns = now_ns;
@@ -618,6 +661,37 @@ void shunter_core_receive(
     }
 }
 
+static struct call *awaited(
+    const struct shunter_core *core, const struct shunter_x64 *header,
+    struct session **session) {
+    *session = find(core, header->session);
+    if (!*session || (*session)->closing || header->seq >= (*session)->inputs.count) {
+        return NULL;
+    }
+    struct call *call = call_of(*session, header->req_id);
+    return call->req_id == header->req_id && call->state == RECEIVING &&
+                   !has_segment(call, header->seq)
+               ? call
+               : NULL;
+}
+
+bool shunter_core_awaits(const struct shunter_core *core, const uint8_t *bytes) {
+    struct shunter_x64 header;
+    struct session *session;
+    memcpy(&header, bytes, sizeof header);
+    return awaited(core, &header, &session) != NULL;
+}
+
+void shunter_core_accept(struct shunter_core *core, const uint8_t *bytes, uint64_t now_ns) {
+    struct shunter_x64 header;
+    struct session *session;
+    memcpy(&header, bytes, sizeof header);
+    struct call *call = awaited(core, &header, &session);
+    if (call) {
+        is_here(core, session, call, &header, now_ns);
+    }
+}
+
 /* ---- workers */
 
 static struct session *owner_of(
@@ -639,10 +713,10 @@ void shunter_core_running(
         .req_id = call->req_id,
         .session = session->id,
         .credit = (uint32_t)session->grant,
-        .pkt_no = next_pkt_no(session, session->outputs.count),
+        .pkt_no = (uint32_t)next_pkt_no(session, session->outputs.count),
         .segment = (uint16_t)session->outputs.segment,
         .priority = call->priority,
-        .stream = session->stream,
+        .direct = is_direct(session),
         .tagged = session->tagged};
     memcpy(whom->key, session->key, sizeof whom->key);
     memcpy(whom->peer, session->peer, sizeof whom->peer);
@@ -752,6 +826,7 @@ void shunter_core_forecast(
     forecast->plan = &session->inputs;
     forecast->function = function;
     forecast->free = function->free;
+    forecast->behind = shunter_behind(session->protect);
     if (call->req_id == req_id && call->state == RECEIVING) {
         forecast->call = call;
         forecast->entry = (uint32_t)call->entry;
@@ -866,14 +941,14 @@ int shunter_core_remove_function(struct shunter_core *core, uint16_t func_id) {
 }
 
 int shunter_core_add_session(
-    struct shunter_core *core, uint32_t id, uint16_t func_id, const uint8_t *peer,
-    uint16_t segment, uint16_t window, const uint8_t *key, bool stream, uint64_t now_ns) {
-    struct function *function = core->functions[func_id];
-    const uint32_t place = id & (SHUNTER_SESSIONS - 1);
+    struct shunter_core *core, const struct shunter_opening *opening, uint64_t now_ns) {
+    struct function *function = core->functions[opening->func_id];
+    const uint32_t place = opening->session & (SHUNTER_SESSIONS - 1);
+    const uint32_t segment = opening->segment;
     if (!function) {
         return -ENOENT;
     }
-    if (segment < 1 || window < 1 || window > SHUNTER_WINDOW) {
+    if (segment < 1 || opening->window < 1 || opening->window > SHUNTER_WINDOW) {
         return -EINVAL;
     }
     if (core->sessions[place]) {
@@ -888,15 +963,17 @@ int shunter_core_add_session(
         free(session);
         return -E2BIG;
     }
-    session->id = id;
-    session->func_id = func_id;
-    session->window = window;
-    session->stream = stream;
-    session->tagged = key != NULL;
-    if (key) {
-        memcpy(session->key, key, sizeof session->key);
-    }
-    memcpy(session->peer, peer, sizeof session->peer);
+    session->id = opening->session;
+    session->func_id = opening->func_id;
+    session->window = opening->window;
+    session->protect = opening->protect;
+    session->stream = opening->stream;
+    session->tagged = opening->tagged;
+    session->pkt_no = opening->pkt_no;
+    memcpy(session->key, opening->key, sizeof session->key);
+    memcpy(session->to_server, opening->to_server, sizeof session->to_server);
+    memcpy(session->to_client, opening->to_client, sizeof session->to_client);
+    memcpy(session->peer, opening->peer, sizeof session->peer);
     session->last_ns = now_ns;
     for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
         session->calls[k].entry = NO_ENTRY;
@@ -905,7 +982,7 @@ int shunter_core_add_session(
     raise_grant(session, share(function));
     core->sessions[place] = session;
     core->places[place] = core->count;
-    core->ids[core->count++] = id;
+    core->ids[core->count++] = session->id;
     return 0;
 }
 
@@ -937,11 +1014,25 @@ uint64_t shunter_core_answer_bytes(const struct shunter_core *core, uint32_t id)
     if (!session) {
         return 0;
     }
-    uint64_t bytes = (uint64_t)session->outputs.count * SHUNTER_HEADER_BYTES;
+    const uint32_t around = SHUNTER_HEADER_BYTES + shunter_behind(session->protect);
+    uint64_t bytes = (uint64_t)session->outputs.count * around;
     for (unsigned i = 0; i < session->outputs.tensors; i++) {
         bytes += session->outputs.sizes[i];
     }
     return bytes * session->window;
+}
+
+void shunter_core_load(
+    const struct shunter_core *core, uint16_t func_id, uint32_t *sessions, uint64_t *credit) {
+    *sessions = 0;
+    *credit = 0;
+    for (uint32_t i = 0; i < core->count; i++) {
+        const struct session *session = find(core, core->ids[i]);
+        if (session->func_id == func_id && !session->closing) {
+            ++*sessions;
+            *credit += session->grant - session->done;
+        }
+    }
 }
 
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t id) {

@@ -52,7 +52,16 @@ enum shunter_drop {
     SHUNTER_DROP_DUPLICATE,
     SHUNTER_DROP_SACK,
     SHUNTER_DROP_CANCEL,
+    SHUNTER_DROP_AEAD, /* the last ones are of payloads, which the server looks at */
+    SHUNTER_DROP_CRC,
     SHUNTER_DROPS,
+};
+
+/* What the payload of a datagram carries, and what is needed to check it or to add it. */
+struct shunter_guard {
+    uint16_t protect; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD, or 0 */
+    uint64_t number;  /* of the datagram, all of its bits; the rest of the nonce is 0 */
+    uint8_t key[16];  /* AEAD: of this direction; CRC: of the header's tag */
 };
 
 struct shunter_action {
@@ -60,6 +69,7 @@ struct shunter_action {
     uint8_t tensor;
     uint8_t priority;
     uint8_t again;
+    bool later; /* a PLACE that counts when shunter_core_accept is told of it */
     uint16_t drop;
     uint16_t func_id;
     int32_t entry;
@@ -67,6 +77,7 @@ struct shunter_action {
     uint32_t length; /* of the payload */
     uint32_t session;
     uint64_t deadline_ns;
+    struct shunter_guard guard; /* of a PLACE, and of a SEND with an entry */
     uint8_t peer[SHUNTER_PEER_BYTES]; /* of a SEND */
     uint8_t header[SHUNTER_HEADER_BYTES];
     uint8_t payload[SHUNTER_BITMAP_BYTES]; /* of a SEND without an entry */
@@ -86,10 +97,24 @@ int shunter_core_add_function(
     const uint32_t *outputs, unsigned output_count, uint32_t entries, uint32_t burst);
 int shunter_core_remove_function(struct shunter_core *core, uint16_t func_id);
 
+/* What a session begins with. */
+struct shunter_opening {
+    uint64_t pkt_no; /* of the last datagram to the client: 0 */
+    uint32_t session;
+    uint16_t func_id;
+    uint16_t segment;
+    uint16_t window;
+    uint16_t protect; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD, or 0 */
+    uint8_t stream;
+    uint8_t tagged; /* with key */
+    uint8_t key[16];
+    uint8_t to_server[16], to_client[16]; /* keys of PAYLOAD_AEAD */
+    uint8_t peer[SHUNTER_PEER_BYTES];
+};
+
 /* 0, or a negative errno: EINVAL, EEXIST, ENOENT, ENOMEM, E2BIG for too many segments. */
 int shunter_core_add_session(
-    struct shunter_core *core, uint32_t session, uint16_t func_id, const uint8_t *peer,
-    uint16_t segment, uint16_t window, const uint8_t *key, bool stream, uint64_t now_ns);
+    struct shunter_core *core, const struct shunter_opening *opening, uint64_t now_ns);
 int shunter_core_remove_session(struct shunter_core *core, uint32_t session, uint64_t now_ns);
 
 /* ``length`` counts the whole datagram, of which at least the header (and the payload of a SACK)
@@ -97,6 +122,11 @@ int shunter_core_remove_session(struct shunter_core *core, uint32_t session, uin
 void shunter_core_receive(
     struct shunter_core *core, const uint8_t *peer, const uint8_t *datagram, size_t length,
     uint64_t now_ns);
+
+/* The payload of a PLACE that counts later is there, and right; ``header`` is its header. */
+void shunter_core_accept(struct shunter_core *core, const uint8_t *header, uint64_t now_ns);
+/* Whether it may still be written: it was told to be placed, and may be forgotten since. */
+bool shunter_core_awaits(const struct shunter_core *core, const uint8_t *header);
 
 /* Whom a worker answers. */
 struct shunter_whom {
@@ -106,7 +136,7 @@ struct shunter_whom {
     uint32_t pkt_no; /* of the first datagram; one for each segment is reserved */
     uint16_t segment;
     uint8_t priority;
-    uint8_t stream;
+    uint8_t direct; /* the worker sends the answer itself */
     uint8_t tagged;
     uint8_t key[16];
     uint8_t peer[SHUNTER_PEER_BYTES];
@@ -134,6 +164,7 @@ void shunter_core_tick(struct shunter_core *core, uint64_t now_ns);
 struct shunter_forecast {
     const void *plan, *call, *function; /* NULL: nothing is known */
     uint32_t seq, entry, free;
+    uint32_t behind; /* bytes behind each payload */
 };
 
 void shunter_core_forecast(
@@ -149,6 +180,9 @@ uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t fun
 /* Of all answers that a session may have at once, with their headers; 0 when it is not there. */
 uint64_t shunter_core_answer_bytes(const struct shunter_core *core, uint32_t session);
 uint32_t shunter_core_sessions(const struct shunter_core *core);
+/* Open sessions of a function, and requests that they may have on their way together. */
+void shunter_core_load(
+    const struct shunter_core *core, uint16_t func_id, uint32_t *sessions, uint64_t *credit);
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t session);
 
 #endif

@@ -65,6 +65,13 @@ void shunter_enqueue(
     }
     line->count++;
     line->deadlines += ready->deadline_ns != 0;
+    entry->arrival = ++served->arrivals;
+    shunter_set(
+        shunter_entry_word(&served->queue, (uint32_t)ready->entry, SHUNTER_E_ENTRY_ARRIVAL),
+        entry->arrival);
+    shunter_set(
+        shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_ARRIVALS),
+        served->arrivals);
     served->stats->requests += !ready->again;
 }
 
@@ -176,7 +183,7 @@ static void give(
         shunter_core_running(served->core, (uint16_t)queue->func_id, entry, now_ns, &whom);
         const uint64_t words[7] = {
             whom.req_id, whom.session, whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0,
-            whom.segment, whom.pkt_no, whom.credit, !whom.stream};
+            whom.segment, whom.pkt_no, whom.credit, whom.direct};
         memcpy(
             shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_REQ_ID), words, sizeof words);
         memcpy(
@@ -184,9 +191,12 @@ static void give(
         memcpy(
             shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER), whom.peer,
             sizeof whom.peer);
+        shunter_set(
+            shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ARRIVAL),
+            -served->waiting[entry].arrival);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), 0);
-        served->waiting[entry].streamed = whom.stream;
-        served->streamed += whom.stream;
+        served->waiting[entry].indirect = !whom.direct;
+        served->indirect += !whom.direct;
     }
     const uint64_t number = ++hand->given;
     const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
@@ -212,13 +222,13 @@ static void finish(
         const uint32_t entry = (run.first + i) % queue->entries;
         const uint64_t status =
             shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS));
-        const bool streamed = served->waiting[entry].streamed;
-        served->streamed -= streamed;
+        const bool direct = !served->waiting[entry].indirect;
+        served->indirect -= !direct;
         if (status == SHUNTER_STATUS_OK) {
             // Of a worker that died it is not known whether the answer left: it is sent again.
             served->stats->answered++;
             shunter_core_finished(
-                served->core, func_id, entry, SHUNTER_STATUS_OK, !streamed && !died, now_ns);
+                served->core, func_id, entry, SHUNTER_STATUS_OK, direct && !died, now_ns);
         } else if (died && status == 0) {
             shunter_core_worker_died(served->core, func_id, entry, now_ns);
         } else {
@@ -264,7 +274,7 @@ void shunter_hand_gone(struct shunter_served *served, uint32_t worker, uint64_t 
         }
         for (uint32_t i = 0; i < run.count; i++) {
             const uint32_t entry = (run.first + i) % served->queue.entries;
-            served->streamed -= served->waiting[entry].streamed;
+            served->indirect -= served->waiting[entry].indirect;
             shunter_core_returned(
                 served->core, (uint16_t)served->queue.func_id, entry, now_ns);
         }
@@ -423,7 +433,7 @@ uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
         while (send_ahead(served, class, now_ns)) {
         }
     }
-    const bool wants = served->lines[0].count || served->lines[1].count || served->streamed;
+    const bool wants = served->lines[0].count || served->lines[1].count || served->indirect;
     atomic_store(
         shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE), wants);
     return next_ns(served);

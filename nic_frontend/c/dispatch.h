@@ -10,7 +10,8 @@ struct shunter_waiting {
     int32_t next, prev;
     int8_t class; /* -1: it does not wait */
     bool alone;
-    bool streamed; /* while it runs: the front end sends its answer */
+    bool indirect; /* while it runs: the front end sends its answer */
+    uint64_t arrival; /* its number */
     uint64_t arrival_ns, deadline_ns;
 };
 
@@ -43,8 +44,9 @@ struct shunter_served {
     struct shunter_hand hands[SHUNTER_WORKER_COUNT];
     uint32_t hand_count; /* one more than the highest index in use */
     uint32_t in_flight;  /* batches */
+    uint64_t arrivals;   /* requests that have become complete */
     uint64_t aged_ns;
-    uint32_t streamed;   /* requests in flight whose answers the front end sends */
+    uint32_t indirect;   /* requests in flight whose answers the front end sends */
 };
 
 struct shunter_served *shunter_served_new(

@@ -21,6 +21,13 @@ struct shunter_segment {
     uint32_t length;
 };
 
+#define SHUNTER_AEAD_TAG 16u
+
+/* Bytes behind the payload of a datagram with these flags. */
+static inline uint32_t shunter_behind(uint32_t flags) {
+    return flags & SHUNTER_FLAG_PAYLOAD_AEAD ? SHUNTER_AEAD_TAG : 0;
+}
+
 /* 0, or -E2BIG. ``sizes`` must live as long as the plan; ``segment`` is at least 1. */
 static inline int shunter_make_plan(
     struct shunter_plan *plan, const uint32_t *sizes, unsigned tensors, uint32_t segment) {

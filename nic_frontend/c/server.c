@@ -10,9 +10,12 @@
 #include <unistd.h>
 
 #include "server_parts.h"
+#include "siphash.h"
 
 #define EVENTS 64
 #define TICK_NS 1000000ULL
+/* The segments of a request follow one another; to sleep between two costs more than to wait. */
+#define BETWEEN_SEGMENTS_NS 50000ULL
 #define HEARTBEAT_NS 500000000ULL
 
 uint64_t shunter_now_ns(void) {
@@ -29,6 +32,37 @@ static struct shunter_stream *stream_of(struct shunter_server *server, const uin
     return socket >= 0 && socket < SHUNTER_STREAMS ? server->streams[socket] : NULL;
 }
 
+static bool can_encrypt(struct shunter_server *server) {
+    server->aead = server->aead ? server->aead : shunter_aead_new();
+    server->sealed = server->sealed ? server->sealed
+                                    : malloc((size_t)SHUNTER_DATAGRAMS * SHUNTER_LARGEST);
+    return server->aead && server->sealed;
+}
+
+/* Protect a payload that is about to be sent; its length, or -1 when it cannot be. */
+static ssize_t protect(
+    struct shunter_server *server, const struct shunter_guard *guard, struct shunter_x64 *header,
+    const uint8_t **payload) {
+    if (guard->protect == SHUNTER_FLAG_PAYLOAD_CRC) {
+        header->crc = shunter_crc32c(*payload, header->length);
+        if (header->flags & SHUNTER_FLAG_HDR_TAG) {
+            header->tag = shunter_siphash24(guard->key, header, SHUNTER_TAG_OFFSET);
+        }
+    } else if (guard->protect) {
+        if (!can_encrypt(server)) {
+            return -1;
+        }
+        // A place for each datagram until they are flushed.
+        uint8_t *into = server->sealed + (size_t)server->out.count * SHUNTER_LARGEST;
+        if (!shunter_aead_seal(server->aead, guard, header, *payload, header->length, into)) {
+            return -1;
+        }
+        server->stats.copied_bytes += header->length;
+        *payload = into;
+    }
+    return (ssize_t)(header->length + shunter_behind(guard->protect));
+}
+
 static void send_action(struct shunter_server *server, const struct shunter_action *action) {
     struct shunter_x64 header;
     memcpy(&header, action->header, sizeof header);
@@ -40,15 +74,20 @@ static void send_action(struct shunter_server *server, const struct shunter_acti
                              action->offset
                        : NULL;
     }
+    const ssize_t length = protect(server, &action->guard, &header, &payload);
+    if (length < 0) {
+        server->stats.send_failures++;
+        return;
+    }
     if (shunter_peer_length(action->peer)) {
-        server->stats.bytes_out += sizeof header + action->length;
+        server->stats.bytes_out += sizeof header + (size_t)length;
         shunter_datagrams_add(
-            &server->out, &header, payload, action->length, action->peer, action->entry < 0);
+            &server->out, &header, payload, (size_t)length, action->peer, action->entry < 0);
         return;
     }
     struct shunter_stream *stream = stream_of(server, action->peer);
     if (stream && stream->session == action->session) {
-        shunter_stream_send(server, stream, &header, payload, action->length);
+        shunter_stream_send(server, stream, &header, payload, (size_t)length);
     }
 }
 
@@ -59,6 +98,8 @@ static void act(void *context, const struct shunter_action *action) {
     case SHUNTER_PLACE: {
         uint8_t *ring = served->queue.inputs[action->tensor];
         server->has_place = true;
+        server->later = action->later;
+        server->guard = action->guard;
         server->place_length = action->length;
         server->place = ring
             ? ring + (size_t)action->entry * served->queue.input_bytes[action->tensor] +
@@ -66,13 +107,8 @@ static void act(void *context, const struct shunter_action *action) {
             : NULL;
         break;
     }
-    case SHUNTER_READY:
-        if (server->has_place) { // when its payload is where it belongs
-            server->has_ready = true;
-            server->ready = *action;
-        } else {
-            shunter_enqueue(served, action, server->now_ns);
-        }
+    case SHUNTER_READY: // its payload is where it belongs before a worker is given any
+        shunter_enqueue(served, action, server->now_ns);
         break;
     case SHUNTER_WITHDRAW:
         shunter_dequeue(served, (uint32_t)action->entry);
@@ -90,15 +126,33 @@ static void act(void *context, const struct shunter_action *action) {
 
 void shunter_hand_over(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *datagram, size_t length) {
-    server->is_hello = server->has_place = server->has_ready = false;
+    server->is_hello = server->has_place = false;
     shunter_core_receive(server->core, peer, datagram, length, server->now_ns);
 }
 
-void shunter_payload_is_there(struct shunter_server *server) {
-    if (server->has_ready) {
-        shunter_enqueue(server->served[server->ready.func_id], &server->ready, server->now_ns);
+static bool is_right(
+    struct shunter_server *server, const struct shunter_guard *guard, const uint8_t *header,
+    uint8_t *place, uint32_t length, const uint8_t *tag) {
+    if (guard->protect == SHUNTER_FLAG_PAYLOAD_CRC) {
+        struct shunter_x64 said;
+        memcpy(&said, header, sizeof said);
+        return shunter_crc32c(place, length) == said.crc;
     }
-    server->has_place = server->has_ready = false;
+    return !guard->protect ||
+           (can_encrypt(server) &&
+            shunter_aead_open(server->aead, guard, header, place, length, tag));
+}
+
+void shunter_payload_is_there(
+    struct shunter_server *server, const struct shunter_guard *guard, const uint8_t *header,
+    uint8_t *place, uint32_t length, const uint8_t *tag) {
+    if (is_right(server, guard, header, place, length, tag)) {
+        shunter_core_accept(server->core, header, server->now_ns);
+    } else {
+        server->stats.drops[guard->protect == SHUNTER_FLAG_PAYLOAD_CRC
+                                ? SHUNTER_DROP_CRC
+                                : SHUNTER_DROP_AEAD]++;
+    }
 }
 
 /* ---- the loop */
@@ -204,9 +258,9 @@ int shunter_server_run(
     server->hello_count = 0;
     server->now_ns = shunter_now_ns();
     for (;;) {
-        int busy = (int)collect(server);
+        int busy = (int)collect(server), came = 0;
         if (server->settings.udp >= 0) {
-            const int came = shunter_udp_receive(server);
+            came = shunter_udp_receive(server);
             if (came < 0) {
                 return came;
             }
@@ -221,18 +275,20 @@ int shunter_server_run(
             server->now_ns >= until_ns) {
             break;
         }
-        if (shunter_core_is_receiving(server->core) &&
-            server->next_tick_ns > server->now_ns + TICK_NS) {
-            server->next_tick_ns = server->now_ns + TICK_NS;
+        uint64_t spin_ns = server->settings.spin_ns;
+        if (shunter_core_is_receiving(server->core)) {
+            if (server->next_tick_ns > server->now_ns + TICK_NS) {
+                server->next_tick_ns = server->now_ns + TICK_NS;
+            }
+            spin_ns = spin_ns > BETWEEN_SEGMENTS_NS ? spin_ns : BETWEEN_SEGMENTS_NS;
         }
         if (busy) {
             quiet_ns = server->now_ns;
-            if (!server->stream_count) {
-                continue;
-            }
         }
-        if (busy || (server->settings.spin_ns &&
-                     server->now_ns - quiet_ns < server->settings.spin_ns)) {
+        if (came >= SHUNTER_PADS && !server->stream_count) {
+            continue; // there may be more
+        }
+        if (server->now_ns - quiet_ns < spin_ns) {
             const int found = events(server, 0, &woken);
             if (found < 0) {
                 return found;
@@ -319,6 +375,8 @@ void shunter_server_free(struct shunter_server *server) {
     shunter_core_free(server->core);
     shunter_datagrams_free(&server->out);
     shunter_udp_free(&server->udp);
+    shunter_aead_free(server->aead);
+    free(server->sealed);
     free(server->func_ids);
     if (server->epoll >= 0) {
         close(server->epoll);

@@ -72,6 +72,13 @@ bool shunter_server_idle(struct shunter_server *server, uint16_t func_id, uint32
 int shunter_server_remove_worker(
     struct shunter_server *server, uint16_t func_id, uint32_t worker);
 
+/*
+ * Answer what waits for a worker of a function with ``status``: it has not run. Returns the number
+ * of requests.
+ */
+uint32_t shunter_server_give_up(
+    struct shunter_server *server, uint16_t func_id, uint16_t status);
+
 /* A stream whose session has been added with ``peer`` of shunter_stream_peer. */
 int shunter_server_add_stream(struct shunter_server *server, int socket, uint32_t session);
 void shunter_stream_peer(int socket, uint8_t peer[SHUNTER_PEER_BYTES]);

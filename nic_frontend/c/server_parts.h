@@ -2,6 +2,7 @@
 #ifndef SHUNTER_SERVER_PARTS_H
 #define SHUNTER_SERVER_PARTS_H
 
+#include "aead.h"
 #include "datagrams.h"
 #include "dispatch.h"
 
@@ -10,14 +11,16 @@
 #define SHUNTER_LARGEST 65536
 #define SHUNTER_STREAMS 4096
 
-/* Where one datagram may land: its header, and its payload in the entry that is expected. */
+/* Where one datagram lands but for its payload, which goes to the entry that is expected. */
 struct shunter_pad {
     uint8_t header[SHUNTER_HEADER_BYTES];
+    uint8_t tag[SHUNTER_AEAD_TAG];
 };
 
 struct shunter_udp {
     bool gro;
     bool merged; /* messages hold several datagrams */
+    uint32_t behind; /* bytes that are expected behind each payload */
     struct mmsghdr *headers;
     struct iovec *pieces;
     struct shunter_pad *pads;
@@ -40,10 +43,14 @@ struct shunter_stream {
     uint8_t header[SHUNTER_HEADER_BYTES];
     uint32_t have;     /* bytes of the header */
     uint32_t left;     /* bytes of the payload that are missing */
-    uint8_t *into;     /* NULL: they are thrown away */
+    uint8_t *into;     /* where they go; NULL: they are thrown away */
+    uint32_t behind;   /* bytes of the tag behind it that are missing */
+    uint8_t tag[SHUNTER_AEAD_TAG];
     uint64_t begun_ns; /* when a message that is not complete began, 0: there is none */
-    bool has_ready;
-    struct shunter_action ready;
+    bool has_place;
+    uint8_t *place;
+    uint32_t place_length;
+    struct shunter_guard guard;
     uint8_t *out;      /* what the socket did not take */
     size_t out_length, out_at, out_room;
     bool closed;
@@ -68,10 +75,12 @@ struct shunter_server {
     /* of the datagram that the core looks at */
     bool is_hello;
     bool has_place;
+    bool later;
     uint8_t *place;
     uint32_t place_length;
-    bool has_ready;
-    struct shunter_action ready;
+    struct shunter_guard guard;
+    struct shunter_aead *aead; /* NULL until a payload is encrypted */
+    uint8_t *sealed;           /* encrypted payloads that are about to be sent */
     struct shunter_hello *hellos;
     uint32_t hello_count, hello_most;
 };
@@ -83,11 +92,13 @@ void shunter_udp_free(struct shunter_udp *udp);
 /* Datagrams taken in, or a negative errno. */
 int shunter_udp_receive(struct shunter_server *server);
 
-/* Hand a header to the core; ``place`` and ``ready`` are set by what it says. */
+/* Hand a header to the core; ``place`` and what belongs to it are set by what it says. */
 void shunter_hand_over(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *datagram, size_t length);
-/* The payload of what was handed over is where it belongs. */
-void shunter_payload_is_there(struct shunter_server *server);
+/* The payload of a segment that counts later is in its place: if it is right, it counts. */
+void shunter_payload_is_there(
+    struct shunter_server *server, const struct shunter_guard *guard, const uint8_t *header,
+    uint8_t *place, uint32_t length, const uint8_t *tag);
 
 void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream);

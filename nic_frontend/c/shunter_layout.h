@@ -6,15 +6,17 @@
 #include <stdint.h>
 
 /* Offsets of the control page. H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another. */
-#define SHUNTER_LAYOUT_VERSION 3 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 4 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
-#define SHUNTER_PAGE_SIZE 674304 /* bytes of the control page */
-#define SHUNTER_HEADER_SIZE 512 /* bytes before holder 0 */
+#define SHUNTER_PAGE_SIZE 692864 /* bytes of the control page */
+#define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
 #define SHUNTER_HOLDER_SIZE 128 /* bytes of one holder */
 #define SHUNTER_HOLDER_COUNT 16 /* holders */
-#define SHUNTER_SLOTS_OFFSET 2560 /* offset of slot 0 */
-#define SHUNTER_SLOT_SIZE 5248 /* bytes of one slot */
+#define SHUNTER_SLOTS_OFFSET 4736 /* offset of slot 0 */
+#define SHUNTER_SLOT_SIZE 5376 /* bytes of one slot */
 #define SHUNTER_SLOT_COUNT 128 /* slots */
+#define SHUNTER_COUNTER_COUNT 64 /* counters of the network front end */
+#define SHUNTER_COUNTER_NAME_BYTES 24 /* bytes of the name of each */
 #define SHUNTER_GROUP_COUNT 8 /* worker groups per slot */
 #define SHUNTER_GROUP_STRIDE 128 /* bytes between groups */
 #define SHUNTER_SIZE_BUCKETS 16 /* batch size buckets, by power of two */
@@ -38,7 +40,17 @@
 #define SHUNTER_H_CONTROLLER_PID 256 /* pid of the controller that wrote last, 0 before the first */
 #define SHUNTER_H_CONTROLLER_HEARTBEAT_NS 264 /* end of its last duty cycle */
 #define SHUNTER_H_CONTROLLER_CYCLES 272 /* duty cycles of this controller */
+#define SHUNTER_H_FRONT_END_WANTED 280 /* 0: start no network front end; else a number that other settings change */
 #define SHUNTER_H_READY 384 /* 1 when the page is complete; written last */
+#define SHUNTER_H_FRONT_END_PID 512 /* pid of the network front end, 0 before the first */
+#define SHUNTER_H_FRONT_END_BEAT_NS 520 /* when it last wrote */
+#define SHUNTER_H_FRONT_END_PORT 528 /* UDP port that it serves */
+#define SHUNTER_H_FRONT_END_SESSIONS 536 /* open sessions */
+#define SHUNTER_H_FRONT_END_RTT_NS 544 /* sum of the round trips of hellos */
+#define SHUNTER_H_FRONT_END_RTT_COUNT 552 /* round trips that were measured */
+#define SHUNTER_H_FRONT_END_COUNTER_COUNT 560 /* counters below; written after their names */
+#define SHUNTER_H_FRONT_END_COUNTER_NAMES 568 /* UTF-8, zero padded [64] */
+#define SHUNTER_H_FRONT_END_COUNTERS 2104 /* since the front end started [64] */
 #define SHUNTER_K_HOLDER_PID 0 /* process that owns this word, 0 when free */
 #define SHUNTER_K_HOLDER_HEARTBEAT_NS 8 /* a reader ignores a holder whose heartbeat is old */
 #define SHUNTER_K_HOLD_MASK 16 /* bit s set: best-effort work on slice s must stand still */
@@ -123,6 +135,12 @@
 #define SHUNTER_S_WANTED_INSTANCES 4264 /* of the wanted configuration, as the next two */
 #define SHUNTER_S_WANTED_THREADS 4272 /* threads of each instance */
 #define SHUNTER_S_WANTED_BATCH 4280 /* largest batch of each instance */
+#define SHUNTER_S_NETWORK_WORKERS 5248 /* workers that are attached to the network front end */
+#define SHUNTER_S_NETWORK_ENTRIES 5256 /* entries of the tensor queue */
+#define SHUNTER_S_NETWORK_FREE 5264 /* of these, used by nobody */
+#define SHUNTER_S_NETWORK_QUEUED 5272 /* requests that wait for a worker */
+#define SHUNTER_S_NETWORK_SESSIONS 5280 /* open sessions */
+#define SHUNTER_S_NETWORK_CREDIT 5288 /* requests that clients may have on their way */
 
 _Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");
 _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
@@ -138,6 +156,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_WINDOW 64 /* requests of a session that are not acknowledged */
 #define SHUNTER_WORKER_COUNT 64 /* workers of a function */
 #define SHUNTER_MAX_ENTRIES 4096 /* entries of a queue */
+#define SHUNTER_SACK_RECEIVING 1 /* status of a SACK: segments are missing */
 #define SHUNTER_AHEAD 2 /* batches that a worker may hold */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
 #define SHUNTER_QUEUE_VERSION 1 /* raised when the queue page changes */
@@ -171,8 +190,11 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_STATUS_WORKER_DIED 502 /* status */
 #define SHUNTER_STATUS_RETRY_LATER 503 /* status */
 #define SHUNTER_STATUS_TOO_LATE 504 /* status */
+#define SHUNTER_STATUS_MUST_ENCRYPT 426 /* status */
+#define SHUNTER_STATUS_CANNOT_ENCRYPT 501 /* status */
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
+#define SHUNTER_STATUS_NO_WORKER 521 /* status */
 #define SHUNTER_Q_QUEUE_MAGIC 0 /* QUEUE_MAGIC; written last */
 #define SHUNTER_Q_QUEUE_VERSION 8 /* QUEUE_VERSION */
 #define SHUNTER_Q_QUEUE_BYTES 16 /* bytes of the whole page */
@@ -186,6 +208,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_Q_FRONT_END_HEARTBEAT_NS 264 /* written at least every second */
 #define SHUNTER_Q_FRONT_END_ASLEEP 272 /* 1: it waits for its doorbell */
 #define SHUNTER_Q_FRONT_END_WANTS_DONE 280 /* 1: ring it when a batch is done */
+#define SHUNTER_Q_FRONT_END_ARRIVALS 288 /* requests that have become complete so far */
 #define SHUNTER_W_BATCH_NUMBER 0 /* batches given so far; written last */
 #define SHUNTER_W_BATCH_FIRST 8 /* first entry, of batch n in place n % AHEAD [2] */
 #define SHUNTER_W_BATCH_COUNT 24 /* entries of it, which may pass the end of the ring [2] */
@@ -203,8 +226,9 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_DIRECT 48 /* 1: the worker sends the answer to entry_peer itself */
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
+#define SHUNTER_E_ENTRY_ARRIVAL 104 /* number among arrivals while it waits, negative once given */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x5f4b995a67843621ULL
+#define SHUNTER_LAYOUT_DIGEST 0x50193c6b8874c82eULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */

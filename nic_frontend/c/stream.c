@@ -40,32 +40,38 @@ static bool header_is_whole(struct shunter_server *server, struct shunter_stream
     memcpy(&header, stream->header, sizeof header);
     stream->have = 0;
     stream->left = header.length;
-    stream->into = NULL;
-    stream->has_ready = false;
+    stream->behind = shunter_behind(header.flags);
     if (header.session != stream->session || header.type == SHUNTER_TYPE_HELLO) {
         return false;
     }
     shunter_hand_over(
-        server, stream->peer, stream->header, SHUNTER_HEADER_BYTES + (size_t)header.length);
-    if (server->has_place) {
-        stream->into = server->place;
-        server->stats.placed_segments++;
-    }
-    stream->has_ready = server->has_ready;
-    stream->ready = server->ready;
-    // The payload may take its time, and other requests become ready meanwhile.
-    server->has_place = server->has_ready = false;
+        server, stream->peer, stream->header,
+        SHUNTER_HEADER_BYTES + (size_t)stream->left + stream->behind);
+    stream->has_place = server->has_place;
+    stream->place = stream->into = server->has_place ? server->place : NULL;
+    stream->place_length = header.length;
+    stream->guard = server->guard;
+    server->stats.placed_segments += server->has_place;
     return true;
 }
 
-static void payload_is_whole(struct shunter_server *server, struct shunter_stream *stream) {
+/* Its request may be forgotten while the payload comes: the place is another's then. */
+static void look_after_place(struct shunter_server *server, struct shunter_stream *stream) {
+    if (stream->has_place && !shunter_core_awaits(server->core, stream->header)) {
+        stream->has_place = false;
+        stream->into = NULL;
+    }
+}
+
+static void message_is_whole(struct shunter_server *server, struct shunter_stream *stream) {
     stream->begun_ns = 0;
     server->stats.streams_in++;
-    if (stream->has_ready) {
-        server->ready = stream->ready;
-        server->has_ready = true;
-        stream->has_ready = false;
-        shunter_payload_is_there(server);
+    look_after_place(server, stream);
+    if (stream->has_place) {
+        stream->has_place = false;
+        shunter_payload_is_there(
+            server, &stream->guard, stream->header, stream->place, stream->place_length,
+            stream->tag);
     }
 }
 
@@ -89,12 +95,17 @@ void shunter_stream_readable(struct shunter_server *server, struct shunter_strea
     for (int round = 0; round < ROUNDS && !stream->closed; round++) {
         size_t count;
         if (stream->left) {
+            look_after_place(server, stream);
             const size_t most = stream->into || stream->left < sizeof waste
                 ? stream->left
                 : sizeof waste;
             count = take(server, stream, stream->into ? stream->into : waste, most);
             stream->left -= (uint32_t)count;
             stream->into = stream->into ? stream->into + count : NULL;
+        } else if (stream->behind) {
+            uint8_t *at = stream->tag + sizeof stream->tag - stream->behind;
+            count = take(server, stream, at, stream->behind);
+            stream->behind -= (uint32_t)count;
         } else {
             count = take(
                 server, stream, stream->header + stream->have,
@@ -117,8 +128,8 @@ void shunter_stream_readable(struct shunter_server *server, struct shunter_strea
         if (!count) {
             return;
         }
-        if (!stream->left && !stream->have) {
-            payload_is_whole(server, stream);
+        if (!stream->left && !stream->behind && !stream->have) {
+            message_is_whole(server, stream);
         }
     }
 }

@@ -3,7 +3,8 @@
  *
  * The kernel is told, before a datagram comes, where its header and its payload go; the payload's
  * place is the one in which the next segment is expected: the next of the same request, or the
- * first of the next free entry. When something else comes, what landed is moved.
+ * first of the next free entry. When something else comes, what landed is moved. Encrypted payloads
+ * are decrypted in place, and count only when their tag is right.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,7 +31,7 @@ int shunter_udp_init(struct shunter_udp *udp, bool gro) {
     udp->gro = gro;
     const size_t pads = SHUNTER_PADS * (gro ? SHUNTER_GRO_SEGMENTS : 1);
     udp->headers = calloc(SHUNTER_PADS, sizeof *udp->headers);
-    udp->pieces = calloc(2 * pads + SHUNTER_PADS, sizeof *udp->pieces);
+    udp->pieces = calloc(3 * pads + SHUNTER_PADS, sizeof *udp->pieces);
     udp->pads = calloc(pads, sizeof *udp->pads);
     udp->peers = calloc(SHUNTER_PADS, sizeof *udp->peers);
     udp->controls = calloc(SHUNTER_PADS, sizeof *udp->controls);
@@ -59,6 +60,9 @@ void shunter_udp_free(struct shunter_udp *udp) {
 
 /* ---- what is expected */
 
+/* Pieces of one datagram: header, payload, and the tag if one is expected. */
+static size_t pieces_of(const struct shunter_udp *udp) { return udp->behind ? 3 : 2; }
+
 /* Tell the kernel where the next datagrams go. */
 static void lay_out(struct shunter_server *server) {
     struct shunter_udp *udp = &server->udp;
@@ -66,8 +70,9 @@ static void lay_out(struct shunter_server *server) {
     struct shunter_forecast forecast;
     shunter_core_forecast(server->core, udp->session, udp->req_id, &forecast);
     const struct shunter_served *served = server->served[udp->func_id];
+    udp->behind = forecast.behind;
     for (uint32_t m = 0; m < SHUNTER_PADS; m++) {
-        struct iovec *piece = udp->pieces + (size_t)m * (2 * segments + 1);
+        struct iovec *piece = udp->pieces + (size_t)m * (pieces_of(udp) * segments + 1);
         uint32_t count = 0;
         for (uint32_t s = 0; s < segments; s++) {
             uint8_t *into = NULL;
@@ -82,9 +87,12 @@ static void lay_out(struct shunter_server *server) {
             } else if (s) {
                 break;
             }
-            piece[count++] = (struct iovec){
-                udp->pads[(size_t)m * segments + s].header, SHUNTER_HEADER_BYTES};
+            struct shunter_pad *pad = &udp->pads[(size_t)m * segments + s];
+            piece[count++] = (struct iovec){pad->header, SHUNTER_HEADER_BYTES};
             piece[count++] = (struct iovec){into, length};
+            if (udp->behind) {
+                piece[count++] = (struct iovec){pad->tag, udp->behind};
+            }
         }
         piece[count++] =
             (struct iovec){udp->spill + (size_t)m * SHUNTER_LARGEST, SHUNTER_LARGEST};
@@ -129,17 +137,37 @@ static void flatten(const struct msghdr *message, uint8_t *into, uint32_t length
     }
 }
 
+/* Bytes that this header says are behind its payload. */
+static uint32_t behind_of(const uint8_t *header) {
+    struct shunter_x64 said;
+    memcpy(&said, header, sizeof said);
+    return shunter_behind(said.flags);
+}
+
+/* Whether a datagram's payload, and what is behind it, lie each in one piece. */
+static bool fits(const struct shunter_udp *udp, const struct iovec *pieces, uint32_t size) {
+    const size_t room = SHUNTER_HEADER_BYTES + pieces[1].iov_len;
+    return size <= room ||
+           (udp->behind && size == room + udp->behind && behind_of(pieces[0].iov_base));
+}
+
 /* Whether the datagrams of a message lie in the pieces that were laid out for one each. */
-static bool lies_as_laid(const struct msghdr *message, uint32_t length, uint32_t size) {
-    const size_t pairs = (message->msg_iovlen - 1) / 2;
-    const uint32_t count = length / size, rest = length % size;
-    if (count + (rest != 0) > pairs) {
+static bool lies_as_laid(
+    const struct shunter_udp *udp, const struct msghdr *message, uint32_t length,
+    uint32_t size) {
+    const size_t each = pieces_of(udp);
+    const uint32_t count = (length + size - 1) / size;
+    if (count > (message->msg_iovlen - 1) / each) {
         return false;
     }
-    for (uint32_t i = 0; i < count + (rest != 0); i++) {
-        const size_t room = SHUNTER_HEADER_BYTES + message->msg_iov[2 * i + 1].iov_len;
-        const bool last = i + 1 == count + (rest != 0);
-        if (last ? (rest ? rest : size) > room : size != room) {
+    for (uint32_t i = 0; i + 1 < count; i++) {
+        if (size != SHUNTER_HEADER_BYTES + message->msg_iov[each * i + 1].iov_len + udp->behind) {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t here = i + 1 < count ? size : length - i * size;
+        if (!fits(udp, message->msg_iov + each * i, here)) {
             return false;
         }
     }
@@ -156,11 +184,14 @@ static void follow(struct shunter_udp *udp, const uint8_t *bytes) {
 
 struct landed {
     const uint8_t *peer, *header, *payload;
+    const uint8_t *tag; /* NULL: whatever is behind the payload follows it */
     uint32_t length;
 };
 
+/* Bytes that follow one another at ``payload``. */
 static uint32_t payload_of(const struct landed *landed) {
-    return landed->length > SHUNTER_HEADER_BYTES ? landed->length - SHUNTER_HEADER_BYTES : 0;
+    const uint32_t elsewhere = SHUNTER_HEADER_BYTES + (landed->tag ? SHUNTER_AEAD_TAG : 0);
+    return landed->length > elsewhere ? landed->length - elsewhere : 0;
 }
 
 static void greet(struct shunter_server *server, const struct landed *landed) {
@@ -170,11 +201,11 @@ static void greet(struct shunter_server *server, const struct landed *landed) {
     struct shunter_hello *hello = &server->hellos[server->hello_count++];
     memcpy(hello->peer, landed->peer, SHUNTER_PEER_BYTES);
     memcpy(hello->datagram, landed->header, SHUNTER_HEADER_BYTES);
-    if (payload_of(landed)) {
-        memcpy(
-            hello->datagram + SHUNTER_HEADER_BYTES, landed->payload, payload_of(landed));
+    const uint32_t payload = payload_of(landed);
+    if (payload) {
+        memcpy(hello->datagram + SHUNTER_HEADER_BYTES, landed->payload, payload);
     }
-    hello->length = landed->length;
+    hello->length = SHUNTER_HEADER_BYTES + payload;
 }
 
 /*
@@ -193,12 +224,41 @@ static void set_aside(struct shunter_server *server, struct landed *landed, uint
     }
 }
 
+/* The payload of the first of ``count`` datagrams goes where the core says. */
+static bool put_in_place(
+    struct shunter_server *server, struct landed *landed, uint32_t count, bool aside) {
+    const uint32_t length = server->place_length;
+    uint8_t tag[SHUNTER_AEAD_TAG] = {0}; // it may lie where the payload goes
+    if (server->guard.protect == SHUNTER_FLAG_PAYLOAD_AEAD) {
+        memcpy(tag, landed->tag ? landed->tag : landed->payload + length, sizeof tag);
+    }
+    if (length == 0 || server->place == landed->payload) {
+        server->stats.placed_segments++;
+    } else {
+        if (!aside) {
+            set_aside(server, landed + 1, count - 1);
+            aside = true;
+        }
+        memmove(server->place, landed->payload, length);
+        server->stats.copied_segments++;
+        server->stats.copied_bytes += length;
+    }
+    if (server->later) {
+        shunter_payload_is_there(
+            server, &server->guard, landed->header, server->place, length, tag);
+    }
+    follow(&server->udp, landed->header);
+    return aside;
+}
+
 /* The first of ``count`` datagrams. Whether the others had to be set aside for it. */
 static bool take_in(
     struct shunter_server *server, struct landed *landed, uint32_t count, bool aside) {
     uint8_t small[SHUNTER_HEADER_BYTES + SHUNTER_BITMAP_BYTES];
     const uint32_t payload = payload_of(landed);
-    memcpy(small, landed->header, landed->length - payload);
+    memcpy(
+        small, landed->header,
+        landed->length < SHUNTER_HEADER_BYTES ? landed->length : SHUNTER_HEADER_BYTES);
     if (payload) { // of a SACK; the core looks at no other
         memcpy(
             small + SHUNTER_HEADER_BYTES, landed->payload,
@@ -210,22 +270,7 @@ static bool take_in(
     if (server->is_hello) {
         greet(server, landed);
     }
-    if (server->has_place) {
-        if (server->place_length == 0 || server->place == landed->payload) {
-            server->stats.placed_segments++;
-        } else {
-            if (!aside) {
-                set_aside(server, landed + 1, count - 1);
-                aside = true;
-            }
-            memmove(server->place, landed->payload, server->place_length);
-            server->stats.copied_segments++;
-            server->stats.copied_bytes += server->place_length;
-        }
-        follow(&server->udp, landed->header);
-    }
-    shunter_payload_is_there(server);
-    return aside;
+    return server->has_place ? put_in_place(server, landed, count, aside) : aside;
 }
 
 /* Where the pieces of a message lie; ``flat`` is used when they do not lie as they were laid. */
@@ -240,7 +285,8 @@ static uint32_t look_at(
         server->stats.drops[all ? SHUNTER_DROP_LENGTH : SHUNTER_DROP_SHORT]++;
         return 0;
     }
-    const bool laid = lies_as_laid(message, all, size);
+    const bool laid = lies_as_laid(udp, message, all, size);
+    const size_t each = pieces_of(udp);
     udp->merged = size < all; // as this one was, the next will be
     if (!laid) {
         flatten(message, flat, all);
@@ -248,10 +294,15 @@ static uint32_t look_at(
     }
     for (uint32_t at = 0; at < all; at += size, count++) {
         const uint32_t length = all - at < size ? all - at : size;
-        const uint8_t *header = laid ? message->msg_iov[2 * (size_t)count].iov_base : flat + at;
-        const uint8_t *payload = laid ? message->msg_iov[2 * (size_t)count + 1].iov_base
-                                      : flat + at + SHUNTER_HEADER_BYTES;
-        landed[count] = (struct landed){udp->peers[m], header, payload, length};
+        landed[count] = (struct landed){
+            udp->peers[m], flat + at, flat + at + SHUNTER_HEADER_BYTES, NULL, length};
+        if (laid) {
+            const struct iovec *pieces = message->msg_iov + each * count;
+            landed[count].header = pieces[0].iov_base;
+            landed[count].payload = pieces[1].iov_base;
+            landed[count].tag =
+                length > SHUNTER_HEADER_BYTES + pieces[1].iov_len ? pieces[2].iov_base : NULL;
+        }
     }
     return count;
 }

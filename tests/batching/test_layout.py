@@ -21,7 +21,17 @@ HEADER = {
     "controller_pid": 256,
     "controller_heartbeat_ns": 264,
     "controller_cycles": 272,
+    "front_end_wanted": 280,
     "ready": 384,
+    "front_end_pid": 512,
+    "front_end_beat_ns": 520,
+    "front_end_port": 528,
+    "front_end_sessions": 536,
+    "front_end_rtt_ns": 544,
+    "front_end_rtt_count": 552,
+    "front_end_counter_count": 560,
+    "front_end_counter_names": 568,
+    "front_end_counters": 2104,
 }
 HOLDER = {
     "holder_pid": 0,
@@ -110,6 +120,12 @@ SLOT = {
     "wanted_instances": 4264,
     "wanted_threads": 4272,
     "wanted_batch": 4280,
+    "network_workers": 5248,
+    "network_entries": 5256,
+    "network_free": 5264,
+    "network_queued": 5272,
+    "network_sessions": 5280,
+    "network_credit": 5288,
 }
 
 
@@ -130,16 +146,17 @@ def test_slot_fields_stand_where_they_always_stood():
 
 
 def test_sizes_are_what_other_programs_were_compiled_with():
-    assert layout.LAYOUT_VERSION == 3
-    assert layout.HEADER_SIZE == 512
+    assert layout.LAYOUT_VERSION == 4
+    assert layout.HEADER_SIZE == 2688
     assert layout.HOLDER_SIZE == 128
     assert layout.HOLDER_COUNT == 16
-    assert layout.SLOTS_OFFSET == 2560
-    assert layout.SLOT_SIZE == 5248
+    assert layout.SLOTS_OFFSET == 4736
+    assert layout.SLOT_SIZE == 5376
     assert layout.SLOT_COUNT == 128
     assert layout.GROUP_COUNT == 8
     assert layout.GROUP_STRIDE == 128
-    assert layout.PAGE_SIZE == 674304
+    assert layout.PAGE_SIZE == 692864
+    assert (layout.COUNTER_COUNT, layout.COUNTER_NAME_BYTES) == (64, 24)
 
 
 def test_the_magic_reads_as_text_in_memory():

@@ -9,6 +9,7 @@ from shunter.batching.page_records import (
     PageHeader,
     SlotCommands,
     SlotIdentity,
+    SlotNetwork,
     SlotTelemetry,
     decode,
     encode,
@@ -21,6 +22,7 @@ KINDS = [
     ("group_telemetry", GroupTelemetry),
     ("commands", SlotCommands),
     ("group_commands", GroupCommands),
+    ("network", SlotNetwork),
 ]
 SLOT_WORDS = layout.SLOT_SIZE // 8
 

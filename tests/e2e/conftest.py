@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -43,6 +44,11 @@ threshold = 4
 timeout_s = 1
 alpha = 0.5
 window = 3
+
+[nic]
+enabled = true
+port = PORT
+tcp = false
 """
 
 
@@ -122,7 +128,10 @@ def archives(tmp_path_factory):
 def settings(tmp_path_factory):
     """A shunter.toml."""
     path = tmp_path_factory.mktemp("settings") / "shunter.toml"
-    path.write_text(SETTINGS)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path.write_text(SETTINGS.replace("PORT", str(port)))
     return path
 
 

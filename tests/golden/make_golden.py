@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shunter.batching import classes, release
+from shunter.batching import classes, front_end_page, release
 from shunter.batching.control_page import ControlPage
 from shunter.batching.latency import LatencyFit
 from shunter.batching.layout import (
@@ -37,7 +37,12 @@ from shunter.batching.layout import (
     time_bucket,
 )
 from shunter.batching.layout import SLOTS_OFFSET as FIRST_SLOT
-from shunter.batching.page_records import GroupCommands, SlotCommands
+from shunter.batching.page_records import (
+    FrontEndState,
+    GroupCommands,
+    SlotCommands,
+    SlotNetwork,
+)
 from shunter.batching.threshold import AdaptiveThreshold, QuantumThreshold, hold_ns, step
 
 HERE = Path(__file__).parent
@@ -332,10 +337,14 @@ UPDATED_NS = 123_456_789
 OWNER_PID = 4242
 CREATED_UNIX_NS = 1_700_000_000_000_000_000
 HEARTBEAT_NS = 5_000_000_000
+FRONT_END_WANTED = 1 << 32 | 17
 CONTROLLER = (4243, 3, 6_000_000_000)
 COMMANDS = SlotCommands(
     500_000, 128_000, 0, 2500, 1, 1_000_000, 1, 3_000_000, 250_000, 5000, 1, 1500
 )
+FRONT_END = FrontEndState(4244, 7_000_000_000, 8083, 5, 2_000_000, 4)
+COUNTERS = {"requests": 11, "drop_tag": 22, "bytes_in": 1 << 40}
+NETWORK = SlotNetwork(2, 256, 250, 3, 4, 16)
 GROUP_COMMANDS = (
     GroupCommands(16, (1000, 500), (0, 1)),
     GroupCommands(0, (0, 1000), (1, 0)),
@@ -380,6 +389,10 @@ def make_page(path: Path) -> ControlPage:
     fill_slot(page)
     page.write_commands(0, COMMANDS, GROUP_COMMANDS)
     page.write_controller(*CONTROLLER)
+    page.want_front_end(FRONT_END_WANTED)
+    front_end_page.write_names(page, tuple(COUNTERS))
+    front_end_page.write(page, FRONT_END, tuple(COUNTERS.values()))
+    front_end_page.write_network(page, 0, NETWORK)
     return page
 
 
@@ -393,7 +406,8 @@ def expected_dump() -> dict[str, str]:
     """The lines ``NAME VALUE`` that PageTool prints for the example page.
 
     Names are those of the layout; ``[g]`` follows for the worker group where there are several,
-    then ``[i]`` for the word where a field has several.
+    then ``[i]`` for the word where a field has several. Counters of the front end are
+    ``counter.NAME``.
     """
     with tempfile.TemporaryDirectory() as folder, make_page(Path(folder) / "control") as page:
         header = page.words[: HEADER_SIZE // 8].tolist()
@@ -405,6 +419,7 @@ def expected_dump() -> dict[str, str]:
             of_group = f"[{group}]" if placed.section.repeat > 1 else ""
             of_word = f"[{i}]" if placed.field.count > 1 else ""
             lines[name + of_group + of_word] = str(slot[at // 8])
+    lines |= {f"counter.{name}": str(value) for name, value in COUNTERS.items()}
     return lines | {"model_name": MODEL_NAME, "model_version": MODEL_VERSION}
 
 

@@ -1,18 +1,27 @@
-"""Both cores behind one interface, and a client's datagrams by hand."""
+"""Both cores behind one interface, a client's datagrams by hand, and a service in threads."""
 
+import contextlib
+import errno
 import importlib.util
 import os
+import socket
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from shunter.batching import native
+from shunter.batching.attach import Attach
 from shunter.batching.segments import SegmentPlan
-from shunter.batching.wire import Header
+from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
+from shunter.handlers.front_end_link import FrontEndLink
 from shunter.nic_frontend import build
-from shunter.nic_frontend.core import Core
+from shunter.nic_frontend.core import Core, Place
+from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.native_core import NativeCore
 from shunter.nic_frontend.sessions import Session
 
@@ -170,11 +179,14 @@ class Table:
         window=4,
         key=None,
         stream=False,
+        protect=0,
+        server_pkt_no=0,
     ):
-        self.core, self.key = core, key
+        self.core, self.key, self.protect = core, key, protect
         self.inputs, self.outputs = SegmentPlan(inputs, segment), SegmentPlan(outputs, segment)
         core.add_function(FUNC, inputs, outputs, entries)
-        session = Session(SESSION, FUNC, PEER, segment, window, key, stream)
+        session = Session(SESSION, FUNC, PEER, segment, window, key, stream, protect)
+        session.pkt_no = server_pkt_no
         core.add_session(session, 0)
         self.now = 0
         self.pkt_no = 0
@@ -183,12 +195,13 @@ class Table:
         """A right one, unless ``more`` says otherwise."""
         self.pkt_no += 1
         fields = {"type": kind, "req_id": req_id, "func_id": FUNC, "session": SESSION}
+        add = more.pop("add", 0)
         fields |= {"credit": 1, "pkt_no": self.pkt_no}
         if kind == MessageType.REQ:
             segment = self.inputs.place(seq)
             last = seq == self.inputs.count - 1
             fields |= {
-                "flags": Flags.LAST if last else 0,
+                "flags": (Flags.LAST if last else 0) | self.protect,
                 "seq": seq,
                 "count": self.inputs.count,
                 "length": segment.length,
@@ -196,16 +209,22 @@ class Table:
                 "tensor": segment.tensor,
                 "total": self.inputs.sizes[segment.tensor],
             }
-        return Header(**{**fields, **more})
+        fields = {**fields, **more}
+        return Header(**fields | {"flags": fields.get("flags", 0) | add})
 
-    def say(self, kind=MessageType.REQ, req_id=1, seq=0, peer=PEER, payload=b"", **more):
-        """Send a datagram; the actions."""
+    def say(
+        self, kind=MessageType.REQ, req_id=1, seq=0, peer=PEER, payload=b"", right=True, **more
+    ):
+        """Send a datagram, whose payload is right or not; the actions."""
         if payload:
             more["length"] = len(payload)
         header = self.header(kind, req_id, seq, **more)
-        return self.core.receive(
-            peer, header.pack(self.key) + payload, self.now, 64 + header.length
-        )
+        data = header.pack(self.key) + payload
+        length = 64 + header.length + behind(header.flags)
+        actions = self.core.receive(peer, data, self.now, length)
+        if right and any(isinstance(a, Place) and a.later for a in actions):
+            actions += self.core.accept(data, self.now)
+        return actions
 
     def say_wrong(self, **changes):
         """The first segment of a request with other fields."""
@@ -217,3 +236,119 @@ class Table:
         for seq in range(self.inputs.count):
             actions = self.say(req_id=req_id, seq=seq, **more)
         return actions
+
+
+# ---- a front end and its workers in threads of the test
+
+
+def wait_until(condition, what="it", seconds=30):
+    """Wait for a condition; what it found."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"{what} did not happen in {seconds} s"
+        time.sleep(0.005)
+    return found
+
+
+class Worker:
+    """A worker of one model, as TorchServe's process would run it."""
+
+    def __init__(self, path, model, inputs, outputs, infer, batch=8, version="1"):
+        specs = [
+            tuple(TensorSpec(f"{kind}{i}", *each) for i, each in enumerate(given))
+            for kind, given in (("in", inputs), ("out", outputs))
+        ]
+        self._server, self._other = socket.socketpair()
+        link = FrontEndLink(path, Attach(model, version, *specs, batch, 1), infer)
+        self._thread = threading.Thread(target=link.run, args=(self._server, lambda: True))
+        self._thread.start()
+
+    def close(self):
+        self._other.close()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        self._server.close()
+
+
+class Service:
+    """A front end at a port that stays the same when it is started again, and its workers."""
+
+    until = staticmethod(wait_until)
+
+    def __init__(self, folder, host="127.0.0.1", **settings):
+        self._folder, self._host, self._settings = folder, host, settings
+        self._port = 0
+        self._workers = []
+        self.front_end = None
+        self.start()
+
+    def start(self):
+        unix = self._folder / "stream.sock"
+        settings = {"host": self._host, "unix": unix, **self._settings}
+        settings["port"] = self._port
+        self.front_end = wait_until(lambda: self._bound(settings), "the port is free")
+        self._port = self.front_end.port
+        self._thread = threading.Thread(target=self.front_end.run)
+        self._thread.start()
+
+    def _bound(self, settings):
+        """A worker that has not noticed the end of the last front end still has its socket."""
+        try:
+            return FrontEnd(Settings(self._folder / "nic.sock", **settings))
+        except OSError as error:
+            assert error.errno == errno.EADDRINUSE
+            return None
+
+    def stop(self):
+        """As when its process ends: nobody is told."""
+        self.front_end.stop()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        self.front_end.close()
+        self.front_end = None
+
+    def serve(self, model, inputs, outputs, infer, **more):
+        """A worker, attached; inputs and outputs as pairs of dtype and shape."""
+        path = self._folder / "nic.sock"
+        self._workers.append(Worker(path, model, inputs, outputs, infer, **more))
+        self.wait_for(model)
+        return self._workers[-1]
+
+    def wait_for(self, model):
+        wait_until(lambda: self.front_end._find(model, ""), f"{model} attached")
+
+    def url(self, scheme="udp"):
+        if scheme == "unix":
+            return f"unix://{self._folder}/stream.sock"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{scheme}://{host}:{self._port}"
+
+    def close(self):
+        for worker in self._workers:
+            worker.close()
+        if self.front_end is not None:
+            self.stop()
+
+
+@pytest.fixture
+def make_service(built, tmp_path):
+    """Makes a service; its folder's path is short enough for a socket."""
+    with contextlib.ExitStack() as stack:
+
+        def make(**settings):
+            service = Service(tmp_path, **settings)
+            stack.callback(service.close)
+            return service
+
+        yield make
+
+
+@pytest.fixture
+def double():
+    """A model, twice its input, as arguments of ``serve``."""
+
+    def infer(inputs, outputs):
+        outputs[0].copy_(inputs[0] * 2)
+
+    shape = [("float32", (3,))]
+    return {"inputs": shape, "outputs": shape, "infer": infer}

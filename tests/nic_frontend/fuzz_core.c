@@ -15,7 +15,7 @@
 #include "../../nic_frontend/c/core.h"
 
 #define ENTRIES 12
-#define SESSIONS 4
+#define SESSIONS 6
 #define FUNC 3
 #define SEGMENT 4
 #define SEGMENTS 4
@@ -25,8 +25,13 @@ enum use { FREE, RECEIVING, READY, RUNNING, KEPT };
 static const uint32_t INPUTS[2] = {9, 4}, OUTPUTS[1] = {7};
 static const uint8_t KEY[16] = {1, 2, 3};
 
+static const uint16_t PROTECT[SESSIONS] = {
+    0, 0, SHUNTER_FLAG_PAYLOAD_CRC, 0, 0, SHUNTER_FLAG_PAYLOAD_AEAD};
+
 struct world {
     struct shunter_core *core;
+    int has_place; /* that counts later */
+    uint8_t awaited[SHUNTER_HEADER_BYTES];
     uint64_t state, now, datagrams, places, answers;
     uint32_t pkt_no[SESSIONS];
     enum use use[ENTRIES];
@@ -60,6 +65,7 @@ static void act(void *context, const struct shunter_action *action) {
             wrong("a place in an entry that is complete");
         }
         world.use[action->entry] = RECEIVING;
+        world.has_place = action->later;
         world.places++;
     } else if (action->kind == SHUNTER_READY) {
         if (world.use[action->entry] != RECEIVING && world.use[action->entry] != RUNNING) {
@@ -69,6 +75,9 @@ static void act(void *context, const struct shunter_action *action) {
     } else if (action->kind == SHUNTER_WITHDRAW) {
         world.use[action->entry] = FREE;
     } else if (action->kind == SHUNTER_SEND) {
+        if (action->entry >= 0 && (action->guard.protect != 0) != (action->guard.number != 0)) {
+            wrong("a payload without its number");
+        }
         if (action->length > SHUNTER_BITMAP_BYTES ||
             (action->entry >= 0 && action->offset + action->length > OUTPUTS[0])) {
             wrong("more is sent than there is");
@@ -86,9 +95,17 @@ static void peer_of(uint32_t n, uint8_t peer[SHUNTER_PEER_BYTES]) {
 static void open_session(uint32_t n) {
     uint8_t peer[SHUNTER_PEER_BYTES];
     peer_of(n, peer);
-    if (shunter_core_add_session(
-            world.core, 0x10000 + n, FUNC, peer, SEGMENT, (uint16_t)(2 + n),
-            n % 2 ? KEY : NULL, n == 3, world.now) == 0) {
+    struct shunter_opening opening = {
+        .session = 0x10000 + n,
+        .func_id = FUNC,
+        .segment = SEGMENT,
+        .window = (uint16_t)(2 + n),
+        .protect = PROTECT[n],
+        .stream = n == 3,
+        .tagged = n % 2};
+    memcpy(opening.key, KEY, sizeof opening.key);
+    memcpy(opening.peer, peer, sizeof opening.peer);
+    if (shunter_core_add_session(world.core, &opening, world.now) == 0) {
         world.pkt_no[n] = 0;
     }
 }
@@ -139,6 +156,9 @@ static void datagram(void) {
         .credit = (uint32_t)(done + 1 + (chance(15) ? below(3) : 0)),
         .tensor = PARTS[seq].tensor,
         .pkt_no = ++world.pkt_no[n] - (chance(20) ? below(6) : 0)};
+    if (header.type == SHUNTER_TYPE_REQ) {
+        header.flags |= PROTECT[n];
+    }
     if (chance(25)) {
         mutate(&header);
     }
@@ -154,7 +174,7 @@ static void datagram(void) {
         const uint64_t word = next();
         memcpy(data + i, &word, 8);
     }
-    size_t length = sizeof header + header.length;
+    size_t length = sizeof header + header.length + shunter_behind(header.flags);
     if (chance(3)) {
         length = below(70);
     }
@@ -163,8 +183,15 @@ static void datagram(void) {
     const size_t given = length < sizeof data ? length : sizeof data;
     uint8_t *exact = malloc(given ? given : 1);
     memcpy(exact, data, given);
+    world.has_place = 0;
     shunter_core_receive(world.core, peer, exact, length, world.now);
     free(exact);
+    if (world.has_place) {
+        memcpy(world.awaited, data, sizeof world.awaited);
+    }
+    if (chance(80)) { // of this one, or of an earlier one, or a wrong one that never counts
+        shunter_core_accept(world.core, world.awaited, world.now);
+    }
     world.datagrams++;
 }
 

@@ -6,14 +6,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shunter.batching.wire import Header
+from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
 from shunter.nic_frontend.core import Place, Ready, Withdraw
 from shunter.nic_frontend.sessions import Session
 
 FUNC, ENTRIES = 3, 5
-PEERS = [bytes([2, 0, 0, n]).ljust(32, b"\0") for n in range(3)]
-KEYS = [None, bytes(range(16)), None]
+SESSIONS = 5
+PEERS = [bytes([2, 0, 0, n]).ljust(32, b"\0") for n in range(SESSIONS)]
+KEY = bytes(range(16))
+KEYS = [None, KEY, None, KEY, KEY]
+PROTECT = [0, 0, Flags.PAYLOAD_CRC, Flags.PAYLOAD_AEAD, Flags.PAYLOAD_AEAD]
+STREAM = [False, False, False, False, True]
 SIZES = {"inputs": (9, 4), "outputs": (7,)}
 SEGMENT = 4
 FIELDS = list(Header._fields)
@@ -29,22 +33,25 @@ class World:
     def __init__(self, pair, seed):
         self.pair, self.random = pair, random.Random(seed)
         self.now = 1
-        self.numbers = [0] * 3
+        self.numbers = [0] * SESSIONS
         self.ready, self.running = set(), set()
+        self.awaited = []
         for core in pair:
             core.add_function(FUNC, SIZES["inputs"], SIZES["outputs"], ENTRIES)
-        for n in range(3):
+        for n in range(SESSIONS):
             self.open(n)
 
     def open(self, n):
-        session = [Session(0x10000 + n, FUNC, PEERS[n], SEGMENT, 2 + n, KEYS[n]) for _ in "12"]
-        for core, each in zip(self.pair, session, strict=True):
-            core.add_session(each, self.now)
+        options = SEGMENT, 2 + n, KEYS[n], STREAM[n], PROTECT[n]
+        for core in self.pair:
+            session = Session(0x10000 + n, FUNC, PEERS[n], *options)
+            session.pkt_no = 2**32 - 20
+            core.add_session(session, self.now)
         self.numbers[n] = 0
 
     def both(self, name, *args, **kwargs):
         found = [getattr(core, name)(*args, **kwargs) for core in self.pair]
-        assert found[0] == found[1], name
+        assert found[0] == found[1], (name, found)
         for action in found[0]:
             if isinstance(action, Ready):
                 self.ready.add(action.entry)
@@ -55,11 +62,12 @@ class World:
                 assert 0 <= action.entry < ENTRIES and action.offset + action.length <= size
                 assert action.entry not in self.ready | self.running
         free = {core.free_entries(FUNC) for core in self.pair}
-        grants = [[core.grant(0x10000 + n) for core in self.pair] for n in range(3)]
+        grants = [[core.grant(0x10000 + n) for core in self.pair] for n in range(SESSIONS)]
         assert len(free) == 1 and all(a == b for a, b in grants)
+        return found[0]
 
     def header(self):
-        n = self.random.randrange(3)
+        n = self.random.randrange(SESSIONS)
         self.numbers[n] += 1
         seq = self.random.randrange(4)
         parts = [(0, 0, 4, 9), (0, 4, 4, 9), (0, 8, 1, 9), (1, 0, 4, 4)]
@@ -72,6 +80,7 @@ class World:
         for flag in (Flags.ACK_REQ, Flags.IDEMPOTENT, Flags.RETRANS):
             flags |= flag * (self.random.random() < 0.2)
         is_request = kind == MessageType.REQ
+        flags |= PROTECT[n] if is_request else 0
         header = Header(
             type=kind,
             flags=flags,
@@ -101,11 +110,17 @@ class World:
                 header = header._replace(**{field: value})
         data = bytearray(header.pack(KEYS[n] if self.random.random() < 0.95 else None))
         data += bytes(self.random.getrandbits(8) for _ in range(min(header.length, 300)))
-        length = 64 + header.length if self.random.random() < 0.97 else self.random.randrange(70)
+        length = 64 + header.length + behind(header.flags)
+        length = length if self.random.random() < 0.97 else self.random.randrange(70)
         if self.random.random() < 0.05:
             data[self.random.randrange(64)] ^= 1 << self.random.randrange(8)
-        peer = PEERS[n if self.random.random() < 0.97 else self.random.randrange(3)]
-        self.both("receive", peer, bytes(data[:length]), self.now, length)
+        peer = PEERS[n if self.random.random() < 0.97 else self.random.randrange(SESSIONS)]
+        found = self.both("receive", peer, bytes(data[:length]), self.now, length)
+        if any(isinstance(action, Place) and action.later for action in found):
+            self.awaited.append(bytes(data[:64]))
+        if self.awaited and self.random.random() < 0.8:  # or it comes later, or was wrong
+            at = self.random.randrange(len(self.awaited))
+            self.both("accept", self.awaited.pop(at), self.now)
 
     def work(self):
         if self.ready and self.random.random() < 0.6:
@@ -138,11 +153,14 @@ class World:
             if isinstance(action, Withdraw):
                 self.ready.discard(action.entry)
 
+    def is_open(self, n):
+        return 0x10000 + n in self.pair[0].sessions
+
     def leave_and_come(self):
-        n = self.random.randrange(3)
-        if self.pair[0].grant(0x10000 + n):
+        n = self.random.randrange(SESSIONS)
+        if self.is_open(n):
             self.both("remove_session", 0x10000 + n, self.now)
-        if not self.pair[0].grant(0x10000 + n) and not self.running:
+        if not self.is_open(n) and not self.running:
             self.open(n)
 
     def step(self):

@@ -162,6 +162,27 @@ def test_a_bad_file_is_one_log_line_and_the_last_good_numbers_stay(
     assert "\n" not in record.getMessage()
 
 
+def test_whether_a_front_end_is_wanted_stands_on_the_page(agent, config, page):
+    def wanted():
+        agent.do_work(1)
+        return page.header().front_end_wanted
+
+    assert wanted() == 0
+    config.write_text("[nic]\nenabled = true")
+    assert agent.reload()
+    first = wanted()
+    config.write_text("[nic]\nenabled = true\nport = 9000")
+    assert agent.reload()
+    assert 0 != first != wanted() != 0
+    second = wanted()
+    config.write_text("[nic]\nport = -1")
+    assert not agent.reload()
+    assert wanted() == second
+    config.write_text("")
+    assert agent.reload()
+    assert wanted() == 0
+
+
 def test_a_file_that_is_bad_from_the_start_means_the_defaults(page, add_model, caplog):
     def fail():
         raise SettingsError("no good")
@@ -171,6 +192,15 @@ def test_a_file_that_is_bad_from_the_start_means_the_defaults(page, add_model, c
     assert "no good" in caplog.text
     add_model(0)
     assert agent.do_work(1) == 1
+
+
+def test_a_new_controller_with_a_bad_file_leaves_the_front_end(page, config):
+    config.write_text("[nic]\nenabled = true")
+    ControllerAgent(page, lambda: load(config), 1).do_work(1)
+    wanted = page.header().front_end_wanted
+    config.write_text("[nic]\nenabled = 3")
+    ControllerAgent(page, lambda: load(config), 2).do_work(2)
+    assert page.header().front_end_wanted == wanted != 0
 
 
 def test_a_new_controller_with_a_bad_file_leaves_the_numbers_of_the_one_before(

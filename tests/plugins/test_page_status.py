@@ -3,12 +3,16 @@
 import os
 import subprocess
 import sys
+import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from shunter.batching import front_end_page
 from shunter.batching.control_page import ControlPage
 from shunter.batching.layout import SLOT_FIELDS, SLOTS_OFFSET
+from shunter.batching.page_records import FrontEndState, SlotNetwork
 from shunter.plugins import page_status
 from shunter.plugins import status as view
 from shunter.plugins.errors import UserError
@@ -55,6 +59,32 @@ def test_a_model_that_may_be_changed_says_so(runtime, auto, batch_size, shown):
     with console.capture() as capture:
         console.print(view.render(page_status.fetch(runtime)))
     assert {each for each in ("auto", "(not with batch size 1)") if each in capture.get()} == shown
+
+
+def test_the_front_end_and_its_models_are_shown(runtime):
+    console = Console(width=200)
+
+    def shown():
+        with console.capture() as capture:
+            console.print(view.render(page_status.fetch(runtime)))
+        return " ".join(capture.get().split())
+
+    assert "network front end" not in shown()
+    with ControlPage.attach(runtime / "control") as page:
+        page.words[(SLOTS_OFFSET + SLOT_FIELDS["slot_state"].offset) // 8] = 1
+        state = FrontEndState(4244, time.monotonic_ns(), 8083, 5, 2_000_000, 4)
+        counters = {"datagrams_in": 11, "drop_tag": 2, "drop_old": 3, "requests": 7}
+        front_end_page.write_names(page, tuple(counters))
+        front_end_page.write(page, state, tuple(counters.values()))
+        assert "free entries" not in shown()
+        front_end_page.write_network(page, 0, SlotNetwork(2, 256, 250, 3, 4, 16))
+        text = shown()
+        head = "running, pid 4244, port 8083, 5 sessions, round trip of a hello 0.50 ms"
+        assert f"network front end {head}" in text
+        assert "11 datagrams in, 0 out, 5 dropped; 7 requests, 0 failed, 0 expired" in text
+        assert "/ 2 3 250 256 4 16" in text.replace("(not default)", "")
+        front_end_page.write(page, replace(state, front_end_beat_ns=1), ())
+        assert "network front end" not in shown()
 
 
 def test_a_folder_that_is_none_is_one_sentence(tmp_path):

@@ -9,6 +9,7 @@ from shunter.plugins.fixed_policy import fixed_commands
 from shunter.plugins.settings import (
     BatchingSettings,
     ModelSettings,
+    NicSettings,
     Settings,
     SettingsError,
     find,
@@ -39,6 +40,16 @@ preferences = { best_effort = [1] }
 
 [controller]
 interval_ms = 50
+
+[nic]
+enabled = true
+host = "::"
+port = 9000
+tcp = false
+unix = "/run/nic"
+key_file = "key"
+spin_us = 50
+queue_mb = 128
 """
 
 
@@ -72,6 +83,7 @@ def test_every_key_is_read(write):
     assert resnet.caps == (32, 8)
     assert resnet.weights == ((1, 0.5), (0, 1))
     assert resnet.preferences == ((), (1,))
+    assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", "key", 50, 128)
 
 
 def test_a_model_inherits_what_it_does_not_set(write):
@@ -80,6 +92,13 @@ def test_a_model_inherits_what_it_does_not_set(write):
     assert found.for_model("resnet").alpha == 0.25
     for name in ("a.b", "not in the file"):
         assert found.for_model(name) == ModelSettings(0.25, 64, 0, 5, 2.5, True, 0, 0, True, 1.5)
+
+
+def test_other_settings_of_the_front_end_have_another_number():
+    enabled = NicSettings(enabled=True)
+    assert NicSettings(port=9000).number == 0 != enabled.number
+    assert dataclasses.replace(enabled).number == enabled.number
+    assert dataclasses.replace(enabled, port=9000).number != enabled.number
 
 
 def test_settings_cannot_be_changed():
@@ -123,11 +142,11 @@ def test_settings_cannot_be_changed():
         ),
         (
             "[contoller]",
-            "contoller = {} is unknown; allowed: batching, configuration, controller, models",
+            "contoller = {} is unknown; allowed: batching, configuration, controller, models, nic",
         ),
         (
             "alpha = 0.5",
-            "alpha = 0.5 is unknown; allowed: batching, configuration, controller, models",
+            "alpha = 0.5 is unknown; allowed: batching, configuration, controller, models, nic",
         ),
         ("batching = 3", "batching = 3 is not allowed; allowed: a table"),
         ("models = []", "models = [] is not allowed; allowed: a table"),
@@ -143,6 +162,14 @@ def test_settings_cannot_be_changed():
         ("[models.x.weights]\nstrickt = [1]", "allowed: a table with the keys strict, best_effort"),
         ("[models.x.weights]\nstrict = [1.1]", "each a number from 0 to 1"),
         ("[models.x.preferences]\nstrict = [0.5]", "each a whole number from 0 to 1000"),
+        ("[nic]\nenabled = 1", "nic.enabled = 1 is not allowed; allowed: true or false"),
+        ('[nic]\nhost = ""', "nic.host = '' is not allowed; allowed: an address, IPv4 or IPv6"),
+        ("[nic]\nport = 65536", "nic.port = 65536 is not allowed; allowed: a whole number from 0"),
+        ('[nic]\nunix = "a\\u0000"', "is not allowed; allowed: a path"),
+        ("[nic]\nkey_file = 3", "nic.key_file = 3 is not allowed; allowed: a path"),
+        ("[nic]\nspin_us = -1", "allowed: a whole number from 0 to 1000000"),
+        ("[nic]\nqueue_mb = 0", "allowed: a whole number from 1 to 65536"),
+        ("[nic]\nkey = 1", "nic.key = 1 is unknown; allowed: enabled, host, key_file, port"),
     ],
 )
 def test_a_mistake_names_file_key_value_and_what_is_allowed(write, text, message):

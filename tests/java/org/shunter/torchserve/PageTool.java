@@ -42,6 +42,7 @@ public final class PageTool {
                 slotFields.add(field);
             }
         }
+        dumpCounters(bytes);
         final ByteBuffer slice = bytes.duplicate();
         slice.position(SLOTS_OFFSET).limit(SLOTS_OFFSET + SLOT_SIZE);
         final byte[] slot = new byte[SLOT_SIZE];
@@ -49,6 +50,11 @@ public final class PageTool {
         for (int i = 0; i < slotFields.size(); i++) {
             dumpField(new ModelSlot(ByteBuffer.wrap(slot), 0), slot, slotFields, i);
         }
+    }
+
+    private static void dumpCounters(final ByteBuffer bytes) {
+        FrontEnd.counters(new ControlPage(bytes))
+                .forEach((name, value) -> System.out.println("counter." + name + " " + value));
     }
 
     private static String name(final Field field) {
@@ -69,7 +75,8 @@ public final class PageTool {
             return;
         }
         final boolean grouped =
-                offset >= S_GROUP_READY && offset < S_COMMAND_SEQUENCE || offset >= S_COMMAND_CAP;
+                offset >= S_GROUP_READY && offset < S_COMMAND_SEQUENCE
+                        || offset >= S_COMMAND_CAP && offset < S_NETWORK_WORKERS;
         final int count = words(name, offset, fields, i);
         for (int group = 0; group < (grouped ? GROUP_COUNT : 1); group++) {
             for (int word = 0; word < count; word++) {

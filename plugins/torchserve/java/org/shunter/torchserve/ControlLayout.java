@@ -6,23 +6,27 @@ final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    static final int LAYOUT_VERSION = 3;
+    static final int LAYOUT_VERSION = 4;
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
-    static final int PAGE_SIZE = 674304;
+    static final int PAGE_SIZE = 692864;
     /** bytes before holder 0 */
-    static final int HEADER_SIZE = 512;
+    static final int HEADER_SIZE = 2688;
     /** bytes of one holder */
     static final int HOLDER_SIZE = 128;
     /** holders */
     static final int HOLDER_COUNT = 16;
     /** offset of slot 0 */
-    static final int SLOTS_OFFSET = 2560;
+    static final int SLOTS_OFFSET = 4736;
     /** bytes of one slot */
-    static final int SLOT_SIZE = 5248;
+    static final int SLOT_SIZE = 5376;
     /** slots */
     static final int SLOT_COUNT = 128;
+    /** counters of the network front end */
+    static final int COUNTER_COUNT = 64;
+    /** bytes of the name of each */
+    static final int COUNTER_NAME_BYTES = 24;
     /** worker groups per slot */
     static final int GROUP_COUNT = 8;
     /** bytes between groups */
@@ -69,8 +73,28 @@ final class ControlLayout {
     static final int H_CONTROLLER_HEARTBEAT_NS = 264;
     /** duty cycles of this controller */
     static final int H_CONTROLLER_CYCLES = 272;
+    /** 0: start no network front end; else a number that other settings change */
+    static final int H_FRONT_END_WANTED = 280;
     /** 1 when the page is complete; written last */
     static final int H_READY = 384;
+    /** pid of the network front end, 0 before the first */
+    static final int H_FRONT_END_PID = 512;
+    /** when it last wrote */
+    static final int H_FRONT_END_BEAT_NS = 520;
+    /** UDP port that it serves */
+    static final int H_FRONT_END_PORT = 528;
+    /** open sessions */
+    static final int H_FRONT_END_SESSIONS = 536;
+    /** sum of the round trips of hellos */
+    static final int H_FRONT_END_RTT_NS = 544;
+    /** round trips that were measured */
+    static final int H_FRONT_END_RTT_COUNT = 552;
+    /** counters below; written after their names */
+    static final int H_FRONT_END_COUNTER_COUNT = 560;
+    /** UTF-8, zero padded [64] */
+    static final int H_FRONT_END_COUNTER_NAMES = 568;
+    /** since the front end started [64] */
+    static final int H_FRONT_END_COUNTERS = 2104;
     /** process that owns this word, 0 when free */
     static final int K_HOLDER_PID = 0;
     /** a reader ignores a holder whose heartbeat is old */
@@ -239,4 +263,22 @@ final class ControlLayout {
     static final int S_WANTED_THREADS = 4272;
     /** largest batch of each instance */
     static final int S_WANTED_BATCH = 4280;
+    /** workers that are attached to the network front end */
+    static final int S_NETWORK_WORKERS = 5248;
+    /** entries of the tensor queue */
+    static final int S_NETWORK_ENTRIES = 5256;
+    /** of these, used by nobody */
+    static final int S_NETWORK_FREE = 5264;
+    /** requests that wait for a worker */
+    static final int S_NETWORK_QUEUED = 5272;
+    /** open sessions */
+    static final int S_NETWORK_SESSIONS = 5280;
+    /** requests that clients may have on their way */
+    static final int S_NETWORK_CREDIT = 5288;
+    /** inputs, and outputs, of a function */
+    static final int MAX_TENSORS = 8;
+    /** workers of a function */
+    static final int WORKER_COUNT = 64;
+    /** entries of a queue */
+    static final int MAX_ENTRIES = 4096;
 }

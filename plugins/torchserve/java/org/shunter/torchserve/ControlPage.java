@@ -8,6 +8,7 @@ import java.lang.invoke.VarHandle;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
@@ -29,7 +30,7 @@ final class ControlPage {
     private final ByteBuffer bytes;
     private final ArrayDeque<Integer> freeSlots = new ArrayDeque<>();
 
-    private ControlPage(final ByteBuffer bytes) {
+    ControlPage(final ByteBuffer bytes) {
         this.bytes = bytes;
         for (int i = 0; i < SLOT_COUNT; i++) {
             freeSlots.addLast(i);
@@ -92,6 +93,16 @@ final class ControlPage {
     /** A word of the header. */
     long get(final int offset) {
         return (long) WORD.getAcquire(bytes, offset);
+    }
+
+    /** A zero-padded UTF-8 text of the header. */
+    String text(final int offset, final int width) {
+        final byte[] content = new byte[width];
+        int length = 0;
+        while (length < width && (content[length] = bytes.get(offset + length)) != 0) {
+            length++;
+        }
+        return new String(content, 0, length, StandardCharsets.UTF_8);
     }
 
     private void set(final int offset, final long value) {

@@ -23,6 +23,9 @@ final class Fleet {
     private final Model model;
     private final Dispatcher dispatcher;
     private final Staff staff;
+    /** Workers that the network front end feeds; the dispatcher does not know them. */
+    private final Generation network;
+
     private volatile Generation current;
     private volatile Generation next;
     /** Workers that are being added to the current generation; null when none are. */
@@ -45,6 +48,7 @@ final class Fleet {
         this.staff = new Staff(host, served);
         this.auto = served.settings().auto();
         this.current = new Generation(generations, configuration);
+        this.network = Generation.ofNetwork(served.settings().network());
     }
 
     private String name() {
@@ -53,6 +57,11 @@ final class Fleet {
 
     Generation current() {
         return current;
+    }
+
+    /** The groups that the network front end feeds. */
+    Generation network() {
+        return network;
     }
 
     /** The generation that is being started, or null. */
@@ -80,14 +89,20 @@ final class Fleet {
         served.publishIdentity();
     }
 
-    /** Workers that management calls see: the current generation's and those that still drain. */
+    /**
+     * Workers that management calls see: the current generation's, those that still drain, and
+     * those that the network front end feeds.
+     */
     List<Worker> workers() {
-        return staff.with(current);
+        final List<Worker> workers = staff.with(current);
+        workers.addAll(network.workers());
+        return workers;
     }
 
     /** Who is there when a worker starts. */
     WorkerLaunch.Company companyOf(final Worker starting) {
-        return staff.companyOf(starting, current);
+        final WorkerLaunch.Company company = staff.companyOf(starting, current);
+        return starting.group.isNetwork ? company.replacingNobody() : company;
     }
 
     /** Start a worker of a generation that does not serve yet. */
@@ -101,7 +116,8 @@ final class Fleet {
     }
 
     /**
-     * Stock scaling: at least {@code min} and at most {@code max} workers.
+     * Stock scaling: at least {@code min} and at most {@code max} workers. It does not count those
+     * that the network front end feeds; they are started with the first of the others.
      *
      * @return completed with an HTTP status as in stock: at the first failed load, or when all new
      *     workers are loaded
@@ -124,6 +140,7 @@ final class Fleet {
         for (int i = have; i < min; i++) {
             added.add(staff.start(current.growing()));
         }
+        added.addAll(staff.fill(network, served.settings().network()));
         for (int i = have; i > Math.max(min, max); i--) {
             staff.drainYoungest(current.shrinking());
         }
@@ -173,7 +190,15 @@ final class Fleet {
         if (unfinished != null) {
             unfinished.workers().forEach(Worker::end);
         }
-        return new Retirement(host, name(), dispatcher, current).begin(workers());
+        endNetwork();
+        return new Retirement(host, name(), dispatcher, current).begin(staff.with(current));
+    }
+
+    /** They answer what they were given and then end. */
+    synchronized void endNetwork() {
+        final List<Worker> ending = network.workers();
+        network.groups.forEach(group -> group.workers.clear());
+        ending.forEach(Worker::end);
     }
 
     /** End every worker at once and answer what they held and what waits with an error. */

@@ -9,10 +9,20 @@ final class Generation {
     final List<WorkerGroup> groups = new ArrayList<>();
 
     Generation(final long id, final List<GroupConfig> configuration) {
+        this(id, configuration, false);
+    }
+
+    private Generation(
+            final long id, final List<GroupConfig> configuration, final boolean isNetwork) {
         this.id = id;
         for (int i = 0; i < configuration.size(); i++) {
-            groups.add(new WorkerGroup(i, configuration.get(i)));
+            groups.add(new WorkerGroup(i, configuration.get(i), isNetwork));
         }
+    }
+
+    /** The groups that the network front end feeds; no other generation follows them. */
+    static Generation ofNetwork(final List<GroupConfig> configuration) {
+        return new Generation(1, configuration, true);
     }
 
     List<GroupConfig> configuration() {

@@ -2,6 +2,8 @@ package org.shunter.torchserve;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Optional;
 import java.util.Properties;
 import java.util.ServiceLoader;
@@ -19,7 +21,7 @@ import org.slf4j.LoggerFactory;
 final class Installer {
     private static final Logger LOGGER = LoggerFactory.getLogger(Installer.class);
     private static ShunterWorkLoadManager installed;
-    private static ControllerSupervisor controller;
+    private static Supervisor controller;
     private static final SavedSettings SAVED = new SavedSettings();
 
     private Installer() {}
@@ -38,7 +40,7 @@ final class Installer {
         return installed;
     }
 
-    static ControllerSupervisor controller() {
+    static Supervisor controller() {
         return controller;
     }
 
@@ -93,20 +95,45 @@ final class Installer {
                 throw new IllegalStateException("TorchServe's work load manager was not replaced");
             }
             installed = manager;
-            controller = ControllerSupervisor.start(host);
+            controller =
+                    new Supervisor(
+                            host,
+                            "controller",
+                            controllerArguments(host),
+                            "its last numbers stay in force");
+            controller.start();
             new ShunterMetrics(manager).register();
+            new FrontEndMetrics(manager).register();
             Drain.install(manager);
-            Runtime.getRuntime().addShutdownHook(new Thread(() -> shutdown(host), "shunter-exit"));
+            Runtime.getRuntime().addShutdownHook(new Thread(() -> shutdown(manager), "shunter-exit"));
             LOGGER.info("Shunter {} installed, runtime folder {}", version(), host.runtime().path());
         } catch (IOException e) {
             throw new IllegalStateException("Shunter cannot start: " + e.getMessage(), e);
         }
     }
 
-    private static void shutdown(final Host host) {
+    private static List<String> controllerArguments(final Host host) {
+        final List<String> arguments =
+                new ArrayList<>(
+                        List.of(
+                                "-m",
+                                "shunter.plugins.controller",
+                                "--page",
+                                host.runtime().path().resolve(ControlPage.FILE).toString(),
+                                "--directory",
+                                System.getProperty("user.dir")));
+        final String config = host.config().getProperty("shunter_config", null);
+        if (config != null) {
+            arguments.addAll(List.of("--config", config));
+        }
+        return arguments;
+    }
+
+    private static void shutdown(final ShunterWorkLoadManager manager) {
         controller.stop();
-        host.killWorkers();
-        host.runtime().remove();
+        manager.frontEnd().kill();
+        manager.host().killWorkers();
+        manager.host().runtime().remove();
     }
 
     static String version() {

@@ -25,6 +25,7 @@ import org.pytorch.serve.wlm.Model;
  * @param cores cpu list for all workers, or null
  * @param device CUDA_VISIBLE_DEVICES for all workers, or null
  * @param environment more environment variables of the workers
+ * @param network worker groups that the network front end feeds, often none
  * @param auto whether the controller may change the configuration; when it is not said, yes unless
  *     the section says where or how the workers run
  */
@@ -36,6 +37,7 @@ record ModelSettings(
         String cores,
         String device,
         Map<String, String> environment,
+        List<GroupConfig> network,
         boolean auto) {
     private static final String SECTION = "shunter";
     private static final Set<String> KEYS =
@@ -50,18 +52,21 @@ record ModelSettings(
                             "environment",
                             "groups",
                             "auto",
-                            "sample"));
+                            "sample",
+                            "tensors",
+                            "network"));
     private static final Set<String> GROUP_KEYS =
             new TreeSet<>(List.of("configuration", "classes", "cores", "device"));
 
     /** Settings of a model without a section: strict, no deadline. */
     static final ModelSettings DEFAULT =
-            new ModelSettings(RequestClass.STRICT, 0, 0, List.of(), null, null, Map.of(), true);
+            new ModelSettings(
+                    RequestClass.STRICT, 0, 0, List.of(), null, null, Map.of(), List.of(), true);
 
     /** The same settings with other worker groups. */
     ModelSettings withConfiguration(final List<GroupConfig> groups) {
         return new ModelSettings(
-                defaultClass, sloNs, maxBatch, groups, cores, device, environment, auto);
+                defaultClass, sloNs, maxBatch, groups, cores, device, environment, network, auto);
     }
 
     /**
@@ -107,10 +112,11 @@ record ModelSettings(
                 cores("shunter.cores", map.get("cores")),
                 text("shunter.device", map.get("device")),
                 environment(map.get("environment")),
+                network(map),
                 auto(map));
     }
 
-    private static Map<String, Object> checkMap(
+    static Map<String, Object> checkMap(
             final String key, final Object value, final Set<String> allowed) {
         if (!(value instanceof Map<?, ?> map)) {
             throw new BadRequestException(key + ": \"" + value + "\" is not a mapping");
@@ -227,6 +233,35 @@ record ModelSettings(
                             + groups.size()
                             + " groups, at most "
                             + ControlLayout.GROUP_COUNT);
+        }
+        return groups;
+    }
+
+    private static List<GroupConfig> network(final Map<String, Object> section) {
+        if (section.containsKey("tensors")) {
+            TensorSettings.check("shunter.tensors", section.get("tensors"));
+        }
+        if (!section.containsKey("network")) {
+            return List.of();
+        }
+        if (!section.containsKey("tensors")) {
+            throw new BadRequestException(
+                    "shunter.network: \""
+                            + section.get("network")
+                            + "\" needs shunter.tensors, which says what is sent");
+        }
+        final List<GroupConfig> groups =
+                GroupConfig.parse("shunter.network", text("shunter.network", section.get("network")));
+        final int workers = groups.stream().mapToInt(GroupConfig::instances).sum();
+        final int batch = groups.stream().mapToInt(GroupConfig::batch).max().orElse(0);
+        if (workers > ControlLayout.WORKER_COUNT || batch > ControlLayout.MAX_ENTRIES) {
+            throw new BadRequestException(
+                    "shunter.network: \""
+                            + GroupConfig.text(groups)
+                            + "\"; allowed: at most "
+                            + ControlLayout.WORKER_COUNT
+                            + " workers with batches of at most "
+                            + ControlLayout.MAX_ENTRIES);
         }
         return groups;
     }

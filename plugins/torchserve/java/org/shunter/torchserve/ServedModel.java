@@ -100,6 +100,11 @@ final class ServedModel {
         return Math.max(1, Math.min(wanted, LARGEST_BATCH));
     }
 
+    /** Largest batch that a group's workers are told of when they load. */
+    int loadedFor(final WorkerGroup group) {
+        return group.isNetwork ? group.config().batch() : ceiling();
+    }
+
     /** Largest batch of a group's workers now. */
     int cap(final WorkerGroup group) {
         final int commanded = commands.cap(group.index);

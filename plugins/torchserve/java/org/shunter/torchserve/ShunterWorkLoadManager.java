@@ -11,6 +11,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
 import org.pytorch.serve.archive.model.Manifest;
 import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.http.BadRequestException;
@@ -34,6 +35,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
 
     private final Host host;
     private final SavedSettings saved;
+    private final FrontEnd frontEnd;
     private final Map<ModelVersionName, ServedModel> served = new ConcurrentHashMap<>();
     /** Scaled to 0 or unregistered, and not finished yet. */
     private final Set<ServedModel> closing = ConcurrentHashMap.newKeySet();
@@ -45,12 +47,18 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         super(host.config(), host.backendGroup());
         this.host = host;
         this.saved = saved;
+        this.frontEnd = new FrontEnd(host);
         host.countWith(StockFields.port(this), StockFields.gpuCounter(this));
         host.timer().scheduleAtFixedRate(this::tick, TICK_MS, TICK_MS, TimeUnit.MILLISECONDS);
     }
 
     Host host() {
         return host;
+    }
+
+    /** The network front end, where it is wanted. */
+    FrontEnd frontEnd() {
+        return frontEnd;
     }
 
     Collection<ServedModel> served() {
@@ -156,6 +164,11 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         final SavedSettings.OfModel before = isStartup ? saved.of(model) : null;
         ModelSettings settings = ModelSettings.of(model);
         final boolean again = StockFields.dataQueue(model) instanceof JobQueue;
+        if (!settings.network().isEmpty() && !WorkerLaunch.isOurs(host, model)) {
+            throw new BadRequestException(
+                    "shunter.network: the model's Python has no package shunter (useVenv, or it is"
+                            + " not installed), which feeds its workers");
+        }
         if (before != null) {
             settings = settings.withConfiguration(before.groups(settings));
         }
@@ -194,6 +207,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         try {
             final long now = System.nanoTime();
             host.page().heartbeat(now);
+            frontEnd.obey();
             for (final ServedModel model : all()) {
                 model.publishGroups();
                 model.obeyConfiguration();
@@ -214,13 +228,24 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     /** Refuse new requests everywhere and wait until nothing waits and nothing runs. */
     void drain(final long timeoutMs) throws InterruptedException {
         draining = true;
+        frontEnd.stop();
         all().forEach(model -> model.dispatcher().refuse(Drain.REASON));
         final long endNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
-        while (System.nanoTime() - endNs < 0
-                && !all().stream().allMatch(model -> model.dispatcher().isIdle())) {
+        await(
+                endNs,
+                () -> !frontEnd.isAlive() && all().stream().allMatch(m -> m.dispatcher().isIdle()));
+        final List<Worker> fed = new ArrayList<>();
+        all().forEach(model -> fed.addAll(model.fleet().network().workers()));
+        all().forEach(model -> model.fleet().endAll(503, Drain.REASON));
+        // A network front end that is not ours may still wait for what they do.
+        await(endNs, () -> fed.stream().noneMatch(Worker::isAlive));
+    }
+
+    private static void await(final long endNs, final BooleanSupplier condition)
+            throws InterruptedException {
+        while (System.nanoTime() - endNs < 0 && !condition.getAsBoolean()) {
             Thread.sleep(2);
         }
-        all().forEach(model -> model.fleet().endAll(503, Drain.REASON));
     }
 
     private WorkerView view(final Worker worker, final Model model) {

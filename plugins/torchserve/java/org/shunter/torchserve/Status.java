@@ -43,6 +43,7 @@ final class Status {
                 "uptime_s", ManagementFactory.getRuntimeMXBean().getUptime() / 1000.0);
         json.addProperty("draining", manager.draining());
         json.add("controller", controller(manager.host()));
+        json.add("front_end", frontEnd(manager));
         final JsonArray models = new JsonArray();
         final Map<String, ServedModel> sorted = new TreeMap<>();
         manager.served().forEach(model -> sorted.put(model.name(), model));
@@ -53,7 +54,7 @@ final class Status {
     }
 
     private static JsonObject controller(final Host host) {
-        final ControllerSupervisor controller = Installer.controller();
+        final Supervisor controller = Installer.controller();
         final JsonObject json = new JsonObject();
         json.addProperty("pid", controller.pid());
         json.addProperty("state", controller.state());
@@ -64,6 +65,28 @@ final class Status {
         } else {
             json.addProperty("heartbeat_age_ms", (System.nanoTime() - beat) / 1_000_000);
         }
+        return json;
+    }
+
+    private static JsonObject frontEnd(final ShunterWorkLoadManager manager) {
+        final FrontEnd frontEnd = manager.frontEnd();
+        final ControlPage page = manager.host().page();
+        final boolean serves = frontEnd.isServing();
+        final JsonObject json = new JsonObject();
+        json.addProperty("state", frontEnd.state());
+        json.addProperty("pid", serves ? page.get(H_FRONT_END_PID) : 0);
+        json.addProperty("port", serves ? page.get(H_FRONT_END_PORT) : 0);
+        json.addProperty("restarts", frontEnd.restarts());
+        json.addProperty("sessions", serves ? page.get(H_FRONT_END_SESSIONS) : 0);
+        final long count = page.get(H_FRONT_END_RTT_COUNT);
+        json.add(
+                "mean_rtt_ms",
+                count == 0
+                        ? JsonNull.INSTANCE
+                        : new JsonPrimitive(page.get(H_FRONT_END_RTT_NS) / 1e6 / count));
+        final JsonObject counters = new JsonObject();
+        frontEnd.counters().forEach(counters::addProperty);
+        json.add("counters", counters);
         return json;
     }
 
@@ -103,6 +126,7 @@ final class Status {
         inFlight.addProperty("requests", slot.get(S_IN_FLIGHT_REQUESTS));
         inFlight.addProperty("batches", slot.get(S_IN_FLIGHT_BATCHES));
         json.add("in_flight", inFlight);
+        json.add("network", network(slot));
         json.addProperty("threshold", slot.get(S_THRESHOLD_MILLI) / 1000.0);
         json.add("slo_attainment", attainment(served));
         json.add("counters", counters(slot));
@@ -112,6 +136,7 @@ final class Status {
         if (served.fleet().next() != null) {
             addGroups(groups, served, served.fleet().next(), "starting");
         }
+        addGroups(groups, served, served.fleet().network(), "serving");
         json.add("groups", groups);
         return json;
     }
@@ -132,6 +157,21 @@ final class Status {
             oldest = arrival == 0 ? oldest : Math.max(oldest, now - arrival);
         }
         json.addProperty("oldest_wait_ms", oldest / 1e6);
+        return json;
+    }
+
+    /** What the network front end says of a model that it serves, or null. */
+    private static JsonElement network(final ModelSlot slot) {
+        if (slot.get(S_NETWORK_ENTRIES) == 0 || !Installer.manager().frontEnd().isServing()) {
+            return JsonNull.INSTANCE;
+        }
+        final JsonObject json = new JsonObject();
+        json.addProperty("workers", slot.get(S_NETWORK_WORKERS));
+        json.addProperty("entries", slot.get(S_NETWORK_ENTRIES));
+        json.addProperty("free", slot.get(S_NETWORK_FREE));
+        json.addProperty("queued", slot.get(S_NETWORK_QUEUED));
+        json.addProperty("sessions", slot.get(S_NETWORK_SESSIONS));
+        json.addProperty("credit", slot.get(S_NETWORK_CREDIT));
         return json;
     }
 
@@ -210,7 +250,7 @@ final class Status {
                             : new JsonPrimitive(config.threads()));
             json.addProperty("batch", config.batch());
             json.addProperty("cores", config.cores());
-            json.addProperty("front_end", "jvm");
+            json.addProperty("front_end", group.isNetwork ? "network" : "jvm");
             json.add(
                     "latency",
                     generation == served.fleet().current()

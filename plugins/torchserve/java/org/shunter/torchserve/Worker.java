@@ -25,6 +25,9 @@ final class Worker {
         0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597
     };
     private static final int OUT_OF_MEMORY = 137;
+    private static final long GRACE_MS = 5000;
+    /** It answers what the network front end gave it first, which it may take 10 s for. */
+    private static final long NETWORK_GRACE_MS = 12_000;
     /** A process may take so long until it listens; loading has the model's own time-out. */
     static final long LISTEN_TIMEOUT_S = 120;
 
@@ -83,12 +86,7 @@ final class Worker {
             address.clean();
             final WorkerLaunch launch =
                     WorkerLaunch.of(
-                            host,
-                            served.model(),
-                            served.placed(group.config()),
-                            served.settings().environment(),
-                            address,
-                            served.fleet().companyOf(Worker.this));
+                            host, served, group, address, served.fleet().companyOf(Worker.this));
             LOGGER.debug("{} command line: {}", launch.name(), launch.command());
             process = WorkerProcess.start(launch);
             host.watch(process);
@@ -109,7 +107,7 @@ final class Worker {
                             host.backendGroup(), address, host.config().getMaxResponseSize(), this);
             connection.write(
                     BatchEncoder.encodeLoad(
-                            served.model(), gpuId, served.ceiling(), connection.allocator()));
+                            served.model(), gpuId, served.loadedFor(group), connection.allocator()));
         }
 
         void writeOutbox() {
@@ -162,7 +160,7 @@ final class Worker {
             }
             final WorkerProcess running = process;
             if (running != null) {
-                running.killAfterGrace(host);
+                running.killAfter(host, group.isNetwork ? NETWORK_GRACE_MS : GRACE_MS);
             }
             outbox.clear();
         }
@@ -183,6 +181,12 @@ final class Worker {
     int pid() {
         final Life now = life;
         return now == null || now.process == null ? -1 : now.process.pid();
+    }
+
+    /** Whether it has a process, ended or not. */
+    boolean isAlive() {
+        final Life now = life;
+        return now != null && now.process != null && now.process.exitStatus() == null;
     }
 
     /** Why its last process ended or did not load, in a line; empty when none did. */

@@ -3,9 +3,12 @@ package org.shunter.torchserve;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 
-/** Workers of one configuration triple inside a generation. */
+/** Workers of one configuration triple, fed by one front end: this server or the network's. */
 final class WorkerGroup {
     final int index;
+    /** Its batches come from the network front end; the dispatcher gives it none. */
+    final boolean isNetwork;
+
     final List<Worker> workers = new CopyOnWriteArrayList<>();
     private volatile GroupConfig config;
     /** Batches and requests answered; guarded by the dispatcher. */
@@ -14,8 +17,9 @@ final class WorkerGroup {
     /** Latency of its workers' batches; guarded by the dispatcher. */
     final LatencyFit fit = new LatencyFit();
 
-    WorkerGroup(final int index, final GroupConfig config) {
+    WorkerGroup(final int index, final GroupConfig config, final boolean isNetwork) {
         this.index = index;
+        this.isNetwork = isNetwork;
         this.config = config;
     }
 

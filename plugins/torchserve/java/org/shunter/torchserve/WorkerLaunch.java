@@ -22,27 +22,45 @@ import org.pytorch.serve.wlm.Model;
 record WorkerLaunch(
         String name, List<String> command, Map<String, String> environment, File folder) {
 
+    /** Where the network front end listens for its workers; {@code batching/attach.py}. */
+    private static final String NETWORK = "nic.sock";
+
     /**
      * Who is there when a worker starts.
      *
      * @param replaced pids of the workers of an older generation, whose cores it may share
      * @param othersServe whether requests are served meanwhile, so that it must not disturb
      */
-    record Company(List<Integer> replaced, boolean othersServe) {}
+    record Company(List<Integer> replaced, boolean othersServe) {
+        /** The same, for a worker that comes beside all others. */
+        Company replacingNobody() {
+            return new Company(List.of(), othersServe);
+        }
+    }
 
-    /** The launch of a worker of a model with a socket. */
+    /** The launch of a worker of a group with a socket. */
     static WorkerLaunch of(
             final Host host,
-            final Model model,
-            final GroupConfig group,
-            final Map<String, String> more,
+            final ServedModel served,
+            final WorkerGroup workers,
             final WorkerAddress address,
             final Company company) {
+        final Model model = served.model();
+        final Map<String, String> more = new LinkedHashMap<>(served.settings().environment());
+        if (workers.isNetwork) {
+            more.put("SHUNTER_FRONT_END", host.runtime().path().resolve(NETWORK).toString());
+            more.put("SHUNTER_MODEL_VERSION", model.getVersion());
+        }
         return new WorkerLaunch(
                 "W-" + address.port() + "-" + model.getModelVersionName().getVersionedModelName(),
                 command(host, model, address),
-                environment(host, model, group, more, company),
+                environment(host, model, served.placed(workers.config()), more, company),
                 model.getModelDir());
+    }
+
+    /** Whether a model's workers run our worker program. */
+    static boolean isOurs(final Host host, final Model model) {
+        return host.pythonHasShunter() && !model.isUseVenv();
     }
 
     private static List<String> command(
@@ -50,7 +68,7 @@ record WorkerLaunch(
         final ConfigManager config = host.config();
         final List<String> command = new ArrayList<>();
         command.add(EnvironmentUtils.getPythonRunTime(model));
-        if (host.pythonHasShunter() && !model.isUseVenv()) {
+        if (isOurs(host, model)) {
             command.addAll(List.of("-m", "shunter.handlers.worker"));
         } else {
             command.add(

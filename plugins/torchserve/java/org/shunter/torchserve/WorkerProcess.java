@@ -8,8 +8,6 @@ import java.util.concurrent.TimeoutException;
 
 /** An operating system process that serves models. It knows nothing of any model. */
 final class WorkerProcess {
-    private static final long GRACE_MS = 5000;
-
     private final Process process;
     private final CompletableFuture<Void> listening = new CompletableFuture<>();
 
@@ -69,9 +67,9 @@ final class WorkerProcess {
     }
 
     /** Its connection is closed, which ends it; make sure that it does. */
-    void killAfterGrace(final Host host) {
+    void killAfter(final Host host, final long graceMs) {
         if (process.isAlive()) {
-            host.timer().schedule(process::destroyForcibly, GRACE_MS, TimeUnit.MILLISECONDS);
+            host.timer().schedule(process::destroyForcibly, graceMs, TimeUnit.MILLISECONDS);
         }
     }
 }

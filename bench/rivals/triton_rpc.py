@@ -1,0 +1,153 @@
+"""Triton with gRPC, and its own Python client with and without system shared memory.
+
+The server is the one of ``triton_server``; every model is a folder of its repository.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rpc import h2load
+from rpc.models import RpcModel
+
+from rivals import environments, process, triton_server
+from rivals.process import BENCH
+
+CLIENT = ("tritonclient==2.62.0", "python-rapidjson")
+_TYPES = {"uint8": "UINT8", "int64": "INT64", "float32": "FP32"}
+_CONFIG = """\
+name: "{name}"
+backend: "python"
+max_batch_size: {max_batch}
+input [ {{ name: "x" data_type: TYPE_{input} dims: {input_shape} }} ]
+output [ {{ name: "y" data_type: TYPE_{output} dims: {output_shape} }} ]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+parameters [ {{ key: "network" value: {{ string_value: "{network}" }} }} ]
+dynamic_batching {{ }}
+"""
+
+
+def client_module() -> Any:
+    """tritonclient.grpc; installed into the rivals' cache. Raises environments.Unavailable."""
+    folder = environments.installed("tritonclient-2.62.0", CLIENT, dependencies=False)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    import tritonclient.grpc
+
+    return tritonclient.grpc
+
+
+class TritonRpc(triton_server.Triton):
+    """Serves ``models`` over gRPC."""
+
+    def __init__(self, models: list[RpcModel], *, max_batch: int = 8, threads: int = 2) -> None:
+        super().__init__(Path(), max_batch=max_batch, threads=threads)
+        self._models = models
+        self.grpc_port = process.free_ports().grpc_inference
+
+    def _unpack(self) -> None:
+        """There is no archive."""
+
+    def _command(self) -> list[str]:
+        command = super()._command()
+        for first, count in (("--allow-grpc", 2), ("--load-model", 2)):
+            at = command.index(first)
+            del command[at : at + count]
+        loads = [word for model in self._models for word in ("--load-model", model.name)]
+        grpc = ("--grpc-address", "127.0.0.1", "--grpc-port", str(self.grpc_port))
+        return [*command, *loads, "--allow-grpc", "true", *grpc]
+
+    def _write_repository(self) -> None:
+        for model in self._models:
+            version = self.folder / "models" / model.name / "1"
+            version.mkdir(parents=True)
+            shutil.copy(Path(__file__).with_name("triton_rpc_model.py"), version / "model.py")
+            shutil.copy(BENCH / "models/rpc/networks.py", version)
+            config = _CONFIG.format(
+                name=model.name,
+                network=model.network,
+                max_batch=self._max_batch,
+                input=_TYPES[model.input[0]],
+                input_shape=list(model.input[1]),
+                output=_TYPES[model.output[0]],
+                output_shape=list(model.output[1]),
+            )
+            (version.parent / "config.pbtxt").write_text(config, encoding="ascii")
+
+    def _ready_url(self) -> str:
+        return f"{self.base}/v2/health/ready"
+
+
+def call(server: TritonRpc, model: RpcModel) -> h2load.Call:
+    """One request, encoded by Triton's own client."""
+    grpc = client_module()
+    tensor = grpc.InferInput("x", [1, *model.input[1]], _TYPES[model.input[0]])
+    tensor.set_data_from_numpy(model.request()[None])
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        reply = client.infer(model.name, [tensor]).get_response().ByteSize()
+    request = grpc.service_pb2.ModelInferRequest(model_name=model.name)
+    entry = request.inputs.add(name="x", datatype=_TYPES[model.input[0]])
+    entry.shape.extend([1, *model.input[1]])
+    request.raw_input_contents.append(model.request().tobytes())
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    return h2load.Call(server.grpc_port, path, request.SerializeToString(), reply)
+
+
+class GrpcClient:
+    """tritonclient on one model; tensors in the messages."""
+
+    def __init__(self, port: int, model: RpcModel) -> None:
+        self._grpc = client_module()
+        self._client = self._grpc.InferenceServerClient(f"127.0.0.1:{port}")
+        self._model = model
+        self._shape = [1, *model.input[1]]
+        self._type = _TYPES[model.input[0]]
+
+    def infer(self, x: np.ndarray) -> np.ndarray:
+        """One request."""
+        tensor = self._grpc.InferInput("x", self._shape, self._type)
+        tensor.set_data_from_numpy(x[None])
+        return self._client.infer(self._model.name, [tensor]).as_numpy("y")[0]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class SharedMemoryClient(GrpcClient):
+    """tritonclient on one model; tensors in two regions of system shared memory."""
+
+    def __init__(self, port: int, model: RpcModel) -> None:
+        super().__init__(port, model)
+        from tritonclient.utils import shared_memory
+
+        self._shm = shared_memory
+        self._sizes = [
+            int(np.prod(shape)) * np.dtype(kind).itemsize
+            for kind, shape in (model.input, model.output)
+        ]
+        self._names = [f"{kind}-{model.name}-{port}" for kind in ("in", "out")]
+        self._regions = []
+        for name, size in zip(self._names, self._sizes, strict=True):
+            self._regions.append(shared_memory.create_shared_memory_region(name, f"/{name}", size))
+            self._client.register_system_shared_memory(name, f"/{name}", size)
+
+    def infer(self, x: np.ndarray) -> np.ndarray:
+        """One request; the tensor is copied into its region first, as a caller has to."""
+        self._shm.set_shared_memory_region(self._regions[0], [x[None]])
+        tensor = self._grpc.InferInput("x", self._shape, self._type)
+        tensor.set_shared_memory(self._names[0], self._sizes[0])
+        wanted = self._grpc.InferRequestedOutput("y")
+        wanted.set_shared_memory(self._names[1], self._sizes[1])
+        self._client.infer(self._model.name, [tensor], outputs=[wanted])
+        kind, shape = self._model.output
+        return self._shm.get_contents_as_numpy(self._regions[1], kind, (1, *shape))[0]
+
+    def close(self) -> None:
+        self._client.unregister_system_shared_memory()
+        for region in self._regions:
+            self._shm.destroy_shared_memory_region(region)
+        super().close()

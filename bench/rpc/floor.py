@@ -1,0 +1,96 @@
+"""Where the time of a call goes (SplitRPC Figure 8): the kernel, the data path, Python.
+
+The kernel: the same datagrams to a process that answers and does nothing else, both in C. The data
+path: the same call by the C client, less the kernel. The client: the same call in Python, less
+that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import socket
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import numpy as np
+from common import Row
+
+from rpc.load import Load, functions
+from rpc.models import RpcModel
+from rpc.sides import OurSide
+from shunter.batching.segments import SegmentPlan
+from shunter.batching.wire_layout import HEADER_BYTES
+
+ROUNDS = 300
+SECONDS = 0.3
+
+
+def measure(model: RpcModel, side: OurSide) -> Row:
+    """Medians in microseconds of one round of each."""
+    segment, native = _native(model, side)
+    echo = _echo(model, segment)
+    python = _python(model, side)
+    return {
+        "kernel": round(echo, 1),
+        "data path": round(native - echo, 1),
+        "python client": round(python - native, 1),
+        "total": round(python, 1),
+    }
+
+
+def medians(rounds: Sequence[Row]) -> Row:
+    """Over the rounds."""
+    return {key: round(statistics.median(r[key] for r in rounds), 1) for key in rounds[0]}
+
+
+def _native(model: RpcModel, side: OurSide) -> tuple[int, float]:
+    with Load(model, lambda: side.session(model), 1) as load:
+        load.closed(0.05)
+        return side.segment, load.closed(SECONDS)["p50_us"]
+
+
+def _python(model: RpcModel, side: OurSide) -> float:
+    with ExitStack() as stack:
+        ask, x = side.client(model, stack), model.request()
+        latencies = []
+        for number in range(ROUNDS + 20):
+            begun = time.perf_counter_ns()
+            ask(x)
+            if number >= 20:
+                latencies.append((time.perf_counter_ns() - begun) / 1000)
+    return statistics.median(latencies)
+
+
+def _serve(descriptor: int, count: int, reply: int) -> None:
+    functions().echo_serve(descriptor, count, reply)
+
+
+def _echo(model: RpcModel, segment: int) -> float:
+    plan = SegmentPlan((model.size,), segment)
+    size = HEADER_BYTES + model.size // plan.count
+    latencies: np.ndarray = np.zeros(ROUNDS, np.uint64)
+    address = latencies.ctypes.data_as(ctypes.c_void_p)
+    functions()  # compiled before the fork
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
+    ):
+        for each in (server, client):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        server.bind(("127.0.0.1", 0))
+        client.connect(server.getsockname())
+        args = (server.fileno(), plan.count, HEADER_BYTES + model.reply)
+        process = multiprocessing.get_context("fork").Process(target=_serve, args=args)
+        process.start()
+        try:
+            error = functions().echo_ask(client.fileno(), plan.count, size, ROUNDS, address)
+        finally:
+            client.send(b"x")
+            process.join(5)
+            process.kill()
+    if error:
+        raise OSError(-error, "echo")
+    return float(np.median(latencies)) / 1000

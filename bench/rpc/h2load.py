@@ -1,0 +1,94 @@
+"""gRPC load from C: nghttp2's h2load with a call that was encoded once.
+
+A unary call is a POST with five bytes in front of the message; every answer is compared by its
+length with one that a real client got.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import Row, percentile
+
+_DONE = re.compile(r"requests: (\d+) total, \d+ started, (\d+) done, (\d+) succeeded, (\d+) failed")
+_TRAFFIC = re.compile(r"traffic: .* \((\d+)\) total, .* \((\d+)\) headers .* \((\d+)\) data")
+WARM_UP_S = 1
+
+
+class Unavailable(Exception):
+    """h2load is not installed."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A unary gRPC call."""
+
+    port: int
+    path: str
+    message: bytes
+    reply: int
+    """Bytes of a good answer's message."""
+
+
+def require() -> None:
+    """Raises Unavailable."""
+    if shutil.which("h2load") is None:
+        raise Unavailable("h2load is missing (Debian: apt-get install nghttp2-client)")
+
+
+def run(call: Call, *, clients: int, seconds: float, rate: float | None = None) -> Row:
+    """Closed loop of one request each; or with ``rate`` requests per second at even distances.
+
+    Latencies in microseconds. RuntimeError when an answer was no answer.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        body, log = Path(folder) / "body", Path(folder) / "log"
+        body.write_bytes(b"\0" + len(call.message).to_bytes(4, "big") + call.message)
+        command = ["h2load", "-c", str(clients), "-d", str(body), "--log-file", str(log)]
+        command += ["-H", "content-type: application/grpc", "-H", "te: trailers", "-w30", "-W30"]
+        if rate is None:
+            command += ["-m", "1", "-D", str(seconds), f"--warm-up-time={WARM_UP_S}"]
+        else:
+            # Without -D every request that was started is waited for.
+            command += ["-m", "1000", "-n", str(max(clients, int(rate * seconds)))]
+            command += [f"--rps={max(1, round(rate / clients))}"]
+        url = f"http://127.0.0.1:{call.port}{call.path}"
+        begun = time.monotonic()
+        try:
+            done = subprocess.run(
+                [*command, url], capture_output=True, text=True, check=True, timeout=seconds + 60
+            )
+        except subprocess.TimeoutExpired:
+            return {"rps": 0.0, "requests": 0, "p50_us": float("nan"), "p99_us": float("nan")}
+        took = time.monotonic() - begun
+        return _row(call, done.stdout, log, seconds if rate is None else took)
+
+
+def _row(call: Call, printed: str, log: Path, seconds: float) -> Row:
+    counts, traffic = _DONE.search(printed), _TRAFFIC.search(printed)
+    if counts is None or traffic is None:
+        raise RuntimeError(f"h2load: {printed[-400:]}")
+    _, _, good, failed = map(int, counts.groups())
+    data = int(traffic.group(3))
+    latencies = []
+    for line in log.read_text(encoding="ascii").splitlines():
+        _, status, duration = line.split("\t")
+        if status == "200":
+            latencies.append(int(duration))
+    answers, rest = divmod(data, call.reply + 5)  # those of the warm-up, too
+    if answers < good or rest:
+        raise RuntimeError(f"{good} answers of {call.reply} bytes, but {data} bytes: {printed}")
+    return {
+        "rps": round(good / seconds, 1),
+        "requests": good,
+        "failed": failed,
+        "p50_us": round(statistics.median(latencies), 1) if latencies else float("nan"),
+        "p99_us": round(percentile(latencies, 0.99), 1),
+    }

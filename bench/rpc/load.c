@@ -1,0 +1,298 @@
+/*
+ * Load on open sessions from one thread: closed loop for ceilings, open loop for latencies; and an
+ * echo, which is what the kernel alone takes. Python opens the sessions, see load.py.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client.h"
+
+#define TICK_NS 1000000ULL
+
+struct load_session {
+    struct shunter_client *client;
+    int socket;
+    uint8_t *input; /* SHUNTER_WINDOW of them when they are stamped */
+    uint64_t input_bytes;
+    uint64_t stamp; /* not 0: the first 8 bytes of each are this and the request's number */
+    uint8_t *outputs; /* SHUNTER_WINDOW answers one behind the other */
+    uint64_t output_bytes;
+    uint64_t idempotent;
+};
+
+struct load_result {
+    uint64_t answered, failed, latencies, wall_ns;
+    uint64_t begun;
+};
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+}
+
+struct running {
+    struct load_session *session;
+    uint64_t begun_ns[SHUNTER_WINDOW];
+    uint64_t at[SHUNTER_WINDOW]; /* which request of the schedule */
+};
+
+static int64_t begin(struct running *running, uint64_t next_id) {
+    struct load_session *session = running->session;
+    void *output = session->outputs + next_id % SHUNTER_WINDOW * session->output_bytes;
+    const void *input = session->input;
+    if (session->stamp) {
+        uint8_t *own = session->input + next_id % SHUNTER_WINDOW * session->input_bytes;
+        const uint64_t stamp = session->stamp + next_id;
+        memcpy(own, &stamp, sizeof stamp);
+        input = own;
+    }
+    return shunter_client_begin(
+        session->client, &input, &output, 0, 0, (uint32_t)session->idempotent);
+}
+
+static uint64_t next_id(const struct running *running) {
+    struct shunter_client_numbers numbers;
+    shunter_client_numbers(running->session->client, &numbers);
+    return numbers.below + numbers.pending;
+}
+
+static int watch(int epoll, struct running *running, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        if (epoll_ctl(epoll, EPOLL_CTL_ADD, running[i].session->socket, &event)) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+/* ``depth`` requests on their way in every session until the time is over; latencies in ns. */
+int load_closed(
+    struct load_session *sessions, uint32_t count, uint32_t depth, uint64_t until_ns,
+    uint64_t *latencies, uint64_t room, struct load_result *result);
+int load_closed(
+    struct load_session *sessions, uint32_t count, uint32_t depth, uint64_t until_ns,
+    uint64_t *latencies, uint64_t room, struct load_result *result) {
+    struct running *running = calloc(count, sizeof *running);
+    const int epoll = epoll_create1(EPOLL_CLOEXEC);
+    uint64_t *ids = calloc(count, sizeof *ids);
+    int error = running && ids && epoll >= 0 ? 0 : -ENOMEM;
+    const uint64_t start = now_ns();
+    uint64_t pending = 0, ticked = start;
+    memset(result, 0, sizeof *result);
+    for (uint32_t i = 0; !error && i < count; i++) {
+        running[i].session = &sessions[i];
+        ids[i] = next_id(&running[i]);
+    }
+    error = error ? error : watch(epoll, running, count);
+    for (uint32_t i = 0; !error && i < count; i++) {
+        for (uint32_t d = 0; d < depth; d++) {
+            const int64_t id = begin(&running[i], ids[i]);
+            if (id < 0) {
+                break;
+            }
+            running[i].begun_ns[(uint64_t)id % SHUNTER_WINDOW] = now_ns();
+            ids[i] = (uint64_t)id + 1;
+            pending++;
+            result->begun++;
+        }
+    }
+    uint64_t now = start;
+    while (!error && pending && now < until_ns + 5000000000ULL) {
+        struct epoll_event events[64];
+        int ready = epoll_wait(epoll, events, 64, 1);
+        now = now_ns();
+        const bool all = now - ticked >= 5 * TICK_NS;
+        if (all) {
+            ticked = now;
+        }
+        const uint32_t looks = all ? count : (uint32_t)(ready > 0 ? ready : 0);
+        for (uint32_t r = 0; r < looks; r++) {
+            const uint32_t i = all ? r : events[r].data.u32;
+            struct shunter_ended ended[SHUNTER_WINDOW];
+            const int found =
+                shunter_client_poll(sessions[i].client, ended, SHUNTER_WINDOW, 0, 0);
+            if (found < 0) {
+                error = found;
+                break;
+            }
+            now = now_ns();
+            for (int e = 0; e < found; e++) {
+                pending--;
+                const uint64_t begun = running[i].begun_ns[ended[e].req_id % SHUNTER_WINDOW];
+                if (ended[e].status != SHUNTER_STATUS_OK) {
+                    result->failed++;
+                } else if (now <= until_ns) {
+                    result->answered++;
+                    if (result->latencies < room) {
+                        latencies[result->latencies++] = now - begun;
+                    }
+                }
+                if (now < until_ns) {
+                    const int64_t id = begin(&running[i], ids[i]);
+                    if (id >= 0) {
+                        running[i].begun_ns[(uint64_t)id % SHUNTER_WINDOW] = now;
+                        ids[i] = (uint64_t)id + 1;
+                        pending++;
+                        result->begun++;
+                    } else if (id != -EAGAIN) {
+                        error = (int)id;
+                    }
+                }
+            }
+        }
+    }
+    result->wall_ns = until_ns - start;
+    result->failed += pending;
+    if (epoll >= 0) {
+        close(epoll);
+    }
+    free(running);
+    free(ids);
+    return error;
+}
+
+/*
+ * Requests at the given times after the start, over the sessions in turn. A latency counts from
+ * the time at which the request should have been sent; UINT64_MAX: never answered, or an error.
+ */
+int load_open(
+    struct load_session *sessions, uint32_t count, const uint64_t *at_ns, uint64_t requests,
+    uint64_t patience_ns, uint64_t *latencies, struct load_result *result);
+int load_open(
+    struct load_session *sessions, uint32_t count, const uint64_t *at_ns, uint64_t requests,
+    uint64_t patience_ns, uint64_t *latencies, struct load_result *result) {
+    struct running *running = calloc(count, sizeof *running);
+    uint64_t *ids = calloc(count, sizeof *ids);
+    const int epoll = epoll_create1(EPOLL_CLOEXEC);
+    int error = running && ids && epoll >= 0 ? 0 : -ENOMEM;
+    memset(result, 0, sizeof *result);
+    for (uint32_t i = 0; !error && i < count; i++) {
+        running[i].session = &sessions[i];
+        ids[i] = next_id(&running[i]);
+    }
+    error = error ? error : watch(epoll, running, count);
+    for (uint64_t r = 0; r < requests; r++) {
+        latencies[r] = UINT64_MAX;
+    }
+    const uint64_t start = now_ns();
+    uint64_t next = 0, open = 0, now = start, ticked = start;
+    uint32_t turn = 0;
+    while (!error && (next < requests || open) &&
+           now < start + (requests ? at_ns[requests - 1] : 0) + patience_ns) {
+        while (next < requests && start + at_ns[next] <= now) {
+            uint32_t tries = 0;
+            int64_t id = -EAGAIN;
+            for (; tries < count && id == -EAGAIN; tries++) {
+                turn = (turn + 1) % count;
+                id = begin(&running[turn], ids[turn]);
+            }
+            if (id == -EAGAIN) {
+                break; // no credit anywhere: it waits, and its latency grows
+            }
+            if (id < 0) {
+                error = (int)id;
+                break;
+            }
+            running[turn].at[(uint64_t)id % SHUNTER_WINDOW] = next++;
+            ids[turn] = (uint64_t)id + 1;
+            open++;
+            result->begun++;
+        }
+        now = now_ns();
+        uint64_t wait_ns = 5 * TICK_NS;
+        if (next < requests) {
+            const uint64_t due = start + at_ns[next];
+            wait_ns = due > now ? due - now : 0;
+            wait_ns = wait_ns < TICK_NS ? wait_ns : TICK_NS;
+        }
+        struct epoll_event events[64];
+        const struct timespec time = {0, (long)wait_ns};
+        const int ready = epoll_pwait2(epoll, events, 64, &time, NULL);
+        now = now_ns();
+        const bool all = now - ticked >= 5 * TICK_NS;
+        if (all) {
+            ticked = now;
+        }
+        const uint32_t looks = all ? count : (uint32_t)(ready > 0 ? ready : 0);
+        for (uint32_t r = 0; r < looks && !error; r++) {
+            const uint32_t i = all ? r : events[r].data.u32;
+            struct shunter_ended ended[SHUNTER_WINDOW];
+            const int found =
+                shunter_client_poll(sessions[i].client, ended, SHUNTER_WINDOW, 0, 0);
+            now = now_ns();
+            error = found < 0 ? found : 0;
+            for (int e = 0; e < found; e++) {
+                const uint64_t at = running[i].at[ended[e].req_id % SHUNTER_WINDOW];
+                open--;
+                if (ended[e].status == SHUNTER_STATUS_OK) {
+                    result->answered++;
+                    latencies[at] = now - (start + at_ns[at]);
+                } else {
+                    result->failed++;
+                }
+            }
+        }
+    }
+    result->wall_ns = now_ns() - start;
+    result->latencies = requests;
+    if (epoll >= 0) {
+        close(epoll);
+    }
+    free(running);
+    free(ids);
+    return error;
+}
+
+/* Answer what comes on a datagram socket with ``reply`` bytes until a datagram of 1 byte comes;
+   a request is complete with a datagram shorter than ``full`` or ``count`` datagrams. */
+int echo_serve(int socket, uint32_t count, uint32_t reply);
+int echo_serve(int socket, uint32_t count, uint32_t reply) {
+    static uint8_t buffer[1 << 16];
+    uint32_t have = 0;
+    for (;;) {
+        struct sockaddr_storage peer;
+        socklen_t length = sizeof peer;
+        const ssize_t got =
+            recvfrom(socket, buffer, sizeof buffer, 0, (struct sockaddr *)&peer, &length);
+        if (got == 1 || (got < 0 && errno != EINTR)) {
+            return 0;
+        }
+        if (++have == count) {
+            have = 0;
+            if (sendto(socket, buffer, reply, 0, (struct sockaddr *)&peer, length) < 0) {
+                return -errno;
+            }
+        }
+    }
+}
+
+/* ``rounds`` times: ``count`` datagrams of ``size`` bytes out, one back. Latencies in ns. */
+int echo_ask(int socket, uint32_t count, uint32_t size, uint32_t rounds, uint64_t *latencies);
+int echo_ask(int socket, uint32_t count, uint32_t size, uint32_t rounds, uint64_t *latencies) {
+    static uint8_t buffer[1 << 16];
+    for (uint32_t r = 0; r < rounds; r++) {
+        const uint64_t begun = now_ns();
+        for (uint32_t i = 0; i < count; i++) {
+            if (send(socket, buffer, size, 0) < 0) {
+                return -errno;
+            }
+        }
+        struct pollfd data = {.fd = socket, .events = POLLIN};
+        if (poll(&data, 1, 1000) <= 0 || recv(socket, buffer, sizeof buffer, 0) < 0) {
+            return -ETIMEDOUT;
+        }
+        latencies[r] = now_ns() - begun;
+    }
+    return 0;
+}

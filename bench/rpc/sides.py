@@ -1,0 +1,242 @@
+"""Who answers in the RPC benchmarks, and how each is asked by its own public Python client."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from rivals import triton_rpc
+
+from rpc.models import RpcModel, pack_model
+from shunter.nic_frontend.client import InferenceError, Session
+from shunter.plugins import page_status
+from shunter.plugins.torchserve import rest
+from shunter.plugins.torchserve.build import ensure
+from shunter.plugins.torchserve.grpc_client import InferenceClient
+from shunter.plugins.torchserve.host import Server
+
+Array = NDArray[np.generic]
+Ask = Callable[[Array], Any]
+SPIN_US = 2000
+"""Longer than a round trip, so that a spinning side is awake while it is asked, and only then."""
+OPEN_S = 60
+
+
+class Side(Protocol):
+    """A way to ask."""
+
+    name: str
+
+    def client(self, model: RpcModel, stack: ExitStack) -> Ask:
+        """A connected client of one model; ``stack`` closes it."""
+
+
+class Ours:
+    """TorchServe with the plugin, which starts the network front end and its workers."""
+
+    def __init__(
+        self,
+        store: Path,
+        models: Sequence[RpcModel],
+        *,
+        native: bool = True,
+        spin: bool = False,
+        settings: str = "",
+        **packing: Any,
+    ) -> None:
+        """``store`` is an empty folder of its own; ``settings`` go into ``[nic]``.
+
+        ``packing``: for :func:`pack_model`.
+        """
+        for model in models:
+            pack_model(model, store, **packing)
+        spin_us = SPIN_US if spin else 0
+        toml = store / "shunter.toml"
+        toml.write_text(
+            f'[nic]\nenabled = true\nport = 0\nunix = "{store}/nic.stream"\n'
+            f"spin_us = {spin_us}\n{settings}",
+            encoding="utf-8",
+        )
+        env = {"SHUNTER_CONFIG": str(toml), "SHUNTER_SPIN_US": str(spin_us)}
+        if not native:
+            env["SHUNTER_NATIVE"] = "0"
+        self._server = Server(
+            model_store=store,
+            models=[f"{model.name}={model.name}.mar" for model in models],
+            plugins=ensure(),
+            env=env,
+        )
+        self._unix = store / "nic.stream"
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.__exit__(kind, error, trace)
+
+    def state(self) -> dict[str, Any]:
+        """Of the front end, as /shunter/status tells it."""
+        return rest.get_json(f"{self._server.management}/shunter/status")
+
+    def counters(self) -> dict[str, int]:
+        """What the front end has counted; up to date after its next cycle."""
+        time.sleep(1)
+        return page_status.fetch(Path(self.state()["runtime"]))["front_end"]["counters"]
+
+    def network_pids(self, model: RpcModel) -> list[int]:
+        """Workers of a model that the front end feeds."""
+        states = [state for state in self.state()["models"] if state["name"] == model.name]
+        return [
+            worker["pid"]
+            for state in states
+            for group in state["groups"]
+            if group["front_end"] == "network"
+            for worker in group["workers"]
+        ]
+
+    def url(self, scheme: str) -> str:
+        """Where it is reached."""
+        if scheme == "unix":
+            return f"unix://{self._unix}"
+        deadline = time.monotonic() + OPEN_S
+        while not (port := self.state()["front_end"]["port"]):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the front end was not started in time")
+            time.sleep(0.1)
+        return f"{scheme}://127.0.0.1:{port}"
+
+    def session(self, scheme: str, model: RpcModel, **settings: Any) -> Session:
+        """A session with one model; its workers may still be loading."""
+        deadline = time.monotonic() + OPEN_S
+        while True:
+            try:
+                return Session(self.url(scheme), model.name, **settings)
+            except InferenceError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+
+class OurSide:
+    """Our client over one kind of transport."""
+
+    def __init__(
+        self, name: str, server: Ours, scheme: str, *, spin: bool = False
+    ) -> None:
+        self.name, self._server, self._scheme, self._spin = name, server, scheme, spin
+
+    def client(self, model: RpcModel, stack: ExitStack) -> Ask:
+        """See :class:`Side`."""
+        session = self._server.session(self._scheme, model, spin=self._spin)
+        stack.enter_context(session)
+        return lambda x: session.infer([x])[0]
+
+    def session(self, model: RpcModel) -> Session:
+        """Another session with the model."""
+        return self._server.session(self._scheme, model)
+
+    def counters(self) -> dict[str, int]:
+        """Of the front end."""
+        return self._server.counters()
+
+
+class Stock:
+    """TorchServe as it comes: one worker, no batching."""
+
+    def __init__(
+        self,
+        store: Path,
+        models: Sequence[RpcModel],
+        *,
+        batch: int = 1,
+        delay_ms: int = 1,
+        workers: int = 1,
+    ) -> None:
+        for model in models:
+            pack_model(model, store, batch=batch, delay_ms=delay_ms)
+        names = [f"{model.name}={model.name}.mar" for model in models]
+        config = {"job_queue_size": "1000", "default_workers_per_model": str(workers)}
+        self.server = Server(model_store=store, models=names, config=config)
+
+    def __enter__(self) -> Self:
+        self.server.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.server.__exit__(kind, error, trace)
+
+
+class StockGrpc:
+    """TorchServe's gRPC, raw bytes in the request's map."""
+
+    def __init__(self, stock: Stock) -> None:
+        self.name, self._server = "torchserve grpc", stock.server
+
+    def client(self, model: RpcModel, stack: ExitStack) -> Ask:
+        """See :class:`Side`."""
+        address = f"127.0.0.1:{self._server.grpc_inference}"
+        client = stack.enter_context(InferenceClient(address))
+        kind, shape = model.output
+
+        def ask(x: Array) -> Array:
+            answer = client.predict(model.name, {"data": x.tobytes()})
+            return np.frombuffer(answer, kind).reshape(shape)
+
+        return ask
+
+
+class StockHttp:
+    """TorchServe's HTTP, raw bytes as the body, one connection that stays."""
+
+    def __init__(self, stock: Stock) -> None:
+        self.name, self._server = "torchserve http", stock.server
+
+    def client(self, model: RpcModel, stack: ExitStack) -> Ask:
+        """See :class:`Side`."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.ports.inference)
+        stack.callback(connection.close)
+        path, (kind, shape) = f"/predictions/{model.name}", model.output
+        headers = {"Content-Type": "application/octet-stream"}
+
+        def ask(x: Array) -> Array:
+            connection.request("POST", path, x.tobytes(), headers)
+            answer = connection.getresponse()
+            body = answer.read()
+            if answer.status != 200:
+                raise RuntimeError(f"{answer.status}: {body[:200]!r}")
+            return np.frombuffer(body, kind).reshape(shape)
+
+        return ask
+
+
+class TritonSide:
+    """Triton's gRPC with its own client, tensors in messages or in shared memory."""
+
+    def __init__(self, server: triton_rpc.TritonRpc, *, shared: bool) -> None:
+        self.name = "triton grpc + shm" if shared else "triton grpc"
+        self._server = server
+        self._kind = triton_rpc.SharedMemoryClient if shared else triton_rpc.GrpcClient
+
+    def client(self, model: RpcModel, stack: ExitStack) -> Ask:
+        """See :class:`Side`."""
+        client = self._kind(self._server.grpc_port, model)
+        stack.callback(client.close)
+        return client.infer

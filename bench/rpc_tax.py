@@ -1,0 +1,193 @@
+"""What a call costs besides the model: one client, one request at a time.
+
+Requests of LeNet's, BERT's and ResNet's size (784 B, 6 KB, 588 KB) to models that do nothing, and
+to networks with such tensors. All sides run at once and are asked in turn in every round, each by
+its own public Python client: our front end (C and Python data path, blocking and spinning), TCP and
+Unix streams through the same worker as the control, TorchServe's gRPC and HTTP, Triton's gRPC with
+and without system shared memory. Ratios are medians of paired rounds with a bootstrap interval.
+
+Examples:
+    python bench/rpc_tax.py               # all of it, about 25 minutes
+    python bench/rpc_tax.py --quick
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from common import Parser, Progress, Row, make_stores, paired_ratio, percentile, write_result
+from rivals import triton_rpc
+from rivals.environments import Unavailable
+from rpc import floor
+from rpc.models import RpcModel, empty_models, real_models
+from rpc.sides import Ask, Ours, OurSide, Side, Stock, StockGrpc, StockHttp, TritonSide
+
+NAME = "rpc_tax"
+WARM_UP = 20
+SECONDS = 1.0
+MOST, LEAST = 1000, 12
+OUR = "udp"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One side with one model."""
+
+    side: Side
+    model: RpcModel
+
+    @property
+    def key(self) -> str:
+        """Of its samples."""
+        return f"{self.model.label} | {self.side.name}"
+
+
+def measure(ask: Ask, model: RpcModel, seconds: float) -> Row:
+    """Latencies in microseconds, and what this process used for a request."""
+    x = model.request()
+    for _ in range(WARM_UP if model.network == "empty" else 3):
+        ask(x)
+    latencies: list[float] = []
+    used, ends = time.process_time(), time.perf_counter() + seconds
+    while len(latencies) < MOST and (len(latencies) < LEAST or time.perf_counter() < ends):
+        begun = time.perf_counter_ns()
+        ask(x)
+        latencies.append((time.perf_counter_ns() - begun) / 1000)
+    used = time.process_time() - used
+    return {
+        "p50_us": round(statistics.median(latencies), 1),
+        "p99_us": round(percentile(latencies, 0.99), 1),
+        "mean_us": round(statistics.fmean(latencies), 1),
+        "client_cpu_us": round(used / len(latencies) * 1e6, 1),
+        "requests": len(latencies),
+    }
+
+
+def sides(stack: ExitStack, models: Sequence[RpcModel]) -> Iterator[Side]:
+    """Everybody who takes part, running."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    stores = make_stores(folder, "native", "python", "spin", "stock")
+    native = stack.enter_context(Ours(stores[0], models))
+    yield OurSide(OUR, native, "udp")
+    yield OurSide("tcp control", native, "tcp")
+    yield OurSide("unix control", native, "unix")
+    python = stack.enter_context(Ours(stores[1], models, native=False))
+    yield OurSide("udp, Python data path", python, "udp")
+    spin = stack.enter_context(Ours(stores[2], models, spin=True))
+    yield OurSide("udp, spinning", spin, "udp", spin=True)
+    yield OurSide("tcp control, spinning", spin, "tcp", spin=True)
+    stock = stack.enter_context(Stock(stores[3], models))
+    yield StockGrpc(stock)
+    yield StockHttp(stock)
+    try:
+        triton = stack.enter_context(triton_rpc.TritonRpc(list(models)))
+    except Unavailable as error:
+        print(f"without Triton: {error}", file=sys.stderr)
+        return
+    yield TritonSide(triton, shared=False)
+    yield TritonSide(triton, shared=True)
+
+
+def check(subjects: dict[Subject, Ask]) -> None:
+    """All sides answer alike."""
+    first: dict[RpcModel, object] = {}
+    for subject, ask in subjects.items():
+        answer = ask(subject.model.request())
+        if (answer.dtype.name, answer.shape) != subject.model.output:
+            raise RuntimeError(f"{subject.key}: {answer.dtype} {answer.shape}")
+        if subject.model.network != "empty":
+            known = first.setdefault(subject.model, answer)
+            if abs(known - answer).max() > 1e-3 * max(1.0, abs(known).max()):
+                raise RuntimeError(f"{subject.key}: another answer")
+
+
+def rows_of(samples: dict[str, list[Row]], subjects: Sequence[Subject]) -> list[Row]:
+    """Medians over the rounds, and ours against each."""
+    rows = []
+    for subject in subjects:
+        mine = samples[subject.key]
+        ours = samples[f"{subject.model.label} | {OUR}"]
+        row: Row = {"model": subject.model.label, "side": subject.side.name}
+        for name in ("p50_us", "p99_us", "mean_us", "client_cpu_us"):
+            row[name] = round(statistics.median(each[name] for each in mine), 1)
+        row["udp_vs_this"] = paired_ratio(
+            [each["p50_us"] for each in ours], [each["p50_us"] for each in mine]
+        )
+        rows.append(row)
+    return rows
+
+
+def headline(rows: Sequence[Row], copies: float) -> Row:
+    """The claims."""
+
+    def ratio(model: str, side: str) -> float:
+        found = [r for r in rows if (r["model"], r["side"]) == (model, side)]
+        return round(found[0]["udp_vs_this"]["median"], 3) if found else float("nan")
+
+    empty = [row["model"] for row in rows if row["side"] == OUR and " " not in row["model"]]
+    return {
+        "p50_784B_vs_torchserve_grpc": ratio("784B", "torchserve grpc"),
+        "p50_588KB_vs_torchserve_grpc": ratio("588KB", "torchserve grpc"),
+        "p50_588KB_vs_triton_shm": ratio("588KB", "triton grpc + shm"),
+        "worst_p50_vs_tcp_control": max(ratio(model, "tcp control") for model in empty),
+        "copies_per_request": copies,
+    }
+
+
+def copies_per_request(native: Side, models: Sequence[RpcModel]) -> tuple[Row, float]:
+    """Payload bytes that our processes copied, for every byte of payload that came."""
+    counters = native.counters()
+    came = counters["bytes_in"] - 64 * counters["datagrams_in"]
+    share = counters["copied_bytes"] / max(1, came)
+    return {"counters": counters, "copied_share_of_payload": share}, round(share, 5)
+
+
+def main() -> None:
+    """Run it."""
+    parser = Parser(__doc__)
+    args = parser.arguments()
+    models = empty_models() + ([] if args.quick else real_models())
+    seconds = SECONDS / 3 if args.quick else SECONDS
+    samples: dict[str, list[Row]] = {}
+    with ExitStack() as stack:
+        every = list(sides(stack, models))
+        subjects = {
+            Subject(side, model): side.client(model, stack) for model in models for side in every
+        }
+        check(subjects)
+        breakdown = {model: [] for model in models if model.network == "empty"}
+        progress = Progress(args.rounds * len(models))
+        for number in range(args.rounds):
+            for model in models:
+                progress.step(f"round {number + 1}: {model.label}")
+                turn = [s for s in subjects if s.model == model]
+                for subject in turn[number % len(turn) :] + turn[: number % len(turn)]:
+                    found = measure(subjects[subject], model, seconds)
+                    samples.setdefault(subject.key, []).append(found)
+                if model in breakdown:
+                    breakdown[model].append(floor.measure(model, every[0]))
+        copied, copies = copies_per_request(every[0], models)
+    rows = rows_of(samples, list(subjects))
+    rows += [{"model": m.label, "breakdown_us": floor.medians(b)} for m, b in breakdown.items()]
+    rows.append(copied)
+    top = headline(rows, copies)
+    path = write_result(NAME, quick=args.quick, rows=rows, headline=top, samples=samples)
+    for row in rows:
+        if "side" in row:
+            print(
+                f"{row['model']:14} {row['side']:24} p50 {row['p50_us']:9.1f} us  p99 "
+                f"{row['p99_us']:9.1f} us  client CPU {row['client_cpu_us']:7.1f} us"
+            )
+    print(json.dumps(top, indent=1))
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

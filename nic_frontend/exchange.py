@@ -1,0 +1,432 @@
+"""A session of a client and the requests in it; nothing here waits.
+
+The owner gives it a connection, calls, and the passing of time, and is told which calls have ended.
+It opens sessions, sends what credit permits in the order of the calls, notices that a session is
+lost, and then does again what may be done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from shunter.batching.segments import Segment
+from shunter.batching.wire_layout import MessageType, WireStatus
+from shunter.nic_frontend.calls import Call, Tensors
+from shunter.nic_frontend.client_core import ClientCore, Landing, Outgoing, Refused
+from shunter.nic_frontend.errors import (
+    AuthenticationError,
+    BadRequestError,
+    InferenceError,
+    TooLateError,
+    UnreachableError,
+    error_of,
+)
+from shunter.nic_frontend.hello import Hello
+from shunter.nic_frontend.opening import Opening, OpenSession
+from shunter.nic_frontend.transports import ConnectionLost, Datagrams, Piece, Stream
+
+TICK_NS = 10_000_000
+"""How often :meth:`Exchange.tick` must be called while something is on its way."""
+CHECK_NS = 1_000_000_000
+"""After such a pause the server is asked whether it is there, before a request is sent."""
+IDLE_NS = 45_000_000_000
+"""After such a pause the session is taken for ended; the server ends it after 60 s."""
+OPENING_NS = 1_000_000_000
+"""An address that does not open a session for so long is given up."""
+SILENCE_NS = 500_000_000
+"""When the server has said nothing for so long, it may have forgotten the session."""
+PAUSE_NS = 50_000_000
+"""A model without a worker is asked again after this time."""
+FIRST_ASK_NS, MOST_ASK_NS = 5_000_000, 200_000_000
+_HELLO_ACK = int(MessageType.HELLO_ACK)
+_EMPTY = memoryview(bytearray())
+
+
+class Exchange:
+    """One session at a time with one model, over one connection at a time."""
+
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        window: int,
+        key: bytes | None,
+        before_close: Callable[[], None] | None = None,
+    ) -> None:
+        """There is no connection yet: give one with :meth:`attach`.
+
+        ``before_close`` is called before a connection is closed.
+        """
+        self.transport: Datagrams | Stream | None = None
+        self.closed = False
+        self._before_close = before_close
+        self._hello, self._key = (model, version, window), key
+        self.core: ClientCore | None = None
+        self.tensors: Tensors | None = None
+        """Of the last session."""
+        self.waiting: deque[Call] = deque()
+        self.running: dict[int, Call] = {}
+        self.now = self.ticked_ns = time.monotonic_ns()
+        self.failure: InferenceError | None = None
+        """Why the last try to open a session failed."""
+        self._segment = 0
+        self._opening: Opening | None = None
+        self._probed_ns = 0
+        self._busy_since_ns = 0
+        self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
+        self._paused_ns = 0
+        self._expected: tuple[int, Segment | None, memoryview] = (0, None, _EMPTY)
+        self._landing: Landing | None = None
+
+    # ---- connections
+
+    def attach(self, transport: Datagrams | Stream, segment: int) -> None:
+        """Use a connection, and open a session over it."""
+        self.now = time.monotonic_ns()
+        self.transport, self._segment = transport, segment
+        self._begin_opening()
+        self.tick(self.now)
+
+    def close(self) -> None:
+        """End the session; every call ends with UnreachableError."""
+        for call in [*self.running.values(), *self.waiting]:
+            self.cancel(call, UnreachableError("the client was closed"))
+        if isinstance(self.transport, Datagrams) and self.core is not None:
+            self._post(self.core.farewell())
+        self._let_go()
+        self.closed = True
+
+    def __del__(self) -> None:
+        """A session that nobody closed holds no socket."""
+        if self.transport is not None:
+            self.transport.socket.close()
+
+    def _let_go(self) -> None:
+        if self.transport is not None:
+            if self._before_close is not None:
+                self._before_close()
+            self.transport.socket.close()
+        self.transport = self.core = self._opening = self._landing = None
+
+    def lose(self, reason: str) -> None:
+        """The connection is of no use any more; the owner may attach another."""
+        self._abandon()
+        self._let_go()
+        self.failure = UnreachableError(reason)
+
+    def _abandon(self) -> None:
+        """The session is lost: what may run twice is sent again, of the rest nobody knows."""
+        calls = list(self.running.values())
+        self.running.clear()
+        for call in reversed(calls):
+            call.req_id = 0
+            if call.options.idempotent:
+                self.waiting.appendleft(call)
+            else:
+                call.end(error_of(WireStatus.UNKNOWN_SESSION))
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server answered the last try to open a session, and said no."""
+        return not isinstance(self.failure, UnreachableError | None)
+
+    def check_opening(self, *, is_over: bool) -> None:
+        """Raise InferenceError when there is no hope of a first session; ``is_over``: no time."""
+        if self.failure is not None and (is_over or self.is_refused):
+            raise self.failure
+        if is_over:
+            raise UnreachableError("nothing came from the server in time")
+
+    # ---- calls
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call has not ended."""
+        return bool(self.running or self.waiting)
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        """Send them as soon as there is a session, and credit. They begin now.
+
+        Raises ValueError when the session was closed.
+        """
+        if self.closed:
+            raise ValueError("the session was closed")
+        self.now = calls[0].begun_ns
+        if not self.running and not self.waiting:
+            self._busy_since_ns = self.now
+            self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
+            if self.core is not None and self.now - self.core.heard_ns > IDLE_NS:
+                self.lose("the session has ended")
+        self.waiting.extend(calls)
+        self._begin_calls()
+
+    def cancel(self, call: Call, error: InferenceError | None = None) -> None:
+        """The caller does not want it any more; it ends, with the error if there is one."""
+        if call.done:
+            return
+        if not call.req_id:
+            with contextlib.suppress(ValueError):  # it was interrupted before it was submitted
+                self.waiting.remove(call)
+        elif self.running.pop(call.req_id, None) and self.core is not None:
+            if self._landing is not None and self._landing.req_id == call.req_id:
+                self._drop_landing()
+            if call.req_id in self.core.pending:
+                self._post(self.core.cancel(call.req_id))
+        call.end(error)
+
+    def _drop_landing(self) -> None:
+        """The rest of this payload has no place any more."""
+        self._landing = None
+        if self.transport is not None:
+            self.transport.discard()
+
+    def _begin_calls(self) -> None:
+        """Send what credit permits, in order."""
+        core, waiting = self.core, self.waiting
+        if core is None or not waiting or self.now < self._paused_ns:
+            return
+        if not core.pending and self.now - core.heard_ns > CHECK_NS:
+            self._ask(core)
+            return
+        datagrams: list[Outgoing] = []
+        while waiting and core.may_begin:
+            datagrams += self._begin(core, waiting.popleft())
+        if datagrams:
+            self._ask_wait_ns = FIRST_ASK_NS
+            self._post(datagrams)
+        elif not core.pending:
+            self._ask(core)
+
+    def _begin(self, core: ClientCore, call: Call) -> list[Outgoing]:
+        options = call.options
+        left_us = max(1, (call.deadline_ns - self.now) // 1000) if call.deadline_ns else 0
+        call.req_id, datagrams = core.begin(
+            self.now,
+            deadline_us=left_us,
+            priority=int(options.best_effort),
+            idempotent=options.idempotent,
+        )
+        self.running[call.req_id] = call
+        return datagrams
+
+    def ask(self, now_ns: int) -> None:
+        """Ask the server for a sign of life; its answer moves ``core.heard_ns``."""
+        self.now, self._ask_due_ns = now_ns, 0
+        if self.core is not None:
+            self._ask(self.core)
+
+    def _ask(self, core: ClientCore) -> None:
+        """For credit, or for a sign of life."""
+        if self.now >= self._ask_due_ns:
+            self._ask_due_ns = self.now + self._ask_wait_ns
+            self._ask_wait_ns = min(2 * self._ask_wait_ns, MOST_ASK_NS)
+            self._post([core.ask_for_credit()])
+
+    # ---- the connection
+
+    def _post(self, datagrams: Sequence[Outgoing]) -> None:
+        pieces: list[Piece] = []
+        for header, req_id, segment, payload in datagrams:
+            if segment is None:
+                pieces.append((header, payload))
+                continue
+            view = self.running[req_id].inputs[segment.tensor]
+            if segment.length != len(view):
+                view = view[segment.offset : segment.offset + segment.length]
+            pieces.append((header, view))
+        self._send(pieces)
+
+    def _send(self, pieces: Sequence[Piece]) -> None:
+        if self.transport is not None:
+            try:
+                self.transport.post(pieces)
+            except ConnectionLost as lost:
+                self.lose(str(lost))
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether something waits until the connection takes more: :meth:`flush` then."""
+        return self.transport is not None and self.transport.has_kept
+
+    def flush(self) -> None:
+        """Send what was kept."""
+        self._send(())
+
+    def receive(self, flags: int) -> bool:
+        """Take what has come, once; whether there was any. ``flags``: of the system call."""
+        if self.transport is None:
+            return False
+        try:
+            return self.transport.receive(self, flags)
+        except ConnectionLost as lost:
+            self.lose(str(lost))
+            return False
+
+    # ---- what comes; the transport calls these
+
+    def expected(self) -> memoryview:
+        """Where the next payload is likely to belong."""
+        core = self.core
+        if core is not None:
+            for req_id, segment in core.expected():
+                if self._expected[0] != req_id or self._expected[1] is not segment:
+                    self._expected = req_id, segment, self._place(req_id, segment)
+                return self._expected[2]
+        self._expected = 0, None, _EMPTY
+        return _EMPTY
+
+    def _place(self, req_id: int, segment: Segment) -> memoryview:
+        view = self.running[req_id].landing[segment.tensor]
+        if segment.length == len(view):
+            return view
+        return view[segment.offset : segment.offset + segment.length]
+
+    def on_message(
+        self, head: bytearray, length: int, payload: Callable[[], bytes]
+    ) -> memoryview | None:
+        """A message came; where its payload belongs."""
+        self.now = time.monotonic_ns()
+        if head[3] == _HELLO_ACK:
+            self._on_hello(bytes(head) + payload())
+            return None
+        core = self.core
+        if core is None:
+            return None
+        found, answers = core.receive(head, length, self.now, payload)
+        if answers:
+            self._post(answers)
+        if isinstance(found, Landing):
+            self._landing = found
+            req_id, segment, _ = self._expected
+            if req_id == found.req_id and segment is found.segment:
+                return self._expected[2]
+            return self._place(found.req_id, found.segment)
+        if found is not None:
+            self._on_refusal(found)
+        if self.waiting:
+            self._begin_calls()
+        return None
+
+    def on_payload(self) -> None:
+        """The payload is where it belongs."""
+        landing = self._landing
+        self._landing = None
+        if landing is not None and landing.is_last:
+            self.running.pop(landing.req_id).end()
+            if self.waiting:
+                self._begin_calls()
+
+    def _on_refusal(self, refused: Refused) -> None:
+        if refused.status == WireStatus.UNKNOWN_SESSION:
+            self.lose("the server has lost the session")
+            return
+        call = self.running.pop(refused.req_id)
+        if refused.status == WireStatus.NO_WORKER and call.options.idempotent:
+            call.req_id = 0
+            self.waiting.appendleft(call)
+            self._paused_ns = self.now + PAUSE_NS
+        else:
+            call.end(error_of(refused.status))
+
+    # ---- opening
+
+    def _begin_opening(self) -> None:
+        assert self.transport is not None
+        model, version, window = self._hello
+        hello = Hello(secrets.token_bytes(16), model, version, self._segment, window)
+        self._opening = Opening(hello, self._key, stream=isinstance(self.transport, Stream))
+        self._probed_ns = self.now
+
+    def _say_hello(self) -> None:
+        hello = self._opening.next(self.now) if self._opening is not None else None
+        if hello is None:
+            return
+        if self.core is not None:  # it shows that it is alive before it can answer the hello
+            self._post([self.core.ask_for_credit()])
+        self._send([(hello, b"")])
+
+    def _on_hello(self, datagram: bytes) -> None:
+        if self._opening is None:
+            return
+        try:
+            opened = self._opening.receive(datagram, self.now)
+        except InferenceError as error:
+            self._on_refused_hello(error)
+            return
+        if opened is None:
+            self._say_hello()
+        elif self.core is None or self.core.heard_ns <= self._probed_ns:
+            self._on_opened(opened)
+
+    def _on_refused_hello(self, error: InferenceError) -> None:
+        """A model may be gone for a moment, while the front end or its workers come back."""
+        self.lose(str(error))
+        self.failure = error
+        if isinstance(error, AuthenticationError):
+            while self.waiting:
+                self.waiting.popleft().end(error)
+
+    def _on_opened(self, opened: OpenSession) -> None:
+        self._abandon()
+        tensors = Tensors(opened.inputs, opened.outputs)
+        if self.tensors is not None and self.tensors != tensors:
+            while self.waiting:
+                self.waiting.popleft().end(BadRequestError("the model has other tensors now"))
+        self.tensors, self.core = tensors, opened.core
+        self._opening = self.failure = None
+        self._begin_calls()
+
+    # ---- time
+
+    def tick(self, now_ns: int) -> None:
+        """Do what is due."""
+        self.now = self.ticked_ns = now_ns
+        self._end_late_calls()
+        core = self.core
+        if core is not None:
+            if datagrams := core.tick(now_ns):
+                self._post(datagrams)
+            self._begin_calls()
+            self._doubt(core)
+        elif self._opening is not None and now_ns - self._probed_ns > OPENING_NS:
+            self.lose("no answer to a hello")
+        self._say_hello()
+
+    def _doubt(self, core: ClientCore) -> None:
+        """Try to open another session when this one is silent."""
+        if self._opening is not None:
+            if core.heard_ns > self._probed_ns or not self.is_busy:
+                self._opening = None
+            return
+        is_silent = self.now - max(core.heard_ns, self._busy_since_ns) > SILENCE_NS
+        if is_silent and self.is_busy and isinstance(self.transport, Datagrams):
+            self._begin_opening()
+
+    def _end_late_calls(self) -> None:
+        late = [c for c in (*self.running.values(), *self.waiting) if c.ends_ns < self.now]
+        for call in late:
+            self.cancel(call, self._lateness(call))
+        for call in [c for c in self.waiting if 0 < c.deadline_ns <= self.now]:
+            self.cancel(call, TooLateError("the deadline has passed before there was credit"))
+        is_silent = late and self.core is not None and self.core.heard_ns < late[0].begun_ns
+        if is_silent and not self.is_busy:
+            self.lose("the server is silent")
+
+    def _lateness(self, call: Call) -> InferenceError:
+        allowed = f"within {(call.ends_ns - call.begun_ns) / 1e9:g} s"
+        core = self.core
+        if core is None and self.is_refused:
+            assert self.failure is not None
+            return self.failure
+        is_heard = core is not None and (core.stream or core.heard_ns >= call.begun_ns)
+        if not is_heard:
+            why = f": {self.failure}" if self.failure is not None else ""
+            ran = "; it is not known whether the request ran" if call.req_id else ""
+            return UnreachableError(f"nothing came from the server {allowed}{ran}{why}")
+        if call.req_id:
+            return TooLateError(f"the server is there, but did not answer {allowed}")
+        return TooLateError(f"the server had no room for the request {allowed}")

@@ -1,0 +1,103 @@
+"""How a client opens a session: hello, cookie, hello again. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from shunter.batching.segments import SegmentPlan, TooLarge
+from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.wire import Header, WrongHeader, check_tag, parse
+from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
+from shunter.nic_frontend.client_core import ClientCore
+from shunter.nic_frontend.errors import AuthenticationError, BadRequestError, error_of
+from shunter.nic_frontend.hello import Hello, HelloError, Opened, parse_cookie, session_key
+
+FIRST_WAIT_NS = 50_000_000
+MOST_WAIT_NS = 1_000_000_000
+LONGEST_MODEL, LONGEST_VERSION = 128, 64
+"""Bytes of the names in a hello."""
+_NEVER = 1 << 63
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    """What HELLO_ACK said."""
+
+    core: ClientCore
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+class Opening:
+    """One try to open a session, which may take several hellos."""
+
+    def __init__(self, hello: Hello, key: bytes | None, *, stream: bool) -> None:
+        """``hello`` is the first; its nonce must be new. Raises BadRequestError for long names."""
+        for name, most in ((hello.model, LONGEST_MODEL), (hello.version, LONGEST_VERSION)):
+            if len(name.encode()) > most:
+                raise BadRequestError(f"{name!r} has more than {most} bytes")
+        self._hello, self._key, self._stream = hello, key, stream
+        self._due_ns, self._wait_ns = 0, FIRST_WAIT_NS
+
+    def next(self, now_ns: int) -> bytes | None:
+        """The hello, if it is time to send it."""
+        if now_ns < self._due_ns:
+            return None
+        self._due_ns = _NEVER if self._stream else now_ns + self._wait_ns
+        self._wait_ns = min(2 * self._wait_ns, MOST_WAIT_NS)
+        payload = self._hello.pack()
+        header = Header(type=MessageType.HELLO, flags=Flags.LAST, length=len(payload))
+        return header.pack() + payload
+
+    def receive(self, datagram: bytes, now_ns: int) -> OpenSession | None:
+        """The session when this opens one; what is no answer to the hello means nothing.
+
+        Raises an InferenceError when the server refuses, or has another key.
+        """
+        try:
+            header = parse(datagram)
+            if header.type != MessageType.HELLO_ACK:
+                return None
+            payload = datagram[HEADER_BYTES:]
+            if header.session == 0:
+                self._not_yet(header, payload, now_ns)
+                return None
+            return self._opened(header, datagram, Opened.parse(payload, self._hello.nonce), now_ns)
+        except (WrongHeader, HelloError):
+            return None
+
+    def _not_yet(self, header: Header, payload: bytes, now_ns: int) -> None:
+        if header.status == WireStatus.RETRY_LATER and payload != self._hello.nonce:
+            cookie = parse_cookie(payload, self._hello.nonce)
+            self._hello = replace(self._hello, cookie=cookie)
+            self._due_ns, self._wait_ns = now_ns, FIRST_WAIT_NS
+        elif payload == self._hello.nonce and header.status != WireStatus.RETRY_LATER:
+            raise error_of(header.status)
+
+    def _opened(
+        self, header: Header, datagram: bytes, found: Opened, now_ns: int
+    ) -> OpenSession:
+        nonces = found.client_nonce, found.server_nonce
+        key = session_key(self._key, *nonces) if self._key else None
+        try:
+            check_tag(header, datagram, key)
+        except WrongHeader as error:
+            raise AuthenticationError(_whose_key(header, self._key)) from error
+        inputs, outputs = (tuple(s.bytes for s in each) for each in (found.inputs, found.outputs))
+        try:
+            plans = SegmentPlan(inputs, found.segment), SegmentPlan(outputs, found.segment)
+        except TooLarge as error:
+            raise BadRequestError(str(error)) from error
+        core = ClientCore(
+            header.session, header.func_id, key, *plans, header.credit, self._stream
+        )
+        core.heard_ns = now_ns
+        return OpenSession(core, found.inputs, found.outputs)
+
+
+def _whose_key(header: Header, key: bytes | None) -> str:
+    if not key:
+        return "the server wants a key, and there is none"
+    if header.flags & Flags.HDR_TAG:
+        return "the server has another key"
+    return "the server has no key, and must have the one that was given"

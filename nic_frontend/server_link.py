@@ -1,0 +1,168 @@
+"""The front end's ties to a server: where its workers attach, and the control page.
+
+Looked at five times a second, beside serving. A server that ends takes its runtime folder with
+it; the next one's is found when it is the only one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from shunter.batching import front_end_page
+from shunter.batching.attach import NAME
+from shunter.batching.control_page import ControlPage, PageError, UnstableError
+from shunter.batching.page_records import FrontEndState, SlotNetwork
+from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_live
+from shunter.nic_frontend.front_end import FrontEnd, Function
+from shunter.nic_frontend.native_server import COUNTERS
+from shunter.nic_frontend.page_policy import policy_of
+
+LOGGER = logging.getLogger("shunter.nic")
+LOOK_NS = 1_000_000_000
+
+
+class ServerLink:
+    """Ties a front end to one server after another."""
+
+    def __init__(self, front_end: FrontEnd, folder: RuntimeFolder, *, only_this: bool) -> None:
+        """``only_this``: the front end ends with this server."""
+        self._front_end = front_end
+        self._folder: RuntimeFolder | None = folder
+        self._only_this = only_this
+        self._page = _page_of(folder)
+        self._look_ns = 0
+        self._slots: dict[int, tuple[int, str, str]] = {}
+        """Sequence of the identity, name and version of the model in a slot."""
+        self._told: set[int] = set()
+        """Slots that have numbers of ours."""
+
+    def close(self) -> None:
+        """Say that this front end is gone."""
+        if self._page is not None:
+            front_end_page.write(self._page, FrontEndState(), ())
+            for slot in self._told:
+                front_end_page.write_network(self._page, slot, SlotNetwork())
+            self._page.close()
+            self._page = None
+        self._told.clear()
+        self._slots.clear()
+
+    def cycle(self, now_ns: int) -> None:
+        """What is due."""
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + LOOK_NS
+            self._look()
+        if self._page is not None:
+            self._tell(self._page, now_ns)
+
+    def _look(self) -> None:
+        """Whether the server is still there, or another one is."""
+        if self._folder is not None and _finds(lambda: only_live(self._folder_path())) is None:
+            LOGGER.info("the server of %s is gone", self._folder.path)
+            self._folder = None
+            self.close()
+            self._front_end.detach()
+            if self._only_this:
+                self._front_end.stop()
+        if self._folder is None and not self._only_this:
+            self._attach(_finds(lambda: only_live(environ=os.environ)))
+
+    def _folder_path(self) -> Path:
+        assert self._folder is not None
+        return self._folder.path
+
+    def _attach(self, folder: RuntimeFolder | None) -> None:
+        if folder is None:
+            return
+        try:
+            self._front_end.attach_at(folder.path / NAME)
+        except OSError as error:
+            LOGGER.error("workers cannot attach in %s: %s", folder.path, error.strerror)
+            return
+        self._folder, self._page = folder, _page_of(folder)
+        LOGGER.info("a server is there: %s", folder.path)
+
+    # ---- the page
+
+    def _tell(self, page: ControlPage, now_ns: int) -> None:
+        front_end = self._front_end
+        stats = front_end.path.stats()
+        state = FrontEndState(
+            os.getpid(),
+            now_ns,
+            front_end.port,
+            front_end.path.sessions(),
+            front_end.hello_times.sum_ns,
+            front_end.hello_times.count,
+        )
+        front_end_page.write(page, state, tuple(stats.get(name, 0) for name in COUNTERS))
+        slots = self._find_slots(page)
+        told = set()
+        for function in front_end.functions():
+            slot = slots.get((function.model, function.version))
+            if slot is not None:
+                told.add(slot)
+                self._serve(page, slot, function)
+        for slot in (self._told - told) & set(slots.values()):
+            front_end_page.write_network(page, slot, SlotNetwork())
+        self._told = told
+
+    def _serve(self, page: ControlPage, slot: int, function: Function) -> None:
+        """Tell of a function, and take its policy."""
+        path = self._front_end.path
+        sessions, credit = path.load(function.id)
+        network = SlotNetwork(
+            function.workers,
+            function.entries,
+            path.free_entries(function.id),
+            path.waiting(function.id),
+            sessions,
+            credit,
+        )
+        front_end_page.write_network(page, slot, network)
+        try:
+            commands = page.read_commands(slot)
+            groups = page.read_groups(slot, page.read_identity(slot).group_count)
+        except UnstableError:
+            return  # as it was; the next look may be luckier
+        path.set_policy(function.id, policy_of(commands, groups))
+
+    def _find_slots(self, page: ControlPage) -> dict[tuple[str, str], int]:
+        """Slot by name and version of the model; only what changed is read again."""
+        live = page.live_slots()
+        self._slots = {slot: known for slot, known in self._slots.items() if slot in live}
+        for slot in live:
+            sequence = page.identity_sequence(slot)
+            if slot in self._slots and self._slots[slot][0] == sequence:
+                continue
+            try:
+                identity = page.read_identity(slot)
+            except UnstableError:
+                continue
+            self._slots[slot] = sequence, identity.model_name, identity.model_version
+        return {(name, version): slot for slot, (_, name, version) in self._slots.items()}
+
+
+def _finds(find: Callable[[], RuntimeFolder]) -> RuntimeFolder | None:
+    try:
+        return find()
+    except RuntimeFolderError:
+        return None
+
+
+def _page_of(folder: RuntimeFolder) -> ControlPage | None:
+    """The server's page with our part claimed, None when the numbers can go nowhere."""
+    try:
+        page = ControlPage.attach(folder.control)
+    except (OSError, PageError) as error:
+        LOGGER.warning("no control page, so no numbers and no policy: %s", error)
+        return None
+    if not front_end_page.claim(page):
+        LOGGER.warning("another front end writes its numbers to %s", folder.control)
+        page.close()
+        return None
+    front_end_page.write_names(page, COUNTERS)
+    return page

@@ -1,0 +1,50 @@
+"""What a session begins with, for C: ``struct shunter_opening``."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_uint8, c_uint16, c_uint32, c_uint64
+
+from shunter.batching.native import PEER_BYTES
+from shunter.nic_frontend.sessions import Session
+
+_KEY = c_uint8 * 16
+
+
+class Opening(Structure):
+    """See ``c/core.h``."""
+
+    _fields_ = (
+        ("pkt_no", c_uint64),
+        ("session", c_uint32),
+        ("func_id", c_uint16),
+        ("segment", c_uint16),
+        ("window", c_uint16),
+        ("protect", c_uint16),
+        ("stream", c_uint8),
+        ("tagged", c_uint8),
+        ("key", _KEY),
+        ("to_server", _KEY),
+        ("to_client", _KEY),
+        ("peer", c_uint8 * PEER_BYTES),
+    )
+
+
+def opening_of(session: Session) -> Opening:
+    """A new session's."""
+    opening = Opening(
+        pkt_no=session.pkt_no,
+        session=session.id,
+        func_id=session.func_id,
+        segment=session.segment,
+        window=session.window,
+        protect=session.protect,
+        stream=session.stream,
+        tagged=session.key is not None,
+        peer=(c_uint8 * PEER_BYTES)(*session.peer),
+    )
+    if session.key is not None:
+        opening.key = _KEY(*session.key)
+    if session.keys is not None:
+        opening.to_server = _KEY(*session.keys.to_server)
+        opening.to_client = _KEY(*session.keys.to_client)
+    return opening

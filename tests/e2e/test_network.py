@@ -1,0 +1,202 @@
+"""Workers that the network front end feeds, and the front end as the server keeps it."""
+
+import contextlib
+import os
+import signal
+import socket
+
+import numpy as np
+import psutil
+import pytest
+
+from shunter.nic_frontend.client import BadRequestError, InferenceError, Session
+
+pytestmark = pytest.mark.e2e
+
+X = {"name": "x", "dtype": "float32", "shape": [4]}
+TENSORS = {
+    "inputs": [X],
+    "outputs": [{**X, "name": "y"}, {"name": "pid", "dtype": "int64", "shape": [1]}],
+}
+SECTION = {"tensors": TENSORS, "network": "1x1x8"}
+NUMBERS = np.array([1, 2, 3, 4], np.float32)
+
+
+@pytest.fixture
+def network(site):
+    """State of the network front end."""
+    return lambda: site.status()["front_end"]
+
+
+@pytest.fixture(scope="module")
+def served(site):
+    """A model that both front ends serve."""
+    model = site.add(handler="tensors", config={"shunter": SECTION}, batch_size=4)
+    yield model
+    model.end()
+
+
+@pytest.fixture
+def client(wait_until):
+    """Opens sessions with a model as soon as there is a front end with a worker for it."""
+    with contextlib.ExitStack() as stack:
+
+        def opened(site, name):
+            port = site.status()["front_end"]["port"]
+            try:
+                return Session(f"udp://127.0.0.1:{port}", name, timeout_s=2) if port else None
+            except InferenceError:
+                return None
+
+        def client(site, name):
+            found = wait_until("a session", lambda: opened(site, name))
+            return stack.enter_context(found)
+
+        yield client
+
+
+def ask(client):
+    """The numbers and the pid that the model answers."""
+    y, pid = client.infer([NUMBERS])
+    return y.tolist(), int(pid[0])
+
+
+def fed(model):
+    """The worker that the network front end feeds."""
+    groups = [g for g in model.state()["groups"] if g["front_end"] == "network"]
+    [worker] = groups[0]["workers"]
+    return worker
+
+
+def test_both_front_ends_give_the_same_answers(served, client, site, wait_until):
+    answer = served.ask(x=NUMBERS.tolist())
+    y, pid = ask(client(site, served.name))
+    assert (answer.status, answer["y"]) == (200, y) == (200, [3, 5, 7, 9])
+    assert pid == fed(served)["pid"] != answer["pid"]
+    assert sorted(served.pids()) == sorted([pid, answer["pid"]])
+    wait_until("its numbers", lambda: (served.state()["network"] or {}).get("sessions") == 1)
+    told = served.state()["network"]
+    assert (told["workers"], told["queued"]) == (1, 0)
+    assert told["entries"] >= told["free"] > 0 < told["credit"]
+    state = site.page_status()
+    assert state["front_end"]["state"] == "running"
+    assert state["front_end"]["counters"]["requests"] >= 1
+    metrics = site.metrics()
+    assert f'shunter_nic_workers{{model="{served.name}",version="1.0",}} 1.0' in metrics
+    assert "shunter_nic_requests_total" in metrics
+    assert 'shunter_nic_drops_total{reason="tag",} 0.0' in metrics
+    assert "shunter_nic_rtt_seconds_count" in metrics
+
+
+def test_scaling_leaves_them_alone(served, site, client):
+    pid = fed(served)["pid"]
+    assert served.scale(2).status == 200
+    assert len(served.pids()) == 3
+    assert served.configuration()["configuration"] == "2x0x4"
+    assert served.scale(1).status == 200
+    assert fed(served)["pid"] == pid == ask(client(site, served.name))[1]
+
+
+def test_without_the_front_end_http_is_served_and_it_comes_back(
+    served, site, client, network, load, wait_until
+):
+    before = network()
+    worker = ask(client(site, served.name))[1]
+    with load(served, clients=4, x=NUMBERS.tolist()) as clients:
+        enough = len(clients.answers) + 50
+        wait_until("load", lambda: len(clients.answers) > enough)
+        os.kill(before["pid"], signal.SIGKILL)
+        wait_until("another one", lambda: network()["pid"] not in (0, before["pid"]))
+        enough = len(clients.answers) + 50
+        wait_until("load", lambda: len(clients.answers) > enough)
+    assert network()["restarts"] == before["restarts"] + 1
+    assert network()["port"] == before["port"]
+    assert ask(client(site, served.name)) == ([3, 5, 7, 9], worker)
+
+
+def test_a_killed_worker_is_started_again(served, site, client, wait_until):
+    before = fed(served)["restarts"]
+    with pytest.raises(InferenceError, match="worker died"):
+        client(site, served.name).infer([np.full(4, 13, np.float32)], timeout_s=20)
+    wait_until("it is back", lambda: fed(served)["restarts"] == before + 1)
+    wait_until("it has loaded", lambda: fed(served)["state"] == "READY")
+    assert ask(client(site, served.name))[1] == fed(served)["pid"]
+
+
+def test_an_unregistered_model_leaves_the_front_end(serve, site, client, network, wait_until):
+    model = serve(handler="tensors", config={"shunter": SECTION})
+    open_client = client(site, model.name)
+    pid = ask(open_client)[1]
+    assert model.site.management("DELETE", f"/models/{model.name}/1.0").status == 200
+    wait_until("its worker has ended", lambda: not psutil.pid_exists(pid))
+    with pytest.raises(BadRequestError, match="no such model"):
+        Session(f"udp://127.0.0.1:{network()['port']}", model.name)
+
+
+def test_a_worker_that_does_not_load_fails_the_registration(site):
+    shunter = {**SECTION, "environment": {"ECHO_NO_LOAD": __file__}}
+    archive = site.archives.add("noload", "tensors", config={"shunter": shunter})
+    answer = site.register("noload", archive)
+    assert answer.status == 500, answer
+    assert "noload" not in site.models()
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"network": "1x1x8"}, 'shunter.network: "1x1x8" needs shunter.tensors'),
+        ({**SECTION, "network": "1x8"}, 'shunter.network: "1x8" is not INSTANCESxTHREADSxBATCH'),
+        ({**SECTION, "network": "65x1x1"}, "at most 64 workers with batches of at most 4096"),
+        ({"tensors": []}, 'shunter.tensors: "[]" is not a mapping'),
+        ({"tensors": {"in": []}}, "shunter.tensors.in is not known; allowed: inputs, outputs"),
+        ({"tensors": {"inputs": [X]}}, 'shunter.tensors.outputs: "null"; allowed: a list'),
+        ({"tensors": {**TENSORS, "inputs": [{}]}}, 'inputs[0].name: "null"; allowed: a text'),
+        ({"tensors": {**TENSORS, "inputs": [X, X]}}, 'inputs: "x" is there twice'),
+        (
+            {"tensors": {**TENSORS, "inputs": [{**X, "dtype": "float31"}]}},
+            'shunter.tensors.inputs[0].dtype: "float31"; allowed: bool, uint8',
+        ),
+        (
+            {"tensors": {**TENSORS, "inputs": [{**X, "shape": [-1]}]}},
+            'shunter.tensors.inputs[0].shape: "[-1]"; allowed: a list of sizes',
+        ),
+        (
+            {"tensors": {**TENSORS, "inputs": [{**X, "dims": 4}]}},
+            "shunter.tensors.inputs[0].dims is not known; allowed: dtype, name, shape",
+        ),
+    ],
+)
+def test_a_mistake_fails_the_registration(site, section, message):
+    archive = site.archives.add("wrong", "tensors", config={"shunter": section})
+    answer = site.register("wrong", archive)
+    assert (answer.status, answer["type"]) == (400, "BadRequestException"), answer
+    assert message in answer["message"]
+    assert "wrong" not in site.models()
+
+
+def test_it_waits_for_its_port_and_ends_with_a_server_that_was_killed(
+    harness, archives, plugins, make_server, tmp_path, wait_until, client
+):
+    settings = tmp_path / "shunter.toml"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        settings.write_text(f"[nic]\nenabled = true\nport = {port}\ntcp = false\n")
+        model = archives.add("killed", "tensors", config={"shunter": SECTION})
+        server = make_server(plugins, models=[model], config={"shunter_config": str(settings)})
+        server.start()
+        with contextlib.ExitStack() as stack:
+            stack.callback(server.stop)
+            site = harness.Site(server, archives, tmp_path)
+            told = f"cannot serve at UDP 127.0.0.1 port {port}: Address already in use"
+            wait_until("it says why", lambda: told in site.log())
+            assert site.status()["front_end"]["state"] == "restarting"
+            taken.close()
+            wait_until("it serves", lambda: site.status()["front_end"]["port"] == port)
+            _, worker = ask(client(site, "killed"))
+            pid = site.status()["front_end"]["pid"]
+            os.kill(server.pid, signal.SIGKILL)
+            wait_until("it has ended", lambda: not psutil.pid_exists(pid))
+            wait_until("its worker too", lambda: not psutil.pid_exists(worker))
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+                free.bind(("127.0.0.1", port))

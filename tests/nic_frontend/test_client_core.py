@@ -1,0 +1,378 @@
+"""The client's core by tables, and against the server's core over a network that loses."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shunter.batching.segments import SegmentPlan
+from shunter.batching.wire import Header, parse
+from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
+from shunter.nic_frontend.client_core import (
+    FIRST_RTO_NS,
+    LEAST_RTO_NS,
+    RETRY_NS,
+    RUNNING_RTO_NS,
+    STREAM_RTO_NS,
+    ClientCore,
+    Landing,
+    Refused,
+)
+from shunter.nic_frontend.core import Hello, Place, Ready, Send
+from shunter.nic_frontend.sessions import CallState, Session
+
+MS = 1_000_000
+FUNC, SESSION = 5, 0xBEEF0001
+PEER = bytes([2, 0, 0, 9]).ljust(32, b"\0")
+KEY = bytes(range(16))
+INPUTS, OUTPUTS, SEGMENT = (10, 3), (6,), 4
+
+
+def make(grant=4, key=None, stream=False):
+    plans = SegmentPlan(INPUTS, SEGMENT), SegmentPlan(OUTPUTS, SEGMENT)
+    return ClientCore(SESSION, FUNC, key, *plans, grant, stream)
+
+
+def say(client, kind, req_id=1, now=0, payload=b"", **more):
+    """Let the client receive a datagram of the server."""
+    fields = {"type": kind, "req_id": req_id, "session": SESSION, "func_id": FUNC, "credit": 4}
+    header = Header(**{**fields, "length": len(payload), **more})
+    return client.receive(header.pack(), HEADER_BYTES + header.length, now, lambda: payload)
+
+
+def answer(client, seq, req_id=1, now=0, **more):
+    segment = SegmentPlan(OUTPUTS, SEGMENT).place(seq)
+    fields = {"seq": seq, "count": 2, "total": 6, "status": 200, "length": segment.length}
+    fields |= {"offset": segment.offset, "tensor": segment.tensor}
+    return say(client, MessageType.RESP, req_id, now, **{**fields, **more})
+
+
+def headers(outgoing):
+    return [parse(each.header, HEADER_BYTES + length_of(each.header)) for each in outgoing]
+
+
+def length_of(header):
+    return int.from_bytes(header[22:24], "little")
+
+
+# ---- requests
+
+
+def test_a_request_is_its_segments():
+    req_id, sent = make().begin(0, deadline_us=7, priority=1, idempotent=True)
+    assert req_id == 1
+    found = [(h.seq, h.tensor, h.offset, h.length, h.total) for h in headers(sent)]
+    assert found == [(0, 0, 0, 4, 10), (1, 0, 4, 4, 10), (2, 0, 8, 2, 10), (3, 1, 0, 3, 3)]
+    for header in headers(sent):
+        assert (header.type, header.count, header.session) == (MessageType.REQ, 4, SESSION)
+        assert (header.deadline_us, header.priority, header.credit) == (7, 1, 1)
+    idempotent = Flags.IDEMPOTENT
+    assert [h.flags for h in headers(sent)] == [idempotent] * 3 + [idempotent | Flags.LAST]
+    assert [h.pkt_no for h in headers(sent)] == [1, 2, 3, 4]
+
+
+def test_credit_says_how_many_may_be_sent():
+    client = make(grant=2)
+    for _ in range(2):
+        assert client.may_begin
+        client.begin(0)
+    assert not client.may_begin
+    say(client, MessageType.CREDIT, 0, credit=3)
+    assert client.may_begin
+    say(client, MessageType.CREDIT, 0, credit=1)  # an old one
+    assert client.may_begin
+
+
+def test_what_is_done_is_told_with_the_next_datagram():
+    client = make(grant=9)
+    for _ in range(4):
+        client.begin(0)
+    for req_id in (1, 2, 4):
+        for seq in range(2):
+            answer(client, seq, req_id)
+    assert headers([client.ask_for_credit()])[0].credit == 3
+    client.cancel(3)
+    assert headers(client.begin(0)[1])[0].credit == 5
+
+
+# ---- answers
+
+
+def test_an_answer_lands_in_any_order_and_once():
+    client = make()
+    client.begin(0)
+    assert [s.offset for _, s in client.expected()] == [0, 4]
+    found, _ = answer(client, 1)
+    assert isinstance(found, Landing) and not found.is_last and found.segment.offset == 4
+    assert answer(client, 1) == (None, [])
+    assert [s.offset for _, s in client.expected()] == [0]
+    found, _ = answer(client, 0)
+    assert found.is_last and found.segment.offset == 0
+    assert answer(client, 0) == (None, [])
+    assert client.pending == {} and list(client.expected()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seq": 2}, {"count": 1}, {"count": 3}, {"length": 3}, {"offset": 4}, {"tensor": 1},
+        {"total": 7}, {"session": 1}, {"req_id": 2}, {"req_id": 0}, {"magic": 0}, {"tag": 1},
+        {"version": 2}, {"type": MessageType.REQ}, {"type": MessageType.HELLO_ACK},
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_means_nothing(changes):
+    client = make()
+    client.begin(0)
+    header = {"type": MessageType.RESP, "req_id": 1, "session": SESSION, "count": 2, "length": 4}
+    wrong = Header(**{**header, "total": 6, "status": 200, **changes}).pack()
+    assert client.receive(wrong, HEADER_BYTES + length_of(wrong), 0, bytes) == (None, [])
+    assert len(list(client.expected())) == 2
+
+
+def test_with_a_key_only_tagged_answers_count():
+    client = make(key=KEY)
+    client.begin(0)
+    assert answer(client, 0) == (None, [])
+    header = Header(
+        type=MessageType.ERROR, req_id=1, session=SESSION, func_id=FUNC, status=500, credit=4
+    )
+    for key, expected in ((bytes(16), None), (KEY, Refused(1, 500))):
+        assert client.receive(header.pack(key), HEADER_BYTES, 0, bytes)[0] == expected
+
+
+def test_an_error_ends_a_request():
+    client = make()
+    client.begin(0)
+    assert say(client, MessageType.ERROR, status=500) == (Refused(1, 500), [])
+    assert say(client, MessageType.ERROR, status=500) == (None, [])
+
+
+# ---- time
+
+
+def test_what_is_not_answered_is_asked_for_with_the_last_segment():
+    client = make()
+    client.begin(0)
+    assert client.tick(FIRST_RTO_NS - 1) == []
+    [asked] = headers(client.tick(FIRST_RTO_NS))
+    assert (asked.seq, asked.flags) == (3, Flags.LAST | Flags.RETRANS | Flags.ACK_REQ)
+    assert client.tick(2 * FIRST_RTO_NS) == []  # twice as patient
+    assert len(client.tick(3 * FIRST_RTO_NS)) == 1
+
+
+def test_what_the_server_lacks_is_sent_again():
+    client = make()
+    client.begin(0)
+    _, again = say(client, MessageType.SACK, payload=b"\x09", status=CallState.RECEIVING)
+    assert [h.seq for h in headers(again)] == [1, 2]
+    assert [h.pkt_no for h in headers(again)] == [5, 6]
+    assert client.lost == 2
+
+
+@pytest.mark.parametrize("state", [CallState.RX_COMPLETE, CallState.RUNNING])
+def test_a_server_that_has_it_is_given_time(state):
+    client = make()
+    client.begin(0)
+    assert say(client, MessageType.SACK, payload=b"\x0f", status=state)[1] == []
+    assert client.tick(RUNNING_RTO_NS - 1) == []
+    assert len(client.tick(RUNNING_RTO_NS)) == 1
+
+
+def test_segments_of_an_answer_that_lack_are_named():
+    client = make()
+    client.begin(0)
+    answer(client, 1)
+    [asked] = client.tick(FIRST_RTO_NS)
+    [header] = headers([asked])
+    assert (header.type, header.req_id, asked.payload) == (MessageType.SACK, 1, b"\2")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_without_room_is_asked_again(stream):
+    client = make(stream=stream)
+    client.begin(0)
+    assert say(client, MessageType.ERROR, status=WireStatus.RETRY_LATER) == (None, [])
+    [asked] = headers(client.tick(RETRY_NS))
+    assert asked.flags & Flags.ACK_REQ and asked.seq == 3
+    _, again = say(client, MessageType.SACK, payload=b"\x08", status=CallState.RECEIVING)
+    assert [h.seq for h in headers(again)] == [0, 1, 2]
+
+
+def test_on_a_stream_the_server_is_asked_seldom():
+    client = make(stream=True)
+    client.begin(0)
+    assert client.tick(STREAM_RTO_NS - 1) == []
+    assert len(client.tick(STREAM_RTO_NS)) == 1
+    answer(client, 0, now=STREAM_RTO_NS)
+    assert client.tick(9 * STREAM_RTO_NS) == []  # the rest is on its way
+
+
+def test_patience_follows_the_round_trip():
+    client = make(grant=99)
+    for number in range(1, 60):
+        req_id, _ = client.begin(number * 100 * MS)
+        for seq in range(2):
+            answer(client, seq, req_id, now=number * 100 * MS + 40 * MS, credit=99)
+    assert 40 * MS <= client._rto() <= 60 * MS
+    assert make()._rto() == FIRST_RTO_NS
+    client.srtt_ns, client.rttvar_ns = 1.0, 0.0
+    assert client._rto() == LEAST_RTO_NS
+
+
+def test_a_deadline_is_what_is_left_of_it():
+    client = make()
+    client.begin(0, deadline_us=50_000)
+    [asked] = headers(client.tick(30 * MS))
+    assert asked.deadline_us == 20_000
+    [asked] = headers(client.tick(900 * MS))
+    assert asked.deadline_us == 1
+
+
+# ---- both cores, and a network between them
+
+
+class World:
+    """A client, a server with workers, and a network that loses, doubles and reorders."""
+
+    def __init__(self, core, seed, key):
+        self.random = random.Random(seed)
+        self.core, self.client = core, make(grant=0, key=key)
+        core.add_function(FUNC, INPUTS, OUTPUTS, 3)
+        core.add_session(Session(SESSION, FUNC, PEER, SEGMENT, self.random.randrange(1, 5), key), 0)
+        self.client.grant = core.grant(SESSION)
+        self.key, self.now = key, 0
+        self.to_server, self.to_client = [], []
+        self.memory = {}
+        self.ready, self.ran = [], []
+        self.wanted = [bytes(self.random.randbytes(13)) for _ in range(12)]
+        self.sent, self.found, self.ended = {}, {}, []
+
+    # the client
+
+    def begin(self):
+        while self.client.may_begin and len(self.sent) < len(self.wanted):
+            req_id, datagrams = self.client.begin(self.now)
+            self.sent[req_id] = self.wanted[len(self.sent)]
+            self.found[req_id] = bytearray(6)
+            self.post(datagrams)
+        if not self.client.pending and len(self.sent) < len(self.wanted):
+            self.post([self.client.ask_for_credit()])
+
+    def post(self, datagrams):
+        for each in datagrams:
+            payload = each.payload
+            if each.segment is not None:
+                at = each.segment.offset + (10 if each.segment.tensor else 0)
+                payload = self.sent[each.req_id][at : at + each.segment.length]
+            self.to_server.append(each.header + payload)
+
+    def client_takes(self, datagram):
+        found, answers = self.client.receive(
+            bytearray(datagram[:64]), len(datagram), self.now, lambda: datagram[64:]
+        )
+        self.post(answers)
+        if isinstance(found, Landing):
+            begin = found.segment.offset
+            self.found[found.req_id][begin : begin + found.segment.length] = datagram[64:]
+            if found.is_last:
+                self.ended.append(found.req_id)
+        assert not isinstance(found, Refused), found
+
+    # the server
+
+    def server_takes(self, datagram):
+        actions = self.core.receive(PEER, datagram, self.now)
+        for action in actions:
+            if isinstance(action, Place):
+                entry = self.memory.setdefault(action.entry, bytearray(13))
+                at = action.offset + (10 if action.tensor else 0)
+                entry[at : at + action.length] = datagram[64:]
+        self.act(actions)
+
+    def act(self, actions):
+        for action in actions:
+            assert not isinstance(action, Hello)
+            if isinstance(action, Ready):
+                self.ready.append(action.entry)
+            elif isinstance(action, Send):
+                payload = action.payload
+                if action.entry >= 0:
+                    length = length_of(action.header)
+                    output = self.output(action.entry)
+                    payload = output[action.offset : action.offset + length]
+                self.to_client.append(action.header + payload)
+
+    def output(self, entry):
+        data = self.memory[entry]
+        return bytes(a ^ b for a, b in zip(data[:6], data[7:], strict=True))
+
+    def work(self):
+        if not self.ready:
+            return
+        entry = self.ready.pop(self.random.randrange(len(self.ready)))
+        whom = self.core.running(FUNC, entry, self.now)
+        self.ran.append(whom.req_id)
+        sent = self.random.random() < 0.5
+        if sent:
+            self.worker_answers(entry, whom)
+        self.act(self.core.finished(FUNC, entry, 200, self.now, sent=sent))
+
+    def worker_answers(self, entry, whom):
+        plan = SegmentPlan(OUTPUTS, whom.segment)
+        for seq in range(plan.count):
+            part = plan.place(seq)
+            header = Header(
+                type=MessageType.RESP, req_id=whom.req_id, func_id=FUNC, seq=seq,
+                count=plan.count, length=part.length, total=6, offset=part.offset,
+                session=whom.session, credit=whom.credit, status=200, pkt_no=whom.pkt_no + seq,
+            )  # fmt: skip
+            payload = self.output(entry)[part.offset : part.offset + part.length]
+            self.to_client.append(header.pack(whom.key) + payload)
+
+    # the network
+
+    def deliver(self, queue, take, chaos):
+        if not queue:
+            return
+        at = self.random.randrange(len(queue)) if chaos else 0
+        datagram = queue[at]
+        fate = self.random.random() if chaos else 1
+        if fate > 0.15:  # below, it comes once more
+            queue.pop(at)
+        if fate > 0.35 or fate < 0.15:
+            take(datagram)
+
+    def step(self, chaos):
+        self.begin()
+        for _ in range(self.random.randrange(1, 6)):
+            self.deliver(self.to_server, self.server_takes, chaos)
+            self.deliver(self.to_client, self.client_takes, chaos)
+        self.work()
+        self.now += self.random.choice([0, 100_000, 2 * MS])
+        self.post(self.client.tick(self.now))
+        self.act(self.core.tick(self.now))
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["open", "keyed"])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32))
+def test_every_request_is_answered_once_and_runs_once(both, key, seed):
+    for core in both():
+        world = World(core, seed, key)
+        for _ in range(150):
+            world.step(chaos=True)
+        for _ in range(5000):
+            if len(world.ended) == len(world.wanted):
+                break
+            world.step(chaos=False)
+        ids = list(range(1, len(world.wanted) + 1))
+        assert sorted(world.ended) == ids and sorted(world.ran) == ids
+        for req_id, sent in world.sent.items():
+            expected = bytes(a ^ b for a, b in zip(sent[:6], sent[7:], strict=True))
+            assert bytes(world.found[req_id]) == expected
+        assert world.client.pending == {}
+        # Told that everything is done, the server keeps nothing.
+        world.to_server = [each.header for each in world.client.farewell()]
+        world.deliver(world.to_server, world.server_takes, chaos=False)
+        assert core.free_entries(FUNC) == 3

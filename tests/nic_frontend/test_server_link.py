@@ -1,0 +1,390 @@
+"""A front end and the server that it belongs to: what it tells, what it takes, and both ends."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shunter.batching import front_end_page
+from shunter.batching.attach import NAME, Attach, receive, send
+from shunter.batching.control_page import ControlPage
+from shunter.batching.layout import SLOT_FIELDS, SLOTS_OFFSET
+from shunter.batching.page_records import SlotCommands, SlotNetwork
+from shunter.batching.runtime import only_live
+from shunter.batching.tensor_spec import TensorSpec
+from shunter.handlers.front_end_link import FrontEndLink
+from shunter.nic_frontend import front_end as module
+from shunter.nic_frontend import server_link
+from shunter.nic_frontend.client import InferenceError, ServerError, Session
+from shunter.nic_frontend.front_end import FrontEnd, Settings
+from shunter.nic_frontend.native_server import COUNTERS
+from shunter.nic_frontend.server_link import ServerLink
+
+PATIENCE_S = 20
+both_data_paths = pytest.mark.parametrize("data_path", ["c", "python"])
+HOLD = (
+    "import fcntl, os, sys; lock = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o600);"
+    "fcntl.lockf(lock, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+)
+X = TensorSpec("x", "int64", (1,))
+
+
+def wait_until(what, condition):
+    end = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+    return value
+
+
+class Server:
+    """A runtime folder whose lock is held, with a page and the model m in slot 0."""
+
+    def __init__(self, parent, number):
+        self.folder = parent / f"shunter-{os.geteuid()}-{number}"
+        self.folder.mkdir(mode=0o700)
+        command = [sys.executable, "-S", "-c", HOLD, str(self.folder / "lock")]
+        self._holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._holder.stdout.readline()
+        path = self.folder / "control"
+        self.page = ControlPage.create(path, owner_pid=number, created_unix_ns=1, now_ns=1)
+        self._poke("model_name", int.from_bytes(b"m", "little"))
+        self._poke("slot_sequence", 2)
+        self._poke("slot_state", 1)
+
+    def _poke(self, name, value):
+        self.page.words[(SLOTS_OFFSET + SLOT_FIELDS[name].offset) // 8] = value
+
+    @property
+    def told(self):
+        return front_end_page.read(self.page)
+
+    @property
+    def network(self):
+        return front_end_page.read_network(self.page, 0)
+
+    def end(self):
+        """As if it had been killed: the folder stays, the lock does not."""
+        with self._holder:
+            self._holder.stdin.close()
+
+
+@pytest.fixture
+def start_server(tmp_path, monkeypatch):
+    """Starts servers, each with a runtime folder of its own."""
+    monkeypatch.setenv("SHUNTER_RUNTIME_DIR", str(tmp_path))
+    servers = []
+
+    def start_server():
+        servers.append(Server(tmp_path, len(servers) + 1))
+        return servers[-1]
+
+    yield start_server
+    for server in servers:
+        server.end()
+        server.page.close()
+
+
+@pytest.fixture
+def server(start_server):
+    return start_server()
+
+
+@pytest.fixture
+def data_path():
+    """In which language; tests that look at it ask for both."""
+    return "c"
+
+
+@pytest.fixture
+def serve(data_path, built, server, monkeypatch):
+    """Runs a front end of the server."""
+    monkeypatch.setattr(server_link, "LOOK_NS", 50_000_000)
+    if data_path == "python":
+        monkeypatch.setattr(module, "library", lambda: None)
+    with contextlib.ExitStack() as stack:
+
+        def serve(*, only_this=True):
+            front_end = FrontEnd(Settings(server.folder / NAME, port=0))
+            link = ServerLink(front_end, only_live(server.folder), only_this=only_this)
+            thread = threading.Thread(target=front_end.run, args=(link.cycle,))
+            thread.start()
+            for each in (front_end.close, link.close, thread.join, front_end.stop):
+                stack.callback(each)
+            front_end.thread = thread
+            return front_end
+
+        yield serve
+
+
+class Worker:
+    """A worker of m in a thread; it answers 2 x, and waits while ``hold`` is not set."""
+
+    def __init__(self, folder, outputs=(X,)):
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.began = threading.Event()
+        self._ours, self._theirs = socket.socketpair()
+        attach = Attach("m", "", (X,), outputs, 1, os.getpid())
+        link = FrontEndLink(folder / NAME, attach, self._infer)
+        self._thread = threading.Thread(
+            target=link.run, args=(self._theirs, lambda: not self._theirs.recv(1, socket.MSG_PEEK))
+        )
+        self._thread.start()
+
+    def _infer(self, inputs, outputs):
+        self.began.set()
+        assert self.go_on.wait(PATIENCE_S)
+        for output in outputs:
+            output.copy_(2 * inputs[0])
+
+    def end(self):
+        """As its server does it: the connection is closed."""
+        self.go_on.set()
+        self._ours.close()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        self._theirs.close()
+
+
+@pytest.fixture
+def work():
+    """Starts workers where a server is."""
+    workers = []
+
+    def work(server, **options):
+        workers.append(Worker(server.folder, **options))
+        return workers[-1]
+
+    yield work
+    for worker in workers:
+        worker.end()
+
+
+@pytest.fixture
+def client():
+    """Opens sessions with m as soon as there is a worker."""
+    with contextlib.ExitStack() as stack:
+
+        def opened(front_end):
+            with contextlib.suppress(InferenceError):
+                return Session(f"udp://127.0.0.1:{front_end.port}", "m", timeout_s=PATIENCE_S)
+
+        def client(front_end):
+            found = wait_until("a session", lambda: opened(front_end))
+            return stack.enter_context(found)
+
+        yield client
+
+
+@pytest.fixture
+def in_background():
+    """Asks in a thread; what came of each request, or its error."""
+    threads = []
+
+    def in_background(client, *numbers):
+        found = []
+
+        def ask():
+            for number in numbers:
+                try:
+                    found.append(ask_one(client, number))
+                except InferenceError as error:
+                    found.append(error)
+
+        threads.append(threading.Thread(target=ask))
+        threads[-1].start()
+        return found, threads[-1]
+
+    yield in_background
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+
+def ask_one(client, number):
+    [output] = client.infer([np.array([number])])
+    return int(output[0])
+
+
+@both_data_paths
+def test_it_tells_its_numbers_and_those_of_its_models(server, serve, work, client):
+    front_end = serve()
+    work(server)
+    assert ask_one(client(front_end), 21) == 42
+    wait_until("it tells the request", lambda: server.told.counters.get("requests") == 1)
+    told = server.told
+    assert list(told.counters) == list(COUNTERS)
+    assert told.counters["answered"] == 1
+    state = told.state
+    assert (state.front_end_pid, state.front_end_port) == (os.getpid(), front_end.port)
+    assert state.front_end_sessions == 1
+    assert state.front_end_rtt_count >= 1 and state.front_end_rtt_ns > 0
+    wait_until("it tells the session", lambda: server.network.network_sessions == 1)
+    assert server.network.network_workers == 1
+    assert server.network.network_credit > 0
+    assert server.network.network_entries >= server.network.network_free > 0
+    assert not front_end_page.claim(server.page)
+
+
+def test_it_takes_the_policy_of_the_page(server, serve, work, client):
+    front_end = serve()
+    work(server)
+    taken = []
+    front_end.path.set_policy = lambda func_id, policy: taken.append(policy)
+    client(front_end)
+    wait_until("the built-in one", lambda: taken and taken[-1].threshold == 1)
+    server.page.write_commands(0, SlotCommands(threshold_fixed_milli=4000, margin_us=7))
+    wait_until("the commanded one", lambda: taken[-1].threshold == 4)
+    assert taken[-1].margin_ns == 7000
+
+
+def test_it_ends_with_its_server(server, serve, work, client):
+    front_end = serve()
+    worker = work(server)
+    client(front_end)
+    wait_until("it tells its numbers", lambda: server.told.state.front_end_pid)
+    server.end()
+    worker.end()
+    front_end.thread.join(PATIENCE_S)
+    assert not front_end.thread.is_alive()
+    assert not (server.folder / NAME).exists()
+    assert server.told.state.front_end_beat_ns == 0
+    assert server.network == SlotNetwork()
+
+
+def test_by_hand_it_goes_over_to_the_next_server(start_server, server, serve, work, client):
+    front_end = serve(only_this=False)
+    worker = work(server)
+    first = client(front_end)
+    assert ask_one(first, 1) == 2
+    server.end()
+    worker.end()
+    with pytest.raises(ServerError) as caught:
+        ask_one(first, 2)
+    assert caught.value.status == 521
+    following = start_server()
+    wait_until("it is there", (following.folder / NAME).exists)
+    work(following)
+    assert ask_one(client(front_end), 3) == 6
+    wait_until("it tells its numbers there", lambda: following.network.network_workers == 1)
+
+
+@both_data_paths
+def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client, in_background):
+    front_end = serve()
+    worker = work(server)
+    clients = [client(front_end), client(front_end)]
+    worker.go_on.clear()
+    asked = [in_background(each, number) for each, number in zip(clients, (1, 2), strict=True)]
+    assert worker.began.wait(PATIENCE_S)
+    wait_until("both are there", lambda: server.told.counters.get("requests") == 2)
+    front_end.stop()
+    worker.go_on.set()
+    front_end.thread.join(PATIENCE_S)
+    for _, thread in asked:
+        thread.join(PATIENCE_S)
+    assert [found for found, _ in asked] == [[2], [4]]
+
+
+@both_data_paths
+def test_at_its_end_what_does_not_end_is_an_error(
+    server, serve, work, client, in_background, monkeypatch
+):
+    monkeypatch.setattr(module, "FINISH_S", 0.05)
+    monkeypatch.setattr(module, "RUN_S", 0.05)
+    front_end = serve()
+    worker = work(server)
+    clients = [client(front_end) for _ in range(4)]  # one runs, the next is sent ahead
+    worker.go_on.clear()
+    asked = [in_background(each, 1) for each in clients]
+    wait_until("all are there", lambda: server.told.counters.get("requests") == 4)
+    front_end.stop()
+    front_end.thread.join(PATIENCE_S)
+    for _, thread in asked:
+        thread.join(PATIENCE_S)
+    assert sorted(found[0].status for found, _ in asked) == [502, 521, 521, 521]
+
+
+@both_data_paths
+def test_a_request_for_a_model_without_workers_does_not_wait_for_ever(
+    server, serve, work, client, monkeypatch
+):
+    monkeypatch.setattr(module, "WORKERLESS_S", 0.3)
+    front_end = serve()
+    worker = work(server)
+    open_client = client(front_end)
+    worker.end()
+    with pytest.raises(ServerError) as caught:
+        ask_one(open_client, 1)
+    assert caught.value.status == 521
+
+
+def test_a_model_comes_back_with_other_tensors(server, serve, work, client):
+    front_end = serve()
+    worker = work(server)
+    before = client(front_end)
+    assert ask_one(before, 1) == 2
+    worker.end()
+    work(server, outputs=(X, TensorSpec("y", "float32", (1,))))
+    wait_until("they are there", lambda: len(client(front_end).outputs) == 2)
+    assert len(client(front_end).infer([np.array([4])])) == 2
+
+
+class Endless:
+    """A queue that always has another batch."""
+
+    @staticmethod
+    def wait(*_):
+        return 0, 1
+
+    @staticmethod
+    def answer(statuses):
+        assert statuses == [200]
+
+    @staticmethod
+    def run(first, count):
+        return [200] * count
+
+
+def test_a_worker_leaves_although_there_is_no_end_of_batches():
+    pairs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        [[front_end, ours], [server, theirs]] = [map(stack.enter_context, p) for p in pairs]
+        link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
+        arguments = (ours, theirs, lambda: True, Endless, Endless)
+        left = []
+        thread = threading.Thread(target=lambda: left.append(link._work(*arguments)))
+        thread.start()
+        server.close()
+        front_end.settimeout(PATIENCE_S)
+        assert receive(front_end) == ({"leave": True}, [])
+        send(front_end, {"left": True})
+        thread.join(PATIENCE_S)
+        assert left == [True]
+
+
+def test_a_page_that_another_front_end_writes_is_left_alone(server, serve, caplog):
+    with ControlPage.attach(server.folder / "control") as page:
+        assert front_end_page.claim(page)
+        front_end = serve()
+        assert "another front end writes" in caplog.text
+        front_end.stop()
+        front_end.thread.join(PATIENCE_S)
+        assert server.told.state.front_end_pid == 0
+
+
+def test_two_front_ends_never_share_a_port(server, serve):
+    front_end = serve()
+    with pytest.raises(OSError, match="in use") as caught:
+        FrontEnd(Settings(server.folder / "other", port=front_end.port))
+    assert caught.value.filename == f"UDP 127.0.0.1 port {front_end.port}"
+    with pytest.raises(OSError, match="in use") as caught:
+        FrontEnd(Settings(server.folder / NAME, port=0))
+    assert caught.value.filename == f"Unix socket {server.folder / NAME}"
