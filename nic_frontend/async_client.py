@@ -21,6 +21,7 @@ from shunter.nic_frontend.connecting import (
     Key,
     Target,
     key_of,
+    protection_of,
     reason_of,
     segment_of,
 )
@@ -41,13 +42,14 @@ class AsyncSession:
         model: str,
         version: str,
         key: bytes | None,
+        protect: int,
         timeout_s: float,
         window: int,
     ) -> None:
         """Nothing is sent before :meth:`open`."""
         self._address, self._timeout_s = address, timeout_s
         self._loop = asyncio.get_running_loop()
-        self._exchange = Exchange(model, version, window, key, self._unwatch)
+        self._exchange = Exchange(model, version, window, key, protect, self._unwatch)
         self._targets: list[Target] = []
         self._pause_s = 0.0
         self._watched: int | None = None
@@ -205,16 +207,25 @@ class AsyncClient:
     """
 
     def __init__(
-        self, url: str, *, key: Key | None = None, timeout_s: float = 5.0, window: int = 64
+        self,
+        url: str,
+        *,
+        key: Key | None = None,
+        encrypt: bool = False,
+        crc: bool = False,
+        timeout_s: float = 5.0,
+        window: int = 64,
     ) -> None:
         """``timeout_s``: for every request that does not say otherwise, and to open a session.
 
-        ``window``: most requests on their way to one model. Raises ValueError for a wrong address
-        or key file.
+        ``window``: most requests on their way to one model. ``encrypt`` and ``crc`` as of Session.
+        Raises ValueError for a wrong address or key file, NoCipherError.
         """
         self.url = url
         self._address, self._key = Address.parse(url), key_of(key)
-        self._timeout_s, self._window = timeout_s, window
+        protect = protection_of(self._key, encrypt=encrypt, crc=crc)
+        self._settings = protect, timeout_s, window
+        self._timeout_s = timeout_s
         self._sessions: dict[tuple[str, str], asyncio.Task[AsyncSession]] = {}
 
     async def model(self, name: str, version: str = "") -> AsyncSession:
@@ -231,9 +242,7 @@ class AsyncClient:
             raise
 
     async def _open(self, name: str, version: str) -> AsyncSession:
-        session = AsyncSession(
-            self._address, name, version, self._key, self._timeout_s, self._window
-        )
+        session = AsyncSession(self._address, name, version, self._key, *self._settings)
         try:
             await session.open(time.monotonic_ns() + int(self._timeout_s * 1e9))
         except BaseException:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from shunter.nic_frontend.aead import NoCipherError
 from shunter.nic_frontend.async_client import AsyncClient
 from shunter.nic_frontend.calls import DEFAULT, Array, Call, Options, one_or_all
 from shunter.nic_frontend.connecting import (
@@ -25,6 +26,7 @@ from shunter.nic_frontend.connecting import (
     Key,
     Target,
     key_of,
+    protection_of,
     reason_of,
     segment_of,
 )
@@ -45,6 +47,7 @@ __all__ = [
     "BadRequestError",
     "Client",
     "InferenceError",
+    "NoCipherError",
     "Options",
     "ServerError",
     "Session",
@@ -63,11 +66,18 @@ class Session:
         *,
         version: str = "",
         key: Key | None = None,
+        encrypt: bool = False,
+        crc: bool = False,
         timeout_s: float = 5.0,
         window: int = 64,
         spin: bool = False,
     ) -> None:
-        """Open a session. Raises InferenceError, and ValueError for a wrong address or key file.
+        """Open a session.
+
+        Raises InferenceError, ValueError for a wrong address or key file, NoCipherError.
+
+        ``encrypt``: encrypt payloads, which needs a key. ``crc``: at least check that they come as
+        they were sent, where the network is not trusted to.
 
         ``timeout_s``: for this and for every request that does not say otherwise. ``window``: most
         requests on their way. ``spin``: wait for answers without sleeping, which costs a processor.
@@ -77,7 +87,9 @@ class Session:
         self._flags = NO_WAIT if spin else 0
         self._targets: list[Target] = []
         self._pause_s = 0.0
-        self._exchange = Exchange(model, version, window, key_of(key))
+        secret = key_of(key)
+        protect = protection_of(secret, encrypt=encrypt, crc=crc)
+        self._exchange = Exchange(model, version, window, secret, protect)
         try:
             self._open(time.monotonic_ns() + int(timeout_s * 1e9))
         except BaseException:
@@ -252,7 +264,7 @@ class Client:
     """
 
     def __init__(self, url: str, **settings: Any) -> None:
-        """``settings``: key, timeout_s, window and spin, as of :class:`Session`.
+        """``settings``: key, encrypt, crc, timeout_s, window and spin, as of :class:`Session`.
 
         Raises ValueError for a wrong address or key file.
         """

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from shunter.batching.segments import Segment, SegmentPlan
-from shunter.batching.wire import Header, WrongHeader, check_tag, parse
-from shunter.batching.wire_layout import SACK_RECEIVING, Flags, MessageType, WireStatus
+from shunter.batching.wire import PROTECTIONS, Header, WrongHeader, check_tag, parse
+from shunter.batching.wire_layout import SACK_RECEIVING, X64_FIELDS, Flags, MessageType, WireStatus
 from shunter.nic_frontend.sessions import nearest
 
 FIRST_RTO_NS = 20_000_000
@@ -24,12 +24,29 @@ STREAM_RTO_NS = 1_000_000_000
 RETRY_NS = 20_000_000
 """When the server has no room."""
 _LOW = 0xFFFFFFFF
+# Plain numbers: arithmetic of enum members is slow, and this is done for every datagram.
 _REQ, _RESP, _SACK, _ERROR = (
     int(t) for t in (MessageType.REQ, MessageType.RESP, MessageType.SACK, MessageType.ERROR)
 )
 _LAST, _RETRANS, _ACK_REQ, _IDEMPOTENT = (
     int(f) for f in (Flags.LAST, Flags.RETRANS, Flags.ACK_REQ, Flags.IDEMPOTENT)
 )
+_PROTECTIONS = int(PROTECTIONS)
+_PKT_NO_AT = X64_FIELDS["pkt_no"][0]
+
+
+class Guard(Protocol):
+    """:class:`shunter.nic_frontend.aead.Guard`."""
+
+    def seal(
+        self, header: bytes, number: int, payload: bytes | memoryview
+    ) -> tuple[bytes, bytes | memoryview]:
+        """Header and payload as they are sent."""
+
+    def open(
+        self, header: bytes | bytearray, number: int, payload: bytes
+    ) -> bytes | None:
+        """The bytes of a payload that came, None when they are wrong."""
 
 
 class Outgoing(NamedTuple):
@@ -48,6 +65,8 @@ class Landing(NamedTuple):
     segment: Segment
     is_last: bool
     """With it the answer is complete."""
+    payload: bytes | None = None
+    """The bytes, when they are not those that came."""
 
 
 class Refused(NamedTuple):
@@ -81,6 +100,10 @@ class ClientCore:
     outputs: SegmentPlan
     grant: int
     stream: bool = False
+    protect: int = 0
+    """PAYLOAD_CRC or PAYLOAD_AEAD: what all payloads carry."""
+    guard: Guard | None = None
+    """What checks them, if there is such a thing."""
     next_id: int = 1
     pending: dict[int, _Pending] = field(default_factory=dict)
     srtt_ns: float = 0.0
@@ -90,6 +113,8 @@ class ClientCore:
     heard_ns: int = 0
     """When the server said something last."""
     _pkt_no: int = 0
+    _heard_no: int = 0
+    """The highest number of a datagram whose payload was right."""
     _done: set[int] = field(default_factory=set)
     _below: int = 1
     """Every request below this one is done."""
@@ -163,7 +188,7 @@ class ClientCore:
         if pending is None:
             return None, []
         if header.type == _RESP:
-            return self._answer(header, pending, now_ns)
+            return self._answer(header, pending, now_ns, head, payload)
         if header.type == _ERROR:
             return self._error(header, pending, now_ns)
         if header.type == _SACK:
@@ -172,7 +197,12 @@ class ClientCore:
         return None, []
 
     def _answer(
-        self, header: Header, pending: _Pending, now_ns: int
+        self,
+        header: Header,
+        pending: _Pending,
+        now_ns: int,
+        head: bytes | bytearray,
+        payload: Callable[[], bytes],
     ) -> tuple[Landing | Refused | None, list[Outgoing]]:
         count = len(self._out)
         if header.count != count or header.seq >= count:
@@ -185,15 +215,41 @@ class ClientCore:
         bit = 1 << header.seq
         if pending.received & bit:
             return None, []
+        opened = None
+        if header.flags & _PROTECTIONS != self.protect:
+            return None, []
+        if self.guard is not None:
+            opened = self._opened(self.guard, header, head, payload())
+            if opened is None:
+                return None, []
         pending.received |= bit
         is_last = pending.received == self._all
         if is_last:
             if not pending.again:
                 self._measure(now_ns - pending.sent_ns)
             self._end(header.req_id)
-            return Landing(header.req_id, segment, True), []
+            return Landing(header.req_id, segment, True, opened), []
         pending.due_ns = now_ns + self._rto()
-        return Landing(header.req_id, segment, False), []
+        return Landing(header.req_id, segment, False, opened), []
+
+    def _opened(
+        self, guard: Guard, header: Header, head: bytes | bytearray, payload: bytes
+    ) -> bytes | None:
+        """The bytes of a protected payload, None when they are wrong."""
+        number = nearest(header.pkt_no, self._heard_no)
+        found = guard.open(head, number, payload)
+        if found is not None:
+            self._heard_no = max(self._heard_no, number)
+        return found
+
+    def sealed(
+        self, header: bytes, payload: bytes | memoryview
+    ) -> tuple[bytes, bytes | memoryview]:
+        """A segment of a request as it is sent, if there is a guard."""
+        if self.guard is None:
+            return header, payload
+        low = int.from_bytes(header[_PKT_NO_AT : _PKT_NO_AT + 4], "little")
+        return self.guard.seal(header, nearest(low, self._pkt_no), payload)
 
     def _error(
         self, header: Header, pending: _Pending, now_ns: int
@@ -256,7 +312,7 @@ class ClientCore:
         left_us = max(1, (pending.deadline_ns - now_ns) // 1000) if pending.deadline_ns else 0
         header = Header(
             type=_REQ,
-            flags=pending.flags | flags | last,
+            flags=pending.flags | flags | last | self.protect,
             priority=pending.priority,
             req_id=req_id,
             func_id=self.func_id,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shunter.batching.wire_layout import HEADER_BYTES
+from shunter.batching.wire_layout import HEADER_BYTES, Flags
+from shunter.nic_frontend.aead import require_cipher
 from shunter.nic_frontend.errors import UnreachableError
 from shunter.nic_frontend.hello import LARGEST_SEGMENT, SMALLEST_SEGMENT
 
@@ -122,3 +123,13 @@ def key_of(key: Key | None) -> bytes | None:
     if len(found) < KEY_BYTES:
         raise ValueError(f"{path} has {len(found)} bytes; a key has at least {KEY_BYTES}")
     return found
+
+
+def protection_of(key: bytes | None, *, encrypt: bool, crc: bool) -> int:
+    """What a hello asks for. Raises ValueError for a key that is missing, NoCipherError."""
+    if not encrypt:
+        return int(Flags.PAYLOAD_CRC) if crc else 0
+    if key is None:
+        raise ValueError("encryption needs a key")
+    require_cipher()
+    return int(Flags.PAYLOAD_AEAD)

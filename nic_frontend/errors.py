@@ -39,6 +39,8 @@ _REASONS: dict[int, tuple[type[InferenceError], str]] = {
     WireStatus.UNKNOWN_FUNCTION: (BadRequestError, "the server has no such model"),
     WireStatus.TOO_LATE: (TooLateError, "the deadline had passed before the request could run"),
     WireStatus.UNAUTHORISED: (AuthenticationError, "the server does not accept the key"),
+    WireStatus.MUST_ENCRYPT: (AuthenticationError, "the server serves encrypted sessions only"),
+    WireStatus.CANNOT_ENCRYPT: (AuthenticationError, "the server cannot encrypt"),
 }
 _SERVER_REASONS: dict[int, str] = {
     WireStatus.HANDLER_FAILED: "the handler failed",
@@ -46,6 +48,7 @@ _SERVER_REASONS: dict[int, str] = {
     WireStatus.LOST_ANSWER: "the request ran, but its answer is no longer kept",
     WireStatus.UNKNOWN_SESSION: "the server has lost the session; "
     "it is not known whether the request ran",
+    WireStatus.NO_WORKER: "the request did not run: the model has no worker",
     WireStatus.RETRY_LATER: "the server has no room",
     WireStatus.NO_WORKER: "the model has no worker now; the request did not run",
 }

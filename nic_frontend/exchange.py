@@ -27,7 +27,7 @@ from shunter.nic_frontend.errors import (
 )
 from shunter.nic_frontend.hello import Hello
 from shunter.nic_frontend.opening import Opening, OpenSession
-from shunter.nic_frontend.transports import ConnectionLost, Datagrams, Piece, Stream
+from shunter.nic_frontend.transports import NO_WAIT, ConnectionLost, Datagrams, Piece, Stream
 
 TICK_NS = 10_000_000
 """How often :meth:`Exchange.tick` must be called while something is on its way."""
@@ -39,8 +39,8 @@ OPENING_NS = 1_000_000_000
 """An address that does not open a session for so long is given up."""
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
-PAUSE_NS = 50_000_000
-"""A model without a worker is asked again after this time."""
+BURST_BYTES = 1 << 20
+"""After so many the client looks whether answers have come."""
 FIRST_ASK_NS, MOST_ASK_NS = 5_000_000, 200_000_000
 _HELLO_ACK = int(MessageType.HELLO_ACK)
 _EMPTY = memoryview(bytearray())
@@ -55,16 +55,18 @@ class Exchange:
         version: str,
         window: int,
         key: bytes | None,
+        protect: int = 0,
         before_close: Callable[[], None] | None = None,
     ) -> None:
         """There is no connection yet: give one with :meth:`attach`.
 
-        ``before_close`` is called before a connection is closed.
+        ``protect``: PAYLOAD_CRC or PAYLOAD_AEAD. ``before_close`` is called before a connection is
+        closed.
         """
         self.transport: Datagrams | Stream | None = None
         self.closed = False
         self._before_close = before_close
-        self._hello, self._key = (model, version, window), key
+        self._hello, self._key, self._protect = (model, version, window), key, protect
         self.core: ClientCore | None = None
         self.tensors: Tensors | None = None
         """Of the last session."""
@@ -78,9 +80,11 @@ class Exchange:
         self._probed_ns = 0
         self._busy_since_ns = 0
         self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
-        self._paused_ns = 0
         self._expected: tuple[int, Segment | None, memoryview] = (0, None, _EMPTY)
         self._landing: Landing | None = None
+        self._is_receiving = False
+        self._unserved = 0
+        """Calls, first of those that wait, for which there was no worker."""
 
     # ---- connections
 
@@ -111,6 +115,7 @@ class Exchange:
                 self._before_close()
             self.transport.socket.close()
         self.transport = self.core = self._opening = self._landing = None
+        self._unserved = 0
 
     def lose(self, reason: str) -> None:
         """The connection is of no use any more; the owner may attach another."""
@@ -187,19 +192,27 @@ class Exchange:
     def _begin_calls(self) -> None:
         """Send what credit permits, in order."""
         core, waiting = self.core, self.waiting
-        if core is None or not waiting or self.now < self._paused_ns:
+        if core is None or not waiting or self._unserved:
             return
         if not core.pending and self.now - core.heard_ns > CHECK_NS:
             self._ask(core)
             return
-        datagrams: list[Outgoing] = []
-        while waiting and core.may_begin:
-            datagrams += self._begin(core, waiting.popleft())
-        if datagrams:
-            self._ask_wait_ns = FIRST_ASK_NS
-            self._post(datagrams)
-        elif not core.pending:
+        if not core.may_begin and not core.pending:
             self._ask(core)
+        while waiting and self.core is core and core.may_begin and not self.has_kept:
+            self._ask_wait_ns = FIRST_ASK_NS
+            self._post(self._begin_some(core))
+            # Answers must not wait until everything is sent: their room is small.
+            while waiting and not self._is_receiving and self.receive(NO_WAIT):
+                pass
+
+    def _begin_some(self, core: ClientCore) -> list[Outgoing]:
+        """As many as are worth a look at what has come meanwhile."""
+        room, datagrams = BURST_BYTES, []
+        while self.waiting and core.may_begin and room > 0:
+            datagrams += self._begin(core, self.waiting.popleft())
+            room -= sum(core.inputs.sizes)
+        return datagrams
 
     def _begin(self, core: ClientCore, call: Call) -> list[Outgoing]:
         options = call.options
@@ -229,7 +242,8 @@ class Exchange:
     # ---- the connection
 
     def _post(self, datagrams: Sequence[Outgoing]) -> None:
-        pieces: list[Piece] = []
+        core, pieces = self.core, list[Piece]()
+        assert core is not None
         for header, req_id, segment, payload in datagrams:
             if segment is None:
                 pieces.append((header, payload))
@@ -237,7 +251,7 @@ class Exchange:
             view = self.running[req_id].inputs[segment.tensor]
             if segment.length != len(view):
                 view = view[segment.offset : segment.offset + segment.length]
-            pieces.append((header, view))
+            pieces.append((header, view) if core.guard is None else core.sealed(header, view))
         self._send(pieces)
 
     def _send(self, pieces: Sequence[Piece]) -> None:
@@ -253,25 +267,29 @@ class Exchange:
         return self.transport is not None and self.transport.has_kept
 
     def flush(self) -> None:
-        """Send what was kept."""
+        """Send what was kept, and what waits behind it."""
         self._send(())
+        self._begin_calls()
 
     def receive(self, flags: int) -> bool:
         """Take what has come, once; whether there was any. ``flags``: of the system call."""
         if self.transport is None:
             return False
+        self._is_receiving = True
         try:
             return self.transport.receive(self, flags)
         except ConnectionLost as lost:
             self.lose(str(lost))
             return False
+        finally:
+            self._is_receiving = False
 
     # ---- what comes; the transport calls these
 
     def expected(self) -> memoryview:
         """Where the next payload is likely to belong."""
         core = self.core
-        if core is not None:
+        if core is not None and core.guard is None:
             for req_id, segment in core.expected():
                 if self._expected[0] != req_id or self._expected[1] is not segment:
                     self._expected = req_id, segment, self._place(req_id, segment)
@@ -301,6 +319,10 @@ class Exchange:
             self._post(answers)
         if isinstance(found, Landing):
             self._landing = found
+            if found.payload is not None:
+                self._place(found.req_id, found.segment)[:] = found.payload
+                self.on_payload()
+                return None
             req_id, segment, _ = self._expected
             if req_id == found.req_id and segment is found.segment:
                 return self._expected[2]
@@ -317,6 +339,7 @@ class Exchange:
         self._landing = None
         if landing is not None and landing.is_last:
             self.running.pop(landing.req_id).end()
+            self._look_elsewhere()
             if self.waiting:
                 self._begin_calls()
 
@@ -325,19 +348,28 @@ class Exchange:
             self.lose("the server has lost the session")
             return
         call = self.running.pop(refused.req_id)
-        if refused.status == WireStatus.NO_WORKER and call.options.idempotent:
-            call.req_id = 0
-            self.waiting.appendleft(call)
-            self._paused_ns = self.now + PAUSE_NS
-        else:
+        if refused.status != WireStatus.NO_WORKER:
             call.end(error_of(refused.status))
+            self._look_elsewhere()
+            return
+        call.req_id = 0  # it did not run, so it may be sent again
+        self.waiting.insert(self._unserved, call)
+        self._unserved += 1
+        self._look_elsewhere()
+
+    def _look_elsewhere(self) -> None:
+        """Without workers the session is of no use; when its last call has ended, try another."""
+        if self._unserved and not self.running:
+            self.lose("the model has no worker")
+            self.failure = error_of(WireStatus.NO_WORKER)
 
     # ---- opening
 
     def _begin_opening(self) -> None:
         assert self.transport is not None
         model, version, window = self._hello
-        hello = Hello(secrets.token_bytes(16), model, version, self._segment, window)
+        nonce = secrets.token_bytes(16)
+        hello = Hello(nonce, model, version, self._segment, window, want=self._protect)
         self._opening = Opening(hello, self._key, stream=isinstance(self.transport, Stream))
         self._probed_ns = self.now
 

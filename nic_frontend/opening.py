@@ -1,16 +1,24 @@
-"""How a client opens a session: hello, cookie, hello again. Pure."""
+"""How a client opens a session: hello, cookie, hello again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from shunter.batching.segments import SegmentPlan, TooLarge
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import Header, WrongHeader, check_tag, parse
 from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
-from shunter.nic_frontend.client_core import ClientCore
+from shunter.nic_frontend.aead import client_guard
+from shunter.nic_frontend.client_core import ClientCore, Guard
 from shunter.nic_frontend.errors import AuthenticationError, BadRequestError, error_of
-from shunter.nic_frontend.hello import Hello, HelloError, Opened, parse_cookie, session_key
+from shunter.nic_frontend.hello import (
+    Hello,
+    HelloError,
+    Opened,
+    parse_cookie,
+    payload_keys,
+    session_key,
+)
 
 FIRST_WAIT_NS = 50_000_000
 MOST_WAIT_NS = 1_000_000_000
@@ -89,10 +97,24 @@ class Opening:
         except TooLarge as error:
             raise BadRequestError(str(error)) from error
         core = ClientCore(
-            header.session, header.func_id, key, *plans, header.credit, self._stream
+            header.session,
+            header.func_id,
+            key,
+            *plans,
+            header.credit,
+            self._stream,
+            protect=found.protect,
+            guard=self._guard(key, found, datagram[HEADER_BYTES:]),
         )
         core.heard_ns = now_ns
         return OpenSession(core, found.inputs, found.outputs)
+
+    def _guard(self, key: bytes | None, found: Opened, payload: bytes) -> Guard | None:
+        if found.protect & self._hello.want != self._hello.want:
+            raise AuthenticationError("the server does not protect payloads as it was asked to")
+        encrypts = self._key and found.protect & Flags.PAYLOAD_AEAD
+        keys = payload_keys(self._key, self._hello, payload) if self._key and encrypts else None
+        return client_guard(found.protect, key, keys)
 
 
 def _whose_key(header: Header, key: bytes | None) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Protocol
 
-from shunter.batching.wire import AEAD_TAG
+from shunter.batching.wire import AEAD_TAG, PROTECTIONS, behind
 from shunter.batching.wire_layout import HEADER_BYTES, MessageType
 
 NO_WAIT = socket.MSG_DONTWAIT
@@ -27,6 +27,7 @@ MOST_PIECES = 512
 """Of one send to a stream; the kernel takes 1024."""
 _NOT_CUT = (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
 _RESP = int(MessageType.RESP)
+_PROTECTED = int(PROTECTIONS)
 Piece = tuple[bytes, bytes | memoryview]
 """A header and what is behind it."""
 
@@ -149,6 +150,8 @@ class Stream:
         self._got = 0
         self._behind_header = False
         self._has_place = False
+        self._is_whole = False
+        """A message that is looked at with its payload."""
 
     @property
     def has_kept(self) -> bool:
@@ -202,8 +205,11 @@ class Stream:
 
     def _header_is_whole(self, sink: Sink) -> None:
         length = int.from_bytes(self._header[22:24], "little")
+        flags = int.from_bytes(self._header[4:6], "little")
+        self._is_whole = self._header[3] != _RESP or bool(flags & _PROTECTED)
+        length += behind(flags)
         place = None
-        if self._header[3] == _RESP:
+        if not self._is_whole:
             place = sink.on_message(self._header, HEADER_BYTES + length, bytes)
         self._has_place = place is not None
         self._target = self._spill[:length] if place is None else place
@@ -216,7 +222,7 @@ class Stream:
         self._target, self._got, self._behind_header = memoryview(self._header), 0, False
         if self._has_place:
             sink.on_payload()
-        elif self._header[3] != _RESP:
+        elif self._is_whole:
             inside = self._spill[:length]
             sink.on_message(self._header, HEADER_BYTES + length, lambda: bytes(inside))
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend.calls import Array, Options
 from shunter.nic_frontend.client import (
     AuthenticationError,
@@ -73,6 +73,7 @@ class InferenceServerClient:
         verbose: bool = False,
         *,
         key: Key | None = None,
+        encrypt: bool = False,
         network_timeout: float = 60.0,
         **_: Any,
     ) -> None:
@@ -82,7 +83,7 @@ class InferenceServerClient:
         """
         url = url if "://" in url else f"udp://{url}"
         self._verbose = verbose
-        self._client = Client(url, key=key, timeout_s=network_timeout)
+        self._client = Client(url, key=key, encrypt=encrypt, timeout_s=network_timeout)
         self._regions = Regions()
 
     # ---- requests

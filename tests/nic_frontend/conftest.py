@@ -15,7 +15,7 @@ import pytest
 from shunter.batching import native
 from shunter.batching.attach import Attach
 from shunter.batching.segments import SegmentPlan
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
 from shunter.handlers.front_end_link import FrontEndLink
@@ -299,8 +299,10 @@ class Service:
             assert error.errno == errno.EADDRINUSE
             return None
 
-    def stop(self):
-        """As when its process ends: nobody is told."""
+    def stop(self, *, gently=False):
+        """As when its process is killed, or told to end."""
+        if not gently:
+            self.front_end._finish = lambda: None
         self.front_end.stop()
         self._thread.join(30)
         assert not self._thread.is_alive()

@@ -1,5 +1,6 @@
 """The client against a real front end and a real worker."""
 
+import asyncio
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from shunter.nic_frontend import exchange as exchanges
 from shunter.nic_frontend.client import (
+    AsyncClient,
     AuthenticationError,
     BadRequestError,
     Client,
@@ -44,6 +46,48 @@ def test_an_array_goes_in_and_an_array_comes_out(service, scheme):
         many = client.infer_many("double", [x(i, 0, 0) for i in range(300)])
         assert [each[0] for each in many] == [2 * i for i in range(300)]
         assert client.infer_many("double", []) == []
+
+
+PROTECTED = {"crc": {"crc": True}, "crc and key": {"crc": True, "key": KEY}}
+PROTECTED |= {"encrypted": {"encrypt": True, "key": KEY}}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("settings", PROTECTED.values(), ids=PROTECTED)
+def test_payloads_may_be_protected(make_service, scheme, settings):
+    service = make_service(key=settings.get("key"))
+    shape = [("float32", (300, 301))]
+    service.serve("large", shape, shape, large)
+    arrays = [np.full((300, 301), i, np.float32) for i in range(10)]
+    with Client(service.url(scheme), timeout_s=LONG, **settings) as client:
+        found = client.infer_many("large", arrays)
+        assert all((each == i + 1).all() for i, each in enumerate(found))
+        assert client.model("large")._exchange.core.protect
+
+    async def main():
+        async with AsyncClient(service.url(scheme), timeout_s=LONG, **settings) as client:
+            found = await client.infer("large", arrays[0])
+            assert (found == 1).all()
+
+    asyncio.run(main())
+
+
+def test_encryption_is_had_or_refused(make_service, double):
+    service = make_service(key=KEY, encrypt=True)
+    service.serve("double", **double)
+    with pytest.raises(AuthenticationError, match="encrypted"):
+        Session(service.url(), "double", key=KEY, timeout_s=LONG)
+    with pytest.raises(ValueError, match="key"):
+        Session(service.url(), "double", encrypt=True)
+    with Session(service.url(), "double", key=KEY, encrypt=True, timeout_s=LONG) as session:
+        assert session.infer([x(1, 2, 3)])[0].tolist() == [2, 4, 6]
+
+
+def test_a_server_that_cannot_encrypt_says_so(make_service, double):
+    service = make_service()
+    service.serve("double", **double)
+    with pytest.raises(AuthenticationError, match="cannot encrypt"):
+        Session(service.url(), "double", key=KEY, encrypt=True, timeout_s=LONG)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -313,6 +357,35 @@ def _restart(gated, session):
     gated.gate.set()
     gated.start()
     gated.wait_for("gated")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_front_end_that_ends_in_order_loses_no_request(make_service, double, scheme):
+    service = make_service()
+    service.serve("double", **double)
+    wrong, over, asked = [], threading.Event(), threading.Event()
+
+    def ask():
+        with Session(service.url(scheme), "double", timeout_s=LONG) as session:
+            while not over.is_set():
+                found = session.infer_many([[x(i, 0, 0)] for i in range(20)])
+                wrong.extend(i for i in range(20) if found[i][0][0] != 2 * i)
+                asked.set()
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        assert asked.wait(8)
+        service.stop(gently=True)
+        service.start()
+        service.wait_for("double")
+        asked.clear()
+    assert asked.wait(8)
+    over.set()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -57,9 +57,9 @@ def test_concurrent_calls_share_a_session(make_service, double, scheme, key):
             asked = [client.infer("double", x(i, 0, 0)) for i in range(500)]
             assert [each[0] for each in await asyncio.gather(*asked)] == list(range(0, 1000, 2))
             assert await client.model("double") is await client.model("double")
+            assert service.front_end.path.sessions() == 1
 
     asyncio.run(main())
-    assert service.front_end.path.sessions() <= 1
 
 
 def test_large_tensors(make_service, scheme):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.tensor_queue import TensorSpec
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import Header, parse
 from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
 from shunter.nic_frontend import client as clients
