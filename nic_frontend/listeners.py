@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ SO_RXQ_OVFL = 40
 SO_RCVBUFFORCE = 33
 RECEIVE_BUFFER = 64 << 20
 BACKLOG = 128
-TRIES = 16
-"""Ports that are tried for datagrams and streams."""
+PORT_WAIT_S = 2.0
+"""The workers of a front end that was killed have its socket until they see that it is gone."""
 
 
 @contextlib.contextmanager
@@ -33,16 +34,18 @@ def client_sockets(
     host: str, port: int, *, tcp: bool
 ) -> tuple[socket.socket, socket.socket | None]:
     """For datagrams, and for streams at the same port; port 0: any that is free for both."""
-    for _ in range(TRIES):
-        udp = udp_socket(host, port)
+    until = time.monotonic() + PORT_WAIT_S
+    while True:
+        udp = None
         try:
+            udp = udp_socket(host, port)
             return udp, tcp_socket(host, int(udp.getsockname()[1])) if tcp else None
         except OSError as error:
-            udp.close()
-            failed = error
-            if port != 0 or error.errno != errno.EADDRINUSE:
+            if udp is not None:
+                udp.close()
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                 raise
-    raise failed
+        time.sleep(0.02)
 
 
 def _socket_for(host: str, port: int, kind: socket.SocketKind) -> tuple[socket.socket, Any]:

@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import importlib.util
+import os
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -61,6 +63,27 @@ def processes(nic, built):
     found.close()
 
 
+@pytest.fixture(scope="session")
+def sanitized_processes(nic, tmp_path_factory):
+    """The same with the library under the sanitizers; their runtime must be loaded first."""
+    names = ("libasan.so", "libubsan.so")
+    compiler = os.environ.get("CC", "cc")
+    try:
+        found = [
+            subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
+            for name in names
+        ]
+        library = tmp_path_factory.mktemp("sanitized") / "libshunter.so"
+        build.build(library, more=("-O1", *build.SANITIZERS))
+    except (OSError, build.BuildError) as error:
+        pytest.skip(f"no sanitizers: {error}")
+    started = nic.Processes(
+        str(library), LD_PRELOAD=" ".join(found), ASAN_OPTIONS="detect_leaks=0"
+    )
+    yield started
+    started.close()
+
+
 NATIVE = {"c": (True, True), "python": (False, False)}
 MIXED = NATIVE | {"c-python": (True, False), "python-c": (False, True)}
 
@@ -70,7 +93,7 @@ def make_site(nic, processes, tmp_path):
     """Makes a folder for a front end and workers; both are ended afterwards."""
     made = []
 
-    def make(native=(True, True)):
+    def make(native=(True, True), processes=processes):
         folder = tmp_path / str(len(made))
         folder.mkdir()
         made.append(nic.Site(processes, folder, native))
@@ -84,6 +107,14 @@ def make_site(nic, processes, tmp_path):
 @pytest.fixture(params=NATIVE)
 def site(request, make_site):
     """With the data path in C, and in Python."""
+    return make_site(NATIVE[request.param])
+
+
+@pytest.fixture(params=[*NATIVE, "sanitized"])
+def abused_site(request, make_site):
+    """The same, and in C under the sanitizers."""
+    if request.param == "sanitized":
+        return make_site(processes=request.getfixturevalue("sanitized_processes"))
     return make_site(NATIVE[request.param])
 
 

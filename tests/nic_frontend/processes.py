@@ -128,7 +128,7 @@ def main():
         if pid == 0:
             os.close(0)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.environ["SHUNTER_NATIVE"] = "" if native else "0"
+            os.environ["SHUNTER_NATIVE"] = native
             try:
                 ROLES[role](**options)
             except BaseException:

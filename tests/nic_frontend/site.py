@@ -41,20 +41,23 @@ def until(condition, what="it"):
 
 
 class Processes:
-    """Starts processes, quickly."""
+    """Starts processes, quickly. ``library``: another one than the usual, of the data path in C."""
 
-    def __init__(self):
+    def __init__(self, library="", **environment):
+        self._library = library
         self._process = subprocess.Popen(
             [sys.executable, str(PROCESSES)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **environment},
         )
         self._process.stdout.readline()
 
     def start(self, role, native, **options):
         """The number of a process with this role."""
-        self._process.stdin.write(json.dumps([role, native, options]) + "\n")
+        library = self._library if native else "0"
+        self._process.stdin.write(json.dumps([role, library, options]) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 

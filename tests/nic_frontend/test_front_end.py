@@ -187,7 +187,8 @@ def test_what_nobody_uses_any_more_is_given_back(site, nic):
 
 
 @pytest.mark.parametrize("what", ["port", "folder"])
-def test_a_second_front_end_says_what_is_taken_and_harms_nobody(site, what):
+def test_a_second_front_end_says_what_is_taken_and_harms_nobody(make_site, what):
+    site = make_site()
     site.serve()
     first, port = site.front, site.port
     if what == "folder":

@@ -24,6 +24,10 @@ def kind(request):
 @pytest.fixture
 def served(site):
     """A front end that serves streams of both kinds, with a worker."""
+    return serve(site)
+
+
+def serve(site):
     site.serve(unix=str(site.folder / "nic.stream"), queue_bytes=8 * (1 << 18))
     site.worker(outputs=BIG)
     return site
@@ -112,8 +116,8 @@ def test_a_stream_that_closes_in_the_midst_of_a_payload_harms_nobody(served, nic
     assert other.answers(1) == {asked: other.expected(5)}
 
 
-def test_a_payload_that_belongs_nowhere_is_skipped(served, kind):
-    client = served.client(kind)
+def test_a_payload_that_belongs_nowhere_is_skipped(abused_site, kind):
+    client = serve(abused_site).client(kind)
     for changes in ({"length": 65_535}, {"length": 300}, {"func_id": 99}, {"offset": 1 << 20}):
         header = client.header(req_id=1, **changes)
         client.put(header.pack() + b"\xee" * header.length)
@@ -132,7 +136,8 @@ def test_a_payload_that_belongs_nowhere_is_skipped(served, kind):
     ],
     ids=["http", "zeros", "hello"],
 )
-def test_rubbish_ends_the_stream(served, nic, kind, rubbish):
+def test_rubbish_ends_the_stream(abused_site, nic, kind, rubbish):
+    served = serve(abused_site)
     stranger, client = served.stranger(kind), served.client(kind)
     for each in (stranger, client):
         with contextlib.suppress(ConnectionError):
