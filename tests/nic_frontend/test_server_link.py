@@ -20,8 +20,8 @@ from shunter.batching.page_records import SlotCommands, SlotNetwork
 from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers.front_end_link import FrontEndLink
+from shunter.nic_frontend import exchange, server_link
 from shunter.nic_frontend import front_end as module
-from shunter.nic_frontend import server_link
 from shunter.nic_frontend.client import InferenceError, ServerError, Session
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.native_server import COUNTERS
@@ -169,8 +169,9 @@ def work():
 
 
 @pytest.fixture
-def client():
-    """Opens sessions with m as soon as there is a worker."""
+def client(monkeypatch):
+    """Opens sessions with m as soon as there is a worker; without one they do not try again."""
+    monkeypatch.setattr(exchange, "UNSERVED_NS", 0)
     with contextlib.ExitStack() as stack:
 
         def opened(front_end):
