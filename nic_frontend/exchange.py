@@ -39,8 +39,8 @@ OPENING_NS = 1_000_000_000
 """An address that does not open a session for so long is given up."""
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
-UNSERVED_NS = 2_000_000_000
-"""A front end that comes again has its workers back after such a time."""
+UNSERVED_NS = 5_000_000_000
+"""Within such a time a front end comes again, and has its workers back."""
 BURST_BYTES = 1 << 20
 """After so many the client looks whether answers have come."""
 FIRST_ASK_NS, MOST_ASK_NS = 5_000_000, 200_000_000
