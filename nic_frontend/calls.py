@@ -51,6 +51,8 @@ class Call:
     options: Options
     req_id: int = 0
     """0: not sent."""
+    unserved_ns: int = 0
+    """When the server said first that there is no worker for it, 0: never."""
     done: bool = False
     error: InferenceError | None = None
     on_end: Callable[[Call], None] | None = None

@@ -50,7 +50,6 @@ _SERVER_REASONS: dict[int, str] = {
     "it is not known whether the request ran",
     WireStatus.NO_WORKER: "the request did not run: the model has no worker",
     WireStatus.RETRY_LATER: "the server has no room",
-    WireStatus.NO_WORKER: "the model has no worker now; the request did not run",
 }
 
 

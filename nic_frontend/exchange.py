@@ -39,6 +39,8 @@ OPENING_NS = 1_000_000_000
 """An address that does not open a session for so long is given up."""
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
+UNSERVED_NS = 2_000_000_000
+"""A front end that comes again has its workers back after such a time."""
 BURST_BYTES = 1 << 20
 """After so many the client looks whether answers have come."""
 FIRST_ASK_NS, MOST_ASK_NS = 5_000_000, 200_000_000
@@ -353,6 +355,7 @@ class Exchange:
             self._look_elsewhere()
             return
         call.req_id = 0  # it did not run, so it may be sent again
+        call.unserved_ns = call.unserved_ns or self.now
         self.waiting.insert(self._unserved, call)
         self._unserved += 1
         self._look_elsewhere()
@@ -444,6 +447,9 @@ class Exchange:
             self.cancel(call, self._lateness(call))
         for call in [c for c in self.waiting if 0 < c.deadline_ns <= self.now]:
             self.cancel(call, TooLateError("the deadline has passed before there was credit"))
+        unserved = self.now - UNSERVED_NS
+        for call in [c for c in self.waiting if 0 < c.unserved_ns < unserved]:
+            self.cancel(call, error_of(WireStatus.NO_WORKER))
         is_silent = late and self.core is not None and self.core.heard_ns < late[0].begun_ns
         if is_silent and not self.is_busy:
             self.lose("the server is silent")

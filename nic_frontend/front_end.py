@@ -71,11 +71,13 @@ FINISH_S = 2.0
 """At the end, workers go on so long with what waits."""
 RUN_S = 5.0
 """At the end, a batch may run so long."""
+LINGER_S = 0.5
+QUIET_STEPS = 5
+"""At the end, errors are sent until no request came in so many cycles, or for the time above."""
 STREAM_HELLO_S = 2.0
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
-_PORT_TRIES = 20
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
 _SMALL = 2304
@@ -173,6 +175,7 @@ class FrontEnd:
         self._attach_at: tuple[socket.socket, Path] | None = None
         self._settled = 0.0
         self._stopped = False
+        self._finishes = True
         self.hello_times = HelloTimes()
         try:
             self._open()
@@ -279,12 +282,16 @@ class FrontEnd:
             served.queue.close()
         self._functions.clear()
 
-    def stop(self) -> None:
-        """End :meth:`run`; from any thread or signal handler."""
+    def stop(self, *, finish: bool = True) -> None:
+        """End :meth:`run`; from any thread or signal handler.
+
+        ``finish``: first answer what is on its way.
+        """
+        self._finishes = finish
         os.eventfd_write(self._stop_event, 1)
 
     def run(self, on_cycle: Callable[[int], None] = lambda now_ns: None) -> None:
-        """Serve until :meth:`stop`, then answer what is on its way.
+        """Serve until :meth:`stop`.
 
         ``on_cycle`` is called five times a second, with the time in nanoseconds.
         """
@@ -297,7 +304,8 @@ class FrontEnd:
                 self._clean_up()
                 self._answer_for_nobody()
                 on_cycle(now_ns)
-        self._finish()
+        if self._finishes:
+            self._finish()
 
     def _step(self, time_ns: int) -> None:
         for peer, datagram in self.path.run(time.monotonic_ns() + time_ns):
@@ -326,8 +334,14 @@ class FrontEnd:
         for worker in list(self._workers.values()):
             self._unwatch(worker.connection.fileno())
             self._gone(worker)
-        self._give_up()
-        self.path.run(0)  # what is to be sent is sent
+        self._linger()
+
+    def _linger(self) -> None:
+        """Clients hear that nobody runs their requests, until they ask no more."""
+        end, quiet = time.monotonic() + LINGER_S, 0
+        while quiet < QUIET_STEPS and time.monotonic() < end:
+            quiet = 0 if self._give_up() else quiet + 1
+            self._step(LAST_CYCLE_NS)
 
     def _goes_on(self, served: _Served) -> bool:
         """Whether a worker has something to do that it will do."""
@@ -338,9 +352,10 @@ class FrontEnd:
     def _runs(self) -> bool:
         return not all(self.path.is_idle(w.func_id, w.index) for w in self._workers.values())
 
-    def _give_up(self) -> None:
-        for served in self._functions.values():
-            self.path.give_up(served.id, WireStatus.NO_WORKER)
+    def _give_up(self) -> int:
+        """Answer what waits that it has not run; how many requests."""
+        no_worker = WireStatus.NO_WORKER
+        return sum(self.path.give_up(served.id, no_worker) for served in self._functions.values())
 
     def _answer_for_nobody(self) -> None:
         """Requests whose function has no worker any more wait for a next one, but not for long."""
@@ -361,6 +376,8 @@ class FrontEnd:
     # ---- sessions
 
     def _on_hello(self, peer: bytes, datagram: bytes) -> None:
+        if self._stopped:
+            return  # it asks again, and may find the next front end
         try:
             header = parse(datagram)
             hello = Hello.parse(datagram[HEADER_BYTES:])
@@ -381,6 +398,8 @@ class FrontEnd:
         self, header: Header, hello: Hello, peer: bytes, *, stream: bool
     ) -> tuple[bytes, int]:
         """The answer to a hello that may open a session, and the session's id or 0."""
+        if self._stopped:  # the next front end serves it
+            return _hello_ack(header, WireStatus.RETRY_LATER, hello.nonce), 0
         served = self._find(hello.model, hello.version)
         if served is None:
             return _hello_ack(header, WireStatus.UNKNOWN_FUNCTION, hello.nonce), 0
@@ -489,6 +508,8 @@ class FrontEnd:
 
     def _open_stream(self, connection: socket.socket, message: bytes) -> None:
         try:
+            if self._stopped:
+                raise HelloError("the front end is ending")
             header, hello = parse(message), Hello.parse(message[HEADER_BYTES:])
             if header.type != MessageType.HELLO:
                 raise HelloError("a stream begins with a hello")

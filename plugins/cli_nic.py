@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shunter.batching.attach import NAME
 from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
 from shunter.plugins.settings import NicSettings, SettingsError, find, load
@@ -124,6 +123,7 @@ def _build() -> None:
 
 
 def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
+    from shunter.batching.attach import NAME  # brings numpy, which other commands need not wait for
     from shunter.nic_frontend.front_end import Settings
 
     return Settings(

@@ -22,12 +22,6 @@ SECTION = {"tensors": TENSORS, "network": "1x1x8"}
 NUMBERS = np.array([1, 2, 3, 4], np.float32)
 
 
-@pytest.fixture
-def network(site):
-    """State of the network front end."""
-    return lambda: site.status()["front_end"]
-
-
 @pytest.fixture(scope="module")
 def served(site):
     """A model that both front ends serve."""
@@ -42,7 +36,7 @@ def client(wait_until):
     with contextlib.ExitStack() as stack:
 
         def opened(site, name):
-            port = site.status()["front_end"]["port"]
+            port = network(site)["port"]
             try:
                 return Session(f"udp://127.0.0.1:{port}", name, timeout_s=2) if port else None
             except InferenceError:
@@ -53,6 +47,11 @@ def client(wait_until):
             return stack.enter_context(found)
 
         yield client
+
+
+def network(site):
+    """State of the network front end."""
+    return site.status()["front_end"]
 
 
 def ask(client):
@@ -98,19 +97,19 @@ def test_scaling_leaves_them_alone(served, site, client):
 
 
 def test_without_the_front_end_http_is_served_and_it_comes_back(
-    served, site, client, network, load, wait_until
+    served, site, client, load, wait_until
 ):
-    before = network()
+    before = network(site)
     worker = ask(client(site, served.name))[1]
     with load(served, clients=4, x=NUMBERS.tolist()) as clients:
         enough = len(clients.answers) + 50
         wait_until("load", lambda: len(clients.answers) > enough)
         os.kill(before["pid"], signal.SIGKILL)
-        wait_until("another one", lambda: network()["pid"] not in (0, before["pid"]))
+        wait_until("another one", lambda: network(site)["pid"] not in (0, before["pid"]))
         enough = len(clients.answers) + 50
         wait_until("load", lambda: len(clients.answers) > enough)
-    assert network()["restarts"] == before["restarts"] + 1
-    assert network()["port"] == before["port"]
+    assert network(site)["restarts"] == before["restarts"] + 1
+    assert network(site)["port"] == before["port"]
     assert ask(client(site, served.name)) == ([3, 5, 7, 9], worker)
 
 
@@ -123,14 +122,14 @@ def test_a_killed_worker_is_started_again(served, site, client, wait_until):
     assert ask(client(site, served.name))[1] == fed(served)["pid"]
 
 
-def test_an_unregistered_model_leaves_the_front_end(serve, site, client, network, wait_until):
+def test_an_unregistered_model_leaves_the_front_end(serve, site, client, wait_until):
     model = serve(handler="tensors", config={"shunter": SECTION})
     open_client = client(site, model.name)
     pid = ask(open_client)[1]
     assert model.site.management("DELETE", f"/models/{model.name}/1.0").status == 200
     wait_until("its worker has ended", lambda: not psutil.pid_exists(pid))
     with pytest.raises(BadRequestError, match="no such model"):
-        Session(f"udp://127.0.0.1:{network()['port']}", model.name)
+        Session(f"udp://127.0.0.1:{network(site)['port']}", model.name)
 
 
 def test_a_worker_that_does_not_load_fails_the_registration(site):
@@ -190,11 +189,16 @@ def test_it_waits_for_its_port_and_ends_with_a_server_that_was_killed(
             site = harness.Site(server, archives, tmp_path)
             told = f"cannot serve at UDP 127.0.0.1 port {port}: Address already in use"
             wait_until("it says why", lambda: told in site.log())
-            assert site.status()["front_end"]["state"] == "restarting"
+            assert network(site)["state"] == "restarting"
             taken.close()
-            wait_until("it serves", lambda: site.status()["front_end"]["port"] == port)
+            wait_until("it serves", lambda: network(site)["port"] == port)
             _, worker = ask(client(site, "killed"))
-            pid = site.status()["front_end"]["pid"]
+            pid = network(site)["pid"]
+            settings.write_text(settings.read_text() + "spin_us = 1\n")
+            os.kill(site.status()["controller"]["pid"], signal.SIGHUP)
+            wait_until("it has other settings", lambda: network(site)["pid"] not in (0, pid))
+            assert network(site)["port"] == port
+            pid = network(site)["pid"]
             os.kill(server.pid, signal.SIGKILL)
             wait_until("it has ended", lambda: not psutil.pid_exists(pid))
             wait_until("its worker too", lambda: not psutil.pid_exists(worker))

@@ -301,9 +301,7 @@ class Service:
 
     def stop(self, *, gently=False):
         """As when its process is killed, or told to end."""
-        if not gently:
-            self.front_end._finish = lambda: None
-        self.front_end.stop()
+        self.front_end.stop(finish=gently)
         self._thread.join(30)
         assert not self._thread.is_alive()
         self.front_end.close()

@@ -24,7 +24,13 @@ from shunter.nic_frontend.errors import (
     UnreachableError,
     error_of,
 )
-from shunter.nic_frontend.exchange import IDLE_NS, OPENING_NS, SILENCE_NS, Exchange
+from shunter.nic_frontend.exchange import (
+    IDLE_NS,
+    OPENING_NS,
+    SILENCE_NS,
+    UNSERVED_NS,
+    Exchange,
+)
 from shunter.nic_frontend.hello import Hello, Opened, pack_cookie
 from shunter.nic_frontend.opening import FIRST_WAIT_NS, Opening
 from shunter.nic_frontend.transports import NO_WAIT, ConnectionLost, Datagrams, Stream
@@ -464,6 +470,29 @@ def test_a_timeout_says_whether_the_server_was_heard(table, hear, kind, text):
     assert isinstance(call.error, kind) and text in str(call.error)
     assert MessageType.CANCEL in table.kinds()
     assert not table.exchange.is_busy
+
+
+def test_what_no_worker_has_run_is_sent_again_when_all_else_has_ended(table):
+    calls = [table.submit() for _ in range(3)]
+    for req_id in (1, 3):
+        table.say(MessageType.ERROR, req_id=req_id, status=WireStatus.NO_WORKER, credit=9)
+    assert table.exchange.transport is not None and not any(call.done for call in calls)
+    table.say(MessageType.ERROR, req_id=2, status=500, credit=9)
+    assert calls[1].done and table.exchange.transport is None
+    assert list(table.exchange.waiting) == [calls[0], calls[2]]
+    table.wire = Wire()
+    table.exchange.attach(table.wire, 1000)
+    table.open(2)
+    assert [(h.session, h.req_id) for h, _ in table.wire.take()] == [(2, 1), (2, 2)]
+
+
+def test_a_model_that_stays_without_workers_is_the_servers_fault(table):
+    call = table.submit()
+    table.say(MessageType.ERROR, req_id=1, status=WireStatus.NO_WORKER, credit=9)
+    table.pass_time(UNSERVED_NS - 20 * MS)
+    assert not call.done
+    table.pass_time(40 * MS)
+    assert isinstance(call.error, ServerError) and call.error.status == WireStatus.NO_WORKER
 
 
 def test_a_deadline_that_passes_before_there_is_credit(table):

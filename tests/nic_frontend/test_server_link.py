@@ -7,9 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from shunter.batching import front_end_page
@@ -19,10 +19,10 @@ from shunter.batching.layout import SLOT_FIELDS, SLOTS_OFFSET
 from shunter.batching.page_records import SlotCommands, SlotNetwork
 from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.wire_layout import WireStatus
 from shunter.handlers.front_end_link import FrontEndLink
 from shunter.nic_frontend import front_end as module
 from shunter.nic_frontend import server_link
-from shunter.nic_frontend.client import InferenceError, ServerError, Session
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.server_link import ServerLink
@@ -169,55 +169,36 @@ def work():
 
 
 @pytest.fixture
-def client():
-    """Opens sessions with m as soon as there is a worker."""
+def client(nic):
+    """Opens sessions with m, by hand, when it has so many workers."""
     with contextlib.ExitStack() as stack:
 
-        def opened(front_end):
-            with contextlib.suppress(InferenceError):
-                return Session(f"udp://127.0.0.1:{front_end.port}", "m", timeout_s=PATIENCE_S)
-
-        def client(front_end):
-            found = wait_until("a session", lambda: opened(front_end))
-            return stack.enter_context(found)
+        def client(front_end, workers=1):
+            wait_until("workers", lambda: sum(f.workers for f in front_end.functions()) == workers)
+            where = types.SimpleNamespace(port=front_end.port, key=None)
+            client = stack.enter_context(nic.Raw(where, "udp"))
+            client.open()
+            return client
 
         yield client
 
 
-@pytest.fixture
-def in_background():
-    """Asks in a thread; what came of each request, or its error."""
-    threads = []
-
-    def in_background(client, *numbers):
-        found = []
-
-        def ask():
-            for number in numbers:
-                try:
-                    found.append(ask_one(client, number))
-                except InferenceError as error:
-                    found.append(error)
-
-        threads.append(threading.Thread(target=ask))
-        threads[-1].start()
-        return found, threads[-1]
-
-    yield in_background
-    for thread in threads:
-        thread.join(PATIENCE_S)
-
-
-def ask_one(client, number):
-    [output] = client.infer([np.array([number])])
-    return int(output[0])
+def answer(client, req_id=1):
+    """The only answer: whether it is 2 x, or the status of an error."""
+    found = client.answers(1)[req_id]
+    if isinstance(found, int):
+        return found
+    [x], y = client.request_of(req_id), found[0]
+    return int.from_bytes(y, "little") == 2 * int.from_bytes(x.tobytes(), "little")
 
 
 @both_data_paths
 def test_it_tells_its_numbers_and_those_of_its_models(server, serve, work, client):
     front_end = serve()
     work(server)
-    assert ask_one(client(front_end), 21) == 42
+    asking = client(front_end)
+    asking.ask()
+    assert answer(asking) is True
     wait_until("it tells the request", lambda: server.told.counters.get("requests") == 1)
     told = server.told
     assert list(told.counters) == list(COUNTERS)
@@ -263,53 +244,48 @@ def test_by_hand_it_goes_over_to_the_next_server(start_server, server, serve, wo
     front_end = serve(only_this=False)
     worker = work(server)
     first = client(front_end)
-    assert ask_one(first, 1) == 2
     server.end()
     worker.end()
-    with pytest.raises(ServerError) as caught:
-        ask_one(first, 2)
-    assert caught.value.status == 521
+    first.ask()
+    assert answer(first) == WireStatus.NO_WORKER
     following = start_server()
     wait_until("it is there", (following.folder / NAME).exists)
     work(following)
-    assert ask_one(client(front_end), 3) == 6
+    second = client(front_end)
+    second.ask()
+    assert answer(second) is True
     wait_until("it tells its numbers there", lambda: following.network.network_workers == 1)
 
 
 @both_data_paths
-def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client, in_background):
+def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client):
     front_end = serve()
     worker = work(server)
-    clients = [client(front_end), client(front_end)]
+    clients = [client(front_end) for _ in range(4)]
     worker.go_on.clear()
-    asked = [in_background(each, number) for each, number in zip(clients, (1, 2), strict=True)]
-    assert worker.began.wait(PATIENCE_S)
-    wait_until("both are there", lambda: server.told.counters.get("requests") == 2)
+    for each in clients:
+        each.ask()
+    wait_until("all are there", lambda: server.told.counters.get("requests") == 4)
     front_end.stop()
     worker.go_on.set()
     front_end.thread.join(PATIENCE_S)
-    for _, thread in asked:
-        thread.join(PATIENCE_S)
-    assert [found for found, _ in asked] == [[2], [4]]
+    assert [answer(each) for each in clients] == [True] * 4
 
 
 @both_data_paths
-def test_at_its_end_what_does_not_end_is_an_error(
-    server, serve, work, client, in_background, monkeypatch
-):
+def test_at_its_end_what_does_not_end_is_an_error(server, serve, work, client, monkeypatch):
     monkeypatch.setattr(module, "FINISH_S", 0.05)
     monkeypatch.setattr(module, "RUN_S", 0.05)
     front_end = serve()
     worker = work(server)
     clients = [client(front_end) for _ in range(4)]  # one runs, the next is sent ahead
     worker.go_on.clear()
-    asked = [in_background(each, 1) for each in clients]
+    for each in clients:
+        each.ask()
     wait_until("all are there", lambda: server.told.counters.get("requests") == 4)
     front_end.stop()
     front_end.thread.join(PATIENCE_S)
-    for _, thread in asked:
-        thread.join(PATIENCE_S)
-    assert sorted(found[0].status for found, _ in asked) == [502, 521, 521, 521]
+    assert sorted(answer(each) for each in clients) == [502, 521, 521, 521]
 
 
 @both_data_paths
@@ -319,22 +295,23 @@ def test_a_request_for_a_model_without_workers_does_not_wait_for_ever(
     monkeypatch.setattr(module, "WORKERLESS_S", 0.3)
     front_end = serve()
     worker = work(server)
-    open_client = client(front_end)
+    asking = client(front_end)
     worker.end()
-    with pytest.raises(ServerError) as caught:
-        ask_one(open_client, 1)
-    assert caught.value.status == 521
+    asking.ask()
+    assert answer(asking) == WireStatus.NO_WORKER
 
 
 def test_a_model_comes_back_with_other_tensors(server, serve, work, client):
     front_end = serve()
     worker = work(server)
-    before = client(front_end)
-    assert ask_one(before, 1) == 2
+    client(front_end)
     worker.end()
+    wait_until("it is gone", lambda: not any(f.workers for f in front_end.functions()))
     work(server, outputs=(X, TensorSpec("y", "float32", (1,))))
-    wait_until("they are there", lambda: len(client(front_end).outputs) == 2)
-    assert len(client(front_end).infer([np.array([4])])) == 2
+    after = client(front_end)
+    assert len(after.opened.outputs) == 2
+    after.ask()
+    assert answer(after) is True
 
 
 class Endless:

@@ -61,11 +61,12 @@ def test_the_file_may_be_another(folder, monkeypatch):
 def test_settings_become_those_of_the_front_end(folder):
     (folder / "key").write_bytes(bytes(32))
     (folder / "key").chmod(0o600)
-    table = NicSettings(True, "::1", 9, False, "/run/u", "key", 5, 2)
+    table = NicSettings(True, "::1", 9, False, "/run/u", "key", True, 5, 2)
     placed = _placed(table, FOLDER)
     assert placed.attach == FOLDER.path / "nic.sock"
     assert (placed.host, placed.port, placed.tcp) == ("::1", 9, False)
     assert (placed.unix, placed.key) == (Path("/run/u"), bytes(32))
+    assert placed.encrypt
     assert (placed.spin_us, placed.queue_bytes) == (5, 2 << 20)
 
 
@@ -83,6 +84,10 @@ def test_a_key_that_is_none_is_one_sentence(folder, mode, size, message):
         (folder / "key").chmod(mode)
     with pytest.raises(UserError, match=message):
         _placed(NicSettings(key_file="key"), FOLDER)
+
+
+def test_encryption_needs_a_key(refusal):
+    assert "encrypt needs a key_file" in refusal("--encrypt")
 
 
 def test_without_a_server_it_says_so(refusal):

@@ -48,6 +48,7 @@ port = 9000
 tcp = false
 unix = "/run/nic"
 key_file = "key"
+encrypt = true
 spin_us = 50
 queue_mb = 128
 """
@@ -83,7 +84,7 @@ def test_every_key_is_read(write):
     assert resnet.caps == (32, 8)
     assert resnet.weights == ((1, 0.5), (0, 1))
     assert resnet.preferences == ((), (1,))
-    assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", "key", 50, 128)
+    assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", "key", True, 50, 128)
 
 
 def test_a_model_inherits_what_it_does_not_set(write):
@@ -169,7 +170,7 @@ def test_settings_cannot_be_changed():
         ("[nic]\nkey_file = 3", "nic.key_file = 3 is not allowed; allowed: a path"),
         ("[nic]\nspin_us = -1", "allowed: a whole number from 0 to 1000000"),
         ("[nic]\nqueue_mb = 0", "allowed: a whole number from 1 to 65536"),
-        ("[nic]\nkey = 1", "nic.key = 1 is unknown; allowed: enabled, host, key_file, port"),
+        ("[nic]\nkey = 1", "nic.key = 1 is unknown; allowed: enabled, encrypt, host, key_file"),
     ],
 )
 def test_a_mistake_names_file_key_value_and_what_is_allowed(write, text, message):
