@@ -17,6 +17,7 @@ QUEUE = {
     "front_end_heartbeat_ns": 264,
     "front_end_asleep": 272,
     "front_end_wants_done": 280,
+    "front_end_arrivals": 288,
 }
 WORKER = {
     "batch_number": 0,
@@ -38,6 +39,7 @@ ENTRY = {
     "entry_direct": 48,
     "entry_key": 56,
     "entry_peer": 72,
+    "entry_arrival": 104,
     "entry_status": 128,
 }
 
@@ -69,4 +71,6 @@ def test_the_numbers_of_the_wire():
     assert [(flag.name, flag.value) for flag in Flags] == [
         (name, 1 << bit) for bit, name in enumerate(flags.split())
     ]
-    assert sorted(WireStatus) == [200, 400, 401, 404, 409, 410, 499, 500, 502, 503, 504]
+    assert sorted(WireStatus) == [
+        *(200, 400, 401, 404, 409, 410, 426, 499, 500, 501, 502, 503, 504, 521),
+    ]

@@ -51,6 +51,7 @@ def test_what_kills_its_worker_twice_is_the_cause(site, nic):
         pid = site.worker()
         nic.until(lambda tries=tries: len(site.ran()) == tries)
         site.kill(pid)
+        nic.until(lambda: site.function()["workers"] == [], "its end is seen")
     assert client.answers(1) == {asked: WireStatus.WORKER_DIED}
     assert site.function()["free"] == site.function()["entries"]
 
