@@ -6,9 +6,9 @@ go through both. Everything that is rare stays out of it: HELLO is handed up
 
 Nothing here touches a payload. ``Place`` says where the bytes of a datagram belong, and it is said
 only when header, session, window and the registered sizes all agree, so no header can write
-outside of its entry. Where the payload comes later than its header (a stream), or may turn out to
-be wrong (one with a CRC, an encrypted one), the segment counts only when :meth:`Core.accept` says
-that it is there.
+outside of its entry. A payload may come later than its header (on a stream), or turn out to be
+wrong (with a CRC, or encrypted): the segment counts when :meth:`Core.accept` is told that it is
+there and right, so nobody works on, or looks at, what is not.
 """
 
 from __future__ import annotations
@@ -54,14 +54,12 @@ _LOW = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Place:
-    """The datagram's payload belongs here. ``tensor`` is an input."""
+    """The datagram's payload belongs here: tell :meth:`Core.accept`. ``tensor`` is an input."""
 
     entry: int
     tensor: int
     offset: int
     length: int
-    later: bool = False
-    """It counts when :meth:`Core.accept` is told of it."""
     number: int = 0
     """All bits of the datagram's number if the session protects its payloads."""
 
@@ -343,14 +341,11 @@ class Core:
         bit = 1 << header.seq
         if call.received & bit:
             return [Drop("duplicate"), *self._again(session, call, header, now_ns)]
-        later = not session.is_direct
         number = _number(session, header) if session.protect else 0
-        place = call.entry, header.tensor, header.offset, header.length
-        actions: list[Action] = [Place(*place, later, number)]
-        return actions if later else actions + self._here(session, call, header, now_ns)
+        return [Place(call.entry, header.tensor, header.offset, header.length, number)]
 
     def accept(self, datagram: bytes, now_ns: int) -> list[Action]:
-        """The payload of a Place that counts later is there, and right.
+        """The payload of a Place is there, and right.
 
         ``datagram`` begins with its header. Nothing happens when it is not missing any more.
         """
@@ -358,12 +353,7 @@ class Core:
         session = self.sessions.get(header.session)
         if session is None or not session.awaits(header.req_id, header.seq):
             return []
-        return self._here(session, session.call(header.req_id), header, now_ns)
-
-    def _here(
-        self, session: Session, call: Call, header: Header, now_ns: int
-    ) -> list[Action]:
-        """A segment counts."""
+        call = session.call(header.req_id)
         call.received |= 1 << header.seq
         call.changed_ns = now_ns
         if call.received == (1 << header.count) - 1:

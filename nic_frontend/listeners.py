@@ -53,7 +53,7 @@ def _socket_for(host: str, port: int, kind: socket.SocketKind) -> tuple[socket.s
 
     An address of IPv6 may name its scope: ``fe80::1%eth0``.
     """
-    with naming(host):
+    with naming(f"the address {host}"):
         found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
     family, _, _, _, where = found[0]
     made = socket.socket(family, kind | socket.SOCK_NONBLOCK)

@@ -36,7 +36,7 @@ from shunter.nic_frontend.core import (
     Whom,
     Withdraw,
 )
-from shunter.nic_frontend.session_struct import Opening, opening_of
+from shunter.nic_frontend.session_struct import SessionStruct, struct_of
 from shunter.nic_frontend.sessions import Session
 
 _PLACE, _READY, _WITHDRAW, _SEND, _HELLO, _DROP = range(1, 7)
@@ -52,7 +52,6 @@ class _Action(Structure):
         ("tensor", c_uint8),
         ("priority", c_uint8),
         ("again", c_uint8),
-        ("later", c_bool),
         ("drop", c_uint16),
         ("func_id", c_uint16),
         ("entry", c_int32),
@@ -130,7 +129,7 @@ class NativeCore:
 
     def add_session(self, session: Session, now_ns: int) -> None:
         """A client has said hello."""
-        opening = byref(opening_of(session))
+        opening = byref(struct_of(session))
         result = self._library.shunter_core_add_session(self._core, opening, now_ns)
         check(result, "a session")
 
@@ -149,7 +148,7 @@ class NativeCore:
         return self._taken()
 
     def accept(self, datagram: bytes, now_ns: int) -> list[Action]:
-        """The payload of a Place that counts later is there."""
+        """The payload of a Place is there."""
         self._library.shunter_core_accept(self._core, datagram, now_ns)
         return self._taken()
 
@@ -209,7 +208,7 @@ def _converted(action: _Action) -> Action:
     entry = int(action.entry)
     if action.kind == _PLACE:
         place = entry, action.tensor, action.offset, action.length
-        return Place(*place, action.later, action.guard.number)
+        return Place(*place, action.guard.number)
     if action.kind == _READY:
         return Ready(
             action.func_id, entry, action.priority, action.deadline_ns, bool(action.again)
@@ -241,7 +240,7 @@ def _declare(found: ctypes.CDLL) -> None:
             *(core, c_uint16, POINTER(c_uint32), c_uint32, POINTER(c_uint32), c_uint32),
             *(c_uint32, c_uint32),
         ),
-        "add_session": (core, POINTER(Opening), c_uint64),
+        "add_session": (core, POINTER(SessionStruct), c_uint64),
         "remove_session": (core, c_uint32, c_uint64),
         "receive": (core, c_char_p, c_char_p, ctypes.c_size_t, c_uint64),
         "accept": (core, c_char_p, c_uint64),

@@ -22,7 +22,7 @@ from shunter.batching.native import PEER_BYTES, QueueView, check, library, view_
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.nic_frontend.core import DROPS
 from shunter.nic_frontend.dispatch import Policy
-from shunter.nic_frontend.session_struct import Opening, opening_of
+from shunter.nic_frontend.session_struct import SessionStruct, struct_of
 from shunter.nic_frontend.sessions import Session
 
 HELLOS = 16
@@ -156,7 +156,7 @@ class NativeServer:
 
     def add_session(self, session: Session, now_ns: int) -> int:
         """Open a session; returns its first grant. OSError: EEXIST, or E2BIG for its segments."""
-        opening = byref(opening_of(session))
+        opening = byref(struct_of(session))
         result = self._library.shunter_core_add_session(self._core, opening, now_ns)
         check(result, "a session")
         return int(self._library.shunter_core_grant(self._core, session.id))
@@ -238,7 +238,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "server_stats": (handle, POINTER(_Stats)),
         "server_waiting": (handle, c_uint16),
         "stream_peer": (c_int, POINTER(c_uint8)),
-        "core_add_session": (handle, POINTER(Opening), c_uint64),
+        "core_add_session": (handle, POINTER(SessionStruct), c_uint64),
         "core_remove_session": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),
         "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),

@@ -110,7 +110,7 @@ class Opening:
         return OpenSession(core, found.inputs, found.outputs)
 
     def _guard(self, key: bytes | None, found: Opened, payload: bytes) -> Guard | None:
-        if found.protect & self._hello.want != self._hello.want:
+        if found.protect != self._hello.want:
             raise AuthenticationError("the server does not protect payloads as it was asked to")
         encrypts = self._key and found.protect & Flags.PAYLOAD_AEAD
         keys = payload_keys(self._key, self._hello, payload) if self._key and encrypts else None

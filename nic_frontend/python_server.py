@@ -266,8 +266,7 @@ class PythonServer:
             place[:] = found
             self._counts["copied_segments"] += 1
             self._counts["copied_bytes"] += action.length
-        if action.later:
-            self._act(self._core.accept(head, self._now))
+        self._act(self._core.accept(head, self._now))
 
     # ---- actions
 

@@ -10,7 +10,7 @@ from shunter.nic_frontend.sessions import Session
 _KEY = c_uint8 * 16
 
 
-class Opening(Structure):
+class SessionStruct(Structure):
     """See ``c/core.h``."""
 
     _fields_ = (
@@ -29,9 +29,9 @@ class Opening(Structure):
     )
 
 
-def opening_of(session: Session) -> Opening:
+def struct_of(session: Session) -> SessionStruct:
     """A new session's."""
-    opening = Opening(
+    opening = SessionStruct(
         pkt_no=session.pkt_no,
         session=session.id,
         func_id=session.func_id,

@@ -483,21 +483,6 @@ static bool has_segment(const struct call *call, uint32_t seq) {
     return call->received[seq / 64] >> (seq % 64) & 1;
 }
 
-/* A segment counts. */
-static void is_here(
-    struct shunter_core *core, struct session *session, struct call *call,
-    const struct shunter_x64 *header, uint64_t now_ns) {
-    call->received[header->seq / 64] |= 1ULL << (header->seq % 64);
-    call->missing--;
-    call->changed_ns = now_ns;
-    if (call->missing == 0) {
-        become(core, call, RX_COMPLETE, now_ns);
-        ready(core, session->func_id, call, false);
-    } else if (header->flags & SHUNTER_FLAG_ACK_REQ) {
-        sack(core, session, call);
-    }
-}
-
 static void take_segment(
     struct shunter_core *core, struct session *session, struct call *call,
     const struct shunter_x64 *header, uint64_t now_ns) {
@@ -514,15 +499,11 @@ static void take_segment(
         .func_id = session->func_id,
         .entry = call->entry,
         .tensor = header->tensor,
-        .later = !is_direct(session),
         .offset = header->offset,
         .length = header->length,
         .guard = guard_of(
             session, nearest(header->pkt_no, session->highest), session->to_server)};
     emit(core, &action);
-    if (!action.later) {
-        is_here(core, session, call, header, now_ns);
-    }
 }
 
 static void first_segment(
@@ -687,8 +668,17 @@ void shunter_core_accept(struct shunter_core *core, const uint8_t *bytes, uint64
     struct session *session;
     memcpy(&header, bytes, sizeof header);
     struct call *call = awaited(core, &header, &session);
-    if (call) {
-        is_here(core, session, call, &header, now_ns);
+    if (!call) {
+        return;
+    }
+    call->received[header.seq / 64] |= 1ULL << (header.seq % 64);
+    call->missing--;
+    call->changed_ns = now_ns;
+    if (call->missing == 0) {
+        become(core, call, RX_COMPLETE, now_ns);
+        ready(core, session->func_id, call, false);
+    } else if (header.flags & SHUNTER_FLAG_ACK_REQ) {
+        sack(core, session, call);
     }
 }
 

@@ -69,7 +69,6 @@ struct shunter_action {
     uint8_t tensor;
     uint8_t priority;
     uint8_t again;
-    bool later; /* a PLACE that counts when shunter_core_accept is told of it */
     uint16_t drop;
     uint16_t func_id;
     int32_t entry;
@@ -123,7 +122,7 @@ void shunter_core_receive(
     struct shunter_core *core, const uint8_t *peer, const uint8_t *datagram, size_t length,
     uint64_t now_ns);
 
-/* The payload of a PLACE that counts later is there, and right; ``header`` is its header. */
+/* The payload of a PLACE is there, and right: only now it counts. ``header`` is its header. */
 void shunter_core_accept(struct shunter_core *core, const uint8_t *header, uint64_t now_ns);
 /* Whether it may still be written: it was told to be placed, and may be forgotten since. */
 bool shunter_core_awaits(const struct shunter_core *core, const uint8_t *header);

@@ -98,7 +98,6 @@ static void act(void *context, const struct shunter_action *action) {
     case SHUNTER_PLACE: {
         uint8_t *ring = served->queue.inputs[action->tensor];
         server->has_place = true;
-        server->later = action->later;
         server->guard = action->guard;
         server->place_length = action->length;
         server->place = ring
@@ -107,7 +106,7 @@ static void act(void *context, const struct shunter_action *action) {
             : NULL;
         break;
     }
-    case SHUNTER_READY: // its payload is where it belongs before a worker is given any
+    case SHUNTER_READY:
         shunter_enqueue(served, action, server->now_ns);
         break;
     case SHUNTER_WITHDRAW:

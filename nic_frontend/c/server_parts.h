@@ -75,7 +75,6 @@ struct shunter_server {
     /* of the datagram that the core looks at */
     bool is_hello;
     bool has_place;
-    bool later;
     uint8_t *place;
     uint32_t place_length;
     struct shunter_guard guard;
@@ -95,7 +94,7 @@ int shunter_udp_receive(struct shunter_server *server);
 /* Hand a header to the core; ``place`` and what belongs to it are set by what it says. */
 void shunter_hand_over(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *datagram, size_t length);
-/* The payload of a segment that counts later is in its place: if it is right, it counts. */
+/* The payload of a segment is in its place: if it is right, it counts. */
 void shunter_payload_is_there(
     struct shunter_server *server, const struct shunter_guard *guard, const uint8_t *header,
     uint8_t *place, uint32_t length, const uint8_t *tag);

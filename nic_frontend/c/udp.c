@@ -243,10 +243,8 @@ static bool put_in_place(
         server->stats.copied_segments++;
         server->stats.copied_bytes += length;
     }
-    if (server->later) {
-        shunter_payload_is_there(
-            server, &server->guard, landed->header, server->place, length, tag);
-    }
+    shunter_payload_is_there(
+        server, &server->guard, landed->header, server->place, length, tag);
     follow(&server->udp, landed->header);
     return aside;
 }

@@ -222,7 +222,7 @@ class Table:
         data = header.pack(self.key) + payload
         length = 64 + header.length + behind(header.flags)
         actions = self.core.receive(peer, data, self.now, length)
-        if right and any(isinstance(a, Place) and a.later for a in actions):
+        if right and any(isinstance(a, Place) for a in actions):
             actions += self.core.accept(data, self.now)
         return actions
 

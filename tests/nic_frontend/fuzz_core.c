@@ -30,7 +30,7 @@ static const uint16_t PROTECT[SESSIONS] = {
 
 struct world {
     struct shunter_core *core;
-    int has_place; /* that counts later */
+    int has_place;
     uint8_t awaited[SHUNTER_HEADER_BYTES];
     uint64_t state, now, datagrams, places, answers;
     uint32_t pkt_no[SESSIONS];
@@ -65,7 +65,7 @@ static void act(void *context, const struct shunter_action *action) {
             wrong("a place in an entry that is complete");
         }
         world.use[action->entry] = RECEIVING;
-        world.has_place = action->later;
+        world.has_place = 1;
         world.places++;
     } else if (action->kind == SHUNTER_READY) {
         if (world.use[action->entry] != RECEIVING && world.use[action->entry] != RUNNING) {
@@ -189,7 +189,7 @@ static void datagram(void) {
     if (world.has_place) {
         memcpy(world.awaited, data, sizeof world.awaited);
     }
-    if (chance(80)) { // of this one, or of an earlier one, or a wrong one that never counts
+    if (chance(95)) { // of this one, or of an earlier one, or a wrong one that never counts
         shunter_core_accept(world.core, world.awaited, world.now);
     }
     world.datagrams++;

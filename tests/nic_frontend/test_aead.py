@@ -4,16 +4,22 @@ import ctypes
 import importlib.util
 import socket
 import struct
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.batching import native
+from shunter.batching.segments import SegmentPlan
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import Header, behind, check_tag, parse
 from shunter.batching.wire_layout import Flags, MessageType, WireStatus
 from shunter.nic_frontend import aead, build
 from shunter.nic_frontend.aead import Guard, client_guard, crc32c
+from shunter.nic_frontend.client import AuthenticationError, Client
+from shunter.nic_frontend.client_core import ClientCore
 from shunter.nic_frontend.core import GAP_NS, RECEIVE_NS, Drop, Place, Ready, Send
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.hello import (
@@ -27,7 +33,8 @@ from shunter.nic_frontend.hello import (
     room,
     session_key,
 )
-from shunter.nic_frontend.sessions import Replay, nearest
+from shunter.nic_frontend.opening import Opening
+from shunter.nic_frontend.sessions import PayloadKeys, Replay, nearest
 
 AEAD, CRC = int(Flags.PAYLOAD_AEAD), int(Flags.PAYLOAD_CRC)
 KEY = bytes(range(32))
@@ -252,8 +259,8 @@ def guarded(request, make_table):
 def test_a_segment_counts_when_it_is_right(guarded):
     for seq in (0, 1, 1, 2):
         [place] = guarded.say(seq=seq, right=False)
-        assert (place.later, place.number) == (True, guarded.pkt_no)
-    assert guarded.say(seq=0) == [Place(0, 0, 0, 4, True, guarded.pkt_no)]
+        assert place.number == guarded.pkt_no
+    assert guarded.say(seq=0) == [Place(0, 0, 0, 4, guarded.pkt_no)]
     assert drops(guarded.say(seq=0)) == ["duplicate"]
     assert guarded.core.tick(GAP_NS + 1)[0].payload == b"\1"  # the others are asked for
     guarded.say(seq=1)
@@ -320,7 +327,7 @@ def test_plain_sessions_have_no_numbers(table):
 
 def test_on_a_stream_a_segment_counts_when_its_payload_has_come(make_table):
     table = make_table(stream=True)
-    assert table.say(seq=0, right=False) == [Place(0, 0, 0, 4, True)]
+    assert table.say(seq=0, right=False) == [Place(0, 0, 0, 4)]
     for seq in range(3):
         actions = table.say(seq=seq)
     assert isinstance(actions[-1], Ready)
@@ -626,6 +633,125 @@ def test_sessions_that_cannot_be_are_refused(serve, make_client, kind, settings,
 def test_who_is_to_encrypt_and_cannot_says_so(built, tmp_path):
     with pytest.raises(ValueError, match="cannot be encrypted: there is no key"):
         FrontEnd(Settings(attach=tmp_path / "a", port=0, encrypt=True))
+
+
+# ---- clients
+
+
+@pytest.fixture
+def lossless(make_service):
+    """A service that gives its input back, cut in two, and how to ask it."""
+
+    def make(**settings):
+        service = make_service(**settings)
+        shape = (40_001,)
+
+        def infer(inputs, outputs):
+            for to in outputs:
+                to[:] = inputs[0]
+
+        service.serve(
+            "same", inputs=[("uint8", shape)], outputs=[("uint8", shape)] * 2, infer=infer
+        )
+        return service
+
+    return make
+
+
+def array_of(number):
+    return (np.arange(40_001) * (number + 1) % 251).astype(np.uint8)
+
+
+@pytest.mark.parametrize("scheme", ["udp", "tcp", "unix"])
+@pytest.mark.parametrize(
+    "how",
+    [{"crc": True}, pytest.param({"encrypt": True, "key": KEY}, marks=needs_cipher, id="aead")],
+)
+def test_a_client_protects_what_it_is_told_to(lossless, monkeypatch, scheme, how):
+    from shunter.nic_frontend import client as clients
+
+    monkeypatch.setattr(clients, "segment_of", lambda _: 1408)  # 29 segments, as on a network
+    service = lossless(key=how.get("key"))
+    with Client(service.url(scheme), timeout_s=60, **how) as client:
+        asked = [array_of(i) for i in range(12)]
+        for array, answers in zip(asked, client.infer_many("same", asked), strict=True):
+            assert all((answer == array).all() for answer in answers)
+        core = client.model("same")._exchange.core
+        assert core.protect == (AEAD if "encrypt" in how else CRC)
+    stats = service.front_end.path.stats()
+    assert stats.get("drop_aead", 0) == stats.get("drop_crc", 0) == 0
+
+
+def ack_of(hello, way, key, **changes):
+    """An answer to a hello, and what its payload was before ``changes``."""
+    specs = (TensorSpec("a", "uint8", (4,)),)
+    opened = Opened(hello.nonce, bytes(16), 256, 4, specs, specs, way)
+    payload = replace(opened, **changes).pack()
+    fields = {"type": MessageType.HELLO_ACK, "status": 200, "session": 7, "credit": 4}
+    header = Header(length=len(payload), **fields)
+    return header.pack(session_key(key, hello.nonce, bytes(16))) + payload, opened.pack()
+
+
+@needs_cipher
+def test_who_takes_the_protection_away_on_the_way_is_noticed():
+    hello = Hello(bytes(16), "m", want=AEAD)
+    for way in (0, CRC, AEAD | CRC):
+        datagram, _ = ack_of(hello, AEAD, KEY, protect=way)
+        with pytest.raises(AuthenticationError, match="does not protect"):
+            Opening(hello, KEY, stream=False).receive(datagram, 0)
+    plain = Hello(bytes(16), "m")
+    datagram, _ = ack_of(plain, 0, KEY, protect=AEAD)
+    with pytest.raises(AuthenticationError, match="does not protect"):
+        Opening(plain, KEY, stream=False).receive(datagram, 0)
+
+
+@needs_cipher
+def test_who_changes_the_tensors_on_the_way_makes_other_keys():
+    hello = Hello(bytes(16), "m", want=AEAD)
+    specs = (TensorSpec("a", "int8", (4,)),)
+    datagram, said = ack_of(hello, AEAD, KEY, outputs=specs)
+    right = client_guard(AEAD, None, payload_keys(KEY, hello, said))
+    found = Opening(hello, KEY, stream=False).receive(datagram, 0).core.guard
+    assert found.seal_key != right.seal_key and found.open_key != right.open_key
+    datagram, _ = ack_of(hello, AEAD, KEY)
+    found = Opening(hello, KEY, stream=False).receive(datagram, 0).core.guard
+    assert (found.seal_key, found.open_key) == (right.seal_key, right.open_key)
+
+
+@pytest.mark.parametrize("protect", [CRC, pytest.param(AEAD, marks=needs_cipher)])
+def test_an_answer_that_was_changed_is_asked_for_again(protect):
+    keys = PayloadKeys(bytes(16), bytes(range(16)))
+    server = Guard(protect, None, keys.to_client, keys.to_server)
+    plan = SegmentPlan((4,), 256)
+    guard = client_guard(protect, None, keys)
+    core = ClientCore(7, 1, None, plan, plan, 4, protect=protect, guard=guard)
+    core._heard_no = core._pkt_no = WRAP - 1
+    req_id, [sent] = core.begin(0)
+    head, body = core.sealed(sent.header, b"abcd")
+    assert head[52:56] == bytes(4)  # the low bits of its number
+    assert server.open(head, WRAP, bytes(body)) == b"abcd"
+
+    def answer(number, content=b"efgh", flags=protect, **changes):
+        header = Header(
+            type=MessageType.RESP, flags=flags | Flags.LAST, req_id=req_id, func_id=1, session=7,
+            length=4, total=4, status=200, credit=5, pkt_no=number % WRAP,
+        )
+        head, body = server.seal(header.pack(), changes.get("sealed_as", number), content)
+        body = bytes(body[:-1] + b"!") if changes.get("damaged") else bytes(body)
+        return core.receive(head, len(head + body), 0, lambda: body)[0]
+
+    assert answer(WRAP + 1, damaged=True) is None
+    if protect == AEAD:
+        assert answer(WRAP + 1, sealed_as=1) is None
+    other = Header(
+        type=MessageType.RESP, flags=Flags.LAST, req_id=req_id, func_id=1, session=7, length=4,
+        total=4, status=200, pkt_no=1,
+    ).pack()
+    assert core.receive(other, 68, 0, lambda: b"efgh")[0] is None  # not protected at all
+    [again] = core.tick(10**9)
+    assert again.header[52:56] == b"\1\0\0\0"
+    landing = answer(WRAP + 1)
+    assert (landing.payload, landing.is_last) == (b"efgh", True)
 
 
 # ---- IPv6

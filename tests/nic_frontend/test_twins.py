@@ -116,10 +116,10 @@ class World:
             data[self.random.randrange(64)] ^= 1 << self.random.randrange(8)
         peer = PEERS[n if self.random.random() < 0.97 else self.random.randrange(SESSIONS)]
         found = self.both("receive", peer, bytes(data[:length]), self.now, length)
-        if any(isinstance(action, Place) and action.later for action in found):
+        if any(isinstance(action, Place) for action in found):
             self.awaited.append(bytes(data[:64]))
-        if self.awaited and self.random.random() < 0.8:  # or it comes later, or was wrong
-            at = self.random.randrange(len(self.awaited))
+        if self.awaited and self.random.random() < 0.9:  # or it comes later, or was wrong
+            at = self.random.choice([-1, -1, -1, self.random.randrange(len(self.awaited))])
             self.both("accept", self.awaited.pop(at), self.now)
 
     def work(self):
