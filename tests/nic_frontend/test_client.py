@@ -368,15 +368,16 @@ def test_load_goes_through_front_ends_that_end_in_order(
     service.serve("double", **double)
     wrong, over, asked = [], threading.Event(), threading.Event()
 
-    def ask():
-        with Session(service.url(scheme), "double", timeout_s=LONG) as session:
+    def ask(session):
+        with session:
             while not over.is_set():
                 requests = [[x(i, 0, 0)] for i in range(20)]
                 found = session.infer_many(requests, idempotent=True)
                 wrong.extend(i for i in range(20) if found[i][0][0] != 2 * i)
                 asked.set()
 
-    threads = [threading.Thread(target=ask) for _ in range(2)]
+    sessions = [Session(service.url(scheme), "double", timeout_s=LONG) for _ in range(2)]
+    threads = [threading.Thread(target=ask, args=(each,)) for each in sessions]
     for thread in threads:
         thread.start()
     for _ in range(2):
