@@ -288,6 +288,7 @@ class World:
                 entry = self.memory.setdefault(action.entry, bytearray(13))
                 at = action.offset + (10 if action.tensor else 0)
                 entry[at : at + action.length] = datagram[64:]
+                self.act(self.core.accept(datagram, self.now))
         self.act(actions)
 
     def act(self, actions):
