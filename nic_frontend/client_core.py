@@ -154,6 +154,10 @@ class ClientCore:
         """Everything is done: tell the server, so that it need not keep the last answers."""
         return [self._control(MessageType.ACK, 0)]
 
+    def ask(self) -> list[Outgoing]:
+        """For credit, or for a sign of life."""
+        return [self.ask_for_credit()]
+
     def ask_for_credit(self) -> Outgoing:
         """To be sent when there is none and nothing is on its way."""
         return self._control(MessageType.ACK, 0, _ACK_REQ)
@@ -343,6 +347,11 @@ class ClientCore:
             pkt_no=self._next_pkt_no(),
         )
         return Outgoing(header.pack(self.key), payload=payload)
+
+    @property
+    def pkt_no(self) -> int:
+        """Of the last datagram that was sent."""
+        return self._pkt_no
 
     def _next_pkt_no(self) -> int:
         self._pkt_no += 1
