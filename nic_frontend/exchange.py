@@ -262,7 +262,13 @@ class Exchange:
         if self.now >= self._ask_due_ns:
             self._ask_due_ns = self.now + self._ask_wait_ns
             self._ask_wait_ns = min(2 * self._ask_wait_ns, MOST_ASK_NS)
+            self._ask_now(core)
+
+    def _ask_now(self, core: ClientCore | NativeCore) -> None:
+        try:
             self._post(core.ask())
+        except ConnectionLost as lost:
+            self.lose(str(lost))
 
     # ---- the connection
 
@@ -370,6 +376,11 @@ class Exchange:
             if self.waiting:
                 self._begin_calls()
 
+    def on_heard(self, now_ns: int) -> None:
+        """Something came that is about no request: credit, maybe."""
+        self.now = now_ns
+        self._begin_calls()
+
     def on_ended(self, ended: Refused, *, is_answered: bool) -> None:
         """A request has ended; its answer, if there is one, is where it belongs."""
         self.now = time.monotonic_ns()
@@ -419,7 +430,7 @@ class Exchange:
         if hello is None:
             return
         if self.core is not None:  # it shows that it is alive before it can answer the hello
-            self._post(self.core.ask())
+            self._ask_now(self.core)
         self._send([(hello, b"")])
 
     def _on_hello(self, datagram: bytes) -> None:

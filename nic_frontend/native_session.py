@@ -88,8 +88,11 @@ class NativeCore:
         return []
 
     def ask(self) -> list[Outgoing]:
-        """Ask for credit."""
-        self.client.ask()
+        """Ask for credit. Raises ConnectionLost."""
+        try:
+            self.client.ask()
+        except OSError as error:
+            raise ConnectionLost(error.strerror) from error
         return []
 
     def farewell(self) -> list[Outgoing]:
@@ -110,7 +113,7 @@ class NativeTransport:
     def __init__(self, connection: socket.socket, core: NativeCore) -> None:
         """The socket is taken."""
         self.socket, self.is_stream = connection, core.stream
-        self._core = core
+        self._core, self._heard_ns = core, core.heard_ns
 
     def post(self, pieces: Sequence[Piece]) -> None:
         """Send a hello. Raises ConnectionLost."""
@@ -134,7 +137,8 @@ class NativeTransport:
         except OSError as error:
             raise ConnectionLost(error.strerror) from error
         if not ended:
-            return self._hello(sink)
+            return self._hello(sink) or self._sign_of_life(sink)
+        self._heard_ns = self._core.heard_ns
         for req_id, status in ended:
             if req_id in pending:  # a session that is lost has taken the others with it
                 pending.discard(req_id)
@@ -147,6 +151,14 @@ class NativeTransport:
             head = bytearray(datagram[:HEADER_BYTES])
             sink.on_message(head, len(datagram), lambda: datagram[HEADER_BYTES:])
         return bool(datagram)
+
+    def _sign_of_life(self, sink: Sink) -> bool:
+        heard_ns = self._core.heard_ns
+        if heard_ns == self._heard_ns:
+            return False
+        self._heard_ns = heard_ns
+        sink.on_heard(heard_ns)
+        return True
 
     def discard(self) -> None:
         """C discards what belongs nowhere."""

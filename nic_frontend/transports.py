@@ -55,6 +55,9 @@ class Sink(Protocol):
     def on_payload(self) -> None:
         """The payload is where it belongs."""
 
+    def on_heard(self, now_ns: int) -> None:
+        """Something came that is about no request."""
+
     def on_ended(self, ended: Refused, *, is_answered: bool) -> None:
         """A request has ended; its answer, if there is one, is where it belongs."""
 

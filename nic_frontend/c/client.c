@@ -711,6 +711,9 @@ int shunter_client_poll(
         if (came < 0 && !client->ended_count) {
             return came;
         }
+        if (came && !client->ended_count && !client->live.pending) {
+            break; // a sign of life, or credit: the caller may be waiting for it
+        }
         if (came || client->ended_count) {
             continue;
         }
