@@ -233,7 +233,8 @@ class ClientCore:
                 self._measure(now_ns - pending.sent_ns)
             self._end(header.req_id)
             return Landing(header.req_id, segment, True, opened), []
-        pending.due_ns = now_ns + self._rto()
+        pending.rto_ns = self._rto()
+        pending.due_ns = now_ns + pending.rto_ns
         return Landing(header.req_id, segment, False, opened), []
 
     def _opened(
@@ -268,6 +269,7 @@ class ClientCore:
     def _sack(
         self, header: Header, pending: _Pending, have: int, now_ns: int
     ) -> list[Outgoing]:
+        pending.rto_ns = self._rto()  # it answers: what is lost now has nothing to do with before
         if header.status != SACK_RECEIVING:
             pending.running = True
             pending.due_ns = now_ns + (STREAM_RTO_NS if self.stream else RUNNING_RTO_NS)

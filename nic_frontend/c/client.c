@@ -373,7 +373,8 @@ static void received(struct shunter_client *client, const struct shunter_x64 *he
     struct call *call = call_of(client, header->req_id);
     call->received[header->seq / 8] |= (uint8_t)(1U << header->seq % 8);
     if (++call->got < client->outputs.count) {
-        call->due_ns = now + rto(client);
+        call->rto_ns = rto(client);
+        call->due_ns = now + call->rto_ns;
         return;
     }
     if (!call->again) {
@@ -385,6 +386,7 @@ static void received(struct shunter_client *client, const struct shunter_x64 *he
 static int heed_sack(
     struct shunter_client *client, const struct shunter_x64 *header, struct call *call,
     const uint8_t *have, uint32_t length, uint64_t now) {
+    call->rto_ns = rto(client); // it answers: what is lost now has nothing to do with before
     if (header->status != SHUNTER_SACK_RECEIVING) {
         call->due_ns = now + (client->settings.stream ? STREAM_RTO_NS : RUNNING_RTO_NS);
         return 0;
