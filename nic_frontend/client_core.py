@@ -290,6 +290,7 @@ class ClientCore:
         for req_id, pending in self.pending.items():
             if pending.due_ns > now_ns:
                 continue
+            pending.again = True  # what is lost on the way back does not measure the way either
             if not pending.received:
                 last = [len(self._in) - 1]
                 found += self._repeat(req_id, pending, last, now_ns, _ACK_REQ)

@@ -680,6 +680,7 @@ static int tick(struct shunter_client *client, uint64_t now) {
             continue;
         }
         int error = 0;
+        call->again = true; // what is lost on the way back does not measure the way either
         if (!call->got) {
             error = repeat(client, call, client->inputs.count - 1, SHUNTER_FLAG_ACK_REQ, now);
         } else if (!client->settings.stream) {
