@@ -57,6 +57,7 @@ class _Action(Structure):
         ("entry", c_int32),
         ("offset", c_uint32),
         ("length", c_uint32),
+        ("left", c_uint32),
         ("session", c_uint32),
         ("deadline_ns", c_uint64),
         ("guard", _Guard),

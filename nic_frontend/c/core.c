@@ -501,6 +501,7 @@ static void take_segment(
         .tensor = header->tensor,
         .offset = header->offset,
         .length = header->length,
+        .left = call->missing,
         .guard = guard_of(
             session, nearest(header->pkt_no, session->highest), session->to_server)};
     emit(core, &action);

@@ -74,6 +74,7 @@ struct shunter_action {
     int32_t entry;
     uint32_t offset;
     uint32_t length; /* of the payload */
+    uint32_t left;   /* of a PLACE: segments that are missing, with this one */
     uint32_t session;
     uint64_t deadline_ns;
     struct shunter_guard guard; /* of a PLACE, and of a SEND with an entry */

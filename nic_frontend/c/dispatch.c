@@ -190,6 +190,29 @@ static void ring(struct shunter_served *served, const struct shunter_hand *hand)
     }
 }
 
+/*
+ * Waking a process takes about as long as receiving so many bytes: the worker that will get the
+ * request wakes while they come.
+ */
+#define WAKE_BYTES (128U << 10)
+
+void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t length) {
+    const uint64_t bytes = (uint64_t)left * length;
+    if (bytes > WAKE_BYTES || bytes + length <= WAKE_BYTES || left < 2) {
+        return; // once for each request, and not for those that are here at once
+    }
+    for (uint32_t i = 0; i < served->hand_count; i++) {
+        const struct shunter_hand *hand = &served->hands[i];
+        if (hand->present && !hand->draining && in_flight(hand) == 0) {
+            if (atomic_load(shunter_worker_word(
+                    &served->queue, i, SHUNTER_W_WORKER_ASLEEP))) {
+                ring(served, hand);
+            }
+            return;
+        }
+    }
+}
+
 static void give(
     struct shunter_served *served, uint32_t worker, struct shunter_held run, uint64_t now_ns) {
     struct shunter_hand *hand = &served->hands[worker];

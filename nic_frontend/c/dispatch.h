@@ -58,6 +58,9 @@ void shunter_enqueue(
     struct shunter_served *served, const struct shunter_action *ready, uint64_t now_ns);
 void shunter_dequeue(struct shunter_served *served, uint32_t entry);
 
+/* A request will soon be complete: ``left`` segments like this one of ``length`` bytes are missing. */
+void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t length);
+
 /* Take in what workers have answered; the number of batches. */
 uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns);
 /* Answer what is too late, give batches away. Returns when time alone changes something. */

@@ -97,6 +97,7 @@ static void act(void *context, const struct shunter_action *action) {
     switch (action->kind) {
     case SHUNTER_PLACE: {
         uint8_t *ring = served->queue.inputs[action->tensor];
+        shunter_expect(served, action->left, action->length);
         server->has_place = true;
         server->guard = action->guard;
         server->place_length = action->length;

@@ -12,6 +12,8 @@
 #include "siphash.h"
 
 #define MOST_OTHER 8
+/* The front end rings before a large request is complete: it is worth waiting for the rest. */
+#define COMING_NS 100000ULL
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -68,6 +70,7 @@ int shunter_worker_wait(
     atomic_store(asleep, 1); // before the last look, so that one of the two sees the other
     found = look(queue, worker, batch);
     int result = 0;
+    bool rung = false;
     if (!found) {
         struct pollfd fds[1 + MOST_OTHER] = {{.fd = doorbell, .events = POLLIN}};
         for (uint32_t i = 0; i < other_count; i++) {
@@ -77,13 +80,14 @@ int shunter_worker_wait(
         uint64_t rings;
         if (ready < 0) {
             result = -errno;
-        } else if (fds[0].revents & POLLIN && read(doorbell, &rings, sizeof rings) < 0) {
-            result = errno == EAGAIN ? 0 : -errno;
+        } else if (fds[0].revents & POLLIN) {
+            rung = read(doorbell, &rings, sizeof rings) > 0;
+            result = rung || errno == EAGAIN ? 0 : -errno;
         }
     }
     shunter_set(asleep, 0);
     if (!found && result == 0) {
-        found = look(queue, worker, batch);
+        found = rung ? spin(queue, worker, COMING_NS, batch) : look(queue, worker, batch);
     }
     return found > 0 ? 1 : result;
 }
