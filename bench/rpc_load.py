@@ -222,7 +222,7 @@ def main() -> None:
     models = [small, large]
     with ExitStack() as stack:
         found = sides(stack, models)
-        table = select(found, models, 0.5 if args.quick else 2, args.quick)
+        table = select(found, models, 1 if args.quick else 2, args.quick)
         peaks, samples, top = measure(found, models, args.rounds, 1 if args.quick else 3)
         latencies = [] if args.quick else curves(found, models, 3)
     samples += [

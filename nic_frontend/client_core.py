@@ -15,7 +15,7 @@ from shunter.batching.wire_layout import SACK_RECEIVING, X64_FIELDS, Flags, Mess
 from shunter.nic_frontend.sessions import nearest
 
 FIRST_RTO_NS = 20_000_000
-LEAST_RTO_NS = 5_000_000
+LEAST_RTO_NS = 2_000_000
 MOST_RTO_NS = 1_000_000_000
 RUNNING_RTO_NS = 200_000_000
 """While the server says that it has the request."""

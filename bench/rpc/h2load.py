@@ -54,7 +54,7 @@ def run(call: Call, *, clients: int, seconds: float, rate: float | None = None) 
         command = ["h2load", "-c", str(clients), "-d", str(body), "--log-file", str(log)]
         command += ["-H", "content-type: application/grpc", "-H", "te: trailers", "-w30", "-W30"]
         if rate is None:
-            command += ["-m", "1", "-D", str(seconds), f"--warm-up-time={WARM_UP_S}"]
+            command += ["-m", "1", "-D", str(int(seconds)), f"--warm-up-time={WARM_UP_S}"]
         else:
             # Without -D every request that was started is waited for.
             command += ["-m", "1000", "-n", str(max(clients, int(rate * seconds)))]

@@ -20,7 +20,7 @@ from shunter.plugins import page_status
 from shunter.plugins.torchserve import rest
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.grpc_client import InferenceClient
-from shunter.plugins.torchserve.host import Server
+from shunter.plugins.torchserve.host import Server, free_ports
 
 Array = NDArray[np.generic]
 Ask = Callable[[Array], Any]
@@ -59,8 +59,9 @@ class Ours:
             pack_model(model, store, **packing)
         spin_us = SPIN_US if spin else 0
         toml = store / "shunter.toml"
+        port = free_ports().grpc_inference  # the same after a restart
         toml.write_text(
-            f'[nic]\nenabled = true\nport = 0\nunix = "{store}/nic.stream"\n'
+            f'[nic]\nenabled = true\nport = {port}\nunix = "{store}/nic.stream"\n'
             f"spin_us = {spin_us}\n{settings}",
             encoding="utf-8",
         )

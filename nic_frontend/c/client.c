@@ -23,7 +23,7 @@
 #endif
 
 #define FIRST_RTO_NS 20000000ULL
-#define LEAST_RTO_NS 5000000ULL
+#define LEAST_RTO_NS 2000000ULL
 #define MOST_RTO_NS 1000000000ULL
 /* Nothing is lost on a stream, but the server may end a session that says nothing. */
 #define STREAM_RTO_NS 1000000000ULL
