@@ -67,6 +67,7 @@ class Flags(IntFlag):
     """Bits of the header's flags; all others must be 0."""
 
     LAST = 1
+    """Of the segments; of an ACK: the client ends the session."""
     RETRANS = 2
     HDR_TAG = 4
     PAYLOAD_AEAD = 8

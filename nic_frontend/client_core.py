@@ -151,8 +151,8 @@ class ClientCore:
         return [self._control(MessageType.CANCEL, req_id)]
 
     def farewell(self) -> list[Outgoing]:
-        """Everything is done: tell the server, so that it need not keep the last answers."""
-        return [self._control(MessageType.ACK, 0)]
+        """The session is over: the server need not keep it, nor the last answers."""
+        return [self._control(MessageType.ACK, 0, _LAST)]
 
     def ask(self) -> list[Outgoing]:
         """For credit, or for a sign of life."""

@@ -235,6 +235,8 @@ class Core:
         if header.type == MessageType.SACK:
             payload = datagram[HEADER_BYTES : HEADER_BYTES + header.length]
             return actions + self._missing(session, header, payload, now_ns)
+        if header.flags & Flags.LAST and not session.stream:
+            return actions + self.remove_session(session.id, now_ns)
         if header.flags & Flags.ACK_REQ:
             actions.append(self._credit(session, 0))
         return actions

@@ -775,7 +775,7 @@ int shunter_client_ask(struct shunter_client *client) {
 }
 
 int shunter_client_farewell(struct shunter_client *client) {
-    return control(client, SHUNTER_TYPE_ACK, 0, 0, NULL, 0);
+    return control(client, SHUNTER_TYPE_ACK, 0, SHUNTER_FLAG_LAST, NULL, 0);
 }
 
 const struct shunter_client_numbers *shunter_client_numbers(const struct shunter_client *client) {

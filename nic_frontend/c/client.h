@@ -75,7 +75,7 @@ uint32_t shunter_client_hello(struct shunter_client *client, uint8_t *datagram, 
 int shunter_client_cancel(struct shunter_client *client, uint64_t req_id);
 /* Ask for credit. */
 int shunter_client_ask(struct shunter_client *client);
-/* Everything is done: the server need not keep the last answers. */
+/* The session is over: the server need not keep it, nor the last answers. */
 int shunter_client_farewell(struct shunter_client *client);
 /* When poll has to be called again although nothing came, UINT64_MAX: never. */
 uint64_t shunter_client_due_ns(const struct shunter_client *client);

@@ -633,7 +633,9 @@ void shunter_core_receive(
             break;
         case SHUNTER_TYPE_ACK:
             acknowledged(core, session, &header, now_ns);
-            if (header.flags & SHUNTER_FLAG_ACK_REQ) {
+            if (header.flags & SHUNTER_FLAG_LAST && !session->stream) {
+                shunter_core_remove_session(core, session->id, now_ns);
+            } else if (header.flags & SHUNTER_FLAG_ACK_REQ) {
                 control(core, session, SHUNTER_TYPE_CREDIT, 0, 0, NULL, 0);
             }
             break;

@@ -407,3 +407,12 @@ def test_siphash_is_the_published_one():
 def test_a_header_reads_as_it_was_written():
     header = Header(type=1, req_id=2**63, length=3, pkt_no=2**32 - 1, crc=5)
     assert parse(header.pack() + b"abc") == header
+
+
+def test_a_session_that_is_ended_frees_everything_and_is_known_no_more(table):
+    table.whole(1)
+    free = table.core.free_entries(table.func)
+    ended = table.say(MessageType.ACK, flags=Flags.LAST, credit=1)
+    assert [type(action).__name__ for action in ended] == ["Withdraw"]
+    assert table.core.free_entries(table.func) == free + 1
+    assert drops(table.say(MessageType.ACK, flags=Flags.ACK_REQ)) == ["session"]
