@@ -128,10 +128,10 @@ def headline(rows: Sequence[Row], copies: float) -> Row:
     """The claims."""
 
     def ratio(model: str, side: str) -> float:
-        found = [r for r in rows if (r["model"], r["side"]) == (model, side)]
+        found = [r for r in rows if (r.get("model"), r.get("side")) == (model, side)]
         return round(found[0]["udp_vs_this"]["median"], 3) if found else float("nan")
 
-    empty = [row["model"] for row in rows if row["side"] == OUR and " " not in row["model"]]
+    empty = [r["model"] for r in rows if r.get("side") == OUR and " " not in r["model"]]
     return {
         "p50_784B_vs_torchserve_grpc": ratio("784B", "torchserve grpc"),
         "p50_588KB_vs_torchserve_grpc": ratio("588KB", "torchserve grpc"),

@@ -26,8 +26,8 @@ from shunter.nic_frontend.connecting import (
     segment_of,
 )
 from shunter.nic_frontend.errors import InferenceError, UnreachableError
-from shunter.nic_frontend.exchange import TICK_NS, Exchange
-from shunter.nic_frontend.transports import NO_WAIT, Datagrams, Stream
+from shunter.nic_frontend.exchange import Exchange
+from shunter.nic_frontend.transports import NO_WAIT, TICK_NS, Datagrams, Stream
 
 _MOST_AT_ONCE = 64
 """Datagrams taken before others in the loop have their turn."""

@@ -38,8 +38,10 @@ from shunter.nic_frontend.errors import (
     TooLateError,
     UnreachableError,
 )
-from shunter.nic_frontend.exchange import TICK_NS, Exchange
-from shunter.nic_frontend.transports import NO_WAIT, Datagrams, Stream
+from shunter.nic_frontend.exchange import Exchange
+from shunter.nic_frontend.native_client import NativeClient
+from shunter.nic_frontend.native_session import NativeCore
+from shunter.nic_frontend.transports import NO_WAIT, SPIN, TICK_NS, Datagrams, Stream
 
 __all__ = [
     "AsyncClient",
@@ -84,12 +86,12 @@ class Session:
         """
         self.url = url
         self._address, self._timeout_s, self._spin = Address.parse(url), timeout_s, spin
-        self._flags = NO_WAIT if spin else 0
+        self._flags = SPIN if spin else 0
         self._targets: list[Target] = []
         self._pause_s = 0.0
         secret = key_of(key)
         protect = protection_of(secret, encrypt=encrypt, crc=crc)
-        self._exchange = Exchange(model, version, window, secret, protect)
+        self._exchange = Exchange(model, version, window, secret, protect, native=True)
         try:
             self._open(time.monotonic_ns() + int(timeout_s * 1e9))
         except BaseException:
@@ -239,6 +241,12 @@ class Session:
                 exchange.lose("the server is silent")
                 exchange.check_opening(is_over=True)
             self._step()
+
+    @property
+    def native(self) -> NativeClient | None:
+        """The session in C, for programs that make load with it; None where it is in Python."""
+        core = self._exchange.core
+        return core.client if isinstance(core, NativeCore) else None
 
     def close(self) -> None:
         """End the session."""

@@ -154,6 +154,10 @@ class ClientCore:
         """Everything is done: tell the server, so that it need not keep the last answers."""
         return [self._control(MessageType.ACK, 0)]
 
+    def ask(self) -> list[Outgoing]:
+        """For credit, or for a sign of life."""
+        return [self.ask_for_credit()]
+
     def ask_for_credit(self) -> Outgoing:
         """To be sent when there is none and nothing is on its way."""
         return self._control(MessageType.ACK, 0, _ACK_REQ)
@@ -229,7 +233,8 @@ class ClientCore:
                 self._measure(now_ns - pending.sent_ns)
             self._end(header.req_id)
             return Landing(header.req_id, segment, True, opened), []
-        pending.due_ns = now_ns + self._rto()
+        pending.rto_ns = self._rto()
+        pending.due_ns = now_ns + pending.rto_ns
         return Landing(header.req_id, segment, False, opened), []
 
     def _opened(
@@ -264,6 +269,7 @@ class ClientCore:
     def _sack(
         self, header: Header, pending: _Pending, have: int, now_ns: int
     ) -> list[Outgoing]:
+        pending.rto_ns = self._rto()  # it answers: what is lost now has nothing to do with before
         if header.status != SACK_RECEIVING:
             pending.running = True
             pending.due_ns = now_ns + (STREAM_RTO_NS if self.stream else RUNNING_RTO_NS)
@@ -284,6 +290,7 @@ class ClientCore:
         for req_id, pending in self.pending.items():
             if pending.due_ns > now_ns:
                 continue
+            pending.again = True  # what is lost on the way back does not measure the way either
             if not pending.received:
                 last = [len(self._in) - 1]
                 found += self._repeat(req_id, pending, last, now_ns, _ACK_REQ)
@@ -343,6 +350,11 @@ class ClientCore:
             pkt_no=self._next_pkt_no(),
         )
         return Outgoing(header.pack(self.key), payload=payload)
+
+    @property
+    def pkt_no(self) -> int:
+        """Of the last datagram that was sent."""
+        return self._pkt_no
 
     def _next_pkt_no(self) -> int:
         self._pkt_no += 1

@@ -109,17 +109,24 @@ class WaitingEntries:
         return entries
 
     def take(self, most: int) -> tuple[int, int]:
-        """First entry and length of a run that begins with the oldest; it waits no more.
+        """First entry and length of a run that begins with the most urgent; it waits no more.
 
-        At most ``most``. Those that lie behind the oldest one by one belong to it, whenever they
-        came.
+        That is what has been tried once, then the earliest deadline, then the oldest. At most
+        ``most``. Those that lie behind it one by one belong to the run, whenever they came.
         """
-        oldest = self._waiting.popleft()
-        first = oldest.entry
+        urgent = self._most_urgent()
+        first = urgent.entry
         behind = {each.entry for each in self._waiting if not each.alone}
         count = 1
-        while not oldest.alone and count < most and (first + count) % self._entries in behind:
+        while not urgent.alone and count < most and (first + count) % self._entries in behind:
             count += 1
         run = {(first + i) % self._entries for i in range(count)}
         self._waiting = deque(each for each in self._waiting if each.entry not in run)
         return first, count
+
+    def _most_urgent(self) -> Waiting:
+        oldest = self._waiting[0]
+        with_deadline = [each for each in self._waiting if each.deadline_ns]
+        if oldest.alone or not with_deadline:
+            return oldest
+        return min(with_deadline, key=lambda each: each.deadline_ns)

@@ -26,11 +26,16 @@ from shunter.nic_frontend.errors import (
     error_of,
 )
 from shunter.nic_frontend.hello import Hello
+from shunter.nic_frontend.native_session import NativeCore, NativeTransport, native_session
 from shunter.nic_frontend.opening import Opening, OpenSession
-from shunter.nic_frontend.transports import NO_WAIT, ConnectionLost, Datagrams, Piece, Stream
+from shunter.nic_frontend.transports import (
+    NO_WAIT,
+    ConnectionLost,
+    Datagrams,
+    Piece,
+    Stream,
+)
 
-TICK_NS = 10_000_000
-"""How often :meth:`Exchange.tick` must be called while something is on its way."""
 CHECK_NS = 1_000_000_000
 """After such a pause the server is asked whether it is there, before a request is sent."""
 IDLE_NS = 45_000_000_000
@@ -59,17 +64,20 @@ class Exchange:
         key: bytes | None,
         protect: int = 0,
         before_close: Callable[[], None] | None = None,
+        *,
+        native: bool = False,
     ) -> None:
         """There is no connection yet: give one with :meth:`attach`.
 
         ``protect``: PAYLOAD_CRC or PAYLOAD_AEAD. ``before_close`` is called before a connection is
-        closed.
+        closed. ``native``: in C where that can be; sending and receiving may then wait.
         """
-        self.transport: Datagrams | Stream | None = None
+        self.transport: Datagrams | Stream | NativeTransport | None = None
+        self._native = native
         self.closed = False
         self._before_close = before_close
         self._hello, self._key, self._protect = (model, version, window), key, protect
-        self.core: ClientCore | None = None
+        self.core: ClientCore | NativeCore | None = None
         self.tensors: Tensors | None = None
         """Of the last session."""
         self.waiting: deque[Call] = deque()
@@ -101,7 +109,7 @@ class Exchange:
         """End the session; every call ends with UnreachableError."""
         for call in [*self.running.values(), *self.waiting]:
             self.cancel(call, UnreachableError("the client was closed"))
-        if isinstance(self.transport, Datagrams) and self.core is not None:
+        if self.transport is not None and not self.transport.is_stream and self.core is not None:
             self._post(self.core.farewell())
         self._let_go()
         self.closed = True
@@ -116,6 +124,8 @@ class Exchange:
             if self._before_close is not None:
                 self._before_close()
             self.transport.socket.close()
+        if isinstance(self.core, NativeCore):
+            self.core.client.close()
         self.transport = self.core = self._opening = self._landing = None
         self._unserved = 0
 
@@ -203,7 +213,10 @@ class Exchange:
             self._ask(core)
         while waiting and self.core is core and core.may_begin and not self.has_kept:
             self._ask_wait_ns = FIRST_ASK_NS
-            self._post(self._begin_some(core))
+            if isinstance(core, NativeCore):
+                self._begin_natively(core)
+            else:
+                self._post(self._begin_some(core))
             # Answers must not wait until everything is sent: their room is small.
             while waiting and not self._is_receiving and self.receive(NO_WAIT):
                 pass
@@ -217,16 +230,26 @@ class Exchange:
         return datagrams
 
     def _begin(self, core: ClientCore, call: Call) -> list[Outgoing]:
-        options = call.options
-        left_us = max(1, (call.deadline_ns - self.now) // 1000) if call.deadline_ns else 0
-        call.req_id, datagrams = core.begin(
-            self.now,
-            deadline_us=left_us,
-            priority=int(options.best_effort),
-            idempotent=options.idempotent,
-        )
+        call.req_id, datagrams = core.begin(self.now, **self._terms(call))
         self.running[call.req_id] = call
         return datagrams
+
+    def _terms(self, call: Call) -> dict[str, int]:
+        options = call.options
+        left_us = max(1, (call.deadline_ns - self.now) // 1000) if call.deadline_ns else 0
+        priority = int(options.best_effort)
+        return {"deadline_us": left_us, "priority": priority, "idempotent": options.idempotent}
+
+    def _begin_natively(self, core: NativeCore) -> None:
+        room = BURST_BYTES
+        try:
+            while self.waiting and core.may_begin and room > 0:
+                call = self.waiting[0]
+                call.req_id = core.begin(call.inputs, call.landing, **self._terms(call))
+                self.running[call.req_id] = self.waiting.popleft()
+                room -= sum(core.inputs.sizes)
+        except ConnectionLost as lost:
+            self.lose(str(lost))
 
     def ask(self, now_ns: int) -> None:
         """Ask the server for a sign of life; its answer moves ``core.heard_ns``."""
@@ -234,18 +257,26 @@ class Exchange:
         if self.core is not None:
             self._ask(self.core)
 
-    def _ask(self, core: ClientCore) -> None:
+    def _ask(self, core: ClientCore | NativeCore) -> None:
         """For credit, or for a sign of life."""
         if self.now >= self._ask_due_ns:
             self._ask_due_ns = self.now + self._ask_wait_ns
             self._ask_wait_ns = min(2 * self._ask_wait_ns, MOST_ASK_NS)
-            self._post([core.ask_for_credit()])
+            self._ask_now(core)
+
+    def _ask_now(self, core: ClientCore | NativeCore) -> None:
+        try:
+            self._post(core.ask())
+        except ConnectionLost as lost:
+            self.lose(str(lost))
 
     # ---- the connection
 
     def _post(self, datagrams: Sequence[Outgoing]) -> None:
         core, pieces = self.core, list[Piece]()
-        assert core is not None
+        if not datagrams:
+            return
+        assert isinstance(core, ClientCore)
         for header, req_id, segment, payload in datagrams:
             if segment is None:
                 pieces.append((header, payload))
@@ -291,7 +322,7 @@ class Exchange:
     def expected(self) -> memoryview:
         """Where the next payload is likely to belong."""
         core = self.core
-        if core is not None and core.guard is None:
+        if isinstance(core, ClientCore) and core.guard is None:
             for req_id, segment in core.expected():
                 if self._expected[0] != req_id or self._expected[1] is not segment:
                     self._expected = req_id, segment, self._place(req_id, segment)
@@ -314,7 +345,7 @@ class Exchange:
             self._on_hello(bytes(head) + payload())
             return None
         core = self.core
-        if core is None:
+        if not isinstance(core, ClientCore):
             return None
         found, answers = core.receive(head, length, self.now, payload)
         if answers:
@@ -345,6 +376,24 @@ class Exchange:
             if self.waiting:
                 self._begin_calls()
 
+    def on_heard(self, now_ns: int) -> None:
+        """Something came that is about no request: credit, maybe."""
+        self.now = now_ns
+        self._begin_calls()
+
+    def on_ended(self, ended: Refused, *, is_answered: bool) -> None:
+        """A request has ended; its answer, if there is one, is where it belongs."""
+        self.now = time.monotonic_ns()
+        if ended.req_id not in self.running:
+            return
+        if is_answered:
+            self.running.pop(ended.req_id).end()
+            self._look_elsewhere()
+        else:
+            self._on_refusal(ended)
+        if self.waiting:
+            self._begin_calls()
+
     def _on_refusal(self, refused: Refused) -> None:
         if refused.status == WireStatus.UNKNOWN_SESSION:
             self.lose("the server has lost the session")
@@ -373,7 +422,7 @@ class Exchange:
         model, version, window = self._hello
         nonce = secrets.token_bytes(16)
         hello = Hello(nonce, model, version, self._segment, window, want=self._protect)
-        self._opening = Opening(hello, self._key, stream=isinstance(self.transport, Stream))
+        self._opening = Opening(hello, self._key, stream=self.transport.is_stream)
         self._probed_ns = self.now
 
     def _say_hello(self) -> None:
@@ -381,7 +430,7 @@ class Exchange:
         if hello is None:
             return
         if self.core is not None:  # it shows that it is alive before it can answer the hello
-            self._post([self.core.ask_for_credit()])
+            self._ask_now(self.core)
         self._send([(hello, b"")])
 
     def _on_hello(self, datagram: bytes) -> None:
@@ -412,6 +461,9 @@ class Exchange:
             while self.waiting:
                 self.waiting.popleft().end(BadRequestError("the model has other tensors now"))
         self.tensors, self.core = tensors, opened.core
+        assert self.transport is not None
+        if self._native and (found := native_session(opened.core, self.transport)):
+            self.core, self.transport = found
         self._opening = self.failure = None
         self._begin_calls()
 
@@ -431,14 +483,15 @@ class Exchange:
             self.lose("no answer to a hello")
         self._say_hello()
 
-    def _doubt(self, core: ClientCore) -> None:
+    def _doubt(self, core: ClientCore | NativeCore) -> None:
         """Try to open another session when this one is silent."""
         if self._opening is not None:
             if core.heard_ns > self._probed_ns or not self.is_busy:
                 self._opening = None
             return
         is_silent = self.now - max(core.heard_ns, self._busy_since_ns) > SILENCE_NS
-        if is_silent and self.is_busy and isinstance(self.transport, Datagrams):
+        is_stream = self.transport is not None and self.transport.is_stream
+        if is_silent and self.is_busy and not is_stream:
             self._begin_opening()
 
     def _end_late_calls(self) -> None:

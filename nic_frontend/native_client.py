@@ -49,7 +49,10 @@ class _Ended(Structure):
     _fields_ = (("req_id", c_uint64), ("status", c_uint64))
 
 
-_NUMBERS = ("grant", "below", "pending", "lost", "rtt_ns", "copied", "heard_ns", "packets")
+_NUMBERS = (
+    *("next_id", "grant", "below", "pending"),
+    *("lost", "rtt_ns", "copied", "heard_ns", "packets"),
+)
 
 
 class _Numbers(Structure):
@@ -73,7 +76,8 @@ def _functions() -> ctypes.CDLL:
     for name in ("ask", "farewell", "due_ns"):
         getattr(found, f"shunter_client_{name}").argtypes = [c_void_p]
     found.shunter_client_due_ns.restype = c_uint64
-    found.shunter_client_numbers.argtypes = [c_void_p, POINTER(_Numbers)]
+    found.shunter_client_numbers.argtypes = [c_void_p]
+    found.shunter_client_numbers.restype = POINTER(_Numbers)
     return found
 
 
@@ -108,7 +112,8 @@ class NativeClient:
         settings.grant, settings.pkt_no = grant, pkt_no
         handle = c_void_p()
         check(self._c.shunter_client_new(byref(settings), byref(handle)), "a session")
-        self._handle = handle.value
+        self.handle, self.socket, self.segment = handle.value, socket, segment
+        self._live = self._c.shunter_client_numbers(self.handle).contents
         self._inputs = (c_uint64 * MAX_TENSORS)()
         self._outputs = (c_uint64 * MAX_TENSORS)()
         self._ended = (_Ended * WINDOW)()
@@ -129,7 +134,7 @@ class NativeClient:
         for i, address in enumerate(outputs):
             self._outputs[i] = address
         result = self._c.shunter_client_begin(
-            self._handle, self._at[0], self._at[1], deadline_us, priority, idempotent
+            self.handle, self._at[0], self._at[1], deadline_us, priority, idempotent
         )
         if result > 0:
             return int(result)
@@ -140,39 +145,54 @@ class NativeClient:
 
         Raises OSError, ConnectionResetError when a stream is over.
         """
-        count = self._c.shunter_client_poll(self._handle, self._at[2], WINDOW, until_ns, spin)
+        count = self._c.shunter_client_poll(self.handle, self._at[2], WINDOW, until_ns, spin)
         if count <= 0:
             check(count, "receiving")
         return [(each.req_id, each.status) for each in self._ended[:count]]
 
     def hello(self) -> bytes:
         """An answer to a hello that has come, empty: none."""
-        length = self._c.shunter_client_hello(self._handle, self._hello, len(self._hello))
+        length = self._c.shunter_client_hello(self.handle, self._hello, len(self._hello))
         return bytes(self._hello[:length])
 
     def cancel(self, req_id: int) -> None:
         """Give a request up; its memory is the caller's again."""
-        self._c.shunter_client_cancel(self._handle, req_id)
+        self._c.shunter_client_cancel(self.handle, req_id)
 
     def ask(self) -> None:
         """Ask for credit."""
-        check(self._c.shunter_client_ask(self._handle), "sending")
+        check(self._c.shunter_client_ask(self.handle), "sending")
 
     def farewell(self) -> None:
         """Tell the server that everything is done."""
-        self._c.shunter_client_farewell(self._handle)
+        self._c.shunter_client_farewell(self.handle)
 
     def due_ns(self) -> int:
         """When :meth:`poll` has to be called again although nothing came."""
-        return int(self._c.shunter_client_due_ns(self._handle))
+        return int(self._c.shunter_client_due_ns(self.handle))
 
     def numbers(self) -> dict[str, int]:
-        """grant, below (all less is done), pending, lost, rtt_ns, copied (bytes), packets."""
-        numbers = _Numbers()
-        self._c.shunter_client_numbers(self._handle, byref(numbers))
-        return {name: int(getattr(numbers, name)) for name in _NUMBERS}
+        """All of ``struct shunter_client_numbers``."""
+        return {name: int(getattr(self._live, name)) for name in _NUMBERS}
+
+    @property
+    def heard_ns(self) -> int:
+        """When something true came last, by the monotonic clock."""
+        return int(self._live.heard_ns)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether there is credit for another request."""
+        live = self._live
+        return bool(live.next_id <= live.grant and live.next_id - live.below < WINDOW)
 
     def close(self) -> None:
         """Free what C holds."""
-        self._c.shunter_client_free(self._handle)
-        self._handle = None
+        if self.handle is not None:
+            self._live = _Numbers.from_buffer_copy(self._live)
+            self._c.shunter_client_free(self.handle)
+            self.handle = None
+
+    def __del__(self) -> None:
+        """What nobody closed."""
+        self.close()

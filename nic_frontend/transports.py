@@ -16,8 +16,13 @@ from typing import Protocol
 
 from shunter.batching.wire import AEAD_TAG, PROTECTIONS, behind
 from shunter.batching.wire_layout import HEADER_BYTES, MessageType
+from shunter.nic_frontend.client_core import Refused
 
 NO_WAIT = socket.MSG_DONTWAIT
+SPIN = NO_WAIT | 1 << 24
+"""Wait, but without sleeping, where that can be done; elsewhere the same as NO_WAIT."""
+TICK_NS = 10_000_000
+"""No receive waits longer."""
 UDP_SEGMENT = 103
 MOST_AT_ONCE = 128
 """Datagrams that the kernel cuts one send into."""
@@ -50,9 +55,17 @@ class Sink(Protocol):
     def on_payload(self) -> None:
         """The payload is where it belongs."""
 
+    def on_heard(self, now_ns: int) -> None:
+        """Something came that is about no request."""
+
+    def on_ended(self, ended: Refused, *, is_answered: bool) -> None:
+        """A request has ended; its answer, if there is one, is where it belongs."""
+
 
 class Datagrams:
     """A connected UDP socket."""
+
+    is_stream = False
 
     def __init__(self, connection: socket.socket) -> None:
         """The socket is taken."""
@@ -115,7 +128,8 @@ class Datagrams:
         """Take one datagram; whether there was one. Raises ConnectionLost."""
         target = sink.expected()
         try:
-            length = self.socket.recvmsg_into((self._header, target, self._spill), 0, flags)[0]
+            pieces = (self._header, target, self._spill)
+            length = self.socket.recvmsg_into(pieces, 0, flags & NO_WAIT)[0]
         except (BlockingIOError, TimeoutError):
             return False
         except OSError as error:
@@ -139,6 +153,8 @@ class Datagrams:
 
 class Stream:
     """A connected TCP or Unix socket."""
+
+    is_stream = True
 
     def __init__(self, connection: socket.socket) -> None:
         """The socket is taken."""
@@ -188,7 +204,7 @@ class Stream:
         Raises ConnectionLost.
         """
         try:
-            more = self.socket.recv_into(self._target[self._got :], 0, flags)
+            more = self.socket.recv_into(self._target[self._got :], 0, flags & NO_WAIT)
         except (BlockingIOError, TimeoutError):
             return False
         except OSError as error:

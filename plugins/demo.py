@@ -1,7 +1,8 @@
 """``shunter demo``: two models, an unmodified TorchServe with the plugin, real requests.
 
-The held-out images of the digits data set go to the server by REST and by gRPC, as strict and as
-best-effort requests at the same time, and every answer is compared with the true label. Beside
+The held-out images of the digits data set go to the server by REST, by gRPC and by UDP, as strict
+and as best-effort requests at the same time, and every answer is compared with the true label. UDP
+is the network front end's, which the server starts because shunter.toml says so. Beside
 digits the same server embeds sentences, if the weights are installed (demo_embeddings.py).
 """
 
@@ -27,9 +28,11 @@ from rich.table import Table
 
 from shunter.model_store.digits import data
 from shunter.model_store.digits.archive import Packed, pack_digits
+from shunter.nic_frontend.client import Client, InferenceError
 from shunter.plugins import demo_embeddings, status
 from shunter.plugins.errors import UserError
 from shunter.plugins.serve import plugins_folder
+from shunter.plugins.settings import VARIABLE
 from shunter.plugins.torchserve.grpc_client import InferenceClient
 from shunter.plugins.torchserve.host import Server, ServerFailed
 
@@ -38,6 +41,7 @@ CONNECTIONS = 4
 WARM_UP = 200
 DEADLINE_MS = "5000"
 """Generous: the demo shows that the header works, not how fast the machine is."""
+UDP_S = 30
 MARGIN = 0.02
 CLASSES = ("strict", "best-effort")
 
@@ -67,8 +71,11 @@ def run(console: Console) -> int:
         store = Path(scratch)
         packed = _pack(store, console)
         embeddings = demo_embeddings.pack(store, console)
+        settings = store / "shunter.toml"
+        settings.write_text("[nic]\nenabled = true\nport = 0\n", encoding="utf-8")
         server = Server(
             model_store=store,
+            env={VARIABLE: str(settings)},
             models=[f"digits={packed.path.name}", *embeddings],
             plugins=plugins_folder(),
             config={"job_queue_size": "1000"},
@@ -140,7 +147,9 @@ def _pack(store: Path, console: Console) -> Packed:
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("training digits", total=None)
         packed = pack_digits(
-            store, progress=lambda done, total: progress.update(task, completed=done, total=total)
+            store,
+            network="1x1x32",
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     known = packed.metadata
     console.print(
@@ -156,7 +165,7 @@ def _send_all(server: Server, console: Console) -> list[Tally]:
     measured = list(zip(split.test_images, split.test_labels, strict=True))
     tallies: list[Tally] = []
     with Progress(console=console, transient=True) as progress:
-        for protocol, connect in (("REST", _rest), ("gRPC", _grpc)):
+        for protocol, connect in (("REST", _rest), ("gRPC", _grpc), ("UDP", _udp)):
             with connect(server) as send:
                 _send(send, [Tally(protocol, CLASSES[0])], warm_up)
                 pair = [Tally(protocol, each) for each in CLASSES]
@@ -179,7 +188,7 @@ def _send(
         begin = time.perf_counter()
         try:
             correct = send(image, tally.request_class) == label
-        except (httpx.HTTPError, grpc.RpcError, ValueError, KeyError) as error:
+        except (httpx.HTTPError, grpc.RpcError, InferenceError, ValueError, KeyError) as error:
             tally.failures.append(_reason(error))
         else:
             tally.latencies_ms.append((time.perf_counter() - begin) * 1000)
@@ -222,6 +231,30 @@ def _grpc(server: Server) -> Iterator[Send]:
             return json.loads(client.predict("digits", {"data": body, **terms}))["label"]
 
         yield send
+
+
+@contextlib.contextmanager
+def _udp(server: Server) -> Iterator[Send]:
+    with Client(f"udp://127.0.0.1:{_udp_port(server)}", timeout_s=60) as client:
+        deadline_ms = float(DEADLINE_MS)
+
+        def send(image: np.ndarray, request_class: str) -> int:
+            terms: dict[str, Any] = {"best_effort": request_class == "best-effort"}
+            if not terms["best_effort"]:
+                terms["deadline_ms"] = deadline_ms
+            return int(client.infer("digits", image.astype(np.float32), **terms).argmax())
+
+        yield send
+
+
+def _udp_port(server: Server) -> int:
+    """The front end's, which is started when the controller has read the settings."""
+    deadline = time.monotonic() + UDP_S
+    while time.monotonic() < deadline:
+        if port := status.fetch(server.management)["front_end"]["port"]:
+            return int(port)
+        time.sleep(0.1)
+    raise UserError(f"the network front end was not there within {UDP_S} s")
 
 
 def _reason(error: Any) -> str:

@@ -49,7 +49,7 @@ def medians(rounds: Sequence[Row]) -> Row:
 def _native(model: RpcModel, side: OurSide) -> tuple[int, float]:
     with Load(model, lambda: side.session(model), 1) as load:
         load.closed(0.05)
-        return side.segment, load.closed(SECONDS)["p50_us"]
+        return load.segment, load.closed(SECONDS)["p50_us"]
 
 
 def _python(model: RpcModel, side: OurSide) -> float:

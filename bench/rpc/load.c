@@ -61,9 +61,7 @@ static int64_t begin(struct running *running, uint64_t next_id) {
 }
 
 static uint64_t next_id(const struct running *running) {
-    struct shunter_client_numbers numbers;
-    shunter_client_numbers(running->session->client, &numbers);
-    return numbers.below + numbers.pending;
+    return shunter_client_numbers(running->session->client)->next_id;
 }
 
 static int watch(int epoll, struct running *running, uint32_t count) {

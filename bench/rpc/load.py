@@ -20,6 +20,7 @@ from rpc.compiled import compiled
 from rpc.models import RpcModel
 from shunter.batching.wire_layout import WINDOW
 from shunter.nic_frontend.client import Session
+from shunter.nic_frontend.native_client import NativeClient
 
 SOURCE = Path(__file__).with_name("load.c")
 STAMP = 1 << 32
@@ -75,7 +76,7 @@ class Load:
     ) -> None:
         """``opened`` opens a session; ``stamped``: a request's first 8 bytes are only its own."""
         self._sessions = [opened() for _ in range(clients)]
-        self._natives = [session.into_native() for session in self._sessions]
+        self._natives = [_native(session) for session in self._sessions]
         request = np.ascontiguousarray(model.request())
         copies = WINDOW if stamped else 1
         self._inputs = [np.stack([request] * copies) for _ in range(clients)]
@@ -136,14 +137,17 @@ class Load:
             "lost": sum(native.numbers()["lost"] for native in self._natives),
         }
 
+    @property
+    def segment(self) -> int:
+        """Payload bytes of a datagram."""
+        return self._natives[0].segment
+
     def answers(self) -> list[NDArray[np.uint8]]:
         """What came last, by session."""
         return self._outputs
 
     def close(self) -> None:
         """End the sessions."""
-        for native in self._natives:
-            native.close()
         for session in self._sessions:
             session.close()
 
@@ -152,6 +156,12 @@ class Load:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _native(session: Session) -> NativeClient:
+    if session.native is None:
+        raise RuntimeError("the load comes from C: there is no library of the data path")
+    return session.native
 
 
 def _check(error: int) -> None:

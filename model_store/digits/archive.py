@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from shunter.model_store import pack
 from shunter.model_store.digits import train
@@ -46,14 +47,18 @@ def pack_digits(
     eager: bool = False,
     name: str = "digits",
     version: str = "1.0",
+    network: str | None = None,
     progress: train.Progress = lambda done, total: None,
 ) -> Packed:
-    """Write ``store/<name>.mar``: TorchScript, or with ``eager`` the model's class and weights."""
+    """Write ``store/<name>.mar``: TorchScript, or with ``eager`` the model's class and weights.
+
+    ``network``: configuration of workers for the network front end, such as ``1x1x32``.
+    """
     weights = train.trained(progress=progress)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        for file in ("handler.py", "model-config.yaml"):
-            shutil.copy(HERE / file, folder)
+        shutil.copy(HERE / "handler.py", folder)
+        pack.copy_config(HERE / "model-config.yaml", folder, _changes(network))
         (folder / "digits.json").write_text(
             json.dumps(weights.metadata, indent=2), encoding="utf-8"
         )
@@ -64,6 +69,13 @@ def pack_digits(
         else:
             _save_script(weights, folder / "digits.pt")
         return Packed(pack.pack(folder, store, name=name, version=version), weights.metadata)
+
+
+def _changes(network: str | None) -> dict[str, Any] | None:
+    if network is None:
+        return None
+    config = yaml.safe_load((HERE / "model-config.yaml").read_text(encoding="utf-8"))
+    return {"shunter": {**config["shunter"], "network": network}}
 
 
 def _save_script(weights: train.Trained, path: Path) -> None:

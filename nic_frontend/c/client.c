@@ -29,6 +29,7 @@
 #define STREAM_RTO_NS 1000000000ULL
 #define RETRY_NS 20000000ULL /* when the server has no room */
 #define RUNNING_RTO_NS 200000000ULL /* while the server says that it has the request */
+#define STALLED_MS 5000 /* a stream that takes nothing for so long is over */
 #define MOST_MESSAGES 64            /* in one system call */
 #define MOST_MERGED 64              /* segments in one message, UDP_MAX_SEGMENTS of older kernels */
 #define LARGEST_MESSAGE 65507
@@ -56,10 +57,8 @@ struct shunter_client {
     struct shunter_client_settings settings;
     struct shunter_plan inputs, outputs;
     struct call calls[SHUNTER_WINDOW];
-    uint32_t pending;
-    uint64_t next_id, below, grant, pkt_no;
-    uint64_t srtt_ns, rttvar_ns;
-    uint64_t lost, copied, packets, heard_ns;
+    struct shunter_client_numbers live;
+    uint64_t pkt_no, rttvar_ns;
     uint8_t hello[SHUNTER_HELLO_BYTES];
     uint32_t hello_length;
     struct shunter_ended ended[SHUNTER_WINDOW];
@@ -96,32 +95,32 @@ static uint64_t rto(const struct shunter_client *client) {
     if (client->settings.stream) {
         return STREAM_RTO_NS;
     }
-    if (!client->srtt_ns) {
+    if (!client->live.rtt_ns) {
         return FIRST_RTO_NS;
     }
-    const uint64_t wanted = client->srtt_ns + 4 * client->rttvar_ns;
+    const uint64_t wanted = client->live.rtt_ns + 4 * client->rttvar_ns;
     return wanted < LEAST_RTO_NS ? LEAST_RTO_NS : wanted > MOST_RTO_NS ? MOST_RTO_NS : wanted;
 }
 
 /* Smoothed round trip (RFC 6298). */
 static void measure(struct shunter_client *client, uint64_t rtt_ns) {
-    if (!client->srtt_ns) {
-        client->srtt_ns = rtt_ns ? rtt_ns : 1;
+    if (!client->live.rtt_ns) {
+        client->live.rtt_ns = rtt_ns ? rtt_ns : 1;
         client->rttvar_ns = rtt_ns / 2;
         return;
     }
-    const int64_t off = (int64_t)rtt_ns - (int64_t)client->srtt_ns;
+    const int64_t off = (int64_t)rtt_ns - (int64_t)client->live.rtt_ns;
     client->rttvar_ns =
         (uint64_t)((int64_t)client->rttvar_ns + ((off < 0 ? -off : off) - (int64_t)client->rttvar_ns) / 4);
-    client->srtt_ns = (uint64_t)((int64_t)client->srtt_ns + off / 8);
+    client->live.rtt_ns = (uint64_t)((int64_t)client->live.rtt_ns + off / 8);
 }
 
 static void free_call(struct shunter_client *client, struct call *call) {
     call->req_id = 0;
-    client->pending--;
-    while (client->below < client->next_id &&
-           client->calls[client->below % SHUNTER_WINDOW].req_id != client->below) {
-        client->below++;
+    client->live.pending--;
+    while (client->live.below < client->live.next_id &&
+           client->calls[client->live.below % SHUNTER_WINDOW].req_id != client->live.below) {
+        client->live.below++;
     }
 }
 
@@ -144,7 +143,7 @@ static struct shunter_x64 header_of(struct shunter_client *client, uint8_t type,
         .func_id = client->settings.func_id,
         .count = 1,
         .session = client->settings.session,
-        .credit = (uint32_t)client->below,
+        .credit = (uint32_t)client->live.below,
         .pkt_no = (uint32_t)++client->pkt_no};
 }
 
@@ -183,7 +182,7 @@ static int control(
     header.flags = flags;
     header.length = length;
     sign(client, &header);
-    client->packets++;
+    client->live.packets++;
     struct iovec pieces[2] = {
         {&header, sizeof header}, {(void *)(uintptr_t)payload, length}};
     return send_pieces(client, pieces, length ? 2 : 1);
@@ -215,7 +214,7 @@ static void fill(
     pieces[1] = (struct iovec){
         segment.length ? (void *)(uintptr_t)(call->inputs[segment.tensor] + segment.offset) : NULL,
         segment.length};
-    client->packets++;
+    client->live.packets++;
 }
 
 /* Segments from ``seq`` on that may go as one message: all as long as the first, but the last. */
@@ -296,13 +295,13 @@ static int send_datagrams(struct shunter_client *client) {
 int64_t shunter_client_begin(
     struct shunter_client *client, const void *const *inputs, void *const *outputs,
     uint64_t deadline_us, uint32_t priority, uint32_t idempotent) {
-    if (client->next_id > client->grant || client->next_id - client->below >= SHUNTER_WINDOW ||
-        client->pending + client->ended_count >= SHUNTER_WINDOW) {
+    if (client->live.next_id > client->live.grant || client->live.next_id - client->live.below >= SHUNTER_WINDOW ||
+        client->live.pending + client->ended_count >= SHUNTER_WINDOW) {
         return -EAGAIN;
     }
-    struct call *call = &client->calls[client->next_id % SHUNTER_WINDOW];
+    struct call *call = &client->calls[client->live.next_id % SHUNTER_WINDOW];
     const uint64_t now = now_ns();
-    call->req_id = client->next_id++;
+    call->req_id = client->live.next_id++;
     call->sent_ns = now;
     call->rto_ns = rto(client);
     call->due_ns = now + call->rto_ns;
@@ -314,7 +313,7 @@ int64_t shunter_client_begin(
     memcpy(call->inputs, inputs, client->inputs.tensors * sizeof *inputs);
     memcpy(call->outputs, outputs, client->outputs.tensors * sizeof *outputs);
     memset(call->received, 0, (client->outputs.count + 7) / 8);
-    client->pending++;
+    client->live.pending++;
     for (uint32_t seq = 0; seq < client->inputs.count; seq++) {
         fill(client, call, seq, 0, now, &client->headers[seq], client->pieces + (size_t)2 * seq);
     }
@@ -330,7 +329,7 @@ static int repeat(
     struct shunter_x64 header;
     struct iovec pieces[2];
     call->again = true;
-    client->lost++;
+    client->live.lost++;
     fill(client, call, seq, (uint16_t)(flags | SHUNTER_FLAG_RETRANS), now, &header, pieces);
     return send_pieces(client, pieces, 2);
 }
@@ -374,7 +373,8 @@ static void received(struct shunter_client *client, const struct shunter_x64 *he
     struct call *call = call_of(client, header->req_id);
     call->received[header->seq / 8] |= (uint8_t)(1U << header->seq % 8);
     if (++call->got < client->outputs.count) {
-        call->due_ns = now + rto(client);
+        call->rto_ns = rto(client);
+        call->due_ns = now + call->rto_ns;
         return;
     }
     if (!call->again) {
@@ -386,6 +386,7 @@ static void received(struct shunter_client *client, const struct shunter_x64 *he
 static int heed_sack(
     struct shunter_client *client, const struct shunter_x64 *header, struct call *call,
     const uint8_t *have, uint32_t length, uint64_t now) {
+    call->rto_ns = rto(client); // it answers: what is lost now has nothing to do with before
     if (header->status != SHUNTER_SACK_RECEIVING) {
         call->due_ns = now + (client->settings.stream ? STREAM_RTO_NS : RUNNING_RTO_NS);
         return 0;
@@ -421,19 +422,19 @@ static int heed(
 }
 
 static void heed_credit(struct shunter_client *client, const struct shunter_x64 *header) {
-    const uint64_t grant = nearest(header->credit, client->grant);
-    if (grant > client->grant && grant - client->grant < UINT32_MAX / 2) {
-        client->grant = grant;
+    const uint64_t grant = nearest(header->credit, client->live.grant);
+    if (grant > client->live.grant && grant - client->live.grant < UINT32_MAX / 2) {
+        client->live.grant = grant;
     }
 }
 
 /* Pieces for the next datagrams; where a payload lands that comes in turn. */
 static void lay_out(struct shunter_client *client, struct iovec (*pieces)[3]) {
-    uint64_t req_id = client->below;
+    uint64_t req_id = client->live.below;
     uint32_t seq = 0;
     for (uint32_t m = 0; m < PADS; m++) {
         struct iovec into = {NULL, 0};
-        while (req_id < client->next_id) {
+        while (req_id < client->live.next_id) {
             const struct call *call = call_of(client, req_id);
             while (call && seq < client->outputs.count &&
                    call->received[seq / 8] >> seq % 8 & 1) {
@@ -462,7 +463,7 @@ static void set_aside(struct shunter_client *client, struct landed *landed, uint
         if (landed[i].length) {
             memcpy(at, landed[i].payload, landed[i].length);
             landed[i].payload = at;
-            client->copied += landed[i].length;
+            client->live.copied += landed[i].length;
         }
     }
 }
@@ -491,7 +492,7 @@ static int take_in(
         if (!is_ours(client, &header) || header.length != landed[i].length) {
             continue;
         }
-        client->heard_ns = now;
+        client->live.heard_ns = now;
         heed_credit(client, &header);
         if (!place_of(client, &header, &place)) {
             const int error = heed(client, &header, landed[i].payload, now);
@@ -506,7 +507,7 @@ static int take_in(
                 aside = true;
             }
             memmove(place, landed[i].payload, header.length);
-            client->copied += header.length;
+            client->live.copied += header.length;
         }
         received(client, &header, now);
     }
@@ -550,7 +551,7 @@ static int receive_datagrams(struct shunter_client *client) {
             found->payload = at;
         }
     }
-    client->packets += count;
+    client->live.packets += count;
     const int error = take_in(client, landed, count, now_ns());
     return error ? error : came;
 }
@@ -562,7 +563,7 @@ static int begin_payload(struct shunter_client *client) {
     if (!is_ours(client, &client->head)) {
         return -EPROTO;
     }
-    client->heard_ns = now_ns();
+    client->live.heard_ns = now_ns();
     heed_credit(client, &client->head);
     client->into = NULL;
     client->left = client->head.length;
@@ -576,7 +577,7 @@ static int begin_payload(struct shunter_client *client) {
 static int end_payload(struct shunter_client *client) {
     uint8_t *place = NULL;
     client->have = 0;
-    client->packets++;
+    client->live.packets++;
     if (place_of(client, &client->head, &place)) {
         received(client, &client->head, now_ns());
         return 0;
@@ -631,7 +632,11 @@ static int send_stream(struct shunter_client *client, struct iovec *pieces, size
         ssize_t sent = sendmsg(client->settings.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EAGAIN) {
             struct pollfd both = {.fd = client->settings.socket, .events = POLLIN | POLLOUT};
-            if (poll(&both, 1, 1000) > 0 && both.revents & POLLIN) {
+            const int ready = poll(&both, 1, STALLED_MS);
+            if (ready == 0) {
+                return -ETIMEDOUT; // the server has stopped reading
+            }
+            if (ready > 0 && both.revents & POLLIN) {
                 const int came = receive_stream(client);
                 if (came < 0) {
                     return came;
@@ -659,7 +664,7 @@ static int send_stream(struct shunter_client *client, struct iovec *pieces, size
 
 uint64_t shunter_client_due_ns(const struct shunter_client *client) {
     uint64_t due = UINT64_MAX;
-    for (uint64_t id = client->below; id < client->next_id; id++) {
+    for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
         const struct call *call = &client->calls[id % SHUNTER_WINDOW];
         if (call->req_id == id && call->due_ns < due) {
             due = call->due_ns;
@@ -669,12 +674,13 @@ uint64_t shunter_client_due_ns(const struct shunter_client *client) {
 }
 
 static int tick(struct shunter_client *client, uint64_t now) {
-    for (uint64_t id = client->below; id < client->next_id; id++) {
+    for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
         struct call *call = call_of(client, id);
         if (!call || call->due_ns > now) {
             continue;
         }
         int error = 0;
+        call->again = true; // what is lost on the way back does not measure the way either
         if (!call->got) {
             error = repeat(client, call, client->inputs.count - 1, SHUNTER_FLAG_ACK_REQ, now);
         } else if (!client->settings.stream) {
@@ -707,6 +713,9 @@ int shunter_client_poll(
             client->settings.stream ? receive_stream(client) : receive_datagrams(client);
         if (came < 0 && !client->ended_count) {
             return came;
+        }
+        if (came && !client->ended_count && !client->live.pending) {
+            break; // a sign of life, or credit: the caller may be waiting for it
         }
         if (came || client->ended_count) {
             continue;
@@ -769,11 +778,8 @@ int shunter_client_farewell(struct shunter_client *client) {
     return control(client, SHUNTER_TYPE_ACK, 0, 0, NULL, 0);
 }
 
-void shunter_client_numbers(
-    const struct shunter_client *client, struct shunter_client_numbers *numbers) {
-    *numbers = (struct shunter_client_numbers){
-        client->grant,   client->below,  client->pending, client->lost,
-        client->srtt_ns, client->copied, client->heard_ns, client->packets};
+const struct shunter_client_numbers *shunter_client_numbers(const struct shunter_client *client) {
+    return &client->live;
 }
 
 int shunter_client_new(
@@ -784,10 +790,10 @@ int shunter_client_new(
     }
     client->settings = *settings;
     client->settings.gso = settings->gso && !settings->stream;
-    client->next_id = client->below = 1;
-    client->grant = settings->grant;
+    client->live.next_id = client->live.below = 1;
+    client->live.grant = settings->grant;
     client->pkt_no = settings->pkt_no;
-    client->heard_ns = now_ns();
+    client->live.heard_ns = now_ns();
     int error = 0;
     if (settings->segment < 1 || settings->input_count < 1 || settings->output_count < 1 ||
         settings->input_count > SHUNTER_MAX_TENSORS ||

@@ -36,7 +36,9 @@ struct shunter_ended {
 };
 
 struct shunter_client_numbers {
-    uint64_t grant, below, pending;
+    uint64_t next_id, grant; /* the next request's number, the highest that may be sent */
+    uint64_t below;          /* every request less than this has ended */
+    uint64_t pending;
     uint64_t lost;    /* datagrams sent again */
     uint64_t rtt_ns;  /* smoothed; the time in the model is part of it */
     uint64_t copied;  /* bytes of answers that came out of turn */
@@ -56,8 +58,8 @@ int64_t shunter_client_begin(
 
 /*
  * Take in what has come, send again what is missing, until something has ended or ``until_ns``
- * (CLOCK_MONOTONIC) has passed. Returns how many have ended, or a negative errno: -ECONNRESET when
- * a stream is over. ``spin``: do not sleep.
+ * (CLOCK_MONOTONIC) has passed; when no request is on its way, until anything has come. Returns how
+ * many have ended, or a negative errno: -ECONNRESET when a stream is over. ``spin``: do not sleep.
  */
 int shunter_client_poll(
     struct shunter_client *client, struct shunter_ended *ended, uint32_t most, uint64_t until_ns,
@@ -77,7 +79,7 @@ int shunter_client_ask(struct shunter_client *client);
 int shunter_client_farewell(struct shunter_client *client);
 /* When poll has to be called again although nothing came, UINT64_MAX: never. */
 uint64_t shunter_client_due_ns(const struct shunter_client *client);
-void shunter_client_numbers(
-    const struct shunter_client *client, struct shunter_client_numbers *numbers);
+/* As they are at any time, as long as the client lives. */
+const struct shunter_client_numbers *shunter_client_numbers(const struct shunter_client *client);
 
 #endif

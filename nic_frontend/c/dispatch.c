@@ -102,9 +102,26 @@ static bool joins(const struct shunter_served *served, uint32_t at, int8_t class
 }
 
 /* A run of entries that begins with the oldest; they wait no more. */
+/* What has been tried once goes first, then the earliest deadline, then the oldest. */
+static uint32_t most_urgent(const struct shunter_served *served, uint8_t class) {
+    const struct shunter_line *line = &served->lines[class];
+    int32_t found = line->first;
+    if (line->deadlines == 0 || served->waiting[found].alone) {
+        return (uint32_t)found;
+    }
+    for (int32_t at = line->first; at >= 0; at = served->waiting[at].next) {
+        const uint64_t deadline = served->waiting[at].deadline_ns;
+        const uint64_t earliest = served->waiting[found].deadline_ns;
+        if (deadline && (!earliest || deadline < earliest)) {
+            found = at;
+        }
+    }
+    return (uint32_t)found;
+}
+
 static struct shunter_held take(struct shunter_served *served, uint8_t class, uint32_t most) {
     struct shunter_held run = {
-        .first = (uint32_t)served->lines[class].first, .count = 1, .class = class};
+        .first = most_urgent(served, class), .count = 1, .class = class};
     const bool alone = served->waiting[run.first].alone;
     shunter_dequeue(served, run.first);
     while (!alone && run.count < most) {

@@ -41,6 +41,9 @@ class Naive:
 
     def take(self, most):
         first = self.row[0]
+        urgent = sorted((w for w in self.row if w.deadline_ns), key=lambda w: w.deadline_ns)
+        if urgent and not first.alone:
+            first = urgent[0]
         run = [first.entry]
         while not first.alone and len(run) < most:
             entry = (run[-1] + 1) % self.size
@@ -93,6 +96,14 @@ def test_a_run_begins_with_the_oldest_and_wraps():
     for entry in (2, 0, 3):
         waiting.add(Waiting(entry, 0, 0))
     assert waiting.take(8) == (2, 3)
+
+
+def test_a_run_begins_with_the_earliest_deadline():
+    waiting = WaitingEntries(8)
+    for entry, deadline_ns in ((1, 0), (2, 90), (3, 70), (4, 80), (6, 75)):
+        waiting.add(Waiting(entry, 0, deadline_ns))
+    assert [waiting.take(2) for _ in range(3)] == [(3, 2), (6, 1), (2, 1)]
+    assert waiting.take(2) == (1, 1)
 
 
 def test_a_run_ends_where_an_entry_does_not_wait():

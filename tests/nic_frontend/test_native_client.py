@@ -1,0 +1,261 @@
+"""Sessions of the client in C: over links with faults, against forged answers, and their memory."""
+
+import random
+import select
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from shunter.batching import native
+from shunter.batching.wire import Header, parse
+from shunter.batching.wire_layout import WINDOW, Flags, MessageType, WireStatus
+from shunter.nic_frontend import client as clients
+from shunter.nic_frontend.client import Session
+from shunter.nic_frontend.native_client import NativeClient
+
+LONG = 30
+KEY = bytes(range(32))
+RESP, ERROR, SACK, CREDIT = (
+    int(kind)
+    for kind in (MessageType.RESP, MessageType.ERROR, MessageType.SACK, MessageType.CREDIT)
+)
+
+
+class Link:
+    """Datagrams between one client and a server: some lost, doubled or late, by a seed."""
+
+    def __init__(self, port, seed, share):
+        self._down, self._up = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in "12")
+        self._down.bind(("127.0.0.1", 0))
+        self._up.connect(("127.0.0.1", port))
+        self.port = self._down.getsockname()[1]
+        self._random, self._share = random.Random(seed), share
+        self._client, self._late, self._over = None, [], False
+        self.faults = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._over:
+            for ready in select.select([self._down, self._up], [], [], 0.01)[0]:
+                try:
+                    data, peer = ready.recvfrom(1 << 16)
+                except ConnectionRefusedError:
+                    continue
+                if ready is self._down:
+                    self._client = peer
+                self._carry(data, ready is self._down)
+            late, self._late = self._late, []
+            for data, is_up in late:
+                self._pass(data, is_up)
+
+    def _carry(self, data, is_up):
+        what = self._random.random() / self._share
+        self.faults += what < 3
+        if what < 1:
+            return
+        if what < 2:
+            self._late.append((data, is_up))
+            return
+        self._pass(data, is_up)
+        if what < 3:
+            self._pass(data, is_up)
+
+    def _pass(self, data, is_up):
+        if is_up:
+            self._up.send(data)
+        else:
+            self._down.sendto(data, self._client)
+
+    def close(self):
+        self._over = True
+        self._thread.join()
+        self._down.close()
+        self._up.close()
+
+
+@pytest.mark.parametrize("segment", [300, 60_000])
+@pytest.mark.parametrize("key", [None, KEY], ids=["open", "keyed"])
+def test_over_a_bad_link_every_request_is_answered_once(make_service, segment, key, monkeypatch):
+    ran = []
+
+    def infer(inputs, outputs):
+        ran.extend(inputs[0][:, 0].tolist())
+        outputs[0].copy_(inputs[0] + 1)
+        outputs[1].copy_(inputs[1][:, :2])
+
+    service = make_service(key=key)
+    shapes = [("int64", (200,)), ("float32", (3,))], [("int64", (200,)), ("float32", (2,))]
+    service.serve("m", *shapes, infer)
+    monkeypatch.setattr(clients, "segment_of", lambda _: segment)
+    link = Link(int(service.url().rpartition(":")[2]), segment, 0.05)
+    try:
+        with Session(f"udp://127.0.0.1:{link.port}", "m", key=key, timeout_s=LONG) as session:
+            assert isinstance(session.native, NativeClient)
+            requests = [
+                [np.full(200, i, np.int64), np.array([i, -i, 0], np.float32)] for i in range(300)
+            ]
+            found = session.infer_many(requests)
+            numbers = session.native.numbers()
+    finally:
+        link.close()
+    for i, (y, z) in enumerate(found):
+        assert (y == i + 1).all() and z.tolist() == [i, -i]
+    assert sorted(ran) == list(range(300))
+    assert link.faults > 20 and numbers["lost"] > 0 and numbers["pending"] == 0
+
+
+# ---- a server played by hand
+
+
+@pytest.fixture
+def pair():
+    """A session over a connected socket, and the server's end."""
+    if native.library() is None:
+        pytest.skip("there is no library of the data path")
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection,
+    ):
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(LONG)
+        connection.connect(server.getsockname())
+        connection.setblocking(False)
+        server.connect(connection.getsockname())
+        client = NativeClient(connection.fileno(), 5, 7, (10,), (300,), 100, 2, pkt_no=40)
+        yield client, server
+        client.close()
+
+
+class Memory:
+    """Inputs and outputs of one request, with a border that nobody may write to."""
+
+    def __init__(self):
+        self.input = np.arange(10, dtype=np.uint8)
+        self._all = np.full(500, 0xAA, np.uint8)
+        self.output = self._all[100:400]
+
+    def addresses(self):
+        return (self.input.ctypes.data,), (self.output.ctypes.data,)
+
+    @property
+    def is_bordered(self):
+        return bool((self._all[:100] == 0xAA).all() and (self._all[400:] == 0xAA).all())
+
+
+def answer(number, payload=None, **changes):
+    payload = bytes([number + 1]) * 100 if payload is None else payload
+    header = Header(
+        type=RESP, req_id=1, func_id=7, seq=number, count=3, length=len(payload), total=300,
+        offset=100 * number, session=5, status=WireStatus.OK, credit=64,
+    )  # fmt: skip
+    return header._replace(**changes).pack() + payload
+
+
+def now():
+    return time.monotonic_ns()
+
+
+def test_an_answer_in_any_order_lies_where_it_belongs(pair):
+    client, server = pair
+    memory = Memory()
+    assert client.begin(*memory.addresses(), 0, 0, False) == 1
+    sent = server.recv(1 << 16)
+    assert sent[64:] == bytes(range(10))
+    assert parse(sent).pkt_no == 41
+    for seq in (2, 0, 2, 1):
+        server.send(answer(seq))
+    assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.OK)]
+    assert memory.output.tolist() == [1] * 100 + [2] * 100 + [3] * 100
+    assert memory.is_bordered
+    assert client.numbers()["below"] == 2 and client.numbers()["grant"] == 64
+
+
+WRONG = {
+    "session": {"session": 6},
+    "request": {"req_id": 9},
+    "count": {"count": 4},
+    "segment": {"seq": 3},
+    "offset": {"offset": 250},
+    "total": {"total": 400},
+    "tensor": {"tensor": 1},
+    "magic": {"magic": 1},
+    "version": {"version": 9},
+    "tag": {"flags": int(Flags.HDR_TAG), "tag": 1},
+    "length": {"length": 99},
+}
+
+
+@pytest.mark.parametrize("changes", WRONG.values(), ids=WRONG)
+def test_what_is_no_answer_ends_nothing_and_leaves_its_place_to_the_true_one(pair, changes):
+    client, server = pair
+    memory = Memory()
+    client.begin(*memory.addresses(), 0, 0, False)
+    server.send(answer(0, payload=bytes([0x55]) * 100, **changes))
+    server.send(b"short")
+    server.send(answer(1, payload=bytes([0x55]) * 60_000, length=100))
+    assert client.poll(0) == [] and memory.is_bordered
+    for seq in range(3):
+        server.send(answer(seq))
+    assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.OK)]
+    assert memory.output.tolist() == [1] * 100 + [2] * 100 + [3] * 100
+    assert memory.is_bordered
+
+
+def test_credit_ends_with_the_grant_and_grows_with_it(pair):
+    client, server = pair
+    memory = [Memory() for _ in range(3)]
+    begun = [client.begin(*each.addresses(), 0, 0, False) for each in memory]
+    assert begun == [1, 2, 0] and not client.may_begin
+    server.send(Header(type=CREDIT, session=5, credit=3).pack())
+    deadline = now() + LONG * 10**9
+    while not client.may_begin and now() < deadline:
+        client.poll(now() + 10**7)
+    assert client.begin(*memory[2].addresses(), 0, 0, False) == 3
+
+
+def test_errors_end_a_request_but_retry_later_does_not(pair):
+    client, server = pair
+    memory = Memory()
+    client.begin(*memory.addresses(), 0, 0, False)
+    first = server.recv(1 << 16)
+    later = answer(0, payload=b"", type=ERROR, status=WireStatus.RETRY_LATER)
+    server.send(later)
+    assert client.poll(0) == []
+    assert client.poll(now() + 10**8) == []
+    assert server.recv(1 << 16)[64:] == first[64:]  # sent once more
+    server.send(answer(0, payload=b"", type=ERROR, status=WireStatus.HANDLER_FAILED))
+    assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.HANDLER_FAILED)]
+
+
+def test_what_was_cancelled_is_not_written_to(pair):
+    client, server = pair
+    memory = Memory()
+    client.begin(*memory.addresses(), 0, 0, False)
+    client.cancel(1)
+    for seq in range(3):
+        server.send(answer(seq))
+    assert client.poll(now() + 5 * 10**7) == []
+    assert (memory.output == 0xAA).all() and memory.is_bordered
+    assert [server.recv(1 << 16)[3] for _ in range(2)] == [MessageType.REQ, MessageType.CANCEL]
+
+
+def test_at_most_a_window_is_on_its_way(pair):
+    client, server = pair
+    server.send(Header(type=CREDIT, session=5, credit=1000).pack())
+    deadline = now() + LONG * 10**9
+    while client.numbers()["grant"] < 1000 and now() < deadline:
+        client.poll(now() + 10**7)
+    memory = Memory()
+    begun = [client.begin(*memory.addresses(), 0, 0, False) for _ in range(WINDOW + 5)]
+    assert begun == [*range(1, WINDOW + 1), 0, 0, 0, 0, 0]
+
+
+def test_a_closed_session_still_says_its_numbers(pair):
+    client, _ = pair
+    client.close()
+    assert client.numbers()["grant"] == 2
+    client.close()
