@@ -6,12 +6,14 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterable
 
 import psutil
 
 GRACE_S = 5
 """How long processes may take that end by themselves once the first one has."""
+LOOK_S = 0.01
 
 
 class ProcessTree:
@@ -57,12 +59,27 @@ class ProcessTree:
             in_time = True
         except subprocess.TimeoutExpired:
             in_time = False
-        _, left = psutil.wait_procs(self._seen, timeout=GRACE_S if in_time else 0)
+        left = _left(self._seen, GRACE_S if in_time else 0)
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._launcher.pid, signal.SIGKILL)
         self._launcher.wait()
-        psutil.wait_procs(left, timeout=GRACE_S)
+        _left(left, GRACE_S)
         return in_time
+
+
+def _left(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that have not ended in time. Orphans that nobody has buried yet have."""
+    end = time.monotonic() + timeout_s
+    while (left := [each for each in processes if _runs(each)]) and time.monotonic() < end:
+        time.sleep(LOOK_S)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -239,11 +239,16 @@ class Model:
 
 
 @contextlib.contextmanager
-def running(server: Any, archives: Any, folder: Path) -> Iterator[Site]:
-    """A started server as a site; the server is stopped at the end."""
-    with server:
+def running(
+    server: Any, archives: Any, folder: Path, *, patience_s: float = 0
+) -> Iterator[Site]:
+    """A started server as a site; at the end it is killed, or given so long to end by itself."""
+    server.start()
+    try:
         site = Site(server, archives, folder)
         try:
             yield site
         finally:
             site.pool.shutdown(cancel_futures=True)
+    finally:
+        server.stop(patience_s)

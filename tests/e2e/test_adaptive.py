@@ -65,7 +65,7 @@ def test_a_request_that_is_predicted_to_be_late_is_told_before_its_deadline(serv
     model = serve("ordered")
     _learn(model)
     for _ in range(3):
-        model.ask(sleep_ms=2000)
+        model.ask(sleep_ms=1000)
     gate, held = model.hold()
     late = model.ask("late", headers={"x-shunter-deadline-ms": "500"})
     assert late.status == 504
@@ -78,10 +78,10 @@ def test_a_request_that_is_predicted_to_be_late_is_told_before_its_deadline(serv
 def test_a_wrong_prediction_does_not_keep_a_free_worker_from_trying(serve):
     model = serve("ordered")
     for _ in range(5):
-        assert model.ask(sleep_ms=1500).status == 200
+        assert model.ask(sleep_ms=1000).status == 200
     predicted = model.state()["groups"][0]["latency"]
-    assert predicted["fixed_ms"] + predicted["per_request_ms"] > 1000
-    assert model.ask(headers={"x-shunter-deadline-ms": "900"}).status == 200
+    assert predicted["fixed_ms"] + predicted["per_request_ms"] > 800
+    assert model.ask(headers={"x-shunter-deadline-ms": "700"}).status == 200
 
 
 def test_admission_refuses_by_429_and_says_when_to_come_back(serve, grpc_client):
@@ -89,15 +89,15 @@ def test_admission_refuses_by_429_and_says_when_to_come_back(serve, grpc_client)
 
     model = serve("admitting")
     for _ in range(5):
-        assert model.ask(sleep_ms=1500).status == 200
+        assert model.ask(sleep_ms=1000).status == 200
     gate, held = model.hold()
-    short = {"x-shunter-deadline-ms": "1000"}
+    short = {"x-shunter-deadline-ms": "700"}
     refused = model.ask(headers=short)
     assert (refused.status, refused["code"]) == (429, 429)
     assert "ms late" in refused["message"]
     assert 1 <= int(refused.headers["retry-after"]) <= 10
     with pytest.raises(grpc.RpcError) as error:
-        inputs = {"data": b"{}", "x-shunter-deadline-ms": b"1000"}
+        inputs = {"data": b"{}", "x-shunter-deadline-ms": b"700"}
         grpc_client.predict(model.name, inputs, timeout_s=30)
     assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     patient = model.queue("patient")  # without a deadline nothing is too late

@@ -63,7 +63,7 @@ def test_numbers_that_cannot_all_be_had_leave_everything_as_it_was(serve, load, 
     model = serve(batch_size=8, config={"shunter": {"configuration": given}})
     before = sorted(model.pids())
     model.no_load.touch()
-    with load(model, clients=4):
+    with load(model, clients=4, sleep_ms=5):
         assert model.configure(configuration="4x1x4,1x2x2").status == 202
         state = model.changed()
     assert "was undone" in state["last_change"] and "told to fail" in state["last_change"]
@@ -137,7 +137,7 @@ def test_a_configuration_whose_workers_do_not_load_is_undone(site, serve, load, 
     model = serve(batch_size=4)
     before = model.pids()
     model.no_load.touch()
-    with pings(site), load(model, clients=4) as clients:
+    with pings(site), load(model, clients=4, sleep_ms=5) as clients:
         assert model.configure(configuration="1x2x4").status == 202
         state = model.changed()
         enough = len(clients.answers) + 100

@@ -75,7 +75,7 @@ def stays(site):
 
     def stays(model):
         before = model.configuration()
-        site.wait_cycles(40)
+        site.wait_cycles(25)
         # Its workers may take longer than that to load, but a change would be wanted by now.
         assert site.commands(model).slot.wanted_request == 0
         assert model.configuration() == before
@@ -140,7 +140,7 @@ def test_a_generation_that_cannot_load_leaves_the_old_one_serving(
         model.slow_load.touch()
     else:
         model.no_load.write_text(how)
-    with pings(site), load(model, clients=4) as clients:
+    with pings(site), load(model, clients=4, sleep_ms=5) as clients:
         assert model.configure(configuration="2x1x8").status == 202
         state = model.changed()
         enough = len(clients.answers) + 50
@@ -175,7 +175,7 @@ def test_killing_a_new_worker_in_the_middle_of_a_change_undoes_it(
     model = serve(batch_size=8)
     before = model.pids()
     model.slow_load.touch()
-    with load(model, clients=4) as clients:
+    with load(model, clients=4, sleep_ms=5) as clients:
         model.configure(configuration="2x1x8")
         model.wait_slow_load()
         (new,) = (p for p in site.server.worker_pids() if p in model.loading())
@@ -251,7 +251,8 @@ def test_who_may_change_a_model_is_saved_at_once_and_never_costs_the_model(
         row = json.loads(newest.read_text())["models"]["kept/1.0"]
         return row["configuration"], row["auto"]
 
-    with harness.running(make_server(plugins, **common), archives, tmp_path) as site:
+    server = make_server(plugins, **common)
+    with harness.running(server, archives, tmp_path, patience_s=30) as site:
         model = site.add("kept", batch_size=8)
         assert saved(site) == ("1x0x8", True)
         model.configure(configuration="1x0x4")
@@ -272,7 +273,7 @@ def test_more_workers_of_which_one_does_not_load_are_taken_back(serve, load, wai
     model = serve(batch_size=8)
     before = model.pids()
     model.no_load.touch()
-    with load(model, clients=4) as clients:
+    with load(model, clients=4, sleep_ms=5) as clients:
         assert model.configure(configuration="3x0x8").status == 202
         wait_until("undone", lambda: "was undone" in model.state()["last_change"])
         enough = len(clients.answers) + 50

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -19,7 +20,7 @@ def _add(site, name="ordered", **options):
 
 
 def _processes(site):
-    """The server's JVM, workers and controller."""
+    """The server's JVM, workers, controller and network front end."""
     jvm = psutil.Process(site.server.pid)
     return [jvm, *jvm.children(recursive=True)]
 
@@ -43,7 +44,10 @@ def start(harness, archives, plugins, settings, make_server, tmp_path):
         numbers = iter(range(9))
 
         def start(**options):
-            config = {"shunter_config": str(settings)}
+            # At any port: several run at once.
+            own = tmp_path / "shunter.toml"
+            own.write_text(re.sub(r"(?m)^port = .*", "port = 0", settings.read_text()))
+            config = {"shunter_config": str(own)}
             server = make_server(plugins, config=config, **options)
             folder = tmp_path / f"site{next(numbers)}"
             folder.mkdir()
@@ -66,8 +70,9 @@ def test_a_stopped_server_answers_what_it_took_and_leaves_nothing(start, wait_un
     site = start()
     model = _add(site)
     runtime = Path(site.status()["runtime"])
+    wait_until("the front end serves", lambda: site.status()["front_end"]["port"])
     processes = _processes(site)
-    assert len(processes) == 3 and runtime.is_dir()
+    assert len(processes) == 4 and runtime.is_dir()
     gate, futures = model.hold()
     futures += [model.queue(f"q{i}") for i in range(5)]
     os.kill(site.server.pid, number)

@@ -15,10 +15,10 @@ def running(harness, archives, tmp_path):
     """Runs a server as a site."""
     numbers = iter(range(9))
 
-    def running(server):
+    def running(server, **options):
         folder = tmp_path / f"site{next(numbers)}"
         folder.mkdir()
-        return harness.running(server, archives, folder)
+        return harness.running(server, archives, folder, **options)
 
     return running
 
@@ -32,14 +32,16 @@ def test_snapshots_bring_back_workers_and_configuration_with_the_jar_and_workers
     running, make_server, make_bare, archives, plugins, tmp_path
 ):
     common = {"folder": tmp_path / "server", "ports": free_ports(), "snapshots": True}
-    with running(make_server(plugins, **common)) as site:
+    with running(make_server(plugins, **common), patience_s=30) as site:
         scaled = site.add("scaled")
         tuned = site.add("tuned", batch_size=8)
         scaled.scale(2)
         tuned.configure(configuration="1x1x4", cores="auto", auto="true")
         assert tuned.changed()["generation"] == 2
     store = archives.folder
-    with running(make_bare(model_store=store, plugins=plugins, **common)) as site:
+    with running(
+        make_bare(model_store=store, plugins=plugins, **common), patience_s=30
+    ) as site:
         models = {model["name"]: model for model in site.status()["models"]}
         assert models["scaled"]["configuration"] == "2x0x1"
         assert models["scaled"]["auto"] is False

@@ -18,7 +18,7 @@ from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
-from shunter.handlers.front_end_link import FrontEndLink
+from shunter.handlers import front_end_link
 from shunter.nic_frontend import build
 from shunter.nic_frontend.core import Core, Place
 from shunter.nic_frontend.front_end import FrontEnd, Settings
@@ -108,6 +108,12 @@ def make_site(nic, processes, tmp_path):
 def site(request, make_site):
     """With the data path in C, and in Python."""
     return make_site(NATIVE[request.param])
+
+
+@pytest.fixture
+def both_sites(make_site):
+    """One of each: what waits for seconds waits for both."""
+    return [make_site(native) for native in NATIVE.values()]
 
 
 @pytest.fixture(params=[*NATIVE, "sanitized"])
@@ -259,7 +265,7 @@ class Worker:
             for kind, given in (("in", inputs), ("out", outputs))
         ]
         self._server, self._other = socket.socketpair()
-        link = FrontEndLink(path, Attach(model, version, *specs, batch, 1), infer)
+        link = front_end_link.FrontEndLink(path, Attach(model, version, *specs, batch, 1), infer)
         self._thread = threading.Thread(target=link.run, args=(self._server, lambda: True))
         self._thread.start()
 
@@ -331,8 +337,9 @@ class Service:
 
 
 @pytest.fixture
-def make_service(built, tmp_path):
+def make_service(built, tmp_path, monkeypatch):
     """Makes a service; its folder's path is short enough for a socket."""
+    monkeypatch.setattr(front_end_link, "RETRY_S", 0.02)  # workers come back soon
     with contextlib.ExitStack() as stack:
 
         def make(**settings):

@@ -18,10 +18,13 @@ import numpy as np
 
 from shunter.batching.attach import NAME, Attach
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.handlers.front_end_link import FrontEndLink
+from shunter.handlers import front_end_link
+from shunter.nic_frontend import listeners
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 
 FAILING = 0xBAD
+RETRY_S = 0.02
+"""Workers look more often for a next front end than they would otherwise."""
 
 
 def answer_of(request, size):
@@ -29,9 +32,10 @@ def answer_of(request, size):
     return 255 - np.resize(request, size)
 
 
-def front_end(folder, key=None, unix=None, **settings):
+def front_end(folder, key=None, unix=None, port_wait_s=listeners.PORT_WAIT_S, **settings):
     """Serve; say what there is to whoever connects to ``control``."""
     folder = Path(folder)
+    listeners.PORT_WAIT_S = port_wait_s
     try:
         front = FrontEnd(
             Settings(
@@ -45,16 +49,29 @@ def front_end(folder, key=None, unix=None, **settings):
         (folder / "refusal").write_text(str(error))
         (folder / "refusal").rename(folder / "refused")
         return
+    attached = _attached(front)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.bind(str(folder / f"control-{os.getpid()}"))
     control.listen()
-    front._watch(control.fileno(), lambda: _answer(front, control))
+    front._watch(control.fileno(), lambda: _answer(front, control, attached))
     signal.signal(signal.SIGTERM, lambda *_: front.stop())
     front.run()
     front.close()
 
 
-def _answer(front, control):
+def _attached(front):
+    """Numbers of the processes whose workers have been attached; it grows."""
+    pids, attach = [], front._attach
+
+    def noting(connection, said):
+        attach(connection, said)
+        pids.append(said.pid)
+
+    front._attach = noting
+    return pids
+
+
+def _answer(front, control, attached):
     connection, _ = control.accept()
     functions = {
         served.attach.model: {
@@ -71,6 +88,7 @@ def _answer(front, control):
         "stats": front.path.stats(),
         "sessions": front.path.sessions(),
         "functions": functions,
+        "attached": attached,
         "memories": _memories(),
         "path": type(front.path).__name__,
         "rss_kb": int(Path("/proc/self/statm").read_text().split()[1]) * 4,
@@ -94,6 +112,7 @@ def worker(folder, server, inputs, outputs, batch, model="m", version="1"):
     folder = Path(folder)
     specs = [tuple(TensorSpec(*each) for each in kind) for kind in (inputs, outputs)]
     attach = Attach(model, version, *specs, batch, os.getpid())
+    front_end_link.RETRY_S = RETRY_S
     ran = os.open(folder / "ran", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def infer(inputs, outputs):
@@ -111,7 +130,7 @@ def worker(folder, server, inputs, outputs, batch, model="m", version="1"):
 
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(server)
-        link = FrontEndLink(folder / NAME, attach, infer)
+        link = front_end_link.FrontEndLink(folder / NAME, attach, infer)
         link.run(connection, lambda: not connection.recv(1, socket.MSG_PEEK))
 
 

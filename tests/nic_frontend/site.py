@@ -26,7 +26,8 @@ from shunter.batching.wire_layout import Flags, MessageType, WireStatus
 from shunter.nic_frontend.hello import Hello, Opened, parse_cookie, session_key
 
 PROCESSES = Path(__file__).with_name("processes.py")
-PATIENCE_S = 20
+PATIENCE_S = 60
+"""Nothing takes so long, however slow the machine is."""
 INPUTS, OUTPUTS = [("a", "uint8", [1024])], [("b", "uint8", [512])]
 """Four segments and two, of 256 bytes."""
 
@@ -91,14 +92,11 @@ class Site:
 
     def kill(self, pid, number=signal.SIGKILL):
         """End a process, and wait until it is gone."""
-        try:
+        with contextlib.suppress(ProcessLookupError):  # it may end by itself at any moment
             descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._alive.discard(pid)
-            return
-        signal.pidfd_send_signal(descriptor, number)
-        assert select.select([descriptor], [], [], PATIENCE_S)[0], f"{pid} does not end"
-        os.close(descriptor)
+            with contextlib.closing(os.fdopen(descriptor, "rb", 0)):
+                signal.pidfd_send_signal(descriptor, number)
+                assert select.select([descriptor], [], [], PATIENCE_S)[0], f"{pid} does not end"
         self._alive.discard(pid)
 
     # ---- front end
@@ -141,7 +139,6 @@ class Site:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen()
-            before = self._workers()
             tensors = {"inputs": inputs, "outputs": outputs}
             pid = self._start(
                 *("worker", self.worker_native),
@@ -149,11 +146,8 @@ class Site:
             )
             listener.settimeout(PATIENCE_S)
             self.links[pid] = self._closing.enter_context(listener.accept()[0])
-        until(lambda: self._workers() > before, "a worker attaches")
+        until(lambda: pid in self.look()["attached"], "a worker attaches")
         return pid
-
-    def _workers(self):
-        return sum(len(each["workers"]) for each in self.look()["functions"].values())
 
     def puppet(self, batch=1, inputs=INPUTS, outputs=OUTPUTS, **options):
         """A worker that a test plays itself."""
@@ -335,9 +329,12 @@ class Raw:
             data += more
         return data
 
-    def is_quiet(self, wait_s=0.05):
-        """Whether nothing comes."""
-        return not select.select([self.socket], [], [], wait_s)[0]
+    def is_quiet(self, wait_s=0.05, but=()):
+        """Whether nothing comes, except messages of these types."""
+        while select.select([self.socket], [], [], wait_s)[0]:
+            if self.get()[0].type not in but:
+                return False
+        return True
 
     # ---- requests
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shunter.nic_frontend import tritonlike
 from shunter.nic_frontend.tritonlike import (
     InferenceServerClient,
     InferenceServerException,
@@ -85,13 +86,14 @@ def test_the_tensors_of_a_model_are_told(client):
     }
 
 
-def test_what_is_there_is_live_and_ready(client):
+def test_what_is_there_is_live_and_ready(client, monkeypatch):
     assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("both")
     assert not client.is_model_ready("none")
     client.service.stop()
     for worker in client.service._workers:
         worker.close()
     client.service._workers.clear()
+    monkeypatch.setattr(tritonlike, "LIVE_S", 0.1)
     assert not client.is_server_live() and not client.is_model_ready("both")
 
 

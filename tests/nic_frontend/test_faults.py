@@ -13,20 +13,24 @@ from shunter.batching import attach
 from shunter.batching.wire_layout import Flags, WireStatus
 
 
-def waiting_client(site):
-    """A client of a model whose worker has left."""
+def is_empty(function):
+    """Whether every entry is free."""
+    return function["free"] == function["entries"]
+
+
+def waiting_client(site, nic, kind="udp"):
+    """A client of a model whose worker has died; the front end knows, and gives it nothing."""
     puppet = site.puppet()
-    client = site.client()
+    client = site.client(kind)
     puppet.die()
+    nic.until(lambda: site.function()["workers"] == [], "its end is seen")
     return client
 
 
 @pytest.mark.parametrize("kind", ["udp", "tcp"])
 def test_a_worker_that_is_killed_leaves_nothing_unanswered_and_runs_nothing_twice(site, nic, kind):
     site.serve()
-    puppet = site.puppet()
-    client = site.client(kind)
-    puppet.die()
+    client = waiting_client(site, nic, kind)
     once = [client.ask(name) for name in (1, 2)]
     twice = [client.ask(name, add=Flags.IDEMPOTENT) for name in (3, 4)]
     nic.until(lambda: site.function()["waiting"] == 4)
@@ -44,7 +48,7 @@ def test_a_worker_that_is_killed_leaves_nothing_unanswered_and_runs_nothing_twic
 
 def test_what_kills_its_worker_twice_is_the_cause(site, nic):
     site.serve()
-    client = waiting_client(site)
+    client = waiting_client(site, nic)
     asked = client.ask(7, add=Flags.IDEMPOTENT)
     site.hold()
     for tries in (1, 2):
@@ -114,25 +118,27 @@ def test_a_front_end_ends_when_it_is_told_to_and_leaves_no_socket(site):
     assert puppet.connection.recv(1) == b"" == client.socket.recv(1)
 
 
-def test_clients_that_vanish_leave_nothing_behind(site, nic):
-    site.serve()
-    site.worker()
-    keeper = site.client()
-    before = site.look()
-    for kind in ("udp", "tcp"):
-        for number in range(20):
-            client = site.client(kind)
-            client.ask(100 + number)
-            client.segment(2, 0)  # and never the rest of it
-            client.answers(1)
-            client.socket.close()
-    nic.until(lambda: site.look()["sessions"] == 1 + 20, "streams are forgotten")
-    nic.until(lambda: site.function()["free"] == site.function()["entries"], "entries are free")
-    after = site.look()
-    assert after["memories"] == before["memories"]
-    assert after["rss_kb"] < before["rss_kb"] + 8_000
-    asked = keeper.ask(1)
-    assert keeper.answers(1) == {asked: keeper.expected(1)}
+def test_clients_that_vanish_leave_nothing_behind(both_sites, nic):
+    known = []
+    for site in both_sites:
+        site.serve()
+        site.worker()
+        known.append((site, site.client(), site.look()))
+        for kind in ("udp", "tcp"):
+            for number in range(20):
+                client = site.client(kind)
+                client.ask(100 + number)
+                client.segment(2, 0)  # and never the rest of it
+                client.answers(1)
+                client.socket.close()
+    for site, keeper, before in known:
+        nic.until(lambda site=site: site.look()["sessions"] == 1 + 20, "streams are forgotten")
+        nic.until(lambda site=site: is_empty(site.function()), "all are free")
+        after = site.look()
+        assert after["memories"] == before["memories"]
+        assert after["rss_kb"] < before["rss_kb"] + 8_000
+        asked = keeper.ask(1)
+        assert keeper.answers(1) == {asked: keeper.expected(1)}
 
 
 def test_a_client_that_vanishes_while_its_request_runs_holds_it_until_it_has_run(site, nic):

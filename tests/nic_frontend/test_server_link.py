@@ -22,7 +22,7 @@ from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import WireStatus
 from shunter.handlers.front_end_link import FrontEndLink
 from shunter.nic_frontend import front_end as module
-from shunter.nic_frontend import server_link
+from shunter.nic_frontend import listeners, server_link
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.server_link import ServerLink
@@ -357,7 +357,8 @@ def test_a_page_that_another_front_end_writes_is_left_alone(server, serve, caplo
         assert server.told.state.front_end_pid == 0
 
 
-def test_two_front_ends_never_share_a_port(server, serve):
+def test_two_front_ends_never_share_a_port(server, serve, monkeypatch):
+    monkeypatch.setattr(listeners, "PORT_WAIT_S", 0.1)
     front_end = serve()
     with pytest.raises(OSError, match="in use") as caught:
         FrontEnd(Settings(server.folder / "other", port=front_end.port))

@@ -65,19 +65,11 @@ def test_a_client_that_reads_late_gets_everything(served, nic, kind):
         nic.until(lambda: served.function()["free"] == served.function()["entries"])
 
 
-@pytest.fixture
-def both_sites(make_site):
-    """One with the data path in C, one in Python: what waits for seconds waits for both."""
-    sites = [make_site((native, native)) for native in (True, False)]
-    for site in sites:
-        site.serve(unix=str(site.folder / "nic.stream"))
-        site.worker()
-    return sites
-
-
 def test_who_stops_in_the_midst_is_closed_and_holds_nothing(both_sites, nic):
     stopped, keepers = [], []
     for site in both_sites:
+        site.serve(unix=str(site.folder / "nic.stream"))
+        site.worker()
         keepers += [site.client(kind) for kind in ("tcp", "unix")]
         for kind in ("tcp", "unix"):
             silent, half_hello = site.stranger(kind), site.stranger(kind)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from shunter.batching.runtime import RuntimeFolder
+from shunter.nic_frontend import listeners
 from shunter.plugins import cli, cli_nic
 from shunter.plugins.cli_nic import _placed, _settings
 from shunter.plugins.errors import UserError
@@ -101,6 +102,7 @@ def test_a_bad_file_is_one_sentence(folder, refusal):
 
 def test_a_taken_port_is_one_sentence(folder, refusal, monkeypatch):
     monkeypatch.setattr(cli_nic, "only_live", lambda _: RuntimeFolder(folder, 1))
+    monkeypatch.setattr(listeners, "PORT_WAIT_S", 0.1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

@@ -92,6 +92,7 @@ final class Worker {
             host.watch(process);
             process.awaitListening(LISTEN_TIMEOUT_S);
             if (!dispatcher.change(Worker.this, WorkerState.Event.STARTED)) {
+                process.kill(); // it has no connection, whose end would end it
                 release();
                 return;
             }
