@@ -53,7 +53,7 @@ class QueueView(Structure):
 class BatchView(Structure):
     """``struct shunter_batch``."""
 
-    _fields_ = (("first", c_uint32), ("count", c_uint32), ("number", c_uint64))
+    _fields_ = (("first", c_uint32), ("count", c_uint32), ("number", c_uint64), ("spins", c_uint64))
 
 
 @cache

@@ -63,6 +63,7 @@ class PythonWorkerQueue:
         self._wants = queue.front_end("front_end_wants_done")
         self._front_asleep = queue.front_end("front_end_asleep")
         self._batch = (0, 0, 0)
+        self._spins = False
         _, outputs = queue.arrays()
         self._outputs = [memoryview(a).cast("B") if a.size else memoryview(b"") for a in outputs]
 
@@ -72,14 +73,16 @@ class PythonWorkerQueue:
         """First entry and length of the next batch; None when something else is up."""
         words = self._words
         words[self._w["worker_heartbeat_ns"]] = time.monotonic_ns()
-        end = time.monotonic_ns() + spin_us * 1000
+        end = time.monotonic_ns() + spin_us * 1000 * self._spins
         while not (found := self._look()) and time.monotonic_ns() < end:
             os.sched_yield()
         if not found:
             words[self._w["worker_asleep"]] = 1
             fence()  # one of the two sees the other
             if not (found := self._look()):
+                slept_ns = time.monotonic_ns()
                 self._sleep(other, timeout_ms)
+                self._spins = time.monotonic_ns() - slept_ns < spin_us * 1000
             words[self._w["worker_asleep"]] = 0
             found = found or self._look()
         return self._batch[:2] if found else None

@@ -58,7 +58,7 @@ def link_of(path: Path, service: Service) -> FrontEndLink:
     )
     # A module with a function handle() has no object; its class is then the module.
     handler = getattr(service._entry_point, "__self__", None)
-    spin_us = int(os.environ.get("SHUNTER_SPIN_US", "0"))
+    spin_us = int(os.environ.get("SHUNTER_SPIN_US", "100"))
     device = device_of(handler, context.system_properties.get("gpu_id"))
     return FrontEndLink(path, attach, infer_of(handler), spin_us=spin_us, device=device)
 

@@ -90,6 +90,8 @@ class Exchange:
         self._probed_ns = 0
         self._busy_since_ns = 0
         self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
+        self._ended = 0
+        """Calls since the server was told, when it is told next, what is done."""
         self._expected: tuple[int, Segment | None, memoryview] = (0, None, _EMPTY)
         self._landing: Landing | None = None
         self._is_receiving = False
@@ -115,9 +117,13 @@ class Exchange:
         self.closed = True
 
     def __del__(self) -> None:
-        """A session that nobody closed holds no socket."""
-        if self.transport is not None:
-            self.transport.socket.close()
+        """A session that nobody closed holds no socket, and no place at the server."""
+        transport = self.transport
+        if transport is not None:
+            if self._before_close is None:  # else the loop, which has other things to do now
+                with contextlib.suppress(Exception):
+                    self.close()
+            transport.socket.close()
 
     def _let_go(self) -> None:
         if self.transport is not None:
@@ -211,10 +217,14 @@ class Exchange:
             return
         if not core.may_begin and not core.pending:
             self._ask(core)
+        elif not core.may_begin and self._ended > len(core.pending):
+            self._ended = 0  # half of the credit is used up: tell what is done before all is
+            self._ask_now(core)
         while waiting and self.core is core and core.may_begin and not self.has_kept:
-            self._ask_wait_ns = FIRST_ASK_NS
+            self._ask_wait_ns, self._ended = FIRST_ASK_NS, 0
             if isinstance(core, NativeCore):
-                self._begin_natively(core)
+                if not self._begin_natively(core):
+                    return  # the stream takes nothing now
             else:
                 self._post(self._begin_some(core))
             # Answers must not wait until everything is sent: their room is small.
@@ -240,16 +250,21 @@ class Exchange:
         priority = int(options.best_effort)
         return {"deadline_us": left_us, "priority": priority, "idempotent": options.idempotent}
 
-    def _begin_natively(self, core: NativeCore) -> None:
+    def _begin_natively(self, core: NativeCore) -> bool:
+        """As many as are worth a look at what has come meanwhile; False: not all of these."""
         room = BURST_BYTES
         try:
             while self.waiting and core.may_begin and room > 0:
                 call = self.waiting[0]
                 call.req_id = core.begin(call.inputs, call.landing, **self._terms(call))
+                if not call.req_id:
+                    return False
                 self.running[call.req_id] = self.waiting.popleft()
                 room -= sum(core.inputs.sizes)
         except ConnectionLost as lost:
             self.lose(str(lost))
+            return False
+        return True
 
     def ask(self, now_ns: int) -> None:
         """Ask the server for a sign of life; its answer moves ``core.heard_ns``."""
@@ -371,6 +386,7 @@ class Exchange:
         landing = self._landing
         self._landing = None
         if landing is not None and landing.is_last:
+            self._ended += 1
             self.running.pop(landing.req_id).end()
             self._look_elsewhere()
             if self.waiting:
@@ -386,6 +402,7 @@ class Exchange:
         self.now = time.monotonic_ns()
         if ended.req_id not in self.running:
             return
+        self._ended += 1
         if is_answered:
             self.running.pop(ended.req_id).end()
             self._look_elsewhere()

@@ -71,14 +71,14 @@ class NativeCore:
         priority: int,
         idempotent: bool,
     ) -> int:
-        """Send a request; its number. The memory must stay. Raises ConnectionLost."""
+        """Send a request; its number, 0: not now. The memory must stay. Raises ConnectionLost."""
         addresses = [_address(view) for view in inputs], [_address(view) for view in landing]
         try:
             req_id = self.client.begin(*addresses, deadline_us, priority, idempotent)
         except OSError as error:
             raise ConnectionLost(error.strerror) from error
-        assert req_id, "there was credit"
-        self.pending.add(req_id)
+        if req_id:
+            self.pending.add(req_id)
         return req_id
 
     def cancel(self, req_id: int) -> list[Outgoing]:
@@ -113,7 +113,7 @@ class NativeTransport:
     def __init__(self, connection: socket.socket, core: NativeCore) -> None:
         """The socket is taken."""
         self.socket, self.is_stream = connection, core.stream
-        self._core, self._heard_ns = core, core.heard_ns
+        self._core, self._heard_ns, self._until_ns = core, core.heard_ns, 0
 
     def post(self, pieces: Sequence[Piece]) -> None:
         """Send a hello. Raises ConnectionLost."""
@@ -129,6 +129,7 @@ class NativeTransport:
         """Wait until something has ended; whether it has. Raises ConnectionLost."""
         spin = flags & SPIN == SPIN
         until = time.monotonic_ns() + TICK_NS if spin or not flags & NO_WAIT else 0
+        self._until_ns = until
         client, pending = self._core.client, self._core.pending
         try:
             ended = client.poll(until, spin)
@@ -137,7 +138,7 @@ class NativeTransport:
         except OSError as error:
             raise ConnectionLost(error.strerror) from error
         if not ended:
-            return self._hello(sink) or self._sign_of_life(sink)
+            return self._hello(sink) or self._sign_of_life(sink) or self._room(sink)
         self._heard_ns = self._core.heard_ns
         for req_id, status in ended:
             if req_id in pending:  # a session that is lost has taken the others with it
@@ -158,6 +159,13 @@ class NativeTransport:
             return False
         self._heard_ns = heard_ns
         sink.on_heard(heard_ns)
+        return True
+
+    def _room(self, sink: Sink) -> bool:
+        """Before its time poll ends without anything only when the stream takes more again."""
+        if not self.is_stream or time.monotonic_ns() >= self._until_ns:
+            return False
+        sink.on_heard(time.monotonic_ns())
         return True
 
     def discard(self) -> None:

@@ -89,6 +89,7 @@ class PythonServer:
         self._udp = socket.socket(fileno=os.dup(udp))
         self._udp.setblocking(False)
         self._doorbell, self._wake, self._spin_ns = doorbell, wake, spin_us * 1000
+        self._spins = False
         self._core = Core()
         self._served: dict[int, _Served] = {}
         self._streams: dict[int, _Stream] = {}
@@ -132,7 +133,7 @@ class PythonServer:
             for served in self._served.values():
                 self._dispatch(served)
             woken = False
-            if not busy and self._now - quiet >= self._spin_ns:
+            if not busy and self._now - quiet >= self._spin_ns * self._spins:
                 woken = self._sleep(until_ns)
             elif self._streams or not busy:
                 woken = self._events(0)
@@ -152,7 +153,10 @@ class PythonServer:
             times = [until_ns, self._next_tick]
             times += [t for s in self._served.values() if (t := s.dispatch.next_ns()) is not None]
             self._counts["sleeps"] += 1
+            slept_ns = time.monotonic_ns()
             woken = self._events(max(0, min(times) - self._now) / 1e9)
+            # After a sleep so short the next wait is worth spinning for; after a spin in vain not.
+            self._spins = time.monotonic_ns() - slept_ns < self._spin_ns
         for each, at in words:
             each[at] = 0
         return woken

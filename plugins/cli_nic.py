@@ -55,7 +55,8 @@ def nic(
         ),
     ] = None,
     spin_us: Annotated[
-        int | None, typer.Option(min=0, max=1_000_000, help="Wait so long without sleeping.")
+        int | None,
+        typer.Option(min=0, max=1_000_000, help="Where waits are shorter, wait without sleeping."),
     ] = None,
     queue_mb: Annotated[
         int | None, typer.Option(min=1, max=65_536, help="Memory of a model's tensors.")

@@ -219,8 +219,8 @@ class NicSettings:
     """File of a key, which others cannot read: only clients that have it are served."""
     encrypt: bool = _key(_boolean, False)
     """Serve encrypted sessions only; needs the key."""
-    spin_us: int = _key(_number(0, 1_000_000, whole=True), 0)
-    """Wait so long without sleeping."""
+    spin_us: int = _key(_number(0, 1_000_000, whole=True), 100)
+    """Where waits are shorter than this, wait without sleeping; 0: never."""
     queue_mb: int = _key(_number(1, 65_536, whole=True), 64)
     """Memory of the tensors of one model version."""
 

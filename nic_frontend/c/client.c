@@ -29,7 +29,6 @@
 #define STREAM_RTO_NS 1000000000ULL
 #define RETRY_NS 20000000ULL /* when the server has no room */
 #define RUNNING_RTO_NS 200000000ULL /* while the server says that it has the request */
-#define STALLED_MS 5000 /* a stream that takes nothing for so long is over */
 #define MOST_MESSAGES 64            /* in one system call */
 #define MOST_MERGED 64              /* segments in one message, UDP_MAX_SEGMENTS of older kernels */
 #define LARGEST_MESSAGE 65507
@@ -74,6 +73,9 @@ struct shunter_client {
     uint32_t have, left; /* of a stream: bytes of the header, bytes of the payload to come */
     uint8_t *into;
     struct shunter_x64 head;
+    /* what a stream did not take yet */
+    uint8_t *kept;
+    size_t kept_at, kept_length, kept_room;
 };
 
 static uint64_t now_ns(void) {
@@ -132,6 +134,7 @@ static void end_call(struct shunter_client *client, struct call *call, uint64_t 
 /* ---- what is sent */
 
 static int send_stream(struct shunter_client *client, struct iovec *pieces, size_t count);
+static int flush_stream(struct shunter_client *client);
 
 static struct shunter_x64 header_of(struct shunter_client *client, uint8_t type, uint64_t req_id) {
     return (struct shunter_x64){
@@ -295,7 +298,10 @@ static int send_datagrams(struct shunter_client *client) {
 int64_t shunter_client_begin(
     struct shunter_client *client, const void *const *inputs, void *const *outputs,
     uint64_t deadline_us, uint32_t priority, uint32_t idempotent) {
-    if (client->live.next_id > client->live.grant || client->live.next_id - client->live.below >= SHUNTER_WINDOW ||
+    if (client->settings.stream && flush_stream(client) < 0) {
+        return -ECONNRESET;
+    }
+    if (client->kept_length || client->live.next_id > client->live.grant || client->live.next_id - client->live.below >= SHUNTER_WINDOW ||
         client->live.pending + client->ended_count >= SHUNTER_WINDOW) {
         return -EAGAIN;
     }
@@ -591,7 +597,7 @@ static int receive_stream(struct shunter_client *client) {
         const bool in_head = client->have < SHUNTER_HEADER_BYTES;
         uint8_t *into = in_head ? (uint8_t *)&client->head + client->have
             : client->into      ? client->into
-                                : client->spill;
+                                : client->spill + (client->head.length - client->left);
         const size_t wanted = in_head ? SHUNTER_HEADER_BYTES - client->have : client->left;
         if (wanted) {
             const ssize_t got = recv(client->settings.socket, into, wanted, MSG_DONTWAIT);
@@ -624,25 +630,62 @@ static int receive_stream(struct shunter_client *client) {
     }
 }
 
-/* Both directions at once: a server that waits until we read would otherwise wait for ever. */
+/* Send what was kept, as far as the socket takes it. */
+static int flush_stream(struct shunter_client *client) {
+    while (client->kept_length) {
+        const ssize_t sent = send(
+            client->settings.socket, client->kept + client->kept_at, client->kept_length,
+            MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0) {
+            return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+        }
+        client->kept_at += (size_t)sent;
+        client->kept_length -= (size_t)sent;
+    }
+    client->kept_at = 0;
+    return 0;
+}
+
+static int keep(struct shunter_client *client, const struct iovec *pieces, size_t count) {
+    size_t length = 0;
+    for (size_t i = 0; i < count; i++) {
+        length += pieces[i].iov_len;
+    }
+    memmove(client->kept, client->kept + client->kept_at, client->kept_length);
+    client->kept_at = 0;
+    if (client->kept_length + length > client->kept_room) {
+        uint8_t *room = realloc(client->kept, client->kept_length + length);
+        if (!room) {
+            return -ENOMEM;
+        }
+        client->kept = room;
+        client->kept_room = client->kept_length + length;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (pieces[i].iov_len) {
+            memcpy(client->kept + client->kept_length, pieces[i].iov_base, pieces[i].iov_len);
+            client->kept_length += pieces[i].iov_len;
+        }
+    }
+    client->live.copied += length;
+    return 0;
+}
+
+/*
+ * Never waits and never receives: what the socket does not take is kept, and goes before all else.
+ * No request begins while something is kept, so that is one request and a few small messages.
+ */
 static int send_stream(struct shunter_client *client, struct iovec *pieces, size_t count) {
-    while (count) {
+    const int error = flush_stream(client);
+    if (error) {
+        return error;
+    }
+    while (count && !client->kept_length) {
         const struct msghdr message = {
             .msg_iov = pieces, .msg_iovlen = count < IOV_MAX ? count : IOV_MAX};
         ssize_t sent = sendmsg(client->settings.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EAGAIN) {
-            struct pollfd both = {.fd = client->settings.socket, .events = POLLIN | POLLOUT};
-            const int ready = poll(&both, 1, STALLED_MS);
-            if (ready == 0) {
-                return -ETIMEDOUT; // the server has stopped reading
-            }
-            if (ready > 0 && both.revents & POLLIN) {
-                const int came = receive_stream(client);
-                if (came < 0) {
-                    return came;
-                }
-            }
-            continue;
+            break;
         }
         if (sent < 0 && errno != EINTR) {
             return -errno;
@@ -657,7 +700,7 @@ static int send_stream(struct shunter_client *client, struct iovec *pieces, size
             pieces->iov_len -= (size_t)sent;
         }
     }
-    return 0;
+    return count ? keep(client, pieces, count) : 0;
 }
 
 /* ---- time */
@@ -702,6 +745,9 @@ static int wait_for_data(struct shunter_client *client, uint64_t now, uint64_t u
     const struct timespec time = {
         .tv_sec = (time_t)(ns / 1000000000ULL), .tv_nsec = (long)(ns % 1000000000ULL)};
     struct pollfd data = {.fd = client->settings.socket, .events = POLLIN};
+    if (client->kept_length) {
+        data.events |= POLLOUT;
+    }
     return ppoll(&data, 1, &time, NULL) < 0 && errno != EINTR ? -errno : 0;
 }
 
@@ -709,6 +755,14 @@ int shunter_client_poll(
     struct shunter_client *client, struct shunter_ended *ended, uint32_t most, uint64_t until_ns,
     uint32_t spin) {
     while (!client->ended_count && !client->hello_length) {
+        const bool kept = client->kept_length;
+        int error = flush_stream(client);
+        if (error) {
+            return error;
+        }
+        if (kept && !client->kept_length) {
+            break; // there is room again: the caller may be waiting to begin
+        }
         const int came =
             client->settings.stream ? receive_stream(client) : receive_datagrams(client);
         if (came < 0 && !client->ended_count) {
@@ -722,7 +776,7 @@ int shunter_client_poll(
         }
         const uint64_t now = now_ns(), due = shunter_client_due_ns(client);
         if (due <= now) {
-            const int error = tick(client, now);
+            error = tick(client, now);
             if (error) {
                 return error;
             }
@@ -735,7 +789,7 @@ int shunter_client_poll(
             sched_yield();
             continue;
         }
-        const int error = wait_for_data(client, now, due < until_ns ? due : until_ns);
+        error = wait_for_data(client, now, due < until_ns ? due : until_ns);
         if (error) {
             return error;
         }
@@ -831,6 +885,7 @@ void shunter_client_free(struct shunter_client *client) {
         free(client->pieces);
         free(client->spill);
         free(client->aside);
+        free(client->kept);
         free(client);
     }
 }

@@ -51,14 +51,18 @@ int shunter_client_new(
     const struct shunter_client_settings *settings, struct shunter_client **client);
 void shunter_client_free(struct shunter_client *client);
 
-/* The request's number, -EAGAIN without credit, or another negative errno of sending. */
+/*
+ * The request's number, -EAGAIN without credit or while a stream takes nothing (poll, then try
+ * again), or another negative errno of sending. Never waits on a stream.
+ */
 int64_t shunter_client_begin(
     struct shunter_client *client, const void *const *inputs, void *const *outputs,
     uint64_t deadline_us, uint32_t priority, uint32_t idempotent);
 
 /*
  * Take in what has come, send again what is missing, until something has ended or ``until_ns``
- * (CLOCK_MONOTONIC) has passed; when no request is on its way, until anything has come. Returns how
+ * (CLOCK_MONOTONIC) has passed; when no request is on its way, until anything has come; or until a
+ * stream takes more again. Returns how
  * many have ended, or a negative errno: -ECONNRESET when a stream is over. ``spin``: do not sleep.
  */
 int shunter_client_poll(

@@ -275,7 +275,7 @@ int shunter_server_run(
             server->now_ns >= until_ns) {
             break;
         }
-        uint64_t spin_ns = server->settings.spin_ns;
+        uint64_t spin_ns = server->spins ? server->settings.spin_ns : 0;
         if (shunter_core_is_receiving(server->core)) {
             if (server->next_tick_ns > server->now_ns + TICK_NS) {
                 server->next_tick_ns = server->now_ns + TICK_NS;
@@ -301,12 +301,15 @@ int shunter_server_run(
         }
         set_asleep(server, 1); // before the last look, so that one of the two sees the other
         if (collect(server) == 0) {
+            const uint64_t slept_ns = shunter_now_ns();
             server->stats.sleeps++;
             const int found = events(server, timeout(server, until_ns, next_ns), &woken);
             if (found < 0) {
                 set_asleep(server, 0);
                 return found;
             }
+            // After a sleep so short the next wait is worth spinning for; after a spin in vain not.
+            server->spins = found && shunter_now_ns() - slept_ns < server->settings.spin_ns;
         }
         set_asleep(server, 0);
         server->now_ns = shunter_now_ns();

@@ -21,7 +21,7 @@ struct shunter_settings {
     int udp;      /* bound datagram socket, non-blocking, or -1 */
     int doorbell; /* eventfd that workers ring */
     int wake;     /* descriptor that the caller wants to be woken by, or -1 */
-    uint64_t spin_ns;
+    uint64_t spin_ns; /* where waits are shorter than this, wait without sleeping */
     bool gro; /* UDP_GRO is set on the socket */
 };
 

@@ -72,6 +72,7 @@ struct shunter_server {
     struct shunter_stats stats;
     uint64_t now_ns;
     uint64_t next_tick_ns;
+    bool spins; /* waits are short at present */
     /* of the datagram that the core looks at */
     bool is_hello;
     bool has_place;

@@ -62,10 +62,11 @@ int shunter_worker_wait(
         return -EINVAL;
     }
     shunter_set(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_HEARTBEAT_NS), now_ns());
-    int found = spin(queue, worker, spin_ns, batch);
+    int found = spin(queue, worker, batch->spins ? spin_ns : 0, batch);
     if (found) {
         return found > 0;
     }
+    batch->spins = 0; // it was not worth it
     _Atomic uint64_t *asleep = shunter_worker_word(queue, worker, SHUNTER_W_WORKER_ASLEEP);
     atomic_store(asleep, 1); // before the last look, so that one of the two sees the other
     found = look(queue, worker, batch);
@@ -76,7 +77,9 @@ int shunter_worker_wait(
         for (uint32_t i = 0; i < other_count; i++) {
             fds[1 + i] = (struct pollfd){.fd = other[i], .events = POLLIN};
         }
+        const uint64_t slept_ns = now_ns();
         const int ready = poll(fds, 1 + other_count, timeout_ms);
+        batch->spins = ready > 0 && now_ns() - slept_ns < spin_ns;
         uint64_t rings;
         if (ready < 0) {
             result = -errno;

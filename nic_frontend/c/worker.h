@@ -11,10 +11,11 @@ struct shunter_batch {
     uint32_t first;
     uint32_t count;
     uint64_t number;
+    uint64_t spins; /* not 0: waits are short at present */
 };
 
 /*
- * Wait for the next batch: up to ``spin_ns`` by looking, then by sleeping on the doorbell and on
+ * Wait for the next batch: by looking, while waits are shorter than ``spin_ns``, else by sleeping on the doorbell and on
  * ``other``, descriptors that the caller also waits for. Returns 1 with a batch, 0 when something
  * else is up (a descriptor is ready, the time is over, the worker is to stop), or a negative errno.
  */

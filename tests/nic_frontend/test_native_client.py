@@ -259,3 +259,60 @@ def test_a_closed_session_still_says_its_numbers(pair):
     client.close()
     assert client.numbers()["grant"] == 2
     client.close()
+
+
+# ---- streams
+
+
+def message(data):
+    """Length of the message with this header."""
+    return 64 + int.from_bytes(data[22:24], "little")
+
+
+def test_a_stream_that_is_full_keeps_messages_whole_and_asks_the_caller_to_come_back():
+    if native.library() is None:
+        pytest.skip("there is no library of the data path")
+    server, connection = socket.socketpair()
+    size = 400_000
+    with server, connection:
+        server.settimeout(LONG)
+        connection.setblocking(False)
+        for end, option in ((connection, socket.SO_SNDBUF), (server, socket.SO_RCVBUF)):
+            end.setsockopt(socket.SOL_SOCKET, option, 8192)
+        settings = (connection.fileno(), 5, 7, (size,), (4,), 60_000, 64)
+        client = NativeClient(*settings, stream=True)
+        inputs = [np.full(size, i, np.uint8) for i in range(1, 4)]
+        outputs = [np.zeros(4, np.uint8) for _ in inputs]
+        begin = [
+            lambda i=i: client.begin((inputs[i].ctypes.data,), (outputs[i].ctypes.data,))
+            for i in range(3)
+        ]
+        assert begin[0]() == 1 and begin[1]() == 0  # nothing is between two of its segments
+        client.cancel(1)  # goes behind it, whole
+        kinds, payloads, done = [], {}, []
+
+        def read():
+            while len(kinds) < 15:
+                head = b""
+                while len(head) < 64:
+                    head += server.recv(64 - len(head))
+                header = parse(head, message(head))
+                left, data = header.length, bytearray()
+                while len(data) < left:
+                    data += server.recv(left - len(data))
+                kinds.append(header.type)
+                payloads.setdefault(header.req_id, bytearray()).extend(data)
+            done.append(True)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        deadline = now() + LONG * 10**9
+        begun = 0
+        while not done and now() < deadline:
+            client.poll(now() + 10**7)
+            begun = begun or begin[1]()
+        thread.join(LONG)
+        assert kinds == [MessageType.REQ] * 7 + [MessageType.CANCEL] + [MessageType.REQ] * 7
+        assert begun == 2 and bytes(payloads[2]) == inputs[1].tobytes()
+        assert bytes(payloads[1]) == inputs[0].tobytes()
+        client.close()
