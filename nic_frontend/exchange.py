@@ -27,7 +27,7 @@ from shunter.nic_frontend.errors import (
 )
 from shunter.nic_frontend.hello import Hello
 from shunter.nic_frontend.native_session import NativeCore, NativeTransport, native_session
-from shunter.nic_frontend.opening import Opening, OpenSession
+from shunter.nic_frontend.opening import Opening, OpenSession, check_names
 from shunter.nic_frontend.transports import (
     NO_WAIT,
     ConnectionLost,
@@ -74,6 +74,7 @@ class Exchange:
         """
         self.transport: Datagrams | Stream | NativeTransport | None = None
         self._native = native
+        check_names(model, version)
         self.closed = False
         self._before_close = before_close
         self._hello, self._key, self._protect = (model, version, window), key, protect
@@ -481,6 +482,8 @@ class Exchange:
         assert self.transport is not None
         if self._native and (found := native_session(opened.core, self.transport)):
             self.core, self.transport = found
+        if isinstance(self.transport, Datagrams):
+            self.transport.is_trusted = True
         self._opening = self.failure = None
         self._begin_calls()
 

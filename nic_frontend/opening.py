@@ -36,14 +36,19 @@ class OpenSession:
     outputs: tuple[TensorSpec, ...]
 
 
+def check_names(model: str, version: str) -> None:
+    """Raises BadRequestError for names that are too long for a hello."""
+    for name, most in ((model, LONGEST_MODEL), (version, LONGEST_VERSION)):
+        if len(name.encode()) > most:
+            raise BadRequestError(f"{name!r} has more than {most} bytes")
+
+
 class Opening:
     """One try to open a session, which may take several hellos."""
 
     def __init__(self, hello: Hello, key: bytes | None, *, stream: bool) -> None:
         """``hello`` is the first; its nonce must be new. Raises BadRequestError for long names."""
-        for name, most in ((hello.model, LONGEST_MODEL), (hello.version, LONGEST_VERSION)):
-            if len(name.encode()) > most:
-                raise BadRequestError(f"{name!r} has more than {most} bytes")
+        check_names(hello.model, hello.version)
         self._hello, self._key, self._stream = hello, key, stream
         self._due_ns, self._wait_ns = 0, FIRST_WAIT_NS
 

@@ -49,6 +49,7 @@ _MOST_OUT = 256 << 20
 
 @dataclass
 class _Served:
+    func_id: int
     queue: TensorQueue
     dispatch: Dispatch
     inputs: list[memoryview]
@@ -313,7 +314,7 @@ class PythonServer:
     # ---- workers
 
     def _dispatch(self, served: _Served) -> None:
-        func_id = self._id_of(served)
+        func_id = served.func_id
         for entry in served.dispatch.overdue(self._now):
             self._counts["expired"] += 1
             self._act(self._core.expired(func_id, entry, self._now))
@@ -321,9 +322,6 @@ class PythonServer:
         wants = any(map(len, served.dispatch.lines)) or served.indirect
         served.queue.words[served.queue.front_end("front_end_wants_done")] = int(bool(wants))
         fence()
-
-    def _id_of(self, served: _Served) -> int:
-        return int(served.queue.words[served.queue.front_end("queue_func")])
 
     def _give(self, served: _Served, func_id: int, worker: int, number: int, run: Run) -> None:
         queue, words = served.queue, served.queue.words
@@ -430,7 +428,7 @@ class PythonServer:
             [memoryview(a).cast("B") if a.size else memoryview(b"") for a in arrays]
             for arrays in queue.arrays()
         ]
-        self._served[func_id] = _Served(queue, Dispatch(queue.entries, policy), *views)
+        self._served[func_id] = _Served(func_id, queue, Dispatch(queue.entries, policy), *views)
 
     def set_policy(self, func_id: int, policy: Policy) -> None:
         """Other numbers from now on."""

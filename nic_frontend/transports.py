@@ -7,6 +7,7 @@ Nothing here waits, but a receive that is asked to. What cannot be sent at once 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
 from collections import deque
@@ -66,6 +67,9 @@ class Datagrams:
     """A connected UDP socket."""
 
     is_stream = False
+    is_trusted = False
+    """The server has answered: a port that refuses may be one of its restarts, or an old message,
+    and whether it is gone is known when it stays silent."""
 
     def __init__(self, connection: socket.socket) -> None:
         """The socket is taken."""
@@ -87,7 +91,7 @@ class Datagrams:
 
     def flush(self) -> None:
         """Send what was kept, as far as there is room. Raises ConnectionLost."""
-        kept = self._kept
+        kept, refused = self._kept, 0
         while kept:
             count = self._alike() if len(kept) > 1 and self._cuts else 1
             try:
@@ -97,6 +101,12 @@ class Datagrams:
                     self._send_together(count)
             except BlockingIOError:
                 return
+            except ConnectionRefusedError:
+                refused += 1  # of an earlier datagram: this one has not left
+                if refused == 1:
+                    continue
+                if not self.is_trusted:
+                    raise ConnectionLost(os.strerror(errno.ECONNREFUSED)) from None
             except OSError as error:
                 if count > 1 and error.errno in _NOT_CUT:
                     self._cuts = False
@@ -133,6 +143,8 @@ class Datagrams:
         except (BlockingIOError, TimeoutError):
             return False
         except OSError as error:
+            if self.is_trusted and error.errno == errno.ECONNREFUSED:
+                return False
             raise ConnectionLost(error.strerror) from error
 
         def payload() -> bytes:

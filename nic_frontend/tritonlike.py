@@ -75,12 +75,17 @@ class InferenceServerClient:
         key: Key | None = None,
         encrypt: bool = False,
         network_timeout: float = 60.0,
+        ssl: bool = False,
         **_: Any,
     ) -> None:
         """``url`` as of Client; without a scheme it is ``udp://``. ``network_timeout``: seconds.
 
-        What else Triton's clients take, such as ``concurrency``, has no meaning here.
+        What else Triton's clients take, such as ``concurrency``, has no meaning here. Raises
+        InferenceServerException for ``ssl``: nobody shall take plain text for encrypted.
         """
+        if ssl:
+            text = "there is no TLS; key= names the pre-shared key, encrypt=True encrypts tensors"
+            raise _as_triton(BadRequestError(text))
         url = url if "://" in url else f"udp://{url}"
         self._verbose = verbose
         self._client = Client(url, key=key, encrypt=encrypt, timeout_s=network_timeout)

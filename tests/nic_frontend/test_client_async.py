@@ -189,3 +189,15 @@ def test_another_event_loop(gated):
 
     found = uvloop.run(main())
     assert [each[0] for each in found] == list(range(100))
+
+
+def test_a_name_that_fits_in_no_hello_is_the_callers_fault_at_once(make_service, double):
+    service = make_service()
+    service.serve("double", **double)
+
+    async def ask():
+        async with AsyncClient(service.url()) as client:
+            with pytest.raises(BadRequestError, match="more than 128 bytes"):
+                await client.infer("m" * 129, np.ones(3, np.float32))
+
+    asyncio.run(ask())
