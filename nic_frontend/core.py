@@ -34,7 +34,7 @@ from shunter.nic_frontend.sessions import Call, CallState, Session, nearest
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""
 RECEIVE_NS = 2_000_000_000
-"""A request that is not complete after so long is forgotten; on a stream when nothing more of it
+"""A request of which nothing new has come for so long is forgotten; on a stream when nothing more of it
 comes for IDLE_NS."""
 KEEP_NS = 2_000_000_000
 """An answer is kept for so long."""
@@ -307,7 +307,7 @@ class Core:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
         call.flags, call.priority = header.flags, min(header.priority, 1)
-        call.begun_ns, call.tries, call.status = now_ns, 0, 0
+        call.arrived_ns, call.tries, call.status = now_ns, 0, 0
         call.deadline_ns = now_ns + header.deadline_us * 1000 if header.deadline_us else 0
         call.become(CallState.RECEIVING, now_ns)
         function.owners[entry] = session.id, call.req_id
@@ -357,7 +357,7 @@ class Core:
             return []
         call = session.call(header.req_id)
         call.received |= 1 << header.seq
-        call.changed_ns = now_ns
+        call.arrived_ns = call.changed_ns = now_ns
         if call.received == (1 << header.count) - 1:
             call.become(CallState.RX_COMPLETE, now_ns)
             return [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
@@ -481,7 +481,7 @@ class Core:
             if now_ns - call.changed_ns > IDLE_NS:
                 self._end(session, call, now_ns)
         elif call.state is CallState.RECEIVING:
-            if now_ns - call.begun_ns > RECEIVE_NS:
+            if now_ns - call.arrived_ns > RECEIVE_NS:
                 self._end(session, call, now_ns)
             elif now_ns - call.changed_ns > GAP_NS:
                 call.changed_ns = now_ns

@@ -64,7 +64,8 @@ class Call:
     """Bit s: segment s is here."""
     flags: int = 0
     priority: int = 0
-    begun_ns: int = 0
+    arrived_ns: int = 0
+    """Last segment that was new."""
     changed_ns: int = 0
     """Last segment, or last answer."""
     deadline_ns: int = 0

@@ -23,7 +23,7 @@ enum state { FREE, RECEIVING = SHUNTER_SACK_RECEIVING, RX_COMPLETE, RUNNING, TX_
 
 struct call {
     uint64_t req_id;
-    uint64_t begun_ns;
+    uint64_t arrived_ns; /* last segment that was new */
     uint64_t changed_ns;
     uint64_t deadline_ns;
     uint64_t received[SHUNTER_MAX_SEGMENTS / 64];
@@ -531,7 +531,7 @@ static void first_segment(
     call->missing = session->inputs.count;
     call->flags = header->flags;
     call->priority = header->priority ? 1 : 0;
-    call->begun_ns = now_ns;
+    call->arrived_ns = now_ns;
     call->deadline_ns = header->deadline_us ? now_ns + header->deadline_us * 1000ULL : 0;
     become(core, call, RECEIVING, now_ns);
     function->owners[entry] = (struct owner){session->id, call->req_id};
@@ -676,7 +676,7 @@ void shunter_core_accept(struct shunter_core *core, const uint8_t *bytes, uint64
     }
     call->received[header.seq / 64] |= 1ULL << (header.seq % 64);
     call->missing--;
-    call->changed_ns = now_ns;
+    call->arrived_ns = call->changed_ns = now_ns;
     if (call->missing == 0) {
         become(core, call, RX_COMPLETE, now_ns);
         ready(core, session->func_id, call, false);
@@ -775,7 +775,7 @@ static void age(
             end(core, session, call, now_ns);
         }
     } else if (call->state == RECEIVING) {
-        if (now_ns - call->begun_ns > RECEIVE_NS) {
+        if (now_ns - call->arrived_ns > RECEIVE_NS) {
             end(core, session, call, now_ns);
         } else if (now_ns - call->changed_ns > GAP_NS) {
             call->changed_ns = now_ns;

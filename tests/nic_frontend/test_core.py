@@ -416,3 +416,14 @@ def test_a_session_that_is_ended_frees_everything_and_is_known_no_more(table):
     assert [type(action).__name__ for action in ended] == ["Withdraw"]
     assert table.core.free_entries(table.func) == free + 1
     assert drops(table.say(MessageType.ACK, flags=Flags.ACK_REQ)) == ["session"]
+
+
+def test_a_request_may_take_its_time_as_long_as_segments_come(table):
+    table.say(seq=0)
+    free = table.core.free_entries(table.func)
+    table.now = 1_500_000_000
+    table.say(seq=1)
+    table.core.tick(3_000_000_000)
+    assert table.core.free_entries(table.func) == free
+    table.core.tick(3_600_000_000)
+    assert table.core.free_entries(table.func) == free + 1
