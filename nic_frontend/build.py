@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -38,8 +39,8 @@ class BuildError(Exception):
 
 
 def digest() -> str:
-    """Of the sources and of how they are compiled."""
-    total = hashlib.sha256(" ".join((*FLAGS, *WARNINGS)).encode())
+    """Of the sources, of how they are compiled and for which processors."""
+    total = hashlib.sha256(" ".join((*FLAGS, *WARNINGS, platform.machine())).encode())
     for path in sorted(SOURCES.glob("*.[ch]")):
         total.update(path.name.encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
