@@ -80,8 +80,9 @@ def build(library: Path | None = None, *, more: Sequence[str] = ()) -> Path:
             os.replace(finished, library)
     except FileNotFoundError as error:
         raise BuildError(f"the compiler was not found: {_ADVICE}") from error
-    except PermissionError as error:
-        raise BuildError(f"{library.parent} is not writable") from error
+    except OSError as error:
+        what = error.filename or library.parent
+        raise BuildError(f"{what}: {error.strerror}") from error
     return library
 
 
