@@ -131,6 +131,22 @@ class Ours:
                 time.sleep(0.2)
 
 
+class OurAsk:
+    """Asks in a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __call__(self, x: Array) -> Any:
+        return self._session.infer([x])[0]
+
+    def copied(self) -> int:
+        """Bytes of answers that the client had to copy, as the C client counts them."""
+        if self._session.native is None:
+            raise RuntimeError("copies are counted in C: there is no library of the data path")
+        return self._session.native.numbers()["copied"]
+
+
 class OurSide:
     """Our client over one kind of transport."""
 
@@ -139,11 +155,10 @@ class OurSide:
     ) -> None:
         self.name, self._server, self._scheme, self._spin = name, server, scheme, spin
 
-    def client(self, model: RpcModel, stack: ExitStack) -> Ask:
+    def client(self, model: RpcModel, stack: ExitStack) -> OurAsk:
         """See :class:`Side`."""
         session = self._server.session(self._scheme, model, spin=self._spin)
-        stack.enter_context(session)
-        return lambda x: session.infer([x])[0]
+        return OurAsk(stack.enter_context(session))
 
     def session(self, model: RpcModel) -> Session:
         """Another session with the model."""
