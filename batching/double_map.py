@@ -6,20 +6,19 @@ again: a batch that wraps around is one contiguous array (SplitRPC section 5.4).
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
-from pathlib import Path
 from types import TracebackType
+
+from shunter.batching.host_memory import available_bytes
 
 PAGE = mmap.PAGESIZE
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MAP_FIXED = 0x10
-_GROUP = Path("/sys/fs/cgroup")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -46,18 +45,6 @@ def sealed_memory(name: str, size: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def available_bytes() -> int:
-    """Memory that this process may still have, by the machine and by its control group."""
-    found = []
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            found.append(1024 * int(line.split()[1]))
-    with contextlib.suppress(OSError, ValueError):  # no such group, or no limit
-        most, used = ((_GROUP / f"memory.{n}").read_text() for n in ("max", "current"))
-        found.append(int(most) - int(used))
-    return max(0, min(found))
 
 
 def is_sealed(descriptor: int, size: int) -> bool:

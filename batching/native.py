@@ -63,9 +63,14 @@ def library() -> ctypes.CDLL | None:
     path = Path(wanted) if wanted not in ("", "0") else PATH
     if wanted == "0" or not path.exists():
         return None
-    found = ctypes.CDLL(str(path), use_errno=True)
-    found.shunter_layout_digest.restype = c_uint64
-    if found.shunter_layout_digest() != digest():
+    try:
+        found = ctypes.CDLL(str(path), use_errno=True)
+        found.shunter_layout_digest.restype = c_uint64
+        is_right = found.shunter_layout_digest() == digest()
+    except (OSError, AttributeError) as error:  # of another machine, cut short, or not ours
+        logger.warning("%s cannot be loaded, so the data path runs in Python: %s", path, error)
+        return None
+    if not is_right:
         logger.warning("%s is of another version; it is not used. shunter nic builds it.", path)
         return None
     # Addresses, not pointers: what is passed for every batch is converted only once.

@@ -45,9 +45,9 @@ from common import (
 from profiled_models import fitting_profile, node, pack_model, profile_model
 from side_by_side import Workers, interleaved, shares
 
-from shunter.allocator.host_memory import available_bytes
 from shunter.allocator.topology import Topology
 from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
+from shunter.batching.host_memory import available_bytes
 from shunter.batching.measurement import Effort
 from shunter.batching.optimizer import LatencyTable, minimise_latency
 from shunter.batching.profile import Profile, latency_table, memory_of

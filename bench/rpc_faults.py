@@ -50,6 +50,8 @@ NETWORKS = (
     Faults(lost=0.05, doubled=0.05, overtaken=0.05),
 )
 PATIENCE_S = 20.0
+LEAST = 100
+"""Requests of a row; fewer would prove nothing."""
 FIRST = 1 << 40
 """Number of the first request of those that are counted while processes are killed."""
 
@@ -149,7 +151,7 @@ def killed(
 ) -> Row:
     """Kill while clients ask, and see that they are answered again."""
     executions.take()
-    begun = time.monotonic()
+    begun, before = time.monotonic(), front_end_memory(server)
     with Callers(server.url("udp"), model, FIRST) as callers:
         callers.wait_for(500)
         kill()
@@ -166,6 +168,7 @@ def killed(
         "ends": dict(callers.ends),
         "unanswered": callers.unanswered,
         "executed_twice": sum(times > 1 for times in ran.values()),
+        "front_end_rss_mib": [before, front_end_memory(server)],
     }
 
 
@@ -187,9 +190,16 @@ def kill_client(server: Ours, model: RpcModel) -> None:
         client.kill()
 
 
-def front_end_memory(server: Ours) -> int:
-    """Resident bytes of the front end."""
-    return psutil.Process(server.state()["front_end"]["pid"]).memory_info().rss
+def front_end_memory(server: Ours) -> float:
+    """Resident memory of the front end in MiB."""
+    return round(psutil.Process(server.front_end_pid()).memory_info().rss / 2**20, 1)
+
+
+def enough(row: Row) -> Row:
+    """The row, when there were so many requests that it says something."""
+    if row["requests"] < LEAST:
+        raise RuntimeError(f"only {row['requests']} requests were begun: {row}")
+    return row
 
 
 def measure(
@@ -202,22 +212,16 @@ def measure(
         server.session("udp", model).close()  # its worker is there
         for faults in NETWORKS:
             progress.step(f"{model.label}: {faults}")
-            rows.append(over_network(server, model, faults, seconds, executions))
+            rows.append(enough(over_network(server, model, faults, seconds, executions)))
     model = models[0]
-    before = front_end_memory(server)
-    pid = server.network_pids(model)[0]
     kills: dict[str, Callable[[], None]] = {
         "client": lambda: kill_client(server, model),
-        "worker": lambda: os.kill(pid, signal.SIGKILL),
-        "front end": lambda: os.kill(server.state()["front_end"]["pid"], signal.SIGKILL),
+        "worker": lambda: os.kill(server.network_pid(model), signal.SIGKILL),
+        "front end": lambda: os.kill(server.front_end_pid(), signal.SIGKILL),
     }
     for who, kill in kills.items():
         progress.step(f"kill the {who}")
-        rows.append(killed(server, model, who, kill, executions))
-        if who == "worker":
-            rows[-1]["front_end_rss_mib"] = [
-                round(each / 2**20, 1) for each in (before, front_end_memory(server))
-            ]
+        rows.append(enough(killed(server, model, who, kill, executions)))
     return rows
 
 

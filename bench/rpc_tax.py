@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from common import Parser, Progress, Row, make_stores, paired_ratio, percentile,
 from rivals import triton_rpc
 from rivals.environments import Unavailable
 from rpc import floor
+from rpc.copies import Copies
 from rpc.models import RpcModel, empty_models, real_models
 from rpc.sides import Ask, Ours, OurSide, Side, Stock, StockGrpc, StockHttp, TritonSide
 
@@ -141,12 +142,10 @@ def headline(rows: Sequence[Row], copies: float) -> Row:
     }
 
 
-def copies_per_request(native: Side, models: Sequence[RpcModel]) -> tuple[Row, float]:
-    """Payload bytes that our processes copied, for every byte of payload that came."""
-    counters = native.counters()
-    came = counters["bytes_in"] - 64 * counters["datagrams_in"]
-    share = counters["copied_bytes"] / max(1, came)
-    return {"counters": counters, "copied_share_of_payload": share}, round(share, 5)
+def copies_per_request(copies: Iterable[Copies]) -> float:
+    """Payload bytes that our processes copied, for every byte of payload that came, by UDP."""
+    found = list(copies)
+    return round(sum(c.copied for c in found) / max(1, sum(c.came for c in found)), 5)
 
 
 def main() -> None:
@@ -163,21 +162,26 @@ def main() -> None:
         }
         check(subjects)
         breakdown = {model: [] for model in models if model.network == "empty"}
+        copies = {model: Copies(model.reply) for model in models}
         progress = Progress(args.rounds * len(models))
         for number in range(args.rounds):
             for model in models:
                 progress.step(f"round {number + 1}: {model.label}")
                 turn = [s for s in subjects if s.model == model]
                 for subject in turn[number % len(turn) :] + turn[: number % len(turn)]:
-                    found = measure(subjects[subject], model, seconds)
+                    ask = subjects[subject]
+                    with ExitStack() as turns:
+                        if subject.side is every[0]:
+                            counters = every[0].counters
+                            turns.enter_context(copies[model].turn(counters, ask.copied))
+                        found = measure(ask, model, seconds)
                     samples.setdefault(subject.key, []).append(found)
                 if model in breakdown:
                     breakdown[model].append(floor.measure(model, every[0]))
-        copied, copies = copies_per_request(every[0], models)
     rows = rows_of(samples, list(subjects))
     rows += [{"model": m.label, "breakdown_us": floor.medians(b)} for m, b in breakdown.items()]
-    rows.append(copied)
-    top = headline(rows, copies)
+    rows += [{"model": m.label, "copies": found.row()} for m, found in copies.items()]
+    top = headline(rows, copies_per_request(copies.values()))
     path = write_result(NAME, quick=args.quick, rows=rows, headline=top, samples=samples)
     for row in rows:
         if "side" in row:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -38,8 +39,8 @@ class BuildError(Exception):
 
 
 def digest() -> str:
-    """Of the sources and of how they are compiled."""
-    total = hashlib.sha256(" ".join((*FLAGS, *WARNINGS)).encode())
+    """Of the sources, of how they are compiled and for which processors."""
+    total = hashlib.sha256(" ".join((*FLAGS, *WARNINGS, platform.machine())).encode())
     for path in sorted(SOURCES.glob("*.[ch]")):
         total.update(path.name.encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
@@ -79,8 +80,9 @@ def build(library: Path | None = None, *, more: Sequence[str] = ()) -> Path:
             os.replace(finished, library)
     except FileNotFoundError as error:
         raise BuildError(f"the compiler was not found: {_ADVICE}") from error
-    except PermissionError as error:
-        raise BuildError(f"{library.parent} is not writable") from error
+    except OSError as error:
+        what = error.filename or library.parent
+        raise BuildError(f"{what}: {error.strerror}") from error
     return library
 
 

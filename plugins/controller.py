@@ -23,9 +23,9 @@ from types import TracebackType
 
 from shunter.allocator.cores import free_cores
 from shunter.allocator.cpus import Topology
-from shunter.allocator.host_memory import available_bytes
 from shunter.allocator.topology import read_topology
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
+from shunter.batching.host_memory import available_bytes
 from shunter.batching.page_records import Commands, SlotIdentity
 from shunter.batching.processes import is_alive, parent_of
 from shunter.batching.profile import Profile

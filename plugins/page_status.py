@@ -11,7 +11,7 @@ from typing import Any
 from shunter.batching import front_end_page
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
 from shunter.batching.layout import CLASSES, ChangeState
-from shunter.batching.page_records import SlotIdentity, SlotTelemetry
+from shunter.batching.page_records import FrontEndState, SlotIdentity, SlotTelemetry
 from shunter.batching.runtime import RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
 
@@ -60,19 +60,23 @@ def _status(page: ControlPage) -> dict[str, Any]:
             "restarts": None,
             "heartbeat_age_ms": age_ms,
         },
-        "front_end": _front_end(page, now),
+        "front_end": _front_end(page, now, header.front_end_wanted != 0),
         "models": [m for m in (_model(page, slot, now) for slot in page.live_slots()) if m],
         "stock_models": [],
     }
 
 
-def _front_end(page: ControlPage, now: int) -> dict[str, Any]:
-    state, counters = front_end_page.read(page)
+def _serves(state: FrontEndState, now: int) -> bool:
     beat = state.front_end_beat_ns
-    serves = beat != 0 and now - beat < FRONT_END_STALE_NS
+    return beat != 0 and now - beat < FRONT_END_STALE_NS
+
+
+def _front_end(page: ControlPage, now: int, wanted: bool) -> dict[str, Any]:
+    state, counters = front_end_page.read(page)
+    serves = _serves(state, now)
     trips = state.front_end_rtt_count
     return {
-        "state": "running" if serves else "off",
+        "state": "running" if serves else "restarting" if wanted else "off",
         "pid": state.front_end_pid if serves else 0,
         "port": state.front_end_port if serves else 0,
         "restarts": None,
@@ -82,9 +86,10 @@ def _front_end(page: ControlPage, now: int) -> dict[str, Any]:
     }
 
 
-def _network(page: ControlPage, slot: int) -> dict[str, int] | None:
+def _network(page: ControlPage, slot: int, now: int) -> dict[str, int] | None:
+    """None too when the one that wrote it is gone: nobody has cleared its numbers."""
     told = front_end_page.read_network(page, slot)
-    if not told.network_entries:
+    if not told.network_entries or not _serves(front_end_page.read(page).state, now):
         return None
     return {name.removeprefix("network_"): value for name, value in asdict(told).items()}
 
@@ -111,7 +116,7 @@ def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
         ),
         "auto": identity.auto == 1,
         "last_change": identity.last_change,
-        "network": _network(page, slot),
+        "network": _network(page, slot, now),
         **_load(identity, told, now),
         "groups": [
             {

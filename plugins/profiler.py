@@ -21,7 +21,7 @@ from pathlib import Path
 
 from shunter.allocator.cores import choose_cores, place_all
 from shunter.allocator.cpus import Topology
-from shunter.allocator.host_memory import available_bytes
+from shunter.batching.host_memory import available_bytes
 from shunter.batching.measurement import Effort, Estimate, estimate, is_enough
 from shunter.batching.profile import Cell, Profile, ProfileError, Provenance
 from shunter.batching.profile_plan import CellKey, ProfilePlan

@@ -298,6 +298,8 @@ def parse(document: Table) -> Settings:
             raise _refused(f"models.{name}", table, "a table")
         models[name] = _section(inherited, table, f"models.{name}")
     nic = _section(NicSettings(), document.get("nic", {}), "nic")
+    if nic.encrypt and not nic.key_file:
+        raise _refused("nic.encrypt", True, "false, or nic.key_file is set")
     return Settings(batching, models, controller, configuration, nic)
 
 

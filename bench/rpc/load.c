@@ -32,6 +32,7 @@ struct load_session {
 struct load_result {
     uint64_t answered, failed, latencies, wall_ns;
     uint64_t begun;
+    uint64_t on_way_ns; /* times of all requests on their way, added up until the end of the time */
 };
 
 static uint64_t now_ns(void) {
@@ -44,7 +45,16 @@ struct running {
     struct load_session *session;
     uint64_t begun_ns[SHUNTER_WINDOW];
     uint64_t at[SHUNTER_WINDOW]; /* which request of the schedule */
+    uint32_t wanted;             /* requests that could begin but for credit */
 };
+
+/* Time since ``last``, which becomes now; what is later than ``until_ns`` does not count. */
+static uint64_t passed(uint64_t *last, uint64_t until_ns) {
+    const uint64_t from = *last, now = now_ns();
+    *last = now;
+    const uint64_t to = now < until_ns ? now : until_ns;
+    return to > from ? to - from : 0;
+}
 
 static int64_t begin(struct running *running, uint64_t next_id) {
     struct load_session *session = running->session;
@@ -62,6 +72,26 @@ static int64_t begin(struct running *running, uint64_t next_id) {
 
 static uint64_t next_id(const struct running *running) {
     return shunter_client_numbers(running->session->client)->next_id;
+}
+
+/* Begin what is wanted as far as there is credit; how many, or a negative errno. */
+static int fill(struct running *running) {
+    int begun = 0;
+    uint64_t next = next_id(running);
+    for (; running->wanted; running->wanted--, begun++) {
+        const int64_t id = begin(running, next);
+        if (id < 0) {
+            return id == -EAGAIN ? begun : (int)id;
+        }
+        running->begun_ns[(uint64_t)id % SHUNTER_WINDOW] = now_ns();
+        next = (uint64_t)id + 1;
+    }
+    return begun;
+}
+
+/* Nothing of this session is on its way that would bring credit. */
+static bool must_ask(const struct running *running) {
+    return running->wanted && shunter_client_numbers(running->session->client)->pending == 0;
 }
 
 static int watch(int epoll, struct running *running, uint32_t count) {
@@ -83,39 +113,32 @@ int load_closed(
     uint64_t *latencies, uint64_t room, struct load_result *result) {
     struct running *running = calloc(count, sizeof *running);
     const int epoll = epoll_create1(EPOLL_CLOEXEC);
-    uint64_t *ids = calloc(count, sizeof *ids);
-    int error = running && ids && epoll >= 0 ? 0 : -ENOMEM;
+    int error = running && epoll >= 0 ? 0 : -ENOMEM;
     const uint64_t start = now_ns();
-    uint64_t pending = 0, ticked = start;
+    uint64_t ticked = start;
     memset(result, 0, sizeof *result);
     for (uint32_t i = 0; !error && i < count; i++) {
         running[i].session = &sessions[i];
-        ids[i] = next_id(&running[i]);
+        running[i].wanted = depth;
     }
     error = error ? error : watch(epoll, running, count);
+    uint64_t pending = 0, now = start;
     for (uint32_t i = 0; !error && i < count; i++) {
-        for (uint32_t d = 0; d < depth; d++) {
-            const int64_t id = begin(&running[i], ids[i]);
-            if (id < 0) {
-                break;
-            }
-            running[i].begun_ns[(uint64_t)id % SHUNTER_WINDOW] = now_ns();
-            ids[i] = (uint64_t)id + 1;
-            pending++;
-            result->begun++;
-        }
+        const int begun = fill(&running[i]);
+        error = begun < 0 ? begun : 0;
+        pending += begun > 0 ? (uint64_t)begun : 0;
     }
-    uint64_t now = start;
-    while (!error && pending && now < until_ns + 5000000000ULL) {
+    result->begun = pending;
+    while (!error && (pending || now < until_ns) && now < until_ns + 5000000000ULL) {
         struct epoll_event events[64];
         int ready = epoll_wait(epoll, events, 64, 1);
-        now = now_ns();
+        result->on_way_ns += pending * passed(&now, until_ns);
         const bool all = now - ticked >= 5 * TICK_NS;
         if (all) {
             ticked = now;
         }
         const uint32_t looks = all ? count : (uint32_t)(ready > 0 ? ready : 0);
-        for (uint32_t r = 0; r < looks; r++) {
+        for (uint32_t r = 0; r < looks && !error; r++) {
             const uint32_t i = all ? r : events[r].data.u32;
             struct shunter_ended ended[SHUNTER_WINDOW];
             const int found =
@@ -124,9 +147,10 @@ int load_closed(
                 error = found;
                 break;
             }
-            now = now_ns();
+            result->on_way_ns += pending * passed(&now, until_ns);
             for (int e = 0; e < found; e++) {
                 pending--;
+                running[i].wanted++;
                 const uint64_t begun = running[i].begun_ns[ended[e].req_id % SHUNTER_WINDOW];
                 if (ended[e].status != SHUNTER_STATUS_OK) {
                     result->failed++;
@@ -136,16 +160,14 @@ int load_closed(
                         latencies[result->latencies++] = now - begun;
                     }
                 }
-                if (now < until_ns) {
-                    const int64_t id = begin(&running[i], ids[i]);
-                    if (id >= 0) {
-                        running[i].begun_ns[(uint64_t)id % SHUNTER_WINDOW] = now;
-                        ids[i] = (uint64_t)id + 1;
-                        pending++;
-                        result->begun++;
-                    } else if (id != -EAGAIN) {
-                        error = (int)id;
-                    }
+            }
+            if (now < until_ns) {
+                const int begun = fill(&running[i]);
+                error = begun < 0 ? begun : 0;
+                pending += begun > 0 ? (uint64_t)begun : 0;
+                result->begun += begun > 0 ? (uint64_t)begun : 0;
+                if (all && !error && must_ask(&running[i])) {
+                    error = shunter_client_ask(sessions[i].client);
                 }
             }
         }
@@ -156,7 +178,6 @@ int load_closed(
         close(epoll);
     }
     free(running);
-    free(ids);
     return error;
 }
 
@@ -207,7 +228,7 @@ int load_open(
             open++;
             result->begun++;
         }
-        now = now_ns();
+        result->on_way_ns += open * passed(&now, UINT64_MAX);
         uint64_t wait_ns = 5 * TICK_NS;
         if (next < requests) {
             const uint64_t due = start + at_ns[next];
@@ -217,7 +238,7 @@ int load_open(
         struct epoll_event events[64];
         const struct timespec time = {0, (long)wait_ns};
         const int ready = epoll_pwait2(epoll, events, 64, &time, NULL);
-        now = now_ns();
+        result->on_way_ns += open * passed(&now, UINT64_MAX);
         const bool all = now - ticked >= 5 * TICK_NS;
         if (all) {
             ticked = now;
@@ -228,7 +249,7 @@ int load_open(
             struct shunter_ended ended[SHUNTER_WINDOW];
             const int found =
                 shunter_client_poll(sessions[i].client, ended, SHUNTER_WINDOW, 0, 0);
-            now = now_ns();
+            result->on_way_ns += open * passed(&now, UINT64_MAX);
             error = found < 0 ? found : 0;
             for (int e = 0; e < found; e++) {
                 const uint64_t at = running[i].at[ended[e].req_id % SHUNTER_WINDOW];

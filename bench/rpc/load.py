@@ -6,7 +6,7 @@ import ctypes
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_int, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -44,7 +44,8 @@ class _Session(Structure):
 
 class _Result(Structure):
     _fields_ = tuple(
-        (name, c_uint64) for name in ("answered", "failed", "latencies", "wall_ns", "begun")
+        (name, c_uint64)
+        for name in ("answered", "failed", "latencies", "wall_ns", "begun", "on_way_ns")
     )
 
 
@@ -96,11 +97,14 @@ class Load:
         self._latencies: NDArray[np.uint64] = np.zeros(ROOM, np.uint64)
 
     def closed(self, seconds: float, *, depth: int = 1) -> Row:
-        """``depth`` requests on their way in every session; requests per second, latencies."""
-        result = _Result()
+        """``depth`` requests on their way in every session; requests per second, latencies.
+
+        Where there is no credit for so many, each begins as soon as there is.
+        """
+        result, run = _Result(), functions().load_closed  # which may have to be compiled
         until = time.monotonic_ns() + int(seconds * 1e9)
         used = time.process_time()
-        error = functions().load_closed(
+        error = run(
             *(self._c, len(self._c), depth, until),
             *(self._latencies.ctypes.data, ROOM, byref(result)),
         )
@@ -130,6 +134,7 @@ class Load:
         return {
             "rps": round(result.answered / wall, 1),
             "requests": result.begun,
+            "mean_on_their_way": round(result.on_way_ns / result.wall_ns, 2),
             "failed": result.failed,
             "p50_us": round(statistics.median(us), 1) if us else float("nan"),
             "p99_us": round(percentile(us, 0.99), 1),
@@ -167,8 +172,3 @@ def _native(session: Session) -> NativeClient:
 def _check(error: int) -> None:
     if error < 0:
         raise OSError(-error, os.strerror(-error))
-
-
-def rates(peak: float, shares: Sequence[float]) -> list[float]:
-    """Requests per second."""
-    return [peak * share for share in shares]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 from rivals import triton_rpc
 
@@ -27,6 +28,21 @@ Ask = Callable[[Array], Any]
 SPIN_US = 2000
 """Longer than a round trip, so that a spinning side is awake while it is asked, and only then."""
 OPEN_S = 60
+
+
+def wait_for(find: Callable[[], int]) -> int:
+    """What is found, when it is not 0 any more."""
+    deadline = time.monotonic() + OPEN_S
+    while not (found := find()):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the front end or its worker was not started in time")
+        time.sleep(0.1)
+    return found
+
+
+def living(pids: Iterable[int]) -> int:
+    """The first process that there is, else 0; the status may name one that is gone."""
+    return next((pid for pid in pids if pid > 0 and psutil.pid_exists(pid)), 0)
 
 
 class Side(Protocol):
@@ -97,27 +113,30 @@ class Ours:
         time.sleep(1)
         return page_status.fetch(Path(self.state()["runtime"]))["front_end"]["counters"]
 
-    def network_pids(self, model: RpcModel) -> list[int]:
-        """Workers of a model that the front end feeds."""
-        states = [state for state in self.state()["models"] if state["name"] == model.name]
-        return [
-            worker["pid"]
-            for state in states
-            for group in state["groups"]
-            if group["front_end"] == "network"
-            for worker in group["workers"]
-        ]
+    def front_end_pid(self) -> int:
+        """The front end, once it is there."""
+        return wait_for(lambda: living([self.state()["front_end"]["pid"]]))
+
+    def network_pid(self, model: RpcModel) -> int:
+        """A worker of a model that the front end feeds, once there is one."""
+
+        def find() -> int:
+            states = [state for state in self.state()["models"] if state["name"] == model.name]
+            groups = [group for state in states for group in state["groups"]]
+            return living(
+                worker["pid"]
+                for group in groups
+                if group["front_end"] == "network"
+                for worker in group["workers"]
+            )
+
+        return wait_for(find)
 
     def url(self, scheme: str) -> str:
         """Where it is reached."""
         if scheme == "unix":
             return f"unix://{self._unix}"
-        deadline = time.monotonic() + OPEN_S
-        while not (port := self.state()["front_end"]["port"]):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the front end was not started in time")
-            time.sleep(0.1)
-        return f"{scheme}://127.0.0.1:{port}"
+        return f"{scheme}://127.0.0.1:{wait_for(lambda: self.state()['front_end']['port'])}"
 
     def session(self, scheme: str, model: RpcModel, **settings: Any) -> Session:
         """A session with one model; its workers may still be loading."""
@@ -131,6 +150,22 @@ class Ours:
                 time.sleep(0.2)
 
 
+class OurAsk:
+    """Asks in a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __call__(self, x: Array) -> Any:
+        return self._session.infer([x])[0]
+
+    def copied(self) -> int:
+        """Bytes of answers that the client had to copy, as the C client counts them."""
+        if self._session.native is None:
+            raise RuntimeError("copies are counted in C: there is no library of the data path")
+        return self._session.native.numbers()["copied"]
+
+
 class OurSide:
     """Our client over one kind of transport."""
 
@@ -139,11 +174,10 @@ class OurSide:
     ) -> None:
         self.name, self._server, self._scheme, self._spin = name, server, scheme, spin
 
-    def client(self, model: RpcModel, stack: ExitStack) -> Ask:
+    def client(self, model: RpcModel, stack: ExitStack) -> OurAsk:
         """See :class:`Side`."""
         session = self._server.session(self._scheme, model, spin=self._spin)
-        stack.enter_context(session)
-        return lambda x: session.infer([x])[0]
+        return OurAsk(stack.enter_context(session))
 
     def session(self, model: RpcModel) -> Session:
         """Another session with the model."""

@@ -1,9 +1,9 @@
-"""The C core does what the Python core does, whatever comes."""
+"""The C core does what the Python core does, whatever comes; `make fuzz` has many more examples."""
 
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shunter.batching.wire import Header, behind
@@ -11,6 +11,10 @@ from shunter.batching.wire_layout import Flags, MessageType
 from shunter.nic_frontend.core import Place, Ready, Withdraw
 from shunter.nic_frontend.sessions import Session
 
+FUZZ = settings.get_current_profile_name() == "fuzz"
+EXAMPLES, DATAGRAMS = (1200, 200_000) if FUZZ else (60, 10_000)
+"""Stories, and at least so many datagrams in all of them together."""
+STEPS = 300
 FUNC, ENTRIES = 3, 5
 SESSIONS = 5
 PEERS = [bytes([2, 0, 0, n]).ljust(32, b"\0") for n in range(SESSIONS)]
@@ -33,6 +37,7 @@ class World:
     def __init__(self, pair, seed):
         self.pair, self.random = pair, random.Random(seed)
         self.now = 1
+        self.datagrams = 0
         self.numbers = [0] * SESSIONS
         self.ready, self.running = set(), set()
         self.awaited = []
@@ -116,6 +121,7 @@ class World:
             data[self.random.randrange(64)] ^= 1 << self.random.randrange(8)
         peer = PEERS[n if self.random.random() < 0.97 else self.random.randrange(SESSIONS)]
         found = self.both("receive", peer, bytes(data[:length]), self.now, length)
+        self.datagrams += 1
         if any(isinstance(action, Place) for action in found):
             self.awaited.append(bytes(data[:64]))
         if self.awaited and self.random.random() < 0.9:  # or it comes later, or was wrong
@@ -168,12 +174,23 @@ class World:
         self.random.choices(kinds, [30, 12, 1, 0.3])[0]()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 2**32))
-def test_both_cores_say_the_same(both, seed):
-    world = World(both(), seed)
-    for _ in range(300):
-        world.step()
+def test_both_cores_say_the_same(both, capsys):
+    sent = 0
+
+    @settings(max_examples=EXAMPLES)
+    @given(st.integers(0, 2**32))
+    def say_the_same(seed):
+        nonlocal sent
+        world = World(both(), seed)
+        for _ in range(STEPS):
+            world.step()
+        sent += world.datagrams
+
+    say_the_same()
+    assert sent >= DATAGRAMS
+    if FUZZ:
+        with capsys.disabled():
+            print(f"\n{sent} datagrams through both cores")
 
 
 def test_both_refuse_the_same_registrations(both):

@@ -87,6 +87,22 @@ def test_the_front_end_and_its_models_are_shown(runtime):
         assert "network front end" not in shown()
 
 
+def test_of_a_front_end_that_was_killed_nothing_is_shown(runtime):
+    with ControlPage.attach(runtime / "control") as page:
+        page.words[(SLOTS_OFFSET + SLOT_FIELDS["slot_state"].offset) // 8] = 1
+        state = FrontEndState(4244, time.monotonic_ns(), 8083, 5, 2_000_000, 4)
+        front_end_page.write(page, state, ())
+        front_end_page.write_network(page, 0, SlotNetwork(2, 256, 250, 3, 4, 16))
+        [model] = page_status.fetch(runtime)["models"]
+        assert model["network"]["free"] == 250
+        front_end_page.write(page, replace(state, front_end_beat_ns=1), ())
+        found = page_status.fetch(runtime)
+        assert found["models"][0]["network"] is None
+        assert found["front_end"]["state"] == "off"
+        page.want_front_end(7)  # who starts it again is under way
+        assert page_status.fetch(runtime)["front_end"]["state"] == "restarting"
+
+
 def test_a_folder_that_is_none_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         page_status.fetch(tmp_path / "none")

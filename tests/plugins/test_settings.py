@@ -169,6 +169,10 @@ def test_settings_cannot_be_changed():
         ('[nic]\nunix = "a\\u0000"', "is not allowed; allowed: a path"),
         ("[nic]\nkey_file = 3", "nic.key_file = 3 is not allowed; allowed: a path"),
         ("[nic]\nencrypt = 1", "nic.encrypt = 1 is not allowed; allowed: true or false"),
+        (
+            "[nic]\nencrypt = true",
+            "nic.encrypt = True is not allowed; allowed: false, or nic.key_file is set",
+        ),
         ("[nic]\nspin_us = -1", "allowed: a whole number from 0 to 1000000"),
         ("[nic]\nqueue_mb = 0", "allowed: a whole number from 1 to 65536"),
         ("[nic]\nkey = 1", "nic.key = 1 is unknown; allowed: enabled, encrypt, host, key_file"),

@@ -92,7 +92,7 @@ final class FrontEnd {
         if (isServing()) {
             return "running";
         }
-        return supervisor == null ? "off" : "restarting";
+        return supervisor == null || !host.pythonHasShunter() ? "off" : "restarting";
     }
 
     /** Whether one tells its numbers. */

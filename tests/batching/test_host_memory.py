@@ -1,10 +1,12 @@
 """What /proc and the cgroup say of memory."""
 
 import math
+import os
 
 import pytest
 
-from shunter.allocator.host_memory import available_bytes
+from shunter.batching.double_map import PAGE, sealed_memory
+from shunter.batching.host_memory import available_bytes
 
 MIB = 1 << 20
 MEMINFO = "MemTotal:  4194304 kB\nMemFree:   1024 kB\nMemAvailable:   2097152 kB\n"
@@ -111,3 +113,11 @@ def test_a_host_that_says_nothing_has_no_bound(roots):
 
 def test_this_host_has_some():
     assert available_bytes() > 1 * MIB
+
+
+def test_queues_may_take_what_the_cache_of_files_gives_back(roots, monkeypatch):
+    group = {"max": f"{MIB}", "current": f"{MIB}", "stat": f"inactive_file {16 * PAGE}\n"}
+    monkeypatch.setattr(available_bytes, "__defaults__", roots(MEMINFO, **group))
+    os.close(sealed_memory("shunter-test", 16 * PAGE))
+    with pytest.raises(OSError, match="no memory"):
+        sealed_memory("shunter-test", 17 * PAGE)
