@@ -192,7 +192,7 @@ ENTRY = (
         (
             Field("entry_req_id", "request"),
             Field("entry_session", "session"),
-            Field("entry_flags", "of the answer: HDR_TAG, or 0"),
+            Field("entry_flags", "HDR_TAG: of the answer; IDEMPOTENT: it may run twice"),
             Field("entry_segment", "largest payload of one datagram of the answer"),
             Field("entry_pkt_no", "of the answer's first datagram"),
             Field("entry_credit", "grant that the answer carries"),

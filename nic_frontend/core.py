@@ -123,6 +123,8 @@ class Whom:
     priority: int
     direct: bool
     """The worker sends the answer itself."""
+    idempotent: bool
+    """It may run twice."""
     key: bytes | None
     peer: bytes
 
@@ -421,6 +423,7 @@ class Core:
             session.segment,
             call.priority,
             session.is_direct,
+            bool(call.flags & Flags.IDEMPOTENT),
             session.key,
             session.peer,
         )

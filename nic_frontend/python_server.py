@@ -610,7 +610,7 @@ def _peer_of(address: tuple[str, int] | tuple[str, int, int, int]) -> bytes:
 
 def _write_whom(queue: TensorQueue, entry: int, whom: Whom) -> None:
     words, at = queue.words, queue.entry(entry, "entry_req_id")
-    flags = Flags.HDR_TAG if whom.key else 0
+    flags = (Flags.HDR_TAG if whom.key else 0) | (Flags.IDEMPOTENT if whom.idempotent else 0)
     values = (
         *(whom.req_id, whom.session, flags, whom.segment, whom.pkt_no, whom.credit),
         int(whom.direct),

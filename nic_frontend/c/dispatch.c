@@ -222,7 +222,9 @@ static void give(
         struct shunter_whom whom;
         shunter_core_running(served->core, (uint16_t)queue->func_id, entry, now_ns, &whom);
         const uint64_t words[7] = {
-            whom.req_id, whom.session, whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0,
+            whom.req_id, whom.session,
+            (whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0) |
+                (whom.idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0),
             whom.segment, whom.pkt_no, whom.credit, whom.direct};
         memcpy(
             shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_REQ_ID), words, sizeof words);

@@ -219,7 +219,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_W_WORKER_HEARTBEAT_NS 152 /* before each wait and each batch */
 #define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
 #define SHUNTER_E_ENTRY_SESSION 8 /* session */
-#define SHUNTER_E_ENTRY_FLAGS 16 /* of the answer: HDR_TAG, or 0 */
+#define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG: of the answer; IDEMPOTENT: it may run twice */
 #define SHUNTER_E_ENTRY_SEGMENT 24 /* largest payload of one datagram of the answer */
 #define SHUNTER_E_ENTRY_PKT_NO 32 /* of the answer's first datagram */
 #define SHUNTER_E_ENTRY_CREDIT 40 /* grant that the answer carries */
@@ -228,7 +228,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
 #define SHUNTER_E_ENTRY_ARRIVAL 104 /* number among arrivals while it waits, negative once given */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x50193c6b8874c82eULL
+#define SHUNTER_LAYOUT_DIGEST 0x1b1b485223c17c4aULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */

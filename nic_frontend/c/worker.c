@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -97,6 +98,7 @@ static void send_entry(
     uint64_t whom[6]; // req_id, session, flags, segment, pkt_no, credit
     memcpy(whom, shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_REQ_ID), sizeof whom);
     const uint8_t *peer = shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER);
+    const bool tagged = whom[2] & SHUNTER_FLAG_HDR_TAG;
     const uint8_t *key = shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_KEY);
     struct shunter_plan plan;
     if (whom[3] < 1 || whom[3] > UINT16_MAX ||
@@ -111,7 +113,8 @@ static void send_entry(
             .magic = SHUNTER_WIRE_MAGIC,
             .version = SHUNTER_WIRE_VERSION,
             .type = SHUNTER_TYPE_RESP,
-            .flags = (uint16_t)((seq + 1 == plan.count ? SHUNTER_FLAG_LAST : 0) | whom[2]),
+            .flags = (uint16_t)((seq + 1 == plan.count ? SHUNTER_FLAG_LAST : 0) |
+                                (tagged ? SHUNTER_FLAG_HDR_TAG : 0)),
             .words = SHUNTER_HEADER_BYTES / 8,
             .req_id = whom[0],
             .func_id = (uint16_t)queue->func_id,
@@ -125,7 +128,7 @@ static void send_entry(
             .status = SHUNTER_STATUS_OK,
             .tensor = segment.tensor,
             .pkt_no = (uint32_t)whom[4] + seq};
-        if (whom[2] & SHUNTER_FLAG_HDR_TAG) {
+        if (tagged) {
             header.tag = shunter_siphash24(key, &header, SHUNTER_TAG_OFFSET);
         }
         const uint8_t *payload = segment.length
