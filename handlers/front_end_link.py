@@ -26,6 +26,7 @@ from shunter.handlers.sample import section_of
 from shunter.handlers.tensor_queue import (
     Infer,
     QueueWorker,
+    TensorConfigError,
     device_of,
     infer_of,
     tensor_specs,
@@ -45,7 +46,7 @@ class FrontEndGone(Exception):
 
 
 def link_of(path: Path, service: Service) -> FrontEndLink:
-    """The link of a loaded model. Raises TensorConfigError when it has no tensors to serve."""
+    """The link of a loaded model. Raises TensorConfigError when it cannot serve tensors."""
     context = service.context
     inputs, outputs = tensor_specs(section_of(context.model_yaml_config))
     attach = Attach(
@@ -58,9 +59,15 @@ def link_of(path: Path, service: Service) -> FrontEndLink:
     )
     # A module with a function handle() has no object; its class is then the module.
     handler = getattr(service._entry_point, "__self__", None)
-    spin_us = int(os.environ.get("SHUNTER_SPIN_US", "0"))
+    spin_us = _spin_us(os.environ.get("SHUNTER_SPIN_US", "0"))
     device = device_of(handler, context.system_properties.get("gpu_id"))
     return FrontEndLink(path, attach, infer_of(handler), spin_us=spin_us, device=device)
+
+
+def _spin_us(text: str) -> int:
+    if not text.isdecimal():
+        raise TensorConfigError(f"SHUNTER_SPIN_US: {text!r}; allowed: microseconds, from 0")
+    return int(text)
 
 
 class FrontEndLink:

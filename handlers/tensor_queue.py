@@ -74,9 +74,8 @@ def infer_of(handler: Any) -> Infer:
     if callable(getattr(handler, "infer", None)):
         return handler.infer  # type: ignore[no-any-return]
     if not callable(getattr(handler, "inference", None)):
-        raise TensorConfigError(
-            f"{type(handler).__name__} has neither infer(inputs, outputs) nor inference(batch)"
-        )
+        who = "a module with handle()" if handler is None else type(handler).__name__
+        raise TensorConfigError(f"{who} has neither infer(inputs, outputs) nor inference(batch)")
 
     def infer(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
         found = handler.inference(*inputs)

@@ -147,6 +147,14 @@ def test_a_worker_that_does_not_load_fails_the_registration(site):
     assert "noload" not in site.models()
 
 
+def test_a_handler_that_cannot_serve_tensors_fails_the_registration(site):
+    archive = site.archives.add("untensored", "plain", config={"shunter": SECTION})
+    answer = site.register("untensored", archive)
+    assert answer.status == 500, answer
+    assert "has neither infer(inputs, outputs) nor inference(batch)" in site.log()
+    assert "untensored" not in site.models()
+
+
 @pytest.mark.parametrize(
     ("section", "message"),
     [
