@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shunter.batching.attach import Attach, AttachError, receive, send
+from shunter.batching.attach import (
+    RESPONSE_TIMEOUT_S,
+    Attach,
+    AttachError,
+    receive,
+    send,
+)
 from shunter.batching.native import WorkerQueue, worker_queue
 from shunter.batching.tensor_queue import QueueError, TensorQueue
 from shunter.handlers.device_queue import queue_worker
@@ -56,17 +62,19 @@ def link_of(path: Path, service: Service) -> FrontEndLink:
         outputs,
         context.system_properties["batch_size"],
         os.getpid(),
+        _number("SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
     )
     # A module with a function handle() has no object; its class is then the module.
     handler = getattr(service._entry_point, "__self__", None)
-    spin_us = _spin_us(os.environ.get("SHUNTER_SPIN_US", "0"))
+    spin_us = _number("SHUNTER_SPIN_US", 0, "microseconds")
     device = device_of(handler, context.system_properties.get("gpu_id"))
     return FrontEndLink(path, attach, infer_of(handler), spin_us=spin_us, device=device)
 
 
-def _spin_us(text: str) -> int:
+def _number(variable: str, default: int, unit: str) -> int:
+    text = os.environ.get(variable, str(default))
     if not text.isdecimal():
-        raise TensorConfigError(f"SHUNTER_SPIN_US: {text!r}; allowed: microseconds, from 0")
+        raise TensorConfigError(f"{variable}: {text!r}; allowed: {unit}, from 0")
     return int(text)
 
 

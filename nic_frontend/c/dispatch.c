@@ -241,6 +241,9 @@ static void give(
         served->indirect += !whom.direct;
     }
     const uint64_t number = ++hand->given;
+    if (in_flight(hand) == 1) {
+        hand->began_ns = now_ns;
+    }
     const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
     hand->held[place] = run;
     shunter_set(
@@ -294,6 +297,7 @@ uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
         done = done > hand->given ? hand->given : done;
         while (hand->done < done) {
             hand->done++;
+            hand->began_ns = now_ns;
             served->in_flight--;
             batches++;
             finish(served, hand->held[hand->done % SHUNTER_AHEAD], now_ns, false);

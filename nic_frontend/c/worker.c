@@ -22,7 +22,7 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
 }
 
-/* 1: a batch; 0: none yet; -1: the worker is to stop. */
+/* 1: a batch; 0: none yet; -1: one that cannot be. */
 static int look(
     const struct shunter_queue *queue, uint32_t worker, struct shunter_batch *batch) {
     const uint64_t done = shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_DONE_NUMBER));
@@ -41,7 +41,7 @@ static int look(
                    ? 1
                    : -1;
     }
-    return shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_STOP)) ? -1 : 0;
+    return 0;
 }
 
 static int spin(
@@ -62,7 +62,6 @@ int shunter_worker_wait(
     if (other_count > MOST_OTHER) {
         return -EINVAL;
     }
-    shunter_set(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_HEARTBEAT_NS), now_ns());
     int found = spin(queue, worker, spin_ns, batch);
     if (found) {
         return found > 0;
