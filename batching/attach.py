@@ -27,6 +27,8 @@ _DESCRIPTORS = 32
 _CREDENTIALS = struct.Struct("3i")
 _KINDS = "biufc"
 """numpy's kinds of numbers."""
+RESPONSE_TIMEOUT_S = 120.0
+"""TorchServe's, where nobody says another."""
 LARGEST_TENSOR = MAX_SEGMENTS * 65_535
 """Bytes of one request that the wire can say."""
 
@@ -46,6 +48,8 @@ class Attach:
     batch: int
     """Largest batch that it takes."""
     pid: int
+    response_timeout_s: float = RESPONSE_TIMEOUT_S
+    """A batch may run so long; 0: as long as it wants."""
 
     def to_json(self) -> dict[str, Any]:
         """For :func:`send`."""
@@ -64,6 +68,8 @@ class Attach:
             attach = cls(**found)
             if attach.batch < 1:
                 raise ValueError("a batch below 1")
+            if attach.response_timeout_s < 0:
+                raise ValueError("a responseTimeout below 0")
             for spec in (*attach.inputs, *attach.outputs):
                 _check(spec)
         except (KeyError, TypeError, ValueError) as error:
@@ -108,10 +114,11 @@ def remove_left_over(path: Path, kind: int) -> None:
             return  # nothing is there, or it is none of ours
 
 
-def peer_uid(connection: socket.socket) -> int:
-    """User of the process at the other end."""
+def peer_process(connection: socket.socket) -> tuple[int, int]:
+    """Number and user of the process at the other end, as the kernel knows them."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(data)[1])
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return pid, uid
 
 
 def send(connection: socket.socket, content: Any, descriptors: Sequence[int] = ()) -> None:

@@ -56,8 +56,8 @@ class PythonWorkerQueue:
         self._w = {
             name: queue.worker(worker, name)
             for name in (
-                *("batch_number", "batch_first", "batch_count", "worker_stop"),
-                *("done_number", "worker_asleep", "worker_heartbeat_ns"),
+                *("batch_number", "batch_first", "batch_count"),
+                *("done_number", "worker_asleep"),
             )
         }
         self._wants = queue.front_end("front_end_wants_done")
@@ -72,7 +72,6 @@ class PythonWorkerQueue:
     ) -> tuple[int, int] | None:
         """First entry and length of the next batch; None when something else is up."""
         words = self._words
-        words[self._w["worker_heartbeat_ns"]] = time.monotonic_ns()
         end = time.monotonic_ns() + spin_us * 1000 * self._spins
         while not (found := self._look()) and time.monotonic_ns() < end:
             os.sched_yield()

@@ -11,7 +11,7 @@ The queue page, one per function, in a sealed memfd beside the rings of its tens
 
     +------------------+  0
     | header           |  front end writes once
-    | front end        |  front end: heartbeat and doorbell
+    | front end        |  front end: sleep and doorbell
     +------------------+  QUEUE_WORKERS_OFFSET
     | worker 0         |  mailbox (front end writes) | answers (worker writes)
     | ...              |
@@ -157,7 +157,6 @@ QUEUE = (
         "front_end",
         (
             Field("front_end_pid", "process that owns the queue"),
-            Field("front_end_heartbeat_ns", "written at least every second"),
             Field("front_end_asleep", "1: it waits for its doorbell"),
             Field("front_end_wants_done", "1: ring it when a batch is done"),
             Field("front_end_arrivals", "requests that have become complete so far"),
@@ -172,7 +171,6 @@ WORKER = (
             Field("batch_number", "batches given so far; written last"),
             Field("batch_first", "first entry, of batch n in place n % AHEAD", count=AHEAD),
             Field("batch_count", "entries of it, which may pass the end of the ring", count=AHEAD),
-            Field("worker_stop", "1: finish and leave"),
         ),
     ),
     Section(
@@ -180,8 +178,6 @@ WORKER = (
         (
             Field("done_number", "batches answered so far; written last"),
             Field("worker_asleep", "1: it waits for its doorbell"),
-            Field("worker_pid", "0: nobody is here"),
-            Field("worker_heartbeat_ns", "before each wait and each batch"),
         ),
     ),
 )
@@ -192,7 +188,7 @@ ENTRY = (
         (
             Field("entry_req_id", "request"),
             Field("entry_session", "session"),
-            Field("entry_flags", "of the answer: HDR_TAG, or 0"),
+            Field("entry_flags", "HDR_TAG: of the answer; IDEMPOTENT: it may run twice"),
             Field("entry_segment", "largest payload of one datagram of the answer"),
             Field("entry_pkt_no", "of the answer's first datagram"),
             Field("entry_credit", "grant that the answer carries"),

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shunter.batching.attach import Attach, AttachError, receive, send
+from shunter.batching.attach import (
+    RESPONSE_TIMEOUT_S,
+    Attach,
+    AttachError,
+    receive,
+    send,
+)
 from shunter.batching.native import WorkerQueue, worker_queue
 from shunter.batching.tensor_queue import QueueError, TensorQueue
 from shunter.handlers.device_queue import queue_worker
@@ -26,6 +32,7 @@ from shunter.handlers.sample import section_of
 from shunter.handlers.tensor_queue import (
     Infer,
     QueueWorker,
+    TensorConfigError,
     device_of,
     infer_of,
     tensor_specs,
@@ -45,7 +52,7 @@ class FrontEndGone(Exception):
 
 
 def link_of(path: Path, service: Service) -> FrontEndLink:
-    """The link of a loaded model. Raises TensorConfigError when it has no tensors to serve."""
+    """The link of a loaded model. Raises TensorConfigError when it cannot serve tensors."""
     context = service.context
     inputs, outputs = tensor_specs(section_of(context.model_yaml_config))
     attach = Attach(
@@ -55,12 +62,20 @@ def link_of(path: Path, service: Service) -> FrontEndLink:
         outputs,
         context.system_properties["batch_size"],
         os.getpid(),
+        _number("SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
     )
     # A module with a function handle() has no object; its class is then the module.
     handler = getattr(service._entry_point, "__self__", None)
-    spin_us = int(os.environ.get("SHUNTER_SPIN_US", "100"))
+    spin_us = _number("SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(handler, context.system_properties.get("gpu_id"))
     return FrontEndLink(path, attach, infer_of(handler), spin_us=spin_us, device=device)
+
+
+def _number(variable: str, default: int, unit: str) -> int:
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal():
+        raise TensorConfigError(f"{variable}: {text!r}; allowed: {unit}, from 0")
+    return int(text)
 
 
 class FrontEndLink:

@@ -14,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from ts.model_service_worker import SOCKET_ACCEPT_TIMEOUT, TorchModelServiceWorker
@@ -30,6 +30,9 @@ from shunter.handlers.receive import INFER, LOAD, Batch, Receiver
 from shunter.handlers.reply import failure_reply, success_reply
 from shunter.handlers.sample import SampleError, sample_of, section_of
 from shunter.handlers.warm_up import NoSocket, warm_up
+
+if TYPE_CHECKING:
+    from shunter.handlers.front_end_link import FrontEndLink
 
 FRONT_END = "SHUNTER_FRONT_END"
 """Environment: where the network front end listens for workers, if this is one of its."""
@@ -149,9 +152,9 @@ class Worker(TorchModelServiceWorker):
                         raise RuntimeError("Received an inference before a model was loaded")
                     cl_socket.sendall(answer(service, batch))
                 elif command == LOAD:
-                    service = self._load(receiver.load_message(), cl_socket)
-                    if front_end := os.environ.get(FRONT_END):
-                        self._serve_front_end(Path(front_end), service, cl_socket)
+                    service, link = self._load(receiver.load_message(), cl_socket)
+                    if link is not None:
+                        self._serve_front_end(link, cl_socket)
                 else:
                     raise ProtocolError(f"Invalid command: {command!r}")
         except Disconnected:
@@ -159,23 +162,23 @@ class Worker(TorchModelServiceWorker):
             gentle.leave()
             sys.exit(0)
 
-    def _serve_front_end(
-        self, path: Path, service: Service, cl_socket: socket.socket
-    ) -> NoReturn:
+    def _serve_front_end(self, link: FrontEndLink, cl_socket: socket.socket) -> NoReturn:
         """Work on the network front end's batches until the server ends this worker."""
-        from shunter.handlers.front_end_link import link_of
 
         def is_over() -> bool:
             return not cl_socket.recv(1, socket.MSG_PEEK)
 
-        link_of(path, service).run(cl_socket, is_over)
+        link.run(cl_socket, is_over)
         raise Disconnected
 
-    def _load(self, message: dict[str, Any], cl_socket: socket.socket) -> Service:
+    def _load(
+        self, message: dict[str, Any], cl_socket: socket.socket
+    ) -> tuple[Service, FrontEndLink | None]:
         LINES.flush()  # loading may take minutes and may end the process
         with _LastError() as last:
             try:
                 service, result, code = self.load_model(message)
+                link = _link(service) if code == 200 else None
             except Exception as error:
                 cl_socket.sendall(create_load_model_response(500, _line(error)))
                 raise
@@ -189,7 +192,16 @@ class Worker(TorchModelServiceWorker):
         if code != 200:
             raise RuntimeError(f"{code} - {result}")
         service.set_cl_socket(cl_socket)
-        return service
+        return service, link
+
+
+def _link(service: Service) -> FrontEndLink | None:
+    """Of a worker of the network front end. Raises TensorConfigError when it cannot be one."""
+    if not (front_end := os.environ.get(FRONT_END)):
+        return None
+    from shunter.handlers.front_end_link import link_of
+
+    return link_of(Path(front_end), service)
 
 
 def _warm_up(service: Service) -> None:

@@ -26,7 +26,7 @@ import torch
 
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import WireStatus
+from shunter.batching.wire_layout import Flags, WireStatus
 from shunter.handlers.device_driver import DeviceError
 
 logger = logging.getLogger("shunter.tensor_queue")
@@ -74,9 +74,8 @@ def infer_of(handler: Any) -> Infer:
     if callable(getattr(handler, "infer", None)):
         return handler.infer  # type: ignore[no-any-return]
     if not callable(getattr(handler, "inference", None)):
-        raise TensorConfigError(
-            f"{type(handler).__name__} has neither infer(inputs, outputs) nor inference(batch)"
-        )
+        who = "a module with handle()" if handler is None else type(handler).__name__
+        raise TensorConfigError(f"{who} has neither infer(inputs, outputs) nor inference(batch)")
 
     def infer(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
         found = handler.inference(*inputs)
@@ -106,6 +105,7 @@ class QueueWorker:
 
     def __init__(self, queue: TensorQueue, infer: Infer) -> None:
         """Views of the whole rings are made once; a batch is a slice of them."""
+        self._queue = queue
         inputs, outputs = queue.arrays()
         self._inputs = [torch.from_numpy(array) for array in inputs]
         self._outputs = [torch.from_numpy(array) for array in outputs]
@@ -122,12 +122,18 @@ class QueueWorker:
             raise
         except Exception:
             self._failed(first, count)
+            logger.exception("The handler failed on a batch of %d.", count)
             if count == 1:
-                logger.exception("The handler failed.")
                 return [WireStatus.HANDLER_FAILED]
-            # One of them may be the cause: each once more, alone.
-            return [status for at in range(first, first + count) for status in self.run(at, 1)]
+            # One of them may be the cause: each that may run twice once more, alone.
+            return [self._again(at) for at in range(first, first + count)]
         return [WireStatus.OK] * count
+
+    def _again(self, at: int) -> int:
+        entry = self._queue.entry(at % self._queue.entries, "entry_flags")
+        if self._queue.words[entry] & Flags.IDEMPOTENT:
+            return self.run(at, 1)[0]
+        return WireStatus.HANDLER_FAILED
 
     def _work(self, first: int, count: int) -> None:
         last = first + count

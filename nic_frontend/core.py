@@ -34,8 +34,8 @@ from shunter.nic_frontend.sessions import Call, CallState, Session, nearest
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""
 RECEIVE_NS = 2_000_000_000
-"""A request of which nothing new has come for so long is forgotten; on a stream when nothing more of it
-comes for IDLE_NS."""
+"""A request of which nothing new has come for so long is forgotten; on a stream when nothing comes
+for IDLE_NS."""
 KEEP_NS = 2_000_000_000
 """An answer is kept for so long."""
 IDLE_NS = 60_000_000_000
@@ -123,6 +123,8 @@ class Whom:
     priority: int
     direct: bool
     """The worker sends the answer itself."""
+    idempotent: bool
+    """It may run twice."""
     key: bytes | None
     peer: bytes
 
@@ -421,6 +423,7 @@ class Core:
             session.segment,
             call.priority,
             session.is_direct,
+            bool(call.flags & Flags.IDEMPOTENT),
             session.key,
             session.peer,
         )

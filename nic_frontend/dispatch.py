@@ -41,6 +41,8 @@ class Hand:
     given: int = 0
     done: int = 0
     draining: bool = False
+    began_ns: int = 0
+    """Since when the oldest batch that it holds runs."""
     held: dict[int, Run] = field(default_factory=dict)
 
     @property

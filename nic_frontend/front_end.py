@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import select
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from shunter.batching.attach import (
     Attach,
     AttachError,
     listen,
-    peer_uid,
+    peer_process,
     receive,
     send,
 )
@@ -71,6 +72,8 @@ FINISH_S = 2.0
 """At the end, workers go on so long with what waits."""
 RUN_S = 5.0
 """At the end, a batch may run so long."""
+KILL_NS = 2_000_000_000
+"""A process that is killed has so long to end."""
 LINGER_S = 0.5
 QUIET_STEPS = 5
 """At the end, errors are sent until no request came in so many cycles, or for the time above."""
@@ -117,6 +120,10 @@ class _Worker:
     func_id: int
     index: int
     doorbell: int
+    pid: int
+    timeout_ns: int
+    """A batch may run so long; 0: as long as it wants."""
+    killed: bool = False
     leaving: bool = False
     left: bool = False
 
@@ -302,6 +309,7 @@ class FrontEnd:
             if now_ns >= due_ns:
                 due_ns = now_ns + CYCLE_NS
                 self._clean_up()
+                self._end_stuck(now_ns)
                 self._answer_for_nobody()
                 on_cycle(now_ns)
         if self._finishes:
@@ -540,7 +548,7 @@ class FrontEnd:
             connection, _ = listener.accept()
         except OSError:
             return
-        if peer_uid(connection) != os.getuid():
+        if peer_process(connection)[1] != os.getuid():
             LOGGER.warning("a process of another user wanted to attach")
             connection.close()
             return
@@ -578,7 +586,14 @@ class FrontEnd:
         if not free:
             raise AttachError(f"{attach.model} has {WORKER_COUNT} workers already")
         doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        worker = _Worker(connection, served.id, free[0], doorbell)
+        worker = _Worker(
+            connection,
+            served.id,
+            free[0],
+            doorbell,
+            peer_process(connection)[0],
+            int(attach.response_timeout_s * 1e9),
+        )
         answer = {"func_id": served.id, "worker": worker.index}
         descriptors = [self.udp.fileno(), doorbell, self.doorbell, *served.queue.descriptors]
         try:
@@ -592,7 +607,7 @@ class FrontEnd:
         self._knows(connection)
         served.workers[worker.index] = worker
         self._workers[connection.fileno()] = worker
-        LOGGER.info("worker %d (pid %d) serves %s", worker.index, attach.pid, attach.model)
+        LOGGER.info("worker %d (pid %d) serves %s", worker.index, worker.pid, attach.model)
 
     def _function(self, attach: Attach) -> _Served:
         """The function of a model's version, which is made when it is new."""
@@ -624,6 +639,29 @@ class FrontEnd:
         del self._functions[worker.func_id].workers[worker.index]
         os.close(worker.doorbell)
         worker.connection.close()
+
+    def _end_stuck(self, now_ns: int) -> None:
+        """Kill workers that do not answer: their server starts others.
+
+        They are gone when their connections end, and nothing of them can write into the queue
+        any more; or when even that takes long.
+        """
+        for worker in list(self._workers.values()):
+            busy_ns = self.path.busy_ns(worker.func_id, worker.index, now_ns)
+            if not worker.timeout_ns or busy_ns <= worker.timeout_ns:
+                continue
+            if not worker.killed:
+                worker.killed = True
+                LOGGER.warning(
+                    "worker %d (pid %d) of %s is killed: no answer within responseTimeout of %g s",
+                    *(worker.index, worker.pid, self._functions[worker.func_id].attach.model),
+                    worker.timeout_ns / 1e9,
+                )
+                self.path.drain_worker(worker.func_id, worker.index)
+                _kill(worker.pid)
+            elif busy_ns > worker.timeout_ns + KILL_NS:
+                self._unwatch(worker.connection.fileno())
+                self._gone(worker)
 
     def _let_go(self) -> None:
         """Workers that want to leave and have answered everything."""
@@ -665,6 +703,13 @@ def _hello_ack(
         session=session.id if session else 0,
     )
     return answer.pack(session.key if session else None) + payload
+
+
+def _kill(pid: int) -> None:
+    """End a process of ours; 0 is one that this process cannot see."""
+    if pid > 0:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _try_send(connection: socket.socket, content: dict[str, object]) -> None:

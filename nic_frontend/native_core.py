@@ -76,6 +76,7 @@ class _Whom(Structure):
         ("segment", c_uint16),
         ("priority", c_uint8),
         ("direct", c_uint8),
+        ("idempotent", c_uint8),
         ("tagged", c_uint8),
         ("key", c_uint8 * 16),
         ("peer", c_uint8 * PEER_BYTES),
@@ -165,6 +166,7 @@ class NativeCore:
             whom.segment,
             whom.priority,
             bool(whom.direct),
+            bool(whom.idempotent),
             bytes(whom.key) if whom.tagged else None,
             bytes(whom.peer),
         )

@@ -145,6 +145,10 @@ class NativeServer:
         """Whether it has answered everything."""
         return bool(self._library.shunter_server_idle(self._handle, func_id, worker))
 
+    def busy_ns(self, func_id: int, worker: int, now_ns: int) -> int:
+        """For how long the oldest batch that it holds has run; 0: it holds none."""
+        return int(self._library.shunter_server_busy_ns(self._handle, func_id, worker, now_ns))
+
     def give_up(self, func_id: int, status: int) -> int:
         """Answer what waits for a worker: it has not run. Returns the number of requests."""
         return int(self._library.shunter_server_give_up(self._handle, func_id, status))
@@ -230,6 +234,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "server_add_worker": (handle, c_uint16, c_uint32, c_uint32, c_int),
         "server_drain_worker": (handle, c_uint16, c_uint32),
         "server_idle": (handle, c_uint16, c_uint32),
+        "server_busy_ns": (handle, c_uint16, c_uint32, c_uint64),
         "server_remove_worker": (handle, c_uint16, c_uint32),
         "server_give_up": (handle, c_uint16, c_uint16),
         "server_reply": (handle, ctypes.c_char_p, ctypes.c_char_p, c_uint32),
@@ -250,6 +255,7 @@ def _declare(found: ctypes.CDLL) -> None:
     found.shunter_server_core.restype = c_void_p
     found.shunter_server_idle.restype = c_bool
     found.shunter_server_give_up.restype = c_uint32
+    found.shunter_server_busy_ns.restype = c_uint64
     found.shunter_core_load.restype = None
     found.shunter_aead_is_there.restype = c_bool
     found.shunter_core_grant.restype = c_uint64

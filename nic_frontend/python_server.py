@@ -189,9 +189,6 @@ class PythonServer:
             return
         self._close_late()
         self._act(self._core.tick(self._now))
-        for served in self._served.values():
-            at = served.queue.front_end("front_end_heartbeat_ns")
-            served.queue.words[at] = self._now
         self._next_tick = self._now + step
 
     # ---- datagrams
@@ -336,6 +333,9 @@ class PythonServer:
         words[queue.worker(worker, "batch_first") + place] = run.first
         words[queue.worker(worker, "batch_count") + place] = run.count
         words[queue.worker(worker, "batch_number")] = number
+        hand = served.dispatch.hands[worker]
+        if hand.in_flight == 1:
+            hand.began_ns = self._now
         fence()
         if words[queue.worker(worker, "worker_asleep")]:
             self._counts["rings"] += 1
@@ -356,6 +356,7 @@ class PythonServer:
                 done = min(served.queue.words[at], hand.given)
                 while hand.done < done:
                     hand.done += 1
+                    hand.began_ns = self._now
                     batches += 1
                     self._finish(func_id, served, hand.held.pop(hand.done), died=False)
         return batches
@@ -381,7 +382,7 @@ class PythonServer:
     def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int) -> None:
         """It gets batches of at most ``cap`` from now on."""
         served = self._served[func_id]
-        for name in ("batch_number", "worker_stop", "done_number", "worker_asleep"):
+        for name in ("batch_number", "done_number", "worker_asleep"):
             served.queue.words[served.queue.worker(worker, name)] = 0
         served.dispatch.hands[worker] = Hand(min(cap, served.queue.entries))
         served.doorbells[worker] = doorbell
@@ -394,6 +395,11 @@ class PythonServer:
         """Whether it has answered everything."""
         hand = self._served[func_id].dispatch.hands.get(worker)
         return hand is None or hand.in_flight == 0
+
+    def busy_ns(self, func_id: int, worker: int, now_ns: int) -> int:
+        """For how long the oldest batch that it holds has run; 0: it holds none."""
+        hand = self._served[func_id].dispatch.hands[worker]
+        return max(0, now_ns - hand.began_ns) if hand.in_flight else 0
 
     def give_up(self, func_id: int, status: int) -> int:
         """Answer what waits for a worker: it has not run. Returns the number of requests."""
@@ -612,7 +618,7 @@ def _peer_of(address: tuple[str, int] | tuple[str, int, int, int]) -> bytes:
 
 def _write_whom(queue: TensorQueue, entry: int, whom: Whom) -> None:
     words, at = queue.words, queue.entry(entry, "entry_req_id")
-    flags = Flags.HDR_TAG if whom.key else 0
+    flags = (Flags.HDR_TAG if whom.key else 0) | (Flags.IDEMPOTENT if whom.idempotent else 0)
     values = (
         *(whom.req_id, whom.session, flags, whom.segment, whom.pkt_no, whom.credit),
         int(whom.direct),

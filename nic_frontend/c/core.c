@@ -710,6 +710,7 @@ void shunter_core_running(
         .segment = (uint16_t)session->outputs.segment,
         .priority = call->priority,
         .direct = is_direct(session),
+        .idempotent = (call->flags & SHUNTER_FLAG_IDEMPOTENT) != 0,
         .tagged = session->tagged};
     memcpy(whom->key, session->key, sizeof whom->key);
     memcpy(whom->peer, session->peer, sizeof whom->peer);

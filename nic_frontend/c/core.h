@@ -137,6 +137,7 @@ struct shunter_whom {
     uint16_t segment;
     uint8_t priority;
     uint8_t direct; /* the worker sends the answer itself */
+    uint8_t idempotent; /* it may run twice */
     uint8_t tagged;
     uint8_t key[16];
     uint8_t peer[SHUNTER_PEER_BYTES];

@@ -222,7 +222,9 @@ static void give(
         struct shunter_whom whom;
         shunter_core_running(served->core, (uint16_t)queue->func_id, entry, now_ns, &whom);
         const uint64_t words[7] = {
-            whom.req_id, whom.session, whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0,
+            whom.req_id, whom.session,
+            (whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0) |
+                (whom.idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0),
             whom.segment, whom.pkt_no, whom.credit, whom.direct};
         memcpy(
             shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_REQ_ID), words, sizeof words);
@@ -239,6 +241,9 @@ static void give(
         served->indirect += !whom.direct;
     }
     const uint64_t number = ++hand->given;
+    if (in_flight(hand) == 1) {
+        hand->began_ns = now_ns;
+    }
     const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
     hand->held[place] = run;
     shunter_set(
@@ -292,6 +297,7 @@ uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
         done = done > hand->given ? hand->given : done;
         while (hand->done < done) {
             hand->done++;
+            hand->began_ns = now_ns;
             served->in_flight--;
             batches++;
             finish(served, hand->held[hand->done % SHUNTER_AHEAD], now_ns, false);

@@ -31,6 +31,7 @@ struct shunter_hand {
     uint32_t cap;
     int doorbell;
     uint64_t given, done;
+    uint64_t began_ns; /* since when the oldest batch that it holds runs */
     struct shunter_held held[SHUNTER_AHEAD];
 };
 

@@ -16,7 +16,7 @@
 #define TICK_NS 1000000ULL
 /* The segments of a request follow one another; to sleep between two costs more than to wait. */
 #define BETWEEN_SEGMENTS_NS 50000ULL
-#define HEARTBEAT_NS 500000000ULL
+#define QUIET_TICK_NS 100000000ULL
 
 uint64_t shunter_now_ns(void) {
     struct timespec now;
@@ -184,16 +184,6 @@ static void set_asleep(struct shunter_server *server, uint64_t value) {
     }
 }
 
-static void beat(struct shunter_server *server) {
-    for (uint32_t i = 0; i < server->func_count; i++) {
-        shunter_set(
-            shunter_front_end_word(
-                &server->served[server->func_ids[i]]->queue,
-                SHUNTER_Q_FRONT_END_HEARTBEAT_NS),
-            server->now_ns);
-    }
-}
-
 /* Readable descriptors: streams are served, the rest is looked at anyway. True: the caller's. */
 static int events(struct shunter_server *server, int timeout_ms, bool *woken) {
     struct epoll_event found[EVENTS];
@@ -241,10 +231,9 @@ static void tick(struct shunter_server *server) {
     if (server->now_ns >= server->next_tick_ns) {
         shunter_streams_close_late(server);
         shunter_core_tick(server->core, server->now_ns);
-        beat(server);
         server->next_tick_ns =
             server->now_ns +
-            (shunter_core_is_receiving(server->core) ? TICK_NS : HEARTBEAT_NS / 5);
+            (shunter_core_is_receiving(server->core) ? TICK_NS : QUIET_TICK_NS);
     }
 }
 
@@ -462,8 +451,7 @@ int shunter_server_add_worker(
         .cap = cap < served->queue.entries ? cap : served->queue.entries,
         .doorbell = doorbell};
     const uint32_t words[] = {
-        SHUNTER_W_BATCH_NUMBER, SHUNTER_W_WORKER_STOP, SHUNTER_W_DONE_NUMBER,
-        SHUNTER_W_WORKER_ASLEEP};
+        SHUNTER_W_BATCH_NUMBER, SHUNTER_W_DONE_NUMBER, SHUNTER_W_WORKER_ASLEEP};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         shunter_set(shunter_worker_word(&served->queue, worker, words[i]), 0);
     }
@@ -484,6 +472,15 @@ int shunter_server_drain_worker(
 bool shunter_server_idle(struct shunter_server *server, uint16_t func_id, uint32_t worker) {
     const struct shunter_hand *hand = hand_of(server, func_id, worker);
     return !hand || !hand->present || hand->given == hand->done;
+}
+
+uint64_t shunter_server_busy_ns(
+    struct shunter_server *server, uint16_t func_id, uint32_t worker, uint64_t now_ns) {
+    const struct shunter_hand *hand = hand_of(server, func_id, worker);
+    if (!hand || !hand->present || hand->given == hand->done || now_ns < hand->began_ns) {
+        return 0;
+    }
+    return now_ns - hand->began_ns;
 }
 
 int shunter_server_remove_worker(

@@ -68,6 +68,9 @@ int shunter_server_add_worker(
 /* Give it nothing more; shunter_server_idle says when it has finished. */
 int shunter_server_drain_worker(struct shunter_server *server, uint16_t func_id, uint32_t worker);
 bool shunter_server_idle(struct shunter_server *server, uint16_t func_id, uint32_t worker);
+/* For how long the oldest batch that it holds has run, 0: it holds none. */
+uint64_t shunter_server_busy_ns(
+    struct shunter_server *server, uint16_t func_id, uint32_t worker, uint64_t now_ns);
 /* It is gone, finished or not. */
 int shunter_server_remove_worker(
     struct shunter_server *server, uint16_t func_id, uint32_t worker);

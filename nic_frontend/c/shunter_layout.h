@@ -205,21 +205,17 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_Q_QUEUE_INPUT_BYTES 56 /* of one entry, by tensor [8] */
 #define SHUNTER_Q_QUEUE_OUTPUT_BYTES 120 /* of one entry, by tensor [8] */
 #define SHUNTER_Q_FRONT_END_PID 256 /* process that owns the queue */
-#define SHUNTER_Q_FRONT_END_HEARTBEAT_NS 264 /* written at least every second */
-#define SHUNTER_Q_FRONT_END_ASLEEP 272 /* 1: it waits for its doorbell */
-#define SHUNTER_Q_FRONT_END_WANTS_DONE 280 /* 1: ring it when a batch is done */
-#define SHUNTER_Q_FRONT_END_ARRIVALS 288 /* requests that have become complete so far */
+#define SHUNTER_Q_FRONT_END_ASLEEP 264 /* 1: it waits for its doorbell */
+#define SHUNTER_Q_FRONT_END_WANTS_DONE 272 /* 1: ring it when a batch is done */
+#define SHUNTER_Q_FRONT_END_ARRIVALS 280 /* requests that have become complete so far */
 #define SHUNTER_W_BATCH_NUMBER 0 /* batches given so far; written last */
 #define SHUNTER_W_BATCH_FIRST 8 /* first entry, of batch n in place n % AHEAD [2] */
 #define SHUNTER_W_BATCH_COUNT 24 /* entries of it, which may pass the end of the ring [2] */
-#define SHUNTER_W_WORKER_STOP 40 /* 1: finish and leave */
 #define SHUNTER_W_DONE_NUMBER 128 /* batches answered so far; written last */
 #define SHUNTER_W_WORKER_ASLEEP 136 /* 1: it waits for its doorbell */
-#define SHUNTER_W_WORKER_PID 144 /* 0: nobody is here */
-#define SHUNTER_W_WORKER_HEARTBEAT_NS 152 /* before each wait and each batch */
 #define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
 #define SHUNTER_E_ENTRY_SESSION 8 /* session */
-#define SHUNTER_E_ENTRY_FLAGS 16 /* of the answer: HDR_TAG, or 0 */
+#define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG: of the answer; IDEMPOTENT: it may run twice */
 #define SHUNTER_E_ENTRY_SEGMENT 24 /* largest payload of one datagram of the answer */
 #define SHUNTER_E_ENTRY_PKT_NO 32 /* of the answer's first datagram */
 #define SHUNTER_E_ENTRY_CREDIT 40 /* grant that the answer carries */
@@ -228,7 +224,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
 #define SHUNTER_E_ENTRY_ARRIVAL 104 /* number among arrivals while it waits, negative once given */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x50193c6b8874c82eULL
+#define SHUNTER_LAYOUT_DIGEST 0x2aaee72e990bbdaaULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */

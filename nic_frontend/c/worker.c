@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
 }
 
-/* 1: a batch; 0: none yet; -1: the worker is to stop. */
+/* 1: a batch; 0: none yet; -1: one that cannot be. */
 static int look(
     const struct shunter_queue *queue, uint32_t worker, struct shunter_batch *batch) {
     const uint64_t done = shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_DONE_NUMBER));
@@ -40,7 +41,7 @@ static int look(
                    ? 1
                    : -1;
     }
-    return shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_STOP)) ? -1 : 0;
+    return 0;
 }
 
 static int spin(
@@ -61,7 +62,6 @@ int shunter_worker_wait(
     if (other_count > MOST_OTHER) {
         return -EINVAL;
     }
-    shunter_set(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_HEARTBEAT_NS), now_ns());
     int found = spin(queue, worker, batch->spins ? spin_ns : 0, batch);
     if (found) {
         return found > 0;
@@ -100,6 +100,7 @@ static void send_entry(
     uint64_t whom[6]; // req_id, session, flags, segment, pkt_no, credit
     memcpy(whom, shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_REQ_ID), sizeof whom);
     const uint8_t *peer = shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER);
+    const bool tagged = whom[2] & SHUNTER_FLAG_HDR_TAG;
     const uint8_t *key = shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_KEY);
     struct shunter_plan plan;
     if (whom[3] < 1 || whom[3] > UINT16_MAX ||
@@ -114,7 +115,8 @@ static void send_entry(
             .magic = SHUNTER_WIRE_MAGIC,
             .version = SHUNTER_WIRE_VERSION,
             .type = SHUNTER_TYPE_RESP,
-            .flags = (uint16_t)((seq + 1 == plan.count ? SHUNTER_FLAG_LAST : 0) | whom[2]),
+            .flags = (uint16_t)((seq + 1 == plan.count ? SHUNTER_FLAG_LAST : 0) |
+                                (tagged ? SHUNTER_FLAG_HDR_TAG : 0)),
             .words = SHUNTER_HEADER_BYTES / 8,
             .req_id = whom[0],
             .func_id = (uint16_t)queue->func_id,
@@ -128,7 +130,7 @@ static void send_entry(
             .status = SHUNTER_STATUS_OK,
             .tensor = segment.tensor,
             .pkt_no = (uint32_t)whom[4] + seq};
-        if (whom[2] & SHUNTER_FLAG_HDR_TAG) {
+        if (tagged) {
             header.tag = shunter_siphash24(key, &header, SHUNTER_TAG_OFFSET);
         }
         const uint8_t *payload = segment.length

@@ -17,7 +17,7 @@ struct shunter_batch {
 /*
  * Wait for the next batch: by looking, while waits are shorter than ``spin_ns``, else by sleeping on the doorbell and on
  * ``other``, descriptors that the caller also waits for. Returns 1 with a batch, 0 when something
- * else is up (a descriptor is ready, the time is over, the worker is to stop), or a negative errno.
+ * else is up (a descriptor is ready, the time is over), or a negative errno.
  */
 int shunter_worker_wait(
     const struct shunter_queue *queue, uint32_t worker, int doorbell, const int *other,

@@ -16,6 +16,7 @@ WORKER = Attach(
     (TensorSpec("b", "int64", (0, 2)),),
     8,
     123,
+    1.5,
 )
 
 
@@ -93,4 +94,4 @@ def test_only_the_user_may_attach(tmp_path):
     with attach.listen(path), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as worker:
         assert path.stat().st_mode & 0o777 == 0o600
         worker.connect(str(path))
-        assert attach.peer_uid(worker) == os.getuid()
+        assert attach.peer_process(worker) == (os.getpid(), os.getuid())

@@ -14,20 +14,16 @@ QUEUE = {
     "queue_input_bytes": 56,
     "queue_output_bytes": 120,
     "front_end_pid": 256,
-    "front_end_heartbeat_ns": 264,
-    "front_end_asleep": 272,
-    "front_end_wants_done": 280,
-    "front_end_arrivals": 288,
+    "front_end_asleep": 264,
+    "front_end_wants_done": 272,
+    "front_end_arrivals": 280,
 }
 WORKER = {
     "batch_number": 0,
     "batch_first": 8,
     "batch_count": 24,
-    "worker_stop": 40,
     "done_number": 128,
     "worker_asleep": 136,
-    "worker_pid": 144,
-    "worker_heartbeat_ns": 152,
 }
 ENTRY = {
     "entry_req_id": 0,

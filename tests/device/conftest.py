@@ -16,6 +16,7 @@ import torch
 from shunter.batching import double_map
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.wire_layout import Flags
 from shunter.handlers.device_driver import Driver, cuda_driver
 from shunter.handlers.device_memory import cuda_view
 from shunter.handlers.device_queue import DeviceQueueWorker
@@ -145,10 +146,12 @@ class Front:
             array[entry % self.entries] = -1
 
     def give(self, first, number):
-        """These go to a worker."""
+        """These go to a worker, and may run twice."""
         for entry in range(first, first + number):
             at = self.queue.entry(entry % self.entries, "entry_arrival")
             self.queue.words[at] = -abs(self.queue.words[at])
+            flags = self.queue.entry(entry % self.entries, "entry_flags")
+            self.queue.words[flags] = Flags.IDEMPOTENT
 
     def results(self, first, number):
         """What was answered, the first number of each entry; all of an entry are the same."""

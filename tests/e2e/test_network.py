@@ -129,6 +129,18 @@ def test_a_killed_worker_is_started_again(served, site, client, wait_until):
     assert ask(client(site, served.name))[1] == fed(served)["pid"]
 
 
+def test_a_worker_that_hangs_is_replaced(serve, site, client, wait_until):
+    config = {"shunter": SECTION, "responseTimeout": 1}
+    model = serve(handler="tensors", config=config)
+    hung = client(site, model.name)
+    pid = ask(hung)[1]
+    with pytest.raises(InferenceError, match="worker died"):
+        hung.infer([np.full(4, 14, np.float32)], timeout_s=20)
+    wait_until("it has ended", lambda: not runs(pid))
+    wait_until("another one has loaded", lambda: fed(model)["state"] == "READY")
+    assert ask(client(site, model.name))[1] == fed(model)["pid"] != pid
+
+
 def test_an_unregistered_model_leaves_the_front_end(serve, site, client, wait_until):
     model = serve(handler="tensors", config={"shunter": SECTION})
     open_client = client(site, model.name)
@@ -145,6 +157,14 @@ def test_a_worker_that_does_not_load_fails_the_registration(site):
     answer = site.register("noload", archive)
     assert answer.status == 500, answer
     assert "noload" not in site.models()
+
+
+def test_a_handler_that_cannot_serve_tensors_fails_the_registration(site):
+    archive = site.archives.add("untensored", "plain", config={"shunter": SECTION})
+    answer = site.register("untensored", archive)
+    assert answer.status == 500, answer
+    assert "has neither infer(inputs, outputs) nor inference(batch)" in site.log()
+    assert "untensored" not in site.models()
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,13 @@ class Server:
             )
         self.socket = None
 
+    def write_config(self, text):
+        """The model's configuration, as an archive has it."""
+        folder = self.folder / "MAR-INF"
+        folder.mkdir()
+        (folder / "MANIFEST.json").write_text('{"model": {"configFile": "model.yaml"}}')
+        (self.folder / "model.yaml").write_text(text)
+
     def log(self):
         return self.log_path.read_text()
 
@@ -284,3 +291,32 @@ def test_any_other_error_while_loading_ends_the_worker_with_its_traceback(make_s
     server.expect(create_load_model_response(500, "ValueError: will not load"))
     assert server.exit_status() == 1
     assert "ValueError: will not load" in server.log()
+
+
+TENSORS = """
+shunter:
+  tensors:
+    inputs: [{name: x, dtype: float32, shape: [4]}]
+    outputs: [{name: y, dtype: float32, shape: [4]}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("infer", "config", "spin_us", "reason"),
+    [
+        (False, TENSORS, "0", "Tiny has neither infer(inputs, outputs) nor inference(batch)"),
+        (True, "minWorkers: 1", "0", "tensors: two lists, inputs and outputs"),
+        (True, TENSORS, "1.5", "SHUNTER_SPIN_US: '1.5'; allowed: microseconds, from 0"),
+    ],
+)
+def test_a_model_that_cannot_serve_tensors_is_not_loaded_for_the_network(
+    make_server, infer, config, spin_us, reason
+):
+    server = make_server(SHUNTER_FRONT_END="/nowhere", SHUNTER_SPIN_US=spin_us)
+    if infer:
+        with (server.folder / "tiny.py").open("a") as file:
+            file.write("    def infer(self, inputs, outputs):\n        pass\n")
+    server.write_config(config)
+    server.connect().load()
+    server.expect(create_load_model_response(500, f"TensorConfigError: {reason}"))
+    assert server.exit_status() == 1

@@ -107,11 +107,11 @@ def _memories():
     return [open_ones, mapped]
 
 
-def worker(folder, server, inputs, outputs, batch, model="m", version="1"):
+def worker(folder, server, inputs, outputs, batch, model="m", version="1", timeout_s=120):
     """Work until the connection to ``server`` ends. What runs is written into ``ran`` first."""
     folder = Path(folder)
     specs = [tuple(TensorSpec(*each) for each in kind) for kind in (inputs, outputs)]
-    attach = Attach(model, version, *specs, batch, os.getpid())
+    attach = Attach(model, version, *specs, batch, os.getpid(), timeout_s)
     front_end_link.RETRY_S = RETRY_S
     ran = os.open(folder / "ran", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

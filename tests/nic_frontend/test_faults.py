@@ -60,6 +60,32 @@ def test_what_kills_its_worker_twice_is_the_cause(site, nic):
     assert site.function()["free"] == site.function()["entries"]
 
 
+def test_a_worker_that_hangs_is_killed(both_sites, nic):
+    for site in both_sites:
+        site.serve()
+        client = waiting_client(site, nic)
+        site.hold()
+        site.worker(model="patient")
+        asked, again = client.ask(1), client.ask(2, add=Flags.IDEMPOTENT)
+        hung = site.worker(batch=2, timeout_s=0.3)
+        assert client.answers(1) == {asked: WireStatus.WORKER_DIED}
+        nic.until(lambda hung=hung: not alive(hung), "it is killed")
+        assert site.function()["workers"] == []
+        site.go_on()
+        site.worker(timeout_s=0)
+        assert client.answers(1) == {again: client.expected(2)}
+        assert site.function("patient")["workers"] == [0]
+
+
+def alive(pid):
+    """Whether the process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_what_a_dead_worker_had_not_begun_runs_elsewhere(site, nic):
     site.serve()
     first = site.puppet()
@@ -169,7 +195,7 @@ def test_a_worker_that_writes_nonsense_harms_nobody_else(site, nic):
     victim, client = site.client(), site.client(model="sane")
     choose = random.Random(5)
     words = mad.queue.words
-    names = ("done_number", "worker_asleep", "worker_pid", "worker_heartbeat_ns")
+    names = ("done_number", "worker_asleep")
     fields = ("entry_status", "entry_direct", "entry_req_id", "entry_session", "entry_peer")
     for name in range(200):
         victim.ask(name)

@@ -99,17 +99,22 @@ def test_versions_are_functions_of_their_own_and_the_last_is_the_default(site):
     ]
 
 
-def test_one_that_fails_fails_alone(site, nic):
-    site.serve()
+@pytest.mark.parametrize("options", [{}, {"key": KEY}], ids=["", "key"])
+def test_of_a_batch_that_fails_only_what_may_run_twice_runs_alone(mixed_site, nic, options):
+    site = mixed_site
+    site.serve(**options)
     client = patient_client(site)
-    names = [1, nic.FAILING, 2]
-    asked = [client.ask(name) for name in names]
-    nic.until(lambda: site.function()["waiting"] == 3)
-    site.worker(batch=3)
-    answers = client.answers(3)
+    again = Flags.IDEMPOTENT
+    flags = {1: again, nic.FAILING: again, 2: 0, 3: again, 4: 0}
+    asked = [client.ask(name, add=add) for name, add in flags.items()]
+    nic.until(lambda: site.function()["waiting"] == 5)
+    site.worker(batch=5)
+    answers = client.answers(5)
+    failed = WireStatus.HANDLER_FAILED
     assert [answers[i] for i in asked] == [
-        *(client.expected(1), WireStatus.HANDLER_FAILED, client.expected(2)),
+        *(client.expected(1), failed, failed, client.expected(3), failed),
     ]
+    assert site.executions() == {name: 1 + bool(add) for name, add in flags.items()}
 
 
 def test_what_is_too_late_is_said_to_be(site):

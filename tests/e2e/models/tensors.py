@@ -1,6 +1,6 @@
 """A handler for both front ends: y = 2 x + 1, and who computed it.
 
-An x that begins with 13 ends the worker.
+An x that begins with 13 ends the worker, one that begins with 14 hangs it.
 """
 
 import os
@@ -18,6 +18,8 @@ class Tensors:
         [x], [y, pid] = inputs, outputs
         if bool((x[:, 0] == 13).any()):
             os.kill(os.getpid(), signal.SIGKILL)
+        while bool((x[:, 0] == 14).any()):
+            signal.pause()
         torch.add(torch.mul(x, 2), 1, out=y)
         pid.fill_(os.getpid())
 

@@ -50,6 +50,7 @@ record WorkerLaunch(
         if (workers.isNetwork) {
             more.put("SHUNTER_FRONT_END", host.runtime().path().resolve(NETWORK).toString());
             more.put("SHUNTER_MODEL_VERSION", model.getVersion());
+            more.put("SHUNTER_RESPONSE_TIMEOUT_S", Integer.toString(model.getResponseTimeout()));
         }
         return new WorkerLaunch(
                 "W-" + address.port() + "-" + model.getModelVersionName().getVersionedModelName(),
