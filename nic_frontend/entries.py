@@ -116,7 +116,7 @@ class WaitingEntries:
         """
         urgent = self._most_urgent()
         first = urgent.entry
-        behind = {each.entry for each in self._waiting if not each.alone}
+        behind = {each.entry for each in self._waiting if not each.alone} - {first}
         count = 1
         while not urgent.alone and count < most and (first + count) % self._entries in behind:
             count += 1
