@@ -111,6 +111,9 @@ class Tensors:
         views = []
         for i, (dtype, shape) in enumerate(self._wanted):
             array = inputs[i]
+            if not isinstance(array, np.ndarray):
+                kind = type(array).__name__
+                raise BadRequestError(f"{self.inputs[i].name}: a {kind}, not an array of numpy")
             if array.dtype != dtype or array.shape != shape:
                 raise BadRequestError(
                     f"{self.inputs[i].name}: {array.dtype} {array.shape}; the model wants "

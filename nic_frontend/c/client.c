@@ -420,7 +420,10 @@ static int heed(
     if (header->type == SHUNTER_TYPE_ERROR && header->status == SHUNTER_STATUS_RETRY_LATER) {
         call->due_ns = now + (call->rto_ns < RETRY_NS ? call->rto_ns : RETRY_NS); // as a whole
     } else if (header->type == SHUNTER_TYPE_ERROR) {
-        end_call(client, call, header->status);
+        // An error that says that all is well is still none of the answer.
+        end_call(
+            client, call,
+            header->status == SHUNTER_STATUS_OK ? SHUNTER_STATUS_HANDLER_FAILED : header->status);
     } else if (header->type == SHUNTER_TYPE_SACK) {
         return heed_sack(client, header, call, payload, header->length, now);
     }

@@ -312,7 +312,9 @@ int shunter_udp_receive(struct shunter_server *server) {
     const int messages = recvmmsg(
         server->settings.udp, udp->headers, SHUNTER_PADS, MSG_DONTWAIT, NULL);
     if (messages < 0) {
-        return errno == EAGAIN || errno == EINTR || errno == ECONNREFUSED ? 0 : -errno;
+        const bool passes = errno == EAGAIN || errno == EINTR || errno == ECONNREFUSED ||
+                            errno == ENOMEM || errno == ENOBUFS;
+        return passes ? 0 : -errno;
     }
     server->now_ns = shunter_now_ns();
     uint32_t count = 0;
