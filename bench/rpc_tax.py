@@ -2,9 +2,11 @@
 
 Requests of LeNet's, BERT's and ResNet's size (784 B, 6 KB, 588 KB) to models that do nothing, and
 to networks with such tensors. All sides run at once and are asked in turn in every round, each by
-its own public Python client: our front end (C and Python data path, blocking and spinning), TCP and
-Unix streams through the same worker as the control, TorchServe's gRPC and HTTP, Triton's gRPC with
-and without system shared memory. Ratios are medians of paired rounds with a bootstrap interval.
+its own public Python client: our front end (C and Python data path), TCP and Unix streams through
+the same worker as the control, TorchServe's gRPC and HTTP, Triton's gRPC with and without system
+shared memory. By default our processes wait without sleep only where waits are shorter than 100 us;
+beside that there are a side that always sleeps, and one that never does, its client neither.
+Ratios are medians of paired rounds with a bootstrap interval.
 
 Examples:
     python bench/rpc_tax.py               # all of it, about 25 minutes
@@ -28,7 +30,7 @@ from rivals.environments import Unavailable
 from rpc import floor
 from rpc.copies import Copies
 from rpc.models import RpcModel, empty_models, real_models
-from rpc.sides import Ask, Ours, OurSide, Side, Stock, StockGrpc, StockHttp, TritonSide
+from rpc.sides import SPIN_US, Ask, Ours, OurSide, Side, Stock, StockGrpc, StockHttp, TritonSide
 
 NAME = "rpc_tax"
 WARM_UP = 20
@@ -74,17 +76,19 @@ def measure(ask: Ask, model: RpcModel, seconds: float) -> Row:
 def sides(stack: ExitStack, models: Sequence[RpcModel]) -> Iterator[Side]:
     """Everybody who takes part, running."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    stores = make_stores(folder, "native", "python", "spin", "stock")
+    stores = make_stores(folder, "native", "python", "spin", "sleep", "stock")
     native = stack.enter_context(Ours(stores[0], models))
     yield OurSide(OUR, native, "udp")
     yield OurSide("tcp control", native, "tcp")
     yield OurSide("unix control", native, "unix")
     python = stack.enter_context(Ours(stores[1], models, native=False))
     yield OurSide("udp, Python data path", python, "udp")
-    spin = stack.enter_context(Ours(stores[2], models, spin=True))
+    spin = stack.enter_context(Ours(stores[2], models, spin_us=SPIN_US))
     yield OurSide("udp, spinning", spin, "udp", spin=True)
     yield OurSide("tcp control, spinning", spin, "tcp", spin=True)
-    stock = stack.enter_context(Stock(stores[3], models))
+    sleep = stack.enter_context(Ours(stores[3], models, spin_us=0))
+    yield OurSide("udp, always sleeping", sleep, "udp")
+    stock = stack.enter_context(Stock(stores[4], models))
     yield StockGrpc(stock)
     yield StockHttp(stock)
     try:

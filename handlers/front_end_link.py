@@ -47,10 +47,6 @@ LEAVE_S = 10.0
 _LOOK_MS = 1000
 
 
-class FrontEndGone(Exception):
-    """The connection has ended."""
-
-
 def link_of(path: Path, service: Service) -> FrontEndLink:
     """The link of a loaded model. Raises TensorConfigError when it cannot serve tensors."""
     context = service.context
@@ -101,9 +97,9 @@ class FrontEndLink:
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
                     connection.connect(str(self._path))
-                    if self._serve(connection, server, is_over):
-                        return
-            except (OSError, EOFError, FrontEndGone, AttachError, QueueError) as error:
+                    self._serve(connection, server, is_over)
+                    return
+            except (OSError, EOFError, AttachError, QueueError) as error:
                 self._tell(error)
             if select.select([server], [], [], RETRY_S)[0] and is_over():
                 return
@@ -116,8 +112,8 @@ class FrontEndLink:
 
     def _serve(
         self, connection: socket.socket, server: socket.socket, is_over: Callable[[], bool]
-    ) -> bool:
-        """Serve one front end; True when it is over, False when the front end is gone."""
+    ) -> None:
+        """Serve one front end until it is over. Raises OSError or EOFError when it is gone."""
         with ExitStack() as stack:
             send(connection, self._attach.to_json())
             answer, descriptors = receive(connection)
@@ -137,7 +133,7 @@ class FrontEndLink:
             stack.enter_context(torch.inference_mode())
             worker = queue_worker(queue, self._infer, attach.batch, self._device)
             stack.callback(worker.close)
-            return self._work(connection, server, is_over, worker, end)
+            self._work(connection, server, is_over, worker, end)
 
     def _work(
         self,
@@ -146,7 +142,7 @@ class FrontEndLink:
         is_over: Callable[[], bool],
         worker: QueueWorker,
         end: WorkerQueue,
-    ) -> bool:
+    ) -> None:
         others = [connection.fileno(), server.fileno()]
         deadline = look = 0.0
         while True:
@@ -158,9 +154,9 @@ class FrontEndLink:
             look = time.monotonic() + _LOOK_MS / 1e4  # also while there is no end of batches
             ready = select.select(others, [], [], 0)[0]
             if connection.fileno() in ready and receive(connection)[0] == {"left": True}:
-                return True
+                return
             if len(others) == 2 and server.fileno() in ready and is_over():
                 send(connection, {"leave": True})
                 others, deadline = others[:1], time.monotonic() + LEAVE_S
             if deadline and time.monotonic() > deadline:
-                return True
+                return

@@ -87,7 +87,8 @@ def pack_model(
 ) -> None:
     """Archive it; ``batch`` is of TorchServe's workers and of the front end's alike.
 
-    ``workers``: of the front end. ``record``: file of what ran.
+    ``workers``: of the front end; threads are torch's default on every side. ``record``: file of
+    what ran.
     """
     handler = {"network": model.network}
     if model.network == "empty":
@@ -102,7 +103,7 @@ def pack_model(
         "batchSize": batch,
         "maxBatchDelay": delay_ms,
         "handler": handler,
-        "shunter": {"tensors": tensors, "network": f"{workers}x1x{batch}"},
+        "shunter": {"tensors": tensors, "network": f"{workers}x0x{batch}"},
     }
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / model.name

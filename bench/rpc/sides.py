@@ -63,25 +63,28 @@ class Ours:
         models: Sequence[RpcModel],
         *,
         native: bool = True,
-        spin: bool = False,
+        spin_us: int | None = None,
         settings: str = "",
         **packing: Any,
     ) -> None:
         """``store`` is an empty folder of its own; ``settings`` go into ``[nic]``.
 
+        ``spin_us``: waits that are shorter are without sleep; None: the default.
+
         ``packing``: for :func:`pack_model`.
         """
         for model in models:
             pack_model(model, store, **packing)
-        spin_us = SPIN_US if spin else 0
         toml = store / "shunter.toml"
         port = free_ports().grpc_inference  # the same after a restart
         toml.write_text(
             f'[nic]\nenabled = true\nport = {port}\nunix = "{store}/nic.stream"\n'
-            f"spin_us = {spin_us}\n{settings}",
+            f"{'' if spin_us is None else f'spin_us = {spin_us}'}\n{settings}",
             encoding="utf-8",
         )
-        env = {"SHUNTER_CONFIG": str(toml), "SHUNTER_SPIN_US": str(spin_us)}
+        env = {"SHUNTER_CONFIG": str(toml)}
+        if spin_us is not None:
+            env["SHUNTER_SPIN_US"] = str(spin_us)
         if not native:
             env["SHUNTER_NATIVE"] = "0"
         self._server = Server(

@@ -101,7 +101,6 @@ static bool joins(const struct shunter_served *served, uint32_t at, int8_t class
     return entry->class == class && !entry->alone;
 }
 
-/* A run of entries that begins with the oldest; they wait no more. */
 /* What has been tried once goes first, then the earliest deadline, then the oldest. */
 static uint32_t most_urgent(const struct shunter_served *served, uint8_t class) {
     const struct shunter_line *line = &served->lines[class];
@@ -119,6 +118,7 @@ static uint32_t most_urgent(const struct shunter_served *served, uint8_t class) 
     return (uint32_t)found;
 }
 
+/* A run of entries that begins with the most urgent; they wait no more. */
 static struct shunter_held take(struct shunter_served *served, uint8_t class, uint32_t most) {
     struct shunter_held run = {
         .first = most_urgent(served, class), .count = 1, .class = class};

@@ -336,15 +336,14 @@ def test_a_worker_leaves_although_there_is_no_end_of_batches():
         [[front_end, ours], [server, theirs]] = [map(stack.enter_context, p) for p in pairs]
         link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
         arguments = (ours, theirs, lambda: True, Endless, Endless)
-        left = []
-        thread = threading.Thread(target=lambda: left.append(link._work(*arguments)))
+        thread = threading.Thread(target=link._work, args=arguments)
         thread.start()
         server.close()
         front_end.settimeout(PATIENCE_S)
         assert receive(front_end) == ({"leave": True}, [])
         send(front_end, {"left": True})
         thread.join(PATIENCE_S)
-        assert left == [True]
+        assert not thread.is_alive()
 
 
 def test_a_page_that_another_front_end_writes_is_left_alone(server, serve, caplog):
