@@ -16,6 +16,6 @@ uint32_t shunter_server_give_up(
                 server->core, func_id, entry, status, false, server->now_ns);
         }
     }
-    shunter_datagrams_flush(&server->out);
+    shunter_flush(server);
     return count;
 }

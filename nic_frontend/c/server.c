@@ -12,6 +12,8 @@
 #include "server_parts.h"
 #include "siphash.h"
 
+#define SEALED 64 /* encrypted payloads; a backend holds back fewer datagrams */
+
 #define EVENTS 64
 #define TICK_NS 1000000ULL
 /* The segments of a request follow one another; to sleep between two costs more than to wait. */
@@ -35,7 +37,7 @@ static struct shunter_stream *stream_of(struct shunter_server *server, const uin
 static bool can_encrypt(struct shunter_server *server) {
     server->aead = server->aead ? server->aead : shunter_aead_new();
     server->sealed = server->sealed ? server->sealed
-                                    : malloc((size_t)SHUNTER_DATAGRAMS * SHUNTER_LARGEST);
+                                    : malloc((size_t)SEALED * SHUNTER_LARGEST);
     return server->aead && server->sealed;
 }
 
@@ -52,8 +54,9 @@ static ssize_t protect(
         if (!can_encrypt(server)) {
             return -1;
         }
-        // A place for each datagram until they are flushed.
-        uint8_t *into = server->sealed + (size_t)server->out.count * SHUNTER_LARGEST;
+        // A place for each datagram until they are flushed, which is done before SEALED wait.
+        uint8_t *into = server->sealed + (size_t)server->sealed_at * SHUNTER_LARGEST;
+        server->sealed_at = (server->sealed_at + 1) % SEALED;
         if (!shunter_aead_seal(server->aead, guard, header, *payload, header->length, into)) {
             return -1;
         }
@@ -81,8 +84,8 @@ static void send_action(struct shunter_server *server, const struct shunter_acti
     }
     if (shunter_peer_length(action->peer)) {
         server->stats.bytes_out += sizeof header + (size_t)length;
-        shunter_datagrams_add(
-            &server->out, &header, payload, (size_t)length, action->peer, action->entry < 0);
+        server->backend->tx(
+            server->backend, &header, payload, (size_t)length, action->peer, action->entry < 0);
         return;
     }
     struct shunter_stream *stream = stream_of(server, action->peer);
@@ -156,6 +159,12 @@ void shunter_payload_is_there(
 }
 
 /* ---- the loop */
+
+void shunter_flush(struct shunter_server *server) {
+    if (server->backend) {
+        server->backend->flush(server->backend);
+    }
+}
 
 static uint32_t collect(struct shunter_server *server) {
     uint32_t batches = 0;
@@ -247,9 +256,10 @@ int shunter_server_run(
     server->hello_count = 0;
     server->now_ns = shunter_now_ns();
     for (;;) {
-        int busy = (int)collect(server), came = 0;
-        if (server->settings.udp >= 0) {
-            came = shunter_udp_receive(server);
+        int busy = (int)collect(server);
+        uint32_t messages = 0;
+        if (server->backend) {
+            const int came = shunter_receive(server, &messages);
             if (came < 0) {
                 return came;
             }
@@ -257,9 +267,9 @@ int shunter_server_run(
         }
         tick(server);
         // Before a worker may write into an entry whose answer is on its way here.
-        shunter_datagrams_flush(&server->out);
+        shunter_flush(server);
         uint64_t next_ns = dispatch(server);
-        shunter_datagrams_flush(&server->out);
+        shunter_flush(server);
         if (server->hello_count || server->closed_count || woken ||
             server->now_ns >= until_ns) {
             break;
@@ -274,7 +284,7 @@ int shunter_server_run(
         if (busy) {
             quiet_ns = server->now_ns;
         }
-        if (came >= SHUNTER_PADS && !server->stream_count) {
+        if (server->backend && messages >= server->backend->worthwhile && !server->stream_count) {
             continue; // there may be more
         }
         if (server->now_ns - quiet_ns < spin_ns) {
@@ -308,6 +318,19 @@ int shunter_server_run(
 
 /* ---- what there is */
 
+static int open_backend(struct shunter_server *server) {
+    if (server->settings.udp < 0) {
+        return 0;
+    }
+    server->backend = shunter_udp_backend(server->settings.udp, server->settings.gro);
+    if (!server->backend) {
+        return -ENOMEM;
+    }
+    server->landed = calloc(server->backend->most, sizeof *server->landed);
+    server->aside = malloc(server->backend->bytes);
+    return server->landed && server->aside ? 0 : -ENOMEM;
+}
+
 static int watch(struct shunter_server *server, int descriptor, void *which) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = which};
     if (descriptor < 0) {
@@ -330,8 +353,7 @@ int shunter_server_new(
     if (!server->core || !server->func_ids) {
         error = -ENOMEM;
     }
-    error = error ? error : shunter_datagrams_init(&server->out, settings->udp);
-    error = error ? error : shunter_udp_init(&server->udp, settings->gro);
+    error = error ? error : open_backend(server);
     error = error ? error : watch(server, settings->udp, &server->settings.udp);
     error = error ? error : watch(server, settings->doorbell, &server->settings.doorbell);
     error = error ? error : watch(server, settings->wake, &server->settings.wake);
@@ -365,8 +387,11 @@ void shunter_server_free(struct shunter_server *server) {
         shunter_served_free(server->served[server->func_ids[i]]);
     }
     shunter_core_free(server->core);
-    shunter_datagrams_free(&server->out);
-    shunter_udp_free(&server->udp);
+    if (server->backend) {
+        server->backend->close(server->backend);
+    }
+    free(server->landed);
+    free(server->aside);
     shunter_aead_free(server->aead);
     free(server->sealed);
     free(server->func_ids);
@@ -491,7 +516,7 @@ int shunter_server_remove_worker(
     }
     server->now_ns = shunter_now_ns();
     shunter_hand_gone(server->served[func_id], worker, server->now_ns);
-    shunter_datagrams_flush(&server->out);
+    shunter_flush(server);
     return 0;
 }
 
@@ -544,9 +569,17 @@ uint32_t shunter_server_closed_streams(
 }
 
 void shunter_server_stats(const struct shunter_server *server, struct shunter_stats *stats) {
+    struct shunter_backend_stats of_datagrams = {0};
     *stats = server->stats;
-    stats->datagrams_out = server->out.sent;
-    stats->send_failures = server->out.failed;
+    if (server->backend) {
+        server->backend->stats(server->backend, &of_datagrams);
+    }
+    stats->datagrams_out = of_datagrams.sent;
+    stats->send_failures += of_datagrams.failed;
+    stats->overflows = of_datagrams.overflows;
+    stats->copied_bytes += of_datagrams.copied_bytes;
+    stats->drops[SHUNTER_DROP_LENGTH] += of_datagrams.too_long;
+    stats->drops[SHUNTER_DROP_SHORT] += of_datagrams.empty;
 }
 
 uint32_t shunter_server_waiting(const struct shunter_server *server, uint16_t func_id) {

@@ -3,38 +3,11 @@
 #define SHUNTER_SERVER_PARTS_H
 
 #include "aead.h"
-#include "datagrams.h"
+#include "backend.h"
 #include "dispatch.h"
 
-#define SHUNTER_PADS 32
-#define SHUNTER_GRO_SEGMENTS 64
 #define SHUNTER_LARGEST 65536
 #define SHUNTER_STREAMS 4096
-
-/* Where one datagram lands but for its payload, which goes to the entry that is expected. */
-struct shunter_pad {
-    uint8_t header[SHUNTER_HEADER_BYTES];
-    uint8_t tag[SHUNTER_AEAD_TAG];
-};
-
-struct shunter_udp {
-    bool gro;
-    bool merged; /* messages hold several datagrams */
-    uint32_t behind; /* bytes that are expected behind each payload */
-    struct mmsghdr *headers;
-    struct iovec *pieces;
-    struct shunter_pad *pads;
-    uint8_t (*peers)[SHUNTER_PEER_BYTES];
-    uint8_t (*controls)[128];
-    uint8_t *spill;   /* of each message: what no one expected */
-    uint8_t *flat;    /* messages that did not lie as they were laid */
-    uint8_t *aside;   /* payloads that are in the way of others */
-    /* the datagram that is expected next */
-    uint16_t func_id;
-    uint32_t session;
-    uint64_t req_id;
-    uint32_t overflows;
-};
 
 struct shunter_stream {
     int socket;
@@ -62,8 +35,13 @@ struct shunter_server {
     struct shunter_served *served[SHUNTER_FUNCTIONS];
     uint16_t *func_ids;
     uint32_t func_count;
-    struct shunter_datagrams out;
-    struct shunter_udp udp;
+    struct shunter_backend *backend; /* of datagrams; NULL: there are only streams */
+    struct shunter_landed *landed;
+    uint8_t *aside; /* payloads that are in the way of others */
+    /* the datagram that is expected next */
+    uint16_t next_func_id;
+    uint32_t next_session;
+    uint64_t next_req_id;
     int epoll;
     struct shunter_stream *streams[SHUNTER_STREAMS];
     uint32_t stream_count;
@@ -81,16 +59,17 @@ struct shunter_server {
     struct shunter_guard guard;
     struct shunter_aead *aead; /* NULL until a payload is encrypted */
     uint8_t *sealed;           /* encrypted payloads that are about to be sent */
+    uint32_t sealed_at;
     struct shunter_hello *hellos;
     uint32_t hello_count, hello_most;
 };
 
 uint64_t shunter_now_ns(void);
 
-int shunter_udp_init(struct shunter_udp *udp, bool gro);
-void shunter_udp_free(struct shunter_udp *udp);
-/* Datagrams taken in, or a negative errno. */
-int shunter_udp_receive(struct shunter_server *server);
+/* Send what the backend was given. */
+void shunter_flush(struct shunter_server *server);
+/* Datagrams taken in, or a negative errno. ``messages``: how the backend got them. */
+int shunter_receive(struct shunter_server *server, uint32_t *messages);
 
 /* Hand a header to the core; ``place`` and what belongs to it are set by what it says. */
 void shunter_hand_over(
