@@ -29,7 +29,7 @@ from shunter.batching.attach import (
     send,
 )
 from shunter.batching.native import library
-from shunter.batching.tensor_queue import QueueError, TensorQueue
+from shunter.batching.tensor_queue import QueueError, TensorQueue, entries_within
 from shunter.batching.wire import Header, WrongHeader, parse
 from shunter.batching.wire_layout import (
     HEADER_BYTES,
@@ -105,8 +105,8 @@ class Settings:
     """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
     spin_us: int = 0
     gro: bool = True
-    queue_bytes: int = 64 << 20
-    """Memory of the tensors of one function."""
+    queue_bytes: int = 1 << 30
+    """The tensors of one function may take so much memory."""
     settle_s: float = 0.0
     """So long after its start, and after each new server, a client whose model is not known gets
     no answer, and asks again: its workers may be on their way."""
@@ -180,6 +180,7 @@ class FrontEnd:
         """Connections that have not said who they are, and until when they may."""
         self._ready: dict[int, Callable[[], None]] = {}
         self._attach_at: tuple[socket.socket, Path] | None = None
+        self._refused = ""
         self._settled = 0.0
         self._stopped = False
         self._finishes = True
@@ -576,7 +577,9 @@ class FrontEnd:
                 return
             self._knows(connection)
             if not isinstance(error, EOFError):
-                LOGGER.warning("a worker was refused: %s", error)
+                if str(error) != self._refused:  # it tries again and again
+                    LOGGER.warning("a worker was refused: %s", error)
+                    self._refused = str(error)
                 _try_send(connection, {"refused": str(error)})
             connection.close()
 
@@ -618,8 +621,8 @@ class FrontEnd:
             if served.workers and (known.model, known.version) == (attach.model, attach.version):
                 raise AttachError(f"{attach.model}: its tensors are not those of its peers")
         func_id = next(i for i in range(1, 1 << 16) if i not in self._functions)
-        size = sum(spec.bytes for spec in (*attach.inputs, *attach.outputs))
-        wanted = max(2 * attach.batch, min(1024, self.settings.queue_bytes // max(1, size)))
+        specs = (*attach.inputs, *attach.outputs)
+        wanted = entries_within(specs, attach.batch, self.settings.queue_bytes)
         queue = TensorQueue.create(func_id, attach.inputs, attach.outputs, wanted)
         asked = sum(max(_SMALL, _TRUESIZE * spec.bytes) for spec in attach.inputs)
         burst = max(1, min(queue.entries, int(self._receive_bytes / asked)))

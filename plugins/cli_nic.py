@@ -58,7 +58,7 @@ def nic(
         int | None, typer.Option(min=0, max=1_000_000, help="Wait so long without sleeping.")
     ] = None,
     queue_mb: Annotated[
-        int | None, typer.Option(min=1, max=65_536, help="Memory of a model's tensors.")
+        int | None, typer.Option(min=1, max=65_536, help="Most memory of a model's tensors.")
     ] = None,
 ) -> None:
     """Serve tensors from the network: requests by UDP or TCP, straight into the batch.

@@ -238,7 +238,8 @@ def right(**changes):
     [
         *((content, "not a worker's first message") for content in WRONG_WORKERS),
         (right(batch=0), "a batch below 1"),
-        (right(batch=4000), "at most 4096"),
+        (right(batch=5000), "at most 4096"),
+        (right(inputs=[{"name": "odd", "dtype": "uint8", "shape": [65_537]}]), "(odd, 65537 bytes"),
         (right(inputs=[]), "0 inputs"),
         (right(outputs=[]), "0 outputs"),
         (right(inputs=right()["attach"]["inputs"] * 9), "9 inputs"),
