@@ -180,3 +180,11 @@ class StagedQueueWorker(QueueWorker):
         self._infer(inputs, outputs)
         for result, output in zip(results, outputs, strict=True):
             result.copy_(output)
+
+    def _failed(self, first: int, count: int) -> None:
+        """A device that has failed for good fails at this too."""
+        if self._device.type == "cuda":
+            try:
+                torch.cuda.synchronize(self._device)
+            except RuntimeError as error:
+                raise DeviceError(str(error)) from error
