@@ -182,8 +182,12 @@ class FrontEnd:
         self._attach_at: tuple[socket.socket, Path] | None = None
         self._refused = ""
         self._settled = 0.0
+        self._on_cycle: Callable[[int], None] = lambda now_ns: None
+        self._due_ns = 0
         self._stopped = False
         self._finishes = True
+        self.is_stopping = False
+        """Whether :meth:`stop` has been called."""
         self.hello_times = HelloTimes()
         try:
             self._open()
@@ -222,7 +226,9 @@ class FrontEnd:
             self._closing.append(lambda: Path(str(settings.unix)).unlink(missing_ok=True))
 
     def attach_at(self, path: Path) -> None:
-        """Listen for workers here. Raises OSError when another front end does."""
+        """Listen for workers here, unless it ends. Raises OSError when another front end does."""
+        if self._stopped:
+            return
         with naming(f"Unix socket {path}"):
             listener = listen(path)
         self._attach_at = listener, path
@@ -293,9 +299,10 @@ class FrontEnd:
     def stop(self, *, finish: bool = True) -> None:
         """End :meth:`run`; from any thread or signal handler.
 
-        ``finish``: first answer what is on its way.
+        ``finish``: first answer what is on its way, unless another call says otherwise.
         """
-        self._finishes = finish
+        self._finishes = self._finishes and finish
+        self.is_stopping = True
         os.eventfd_write(self._stop_event, 1)
 
     def run(self, on_cycle: Callable[[int], None] = lambda now_ns: None) -> None:
@@ -303,18 +310,17 @@ class FrontEnd:
 
         ``on_cycle`` is called five times a second, with the time in nanoseconds.
         """
-        due_ns = 0
+        self._on_cycle = on_cycle
         while not self._stopped:
             self._step(CYCLE_NS)
-            now_ns = time.monotonic_ns()
-            if now_ns >= due_ns:
-                due_ns = now_ns + CYCLE_NS
-                self._clean_up()
-                self._end_stuck(now_ns)
-                self._answer_for_nobody()
-                on_cycle(now_ns)
         if self._finishes:
             self._finish()
+
+    def _cycle(self, now_ns: int) -> None:
+        self._clean_up()
+        self._end_stuck(now_ns)
+        self._answer_for_nobody()
+        self._on_cycle(now_ns)
 
     def _step(self, time_ns: int) -> None:
         for peer, datagram in self.path.run(time.monotonic_ns() + time_ns):
@@ -325,19 +331,24 @@ class FrontEnd:
         for session in self.path.closed_streams():
             self.path.remove_session(session, time.monotonic_ns())
         self._let_go()
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._due_ns:
+            self._due_ns = now_ns + CYCLE_NS
+            self._cycle(now_ns)
 
     # ---- the end
 
     def _finish(self) -> None:
         """What waits is served while there are workers for it, what runs may end; then errors."""
+        self.detach()  # the next front end may listen there
         end = time.monotonic() + FINISH_S
-        while any(map(self._goes_on, self._functions.values())) and time.monotonic() < end:
+        while any(map(self._goes_on, self._functions.values())) and self._before(end):
             self._step(LAST_CYCLE_NS)
         for worker in self._workers.values():
             self.path.drain_worker(worker.func_id, worker.index)
         end = time.monotonic() + RUN_S
         self._give_up()
-        while self._runs() and time.monotonic() < end:
+        while self._runs() and self._before(end):
             self._step(LAST_CYCLE_NS)
             self._give_up()
         for worker in list(self._workers.values()):
@@ -348,9 +359,13 @@ class FrontEnd:
     def _linger(self) -> None:
         """Clients hear that nobody runs their requests, until they ask no more."""
         end, quiet = time.monotonic() + LINGER_S, 0
-        while quiet < QUIET_STEPS and time.monotonic() < end:
+        while quiet < QUIET_STEPS and self._before(end):
             quiet = 0 if self._give_up() else quiet + 1
             self._step(LAST_CYCLE_NS)
+
+    def _before(self, end: float) -> bool:
+        """Whether there is time left to finish."""
+        return self._finishes and time.monotonic() < end
 
     def _goes_on(self, served: _Served) -> bool:
         """Whether a worker has something to do that it will do."""

@@ -94,7 +94,8 @@ def nic(
         raise UserError(str(error)) from error
     front_end = _front_end(_placed(settings, folder))
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: front_end.stop())
+        # Who is told twice does not finish.
+        signal.signal(number, lambda *_: front_end.stop(finish=not front_end.is_stopping))
     print(f"serving at {settings.host} port {front_end.port}", flush=True)
     _serve(front_end, folder, only_this=runtime is not None)
 
