@@ -78,6 +78,8 @@ LINGER_S = 0.5
 QUIET_STEPS = 5
 """At the end, errors are sent until no request came in so many cycles, or for the time above."""
 STREAM_HELLO_S = 2.0
+MOST_UNKNOWN = 256
+"""Connections that have not said who they are; of more, the oldest is closed."""
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
@@ -179,6 +181,8 @@ class FrontEnd:
         self._unknown: dict[socket.socket, float] = {}
         """Connections that have not said who they are, and until when they may."""
         self._ready: dict[int, Callable[[], None]] = {}
+        self._resting: dict[int, Callable[[], None]] = {}
+        """Listeners that are not looked at until the next cycle: there are no descriptors."""
         self._attach_at: tuple[socket.socket, Path] | None = None
         self._refused = ""
         self._settled = 0.0
@@ -277,6 +281,8 @@ class FrontEnd:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def _unwatch(self, descriptor: int) -> None:
+        if self._resting.pop(descriptor, None):
+            return
         del self._ready[descriptor]
         self._epoll.unregister(descriptor)
 
@@ -317,6 +323,8 @@ class FrontEnd:
             self._finish()
 
     def _cycle(self, now_ns: int) -> None:
+        while self._resting:
+            self._watch(*self._resting.popitem())
         self._clean_up()
         self._end_stuck(now_ns)
         self._answer_for_nobody()
@@ -499,10 +507,21 @@ class FrontEnd:
 
     # ---- streams
 
-    def _on_stream(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> socket.socket | None:
+        """A connection, None when there is none, or no descriptor for it."""
         try:
-            connection, _ = listener.accept()
-        except OSError:
+            return listener.accept()[0]
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                descriptor = listener.fileno()
+                then = self._ready[descriptor]
+                self._unwatch(descriptor)
+                self._resting[descriptor] = then
+            return None
+
+    def _on_stream(self, listener: socket.socket) -> None:
+        connection = self._accept(listener)
+        if connection is None:
             return
         connection.setblocking(False)
         have = bytearray()
@@ -524,8 +543,16 @@ class FrontEnd:
 
     def _asks(self, connection: socket.socket, then: Callable[[], None]) -> None:
         """Wait for a while for what a connection says first."""
+        if len(self._unknown) >= MOST_UNKNOWN:
+            self._drop(next(iter(self._unknown)))
         self._unknown[connection] = time.monotonic() + STREAM_HELLO_S
         self._watch(connection.fileno(), then)
+
+    def _drop(self, connection: socket.socket) -> None:
+        """Close who has not said who it is."""
+        self._knows(connection)
+        self._unwatch(connection.fileno())
+        connection.close()
 
     def _knows(self, connection: socket.socket) -> None:
         self._unknown.pop(connection, None)
@@ -560,9 +587,8 @@ class FrontEnd:
     # ---- workers
 
     def _on_worker(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
+        connection = self._accept(listener)
+        if connection is None:
             return
         if peer_process(connection)[1] != os.getuid():
             LOGGER.warning("a process of another user wanted to attach")
@@ -693,9 +719,7 @@ class FrontEnd:
         """Close who says nothing; remove functions that have neither workers nor sessions."""
         now = time.monotonic()
         for connection in [each for each, until in self._unknown.items() if now > until]:
-            self._knows(connection)
-            self._unwatch(connection.fileno())
-            connection.close()
+            self._drop(connection)
         for served in [each for each in self._functions.values() if not each.workers]:
             with contextlib.suppress(OSError):  # it is in use
                 self.path.remove_function(served.id)
