@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -87,6 +88,7 @@ def nic(
     given |= {"encrypt": encrypt, "spin_us": spin_us, "queue_mb": queue_mb}
     settings = _settings(config, given)
     _build()
+    _take_descriptors()
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     try:
         folder = only_live(runtime)
@@ -121,6 +123,12 @@ def _build() -> None:
         ensure()
     except BuildError as error:
         print(f"The data path runs in Python, slower: {error}", file=sys.stderr)
+
+
+def _take_descriptors() -> None:
+    """As many as there may be: every stream and every tensor has one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
