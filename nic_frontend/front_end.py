@@ -16,8 +16,9 @@ import select
 import signal
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shunter.batching.attach import (
@@ -80,6 +81,7 @@ QUIET_STEPS = 5
 STREAM_HELLO_S = 2.0
 MOST_UNKNOWN = 256
 """Connections that have not said who they are; of more, the oldest is closed."""
+MOST_OPENED = 512
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
@@ -185,6 +187,8 @@ class FrontEnd:
         """Listeners that are not looked at until the next cycle: there are no descriptors."""
         self._attach_at: tuple[socket.socket, Path] | None = None
         self._refused = ""
+        self._opened: OrderedDict[tuple[bytes, Hello], tuple[bytes, int]] = OrderedDict()
+        """Hellos that opened the last sessions by datagrams: the answer, and the session."""
         self._settled = 0.0
         self._on_cycle: Callable[[int], None] = lambda now_ns: None
         self._due_ns = 0
@@ -422,7 +426,16 @@ class FrontEnd:
             self.hello_times.cookie_sent(hello.nonce, now)
             return
         self.hello_times.came_back(hello.nonce, now)
+        asked = peer, replace(hello, cookie=0)
+        answer, session = self._opened.get(asked, (b"", 0))
+        if session and self.path.has_session(session):  # the answer was lost, or is late
+            self.path.reply(peer, answer)
+            return
         answer, session = self._answer(header, hello, peer, stream=False)
+        if session:
+            self._opened[asked] = answer, session
+            if len(self._opened) > MOST_OPENED:
+                self._opened.popitem(last=False)
         if session or time.monotonic() > self._settled:
             self.path.reply(peer, answer)
 
