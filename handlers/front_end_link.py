@@ -107,7 +107,9 @@ class FrontEndLink:
     def _tell(self, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
         if text != self._told:  # once, not twice a second
-            logger.info("No front end serves %s: %s", self._attach.model, text)
+            # That none is there yet, or not any more, is as it should be.
+            level = logging.INFO if isinstance(error, OSError | EOFError) else logging.WARNING
+            logger.log(level, "No front end serves %s: %s", self._attach.model, text)
             self._told = text
 
     def _serve(

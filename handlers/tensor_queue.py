@@ -9,10 +9,10 @@ The handler class is the one that serves TorchServe's requests, too. It declares
         outputs: [{name: scores, dtype: float32, shape: [1000]}]
 
 and has ``infer(inputs, outputs)``: lists of torch tensors, batch first, views of the queue's memory
-without a copy; it fills the outputs in place. A handler of TorchServe's ``BaseHandler`` kind, with
-``inference(batch)``, is used as it is; what it returns is copied into the outputs. Of a model on a
-GPU they are tensors of that GPU (:mod:`shunter.handlers.device_queue`), and the handler's kernels
-belong on torch's current stream.
+without a copy; it fills the outputs, which are 0 before, in place. A handler of TorchServe's
+``BaseHandler`` kind, with ``inference(batch)``, is used as it is; what it returns must have the
+outputs' shapes and is copied into them. Of a model on a GPU they are tensors of that GPU
+(:mod:`shunter.handlers.device_queue`), and the handler's kernels belong on torch's current stream.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _specs(kind: str, content: Any) -> tuple[TensorSpec, ...]:
 def infer_of(handler: Any) -> Infer:
     """How a handler works on tensors. Raises TensorConfigError when it cannot."""
     if callable(getattr(handler, "infer", None)):
-        return handler.infer  # type: ignore[no-any-return]
+        return _zeroing(handler.infer)
     if not callable(getattr(handler, "inference", None)):
         who = "a module with handle()" if handler is None else type(handler).__name__
         raise TensorConfigError(f"{who} has neither infer(inputs, outputs) nor inference(batch)")
@@ -81,9 +81,25 @@ def infer_of(handler: Any) -> Infer:
         found = handler.inference(*inputs)
         found = [found] if isinstance(found, torch.Tensor) else list(found)
         for output, result in zip(outputs, found, strict=True):
+            if result.shape != output.shape or not torch.can_cast(result.dtype, output.dtype):
+                raise ValueError(
+                    f"inference() gave {result.dtype} {tuple(result.shape)}, where the model "
+                    f"declares {output.dtype} {tuple(output.shape)}"
+                )
             output.copy_(result)
 
     return infer
+
+
+def _zeroing(infer: Infer) -> Infer:
+    """What a handler does not write is 0, and not of another client's request."""
+
+    def zeroed(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        for output in outputs:
+            output.zero_()
+        infer(inputs, outputs)
+
+    return zeroed
 
 
 def device_of(handler: Any, gpu_id: int | None) -> torch.device | None:
@@ -164,3 +180,11 @@ class StagedQueueWorker(QueueWorker):
         self._infer(inputs, outputs)
         for result, output in zip(results, outputs, strict=True):
             result.copy_(output)
+
+    def _failed(self, first: int, count: int) -> None:
+        """A device that has failed for good fails at this too."""
+        if self._device.type == "cuda":
+            try:
+                torch.cuda.synchronize(self._device)
+            except RuntimeError as error:
+                raise DeviceError(str(error)) from error

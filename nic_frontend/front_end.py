@@ -16,8 +16,9 @@ import select
 import signal
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shunter.batching.attach import (
@@ -29,7 +30,7 @@ from shunter.batching.attach import (
     send,
 )
 from shunter.batching.native import library
-from shunter.batching.tensor_queue import QueueError, TensorQueue
+from shunter.batching.tensor_queue import QueueError, TensorQueue, entries_within
 from shunter.batching.wire import Header, WrongHeader, parse
 from shunter.batching.wire_layout import (
     HEADER_BYTES,
@@ -78,6 +79,9 @@ LINGER_S = 0.5
 QUIET_STEPS = 5
 """At the end, errors are sent until no request came in so many cycles, or for the time above."""
 STREAM_HELLO_S = 2.0
+MOST_UNKNOWN = 256
+"""Connections that have not said who they are; of more, the oldest is closed."""
+MOST_OPENED = 512
 MOST_SESSIONS = 8192
 """A session of the data path takes about 20 KB."""
 _HELLO_BYTES = HEADER_BYTES + Hello.BYTES
@@ -105,8 +109,8 @@ class Settings:
     """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
     spin_us: int = 0
     gro: bool = True
-    queue_bytes: int = 64 << 20
-    """Memory of the tensors of one function."""
+    queue_bytes: int = 1 << 30
+    """The tensors of one function may take so much memory."""
     settle_s: float = 0.0
     """So long after its start, and after each new server, a client whose model is not known gets
     no answer, and asks again: its workers may be on their way."""
@@ -179,10 +183,19 @@ class FrontEnd:
         self._unknown: dict[socket.socket, float] = {}
         """Connections that have not said who they are, and until when they may."""
         self._ready: dict[int, Callable[[], None]] = {}
+        self._resting: dict[int, Callable[[], None]] = {}
+        """Listeners that are not looked at until the next cycle: there are no descriptors."""
         self._attach_at: tuple[socket.socket, Path] | None = None
+        self._refused = ""
+        self._opened: OrderedDict[tuple[bytes, Hello], tuple[bytes, int]] = OrderedDict()
+        """Hellos that opened the last sessions by datagrams: the answer, and the session."""
         self._settled = 0.0
+        self._on_cycle: Callable[[int], None] = lambda now_ns: None
+        self._due_ns = 0
         self._stopped = False
         self._finishes = True
+        self.is_stopping = False
+        """Whether :meth:`stop` has been called."""
         self.hello_times = HelloTimes()
         try:
             self._open()
@@ -221,7 +234,9 @@ class FrontEnd:
             self._closing.append(lambda: Path(str(settings.unix)).unlink(missing_ok=True))
 
     def attach_at(self, path: Path) -> None:
-        """Listen for workers here. Raises OSError when another front end does."""
+        """Listen for workers here, unless it ends. Raises OSError when another front end does."""
+        if self._stopped:
+            return
         with naming(f"Unix socket {path}"):
             listener = listen(path)
         self._attach_at = listener, path
@@ -270,6 +285,8 @@ class FrontEnd:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def _unwatch(self, descriptor: int) -> None:
+        if self._resting.pop(descriptor, None):
+            return
         del self._ready[descriptor]
         self._epoll.unregister(descriptor)
 
@@ -292,9 +309,10 @@ class FrontEnd:
     def stop(self, *, finish: bool = True) -> None:
         """End :meth:`run`; from any thread or signal handler.
 
-        ``finish``: first answer what is on its way.
+        ``finish``: first answer what is on its way, unless another call says otherwise.
         """
-        self._finishes = finish
+        self._finishes = self._finishes and finish
+        self.is_stopping = True
         os.eventfd_write(self._stop_event, 1)
 
     def run(self, on_cycle: Callable[[int], None] = lambda now_ns: None) -> None:
@@ -302,18 +320,19 @@ class FrontEnd:
 
         ``on_cycle`` is called five times a second, with the time in nanoseconds.
         """
-        due_ns = 0
+        self._on_cycle = on_cycle
         while not self._stopped:
             self._step(CYCLE_NS)
-            now_ns = time.monotonic_ns()
-            if now_ns >= due_ns:
-                due_ns = now_ns + CYCLE_NS
-                self._clean_up()
-                self._end_stuck(now_ns)
-                self._answer_for_nobody()
-                on_cycle(now_ns)
         if self._finishes:
             self._finish()
+
+    def _cycle(self, now_ns: int) -> None:
+        while self._resting:
+            self._watch(*self._resting.popitem())
+        self._clean_up()
+        self._end_stuck(now_ns)
+        self._answer_for_nobody()
+        self._on_cycle(now_ns)
 
     def _step(self, time_ns: int) -> None:
         for peer, datagram in self.path.run(time.monotonic_ns() + time_ns):
@@ -324,19 +343,24 @@ class FrontEnd:
         for session in self.path.closed_streams():
             self.path.remove_session(session, time.monotonic_ns())
         self._let_go()
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._due_ns:
+            self._due_ns = now_ns + CYCLE_NS
+            self._cycle(now_ns)
 
     # ---- the end
 
     def _finish(self) -> None:
         """What waits is served while there are workers for it, what runs may end; then errors."""
+        self.detach()  # the next front end may listen there
         end = time.monotonic() + FINISH_S
-        while any(map(self._goes_on, self._functions.values())) and time.monotonic() < end:
+        while any(map(self._goes_on, self._functions.values())) and self._before(end):
             self._step(LAST_CYCLE_NS)
         for worker in self._workers.values():
             self.path.drain_worker(worker.func_id, worker.index)
         end = time.monotonic() + RUN_S
         self._give_up()
-        while self._runs() and time.monotonic() < end:
+        while self._runs() and self._before(end):
             self._step(LAST_CYCLE_NS)
             self._give_up()
         for worker in list(self._workers.values()):
@@ -347,9 +371,13 @@ class FrontEnd:
     def _linger(self) -> None:
         """Clients hear that nobody runs their requests, until they ask no more."""
         end, quiet = time.monotonic() + LINGER_S, 0
-        while quiet < QUIET_STEPS and time.monotonic() < end:
+        while quiet < QUIET_STEPS and self._before(end):
             quiet = 0 if self._give_up() else quiet + 1
             self._step(LAST_CYCLE_NS)
+
+    def _before(self, end: float) -> bool:
+        """Whether there is time left to finish."""
+        return self._finishes and time.monotonic() < end
 
     def _goes_on(self, served: _Served) -> bool:
         """Whether a worker has something to do that it will do."""
@@ -398,7 +426,16 @@ class FrontEnd:
             self.hello_times.cookie_sent(hello.nonce, now)
             return
         self.hello_times.came_back(hello.nonce, now)
+        asked = peer, replace(hello, cookie=0)
+        answer, session = self._opened.get(asked, (b"", 0))
+        if session and self.path.has_session(session):  # the answer was lost, or is late
+            self.path.reply(peer, answer)
+            return
         answer, session = self._answer(header, hello, peer, stream=False)
+        if session:
+            self._opened[asked] = answer, session
+            if len(self._opened) > MOST_OPENED:
+                self._opened.popitem(last=False)
         if session or time.monotonic() > self._settled:
             self.path.reply(peer, answer)
 
@@ -483,10 +520,21 @@ class FrontEnd:
 
     # ---- streams
 
-    def _on_stream(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> socket.socket | None:
+        """A connection, None when there is none, or no descriptor for it."""
         try:
-            connection, _ = listener.accept()
-        except OSError:
+            return listener.accept()[0]
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                descriptor = listener.fileno()
+                then = self._ready[descriptor]
+                self._unwatch(descriptor)
+                self._resting[descriptor] = then
+            return None
+
+    def _on_stream(self, listener: socket.socket) -> None:
+        connection = self._accept(listener)
+        if connection is None:
             return
         connection.setblocking(False)
         have = bytearray()
@@ -508,8 +556,16 @@ class FrontEnd:
 
     def _asks(self, connection: socket.socket, then: Callable[[], None]) -> None:
         """Wait for a while for what a connection says first."""
+        if len(self._unknown) >= MOST_UNKNOWN:
+            self._drop(next(iter(self._unknown)))
         self._unknown[connection] = time.monotonic() + STREAM_HELLO_S
         self._watch(connection.fileno(), then)
+
+    def _drop(self, connection: socket.socket) -> None:
+        """Close who has not said who it is."""
+        self._knows(connection)
+        self._unwatch(connection.fileno())
+        connection.close()
 
     def _knows(self, connection: socket.socket) -> None:
         self._unknown.pop(connection, None)
@@ -544,9 +600,8 @@ class FrontEnd:
     # ---- workers
 
     def _on_worker(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
+        connection = self._accept(listener)
+        if connection is None:
             return
         if peer_process(connection)[1] != os.getuid():
             LOGGER.warning("a process of another user wanted to attach")
@@ -576,7 +631,9 @@ class FrontEnd:
                 return
             self._knows(connection)
             if not isinstance(error, EOFError):
-                LOGGER.warning("a worker was refused: %s", error)
+                if str(error) != self._refused:  # it tries again and again
+                    LOGGER.warning("a worker was refused: %s", error)
+                    self._refused = str(error)
                 _try_send(connection, {"refused": str(error)})
             connection.close()
 
@@ -618,8 +675,8 @@ class FrontEnd:
             if served.workers and (known.model, known.version) == (attach.model, attach.version):
                 raise AttachError(f"{attach.model}: its tensors are not those of its peers")
         func_id = next(i for i in range(1, 1 << 16) if i not in self._functions)
-        size = sum(spec.bytes for spec in (*attach.inputs, *attach.outputs))
-        wanted = max(2 * attach.batch, min(1024, self.settings.queue_bytes // max(1, size)))
+        specs = (*attach.inputs, *attach.outputs)
+        wanted = entries_within(specs, attach.batch, self.settings.queue_bytes)
         queue = TensorQueue.create(func_id, attach.inputs, attach.outputs, wanted)
         asked = sum(max(_SMALL, _TRUESIZE * spec.bytes) for spec in attach.inputs)
         burst = max(1, min(queue.entries, int(self._receive_bytes / asked)))
@@ -675,9 +732,7 @@ class FrontEnd:
         """Close who says nothing; remove functions that have neither workers nor sessions."""
         now = time.monotonic()
         for connection in [each for each, until in self._unknown.items() if now > until]:
-            self._knows(connection)
-            self._unwatch(connection.fileno())
-            connection.close()
+            self._drop(connection)
         for served in [each for each in self._functions.values() if not each.workers]:
             with contextlib.suppress(OSError):  # it is in use
                 self.path.remove_function(served.id)

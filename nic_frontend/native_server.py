@@ -169,6 +169,10 @@ class NativeServer:
         """Forget it; nothing when it is not there."""
         self._library.shunter_core_remove_session(self._core, session_id, now_ns)
 
+    def has_session(self, session_id: int) -> bool:
+        """Whether it is open."""
+        return bool(self._library.shunter_core_is_open(self._core, session_id))
+
     def reply(self, peer: bytes, datagram: bytes) -> None:
         """Send the answer to a hello; what does not leave is asked for again."""
         self._library.shunter_server_reply(self._handle, peer, datagram, len(datagram))
@@ -246,6 +250,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "core_add_session": (handle, POINTER(SessionStruct), c_uint64),
         "core_remove_session": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),
+        "core_is_open": (handle, c_uint32),
         "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
         "core_free_entries": (handle, c_uint16),
         "core_sessions": (handle,),
@@ -259,6 +264,7 @@ def _declare(found: ctypes.CDLL) -> None:
     found.shunter_core_load.restype = None
     found.shunter_aead_is_there.restype = c_bool
     found.shunter_core_grant.restype = c_uint64
+    found.shunter_core_is_open.restype = c_bool
     found.shunter_core_free_entries.restype = c_uint32
     found.shunter_core_sessions.restype = c_uint32
     found.shunter_server_waiting.restype = c_uint32

@@ -463,6 +463,11 @@ class PythonServer:
         if session is not None and not session.closing:
             self._act(self._core.remove_session(session_id, now_ns))
 
+    def has_session(self, session_id: int) -> bool:
+        """Whether it is open."""
+        session = self._core.sessions.get(session_id)
+        return session is not None and not session.closing
+
     def reply(self, peer: bytes, datagram: bytes) -> None:
         """Send the answer to a hello; what does not leave is asked for again."""
         with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -59,7 +60,7 @@ def nic(
         typer.Option(min=0, max=1_000_000, help="Where waits are shorter, wait without sleeping."),
     ] = None,
     queue_mb: Annotated[
-        int | None, typer.Option(min=1, max=65_536, help="Memory of a model's tensors.")
+        int | None, typer.Option(min=1, max=65_536, help="Most memory of a model's tensors.")
     ] = None,
 ) -> None:
     """Serve tensors from the network: requests by UDP or TCP, straight into the batch.
@@ -88,6 +89,7 @@ def nic(
     given |= {"encrypt": encrypt, "spin_us": spin_us, "queue_mb": queue_mb}
     settings = _settings(config, given)
     _build()
+    _take_descriptors()
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     try:
         folder = only_live(runtime)
@@ -95,7 +97,8 @@ def nic(
         raise UserError(str(error)) from error
     front_end = _front_end(_placed(settings, folder))
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: front_end.stop())
+        # Who is told twice does not finish.
+        signal.signal(number, lambda *_: front_end.stop(finish=not front_end.is_stopping))
     print(f"serving at {settings.host} port {front_end.port}", flush=True)
     _serve(front_end, folder, only_this=runtime is not None)
 
@@ -121,6 +124,12 @@ def _build() -> None:
         ensure()
     except BuildError as error:
         print(f"The data path runs in Python, slower: {error}", file=sys.stderr)
+
+
+def _take_descriptors() -> None:
+    """As many as there may be: every stream and every tensor has one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:

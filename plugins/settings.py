@@ -221,7 +221,7 @@ class NicSettings:
     """Serve encrypted sessions only; needs the key."""
     spin_us: int = _key(_number(0, 1_000_000, whole=True), 100)
     """Where waits are shorter than this, wait without sleeping; 0: never."""
-    queue_mb: int = _key(_number(1, 65_536, whole=True), 64)
+    queue_mb: int = _key(_number(1, 65_536, whole=True), 1024)
     """Memory of the tensors of one model version."""
 
     @property

@@ -1029,6 +1029,11 @@ void shunter_core_load(
     }
 }
 
+bool shunter_core_is_open(const struct shunter_core *core, uint32_t id) {
+    const struct session *session = find(core, id);
+    return session && !session->closing;
+}
+
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t id) {
     const struct session *session = find(core, id);
     return session ? session->grant : 0;

@@ -184,6 +184,7 @@ uint32_t shunter_core_sessions(const struct shunter_core *core);
 /* Open sessions of a function, and requests that they may have on their way together. */
 void shunter_core_load(
     const struct shunter_core *core, uint16_t func_id, uint32_t *sessions, uint64_t *credit);
+bool shunter_core_is_open(const struct shunter_core *core, uint32_t session);
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t session);
 
 #endif

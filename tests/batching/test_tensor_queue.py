@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from shunter.batching import double_map
 from shunter.batching.double_map import PAGE, Mapping, is_sealed, sealed_memory
-from shunter.batching.tensor_queue import QueueError, TensorQueue, ring_entries
+from shunter.batching.tensor_queue import (
+    QueueError,
+    TensorQueue,
+    entries_within,
+    ring_entries,
+)
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import MAX_ENTRIES, QUEUE_FIELDS, queue_bytes
 
@@ -102,6 +107,52 @@ def test_rings_end_on_a_page(sizes, wanted):
     assert all(entries * size % PAGE == 0 for size in sizes)
     fewer = [n for n in range(wanted, entries) if not any(n * size % PAGE for size in sizes)]
     assert not fewer
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 4, 12, 600, 1024, 4096, 602_112]), min_size=2, max_size=4),
+    batch=st.integers(1, MAX_ENTRIES),
+    most=st.integers(1, 1 << 31),
+)
+def test_rings_keep_to_the_memory_that_they_may_take(sizes, batch, most):
+    specs = [TensorSpec(f"t{i}", "uint8", (size,)) for i, size in enumerate(sizes)]
+    least = ring_entries(sizes, batch)
+    try:
+        entries = entries_within(specs, batch, most)
+    except QueueError as error:
+        assert least * sum(sizes) > most
+        assert f"queue_mb allows {most >> 20}" in str(error)
+        return
+    assert entries * sum(sizes) <= most
+    assert least <= entries == ring_entries(sizes, entries)
+    more = ring_entries(sizes, min(MAX_ENTRIES, max(entries + 1, 1)))
+    assert entries >= min(2 * batch, MAX_ENTRIES) or more * sum(sizes) > most
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "entries"),
+    [
+        ((1024, 512), 4, 1024),
+        ((1024, 512), 4000, MAX_ENTRIES),  # which is less than two batches
+        ((602_112, 4096), 64, 128),
+        ((602_112, 4000), 8, 128),  # a multiple of 128
+        ((602_112, 4096), 1, 110),  # 64 MB
+        ((602_112, 4096), 160, 221),  # two batches would be more than 128 MB
+        ((0, 0), 3000, MAX_ENTRIES),
+    ],
+)
+def test_how_many_entries_there_are_where_128_mb_are_allowed(sizes, batch, entries):
+    specs = [TensorSpec(f"t{i}", "uint8", (size,)) for i, size in enumerate(sizes)]
+    assert entries_within(specs, batch, 128 << 20) == entries
+
+
+def test_a_tensor_that_needs_too_much_memory_is_named():
+    specs = [TensorSpec("good", "uint8", (4096,)), TensorSpec("odd", "uint8", (602_113,))]
+    why = r"4096 entries of 606209 bytes \(odd, 602113 bytes, must come in multiples of 4096\)"
+    with pytest.raises(QueueError, match=f"{why} need 2369 MB; queue_mb allows 64"):
+        entries_within(specs, 8, 64 << 20)
+    with pytest.raises(QueueError, match=r"^8 entries of 8388608 bytes need 64 MB; queue_mb"):
+        entries_within([TensorSpec("large", "uint8", (8 << 20,))], 8, 63 << 20)
 
 
 @pytest.mark.parametrize("first", [0, 3, 12, 15])

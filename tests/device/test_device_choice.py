@@ -10,7 +10,7 @@ import torch
 
 from shunter.batching.wire_layout import WireStatus
 from shunter.handlers import device_memory, device_queue
-from shunter.handlers.device_driver import Driver, cuda_driver
+from shunter.handlers.device_driver import DeviceError, Driver, cuda_driver
 from shunter.handlers.device_queue import DeviceQueueWorker, queue_worker
 from shunter.handlers.tensor_queue import QueueWorker, StagedQueueWorker, device_of
 
@@ -120,6 +120,23 @@ def test_staged_batches(fake, make_front, place):
     worker = StagedQueueWorker(front.queue, infer, torch.device(place))
     run_one(front, worker)
     assert seen == [place] * 3
+    worker.close()
+
+
+def test_staged_batches_end_with_the_device(fake, make_front, monkeypatch):
+    front = make_front(fake)
+
+    def fails(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    worker = StagedQueueWorker(front.queue, fails, GPU)
+    worker._inputs = []  # there is no device to copy them to
+    worker._outputs = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    assert worker.run(0, 1) == [WireStatus.HANDLER_FAILED]
+    monkeypatch.setattr(torch.cuda, "synchronize", fails)
+    with pytest.raises(DeviceError, match="illegal memory access"):
+        worker.run(0, 1)
     worker.close()
 
 

@@ -33,7 +33,8 @@ def served(request, tmp_path, monkeypatch):
     native.library.cache_clear()
     if request.param == "python":
         monkeypatch.setattr(front_end, "library", lambda: None)
-    front = FrontEnd(Settings(attach=tmp_path / NAME, port=0, queue_bytes=1 << 20))
+    room = 2 * BATCH * (IMAGE.bytes + SCORES.bytes)
+    front = FrontEnd(Settings(attach=tmp_path / NAME, port=0, queue_bytes=room))
     thread = threading.Thread(target=front.run)
     thread.start()
     yield tmp_path / NAME, f"udp://127.0.0.1:{front.port}"

@@ -19,6 +19,7 @@ import numpy as np
 from shunter.batching.attach import NAME, Attach
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers import front_end_link
+from shunter.nic_frontend import front_end as front_ends
 from shunter.nic_frontend import listeners
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 
@@ -32,10 +33,17 @@ def answer_of(request, size):
     return 255 - np.resize(request, size)
 
 
-def front_end(folder, key=None, unix=None, port_wait_s=listeners.PORT_WAIT_S, **settings):
+def front_end(
+    folder,
+    key=None,
+    unix=None,
+    port_wait_s=listeners.PORT_WAIT_S,
+    run_s=front_ends.RUN_S,
+    **settings,
+):
     """Serve; say what there is to whoever connects to ``control``."""
     folder = Path(folder)
-    listeners.PORT_WAIT_S = port_wait_s
+    listeners.PORT_WAIT_S, front_ends.RUN_S = port_wait_s, run_s
     try:
         front = FrontEnd(
             Settings(
@@ -54,7 +62,7 @@ def front_end(folder, key=None, unix=None, port_wait_s=listeners.PORT_WAIT_S, **
     control.bind(str(folder / f"control-{os.getpid()}"))
     control.listen()
     front._watch(control.fileno(), lambda: _answer(front, control, attached))
-    signal.signal(signal.SIGTERM, lambda *_: front.stop())
+    signal.signal(signal.SIGTERM, lambda *_: front.stop(finish=not front.is_stopping))
     front.run()
     front.close()
 

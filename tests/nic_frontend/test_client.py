@@ -441,7 +441,7 @@ def test_a_model_with_other_tensors_after_a_restart_is_said(make_service, double
 
 
 def test_more_requests_than_the_server_has_room_for(make_service, double):
-    service = make_service(queue_bytes=1)
+    service = make_service(queue_bytes=1024 * 24)  # 12 bytes each way need as many entries
     service.serve("double", **double, batch=2)
     entries = next(iter(service.front_end._functions.values())).queue.entries
     count = 3 * entries
@@ -459,6 +459,17 @@ def test_more_requests_than_the_server_has_room_for(make_service, double):
     for thread in threads:
         thread.join()
     assert found == dict.fromkeys(urls, True)
+
+
+def test_a_worker_says_why_it_is_refused_and_the_front_end_says_it_once(
+    make_service, double, caplog
+):
+    service = make_service(queue_bytes=1)
+    service.wait_for = lambda _: service.until(lambda: "AttachError" in caplog.text)
+    service.serve("double", **double)
+    told = [record for record in caplog.records if "queue_mb allows 0" in record.message]
+    levels = sorted((record.name, record.levelname) for record in told)
+    assert levels == [("shunter.front_end_link", "WARNING"), ("shunter.nic", "WARNING")]
 
 
 def test_both_directions_of_a_stream_may_be_full(make_service):

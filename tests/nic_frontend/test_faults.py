@@ -144,6 +144,22 @@ def test_a_front_end_ends_when_it_is_told_to_and_leaves_no_socket(site):
     assert puppet.connection.recv(1) == b"" == client.socket.recv(1)
 
 
+def test_while_it_ends_it_lets_the_next_one_listen_and_when_told_again_it_leaves(both_sites, nic):
+    for site in both_sites:
+        front = site.serve(run_s=3600)
+        site.worker()
+        client = site.client()
+        site.hold()
+        client.ask(1)
+        nic.until(lambda site=site: site.executions() == {1: 1}, "it runs")
+        os.kill(front, signal.SIGTERM)
+        path = site.folder / "nic.sock"
+        nic.until(lambda path=path: not path.exists(), "it listens no more")
+        assert site.function()["workers"] == [0]  # it waits for the answer
+        site.kill(front, signal.SIGTERM)
+        assert client.answers(1) == {1: WireStatus.WORKER_DIED}
+
+
 def test_clients_that_vanish_leave_nothing_behind(both_sites, nic):
     known = []
     for site in both_sites:
@@ -238,7 +254,8 @@ def right(**changes):
     [
         *((content, "not a worker's first message") for content in WRONG_WORKERS),
         (right(batch=0), "a batch below 1"),
-        (right(batch=4000), "at most 4096"),
+        (right(batch=5000), "at most 4096"),
+        (right(inputs=[{"name": "odd", "dtype": "uint8", "shape": [65_537]}]), "(odd, 65537 bytes"),
         (right(inputs=[]), "0 inputs"),
         (right(outputs=[]), "0 outputs"),
         (right(inputs=right()["attach"]["inputs"] * 9), "9 inputs"),
@@ -266,7 +283,7 @@ def test_a_worker_that_says_something_wrong_is_told_so(wrong_worker_site, conten
 @pytest.fixture
 def wrong_worker_site(make_site):
     site = make_site()
-    site.serve()
+    site.serve(queue_bytes=64 << 20)
     site.puppet()
     yield site
     assert site.function()["workers"] == [0]

@@ -3,6 +3,7 @@
 import pytest
 
 from shunter.batching.wire_layout import Flags, MessageType, WireStatus
+from shunter.nic_frontend.hello import parse_cookie
 
 KEY = bytes(range(32)).hex()
 TWO_INPUTS = [("a", "uint8", [600]), ("c", "float32", [3])]
@@ -115,6 +116,37 @@ def test_of_a_batch_that_fails_only_what_may_run_twice_runs_alone(mixed_site, ni
         *(client.expected(1), failed, failed, client.expected(3), failed),
     ]
     assert site.executions() == {name: 1 + bool(add) for name, add in flags.items()}
+
+
+def test_a_hello_that_is_repeated_opens_one_session(site):
+    site.serve()
+    site.worker()
+    client = site.stranger()
+    nonce = client.hello()
+    cookie = parse_cookie(client.get()[1], nonce)
+    found = []
+    for _ in range(3):
+        client.hello(nonce=nonce, cookie=cookie)
+        found.append(client.get())
+    assert found[0] == found[1] == found[2] and site.look()["sessions"] == 1
+    client.hello(nonce=nonce, cookie=cookie, segment=512)
+    assert client.get()[0].session != found[0][0].session
+    assert site.look()["sessions"] == 2
+
+
+def test_a_hello_that_comes_again_behind_the_end_of_its_session_opens_another(site, nic):
+    site.serve()
+    site.worker()
+    client = site.client()
+    nonce = client.hello()
+    cookie = parse_cookie(client.get()[1], nonce)
+    client.hello(nonce=nonce, cookie=cookie)
+    client.session = client.get()[0].session
+    client.acknowledge(1, add=Flags.LAST)
+    nic.until(lambda: site.look()["sessions"] == 1)
+    client.hello(nonce=nonce, cookie=cookie)
+    header, _ = client.get()
+    assert header.status == WireStatus.OK and header.session != client.session
 
 
 def test_what_is_too_late_is_said_to_be(site):

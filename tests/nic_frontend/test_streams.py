@@ -28,7 +28,7 @@ def served(site):
 
 
 def serve(site):
-    site.serve(unix=str(site.folder / "nic.stream"), queue_bytes=8 * (1 << 18))
+    site.serve(unix=str(site.folder / "nic.stream"), queue_bytes=8 * (1024 + (1 << 18)))
     site.worker(outputs=BIG)
     return site
 

@@ -1,5 +1,6 @@
 """``shunter nic``: where its settings come from, and what it says of mistakes."""
 
+import resource
 import socket
 from pathlib import Path
 
@@ -109,3 +110,13 @@ def test_a_taken_port_is_one_sentence(folder, refusal, monkeypatch):
         said = refusal("--port", port)
     assert f"cannot serve at UDP 127.0.0.1 port {port}: Address already in use" in said
     assert "is another one running?" in said
+
+
+def test_it_takes_the_descriptors_that_it_may_have():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
+    try:
+        cli_nic._take_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
