@@ -280,10 +280,6 @@ class ClientCore:
 
     # ---- time
 
-    def next_due_ns(self) -> int | None:
-        """When :meth:`tick` has something to do."""
-        return min((pending.due_ns for pending in self.pending.values()), default=None)
-
     def tick(self, now_ns: int) -> list[Outgoing]:
         """What to send because nothing came."""
         found: list[Outgoing] = []

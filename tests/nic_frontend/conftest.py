@@ -359,3 +359,21 @@ def double():
 
     shape = [("float32", (3,))]
     return {"inputs": shape, "outputs": shape, "infer": infer}
+
+
+@pytest.fixture
+def gated(make_service):
+    """A service whose model waits for a gate, and remembers what ran."""
+    service = make_service()
+    service.gate, service.ran, service.begun = threading.Event(), [], threading.Event()
+
+    def infer(inputs, outputs):
+        service.begun.set()
+        assert service.gate.wait(60)
+        service.ran += inputs[0][:, 0].tolist()
+        outputs[0].copy_(inputs[0])
+
+    shape = [("float32", (3,))]
+    service.serve("gated", shape, shape, infer, batch=1)
+    yield service
+    service.gate.set()

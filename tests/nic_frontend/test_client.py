@@ -245,24 +245,6 @@ def test_a_wrong_url_is_a_value_error(url):
 # ---- time
 
 
-@pytest.fixture
-def gated(make_service):
-    """A service whose model waits for a gate, and counts what ran."""
-    service = make_service()
-    service.gate, service.ran, service.begun = threading.Event(), [], threading.Event()
-
-    def infer(inputs, outputs):
-        service.begun.set()
-        assert service.gate.wait(60)
-        service.ran += inputs[0][:, 0].tolist()
-        outputs[0].copy_(inputs[0])
-
-    shape = [("float32", (3,))]
-    service.serve("gated", shape, shape, infer, batch=1)
-    yield service
-    service.gate.set()
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_server_that_is_there_but_slow_is_too_late(gated, scheme):
     with Session(gated.url(scheme), "gated", timeout_s=LONG) as session:

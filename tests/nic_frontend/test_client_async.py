@@ -1,7 +1,6 @@
 """The asyncio client against a real front end and a real worker."""
 
 import asyncio
-import threading
 
 import numpy as np
 import pytest
@@ -27,24 +26,6 @@ def x(*values):
 @pytest.fixture(params=SCHEMES)
 def scheme(request):
     return request.param
-
-
-@pytest.fixture
-def gated(make_service):
-    """A service whose model waits for a gate, and remembers what ran."""
-    service = make_service()
-    service.gate, service.ran, service.begun = threading.Event(), [], threading.Event()
-
-    def infer(inputs, outputs):
-        service.begun.set()
-        assert service.gate.wait(60)
-        service.ran += inputs[0][:, 0].tolist()
-        outputs[0].copy_(inputs[0])
-
-    shape = [("float32", (3,))]
-    service.serve("gated", shape, shape, infer, batch=1)
-    yield service
-    service.gate.set()
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["open", "keyed"])
