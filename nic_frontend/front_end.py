@@ -134,7 +134,7 @@ class _Worker:
     @property
     def stays(self) -> bool:
         """Whether it takes more batches."""
-        return not self.leaving
+        return not self.leaving and not self.killed
 
 
 @dataclass
@@ -723,8 +723,9 @@ class FrontEnd:
     def _let_go(self) -> None:
         """Workers that want to leave and have answered everything."""
         for worker in list(self._workers.values()):
-            idle = self.path.is_idle(worker.func_id, worker.index)
-            if worker.leaving and not worker.left and idle:
+            if not worker.leaving or worker.left:
+                continue
+            if self.path.is_idle(worker.func_id, worker.index):
                 worker.left = True
                 _try_send(worker.connection, {"left": True})
 
