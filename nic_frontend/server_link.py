@@ -16,7 +16,8 @@ from shunter.batching.attach import NAME
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
 from shunter.batching.page_records import FrontEndState, SlotNetwork
 from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_live
-from shunter.nic_frontend.front_end import FrontEnd, Function
+from shunter.nic_frontend.front_end import FrontEnd
+from shunter.nic_frontend.functions import Function
 from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.page_policy import policy_of
 
@@ -95,13 +96,13 @@ class ServerLink:
             now_ns,
             front_end.port,
             front_end.path.sessions(),
-            front_end.hello_times.sum_ns,
-            front_end.hello_times.count,
+            front_end.reception.hello_times.sum_ns,
+            front_end.reception.hello_times.count,
         )
         front_end_page.write(page, state, tuple(stats.get(name, 0) for name in COUNTERS))
         slots = self._find_slots(page)
         told = set()
-        for function in front_end.functions():
+        for function in front_end.functions.all():
             slot = slots.get((function.model, function.version))
             if slot is not None:
                 told.add(slot)
@@ -115,8 +116,8 @@ class ServerLink:
         path = self._front_end.path
         sessions, credit = path.load(function.id)
         network = SlotNetwork(
-            function.workers,
-            function.entries,
+            len(function.workers),
+            function.queue.entries,
             path.free_entries(function.id),
             path.waiting(function.id),
             sessions,

@@ -321,7 +321,7 @@ class Service:
         return self._workers[-1]
 
     def wait_for(self, model):
-        wait_until(lambda: self.front_end._find(model, ""), f"{model} attached")
+        wait_until(lambda: self.front_end.functions.find(model, ""), f"{model} attached")
 
     def url(self, scheme="udp"):
         if scheme == "unix":

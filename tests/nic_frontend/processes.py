@@ -61,7 +61,7 @@ def front_end(
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.bind(str(folder / f"control-{os.getpid()}"))
     control.listen()
-    front._watch(control.fileno(), lambda: _answer(front, control, attached))
+    front._ready.watch(control.fileno(), lambda: _answer(front, control, attached))
     signal.signal(signal.SIGTERM, lambda *_: front.stop(finish=not front.is_stopping))
     front.run()
     front.close()
@@ -69,13 +69,13 @@ def front_end(
 
 def _attached(front):
     """Numbers of the processes whose workers have been attached; it grows."""
-    pids, attach = [], front._attach
+    pids, attach = [], front.functions._attach
 
     def noting(connection, said):
         attach(connection, said)
         pids.append(said.pid)
 
-    front._attach = noting
+    front.functions._attach = noting
     return pids
 
 
@@ -89,7 +89,7 @@ def _answer(front, control, attached):
             "waiting": front.path.waiting(served.id),
             "workers": sorted(served.workers),
         }
-        for served in front._functions.values()
+        for served in front.functions.all()
     }
     content = {
         "port": front.port,

@@ -425,7 +425,7 @@ def test_a_model_with_other_tensors_after_a_restart_is_said(make_service, double
 def test_more_requests_than_the_server_has_room_for(make_service, double):
     service = make_service(queue_bytes=1024 * 24)  # 12 bytes each way need as many entries
     service.serve("double", **double, batch=2)
-    entries = next(iter(service.front_end._functions.values())).queue.entries
+    entries = service.front_end.functions.all()[0].queue.entries
     count = 3 * entries
     urls = [service.url(scheme) for scheme in SCHEMES]
     found = {}

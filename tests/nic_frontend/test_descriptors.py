@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from shunter.nic_frontend import front_end
+from shunter.nic_frontend import readiness
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 
 
@@ -31,31 +31,32 @@ class Full:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-@pytest.mark.parametrize("way", ["_on_stream", "_on_worker"])
+@pytest.mark.parametrize("way", ["stream", "worker"])
 def test_without_descriptors_a_listener_rests_for_a_cycle(front, number, way):
-    descriptor = front._attach_at[0].fileno()
-    getattr(front, way)(Full(descriptor, number))
-    assert descriptor not in front._ready
-    front._cycle(0)
-    assert descriptor in front._ready
-    getattr(front, way)(Full(descriptor, errno.ECONNABORTED))
-    assert descriptor in front._ready
-    getattr(front, way)(Full(descriptor, number))
+    come = front._on_stream if way == "stream" else front.functions.on_worker
+    ready, descriptor = front._ready, front._attach_at[0].fileno()
+    come(Full(descriptor, number))
+    assert descriptor not in ready._then
+    ready.cycle()
+    assert descriptor in ready._then
+    come(Full(descriptor, errno.ECONNABORTED))
+    assert descriptor in ready._then
+    come(Full(descriptor, number))
     front.detach()  # also while it rests
-    front._cycle(0)
-    assert descriptor not in front._ready
+    ready.cycle()
+    assert descriptor not in ready._then
 
 
 def test_of_many_who_say_nothing_the_oldest_is_closed(front, monkeypatch):
-    monkeypatch.setattr(front_end, "MOST_UNKNOWN", 3)
+    monkeypatch.setattr(readiness, "MOST_UNKNOWN", 3)
     listener = front._attach_at[0]
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(5):
             made.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)))
             made[-1].connect(listener.getsockname())
-            front._on_worker(listener)
-        assert len(front._unknown) == 3
+            front.functions.on_worker(listener)
+        assert front._ready.unknown == 3
         for one in made[:2]:
             assert one.recv(1) == b""
         made[2].setblocking(False)

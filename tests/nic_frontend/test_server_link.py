@@ -21,8 +21,9 @@ from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import WireStatus
 from shunter.handlers.front_end_link import FrontEndLink
+from shunter.nic_frontend import data_path as data_paths
 from shunter.nic_frontend import front_end as module
-from shunter.nic_frontend import listeners, server_link
+from shunter.nic_frontend import functions, listeners, server_link
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.server_link import ServerLink
@@ -108,7 +109,7 @@ def serve(data_path, built, server, monkeypatch):
     """Runs a front end of the server."""
     monkeypatch.setattr(server_link, "LOOK_NS", 50_000_000)
     if data_path == "python":
-        monkeypatch.setattr(module, "library", lambda: None)
+        monkeypatch.setattr(data_paths, "library", lambda: None)
     with contextlib.ExitStack() as stack:
 
         def serve(*, only_this=True):
@@ -174,7 +175,8 @@ def client(nic):
     with contextlib.ExitStack() as stack:
 
         def client(front_end, workers=1):
-            wait_until("workers", lambda: sum(f.workers for f in front_end.functions()) == workers)
+            known = front_end.functions.all
+            wait_until("workers", lambda: sum(len(f.workers) for f in known()) == workers)
             where = types.SimpleNamespace(port=front_end.port, key=None)
             client = stack.enter_context(nic.Raw(where, "udp"))
             client.open()
@@ -292,7 +294,7 @@ def test_at_its_end_what_does_not_end_is_an_error(server, serve, work, client, m
 def test_a_request_for_a_model_without_workers_does_not_wait_for_ever(
     server, serve, work, client, monkeypatch
 ):
-    monkeypatch.setattr(module, "WORKERLESS_S", 0.3)
+    monkeypatch.setattr(functions, "WORKERLESS_S", 0.3)
     front_end = serve()
     worker = work(server)
     asking = client(front_end)
@@ -306,7 +308,7 @@ def test_a_model_comes_back_with_other_tensors(server, serve, work, client):
     worker = work(server)
     client(front_end)
     worker.end()
-    wait_until("it is gone", lambda: not any(f.workers for f in front_end.functions()))
+    wait_until("it is gone", lambda: not any(f.workers for f in front_end.functions.all()))
     work(server, outputs=(X, TensorSpec("y", "float32", (1,))))
     after = client(front_end)
     assert len(after.opened.outputs) == 2
