@@ -36,8 +36,9 @@ _OPENED = struct.Struct("<16s16sIHH")
 _COOKIE = struct.Struct("<16sQ")
 _U64 = struct.Struct("<Q")
 SMALLEST_SEGMENT = 256
-LARGEST_SEGMENT = 65_507 - 64
-"""What fits into one datagram of IPv4 behind X64."""
+LARGEST_SEGMENT = 15 * 4096
+"""Fits into a datagram, and lies in no more than 16 pages: what the kernel takes at once when it
+sends the caller's pages themselves (c/gift.c)."""
 
 
 class HelloError(ValueError):

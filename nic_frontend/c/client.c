@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "core.h"
+#include "gift.h"
 #include "segments.h"
 #include "server.h"
 #include "siphash.h"
@@ -66,6 +67,7 @@ struct shunter_client {
     struct shunter_x64 *headers; /* of every segment of a request */
     struct iovec *pieces;
     struct mmsghdr messages[MOST_MESSAGES];
+    struct shunter_gift gift;
     uint8_t controls[MOST_MESSAGES][CMSG_SPACE(sizeof(uint16_t))];
     /* what comes */
     uint8_t heads[PADS][SHUNTER_HEADER_BYTES];
@@ -269,6 +271,10 @@ static unsigned make_messages(struct shunter_client *client, uint32_t *seq) {
 /* All segments of a request as datagrams. */
 static int send_datagrams(struct shunter_client *client) {
     uint32_t seq = 0;
+    if (client->pieces[1].iov_len >= SHUNTER_GIFT_LEAST) {
+        seq = shunter_gift_send(
+            &client->gift, client->settings.socket, client->pieces, client->inputs.count);
+    }
     while (seq < client->inputs.count) {
         const uint32_t first = seq;
         const unsigned count = make_messages(client, &seq);
@@ -884,6 +890,7 @@ int shunter_client_new(
 
 void shunter_client_free(struct shunter_client *client) {
     if (client) {
+        shunter_gift_close(&client->gift);
         free(client->headers);
         free(client->pieces);
         free(client->spill);

@@ -34,7 +34,7 @@ def serve(site):
 
 
 def test_a_client_that_asks_again_and_again_and_never_reads_is_left(served, nic, kind):
-    client = served.client(kind, window=4, segment=65_000)
+    client = served.client(kind, window=4, segment=60_000)
     client.ask(1)
     nic.until(lambda: served.look()["stats"]["answered"] == 1)
     before = served.look()["rss_kb"]
@@ -54,7 +54,7 @@ def test_a_client_that_asks_again_and_again_and_never_reads_is_left(served, nic,
 
 
 def test_a_client_that_reads_late_gets_everything(served, nic, kind):
-    client = served.client(kind, window=8, segment=65_000)
+    client = served.client(kind, window=8, segment=60_000)
     rounds = [list(range(n, n + 8)) for n in (10, 20, 30)]
     for names in rounds:
         asked = {client.ask(name): name for name in names}
