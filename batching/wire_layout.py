@@ -115,7 +115,7 @@ X64 = (
     WireField("type", 1, "one of TYPE_..."),
     WireField("flags", 2, "bits of FLAG_..."),
     WireField("words", 1, "length of the header in 8-byte words: 8"),
-    WireField("priority", 1, "class index: 0 strict, 1 best effort"),
+    WireField("priority", 1, "of a REQ: 0 its model's class, else 1 + class index"),
     WireField("req_id", 8, "1, 2, 3, ... in each session"),
     WireField("func_id", 2, "function, from HELLO_ACK; its low byte may steer to a socket"),
     WireField("seq", 2, "segment index"),

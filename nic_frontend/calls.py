@@ -19,9 +19,9 @@ class Options:
     """How a request is to be treated."""
 
     deadline_ms: float | None = None
-    """From now on; the server gives up what cannot run by then."""
-    best_effort: bool = False
-    """Let requests with a deadline pass."""
+    """From now on; the server gives up what cannot run by then. None: the model's."""
+    best_effort: bool | None = None
+    """Let strict requests pass; None: if the model says so."""
     idempotent: bool = False
     """It may run twice: after the death of a worker or front end it is tried again."""
     timeout_s: float | None = None
@@ -29,8 +29,13 @@ class Options:
 
     @property
     def deadline_us(self) -> int:
-        """0: none."""
+        """0: the model's."""
         return 0 if self.deadline_ms is None else max(1, int(self.deadline_ms * 1000))
+
+    @property
+    def priority(self) -> int:
+        """Of the header: 0: the model's class, else 1 + the class."""
+        return 0 if self.best_effort is None else 1 + self.best_effort
 
 
 DEFAULT = Options()

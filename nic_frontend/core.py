@@ -132,6 +132,26 @@ class Whom:
 Action = Place | Ready | Withdraw | Send | Hello | Drop
 
 
+@dataclass(frozen=True)
+class Defaults:
+    """What requests take from their model; the rules are those of its requests over HTTP."""
+
+    priority: int = 0
+    """Class of those that name none."""
+    slo_ns: int = 0
+    """Deadline of strict ones that have none, after their arrival. 0: none."""
+    timeout_ns: int = 0
+    """Latest deadline of all, after their arrival. 0: none."""
+
+    def terms(self, header: Header, now_ns: int) -> tuple[int, int]:
+        """Class and deadline of a request that arrives now; a deadline of 0: none."""
+        priority = min(header.priority, 2) - 1 if header.priority else self.priority
+        budget = header.deadline_us * 1000 or (0 if priority else self.slo_ns)
+        if self.timeout_ns:
+            budget = min(budget or self.timeout_ns, self.timeout_ns)
+        return priority, now_ns + budget if budget else 0
+
+
 @dataclass
 class Function:
     """A registered model version."""
@@ -146,6 +166,7 @@ class Function:
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Session and request of each used entry."""
     sessions: int = 0
+    defaults: Defaults = Defaults()
     plans: dict[tuple[tuple[int, ...], int], SegmentPlan] = field(default_factory=dict)
 
     def plan(self, sizes: tuple[int, ...], segment: int) -> SegmentPlan:
@@ -183,6 +204,10 @@ class Core:
         burst = min(burst or entries, entries)
         self.functions[func_id] = Function(func_id, inputs, outputs, EntryRing(entries), burst)
         return self.functions[func_id]
+
+    def set_defaults(self, func_id: int, defaults: Defaults) -> None:
+        """From now on; those of a new function are the class 0 and no deadline."""
+        self.functions[func_id].defaults = defaults
 
     def add_session(self, session: Session, now_ns: int) -> None:
         """A client has said hello; its function is registered and its sizes fit."""
@@ -308,9 +333,8 @@ class Core:
         if entry is None:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
-        call.flags, call.priority = header.flags, min(header.priority, 1)
-        call.arrived_ns, call.tries, call.status = now_ns, 0, 0
-        call.deadline_ns = now_ns + header.deadline_us * 1000 if header.deadline_us else 0
+        call.flags, call.arrived_ns, call.tries, call.status = header.flags, now_ns, 0, 0
+        call.priority, call.deadline_ns = function.defaults.terms(header, now_ns)
         call.become(CallState.RECEIVING, now_ns)
         function.owners[entry] = session.id, call.req_id
         return self._segment(session, function, call, header, now_ns)
@@ -510,7 +534,6 @@ class Core:
             header = Header(
                 type=MessageType.RESP,
                 flags=last | session.protect,
-                priority=call.priority,
                 req_id=call.req_id,
                 func_id=function.id,
                 seq=seq,

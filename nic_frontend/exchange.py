@@ -248,7 +248,7 @@ class Exchange:
     def _terms(self, call: Call) -> dict[str, int]:
         options = call.options
         left_us = max(1, (call.deadline_ns - self.now) // 1000) if call.deadline_ns else 0
-        priority = int(options.best_effort)
+        priority = options.priority
         return {"deadline_us": left_us, "priority": priority, "idempotent": options.idempotent}
 
     def _begin_natively(self, core: NativeCore) -> bool:

@@ -28,6 +28,7 @@ from shunter.batching.wire_layout import HEADER_BYTES, MAX_SEGMENTS
 from shunter.nic_frontend.core import (
     DROPS,
     Action,
+    Defaults,
     Drop,
     Hello,
     Place,
@@ -36,7 +37,12 @@ from shunter.nic_frontend.core import (
     Whom,
     Withdraw,
 )
-from shunter.nic_frontend.session_struct import SessionStruct, struct_of
+from shunter.nic_frontend.session_struct import (
+    DefaultsStruct,
+    SessionStruct,
+    defaults_struct,
+    struct_of,
+)
 from shunter.nic_frontend.sessions import Session
 
 _PLACE, _READY, _WITHDRAW, _SEND, _HELLO, _DROP = range(1, 7)
@@ -128,6 +134,11 @@ class NativeCore:
             burst or entries,
         )
         check(result, "a function")
+
+    def set_defaults(self, func_id: int, defaults: Defaults) -> None:
+        """What requests take from their model."""
+        structure = byref(defaults_struct(defaults))
+        check(self._library.shunter_core_set_defaults(self._core, func_id, structure), "defaults")
 
     def add_session(self, session: Session, now_ns: int) -> None:
         """A client has said hello."""
@@ -243,6 +254,7 @@ def _declare(found: ctypes.CDLL) -> None:
             *(core, c_uint16, POINTER(c_uint32), c_uint32, POINTER(c_uint32), c_uint32),
             *(c_uint32, c_uint32),
         ),
+        "set_defaults": (core, c_uint16, POINTER(DefaultsStruct)),
         "add_session": (core, POINTER(SessionStruct), c_uint64),
         "remove_session": (core, c_uint32, c_uint64),
         "receive": (core, c_char_p, c_char_p, ctypes.c_size_t, c_uint64),

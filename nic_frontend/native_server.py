@@ -20,9 +20,14 @@ from ctypes import (
 
 from shunter.batching.native import PEER_BYTES, QueueView, check, library, view_of
 from shunter.batching.tensor_queue import TensorQueue
-from shunter.nic_frontend.core import DROPS
+from shunter.nic_frontend.core import DROPS, Defaults
 from shunter.nic_frontend.dispatch import Policy
-from shunter.nic_frontend.session_struct import SessionStruct, struct_of
+from shunter.nic_frontend.session_struct import (
+    DefaultsStruct,
+    SessionStruct,
+    defaults_struct,
+    struct_of,
+)
 from shunter.nic_frontend.sessions import Session
 
 HELLOS = 16
@@ -122,6 +127,12 @@ class NativeServer:
         """Other numbers from now on."""
         handle = self._handle
         self._library.shunter_server_set_policy(handle, func_id, byref(_policy(policy)))
+
+    def set_defaults(self, func_id: int, defaults: Defaults) -> None:
+        """What its requests take from their model from now on."""
+        structure = byref(defaults_struct(defaults))
+        result = self._library.shunter_core_set_defaults(self._core, func_id, structure)
+        check(result, f"defaults of function {func_id}")
 
     def remove_function(self, func_id: int) -> None:
         """Raises OSError (EBUSY) while it has sessions or batches."""
@@ -247,6 +258,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "server_stats": (handle, POINTER(_Stats)),
         "server_waiting": (handle, c_uint16),
         "stream_peer": (c_int, POINTER(c_uint8)),
+        "core_set_defaults": (handle, c_uint16, POINTER(DefaultsStruct)),
         "core_add_session": (handle, POINTER(SessionStruct), c_uint64),
         "core_remove_session": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),

@@ -23,6 +23,7 @@ from shunter.nic_frontend.aead import NoCipherError, require_cipher, server_guar
 from shunter.nic_frontend.core import (
     Action,
     Core,
+    Defaults,
     Drop,
     Hello,
     Place,
@@ -439,6 +440,10 @@ class PythonServer:
     def set_policy(self, func_id: int, policy: Policy) -> None:
         """Other numbers from now on."""
         self._served[func_id].dispatch.policy = policy
+
+    def set_defaults(self, func_id: int, defaults: Defaults) -> None:
+        """What its requests take from their model from now on."""
+        self._core.set_defaults(func_id, defaults)
 
     def remove_function(self, func_id: int) -> None:
         """Raises OSError (EBUSY) while it has sessions or batches."""

@@ -1,17 +1,18 @@
-"""What a session begins with, for C: ``struct shunter_opening``."""
+"""What a session begins with, and a function's defaults, for C: structures of ``c/core.h``."""
 
 from __future__ import annotations
 
 from ctypes import Structure, c_uint8, c_uint16, c_uint32, c_uint64
 
 from shunter.batching.native import PEER_BYTES
+from shunter.nic_frontend.core import Defaults
 from shunter.nic_frontend.sessions import Session
 
 _KEY = c_uint8 * 16
 
 
 class SessionStruct(Structure):
-    """See ``c/core.h``."""
+    """``struct shunter_opening``."""
 
     _fields_ = (
         ("pkt_no", c_uint64),
@@ -48,3 +49,14 @@ def struct_of(session: Session) -> SessionStruct:
         opening.to_server = _KEY(*session.keys.to_server)
         opening.to_client = _KEY(*session.keys.to_client)
     return opening
+
+
+class DefaultsStruct(Structure):
+    """``struct shunter_defaults``."""
+
+    _fields_ = (("slo_ns", c_uint64), ("timeout_ns", c_uint64), ("priority", c_uint8))
+
+
+def defaults_struct(defaults: Defaults) -> DefaultsStruct:
+    """What requests take from their model."""
+    return DefaultsStruct(defaults.slo_ns, defaults.timeout_ns, defaults.priority)

@@ -7,7 +7,8 @@ A tensor of Triton has the batch in front; a request of ours is one element of i
 batches them again as it sees fit. A shape without the batch is one request.
 
 Sequences, BYTES tensors and class counts are refused. ``timeout`` (µs) is the server's deadline,
-``client_timeout`` (s) the client's patience; a ``priority`` above 1 is best effort.
+``client_timeout`` (s) the client's patience; a ``priority`` of 1 is strict, one
+above 1 best effort.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class InferenceServerClient:
         begun = time.perf_counter()
         options = Options(
             deadline_ms=timeout / 1000 if timeout else None,
-            best_effort=priority > 1,
+            best_effort=priority > 1 if priority else None,
             timeout_s=client_timeout,
         )
         try:

@@ -69,6 +69,7 @@ struct function {
     uint32_t inputs[SHUNTER_MAX_TENSORS], outputs[SHUNTER_MAX_TENSORS];
     uint32_t entries, free, next, burst;
     uint32_t sessions;
+    struct shunter_defaults defaults;
     uint8_t *used;
     struct owner *owners;
 };
@@ -281,7 +282,6 @@ static void answer(
         struct shunter_x64 header = {
             .type = SHUNTER_TYPE_RESP,
             .flags = seq + 1 == plan->count ? SHUNTER_FLAG_LAST : 0,
-            .priority = call->priority,
             .req_id = call->req_id,
             .seq = (uint16_t)seq,
             .count = (uint16_t)plan->count,
@@ -507,6 +507,21 @@ static void take_segment(
     emit(core, &action);
 }
 
+/* Class and deadline of a request that arrives now. */
+static void set_terms(
+    struct call *call, const struct shunter_x64 *header, const struct shunter_defaults *defaults,
+    uint64_t now_ns) {
+    call->priority = header->priority ? header->priority > 1 : defaults->priority;
+    uint64_t budget = header->deadline_us * 1000ULL;
+    if (!budget && !call->priority) {
+        budget = defaults->slo_ns;
+    }
+    if (defaults->timeout_ns && (!budget || budget > defaults->timeout_ns)) {
+        budget = defaults->timeout_ns;
+    }
+    call->deadline_ns = budget ? now_ns + budget : 0;
+}
+
 static void first_segment(
     struct shunter_core *core, struct session *session, struct call *call,
     const struct shunter_x64 *header, uint64_t now_ns) {
@@ -530,9 +545,8 @@ static void first_segment(
     call->entry = entry;
     call->missing = session->inputs.count;
     call->flags = header->flags;
-    call->priority = header->priority ? 1 : 0;
     call->arrived_ns = now_ns;
-    call->deadline_ns = header->deadline_us ? now_ns + header->deadline_us * 1000ULL : 0;
+    set_terms(call, header, &function->defaults, now_ns);
     become(core, call, RECEIVING, now_ns);
     function->owners[entry] = (struct owner){session->id, call->req_id};
     take_segment(core, session, call, header, now_ns);
@@ -919,6 +933,18 @@ int shunter_core_add_function(
     function->entries = function->free = entries;
     function->burst = burst < entries ? burst : entries;
     core->functions[func_id] = function;
+    return 0;
+}
+
+int shunter_core_set_defaults(
+    struct shunter_core *core, uint16_t func_id, const struct shunter_defaults *defaults) {
+    if (!core->functions[func_id]) {
+        return -ENOENT;
+    }
+    if (defaults->priority > 1) {
+        return -EINVAL;
+    }
+    core->functions[func_id]->defaults = *defaults;
     return 0;
 }
 

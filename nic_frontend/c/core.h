@@ -95,6 +95,16 @@ void shunter_core_free(struct shunter_core *core);
 int shunter_core_add_function(
     struct shunter_core *core, uint16_t func_id, const uint32_t *inputs, unsigned input_count,
     const uint32_t *outputs, unsigned output_count, uint32_t entries, uint32_t burst);
+/* What requests take from their model: core.Defaults in Python. */
+struct shunter_defaults {
+    uint64_t slo_ns;     /* deadline of strict requests that have none; 0: none */
+    uint64_t timeout_ns; /* latest deadline of all; 0: none */
+    uint8_t priority;    /* class of those that name none */
+};
+
+/* 0, or a negative errno: ENOENT, EINVAL. */
+int shunter_core_set_defaults(
+    struct shunter_core *core, uint16_t func_id, const struct shunter_defaults *defaults);
 int shunter_core_remove_function(struct shunter_core *core, uint16_t func_id);
 
 /* What a session begins with. */

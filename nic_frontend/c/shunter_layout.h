@@ -232,7 +232,7 @@ struct shunter_x64 {
     uint8_t type; /* one of TYPE_... */
     uint16_t flags; /* bits of FLAG_... */
     uint8_t words; /* length of the header in 8-byte words: 8 */
-    uint8_t priority; /* class index: 0 strict, 1 best effort */
+    uint8_t priority; /* of a REQ: 0 its model's class, else 1 + class index */
     uint64_t req_id; /* 1, 2, 3, ... in each session */
     uint16_t func_id; /* function, from HELLO_ACK; its low byte may steer to a socket */
     uint16_t seq; /* segment index */

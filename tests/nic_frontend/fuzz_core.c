@@ -237,6 +237,8 @@ int main(int argc, char **argv) {
     world.state = 0x9e3779b97f4a7c15ULL ^ (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     world.core = shunter_core_new(act, NULL);
     shunter_core_add_function(world.core, FUNC, INPUTS, 2, OUTPUTS, 1, ENTRIES, ENTRIES);
+    const struct shunter_defaults defaults = {.slo_ns = 7000, .timeout_ns = 12000, .priority = 1};
+    shunter_core_set_defaults(world.core, FUNC, &defaults);
     for (uint32_t n = 0; n < SESSIONS; n++) {
         open_session(n);
     }

@@ -10,6 +10,7 @@ from shunter.nic_frontend.core import (
     IDLE_NS,
     KEEP_NS,
     RECEIVE_NS,
+    Defaults,
     Drop,
     Hello,
     Place,
@@ -307,9 +308,53 @@ def test_a_deadline_counts_from_the_arrival(table):
     assert table.core.free_entries(table.func) == 4
 
 
-@pytest.mark.parametrize(("given", "expected"), [(0, 0), (1, 1), (2, 1), (255, 1)])
-def test_there_are_two_classes(table, given, expected):
+@pytest.mark.parametrize(
+    ("given", "of_model", "expected"),
+    [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 0), (2, 0, 1), (2, 1, 1), (255, 0, 1)],
+)
+def test_there_are_two_classes_of_which_the_model_names_the_default(
+    table, given, of_model, expected
+):
+    table.core.set_defaults(table.func, Defaults(priority=of_model))
     assert table.whole(priority=given)[-1].priority == expected
+
+
+@pytest.mark.parametrize(
+    ("defaults", "priority", "deadline_us", "expected_us"),
+    [
+        (Defaults(slo_ns=40_000), 0, 0, 40),
+        (Defaults(slo_ns=40_000), 0, 50, 50),
+        (Defaults(slo_ns=40_000), 0, 30, 30),
+        (Defaults(slo_ns=40_000), 2, 0, 0),  # it is of strict requests
+        (Defaults(slo_ns=40_000), 2, 50, 50),
+        (Defaults(1, slo_ns=40_000), 0, 0, 0),
+        (Defaults(1, slo_ns=40_000), 1, 0, 40),
+        (Defaults(timeout_ns=45_000), 0, 0, 45),
+        (Defaults(timeout_ns=45_000), 2, 0, 45),
+        (Defaults(timeout_ns=45_000), 0, 50, 45),
+        (Defaults(timeout_ns=45_000), 0, 30, 30),
+        (Defaults(slo_ns=40_000, timeout_ns=45_000), 0, 0, 40),
+        (Defaults(slo_ns=90_000, timeout_ns=45_000), 0, 0, 45),
+        (Defaults(slo_ns=86_400_000_000_000), 0, 0, 86_400_000_000),
+    ],
+)
+def test_who_states_no_deadline_has_the_model_s(
+    table, defaults, priority, deadline_us, expected_us
+):
+    table.now = SECOND
+    table.core.set_defaults(table.func, defaults)
+    ready = table.whole(priority=priority, deadline_us=deadline_us)[-1]
+    assert ready.deadline_ns == (SECOND + 1000 * expected_us if expected_us else 0)
+
+
+def test_a_request_has_the_defaults_of_its_arrival(table):
+    table.core.set_defaults(table.func, Defaults(slo_ns=40_000))
+    table.say(seq=0)
+    table.now = 10_000
+    table.core.set_defaults(table.func, Defaults(1, slo_ns=70_000))
+    table.say(seq=1)
+    assert table.say(seq=2)[-1] == Ready(table.func, 0, 0, 40_000)
+    assert table.whole(2)[-1] == Ready(table.func, 1, 1, 0)
 
 
 def test_a_request_that_is_cancelled_in_time_does_not_run(table):

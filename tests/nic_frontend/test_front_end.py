@@ -174,7 +174,7 @@ def test_what_is_cancelled_does_not_run(site, nic):
 def test_strict_requests_go_first(site, nic):
     site.serve()
     client = patient_client(site)
-    for name, priority in ((1, 1), (2, 1), (3, 0), (4, 0)):
+    for name, priority in ((1, 2), (2, 2), (3, 1), (4, 0)):
         client.ask(name, priority=priority)
     nic.until(lambda: site.function()["waiting"] == 4)
     site.worker(batch=2)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
-from shunter.nic_frontend.core import Place, Ready, Withdraw
+from shunter.nic_frontend.core import Defaults, Place, Ready, Withdraw
 from shunter.nic_frontend.sessions import Session
 
 FUZZ = settings.get_current_profile_name() == "fuzz"
@@ -43,6 +43,7 @@ class World:
         self.awaited = []
         for core in pair:
             core.add_function(FUNC, SIZES["inputs"], SIZES["outputs"], ENTRIES)
+            core.set_defaults(FUNC, Defaults(1, 7_000, 12_000))
         for n in range(SESSIONS):
             self.open(n)
 
