@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from shunter.batching.layout import CLASSES
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import MAX_SEGMENTS
 
@@ -29,6 +30,8 @@ _KINDS = "biufc"
 """numpy's kinds of numbers."""
 RESPONSE_TIMEOUT_S = 120.0
 """TorchServe's, where nobody says another."""
+LONGEST_NS = 86_400_000_000_000
+"""One day, of a deadline."""
 LARGEST_TENSOR = MAX_SEGMENTS * 65_535
 """Bytes of one request that the wire can say."""
 
@@ -50,6 +53,12 @@ class Attach:
     pid: int
     response_timeout_s: float = RESPONSE_TIMEOUT_S
     """A batch may run so long; 0: as long as it wants."""
+    request_class: str = CLASSES[0]
+    """Of requests that name none."""
+    slo_ns: int = 0
+    """Deadline of strict requests that have none, after their arrival; 0: none."""
+    client_timeout_ns: int = 0
+    """Latest deadline of every request, after its arrival; 0: none."""
 
     def to_json(self) -> dict[str, Any]:
         """For :func:`send`."""
@@ -66,15 +75,26 @@ class Attach:
                     for s in found[kind]
                 )
             attach = cls(**found)
-            if attach.batch < 1:
-                raise ValueError("a batch below 1")
-            if attach.response_timeout_s < 0:
-                raise ValueError("a responseTimeout below 0")
+            _check_numbers(attach)
             for spec in (*attach.inputs, *attach.outputs):
                 _check(spec)
         except (KeyError, TypeError, ValueError) as error:
             raise AttachError(f"not a worker's first message: {error!r}") from error
         return attach
+
+
+def _check_numbers(attach: Attach) -> None:
+    """Raises ValueError, or TypeError, for what cannot be served."""
+    if attach.batch < 1:
+        raise ValueError("a batch below 1")
+    if attach.response_timeout_s < 0:
+        raise ValueError("a responseTimeout below 0")
+    for name in ("slo_ns", "client_timeout_ns"):
+        number = getattr(attach, name)
+        if not isinstance(number, int) or not 0 <= number <= LONGEST_NS:
+            raise ValueError(f"{name} {number!r}; allowed: 0 to {LONGEST_NS}")
+    if attach.request_class not in CLASSES:
+        raise ValueError(f"class {attach.request_class!r}; allowed: {', '.join(CLASSES)}")
 
 
 def _check(spec: TensorSpec) -> None:

@@ -43,7 +43,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 LINE = 128
 """Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
@@ -180,6 +180,7 @@ SLOT = (
             Field("auto", "1: the controller may change the configuration"),
             Field("archive", "path of the model archive, UTF-8, zero padded", width=512),
             Field("last_change", "what became of the last change, for people", width=512),
+            Field("default_version", "the model's version for requests that name none", width=128),
         ),
     ),
     Section(

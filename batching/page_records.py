@@ -86,6 +86,7 @@ class SlotIdentity:
     auto: int = _word(0, 1)
     archive: str = _text()
     last_change: str = _text()
+    default_version: str = _text()
 
     @property
     def live(self) -> bool:

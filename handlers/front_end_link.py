@@ -25,6 +25,7 @@ from shunter.batching.attach import (
     receive,
     send,
 )
+from shunter.batching.layout import CLASSES
 from shunter.batching.native import WorkerQueue, worker_queue
 from shunter.batching.tensor_queue import QueueError, TensorQueue
 from shunter.handlers.device_queue import queue_worker
@@ -59,6 +60,9 @@ def link_of(path: Path, service: Service) -> FrontEndLink:
         context.system_properties["batch_size"],
         os.getpid(),
         _number("SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
+        os.environ.get("SHUNTER_CLASS", CLASSES[0]),
+        _number("SHUNTER_SLO_NS", 0, "nanoseconds"),
+        _number("SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
     )
     # A module with a function handle() has no object; its class is then the module.
     handler = getattr(service._entry_point, "__self__", None)

@@ -12,12 +12,14 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shunter.batching.attach import Attach, AttachError, peer_process, receive, send
+from shunter.batching.layout import CLASSES
 from shunter.batching.tensor_queue import QueueError, TensorQueue, entries_within
 from shunter.batching.wire_layout import WORKER_COUNT, WireStatus
+from shunter.nic_frontend.core import Defaults
 from shunter.nic_frontend.data_path import DataPath
 from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.readiness import Readiness
@@ -110,6 +112,8 @@ class Functions:
         self._workers: dict[int, Worker] = {}
         """By the descriptors of their connections."""
         self._refused = ""
+        self.default_versions: Mapping[str, str] = {}
+        """Of the models of a server: the version of sessions that name none."""
 
     def close(self) -> None:
         """Let go of everything; workers see that the front end is gone."""
@@ -129,7 +133,12 @@ class Functions:
         return list(self._functions.values())
 
     def find(self, model: str, version: str) -> Function | None:
-        """A function with a worker; without a version the one that was attached last."""
+        """A function with a worker.
+
+        Without a version that of the model's default version; where no server tells of one, that
+        which was attached last.
+        """
+        version = version or self.default_versions.get(model, "")
         for function in reversed(self._functions.values()):
             wanted = function.model == model and version in ("", function.version)
             if wanted and function.workers:
@@ -203,6 +212,7 @@ class Functions:
                 self._path.remove_worker(function.id, worker.index)
             os.close(doorbell)
             raise
+        self._path.set_defaults(function.id, _defaults(attach))
         self._ready.known(connection)
         function.workers[worker.index] = worker
         self._workers[connection.fileno()] = worker
@@ -325,6 +335,12 @@ class Functions:
         """Take leave of all workers."""
         for worker in list(self._workers.values()):
             self._gone(worker)
+
+
+def _defaults(attach: Attach) -> Defaults:
+    """What requests take from their model: as its newest worker says."""
+    priority = CLASSES.index(attach.request_class)
+    return Defaults(priority, attach.slo_ns, attach.client_timeout_ns)
 
 
 def _kill(pid: int) -> None:

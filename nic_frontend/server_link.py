@@ -6,6 +6,7 @@ it; the next one's is found when it is the only one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pathlib import Path
 from shunter.batching import front_end_page
 from shunter.batching.attach import NAME
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
-from shunter.batching.page_records import FrontEndState, SlotNetwork
+from shunter.batching.page_records import FrontEndState, SlotIdentity, SlotNetwork
 from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_live
 from shunter.nic_frontend.front_end import FrontEnd
 from shunter.nic_frontend.functions import Function
@@ -35,8 +36,8 @@ class ServerLink:
         self._only_this = only_this
         self._page = _page_of(folder)
         self._look_ns = 0
-        self._slots: dict[int, tuple[int, str, str]] = {}
-        """Sequence of the identity, name and version of the model in a slot."""
+        self._slots: dict[int, tuple[int, SlotIdentity]] = {}
+        """Sequence of the identity of each slot, and the identity."""
         self._told: set[int] = set()
         """Slots that have numbers of ours."""
 
@@ -50,6 +51,7 @@ class ServerLink:
             self._page = None
         self._told.clear()
         self._slots.clear()
+        self._front_end.functions.default_versions = {}
 
     def cycle(self, now_ns: int) -> None:
         """What is due."""
@@ -100,7 +102,10 @@ class ServerLink:
             front_end.reception.hello_times.count,
         )
         front_end_page.write(page, state, tuple(stats.get(name, 0) for name in COUNTERS))
-        slots = self._find_slots(page)
+        self._read_slots(page)
+        known = [identity for _, identity in self._slots.values()]
+        front_end.functions.default_versions = {i.model_name: i.default_version for i in known}
+        slots = {(i.model_name, i.model_version): slot for slot, (_, i) in self._slots.items()}
         told = set()
         for function in front_end.functions.all():
             slot = slots.get((function.model, function.version))
@@ -131,20 +136,16 @@ class ServerLink:
             return  # as it was; the next look may be luckier
         path.set_policy(function.id, policy_of(commands, groups))
 
-    def _find_slots(self, page: ControlPage) -> dict[tuple[str, str], int]:
-        """Slot by name and version of the model; only what changed is read again."""
+    def _read_slots(self, page: ControlPage) -> None:
+        """Which models the server has; only what changed is read again."""
         live = page.live_slots()
         self._slots = {slot: known for slot, known in self._slots.items() if slot in live}
         for slot in live:
             sequence = page.identity_sequence(slot)
             if slot in self._slots and self._slots[slot][0] == sequence:
                 continue
-            try:
-                identity = page.read_identity(slot)
-            except UnstableError:
-                continue
-            self._slots[slot] = sequence, identity.model_name, identity.model_version
-        return {(name, version): slot for slot, (_, name, version) in self._slots.items()}
+            with contextlib.suppress(UnstableError):  # as it was; the next look may be luckier
+                self._slots[slot] = sequence, page.read_identity(slot)
 
 
 def _finds(find: Callable[[], RuntimeFolder]) -> RuntimeFolder | None:

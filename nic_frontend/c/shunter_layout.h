@@ -6,14 +6,14 @@
 #include <stdint.h>
 
 /* Offsets of the control page. H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another. */
-#define SHUNTER_LAYOUT_VERSION 4 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 5 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
-#define SHUNTER_PAGE_SIZE 692864 /* bytes of the control page */
+#define SHUNTER_PAGE_SIZE 709248 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
 #define SHUNTER_HOLDER_SIZE 128 /* bytes of one holder */
 #define SHUNTER_HOLDER_COUNT 16 /* holders */
 #define SHUNTER_SLOTS_OFFSET 4736 /* offset of slot 0 */
-#define SHUNTER_SLOT_SIZE 5376 /* bytes of one slot */
+#define SHUNTER_SLOT_SIZE 5504 /* bytes of one slot */
 #define SHUNTER_SLOT_COUNT 128 /* slots */
 #define SHUNTER_COUNTER_COUNT 64 /* counters of the network front end */
 #define SHUNTER_COUNTER_NAME_BYTES 24 /* bytes of the name of each */
@@ -68,79 +68,80 @@
 #define SHUNTER_S_AUTO 448 /* 1: the controller may change the configuration */
 #define SHUNTER_S_ARCHIVE 456 /* path of the model archive, UTF-8, zero padded */
 #define SHUNTER_S_LAST_CHANGE 968 /* what became of the last change, for people */
-#define SHUNTER_S_UPDATED_NS 1536 /* time of the last change below */
-#define SHUNTER_S_ARRIVALS 1544 /* requests offered, by class [2] */
-#define SHUNTER_S_QUEUED 1560 /* requests waiting now, by class [2] */
-#define SHUNTER_S_OLDEST_ARRIVAL_NS 1576 /* arrival of the oldest waiting, 0 for none [2] */
-#define SHUNTER_S_ANSWERED 1592 /* answered by a worker with the reply's own status [2] */
-#define SHUNTER_S_ANSWERED_LATE 1608 /* of these, after their deadline [2] */
-#define SHUNTER_S_EXPIRED 1624 /* answered 504 before they ran [2] */
-#define SHUNTER_S_REJECTED 1640 /* refused at the door: queue full, draining, bad header [2] */
-#define SHUNTER_S_FAILED 1656 /* answered 5xx by us: worker death, drain time-out [2] */
-#define SHUNTER_S_ABANDONED 1672 /* client hung up while waiting [2] */
-#define SHUNTER_S_RETRIED 1688 /* requests run again after a worker died */
-#define SHUNTER_S_POISONED 1696 /* requests that killed two workers */
-#define SHUNTER_S_IN_FLIGHT_REQUESTS 1704 /* sent, not answered */
-#define SHUNTER_S_IN_FLIGHT_BATCHES 1712 /* sent, not answered */
-#define SHUNTER_S_READY_WORKERS 1720 /* loaded workers of the current generation */
-#define SHUNTER_S_BUSY_WORKERS 1728 /* of these, with a batch */
-#define SHUNTER_S_THRESHOLD_MILLI 1736 /* adaptive threshold now, in 1/1000 requests */
-#define SHUNTER_S_BATCHES_BY_SIZE 1744 /* batches answered, by size bucket [16] */
-#define SHUNTER_S_SERVICE_NS_BY_SIZE 1872 /* sum of their service times [16] */
-#define SHUNTER_S_BATCH_REQUESTS 2000 /* requests in the batches answered */
-#define SHUNTER_S_GOOD 2008 /* answered in time or without a deadline, not 5xx, by class [2] */
-#define SHUNTER_S_SLO_MET 2024 /* of these, with a deadline [2] */
-#define SHUNTER_S_SLO_LATE 2040 /* with a deadline, answered after it, not 5xx [2] */
-#define SHUNTER_S_SLO_REJECTED 2056 /* with a deadline, refused at the door [2] */
-#define SHUNTER_S_SLO_FAILED 2072 /* with a deadline, answered 5xx by a worker or by us [2] */
-#define SHUNTER_S_SLO_ABANDONED 2088 /* with a deadline, client hung up while waiting [2] */
-#define SHUNTER_S_QUEUE_NS 2104 /* sum of the waits of what was answered, by class [2] */
-#define SHUNTER_S_SERVICE_NS 2120 /* sum of the service times of what was answered [2] */
-#define SHUNTER_S_LATENCY_NS 2136 /* sum of the times from arrival to answer [2] */
-#define SHUNTER_S_QUEUE_TIMES 2152 /* histogram by class, then bucket [32] */
-#define SHUNTER_S_SERVICE_TIMES 2408 /* histogram by class, then bucket [32] */
-#define SHUNTER_S_LATENCY_TIMES 2664 /* histogram by class, then bucket [32] */
-#define SHUNTER_S_CHANGE_REQUEST 2944 /* the wanted_request taken up last, 0 for none */
-#define SHUNTER_S_CHANGE_STATE 2952 /* what became of it, one of CHANGE_... */
-#define SHUNTER_S_GROUP_READY 3072 /* loaded workers */
-#define SHUNTER_S_GROUP_BUSY 3080 /* of these, with a batch */
-#define SHUNTER_S_GROUP_BATCHES 3088 /* batches answered */
-#define SHUNTER_S_GROUP_REQUESTS 3096 /* requests answered */
-#define SHUNTER_S_GROUP_CAP 3104 /* batch cap of the group's own configuration */
-#define SHUNTER_S_GROUP_THREADS 3112 /* threads per worker, 0 when not set */
-#define SHUNTER_S_GROUP_FIXED_NS 3120 /* fitted latency of a batch = fixed + n * per_request */
-#define SHUNTER_S_GROUP_PER_REQUEST_NS 3128 /* see group_fixed_ns */
-#define SHUNTER_S_GROUP_ERROR_NS 3136 /* mean absolute error of the predictions */
-#define SHUNTER_S_GROUP_FITTED 3144 /* batches that the fit has seen, 0: nothing is known */
-#define SHUNTER_S_GROUP_INSTANCES 3152 /* workers that the configuration asks for */
-#define SHUNTER_S_COMMAND_SEQUENCE 4096 /* seqlock: odd while commands change, 0 never written */
-#define SHUNTER_S_ALPHA_MILLIONTHS 4104 /* weight of the old threshold when it rises, 0..999999 */
-#define SHUNTER_S_THRESHOLD_CAP_MILLI 4112 /* upper bound of the threshold, in 1/1000 requests */
-#define SHUNTER_S_THRESHOLD_FIXED_MILLI 4120 /* 0: adapt; else the threshold itself */
-#define SHUNTER_S_MAX_WAIT_US 4128 /* deliberate wait, at most registered_max_wait_us */
-#define SHUNTER_S_MIX_CLASSES 4136 /* 1: one batch may hold both classes */
-#define SHUNTER_S_AGEING_US 4144 /* one best-effort batch goes first in this time if one waits as long, 0 never */
-#define SHUNTER_S_AHEAD_BATCHES 4152 /* batches sent to a busy worker, 0 or 1 */
-#define SHUNTER_S_LATENCY_FIXED_NS 4160 /* latency of a batch until the fit knows it, 0: unknown */
-#define SHUNTER_S_LATENCY_PER_REQUEST_NS 4168 /* see latency_fixed_ns */
-#define SHUNTER_S_QUANTUM_US 4176 /* 0: threshold by what follows answers; else Rafiqi's quantum */
-#define SHUNTER_S_ADMISSION 4184 /* 1: refuse what would be answered too late */
-#define SHUNTER_S_MARGIN_US 4192 /* how long before a deadline an answer shall be ready */
-#define SHUNTER_S_WANTED_REQUEST 4200 /* raised when another configuration is wanted, 0 for none */
-#define SHUNTER_S_WANTED_GROUPS 4208 /* worker groups of that configuration */
-#define SHUNTER_S_WANTED_PIN 4216 /* 1: its workers choose and keep cores of their own */
-#define SHUNTER_S_COMMAND_CAP 4224 /* batch cap, 0: the group's own */
-#define SHUNTER_S_WEIGHT_MILLI 4232 /* factor of the cap for the class, in 1/1000; 0: never [2] */
-#define SHUNTER_S_PREFERENCE 4248 /* groups with a lower number are filled first [2] */
-#define SHUNTER_S_WANTED_INSTANCES 4264 /* of the wanted configuration, as the next two */
-#define SHUNTER_S_WANTED_THREADS 4272 /* threads of each instance */
-#define SHUNTER_S_WANTED_BATCH 4280 /* largest batch of each instance */
-#define SHUNTER_S_NETWORK_WORKERS 5248 /* workers that are attached to the network front end */
-#define SHUNTER_S_NETWORK_ENTRIES 5256 /* entries of the tensor queue */
-#define SHUNTER_S_NETWORK_FREE 5264 /* of these, used by nobody */
-#define SHUNTER_S_NETWORK_QUEUED 5272 /* requests that wait for a worker */
-#define SHUNTER_S_NETWORK_SESSIONS 5280 /* open sessions */
-#define SHUNTER_S_NETWORK_CREDIT 5288 /* requests that clients may have on their way */
+#define SHUNTER_S_DEFAULT_VERSION 1480 /* the model's version for requests that name none */
+#define SHUNTER_S_UPDATED_NS 1664 /* time of the last change below */
+#define SHUNTER_S_ARRIVALS 1672 /* requests offered, by class [2] */
+#define SHUNTER_S_QUEUED 1688 /* requests waiting now, by class [2] */
+#define SHUNTER_S_OLDEST_ARRIVAL_NS 1704 /* arrival of the oldest waiting, 0 for none [2] */
+#define SHUNTER_S_ANSWERED 1720 /* answered by a worker with the reply's own status [2] */
+#define SHUNTER_S_ANSWERED_LATE 1736 /* of these, after their deadline [2] */
+#define SHUNTER_S_EXPIRED 1752 /* answered 504 before they ran [2] */
+#define SHUNTER_S_REJECTED 1768 /* refused at the door: queue full, draining, bad header [2] */
+#define SHUNTER_S_FAILED 1784 /* answered 5xx by us: worker death, drain time-out [2] */
+#define SHUNTER_S_ABANDONED 1800 /* client hung up while waiting [2] */
+#define SHUNTER_S_RETRIED 1816 /* requests run again after a worker died */
+#define SHUNTER_S_POISONED 1824 /* requests that killed two workers */
+#define SHUNTER_S_IN_FLIGHT_REQUESTS 1832 /* sent, not answered */
+#define SHUNTER_S_IN_FLIGHT_BATCHES 1840 /* sent, not answered */
+#define SHUNTER_S_READY_WORKERS 1848 /* loaded workers of the current generation */
+#define SHUNTER_S_BUSY_WORKERS 1856 /* of these, with a batch */
+#define SHUNTER_S_THRESHOLD_MILLI 1864 /* adaptive threshold now, in 1/1000 requests */
+#define SHUNTER_S_BATCHES_BY_SIZE 1872 /* batches answered, by size bucket [16] */
+#define SHUNTER_S_SERVICE_NS_BY_SIZE 2000 /* sum of their service times [16] */
+#define SHUNTER_S_BATCH_REQUESTS 2128 /* requests in the batches answered */
+#define SHUNTER_S_GOOD 2136 /* answered in time or without a deadline, not 5xx, by class [2] */
+#define SHUNTER_S_SLO_MET 2152 /* of these, with a deadline [2] */
+#define SHUNTER_S_SLO_LATE 2168 /* with a deadline, answered after it, not 5xx [2] */
+#define SHUNTER_S_SLO_REJECTED 2184 /* with a deadline, refused at the door [2] */
+#define SHUNTER_S_SLO_FAILED 2200 /* with a deadline, answered 5xx by a worker or by us [2] */
+#define SHUNTER_S_SLO_ABANDONED 2216 /* with a deadline, client hung up while waiting [2] */
+#define SHUNTER_S_QUEUE_NS 2232 /* sum of the waits of what was answered, by class [2] */
+#define SHUNTER_S_SERVICE_NS 2248 /* sum of the service times of what was answered [2] */
+#define SHUNTER_S_LATENCY_NS 2264 /* sum of the times from arrival to answer [2] */
+#define SHUNTER_S_QUEUE_TIMES 2280 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_SERVICE_TIMES 2536 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_LATENCY_TIMES 2792 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_CHANGE_REQUEST 3072 /* the wanted_request taken up last, 0 for none */
+#define SHUNTER_S_CHANGE_STATE 3080 /* what became of it, one of CHANGE_... */
+#define SHUNTER_S_GROUP_READY 3200 /* loaded workers */
+#define SHUNTER_S_GROUP_BUSY 3208 /* of these, with a batch */
+#define SHUNTER_S_GROUP_BATCHES 3216 /* batches answered */
+#define SHUNTER_S_GROUP_REQUESTS 3224 /* requests answered */
+#define SHUNTER_S_GROUP_CAP 3232 /* batch cap of the group's own configuration */
+#define SHUNTER_S_GROUP_THREADS 3240 /* threads per worker, 0 when not set */
+#define SHUNTER_S_GROUP_FIXED_NS 3248 /* fitted latency of a batch = fixed + n * per_request */
+#define SHUNTER_S_GROUP_PER_REQUEST_NS 3256 /* see group_fixed_ns */
+#define SHUNTER_S_GROUP_ERROR_NS 3264 /* mean absolute error of the predictions */
+#define SHUNTER_S_GROUP_FITTED 3272 /* batches that the fit has seen, 0: nothing is known */
+#define SHUNTER_S_GROUP_INSTANCES 3280 /* workers that the configuration asks for */
+#define SHUNTER_S_COMMAND_SEQUENCE 4224 /* seqlock: odd while commands change, 0 never written */
+#define SHUNTER_S_ALPHA_MILLIONTHS 4232 /* weight of the old threshold when it rises, 0..999999 */
+#define SHUNTER_S_THRESHOLD_CAP_MILLI 4240 /* upper bound of the threshold, in 1/1000 requests */
+#define SHUNTER_S_THRESHOLD_FIXED_MILLI 4248 /* 0: adapt; else the threshold itself */
+#define SHUNTER_S_MAX_WAIT_US 4256 /* deliberate wait, at most registered_max_wait_us */
+#define SHUNTER_S_MIX_CLASSES 4264 /* 1: one batch may hold both classes */
+#define SHUNTER_S_AGEING_US 4272 /* one best-effort batch goes first in this time if one waits as long, 0 never */
+#define SHUNTER_S_AHEAD_BATCHES 4280 /* batches sent to a busy worker, 0 or 1 */
+#define SHUNTER_S_LATENCY_FIXED_NS 4288 /* latency of a batch until the fit knows it, 0: unknown */
+#define SHUNTER_S_LATENCY_PER_REQUEST_NS 4296 /* see latency_fixed_ns */
+#define SHUNTER_S_QUANTUM_US 4304 /* 0: threshold by what follows answers; else Rafiqi's quantum */
+#define SHUNTER_S_ADMISSION 4312 /* 1: refuse what would be answered too late */
+#define SHUNTER_S_MARGIN_US 4320 /* how long before a deadline an answer shall be ready */
+#define SHUNTER_S_WANTED_REQUEST 4328 /* raised when another configuration is wanted, 0 for none */
+#define SHUNTER_S_WANTED_GROUPS 4336 /* worker groups of that configuration */
+#define SHUNTER_S_WANTED_PIN 4344 /* 1: its workers choose and keep cores of their own */
+#define SHUNTER_S_COMMAND_CAP 4352 /* batch cap, 0: the group's own */
+#define SHUNTER_S_WEIGHT_MILLI 4360 /* factor of the cap for the class, in 1/1000; 0: never [2] */
+#define SHUNTER_S_PREFERENCE 4376 /* groups with a lower number are filled first [2] */
+#define SHUNTER_S_WANTED_INSTANCES 4392 /* of the wanted configuration, as the next two */
+#define SHUNTER_S_WANTED_THREADS 4400 /* threads of each instance */
+#define SHUNTER_S_WANTED_BATCH 4408 /* largest batch of each instance */
+#define SHUNTER_S_NETWORK_WORKERS 5376 /* workers that are attached to the network front end */
+#define SHUNTER_S_NETWORK_ENTRIES 5384 /* entries of the tensor queue */
+#define SHUNTER_S_NETWORK_FREE 5392 /* of these, used by nobody */
+#define SHUNTER_S_NETWORK_QUEUED 5400 /* requests that wait for a worker */
+#define SHUNTER_S_NETWORK_SESSIONS 5408 /* open sessions */
+#define SHUNTER_S_NETWORK_CREDIT 5416 /* requests that clients may have on their way */
 
 _Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");
 _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==

@@ -34,7 +34,7 @@ def test_a_page_is_private_and_never_replaces_a_file(page, page_path):
     ("field", "expected"),
     [
         ("magic", "magic is 99"),
-        ("layout_version", "layout_version is 99, this program knows 4"),
+        ("layout_version", "layout_version is 99, this program knows 5"),
     ]
     + [(name, f"{name} is 99") for name in ("page_size", "header_size", "slot_size", "slot_count")],
 )
@@ -114,6 +114,7 @@ def test_identity_and_telemetry_of_a_server_are_read(make_golden, page_path):
         groups = page.read_groups(0, identity.group_count)
     assert identity.live
     assert (identity.model_name, identity.model_version) == ("modèle", "1.0")
+    assert identity.default_version == "2.0"
     assert (identity.generation, identity.registered_batch_size, identity.slo_us) == (7, 32, 40000)
     assert telemetry.updated_ns == 123_456_789
     assert telemetry.arrivals == (1001, 1002)

@@ -333,6 +333,7 @@ IDENTITY = {
 }
 MODEL_NAME = "modèle"
 MODEL_VERSION = "1.0"
+DEFAULT_VERSION = "2.0"
 UPDATED_NS = 123_456_789
 OWNER_PID = 4242
 CREATED_UNIX_NS = 1_700_000_000_000_000_000
@@ -352,7 +353,7 @@ GROUP_COMMANDS = (
 
 
 def jvm_words() -> dict[int, int]:
-    """Offset in slot 0 to value, for what the server writes but the two texts.
+    """Offset in slot 0 to value, for what the server writes but the texts.
 
     Telemetry word k after ``updated_ns`` (k from 1) is 1000 + k; word k (from 0) of worker group g
     is 100 * (g + 1) + k for the two groups in use.
@@ -372,7 +373,12 @@ def jvm_words() -> dict[int, int]:
 def fill_slot(page: ControlPage) -> None:
     """Write slot 0 as the server would."""
     base = FIRST_SLOT // 8
-    for name, text in (("model_name", MODEL_NAME), ("model_version", MODEL_VERSION)):
+    texts = {
+        "model_name": MODEL_NAME,
+        "model_version": MODEL_VERSION,
+        "default_version": DEFAULT_VERSION,
+    }
+    for name, text in texts.items():
         placed = SLOT_FIELDS[name]
         encoded = memoryview(text.encode().ljust(placed.field.width, b"\0")).cast("q")
         for i, word in enumerate(encoded):

@@ -119,6 +119,7 @@ public final class PageTool {
                     slot.set(S_SLO_US, 40000);
                     slot.setText(S_MODEL_NAME, 256, "mod\u00e8le");
                     slot.setText(S_MODEL_VERSION, 128, "1.0");
+                    slot.setText(S_DEFAULT_VERSION, 128, "2.0");
                 });
         slot.set(S_UPDATED_NS, 123_456_789);
         final int last = S_LATENCY_TIMES + 8 * 2 * TIME_BUCKETS;

@@ -6,11 +6,11 @@ final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    static final int LAYOUT_VERSION = 4;
+    static final int LAYOUT_VERSION = 5;
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
-    static final int PAGE_SIZE = 692864;
+    static final int PAGE_SIZE = 709248;
     /** bytes before holder 0 */
     static final int HEADER_SIZE = 2688;
     /** bytes of one holder */
@@ -20,7 +20,7 @@ final class ControlLayout {
     /** offset of slot 0 */
     static final int SLOTS_OFFSET = 4736;
     /** bytes of one slot */
-    static final int SLOT_SIZE = 5376;
+    static final int SLOT_SIZE = 5504;
     /** slots */
     static final int SLOT_COUNT = 128;
     /** counters of the network front end */
@@ -129,152 +129,154 @@ final class ControlLayout {
     static final int S_ARCHIVE = 456;
     /** what became of the last change, for people */
     static final int S_LAST_CHANGE = 968;
+    /** the model's version for requests that name none */
+    static final int S_DEFAULT_VERSION = 1480;
     /** time of the last change below */
-    static final int S_UPDATED_NS = 1536;
+    static final int S_UPDATED_NS = 1664;
     /** requests offered, by class [2] */
-    static final int S_ARRIVALS = 1544;
+    static final int S_ARRIVALS = 1672;
     /** requests waiting now, by class [2] */
-    static final int S_QUEUED = 1560;
+    static final int S_QUEUED = 1688;
     /** arrival of the oldest waiting, 0 for none [2] */
-    static final int S_OLDEST_ARRIVAL_NS = 1576;
+    static final int S_OLDEST_ARRIVAL_NS = 1704;
     /** answered by a worker with the reply's own status [2] */
-    static final int S_ANSWERED = 1592;
+    static final int S_ANSWERED = 1720;
     /** of these, after their deadline [2] */
-    static final int S_ANSWERED_LATE = 1608;
+    static final int S_ANSWERED_LATE = 1736;
     /** answered 504 before they ran [2] */
-    static final int S_EXPIRED = 1624;
+    static final int S_EXPIRED = 1752;
     /** refused at the door: queue full, draining, bad header [2] */
-    static final int S_REJECTED = 1640;
+    static final int S_REJECTED = 1768;
     /** answered 5xx by us: worker death, drain time-out [2] */
-    static final int S_FAILED = 1656;
+    static final int S_FAILED = 1784;
     /** client hung up while waiting [2] */
-    static final int S_ABANDONED = 1672;
+    static final int S_ABANDONED = 1800;
     /** requests run again after a worker died */
-    static final int S_RETRIED = 1688;
+    static final int S_RETRIED = 1816;
     /** requests that killed two workers */
-    static final int S_POISONED = 1696;
+    static final int S_POISONED = 1824;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_REQUESTS = 1704;
+    static final int S_IN_FLIGHT_REQUESTS = 1832;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_BATCHES = 1712;
+    static final int S_IN_FLIGHT_BATCHES = 1840;
     /** loaded workers of the current generation */
-    static final int S_READY_WORKERS = 1720;
+    static final int S_READY_WORKERS = 1848;
     /** of these, with a batch */
-    static final int S_BUSY_WORKERS = 1728;
+    static final int S_BUSY_WORKERS = 1856;
     /** adaptive threshold now, in 1/1000 requests */
-    static final int S_THRESHOLD_MILLI = 1736;
+    static final int S_THRESHOLD_MILLI = 1864;
     /** batches answered, by size bucket [16] */
-    static final int S_BATCHES_BY_SIZE = 1744;
+    static final int S_BATCHES_BY_SIZE = 1872;
     /** sum of their service times [16] */
-    static final int S_SERVICE_NS_BY_SIZE = 1872;
+    static final int S_SERVICE_NS_BY_SIZE = 2000;
     /** requests in the batches answered */
-    static final int S_BATCH_REQUESTS = 2000;
+    static final int S_BATCH_REQUESTS = 2128;
     /** answered in time or without a deadline, not 5xx, by class [2] */
-    static final int S_GOOD = 2008;
+    static final int S_GOOD = 2136;
     /** of these, with a deadline [2] */
-    static final int S_SLO_MET = 2024;
+    static final int S_SLO_MET = 2152;
     /** with a deadline, answered after it, not 5xx [2] */
-    static final int S_SLO_LATE = 2040;
+    static final int S_SLO_LATE = 2168;
     /** with a deadline, refused at the door [2] */
-    static final int S_SLO_REJECTED = 2056;
+    static final int S_SLO_REJECTED = 2184;
     /** with a deadline, answered 5xx by a worker or by us [2] */
-    static final int S_SLO_FAILED = 2072;
+    static final int S_SLO_FAILED = 2200;
     /** with a deadline, client hung up while waiting [2] */
-    static final int S_SLO_ABANDONED = 2088;
+    static final int S_SLO_ABANDONED = 2216;
     /** sum of the waits of what was answered, by class [2] */
-    static final int S_QUEUE_NS = 2104;
+    static final int S_QUEUE_NS = 2232;
     /** sum of the service times of what was answered [2] */
-    static final int S_SERVICE_NS = 2120;
+    static final int S_SERVICE_NS = 2248;
     /** sum of the times from arrival to answer [2] */
-    static final int S_LATENCY_NS = 2136;
+    static final int S_LATENCY_NS = 2264;
     /** histogram by class, then bucket [32] */
-    static final int S_QUEUE_TIMES = 2152;
+    static final int S_QUEUE_TIMES = 2280;
     /** histogram by class, then bucket [32] */
-    static final int S_SERVICE_TIMES = 2408;
+    static final int S_SERVICE_TIMES = 2536;
     /** histogram by class, then bucket [32] */
-    static final int S_LATENCY_TIMES = 2664;
+    static final int S_LATENCY_TIMES = 2792;
     /** the wanted_request taken up last, 0 for none */
-    static final int S_CHANGE_REQUEST = 2944;
+    static final int S_CHANGE_REQUEST = 3072;
     /** what became of it, one of CHANGE_... */
-    static final int S_CHANGE_STATE = 2952;
+    static final int S_CHANGE_STATE = 3080;
     /** loaded workers */
-    static final int S_GROUP_READY = 3072;
+    static final int S_GROUP_READY = 3200;
     /** of these, with a batch */
-    static final int S_GROUP_BUSY = 3080;
+    static final int S_GROUP_BUSY = 3208;
     /** batches answered */
-    static final int S_GROUP_BATCHES = 3088;
+    static final int S_GROUP_BATCHES = 3216;
     /** requests answered */
-    static final int S_GROUP_REQUESTS = 3096;
+    static final int S_GROUP_REQUESTS = 3224;
     /** batch cap of the group's own configuration */
-    static final int S_GROUP_CAP = 3104;
+    static final int S_GROUP_CAP = 3232;
     /** threads per worker, 0 when not set */
-    static final int S_GROUP_THREADS = 3112;
+    static final int S_GROUP_THREADS = 3240;
     /** fitted latency of a batch = fixed + n * per_request */
-    static final int S_GROUP_FIXED_NS = 3120;
+    static final int S_GROUP_FIXED_NS = 3248;
     /** see group_fixed_ns */
-    static final int S_GROUP_PER_REQUEST_NS = 3128;
+    static final int S_GROUP_PER_REQUEST_NS = 3256;
     /** mean absolute error of the predictions */
-    static final int S_GROUP_ERROR_NS = 3136;
+    static final int S_GROUP_ERROR_NS = 3264;
     /** batches that the fit has seen, 0: nothing is known */
-    static final int S_GROUP_FITTED = 3144;
+    static final int S_GROUP_FITTED = 3272;
     /** workers that the configuration asks for */
-    static final int S_GROUP_INSTANCES = 3152;
+    static final int S_GROUP_INSTANCES = 3280;
     /** seqlock: odd while commands change, 0 never written */
-    static final int S_COMMAND_SEQUENCE = 4096;
+    static final int S_COMMAND_SEQUENCE = 4224;
     /** weight of the old threshold when it rises, 0..999999 */
-    static final int S_ALPHA_MILLIONTHS = 4104;
+    static final int S_ALPHA_MILLIONTHS = 4232;
     /** upper bound of the threshold, in 1/1000 requests */
-    static final int S_THRESHOLD_CAP_MILLI = 4112;
+    static final int S_THRESHOLD_CAP_MILLI = 4240;
     /** 0: adapt; else the threshold itself */
-    static final int S_THRESHOLD_FIXED_MILLI = 4120;
+    static final int S_THRESHOLD_FIXED_MILLI = 4248;
     /** deliberate wait, at most registered_max_wait_us */
-    static final int S_MAX_WAIT_US = 4128;
+    static final int S_MAX_WAIT_US = 4256;
     /** 1: one batch may hold both classes */
-    static final int S_MIX_CLASSES = 4136;
+    static final int S_MIX_CLASSES = 4264;
     /** one best-effort batch goes first in this time if one waits as long, 0 never */
-    static final int S_AGEING_US = 4144;
+    static final int S_AGEING_US = 4272;
     /** batches sent to a busy worker, 0 or 1 */
-    static final int S_AHEAD_BATCHES = 4152;
+    static final int S_AHEAD_BATCHES = 4280;
     /** latency of a batch until the fit knows it, 0: unknown */
-    static final int S_LATENCY_FIXED_NS = 4160;
+    static final int S_LATENCY_FIXED_NS = 4288;
     /** see latency_fixed_ns */
-    static final int S_LATENCY_PER_REQUEST_NS = 4168;
+    static final int S_LATENCY_PER_REQUEST_NS = 4296;
     /** 0: threshold by what follows answers; else Rafiqi's quantum */
-    static final int S_QUANTUM_US = 4176;
+    static final int S_QUANTUM_US = 4304;
     /** 1: refuse what would be answered too late */
-    static final int S_ADMISSION = 4184;
+    static final int S_ADMISSION = 4312;
     /** how long before a deadline an answer shall be ready */
-    static final int S_MARGIN_US = 4192;
+    static final int S_MARGIN_US = 4320;
     /** raised when another configuration is wanted, 0 for none */
-    static final int S_WANTED_REQUEST = 4200;
+    static final int S_WANTED_REQUEST = 4328;
     /** worker groups of that configuration */
-    static final int S_WANTED_GROUPS = 4208;
+    static final int S_WANTED_GROUPS = 4336;
     /** 1: its workers choose and keep cores of their own */
-    static final int S_WANTED_PIN = 4216;
+    static final int S_WANTED_PIN = 4344;
     /** batch cap, 0: the group's own */
-    static final int S_COMMAND_CAP = 4224;
+    static final int S_COMMAND_CAP = 4352;
     /** factor of the cap for the class, in 1/1000; 0: never [2] */
-    static final int S_WEIGHT_MILLI = 4232;
+    static final int S_WEIGHT_MILLI = 4360;
     /** groups with a lower number are filled first [2] */
-    static final int S_PREFERENCE = 4248;
+    static final int S_PREFERENCE = 4376;
     /** of the wanted configuration, as the next two */
-    static final int S_WANTED_INSTANCES = 4264;
+    static final int S_WANTED_INSTANCES = 4392;
     /** threads of each instance */
-    static final int S_WANTED_THREADS = 4272;
+    static final int S_WANTED_THREADS = 4400;
     /** largest batch of each instance */
-    static final int S_WANTED_BATCH = 4280;
+    static final int S_WANTED_BATCH = 4408;
     /** workers that are attached to the network front end */
-    static final int S_NETWORK_WORKERS = 5248;
+    static final int S_NETWORK_WORKERS = 5376;
     /** entries of the tensor queue */
-    static final int S_NETWORK_ENTRIES = 5256;
+    static final int S_NETWORK_ENTRIES = 5384;
     /** of these, used by nobody */
-    static final int S_NETWORK_FREE = 5264;
+    static final int S_NETWORK_FREE = 5392;
     /** requests that wait for a worker */
-    static final int S_NETWORK_QUEUED = 5272;
+    static final int S_NETWORK_QUEUED = 5400;
     /** open sessions */
-    static final int S_NETWORK_SESSIONS = 5280;
+    static final int S_NETWORK_SESSIONS = 5408;
     /** requests that clients may have on their way */
-    static final int S_NETWORK_CREDIT = 5288;
+    static final int S_NETWORK_CREDIT = 5416;
     /** inputs, and outputs, of a function */
     static final int MAX_TENSORS = 8;
     /** workers of a function */

@@ -123,8 +123,7 @@ final class ControlPage {
     /** Give a slot back; its words are cleared. */
     synchronized void release(final ModelSlot slot) {
         final int index = slot.index();
-        slot.clear();
-        slot.detach();
+        slot.leave();
         if (index >= 0) {
             freeSlots.addLast(index);
         }

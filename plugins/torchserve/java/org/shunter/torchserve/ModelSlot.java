@@ -114,14 +114,11 @@ final class ModelSlot {
         return false;
     }
 
-    /** From now on this object writes to private memory. */
-    void detach() {
-        bytes = ByteBuffer.allocateDirect(SLOT_SIZE);
-        index = -1;
-    }
-
-    /** Zero every word; the state first, so that no reader takes the rest for a live model. */
-    void clear() {
+    /**
+     * Zero every word; the state first, so that no reader takes the rest for a live model. From then
+     * on this object writes to private memory: no late change of the identity brings it back.
+     */
+    synchronized void leave() {
         changeIdentity(
                 () -> {
                     set(S_SLOT_STATE, 0);
@@ -129,5 +126,7 @@ final class ModelSlot {
                         set(at, 0);
                     }
                 });
+        bytes = ByteBuffer.allocateDirect(SLOT_SIZE);
+        index = -1;
     }
 }

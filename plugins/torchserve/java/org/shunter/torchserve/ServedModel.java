@@ -7,7 +7,9 @@ import java.nio.file.Path;
 import java.util.EnumSet;
 import java.util.List;
 import java.util.stream.Stream;
+import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.wlm.Model;
+import org.pytorch.serve.wlm.ModelManager;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -29,6 +31,7 @@ final class ServedModel {
     private final Dispatcher dispatcher;
     private final Fleet fleet;
     private final WantedConfiguration wanted;
+    private volatile String defaultVersion = "";
 
     ServedModel(final Host host, final Model model, final ModelSettings settings) {
         this.host = host;
@@ -194,6 +197,7 @@ final class ServedModel {
     void publishIdentity() {
         slot.changeIdentity(
                 () -> {
+                    defaultVersion = defaultVersion();
                     final Generation current = fleet.current();
                     slot.set(S_GENERATION, current.id);
                     slot.set(S_REGISTERED_BATCH_SIZE, ceiling());
@@ -206,9 +210,28 @@ final class ServedModel {
                     slot.set(S_AUTO, fleet.auto() ? 1 : 0);
                     slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
                     slot.setText(S_LAST_CHANGE, 512, fleet.lastChange());
+                    slot.setText(S_DEFAULT_VERSION, 128, defaultVersion);
                     slot.set(S_SLOT_STATE, 1);
                     current.groups.forEach(this::publishGroup);
                 });
+    }
+
+    /** The version of this model for requests that name none; empty when it is not registered. */
+    private String defaultVersion() {
+        try {
+            final Model found = ModelManager.getInstance().getModel(model.getModelName(), null);
+            return found == null ? "" : found.getVersion();
+        } catch (ModelVersionNotFoundException e) {
+            return "";
+        }
+    }
+
+    /** Say so on the control page when TorchServe has been given another default version. */
+    void publishDefaultVersion() {
+        final String now = defaultVersion();
+        if (!now.isEmpty() && !now.equals(defaultVersion)) {
+            publishIdentity();
+        }
     }
 
     private void publishGroup(final WorkerGroup group) {

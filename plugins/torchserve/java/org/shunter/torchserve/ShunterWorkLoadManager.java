@@ -210,6 +210,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             frontEnd.obey();
             for (final ServedModel model : all()) {
                 model.publishGroups();
+                model.publishDefaultVersion();
                 model.obeyConfiguration();
                 final long timeoutS = model.model().getResponseTimeout();
                 final Worker overdue =

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.pytorch.serve.util.ConfigManager;
 import org.pytorch.serve.util.messages.EnvironmentUtils;
@@ -51,12 +52,21 @@ record WorkerLaunch(
             more.put("SHUNTER_FRONT_END", host.runtime().path().resolve(NETWORK).toString());
             more.put("SHUNTER_MODEL_VERSION", model.getVersion());
             more.put("SHUNTER_RESPONSE_TIMEOUT_S", Integer.toString(model.getResponseTimeout()));
+            more.put("SHUNTER_CLASS", served.settings().defaultClass().label());
+            more.put("SHUNTER_SLO_NS", Long.toString(served.settings().sloNs()));
+            more.put("SHUNTER_CLIENT_TIMEOUT_NS", Long.toString(clientTimeoutNs(model)));
         }
         return new WorkerLaunch(
                 "W-" + address.port() + "-" + model.getModelVersionName().getVersionedModelName(),
                 command(host, model, address),
                 environment(host, model, served.placed(workers.config()), more, company),
                 model.getModelDir());
+    }
+
+    /** Above a day, the longest deadline that a worker may be told of, there is none. */
+    private static long clientTimeoutNs(final Model model) {
+        final long ms = model.getClientTimeoutInMills();
+        return ms > TimeUnit.DAYS.toMillis(1) ? 0 : Math.max(0, TimeUnit.MILLISECONDS.toNanos(ms));
     }
 
     /** Whether a model's workers run our worker program. */
