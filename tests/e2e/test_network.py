@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from shunter.nic_frontend.client import BadRequestError, InferenceError, Session
+from shunter.nic_frontend.client import BadRequestError, InferenceError, Session, TooLateError
 
 pytestmark = pytest.mark.e2e
 
@@ -149,6 +149,68 @@ def test_an_unregistered_model_leaves_the_front_end(serve, site, client, wait_un
     wait_until("its worker has ended", lambda: not runs(pid))
     with pytest.raises(BadRequestError, match="no such model"):
         Session(f"udp://127.0.0.1:{network(site)['port']}", model.name)
+
+
+def test_requests_take_class_and_deadline_of_the_model(
+    serve, site, client, tmp_path, wait_until
+):
+    gate = tmp_path / "gate"
+    shunter = {**SECTION, "network": "1x1x1", "class": "best_effort", "slo_ms": 200}
+    shunter["environment"] = {"TENSORS_GATE": str(gate)}
+    model = serve("ordered", handler="tensors", config={"shunter": shunter})
+
+    def told(name):
+        return (model.state()["network"] or {}).get(name)
+
+    def send(first, **terms):
+        session = client(site, model.name)
+        return site.pool.submit(session.infer, [NUMBERS + first - 1], timeout_s=60, **terms)
+
+    last = client(site, model.name)
+    wait_until("its policy", lambda: told("sessions"))  # it is taken at the same moment
+    futures = [send(15)]
+    wait_until("it runs", model.order)
+    futures.append(send(1))
+    wait_until("it waits", lambda: told("queued") == 1)
+    with pytest.raises(TooLateError):
+        last.infer([NUMBERS + 1], best_effort=False, timeout_s=60)
+    futures.append(send(3, best_effort=False, deadline_ms=600_000))
+    wait_until("both wait", lambda: told("queued") == 2)
+    gate.touch()
+    assert [int(future.result()[0][0]) for future in futures] == [31, 3, 7]
+    assert model.order() == [15, 3, 1]
+
+
+def test_the_client_timeout_of_torchserve_is_a_deadline_of_all(
+    serve, client, site, tmp_path, wait_until
+):
+    gate = tmp_path / "gate"
+    shunter = {**SECTION, "network": "1x1x1", "environment": {"TENSORS_GATE": str(gate)}}
+    config = {"shunter": shunter, "clientTimeoutInMills": 200}
+    model = serve("ordered", handler="tensors", config=config)
+    first, second = (client(site, model.name) for _ in range(2))
+    wait_until("its policy", lambda: (model.state()["network"] or {}).get("sessions"))
+    held = site.pool.submit(first.infer, [NUMBERS + 14], timeout_s=60)
+    wait_until("it runs", model.order)
+    for terms in ({}, {"best_effort": True}, {"deadline_ms": 600_000}):
+        with pytest.raises(TooLateError):
+            second.infer([NUMBERS], timeout_s=60, **terms)
+    gate.touch()
+    assert int(held.result()[0][0]) == 31
+    assert model.order() == [15]
+
+
+def test_who_names_no_version_gets_the_default_and_stays_with_it(serve, site, client, wait_until):
+    config = {"shunter": SECTION}
+    old = serve(handler="tensors", config=config)
+    new = serve(old.name, version="2.0", handler="tensors", config=config)
+    workers = [fed(model)["pid"] for model in (old, new)]
+    wait_until("both serve", lambda: new.state()["network"])
+    first = client(site, old.name)
+    assert ask(first)[1] == workers[0]
+    assert site.management("PUT", f"/models/{old.name}/2.0/set-default").status == 200
+    wait_until("it is told", lambda: ask(client(site, old.name))[1] == workers[1])
+    assert ask(first)[1] == workers[0]
 
 
 def test_a_worker_that_does_not_load_fails_the_registration(site):

@@ -197,12 +197,12 @@ def _connects(connection, path):
 class Puppet:
     """Attached to the front end as a worker, doing only what it is told."""
 
-    def __init__(self, path, batch, inputs, outputs, model="m", version="1"):
+    def __init__(self, path, batch, inputs, outputs, model="m", version="1", **more):
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.connection.settimeout(PATIENCE_S)
         self.connection.connect(str(path))
         specs = [tuple(TensorSpec(n, d, tuple(s)) for n, d, s in k) for k in (inputs, outputs)]
-        hello = attach.Attach(model, version, *specs, batch, os.getpid())
+        hello = attach.Attach(model, version, *specs, batch, os.getpid(), **more)
         attach.send(self.connection, hello.to_json())
         self.answer, descriptors = attach.receive(self.connection)
         self._sender = socket.socket(fileno=descriptors[0])

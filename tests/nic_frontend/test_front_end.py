@@ -1,5 +1,7 @@
 """A front end, its workers and its clients: everything that goes well."""
 
+import contextlib
+
 import pytest
 
 from shunter.batching.wire_layout import Flags, MessageType, WireStatus
@@ -36,14 +38,20 @@ def small(site, entries=8, **options):
     site.serve(queue_bytes=entries * (1024 + 512), **options)
 
 
-def patient_client(site, kind="udp"):
-    """A client of a model that has no worker now, so that requests wait for one."""
-    puppet = site.puppet()
-    client = site.client(kind)
+@contextlib.contextmanager
+def visit(site, **model):
+    """A worker that comes and goes, so that requests wait for another one."""
+    puppet = site.puppet(**model)
+    yield
     puppet.leave()
     assert puppet.connection.recv(100) == b'{"left": true}'
     puppet.die()
-    return client
+
+
+def patient_client(site, kind="udp", **model):
+    """A client of a model that has no worker now, so that requests wait for one."""
+    with visit(site, **model):
+        return site.client(kind)
 
 
 @pytest.mark.parametrize("kind", ["udp", "tcp"])
@@ -180,6 +188,40 @@ def test_strict_requests_go_first(site, nic):
     site.worker(batch=2)
     client.answers(4)
     assert [names for _, names in site.ran()] == [[3, 4], [1, 2]]
+
+
+def test_who_names_no_class_has_the_model_s(site, nic):
+    site.serve()
+    client = patient_client(site, request_class="best_effort")
+    for name, priority in ((1, 0), (2, 2), (3, 1)):
+        client.ask(name, priority=priority)
+    nic.until(lambda: site.function()["waiting"] == 3)
+    site.worker(batch=2)
+    client.answers(3)
+    assert [names for _, names in site.ran()] == [[3], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("model", "priority"),
+    [
+        ({"slo_ns": 1_000_000}, 0),
+        ({"slo_ns": 1_000_000, "request_class": "best_effort"}, 1),
+        ({"client_timeout_ns": 1_000_000}, 2),
+    ],
+)
+def test_who_states_no_deadline_has_that_of_the_model_s_newest_worker(
+    site, nic, model, priority
+):
+    site.serve()
+    client = patient_client(site, **model)
+    client.ask(1, priority=priority)
+    assert client.answers(1) == {1: WireStatus.TOO_LATE}
+    with visit(site):
+        pass
+    client.ask(2, priority=priority)
+    nic.until(lambda: site.function()["waiting"] == 1)
+    site.worker()
+    assert client.answers(1) == {2: client.expected(2)}
 
 
 def test_a_worker_that_leaves_answers_what_it_has_and_gets_no_more(site, nic):

@@ -1,6 +1,7 @@
 """A front end and the server that it belongs to: what it tells, what it takes, and both ends."""
 
 import contextlib
+import itertools
 import os
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from shunter.batching import front_end_page
 from shunter.batching.attach import NAME, Attach, receive, send
 from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import SLOT_FIELDS, SLOTS_OFFSET
+from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
 from shunter.batching.page_records import SlotCommands, SlotNetwork
 from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
@@ -55,13 +56,22 @@ class Server:
         self._holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holder.stdout.readline()
         path = self.folder / "control"
+        self._sequences = itertools.count(2, 2)
         self.page = ControlPage.create(path, owner_pid=number, created_unix_ns=1, now_ns=1)
-        self._poke("model_name", int.from_bytes(b"m", "little"))
-        self._poke("slot_sequence", 2)
-        self._poke("slot_state", 1)
+        self.register(0)
 
-    def _poke(self, name, value):
-        self.page.words[(SLOTS_OFFSET + SLOT_FIELDS[name].offset) // 8] = value
+    def register(self, slot, version="", default_version=""):
+        """Say that this version of m is in this slot, and which one is the default."""
+        self._poke(slot, "slot_sequence", 1)
+        texts = {"model_name": "m", "model_version": version, "default_version": default_version}
+        for name, text in texts.items():
+            self._poke(slot, name, int.from_bytes(text.encode(), "little"))
+        self._poke(slot, "slot_state", 1)
+        self._poke(slot, "slot_sequence", next(self._sequences))
+
+    def _poke(self, slot, name, value):
+        base = SLOTS_OFFSET + slot * SLOT_SIZE
+        self.page.words[(base + SLOT_FIELDS[name].offset) // 8] = value
 
     @property
     def told(self):
@@ -128,12 +138,12 @@ def serve(data_path, built, server, monkeypatch):
 class Worker:
     """A worker of m in a thread; it answers 2 x, and waits while ``hold`` is not set."""
 
-    def __init__(self, folder, outputs=(X,)):
+    def __init__(self, folder, outputs=(X,), version=""):
         self.go_on = threading.Event()
         self.go_on.set()
         self.began = threading.Event()
         self._ours, self._theirs = socket.socketpair()
-        attach = Attach("m", "", (X,), outputs, 1, os.getpid())
+        attach = Attach("m", version, (X,), outputs, 1, os.getpid())
         link = FrontEndLink(folder / NAME, attach, self._infer)
         self._thread = threading.Thread(
             target=link.run, args=(self._theirs, lambda: not self._theirs.recv(1, socket.MSG_PEEK))
@@ -174,12 +184,12 @@ def client(nic):
     """Opens sessions with m, by hand, when it has so many workers."""
     with contextlib.ExitStack() as stack:
 
-        def client(front_end, workers=1):
+        def client(front_end, workers=1, **hello):
             known = front_end.functions.all
             wait_until("workers", lambda: sum(len(f.workers) for f in known()) == workers)
             where = types.SimpleNamespace(port=front_end.port, key=None)
             client = stack.enter_context(nic.Raw(where, "udp"))
-            client.open()
+            client.open(**hello)
             return client
 
         yield client
@@ -226,6 +236,45 @@ def test_it_takes_the_policy_of_the_page(server, serve, work, client):
     server.page.write_commands(0, SlotCommands(threshold_fixed_milli=4000, margin_us=7))
     wait_until("the commanded one", lambda: taken[-1].threshold == 4)
     assert taken[-1].margin_ns == 7000
+
+
+def test_who_names_no_version_gets_the_server_s_default(server, serve, work, client):
+    server.register(0, "1", default_version="1")
+    server.register(1, "2", default_version="1")
+    front_end = serve()
+    wait_until("it knows", lambda: front_end.functions.default_versions == {"m": "1"})
+    work(server, version="1")
+    first = client(front_end)
+    work(server, version="2")
+    named = client(front_end, workers=2, version="2")
+    assert client(front_end, workers=2).func_id == first.func_id != named.func_id
+    for slot, version in enumerate("12"):
+        server.register(slot, version, default_version="2")
+    wait_until("it is told", lambda: front_end.functions.default_versions == {"m": "2"})
+    assert client(front_end, workers=2).func_id == named.func_id
+    for each in (first, named):  # they stay where they are
+        each.ask()
+        assert answer(each) is True
+    assert client(front_end, workers=2, version="1").func_id == first.func_id
+
+
+def test_nobody_gets_another_version_than_the_default(server, serve, work, client, nic):
+    server.register(0, "1", default_version="2")
+    front_end = serve()
+    wait_until("it knows", lambda: front_end.functions.default_versions)
+    work(server, version="1")
+    client(front_end, version="1")
+    with nic.Raw(types.SimpleNamespace(port=front_end.port, key=None), "tcp") as stranger:
+        stranger.hello()
+        assert stranger.get()[0].status == WireStatus.UNKNOWN_FUNCTION
+
+
+def test_a_server_that_is_gone_has_no_default_version_any_more(server, serve):
+    server.register(0, "1", default_version="2")
+    front_end = serve(only_this=False)
+    wait_until("it knows", lambda: front_end.functions.default_versions)
+    server.end()
+    wait_until("it forgets", lambda: not front_end.functions.default_versions)
 
 
 def test_it_ends_with_its_server(server, serve, work, client):

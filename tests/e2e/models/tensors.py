@@ -1,10 +1,14 @@
 """A handler for both front ends: y = 2 x + 1, and who computed it.
 
-An x that begins with 13 ends the worker, one that begins with 14 hangs it.
+An x that begins with 13 ends the worker, one that begins with 14 hangs it, and one that begins
+with 15 runs until the file ``TENSORS_GATE`` exists. ``ECHO_RECORD`` names a file that gets a line
+for every request that ran.
 """
 
+import json
 import os
 import signal
+import time
 
 import torch
 
@@ -16,6 +20,11 @@ class Tensors:
 
     def infer(self, inputs, outputs):
         [x], [y, pid] = inputs, outputs
+        if "ECHO_RECORD" in os.environ:
+            with open(os.environ["ECHO_RECORD"], "a") as record:
+                record.writelines(json.dumps({"id": first}) + "\n" for first in x[:, 0].tolist())
+        while bool((x[:, 0] == 15).any()) and not os.path.exists(os.environ["TENSORS_GATE"]):
+            time.sleep(0.002)
         if bool((x[:, 0] == 13).any()):
             os.kill(os.getpid(), signal.SIGKILL)
         while bool((x[:, 0] == 14).any()):
