@@ -205,7 +205,7 @@ def test_who_names_no_version_gets_the_default_and_stays_with_it(serve, site, cl
     old = serve(handler="tensors", config=config)
     new = serve(old.name, version="2.0", handler="tensors", config=config)
     workers = [fed(model)["pid"] for model in (old, new)]
-    wait_until("both serve", lambda: new.state()["network"])
+    wait_until("both serve", lambda: (new.state()["network"] or {}).get("workers"))
     first = client(site, old.name)
     assert ask(first)[1] == workers[0]
     assert site.management("PUT", f"/models/{old.name}/2.0/set-default").status == 200

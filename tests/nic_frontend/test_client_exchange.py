@@ -495,6 +495,20 @@ def test_a_model_that_stays_without_workers_is_the_servers_fault(table):
     assert isinstance(call.error, ServerError) and call.error.status == WireStatus.NO_WORKER
 
 
+@pytest.mark.parametrize(
+    ("options", "priority", "deadline_us"),
+    [
+        ({}, 0, 0),
+        ({"best_effort": False}, 1, 0),
+        ({"best_effort": True, "deadline_ms": 7}, 2, 7000),
+    ],
+)
+def test_what_a_request_does_not_say_is_left_to_the_model(table, options, priority, deadline_us):
+    table.submit(**options)
+    [(header, _)] = table.wire.take()
+    assert (header.priority, header.deadline_us) == (priority, deadline_us)
+
+
 def test_a_deadline_that_passes_before_there_is_credit(table):
     calls = [table.submit(deadline_ms=50) for _ in range(5)]
     table.pass_time(100 * MS)

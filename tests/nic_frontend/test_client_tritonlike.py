@@ -86,6 +86,14 @@ def test_the_tensors_of_a_model_are_told(client):
     }
 
 
+@pytest.mark.parametrize(("given", "expected"), [(0, 0), (1, 1), (2, 2), (7, 2)])
+def test_a_priority_is_a_class_and_none_is_the_model_s(client, monkeypatch, given, expected):
+    infer, asked = client._infer, []
+    monkeypatch.setattr(client, "_infer", lambda *args: asked.append(args[3]) or infer(*args))
+    client.infer("both", inputs_of(*batch(1)), priority=given)
+    assert [options.priority for options in asked] == [expected]
+
+
 def test_what_is_there_is_live_and_ready(client, monkeypatch):
     assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("both")
     assert not client.is_model_ready("none")
