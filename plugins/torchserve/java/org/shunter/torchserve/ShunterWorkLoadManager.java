@@ -295,9 +295,14 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     @Override
     public int getNumHealthyWorkers(final ModelVersionName name) {
         final ServedModel model = served.get(name);
-        return model == null
-                ? super.getNumHealthyWorkers(name)
-                : (int) model.fleet().current().workers().stream().filter(Worker::isHealthy).count();
+        if (model == null) {
+            return super.getNumHealthyWorkers(name);
+        }
+        final List<Worker> workers = model.fleet().current().workers();
+        final int healthy = (int) workers.stream().filter(Worker::isHealthy).count();
+        // TorchServe writes the count of a scale call before it calls us: /ping misses nobody yet.
+        final boolean all = healthy > 0 && healthy == workers.size();
+        return all ? Math.max(healthy, model.model().getMinWorkers()) : healthy;
     }
 
     static EventLoopGroup backendGroup(final WorkLoadManager stock) {
