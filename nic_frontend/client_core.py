@@ -17,8 +17,11 @@ from shunter.nic_frontend.sessions import nearest
 FIRST_RTO_NS = 20_000_000
 LEAST_RTO_NS = 2_000_000
 MOST_RTO_NS = 1_000_000_000
-RUNNING_RTO_NS = 200_000_000
-"""While the server says that it has the request."""
+MOST_PATIENCE_NS = 100_000_000
+"""A slow model is asked about sooner than its answers take: to ask costs two headers, and something
+may be lost."""
+MOST_REST_NS = 400_000_000
+"""While the server says that it has the request. It is silent for no longer."""
 STREAM_RTO_NS = 1_000_000_000
 """Nothing is lost on a stream, but the server may end a session that says nothing."""
 RETRY_NS = 20_000_000
@@ -86,7 +89,9 @@ class _Pending:
     deadline_ns: int
     received: int = 0
     again: bool = False
-    running: bool = False
+    """Segments were sent again."""
+    asked_ns: int = 0
+    """When the server was asked how it stands, 0: it has answered that."""
 
 
 @dataclass
@@ -104,9 +109,12 @@ class ClientCore:
     """PAYLOAD_CRC or PAYLOAD_AEAD: what all payloads carry."""
     guard: Guard | None = None
     """What checks them, if there is such a thing."""
+    trip_ns: int = 0
+    """The shortest way to the server and back, 0: not known."""
     next_id: int = 1
     pending: dict[int, _Pending] = field(default_factory=dict)
     srtt_ns: float = 0.0
+    """From a request to its answer, smoothed; the time in the model is part of it."""
     rttvar_ns: float = 0.0
     lost: int = 0
     """Datagrams sent again."""
@@ -229,11 +237,11 @@ class ClientCore:
         pending.received |= bit
         is_last = pending.received == self._all
         if is_last:
-            if not pending.again:
+            if not pending.again and not pending.asked_ns:
                 self._measure(now_ns - pending.sent_ns)
             self._end(header.req_id)
             return Landing(header.req_id, segment, True, opened), []
-        pending.rto_ns = self._rto()
+        pending.rto_ns = min(self._rto(), self._first_rto())  # the rest is on its way
         pending.due_ns = now_ns + pending.rto_ns
         return Landing(header.req_id, segment, False, opened), []
 
@@ -260,8 +268,7 @@ class ClientCore:
         self, header: Header, pending: _Pending, now_ns: int
     ) -> tuple[Landing | Refused | None, list[Outgoing]]:
         if header.status == WireStatus.RETRY_LATER:
-            pending.due_ns = now_ns + min(pending.rto_ns, RETRY_NS)  # asked again, as a whole
-            pending.running = False
+            pending.due_ns = now_ns + min(pending.rto_ns, RETRY_NS)
             return None, []
         self._end(header.req_id)
         return Refused(header.req_id, header.status), []
@@ -271,39 +278,42 @@ class ClientCore:
     ) -> list[Outgoing]:
         pending.rto_ns = self._rto()  # it answers: what is lost now has nothing to do with before
         if header.status != SACK_RECEIVING:
-            pending.running = True
-            pending.due_ns = now_ns + (STREAM_RTO_NS if self.stream else RUNNING_RTO_NS)
+            self._rest(pending, now_ns)
             return []
         pending.due_ns = now_ns + pending.rto_ns
         missing = [seq for seq in range(len(self._in)) if not have >> seq & 1]
         return self._repeat(header.req_id, pending, missing, now_ns)
 
+    def _rest(self, pending: _Pending, now_ns: int) -> None:
+        """The server has the request: wait as long again as it has taken up to now."""
+        if pending.asked_ns:
+            trip_ns = now_ns - pending.asked_ns
+            self.trip_ns = min(self.trip_ns or trip_ns, trip_ns)
+            pending.asked_ns = 0
+        rest = min(MOST_REST_NS, now_ns - pending.sent_ns)
+        pending.due_ns = now_ns + max(pending.rto_ns, rest)
+
     # ---- time
 
     def tick(self, now_ns: int) -> list[Outgoing]:
-        """What to send because nothing came."""
+        """What to send because nothing came: questions, which say what is here of the answers."""
         found: list[Outgoing] = []
         for req_id, pending in self.pending.items():
             if pending.due_ns > now_ns:
                 continue
-            pending.again = True  # what is lost on the way back does not measure the way either
-            if not pending.received:
-                last = [len(self._in) - 1]
-                found += self._repeat(req_id, pending, last, now_ns, _ACK_REQ)
-            elif not self.stream:
-                have = pending.received.to_bytes(-(-len(self._out) // 8), "little")
-                found.append(self._control(MessageType.SACK, req_id, payload=have))
+            pending.asked_ns = pending.asked_ns or now_ns
+            have = pending.received.to_bytes(-(-len(self._out) // 8), "little")
+            found.append(self._control(MessageType.SACK, req_id, _ACK_REQ, have))
             pending.rto_ns = min(MOST_RTO_NS, 2 * pending.rto_ns)
             pending.due_ns = now_ns + pending.rto_ns
         return found
 
     def _repeat(
-        self, req_id: int, pending: _Pending, seqs: list[int], now_ns: int, flags: int = 0
+        self, req_id: int, pending: _Pending, seqs: list[int], now_ns: int
     ) -> list[Outgoing]:
         pending.again = True
         self.lost += len(seqs)
-        flags |= _RETRANS
-        return [self._request(req_id, pending, seq, flags, now_ns) for seq in seqs]
+        return [self._request(req_id, pending, seq, _RETRANS, now_ns) for seq in seqs]
 
     # ---- datagrams
 
@@ -366,7 +376,7 @@ class ClientCore:
             self._below += 1
 
     def _measure(self, rtt_ns: int) -> None:
-        """Smoothed round trip (RFC 6298); the time in the model is part of it."""
+        """As RFC 6298 smooths round trips."""
         if self.srtt_ns == 0:
             self.srtt_ns, self.rttvar_ns = float(rtt_ns), rtt_ns / 2
         else:
@@ -377,6 +387,10 @@ class ClientCore:
         if self.stream:
             return STREAM_RTO_NS
         if self.srtt_ns == 0:
-            return FIRST_RTO_NS
-        rto = int(self.srtt_ns + 4 * self.rttvar_ns)
-        return min(MOST_RTO_NS, max(LEAST_RTO_NS, rto))
+            return self._first_rto()
+        rto = max(LEAST_RTO_NS, int(self.srtt_ns + 4 * self.rttvar_ns))
+        return min(MOST_RTO_NS, max(MOST_PATIENCE_NS, 3 * self.trip_ns), rto)
+
+    def _first_rto(self) -> int:
+        """While it is not known how long answers take."""
+        return min(MOST_RTO_NS, max(FIRST_RTO_NS, 3 * self.trip_ns))

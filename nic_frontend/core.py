@@ -261,7 +261,7 @@ class Core:
             return actions + self._request(session, header, now_ns)
         if header.type == MessageType.SACK:
             payload = datagram[HEADER_BYTES : HEADER_BYTES + header.length]
-            return actions + self._missing(session, header, payload, now_ns)
+            return actions + self._asked(session, header, payload, now_ns)
         if header.flags & Flags.LAST and not session.stream:
             return actions + self.remove_session(session.id, now_ns)
         if header.flags & Flags.ACK_REQ:
@@ -404,16 +404,35 @@ class Core:
             return [self._error(session, call.req_id, call.status)]
         return [self._received(session, call)]
 
-    def _missing(
+    def _asked(
         self, session: Session, header: Header, payload: bytes, now_ns: int
     ) -> list[Action]:
-        """Send the segments of an answer again that a client lacks: bits that are 0."""
+        """Send the segments of an answer again that a client lacks: bits that are 0.
+
+        A client that asks is told how its request stands when there is no answer yet.
+        """
         call = session.call(header.req_id)
-        is_kept = call.req_id == header.req_id and call.state is CallState.TX_COMPLETE
-        if session.stream or not is_kept:
+        is_known = call.req_id == header.req_id and call.state is not CallState.FREE
+        if is_known and call.state is CallState.TX_COMPLETE and not session.stream:
+            call.changed_ns = now_ns
+            return list(self.answer(session, call, int.from_bytes(payload, "little")))
+        if not header.flags & Flags.ACK_REQ or header.req_id <= session.done:
             return [Drop("sack")]
-        call.changed_ns = now_ns
-        return list(self.answer(session, call, int.from_bytes(payload, "little")))
+        if not is_known:
+            return self._unknown(session, call, header.req_id)
+        if call.state is CallState.FAILED:
+            return [self._error(session, call.req_id, call.status)]
+        return [self._received(session, call)]
+
+    def _unknown(self, session: Session, call: Call, req_id: int) -> list[Action]:
+        """Nothing has come of a request: whether it is worth while to send it again."""
+        if req_id > session.grant or call.state is CallState.FORGOTTEN:
+            reason = "credit"
+        elif self.functions[session.func_id].ring.free == 0:
+            reason = "full"
+        else:
+            return [self._control(session, MessageType.SACK, req_id, CallState.RECEIVING)]
+        return [Drop(reason), self._error(session, req_id, WireStatus.RETRY_LATER)]
 
     def _cancel(self, session: Session, header: Header, now_ns: int) -> list[Action]:
         """The client does not want it any more; it gets no answer to that."""

@@ -42,6 +42,7 @@ class _Settings(Structure):
         ("output_bytes", c_uint32 * MAX_TENSORS),
         ("grant", c_uint64),
         ("pkt_no", c_uint64),
+        ("trip_ns", c_uint64),
     )
 
 
@@ -51,7 +52,7 @@ class _Ended(Structure):
 
 _NUMBERS = (
     *("next_id", "grant", "below", "pending"),
-    *("lost", "rtt_ns", "copied", "heard_ns", "packets"),
+    *("lost", "rtt_ns", "trip_ns", "copied", "heard_ns", "packets"),
 )
 
 
@@ -95,12 +96,14 @@ class NativeClient:
         grant: int,
         *,
         pkt_no: int = 0,
+        trip_ns: int = 0,
         key: bytes | None = None,
         stream: bool = False,
         gso: bool = True,
     ) -> None:
         """``inputs`` and ``outputs``: bytes of each tensor. The socket does not block, is connected
-        and stays the caller's. ``pkt_no``: of the last datagram sent. Raises OSError.
+        and stays the caller's. ``pkt_no``: of the last datagram sent. ``trip_ns``: to the server
+        and back, 0: not known. Raises OSError.
         """
         self._c = _functions()
         settings = _Settings(socket, stream, gso, key is not None)
@@ -109,7 +112,7 @@ class NativeClient:
         settings.input_count, settings.output_count = len(inputs), len(outputs)
         settings.input_bytes[: len(inputs)] = inputs
         settings.output_bytes[: len(outputs)] = outputs
-        settings.grant, settings.pkt_no = grant, pkt_no
+        settings.grant, settings.pkt_no, settings.trip_ns = grant, pkt_no, trip_ns
         handle = c_void_p()
         check(self._c.shunter_client_new(byref(settings), byref(handle)), "a session")
         self.handle, self.socket, self.segment = handle.value, socket, segment

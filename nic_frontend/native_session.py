@@ -47,6 +47,7 @@ class NativeCore:
             core.inputs.segment,
             core.grant,
             pkt_no=core.pkt_no,
+            trip_ns=core.trip_ns,
             key=core.key,
             stream=core.stream,
         )

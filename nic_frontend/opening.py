@@ -51,11 +51,14 @@ class Opening:
         check_names(hello.model, hello.version)
         self._hello, self._key, self._stream = hello, key, stream
         self._due_ns, self._wait_ns = 0, FIRST_WAIT_NS
+        self._said_ns = 0
+        """When this hello was sent first."""
 
     def next(self, now_ns: int) -> bytes | None:
         """The hello, if it is time to send it."""
         if now_ns < self._due_ns:
             return None
+        self._said_ns = self._said_ns or now_ns
         self._due_ns = _NEVER if self._stream else now_ns + self._wait_ns
         self._wait_ns = min(2 * self._wait_ns, MOST_WAIT_NS)
         payload = self._hello.pack()
@@ -83,7 +86,7 @@ class Opening:
         if header.status == WireStatus.RETRY_LATER and payload != self._hello.nonce:
             cookie = parse_cookie(payload, self._hello.nonce)
             self._hello = replace(self._hello, cookie=cookie)
-            self._due_ns, self._wait_ns = now_ns, FIRST_WAIT_NS
+            self._due_ns, self._wait_ns, self._said_ns = now_ns, FIRST_WAIT_NS, 0
         elif payload == self._hello.nonce and header.status != WireStatus.RETRY_LATER:
             raise error_of(header.status)
 
@@ -110,6 +113,7 @@ class Opening:
             self._stream,
             protect=found.protect,
             guard=self._guard(key, found, datagram[HEADER_BYTES:]),
+            trip_ns=max(1, now_ns - self._said_ns),
         )
         core.heard_ns = now_ns
         return OpenSession(core, found.inputs, found.outputs)

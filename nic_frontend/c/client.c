@@ -29,7 +29,9 @@
 /* Nothing is lost on a stream, but the server may end a session that says nothing. */
 #define STREAM_RTO_NS 1000000000ULL
 #define RETRY_NS 20000000ULL /* when the server has no room */
-#define RUNNING_RTO_NS 200000000ULL /* while the server says that it has the request */
+/* To ask costs two headers, and something may be lost: no model is so slow that it is not asked. */
+#define MOST_PATIENCE_NS 100000000ULL
+#define MOST_REST_NS 400000000ULL   /* while the server says that it has the request */
 #define MOST_MESSAGES 64            /* in one system call */
 #define MOST_MERGED 64              /* segments in one message, UDP_MAX_SEGMENTS of older kernels */
 #define LARGEST_MESSAGE 65507
@@ -39,10 +41,11 @@
 struct call {
     uint64_t req_id; /* 0: free */
     uint64_t sent_ns, due_ns, rto_ns, deadline_ns;
+    uint64_t asked_ns; /* when the server was asked how it stands, 0: it has answered that */
     uint32_t got; /* segments of the answer */
     uint16_t flags;
     uint8_t priority;
-    bool again;
+    bool again; /* segments were sent again */
     const uint8_t *inputs[SHUNTER_MAX_TENSORS];
     uint8_t *outputs[SHUNTER_MAX_TENSORS];
     uint8_t received[SHUNTER_BITMAP_BYTES];
@@ -95,18 +98,26 @@ static struct call *call_of(struct shunter_client *client, uint64_t req_id) {
     return req_id && call->req_id == req_id ? call : NULL;
 }
 
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* While it is not known how long answers take. */
+static uint64_t first_rto(const struct shunter_client *client) {
+    return least(MOST_RTO_NS, most(FIRST_RTO_NS, 3 * client->live.trip_ns));
+}
+
 static uint64_t rto(const struct shunter_client *client) {
     if (client->settings.stream) {
         return STREAM_RTO_NS;
     }
     if (!client->live.rtt_ns) {
-        return FIRST_RTO_NS;
+        return first_rto(client);
     }
-    const uint64_t wanted = client->live.rtt_ns + 4 * client->rttvar_ns;
-    return wanted < LEAST_RTO_NS ? LEAST_RTO_NS : wanted > MOST_RTO_NS ? MOST_RTO_NS : wanted;
+    const uint64_t wanted = most(LEAST_RTO_NS, client->live.rtt_ns + 4 * client->rttvar_ns);
+    return least(least(MOST_RTO_NS, most(MOST_PATIENCE_NS, 3 * client->live.trip_ns)), wanted);
 }
 
-/* Smoothed round trip (RFC 6298). */
+/* As RFC 6298 smooths round trips. */
 static void measure(struct shunter_client *client, uint64_t rtt_ns) {
     if (!client->live.rtt_ns) {
         client->live.rtt_ns = rtt_ns ? rtt_ns : 1;
@@ -318,6 +329,7 @@ int64_t shunter_client_begin(
     call->rto_ns = rto(client);
     call->due_ns = now + call->rto_ns;
     call->deadline_ns = deadline_us ? now + deadline_us * 1000 : 0;
+    call->asked_ns = 0;
     call->got = 0;
     call->flags = idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0;
     call->priority = (uint8_t)priority;
@@ -337,12 +349,12 @@ int64_t shunter_client_begin(
 }
 
 static int repeat(
-    struct shunter_client *client, struct call *call, uint32_t seq, uint16_t flags, uint64_t now) {
+    struct shunter_client *client, struct call *call, uint32_t seq, uint64_t now) {
     struct shunter_x64 header;
     struct iovec pieces[2];
     call->again = true;
     client->live.lost++;
-    fill(client, call, seq, (uint16_t)(flags | SHUNTER_FLAG_RETRANS), now, &header, pieces);
+    fill(client, call, seq, SHUNTER_FLAG_RETRANS, now, &header, pieces);
     return send_pieces(client, pieces, 2);
 }
 
@@ -385,14 +397,24 @@ static void received(struct shunter_client *client, const struct shunter_x64 *he
     struct call *call = call_of(client, header->req_id);
     call->received[header->seq / 8] |= (uint8_t)(1U << header->seq % 8);
     if (++call->got < client->outputs.count) {
-        call->rto_ns = rto(client);
+        call->rto_ns = least(rto(client), first_rto(client)); // the rest is on its way
         call->due_ns = now + call->rto_ns;
         return;
     }
-    if (!call->again) {
+    if (!call->again && !call->asked_ns) {
         measure(client, now - call->sent_ns);
     }
     end_call(client, call, SHUNTER_STATUS_OK);
+}
+
+/* The server has the request: wait as long again as it has taken up to now. */
+static void rest(struct shunter_client *client, struct call *call, uint64_t now) {
+    if (call->asked_ns) {
+        const uint64_t trip = now - call->asked_ns;
+        client->live.trip_ns = client->live.trip_ns ? least(client->live.trip_ns, trip) : trip;
+        call->asked_ns = 0;
+    }
+    call->due_ns = now + most(call->rto_ns, least(MOST_REST_NS, now - call->sent_ns));
 }
 
 static int heed_sack(
@@ -400,13 +422,13 @@ static int heed_sack(
     const uint8_t *have, uint32_t length, uint64_t now) {
     call->rto_ns = rto(client); // it answers: what is lost now has nothing to do with before
     if (header->status != SHUNTER_SACK_RECEIVING) {
-        call->due_ns = now + (client->settings.stream ? STREAM_RTO_NS : RUNNING_RTO_NS);
+        rest(client, call, now);
         return 0;
     }
     call->due_ns = now + call->rto_ns;
     for (uint32_t seq = 0; seq < client->inputs.count; seq++) {
         if (seq / 8 >= length || !(have[seq / 8] >> seq % 8 & 1)) {
-            const int error = repeat(client, call, seq, 0, now);
+            const int error = repeat(client, call, seq, now);
             if (error) {
                 return error;
             }
@@ -424,7 +446,7 @@ static int heed(
         return 0;
     }
     if (header->type == SHUNTER_TYPE_ERROR && header->status == SHUNTER_STATUS_RETRY_LATER) {
-        call->due_ns = now + (call->rto_ns < RETRY_NS ? call->rto_ns : RETRY_NS); // as a whole
+        call->due_ns = now + least(call->rto_ns, RETRY_NS);
     } else if (header->type == SHUNTER_TYPE_ERROR) {
         // An error that says that all is well is still none of the answer.
         end_call(
@@ -725,25 +747,21 @@ uint64_t shunter_client_due_ns(const struct shunter_client *client) {
     return due;
 }
 
+/* Nothing came: ask how it stands, and say what is here of the answer. */
 static int tick(struct shunter_client *client, uint64_t now) {
     for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
         struct call *call = call_of(client, id);
         if (!call || call->due_ns > now) {
             continue;
         }
-        int error = 0;
-        call->again = true; // what is lost on the way back does not measure the way either
-        if (!call->got) {
-            error = repeat(client, call, client->inputs.count - 1, SHUNTER_FLAG_ACK_REQ, now);
-        } else if (!client->settings.stream) {
-            error = control(
-                client, SHUNTER_TYPE_SACK, id, 0, call->received,
-                (uint16_t)((client->outputs.count + 7) / 8));
-        }
+        call->asked_ns = call->asked_ns ? call->asked_ns : now;
+        const int error = control(
+            client, SHUNTER_TYPE_SACK, id, SHUNTER_FLAG_ACK_REQ, call->received,
+            (uint16_t)((client->outputs.count + 7) / 8));
         if (error) {
             return error;
         }
-        call->rto_ns = 2 * call->rto_ns < MOST_RTO_NS ? 2 * call->rto_ns : MOST_RTO_NS;
+        call->rto_ns = least(MOST_RTO_NS, 2 * call->rto_ns);
         call->due_ns = now + call->rto_ns;
     }
     return 0;
@@ -855,6 +873,7 @@ int shunter_client_new(
     client->settings.gso = settings->gso && !settings->stream;
     client->live.next_id = client->live.below = 1;
     client->live.grant = settings->grant;
+    client->live.trip_ns = settings->trip_ns;
     client->pkt_no = settings->pkt_no;
     client->live.heard_ns = now_ns();
     int error = 0;

@@ -28,6 +28,7 @@ struct shunter_client_settings {
     uint32_t output_bytes[SHUNTER_MAX_TENSORS];
     uint64_t grant;
     uint64_t pkt_no; /* of the last datagram that the caller has sent in this session */
+    uint64_t trip_ns; /* the shortest way to the server and back, 0: not known */
 };
 
 struct shunter_ended {
@@ -41,6 +42,7 @@ struct shunter_client_numbers {
     uint64_t pending;
     uint64_t lost;    /* datagrams sent again */
     uint64_t rtt_ns;  /* smoothed; the time in the model is part of it */
+    uint64_t trip_ns; /* to the server and back, the shortest */
     uint64_t copied;  /* bytes of answers that came out of turn */
     uint64_t heard_ns; /* when something true came last */
     uint64_t packets; /* datagrams, or segments on a stream, in both directions */

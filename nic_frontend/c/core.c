@@ -590,16 +590,39 @@ static void cancel(
     become(core, call, FAILED, now_ns);
 }
 
-static void missing(
+/* Nothing has come of a request: whether it is worth while to send it again. */
+static void unknown(
+    const struct shunter_core *core, struct session *session, const struct call *call,
+    uint64_t req_id) {
+    if (req_id > session->grant || call->state == FORGOTTEN) {
+        drop(core, SHUNTER_DROP_CREDIT);
+    } else if (function_of(core, session)->free == 0) {
+        drop(core, SHUNTER_DROP_FULL);
+    } else {
+        control(core, session, SHUNTER_TYPE_SACK, req_id, RECEIVING, NULL, 0);
+        return;
+    }
+    error(core, session, req_id, SHUNTER_STATUS_RETRY_LATER);
+}
+
+/* Send again what a client lacks of an answer; who asks is told how its request stands. */
+static void asked(
     const struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
     const uint8_t *payload, uint64_t now_ns) {
     struct call *call = call_of(session, header->req_id);
-    if (session->stream || call->req_id != header->req_id || call->state != TX_COMPLETE) {
+    const bool known = call->req_id == header->req_id && call->state != FREE;
+    if (known && call->state == TX_COMPLETE && !session->stream) {
+        call->changed_ns = now_ns;
+        answer(core, session, call, payload, header->length);
+    } else if (!(header->flags & SHUNTER_FLAG_ACK_REQ) || header->req_id <= session->done) {
         drop(core, SHUNTER_DROP_SACK);
-        return;
+    } else if (!known) {
+        unknown(core, session, call, header->req_id);
+    } else if (call->state == FAILED) {
+        error(core, session, call->req_id, call->status);
+    } else {
+        sack(core, session, call);
     }
-    call->changed_ns = now_ns;
-    answer(core, session, call, payload, header->length);
 }
 
 void shunter_core_receive(
@@ -643,7 +666,7 @@ void shunter_core_receive(
             break;
         case SHUNTER_TYPE_SACK:
             acknowledged(core, session, &header, now_ns);
-            missing(core, session, &header, datagram + SHUNTER_HEADER_BYTES, now_ns);
+            asked(core, session, &header, datagram + SHUNTER_HEADER_BYTES, now_ns);
             break;
         case SHUNTER_TYPE_ACK:
             acknowledged(core, session, &header, now_ns);

@@ -12,14 +12,16 @@ from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireS
 from shunter.nic_frontend.client_core import (
     FIRST_RTO_NS,
     LEAST_RTO_NS,
+    MOST_PATIENCE_NS,
+    MOST_REST_NS,
     RETRY_NS,
-    RUNNING_RTO_NS,
     STREAM_RTO_NS,
     ClientCore,
     Landing,
     Refused,
 )
 from shunter.nic_frontend.core import Hello, Place, Ready, Send
+from shunter.nic_frontend.exchange import SILENCE_NS
 from shunter.nic_frontend.sessions import CallState, Session
 
 MS = 1_000_000
@@ -151,14 +153,17 @@ def test_an_error_ends_a_request():
 # ---- time
 
 
-def test_what_is_not_answered_is_asked_for_with_the_last_segment():
+def test_a_late_answer_is_asked_for_without_sending_anything_again():
     client = make()
     client.begin(0)
     assert client.tick(FIRST_RTO_NS - 1) == []
-    [asked] = headers(client.tick(FIRST_RTO_NS))
-    assert (asked.seq, asked.flags) == (3, Flags.LAST | Flags.RETRANS | Flags.ACK_REQ)
+    [asked] = client.tick(FIRST_RTO_NS)
+    [header] = headers([asked])
+    assert (header.type, header.req_id, header.flags) == (MessageType.SACK, 1, Flags.ACK_REQ)
+    assert asked.segment is None and asked.payload == b"\0"
     assert client.tick(2 * FIRST_RTO_NS) == []  # twice as patient
     assert len(client.tick(3 * FIRST_RTO_NS)) == 1
+    assert client.lost == 0
 
 
 def test_what_the_server_lacks_is_sent_again():
@@ -171,12 +176,15 @@ def test_what_the_server_lacks_is_sent_again():
 
 
 @pytest.mark.parametrize("state", [CallState.RX_COMPLETE, CallState.RUNNING])
-def test_a_server_that_has_it_is_given_time(state):
-    client = make()
+def test_a_server_that_has_it_is_asked_ever_more_seldom(state):
+    client, asked = make(), []
     client.begin(0)
-    assert say(client, MessageType.SACK, payload=b"\x0f", status=state)[1] == []
-    assert client.tick(RUNNING_RTO_NS - 1) == []
-    assert len(client.tick(RUNNING_RTO_NS)) == 1
+    for now in range(0, 2000 * MS, MS):
+        if client.tick(now):
+            asked.append(now // MS)
+            say(client, MessageType.SACK, payload=b"\x0f", status=state, now=now)
+    assert asked == [20, 40, 80, 160, 320, 640, 1040, 1440, 1840]
+    assert MOST_REST_NS < SILENCE_NS
 
 
 def test_segments_of_an_answer_that_lack_are_named():
@@ -186,6 +194,7 @@ def test_segments_of_an_answer_that_lack_are_named():
     [asked] = client.tick(FIRST_RTO_NS)
     [header] = headers([asked])
     assert (header.type, header.req_id, asked.payload) == (MessageType.SACK, 1, b"\2")
+    assert header.flags == Flags.ACK_REQ
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -193,10 +202,9 @@ def test_a_server_without_room_is_asked_again(stream):
     client = make(stream=stream)
     client.begin(0)
     assert say(client, MessageType.ERROR, status=WireStatus.RETRY_LATER) == (None, [])
-    [asked] = headers(client.tick(RETRY_NS))
-    assert asked.flags & Flags.ACK_REQ and asked.seq == 3
-    _, again = say(client, MessageType.SACK, payload=b"\x08", status=CallState.RECEIVING)
-    assert [h.seq for h in headers(again)] == [0, 1, 2]
+    assert [h.type for h in headers(client.tick(RETRY_NS))] == [MessageType.SACK]
+    _, again = say(client, MessageType.SACK, status=CallState.RECEIVING)
+    assert [h.seq for h in headers(again)] == [0, 1, 2, 3]
 
 
 def test_on_a_stream_the_server_is_asked_seldom():
@@ -204,8 +212,9 @@ def test_on_a_stream_the_server_is_asked_seldom():
     client.begin(0)
     assert client.tick(STREAM_RTO_NS - 1) == []
     assert len(client.tick(STREAM_RTO_NS)) == 1
-    answer(client, 0, now=STREAM_RTO_NS)
-    assert client.tick(9 * STREAM_RTO_NS) == []  # the rest is on its way
+    say(client, MessageType.SACK, status=CallState.TX_COMPLETE, now=STREAM_RTO_NS)
+    assert client.tick(2 * STREAM_RTO_NS - 1) == []
+    assert len(client.tick(2 * STREAM_RTO_NS)) == 1
 
 
 def test_patience_follows_the_round_trip():
@@ -218,15 +227,62 @@ def test_patience_follows_the_round_trip():
     assert make()._rto() == FIRST_RTO_NS
     client.srtt_ns, client.rttvar_ns = 1.0, 0.0
     assert client._rto() == LEAST_RTO_NS
+    client.srtt_ns = 1e9
+    assert client._rto() == MOST_PATIENCE_NS
+    client.trip_ns = 150 * MS  # over a long way
+    assert client._rto() == 450 * MS
+    client.srtt_ns = 0
+    assert client._rto() == 450 * MS
+
+
+def run(client, number, takes, ask=True):
+    """A request whose answer takes so long, and a server that is there; questions meanwhile."""
+    begun, asked = number * 10_000 * MS, []
+    req_id, _ = client.begin(begun)
+    for now in range(begun, begun + takes, MS // 4):
+        for each in headers(client.tick(now)):
+            asked.append(each)
+            if ask:
+                say(client, MessageType.SACK, req_id, now + 50_000, status=3, credit=99)
+    for seq in range(2):
+        answer(client, seq, req_id, now=begun + takes, credit=99)
+    return asked
+
+
+@pytest.mark.parametrize("takes_ms", [30, 60, 90])
+def test_a_slow_model_is_measured_although_it_was_asked_about(takes_ms):
+    client = make(grant=99)
+    asked = [run(client, number, takes_ms * MS) for number in range(1, 30)]
+    assert asked[0] and asked[5:] == [[]] * 24
+    assert abs(client.srtt_ns - takes_ms * MS) < MS
+    assert client.trip_ns == 50_000 and client.lost == 0
+
+
+def test_an_answer_that_a_question_may_have_called_forth_measures_nothing():
+    client = make(grant=99)
+    run(client, 1, 5 * MS)
+    for number in range(2, 5):
+        assert run(client, number, 60 * MS, ask=False)
+    assert client.srtt_ns == 5 * MS
+
+
+def test_what_was_sent_again_measures_nothing():
+    client = make()
+    client.begin(0)
+    client.tick(FIRST_RTO_NS)
+    say(client, MessageType.SACK, status=CallState.RECEIVING, now=21 * MS)
+    say(client, MessageType.SACK, status=CallState.RUNNING, now=22 * MS)
+    for seq in range(2):
+        answer(client, seq, now=30 * MS)
+    assert client.srtt_ns == 0 and client.pending == {}
 
 
 def test_a_deadline_is_what_is_left_of_it():
     client = make()
     client.begin(0, deadline_us=50_000)
-    [asked] = headers(client.tick(30 * MS))
-    assert asked.deadline_us == 20_000
-    [asked] = headers(client.tick(900 * MS))
-    assert asked.deadline_us == 1
+    for now, left in ((30 * MS, 20_000), (900 * MS, 1)):
+        _, again = say(client, MessageType.SACK, status=CallState.RECEIVING, now=now)
+        assert {h.deadline_us for h in headers(again)} == {left}
 
 
 # ---- both cores, and a network between them
@@ -353,6 +409,32 @@ class World:
         self.now += self.random.choice([0, 100_000, 2 * MS])
         self.post(self.client.tick(self.now))
         self.act(self.core.tick(self.now))
+
+
+@pytest.mark.parametrize("takes_ms", [0, 5, 50, 500])
+def test_where_nothing_is_lost_nothing_is_sent_again(both, takes_ms):
+    for core in both():
+        world, came = World(core, 3, None), []
+        while len(world.ended) < len(world.wanted):
+            world.begin()
+            while world.to_server or world.to_client:
+                for datagram in world.to_server:
+                    came.append((parse(datagram).req_id, parse(datagram).seq, datagram[3]))
+                for queue, take in (
+                    (world.to_server, world.server_takes), (world.to_client, world.client_takes)
+                ):  # fmt: skip
+                    while queue:
+                        world.now += MS // 100
+                        take(queue.pop(0))
+            world.now += MS
+            if world.now % (max(1, takes_ms) * MS) < MS:
+                world.work()
+            world.post(world.client.tick(world.now))
+            world.act(core.tick(world.now))
+        requests = [each for each in came if each[2] == MessageType.REQ]
+        assert len(requests) == len(set(requests)) == 4 * len(world.wanted)
+        assert len(came) < len(requests) + len(world.wanted) * (3 + takes_ms // 30)
+        assert world.client.lost == 0
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["open", "keyed"])

@@ -18,7 +18,7 @@ from shunter.nic_frontend.core import (
     Send,
     Withdraw,
 )
-from shunter.nic_frontend.sessions import NEXT, CallState, nearest
+from shunter.nic_frontend.sessions import NEXT, CallState, Session, nearest
 
 KEY = bytes(range(16))
 SECOND = 1_000_000_000
@@ -100,6 +100,85 @@ def test_who_asks_early_is_told_how_it_stands(table, state, expected):
     asked = table.say(seq=2, flags=Flags.LAST | Flags.ACK_REQ)
     assert headers(asked) == [(MessageType.SACK, 1, expected)]
     assert asked[-1].payload == (b"\5" if state == "receiving" else b"\7")
+
+
+STANDS = {
+    "receiving": (MessageType.SACK, CallState.RECEIVING, b"\1"),
+    "waiting": (MessageType.SACK, CallState.RX_COMPLETE, b"\7"),
+    "running": (MessageType.SACK, CallState.RUNNING, b"\7"),
+    "failed": (MessageType.ERROR, 500, b""),
+    "cancelled": (MessageType.ERROR, WireStatus.CANCELLED, b""),
+    "lost": (MessageType.ERROR, WireStatus.LOST_ANSWER, b""),
+    "unknown": (MessageType.SACK, CallState.RECEIVING, b""),
+    "not granted": (MessageType.ERROR, WireStatus.RETRY_LATER, b""),
+}
+
+
+def stand(table, state):
+    """Bring the request to a state; its number."""
+    core, func = table.core, table.func
+    if state in ("unknown", "not granted"):
+        return {"unknown": 2, "not granted": 5}[state]
+    if state == "receiving":
+        table.say(seq=0)
+    else:
+        table.whole()
+    if state in ("running", "failed", "lost"):
+        core.running(func, 0, 0)
+    if state == "failed":
+        core.finished(func, 0, 500, 0, sent=False)
+    if state == "cancelled":
+        table.say(MessageType.CANCEL)
+    if state == "lost":
+        core.finished(func, 0, 200, 0, sent=True)
+        core.tick(KEEP_NS + 1)
+    return 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["datagrams", "stream"])
+@pytest.mark.parametrize("state", STANDS)
+def test_who_asks_by_a_header_is_told_how_it_stands(make_table, state, stream):
+    table = make_table(stream=stream)
+    req_id = stand(table, state)
+    free = table.core.free_entries(table.func)
+    asked = table.say(MessageType.SACK, req_id, payload=b"\0", flags=Flags.ACK_REQ)
+    kind, status, payload = STANDS[state]
+    assert headers(asked) == [(kind, req_id, status)] and asked[-1].payload == payload
+    assert drops(asked) == (["credit"] if state == "not granted" else [])
+    assert table.core.free_entries(table.func) == free  # a question takes nothing
+
+
+def test_who_asks_where_there_is_no_room_is_told_to_ask_later(make_table):
+    table = make_table(entries=1)
+    table.core.add_session(Session(9, table.func, table.other_peer, 4, 4), 0)
+    table.whole()  # the other one was granted a request when there was room
+    asked = table.say(
+        MessageType.SACK, peer=table.other_peer, session=9, flags=Flags.ACK_REQ
+    )
+    assert drops(asked) == ["full"]
+    assert headers(asked) == [(MessageType.ERROR, 1, WireStatus.RETRY_LATER)]
+
+
+def test_what_is_over_is_not_asked_about(table):
+    table.whole()
+    table.say(MessageType.ACK, credit=2)
+    for req_id in (0, 1):
+        assert drops(table.say(MessageType.SACK, req_id, flags=Flags.ACK_REQ)) == ["sack"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "told"),
+    [
+        (False, [(MessageType.RESP, 1, 200)] * 2),
+        (True, [(MessageType.SACK, 1, CallState.TX_COMPLETE)]),
+    ],
+)
+def test_an_answer_is_repeated_for_who_asks_but_not_on_a_stream(make_table, stream, told):
+    table = make_table(stream=stream)
+    table.whole()
+    table.core.running(table.func, 0, 0)
+    table.core.finished(table.func, 0, 200, 0, sent=True)
+    assert headers(table.say(MessageType.SACK, payload=b"\0", flags=Flags.ACK_REQ)) == told
 
 
 def test_a_request_runs_once_however_often_it_comes(table):

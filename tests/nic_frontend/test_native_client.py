@@ -11,9 +11,16 @@ import pytest
 
 from shunter.batching import native
 from shunter.batching.wire import Header, parse
-from shunter.batching.wire_layout import WINDOW, Flags, MessageType, WireStatus
+from shunter.batching.wire_layout import (
+    SACK_RECEIVING,
+    WINDOW,
+    Flags,
+    MessageType,
+    WireStatus,
+)
 from shunter.nic_frontend import client as clients
 from shunter.nic_frontend.client import Session
+from shunter.nic_frontend.client_core import FIRST_RTO_NS
 from shunter.nic_frontend.native_client import NativeClient
 
 LONG = 30
@@ -226,9 +233,40 @@ def test_errors_end_a_request_but_retry_later_does_not(pair):
     server.send(later)
     assert client.poll(0) == []
     assert client.poll(now() + 10**8) == []
-    assert server.recv(1 << 16)[64:] == first[64:]  # sent once more
+    assert parse(server.recv(1 << 16)).type == SACK  # it asks first
+    server.send(answer(0, payload=b"", type=SACK, status=SACK_RECEIVING))
+    client.poll(now() + 10**6)
+    while (again := server.recv(1 << 16))[3] == SACK:
+        pass
+    assert again[64:] == first[64:]  # sent once more
     server.send(answer(0, payload=b"", type=ERROR, status=WireStatus.HANDLER_FAILED))
     assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.HANDLER_FAILED)]
+
+
+def heard(client, server):
+    """What the server gets next, while time passes for the client."""
+    deadline = now() + LONG * 10**9
+    while not select.select([server], [], [], 0)[0]:
+        assert client.poll(now() + 10**6) == [] and now() < deadline
+    return server.recv(1 << 16)
+
+
+def test_a_late_answer_is_asked_for_without_sending_anything_again(pair):
+    client, server = pair
+    memory = Memory()
+    client.begin(*memory.addresses(), 0, 0, False)
+    assert heard(client, server)[3] == MessageType.REQ
+    for seq, have in enumerate((0, 1, 3)):
+        while (data := heard(client, server))[64:] != bytes([have]):
+            assert data[3] == SACK  # of before the last segment
+        header = parse(data)
+        assert (header.type, header.req_id, header.flags) == (SACK, 1, Flags.ACK_REQ)
+        server.send(answer(0, payload=b"\1", type=SACK, status=SACK_RECEIVING + 2))
+        server.send(answer(seq))
+    assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.OK)] and memory.is_bordered
+    numbers = client.numbers()
+    assert numbers["lost"] == 0 and 0 < numbers["trip_ns"] < LONG * 10**9
+    assert numbers["rtt_ns"] >= FIRST_RTO_NS  # it counts although it was asked for
 
 
 def test_what_was_cancelled_is_not_written_to(pair):
