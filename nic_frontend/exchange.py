@@ -201,6 +201,9 @@ class Exchange:
             if call.req_id in self.core.pending:
                 self._post(self.core.cancel(call.req_id))
         call.end(error)
+        if self.transport is not None and self.transport.is_stuck and not self.is_busy:
+            # Nobody would send the rest of it, and the server waits for that.
+            self.lose("the server took a part of a request only")
 
     def _drop_landing(self) -> None:
         """The rest of this payload has no place any more."""
@@ -281,6 +284,8 @@ class Exchange:
             self._ask_now(core)
 
     def _ask_now(self, core: ClientCore | NativeCore) -> None:
+        if self.has_kept:
+            return  # nobody would hear it now
         try:
             self._post(core.ask())
         except ConnectionLost as lost:
@@ -495,7 +500,7 @@ class Exchange:
         self._end_late_calls()
         core = self.core
         if core is not None:
-            if datagrams := core.tick(now_ns):
+            if not self.has_kept and (datagrams := core.tick(now_ns)):
                 self._post(datagrams)
             self._begin_calls()
             self._doubt(core)

@@ -23,8 +23,6 @@ from functools import cache
 from shunter.batching.native import check, library
 from shunter.batching.wire_layout import MAX_TENSORS, WINDOW
 
-_HELLO_BYTES = 1536
-
 
 class _Settings(Structure):
     _fields_ = (
@@ -52,7 +50,7 @@ class _Ended(Structure):
 
 _NUMBERS = (
     *("next_id", "grant", "below", "pending"),
-    *("lost", "rtt_ns", "trip_ns", "copied", "heard_ns", "packets"),
+    *("lost", "rtt_ns", "trip_ns", "copied", "heard_ns", "kept", "packets"),
 )
 
 
@@ -71,7 +69,7 @@ def _functions() -> ctypes.CDLL:
     ]
     found.shunter_client_begin.restype = c_int64
     found.shunter_client_poll.argtypes = [c_void_p, c_void_p, c_uint32, c_uint64, c_uint32]
-    found.shunter_client_hello.argtypes = [c_void_p, c_void_p, c_uint32]
+    found.shunter_client_hello.argtypes = [c_void_p, POINTER(c_void_p)]
     found.shunter_client_hello.restype = c_uint32
     found.shunter_client_cancel.argtypes = [c_void_p, c_uint64]
     for name in ("ask", "farewell", "due_ns"):
@@ -120,7 +118,6 @@ class NativeClient:
         self._inputs = (c_uint64 * MAX_TENSORS)()
         self._outputs = (c_uint64 * MAX_TENSORS)()
         self._ended = (_Ended * WINDOW)()
-        self._hello = (c_uint8 * _HELLO_BYTES)()
         self._at = tuple(map(ctypes.addressof, (self._inputs, self._outputs, self._ended)))
 
     def begin(
@@ -155,8 +152,9 @@ class NativeClient:
 
     def hello(self) -> bytes:
         """An answer to a hello that has come, empty: none."""
-        length = self._c.shunter_client_hello(self.handle, self._hello, len(self._hello))
-        return bytes(self._hello[:length])
+        at = c_void_p()
+        length = self._c.shunter_client_hello(self.handle, byref(at))
+        return ctypes.string_at(at, length) if length else b""
 
     def cancel(self, req_id: int) -> None:
         """Give a request up; its memory is the caller's again."""
@@ -182,6 +180,11 @@ class NativeClient:
     def heard_ns(self) -> int:
         """When something true came last, by the monotonic clock."""
         return int(self._live.heard_ns)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that a stream did not take yet."""
+        return int(self._live.kept)
 
     @property
     def may_begin(self) -> bool:

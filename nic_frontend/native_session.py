@@ -116,6 +116,11 @@ class NativeTransport:
         self.socket, self.is_stream = connection, core.stream
         self._core, self._heard_ns, self._until_ns = core, core.heard_ns, 0
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a stream has not taken all of what was sent."""
+        return self._core.client.kept > 0
+
     def post(self, pieces: Sequence[Piece]) -> None:
         """Send a hello. Raises ConnectionLost."""
         for piece in pieces:

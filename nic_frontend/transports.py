@@ -66,7 +66,7 @@ class Sink(Protocol):
 class Datagrams:
     """A connected UDP socket."""
 
-    is_stream = False
+    is_stream = is_stuck = False
     is_trusted = False
     """The server has answered: a port that refuses may be one of its restarts, or an old message,
     and whether it is gone is known when it stays silent."""
@@ -184,6 +184,11 @@ class Stream:
     @property
     def has_kept(self) -> bool:
         """Whether something waits to be sent."""
+        return bool(self._kept)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it has not taken all of what was sent."""
         return bool(self._kept)
 
     def post(self, pieces: Sequence[Piece]) -> None:

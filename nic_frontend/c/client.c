@@ -16,7 +16,6 @@
 #include "core.h"
 #include "gift.h"
 #include "segments.h"
-#include "server.h"
 #include "siphash.h"
 
 #ifndef UDP_SEGMENT
@@ -62,7 +61,7 @@ struct shunter_client {
     struct call calls[SHUNTER_WINDOW];
     struct shunter_client_numbers live;
     uint64_t pkt_no, rttvar_ns;
-    uint8_t hello[SHUNTER_HELLO_BYTES];
+    uint8_t *hello; /* the last answer to one */
     uint32_t hello_length;
     struct shunter_ended ended[SHUNTER_WINDOW];
     uint32_t ended_count;
@@ -80,7 +79,7 @@ struct shunter_client {
     struct shunter_x64 head;
     /* what a stream did not take yet */
     uint8_t *kept;
-    size_t kept_at, kept_length, kept_room;
+    size_t kept_at, kept_room;
 };
 
 static uint64_t now_ns(void) {
@@ -318,7 +317,7 @@ int64_t shunter_client_begin(
     if (client->settings.stream && flush_stream(client) < 0) {
         return -ECONNRESET;
     }
-    if (client->kept_length || client->live.next_id > client->live.grant || client->live.next_id - client->live.below >= SHUNTER_WINDOW ||
+    if (client->live.kept || client->live.next_id > client->live.grant || client->live.next_id - client->live.below >= SHUNTER_WINDOW ||
         client->live.pending + client->ended_count >= SHUNTER_WINDOW) {
         return -EAGAIN;
     }
@@ -506,13 +505,16 @@ static void set_aside(struct shunter_client *client, struct landed *landed, uint
 }
 
 static void keep_hello(struct shunter_client *client, const struct landed *landed) {
-    if (landed->length <= SHUNTER_HELLO_BYTES - SHUNTER_HEADER_BYTES) {
-        memcpy(client->hello, landed->header, SHUNTER_HEADER_BYTES);
-        if (landed->length) {
-            memcpy(client->hello + SHUNTER_HEADER_BYTES, landed->payload, landed->length);
-        }
-        client->hello_length = SHUNTER_HEADER_BYTES + landed->length;
+    uint8_t *hello = realloc(client->hello, SHUNTER_HEADER_BYTES + landed->length);
+    if (!hello) {
+        return; // as if it were lost
     }
+    client->hello = hello;
+    memcpy(hello, landed->header, SHUNTER_HEADER_BYTES);
+    if (landed->length) {
+        memcpy(hello + SHUNTER_HEADER_BYTES, landed->payload, landed->length);
+    }
+    client->hello_length = SHUNTER_HEADER_BYTES + landed->length;
 }
 
 static int take_in(
@@ -663,15 +665,15 @@ static int receive_stream(struct shunter_client *client) {
 
 /* Send what was kept, as far as the socket takes it. */
 static int flush_stream(struct shunter_client *client) {
-    while (client->kept_length) {
+    while (client->live.kept) {
         const ssize_t sent = send(
-            client->settings.socket, client->kept + client->kept_at, client->kept_length,
+            client->settings.socket, client->kept + client->kept_at, client->live.kept,
             MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0) {
             return errno == EAGAIN || errno == EINTR ? 0 : -errno;
         }
         client->kept_at += (size_t)sent;
-        client->kept_length -= (size_t)sent;
+        client->live.kept -= (size_t)sent;
     }
     client->kept_at = 0;
     return 0;
@@ -682,20 +684,20 @@ static int keep(struct shunter_client *client, const struct iovec *pieces, size_
     for (size_t i = 0; i < count; i++) {
         length += pieces[i].iov_len;
     }
-    memmove(client->kept, client->kept + client->kept_at, client->kept_length);
+    memmove(client->kept, client->kept + client->kept_at, client->live.kept);
     client->kept_at = 0;
-    if (client->kept_length + length > client->kept_room) {
-        uint8_t *room = realloc(client->kept, client->kept_length + length);
+    if (client->live.kept + length > client->kept_room) {
+        uint8_t *room = realloc(client->kept, client->live.kept + length);
         if (!room) {
             return -ENOMEM;
         }
         client->kept = room;
-        client->kept_room = client->kept_length + length;
+        client->kept_room = client->live.kept + length;
     }
     for (size_t i = 0; i < count; i++) {
         if (pieces[i].iov_len) {
-            memcpy(client->kept + client->kept_length, pieces[i].iov_base, pieces[i].iov_len);
-            client->kept_length += pieces[i].iov_len;
+            memcpy(client->kept + client->live.kept, pieces[i].iov_base, pieces[i].iov_len);
+            client->live.kept += pieces[i].iov_len;
         }
     }
     client->live.copied += length;
@@ -711,7 +713,7 @@ static int send_stream(struct shunter_client *client, struct iovec *pieces, size
     if (error) {
         return error;
     }
-    while (count && !client->kept_length) {
+    while (count && !client->live.kept) {
         const struct msghdr message = {
             .msg_iov = pieces, .msg_iovlen = count < IOV_MAX ? count : IOV_MAX};
         ssize_t sent = sendmsg(client->settings.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -738,6 +740,9 @@ static int send_stream(struct shunter_client *client, struct iovec *pieces, size
 
 uint64_t shunter_client_due_ns(const struct shunter_client *client) {
     uint64_t due = UINT64_MAX;
+    if (client->live.kept) {
+        return due; // a stream that takes nothing is not asked
+    }
     for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
         const struct call *call = &client->calls[id % SHUNTER_WINDOW];
         if (call->req_id == id && call->due_ns < due) {
@@ -772,7 +777,7 @@ static int wait_for_data(struct shunter_client *client, uint64_t now, uint64_t u
     const struct timespec time = {
         .tv_sec = (time_t)(ns / 1000000000ULL), .tv_nsec = (long)(ns % 1000000000ULL)};
     struct pollfd data = {.fd = client->settings.socket, .events = POLLIN};
-    if (client->kept_length) {
+    if (client->live.kept) {
         data.events |= POLLOUT;
     }
     return ppoll(&data, 1, &time, NULL) < 0 && errno != EINTR ? -errno : 0;
@@ -782,12 +787,12 @@ int shunter_client_poll(
     struct shunter_client *client, struct shunter_ended *ended, uint32_t most, uint64_t until_ns,
     uint32_t spin) {
     while (!client->ended_count && !client->hello_length) {
-        const bool kept = client->kept_length;
+        const bool kept = client->live.kept;
         int error = flush_stream(client);
         if (error) {
             return error;
         }
-        if (kept && !client->kept_length) {
+        if (kept && !client->live.kept) {
             break; // there is room again: the caller may be waiting to begin
         }
         const int came =
@@ -830,10 +835,10 @@ int shunter_client_poll(
 
 /* ---- what is rare */
 
-uint32_t shunter_client_hello(struct shunter_client *client, uint8_t *datagram, uint32_t room) {
-    const uint32_t length = client->hello_length <= room ? client->hello_length : 0;
+uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **datagram) {
+    const uint32_t length = client->hello_length;
     client->hello_length = 0;
-    memcpy(datagram, client->hello, length);
+    *datagram = client->hello;
     return length;
 }
 
@@ -852,7 +857,9 @@ int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {
 }
 
 int shunter_client_ask(struct shunter_client *client) {
-    return control(client, SHUNTER_TYPE_ACK, 0, SHUNTER_FLAG_ACK_REQ, NULL, 0);
+    return client->live.kept
+        ? 0 // nobody would hear it now
+        : control(client, SHUNTER_TYPE_ACK, 0, SHUNTER_FLAG_ACK_REQ, NULL, 0);
 }
 
 int shunter_client_farewell(struct shunter_client *client) {
@@ -915,6 +922,7 @@ void shunter_client_free(struct shunter_client *client) {
         free(client->spill);
         free(client->aside);
         free(client->kept);
+        free(client->hello);
         free(client);
     }
 }

@@ -45,6 +45,7 @@ struct shunter_client_numbers {
     uint64_t trip_ns; /* to the server and back, the shortest */
     uint64_t copied;  /* bytes of answers that came out of turn */
     uint64_t heard_ns; /* when something true came last */
+    uint64_t kept;    /* bytes that a stream did not take yet */
     uint64_t packets; /* datagrams, or segments on a stream, in both directions */
 };
 
@@ -73,13 +74,13 @@ int shunter_client_poll(
 
 /*
  * The last answer to a hello, which says nothing about a request: poll ends when one comes. Returns
- * its length, 0: there is none. It is forgotten then.
+ * its length, 0: there is none. It is told once, and there until the next poll.
  */
-uint32_t shunter_client_hello(struct shunter_client *client, uint8_t *datagram, uint32_t room);
+uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **datagram);
 
 /* Give a request up; it does not end any more. */
 int shunter_client_cancel(struct shunter_client *client, uint64_t req_id);
-/* Ask for credit. */
+/* Ask for credit, unless a stream takes nothing. */
 int shunter_client_ask(struct shunter_client *client);
 /* The session is over: the server need not keep it, nor the last answers. */
 int shunter_client_farewell(struct shunter_client *client);

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from shunter.batching.wire_layout import MAX_TENSORS
 from shunter.nic_frontend import exchange as exchanges
 from shunter.nic_frontend.client import (
     AsyncClient,
@@ -402,6 +403,25 @@ def test_a_session_that_the_server_has_ended_is_opened_again(
         monkeypatch.setattr(exchanges, "IDLE_NS", 0)
         assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
         assert session._exchange.core is not before
+
+
+def test_a_session_with_many_large_descriptions_survives_a_restart(make_service):
+    service, shape = make_service(), (1,) * 30 + (3,)
+    many = [("float32", shape)] * MAX_TENSORS
+
+    def infer(inputs, outputs):
+        for source, target in zip(inputs, outputs, strict=True):
+            target.copy_(source + 1)
+
+    service.serve("many", many, many, infer)
+    arrays = [np.full(shape, i, np.float32) for i in range(MAX_TENSORS)]
+    with Session(service.url(), "many", timeout_s=LONG) as session:
+        session.infer(arrays)
+        service.stop()
+        service.start()
+        service.wait_for("many")
+        found = session.infer(arrays, idempotent=True)
+        assert [y.flat[0] for y in found] == list(range(1, MAX_TENSORS + 1))
 
 
 def test_a_model_with_other_tensors_after_a_restart_is_said(make_service, double):

@@ -437,6 +437,18 @@ def test_after_a_long_pause_the_session_is_given_up(table):
     assert table.exchange.transport is None and len(table.exchange.waiting) == 1
 
 
+def test_what_takes_nothing_is_asked_for_nothing(table):
+    table.submit()
+    table.wire.take()
+    table.wire._kept.append(message(b""))  # there was no room for it
+    table.pass_time(SILENCE_NS // 2)
+    table.exchange.ask(table.clock.now)
+    assert table.wire.take() == []
+    table.wire._kept.clear()
+    table.pass_time(10 * MS)
+    assert table.kinds() == {MessageType.SACK}
+
+
 def test_without_credit_the_server_is_asked_for_it_now_and_then(table):
     for _ in range(4):
         table.submit()

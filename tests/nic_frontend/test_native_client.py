@@ -292,6 +292,17 @@ def test_at_most_a_window_is_on_its_way(pair):
     assert begun == [*range(1, WINDOW + 1), 0, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("length", [0, 1, 1472, 1473, 65_443])
+def test_an_answer_to_a_hello_is_kept_however_long_it_is(pair, length):
+    client, server = pair
+    assert client.hello() == b""
+    for value in (1, 2):
+        whole = Header(type=MessageType.HELLO_ACK, length=length).pack() + bytes([value]) * length
+        server.send(whole)
+        assert client.poll(now() + LONG * 10**9) == [] and client.hello() == whole
+    assert client.hello() == b""
+
+
 def test_a_closed_session_still_says_its_numbers(pair):
     client, _ = pair
     client.close()
@@ -326,6 +337,9 @@ def test_a_stream_that_is_full_keeps_messages_whole_and_asks_the_caller_to_come_
             for i in range(3)
         ]
         assert begin[0]() == 1 and begin[1]() == 0  # nothing is between two of its segments
+        kept = client.kept
+        client.ask()  # what takes nothing is not asked, now or later
+        assert client.kept == kept > 0 and client.due_ns() == 2**64 - 1
         client.cancel(1)  # goes behind it, whole
         kinds, payloads, done = [], {}, []
 
