@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 
+from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend.calls import Array
 from shunter.nic_frontend.errors import BadRequestError
 from shunter.nic_frontend.shared_regions import Regions
@@ -103,6 +105,13 @@ class InferInput:
         self._data, self._region = None, (region_name, byte_size, offset)
         return self
 
+    def snapshot(self) -> InferInput:
+        """As it is now: what is set later does not change it; a region stays where it is."""
+        found = copy(self)
+        found._shape = list(self._shape)
+        found._data = None if self._data is None else self._data.copy("C")
+        return found
+
     def array(self, regions: Regions) -> Array:
         """The data. Raises RegionError, and BadRequestError when there are none."""
         if self._data is not None:
@@ -162,7 +171,7 @@ class InferResult:
         """An output; None when there is none, or when it is in shared memory."""
         return None if name in self._regions else self._arrays.get(name)
 
-    def get_output(self, name: str) -> dict[str, Any] | None:
+    def get_output(self, name: str, as_json: bool = True) -> dict[str, Any] | None:
         """Name, type, shape, and where it is in shared memory."""
         array = self._arrays.get(name)
         if array is None:
@@ -177,6 +186,55 @@ class InferResult:
             found["parameters"] = dict(zip(names, region, strict=True))
         return found
 
-    def get_response(self) -> dict[str, Any]:
+    def get_response(self, as_json: bool = True) -> dict[str, Any]:
         """All but the data."""
         return {**self._of, "outputs": [self.get_output(name) for name in self._arrays]}
+
+
+def in_order(
+    specs: Sequence[TensorSpec], inputs: Mapping[str, InferInput], regions: Regions
+) -> list[Array]:
+    """The arrays of the inputs, as the model counts them."""
+    names = [spec.name for spec in specs]
+    if sorted(names) != sorted(inputs):
+        raise BadRequestError(f"inputs {', '.join(inputs)}; the model has {', '.join(names)}")
+    for spec in specs:
+        if inputs[spec.name].datatype() != triton_type(spec.dtype):
+            raise BadRequestError(
+                f"{spec.name} is {inputs[spec.name].datatype()}; the model wants "
+                f"{triton_type(spec.dtype)}"
+            )
+    return [inputs[name].array(regions) for name in names]
+
+
+def batch_of(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> int | None:
+    """The batch that the arrays have in front of the model's shapes; None: there is none."""
+    fronts = set()
+    for spec, array in zip(specs, arrays, strict=True):
+        front = array.shape[: array.ndim - len(spec.shape)]
+        if front + spec.shape != array.shape or len(front) > 1:
+            raise BadRequestError(
+                f"{spec.name} has shape {list(array.shape)}; the model wants {[-1, *spec.shape]}"
+            )
+        fronts.add(front)
+    if len(fronts) > 1:
+        raise BadRequestError("the inputs are batches of different sizes")
+    [front] = fronts
+    return front[0] if front else None
+
+
+def output(
+    spec: TensorSpec,
+    batch: tuple[int, ...],
+    asked: InferRequestedOutput | None,
+    regions: Regions,
+) -> Array:
+    """Memory for an output: where it was asked to be, else new."""
+    shape = (*batch, *spec.shape)
+    if asked is None or asked.region is None:
+        return np.empty(shape, spec.dtype)
+    view = regions.view(*asked.region)
+    size = spec.bytes * (batch[0] if batch else 1)
+    if len(view) < size:
+        raise BadRequestError(f"{spec.name} has {size} bytes; its region has {len(view)}")
+    return np.frombuffer(view[:size], spec.dtype).reshape(shape)

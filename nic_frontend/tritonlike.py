@@ -6,19 +6,21 @@ A tensor of Triton has the batch in front; a request of ours is one element of i
 ``[n, ...]`` is therefore ``n`` requests, sent together and answered as one array; the server
 batches them again as it sees fit. A shape without the batch is one request.
 
-Sequences, BYTES tensors and class counts are refused. ``timeout`` (µs) is the server's deadline,
-``client_timeout`` (s) the client's patience; a ``priority`` of 1 is strict, one
-above 1 best effort.
+Sequences, streams, BYTES tensors and class counts are refused, as is what manages a server.
+``timeout`` (µs) is the server's deadline, ``client_timeout`` (s) the client's patience; a
+``priority`` of 1 is strict, one above 1 best effort. What a server or model is like is told as
+Triton's HTTP client does, in dictionaries. ``async_infer`` takes a callback, as in gRPC, or none,
+as in HTTP.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from types import TracebackType
 from typing import Any
-
-import numpy as np
 
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend.calls import Array, Options
@@ -33,15 +35,25 @@ from shunter.nic_frontend.client import (
 )
 from shunter.nic_frontend.connecting import Key
 from shunter.nic_frontend.shared_regions import RegionError, Regions
+from shunter.nic_frontend.triton_async import InferAsyncRequest, Threads
+from shunter.nic_frontend.triton_models import (
+    NOT_SERVED,
+    model_config,
+    model_metadata,
+    server_metadata,
+)
 from shunter.nic_frontend.triton_tensors import (
     InferenceServerException,
     InferInput,
     InferRequestedOutput,
     InferResult,
-    triton_type,
+    batch_of,
+    in_order,
+    output,
 )
 
 __all__ = [
+    "InferAsyncRequest",
     "InferInput",
     "InferRequestedOutput",
     "InferResult",
@@ -76,13 +88,15 @@ class InferenceServerClient:
         key: Key | None = None,
         encrypt: bool = False,
         network_timeout: float = 60.0,
+        concurrency: int = 8,
         ssl: bool = False,
         **_: Any,
     ) -> None:
         """``url`` as of Client; without a scheme it is ``udp://``. ``network_timeout``: seconds.
 
-        What else Triton's clients take, such as ``concurrency``, has no meaning here. Raises
-        InferenceServerException for ``ssl``: nobody shall take plain text for encrypted.
+        ``concurrency``: requests of ``async_infer`` that run at the same time. What else Triton's
+        clients take has no meaning here. Raises InferenceServerException for ``ssl``: nobody shall
+        take plain text for encrypted.
         """
         if ssl:
             text = "there is no TLS; key= names the pre-shared key, encrypt=True encrypts tensors"
@@ -91,6 +105,17 @@ class InferenceServerClient:
         self._verbose = verbose
         self._client = Client(url, key=key, encrypt=encrypt, timeout_s=network_timeout)
         self._regions = Regions()
+        self._threads = Threads(concurrency)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """What Triton's clients have and this one has not says so when it is called."""
+        if name not in NOT_SERVED:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise InferenceServerException(f"{name} is not served", "StatusCode.UNIMPLEMENTED")
+
+        return refuse
 
     # ---- requests
 
@@ -128,6 +153,31 @@ class InferenceServerClient:
             print(f"{model_name}: {1000 * (time.perf_counter() - begun):.3f} ms")
         return InferResult(model_name, model_version, request_id, found, outputs)
 
+    def async_infer(
+        self,
+        model_name: str,
+        inputs: Sequence[InferInput],
+        callback: Callable[..., Any] | None = None,
+        model_version: str = "",
+        outputs: Sequence[InferRequestedOutput] | None = None,
+        request_id: str = "",
+        **more: Any,
+    ) -> InferAsyncRequest:
+        """Ask in another thread, which has sessions of its own; the inputs are copied now.
+
+        ``callback``: called there with ``result`` and ``error``, one of which is None. ``more``: as
+        of :meth:`infer`. Raises InferenceServerException when the client was closed.
+        """
+        if callback is not None and not callable(callback):
+            text = "the third argument is the callback; give model_version by its name"
+            raise _as_triton(BadRequestError(text))
+        taken = [each.snapshot() for each in inputs]
+        wanted = None if outputs is None else [copy(each) for each in outputs]
+        ask = partial(
+            self.infer, model_name, taken, model_version, wanted, request_id, **more
+        )
+        return self._threads.run(ask, callback)
+
     def _infer(
         self,
         session: Session,
@@ -135,14 +185,14 @@ class InferenceServerClient:
         outputs: Sequence[InferRequestedOutput] | None,
         options: Options,
     ) -> dict[str, Array]:
-        arrays = _in_order(session.inputs, {each.name(): each for each in inputs}, self._regions)
-        count = _batch_of(session.inputs, arrays)
+        arrays = in_order(session.inputs, {each.name(): each for each in inputs}, self._regions)
+        count = batch_of(session.inputs, arrays)
         asked = {each.name(): each for each in outputs or ()}
         if unknown := asked.keys() - {spec.name for spec in session.outputs}:
             raise BadRequestError(f"the model has no output {', '.join(sorted(unknown))}")
         batch = () if count is None else (count,)
         found = {
-            spec.name: _output(spec, batch, asked.get(spec.name), self._regions)
+            spec.name: output(spec, batch, asked.get(spec.name), self._regions)
             for spec in session.outputs
         }
         if count is None:
@@ -155,9 +205,14 @@ class InferenceServerClient:
 
     # ---- the server
 
-    def is_server_live(self, **_: Any) -> bool:
+    def is_server_live(
+        self,
+        headers: Mapping[str, str] | None = None,
+        client_timeout: float | None = None,
+        **_: Any,
+    ) -> bool:
         """Whether something answers."""
-        settings = {**self._client.settings, "timeout_s": LIVE_S}
+        settings = {**self._client.settings, "timeout_s": client_timeout or LIVE_S}
         try:
             Session(self._client.url, "", **settings).close()
         except UnreachableError:
@@ -168,32 +223,77 @@ class InferenceServerClient:
 
     is_server_ready = is_server_live
 
-    def is_model_ready(self, model_name: str, model_version: str = "", **_: Any) -> bool:
+    def is_model_ready(
+        self,
+        model_name: str,
+        model_version: str = "",
+        headers: Mapping[str, str] | None = None,
+        client_timeout: float | None = None,
+        **_: Any,
+    ) -> bool:
         """Whether the server serves the model."""
-        if not self.is_server_live():
+        if not self.is_server_live(client_timeout=client_timeout):
             return False
         try:
-            self._client.model(model_name, model_version).ping(LIVE_S)
+            with self._session(model_name, model_version, client_timeout or LIVE_S) as session:
+                session.ping()
         except InferenceError:
             return False
         return True
 
-    def get_model_metadata(
-        self, model_name: str, model_version: str = "", **_: Any
+    def get_server_metadata(
+        self,
+        headers: Mapping[str, str] | None = None,
+        client_timeout: float | None = None,
+        **_: Any,
     ) -> dict[str, Any]:
-        """Names, types and shapes of the tensors; -1 is the batch."""
+        """Name, version of the wire format, extensions. Raises InferenceServerException."""
+        if not self.is_server_live(client_timeout=client_timeout):
+            raise _as_triton(UnreachableError("the server says nothing"))
+        return server_metadata()
+
+    def get_model_metadata(
+        self,
+        model_name: str,
+        model_version: str = "",
+        headers: Mapping[str, str] | None = None,
+        client_timeout: float | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Names, types and shapes of the tensors. Raises InferenceServerException."""
+        found = self._described(model_name, model_version, client_timeout)
+        return model_metadata(model_name, model_version, *found)
+
+    def get_model_config(
+        self,
+        model_name: str,
+        model_version: str = "",
+        headers: Mapping[str, str] | None = None,
+        client_timeout: float | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """What is known of a configuration: the tensors. Raises InferenceServerException."""
+        return model_config(
+            model_name, *self._described(model_name, model_version, client_timeout)
+        )
+
+    def _described(
+        self, name: str, version: str, timeout_s: float | None
+    ) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
         try:
-            session = self._client.model(model_name, model_version)
+            if timeout_s is None:
+                session = self._client.model(name, version)
+            else:
+                with self._session(name, version, timeout_s) as session:
+                    pass
         except InferenceError as error:
             raise _as_triton(error) from error
-        tensors = {
-            kind: [
-                {"name": s.name, "datatype": triton_type(s.dtype), "shape": [-1, *s.shape]}
-                for s in specs
-            ]
-            for kind, specs in (("inputs", session.inputs), ("outputs", session.outputs))
-        }
-        return {"name": model_name, "versions": [model_version or "1"], **tensors}
+        return session.inputs, session.outputs
+
+    def _session(self, name: str, version: str, timeout_s: float) -> Session:
+        """Another one, of another patience."""
+        settings = {**self._client.settings, "timeout_s": timeout_s}
+        return Session(self._client.url, name, version=version, **settings)
 
     # ---- shared memory
 
@@ -226,8 +326,19 @@ class InferenceServerClient:
             for r in found
         ]
 
+    def unregister_cuda_shared_memory(self, name: str = "", **_: Any) -> None:
+        """Nothing when all are meant, of which there are none."""
+        if name:
+            raise _as_triton(RegionError(f"no CUDA region '{name}' is registered"))
+
+    def get_cuda_shared_memory_status(self, region_name: str = "", **_: Any) -> list[Any]:
+        """None."""
+        self.unregister_cuda_shared_memory(region_name)
+        return []
+
     def close(self) -> None:
-        """End all sessions."""
+        """End all sessions; requests of ``async_infer`` that have not begun are cancelled."""
+        self._threads.close()
         self._client.close()
         self._regions.unregister()
 
@@ -241,52 +352,3 @@ class InferenceServerClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _in_order(
-    specs: Sequence[TensorSpec], inputs: Mapping[str, InferInput], regions: Regions
-) -> list[Array]:
-    """The arrays of the inputs, as the model counts them."""
-    names = [spec.name for spec in specs]
-    if sorted(names) != sorted(inputs):
-        raise BadRequestError(f"inputs {', '.join(inputs)}; the model has {', '.join(names)}")
-    for spec in specs:
-        if inputs[spec.name].datatype() != triton_type(spec.dtype):
-            raise BadRequestError(
-                f"{spec.name} is {inputs[spec.name].datatype()}; the model wants "
-                f"{triton_type(spec.dtype)}"
-            )
-    return [inputs[name].array(regions) for name in names]
-
-
-def _batch_of(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> int | None:
-    """The batch that the arrays have in front of the model's shapes; None: there is none."""
-    fronts = set()
-    for spec, array in zip(specs, arrays, strict=True):
-        front = array.shape[: array.ndim - len(spec.shape)]
-        if front + spec.shape != array.shape or len(front) > 1:
-            raise BadRequestError(
-                f"{spec.name} has shape {list(array.shape)}; the model wants {[-1, *spec.shape]}"
-            )
-        fronts.add(front)
-    if len(fronts) > 1:
-        raise BadRequestError("the inputs are batches of different sizes")
-    [front] = fronts
-    return front[0] if front else None
-
-
-def _output(
-    spec: TensorSpec,
-    batch: tuple[int, ...],
-    asked: InferRequestedOutput | None,
-    regions: Regions,
-) -> Array:
-    """Memory for an output: where it was asked to be, else new."""
-    shape = (*batch, *spec.shape)
-    if asked is None or asked.region is None:
-        return np.empty(shape, spec.dtype)
-    view = regions.view(*asked.region)
-    size = spec.bytes * (batch[0] if batch else 1)
-    if len(view) < size:
-        raise BadRequestError(f"{spec.name} has {size} bytes; its region has {len(view)}")
-    return np.frombuffer(view[:size], spec.dtype).reshape(shape)

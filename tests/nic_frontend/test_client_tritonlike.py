@@ -1,5 +1,8 @@
 """Code that was written for Triton's client, against a real front end and a real worker."""
 
+import importlib
+import queue
+import threading
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 
 from shunter.nic_frontend import tritonlike
+from shunter.nic_frontend.triton_models import NOT_SERVED
 from shunter.nic_frontend.tritonlike import (
     InferenceServerClient,
     InferenceServerException,
@@ -103,6 +107,175 @@ def test_what_is_there_is_live_and_ready(client, monkeypatch):
     client.service._workers.clear()
     monkeypatch.setattr(tritonlike, "LIVE_S", 0.1)
     assert not client.is_server_live() and not client.is_model_ready("both")
+
+
+def test_a_model_has_a_configuration_and_a_server_a_name(client):
+    config = client.get_model_config("both", client_timeout=LONG)
+    assert config["name"] == "both" and config["max_batch_size"] > 1000
+    assert config["input"] == [
+        {"name": "in0", "data_type": "TYPE_FP32", "dims": [3]},
+        {"name": "in1", "data_type": "TYPE_INT64", "dims": []},
+    ]
+    assert [each["name"] for each in config["output"]] == ["out0", "out1"]
+    assert client.get_server_metadata()["name"] == "shunter"
+    assert client.get_model_metadata("both", client_timeout=LONG) == client.get_model_metadata(
+        "both"
+    )
+    for ask in (client.get_model_config, client.get_model_metadata):
+        with pytest.raises(InferenceServerException, match="no such model"):
+            ask("none")
+
+
+def test_what_is_asked_of_a_server_that_is_not_there_takes_no_longer_than_it_may():
+    with InferenceServerClient("127.0.0.1:9") as client:
+        assert not client.is_server_ready(client_timeout=0.1)
+        assert not client.is_model_ready("m", client_timeout=0.1)
+        for ask in (
+            client.get_server_metadata,
+            lambda **more: client.get_model_metadata("m", **more),
+            lambda **more: client.get_model_config("m", **more),
+        ):
+            with pytest.raises(InferenceServerException) as caught:
+                ask(client_timeout=0.1)
+            assert caught.value.status() == "StatusCode.UNAVAILABLE"
+
+
+# ---- several at once
+
+
+class Ended:
+    """Takes what callbacks are given."""
+
+    def __init__(self):
+        self.all = queue.Queue()
+
+    def __call__(self, result, error):
+        self.all.put((result, error))
+
+    def get(self):
+        result, error = self.all.get(timeout=LONG)
+        assert (result is None) != (error is None)
+        return result, error
+
+
+def test_requests_with_callbacks_are_answered_each_with_its_own(client):
+    ended, inputs = Ended(), inputs_of(*batch(2))
+    for i in range(40):  # the same objects and arrays again and again, as one may with Triton's
+        inputs[0].set_data_from_numpy(np.full(2, i))
+        client.async_infer("both", inputs, ended, request_id=str(i), client_timeout=LONG)
+    found = {}
+    for _ in range(40):
+        result, error = ended.get()
+        assert error is None
+        found[int(result.get_response()["id"])] = result.as_numpy("out1").tolist()
+    assert found == {i: [i + 3, i + 12] for i in range(40)}
+
+
+def test_what_is_sent_later_is_what_it_was_when_it_was_asked(client):
+    first, second = batch(3)
+    inputs = inputs_of(first, second)
+    asked = [client.async_infer("both", inputs) for _ in range(10)]
+    first[:], second[:] = -1, -1
+    for each in asked:
+        assert each.get_result(timeout=LONG).as_numpy("out1").tolist() == [3, 13, 23]
+
+
+def test_faults_come_with_the_result(client):
+    ended = Ended()
+    for model, inputs, text in (
+        ("none", inputs_of(*batch(1)), "no such model"), ("both", [], "has in0, in1"),
+    ):  # fmt: skip
+        asked = client.async_infer(model, inputs, ended)
+        with pytest.raises(InferenceServerException, match=text) as caught:
+            asked.get_result(timeout=LONG)
+        assert ended.get() == (None, caught.value)
+    with pytest.raises(InferenceServerException, match="model_version"):
+        client.async_infer("both", [], "1")
+
+
+def triton_client(service, **settings):
+    return InferenceServerClient(service.url(), network_timeout=LONG, **settings)
+
+
+def gated_inputs():
+    made = InferInput("in0", [1, 3], "FP32")
+    return [made.set_data_from_numpy(np.ones((1, 3), np.float32))]
+
+
+def test_what_is_cancelled_ends_at_once_and_once(gated):
+    ended = Ended()
+    with triton_client(gated, concurrency=1) as client:
+        asked = [client.async_infer("gated", gated_inputs(), ended) for _ in range(3)]
+        assert gated.begun.wait(LONG)
+        for timeout, block in ((0.01, True), (None, False)):
+            with pytest.raises(InferenceServerException, match="failed to obtain"):
+                asked[0].get_result(block, timeout)
+        for each in asked[:2]:  # one that runs, one that waits
+            each.cancel()
+            each.cancel()
+            assert ended.get()[1].status() == "StatusCode.CANCELLED"
+        gated.gate.set()
+        assert asked[2].get_result(timeout=LONG).as_numpy("out0").tolist() == [[1, 1, 1]]
+        assert ended.get()[1] is None
+    assert ended.all.empty() and len(gated.ran) == 2
+
+
+def test_closing_cancels_what_has_not_begun_and_waits_for_the_rest(gated):
+    ended = Ended()
+    client = triton_client(gated, concurrency=1)
+    first, second = (client.async_infer("gated", gated_inputs(), ended) for _ in range(2))
+    assert gated.begun.wait(LONG)
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    assert ended.get()[1].status() == "StatusCode.CANCELLED" and second.has_ended
+    gated.gate.set()
+    closing.join(LONG)
+    assert first.get_result(block=False).as_numpy("out0").tolist() == [[1, 1, 1]]
+    with pytest.raises(InferenceServerException, match="closed"):
+        client.async_infer("gated", gated_inputs())
+
+
+def test_a_callback_that_fails_harms_nobody(client, caplog):
+    inputs = inputs_of(*batch(1))
+    asked = client.async_infer("both", inputs, lambda result, error: 1 // 0)
+    assert asked.get_result(timeout=LONG)
+    client.service.until(lambda: "callback" in caplog.text)
+    assert client.async_infer("both", inputs).get_result(timeout=LONG)
+
+
+# ---- what is not there
+
+
+@pytest.mark.parametrize("name", sorted(NOT_SERVED))
+def test_what_is_not_served_says_so(name):
+    with (
+        InferenceServerClient("127.0.0.1:9") as client,
+        pytest.raises(InferenceServerException, match=f"{name} is not served") as caught,
+    ):
+        getattr(client, name)("any", thing=1)
+    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+
+
+def test_there_are_no_regions_of_a_gpu():
+    with InferenceServerClient("127.0.0.1:9") as client:
+        client.unregister_cuda_shared_memory()
+        assert client.get_cuda_shared_memory_status() == []
+        for ask in (client.unregister_cuda_shared_memory, client.get_cuda_shared_memory_status):
+            with pytest.raises(InferenceServerException, match="'r'"):
+                ask("r")
+        assert not hasattr(client, "no_such_thing")
+
+
+@pytest.mark.parametrize("kind", ["grpc", "http"])
+def test_nothing_that_tritons_own_clients_have_is_unknown_here(kind):
+    try:
+        theirs = importlib.import_module(f"tritonclient.{kind}")
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(str(error))
+    for name in ("InferenceServerClient", "InferInput", "InferRequestedOutput", "InferResult"):
+        public = {each for each in dir(getattr(theirs, name)) if not each.startswith("_")}
+        ours = set(dir(getattr(tritonlike, name))) | NOT_SERVED | {"from_response_body"}
+        assert public <= ours, public - ours
 
 
 # ---- faults
