@@ -1,0 +1,202 @@
+#define _GNU_SOURCE
+#include "client_parts.h"
+#include "siphash.h"
+
+#define FIRST_RTO_NS 20000000ULL
+#define LEAST_RTO_NS 2000000ULL
+#define MOST_RTO_NS 1000000000ULL
+/* Nothing is lost on a stream, but the server may end a session that says nothing. */
+#define STREAM_RTO_NS 1000000000ULL
+#define RETRY_NS 20000000ULL /* when the server has no room */
+/* To ask costs two headers, and something may be lost: no model is so slow that it is not asked. */
+#define MOST_PATIENCE_NS 100000000ULL
+#define MOST_REST_NS 400000000ULL /* while the server says that it has the request */
+
+static uint64_t nearest(uint32_t low, uint64_t about) {
+    return about + (uint64_t)(int64_t)(int32_t)(low - (uint32_t)about);
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* While it is not known how long answers take. */
+static uint64_t first_rto(const struct shunter_client *client) {
+    return least(MOST_RTO_NS, most(FIRST_RTO_NS, 3 * client->live.trip_ns));
+}
+
+uint64_t shunter_call_rto(const struct shunter_client *client) {
+    if (client->settings.stream) {
+        return STREAM_RTO_NS;
+    }
+    if (!client->live.rtt_ns) {
+        return first_rto(client);
+    }
+    const uint64_t wanted = most(LEAST_RTO_NS, client->live.rtt_ns + 4 * client->rttvar_ns);
+    return least(least(MOST_RTO_NS, most(MOST_PATIENCE_NS, 3 * client->live.trip_ns)), wanted);
+}
+
+/* As RFC 6298 smooths round trips. */
+static void measure(struct shunter_client *client, uint64_t rtt_ns) {
+    if (!client->live.rtt_ns) {
+        client->live.rtt_ns = rtt_ns ? rtt_ns : 1;
+        client->rttvar_ns = rtt_ns / 2;
+        return;
+    }
+    const int64_t off = (int64_t)rtt_ns - (int64_t)client->live.rtt_ns;
+    const int64_t var = (int64_t)client->rttvar_ns;
+    client->rttvar_ns = (uint64_t)(var + ((off < 0 ? -off : off) - var) / 4);
+    client->live.rtt_ns = (uint64_t)((int64_t)client->live.rtt_ns + off / 8);
+}
+
+void shunter_call_free(struct shunter_client *client, struct shunter_call *call) {
+    call->req_id = 0;
+    client->live.pending--;
+    while (client->live.below < client->live.next_id &&
+           client->calls[client->live.below % SHUNTER_WINDOW].req_id != client->live.below) {
+        client->live.below++;
+    }
+}
+
+static void end_call(struct shunter_client *client, struct shunter_call *call, uint64_t status) {
+    client->ended[client->ended_count++] = (struct shunter_ended){call->req_id, status};
+    shunter_call_free(client, call);
+}
+
+bool shunter_call_is_ours(const struct shunter_client *client, const struct shunter_x64 *header) {
+    if (header->magic != SHUNTER_WIRE_MAGIC || header->version != SHUNTER_WIRE_VERSION ||
+        header->words != SHUNTER_HEADER_BYTES / 8 || header->reserved ||
+        header->session != client->settings.session) {
+        return false;
+    }
+    const bool tagged = header->flags & SHUNTER_FLAG_HDR_TAG;
+    if (!client->settings.has_key) {
+        return !tagged && !header->tag;
+    }
+    return tagged &&
+           header->tag == shunter_siphash24(client->settings.key, header, SHUNTER_TAG_OFFSET);
+}
+
+bool shunter_call_place(
+    struct shunter_client *client, const struct shunter_x64 *header, uint8_t **place) {
+    const struct shunter_call *call = shunter_call_of(client, header->req_id);
+    if (header->type != SHUNTER_TYPE_RESP || !call || header->count != client->outputs.count ||
+        header->seq >= header->count || call->received[header->seq / 8] >> header->seq % 8 & 1) {
+        return false;
+    }
+    const struct shunter_segment segment = shunter_place(&client->outputs, header->seq);
+    if (header->tensor != segment.tensor || header->offset != segment.offset ||
+        header->length != segment.length ||
+        header->total != client->outputs.sizes[segment.tensor]) {
+        return false;
+    }
+    *place = segment.length ? call->outputs[segment.tensor] + segment.offset : NULL;
+    return true;
+}
+
+void shunter_call_received(
+    struct shunter_client *client, const struct shunter_x64 *header, uint64_t now) {
+    struct shunter_call *call = shunter_call_of(client, header->req_id);
+    call->received[header->seq / 8] |= (uint8_t)(1U << header->seq % 8);
+    if (++call->got < client->outputs.count) {
+        call->rto_ns = least(shunter_call_rto(client), first_rto(client)); // the rest is on its way
+        call->due_ns = now + call->rto_ns;
+        return;
+    }
+    if (!call->again && !call->asked_ns) {
+        measure(client, now - call->sent_ns);
+    }
+    end_call(client, call, SHUNTER_STATUS_OK);
+}
+
+/* The server has the request: wait as long again as it has taken up to now. */
+static void rest(struct shunter_client *client, struct shunter_call *call, uint64_t now) {
+    if (call->asked_ns) {
+        const uint64_t trip = now - call->asked_ns;
+        client->live.trip_ns = client->live.trip_ns ? least(client->live.trip_ns, trip) : trip;
+        call->asked_ns = 0;
+    }
+    call->due_ns = now + most(call->rto_ns, least(MOST_REST_NS, now - call->sent_ns));
+}
+
+static int heed_sack(
+    struct shunter_client *client, const struct shunter_x64 *header, struct shunter_call *call,
+    const uint8_t *have, uint32_t length, uint64_t now) {
+    // It answers: what is lost now has nothing to do with before.
+    call->rto_ns = shunter_call_rto(client);
+    if (header->status != SHUNTER_SACK_RECEIVING) {
+        rest(client, call, now);
+        return 0;
+    }
+    call->due_ns = now + call->rto_ns;
+    for (uint32_t seq = 0; seq < client->inputs.count; seq++) {
+        if (seq / 8 >= length || !(have[seq / 8] >> seq % 8 & 1)) {
+            const int error = shunter_client_repeat(client, call, seq, now);
+            if (error) {
+                return error;
+            }
+        }
+    }
+    return 0;
+}
+
+int shunter_call_heed(
+    struct shunter_client *client, const struct shunter_x64 *header, const uint8_t *payload,
+    uint64_t now) {
+    struct shunter_call *call = shunter_call_of(client, header->req_id);
+    if (!call) {
+        return 0;
+    }
+    if (header->type == SHUNTER_TYPE_ERROR && header->status == SHUNTER_STATUS_RETRY_LATER) {
+        call->due_ns = now + least(call->rto_ns, RETRY_NS);
+    } else if (header->type == SHUNTER_TYPE_ERROR) {
+        // An error that says that all is well is still none of the answer.
+        end_call(
+            client, call,
+            header->status == SHUNTER_STATUS_OK ? SHUNTER_STATUS_HANDLER_FAILED : header->status);
+    } else if (header->type == SHUNTER_TYPE_SACK) {
+        return heed_sack(client, header, call, payload, header->length, now);
+    }
+    return 0;
+}
+
+void shunter_call_heed_credit(struct shunter_client *client, const struct shunter_x64 *header) {
+    const uint64_t grant = nearest(header->credit, client->live.grant);
+    if (grant > client->live.grant && grant - client->live.grant < UINT32_MAX / 2) {
+        client->live.grant = grant;
+    }
+}
+
+/* ---- time */
+
+uint64_t shunter_client_due_ns(const struct shunter_client *client) {
+    uint64_t due = UINT64_MAX;
+    if (client->live.kept) {
+        return due; // a stream that takes nothing is not asked
+    }
+    for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
+        const struct shunter_call *call = &client->calls[id % SHUNTER_WINDOW];
+        if (call->req_id == id && call->due_ns < due) {
+            due = call->due_ns;
+        }
+    }
+    return due;
+}
+
+int shunter_calls_tick(struct shunter_client *client, uint64_t now) {
+    for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
+        struct shunter_call *call = shunter_call_of(client, id);
+        if (!call || call->due_ns > now) {
+            continue;
+        }
+        call->asked_ns = call->asked_ns ? call->asked_ns : now;
+        const int error = shunter_client_control(
+            client, SHUNTER_TYPE_SACK, id, SHUNTER_FLAG_ACK_REQ, call->received,
+            (uint16_t)((client->outputs.count + 7) / 8));
+        if (error) {
+            return error;
+        }
+        call->rto_ns = least(MOST_RTO_NS, 2 * call->rto_ns);
+        call->due_ns = now + call->rto_ns;
+    }
+    return 0;
+}
