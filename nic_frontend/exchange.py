@@ -10,24 +10,23 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
-from shunter.batching.segments import Segment
 from shunter.batching.wire_layout import MessageType, WireStatus
+from shunter.nic_frontend.call_queue import CallQueue, lateness
 from shunter.nic_frontend.calls import Call, Tensors
-from shunter.nic_frontend.client_core import ClientCore, Landing, Outgoing, Refused
+from shunter.nic_frontend.client_core import Landing, Refused
 from shunter.nic_frontend.errors import (
     AuthenticationError,
     BadRequestError,
     InferenceError,
-    TooLateError,
     UnreachableError,
     error_of,
 )
 from shunter.nic_frontend.hello import Hello
 from shunter.nic_frontend.native_session import NativeCore, NativeTransport, native_session
 from shunter.nic_frontend.opening import Opening, OpenSession, check_names
+from shunter.nic_frontend.python_session import PythonSession
 from shunter.nic_frontend.transports import (
     NO_WAIT,
     ConnectionLost,
@@ -44,8 +43,6 @@ OPENING_NS = 1_000_000_000
 """An address that does not open a session for so long is given up."""
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
-UNSERVED_NS = 5_000_000_000
-"""Within such a time a front end comes again, and has its workers back."""
 BURST_BYTES = 1 << 20
 """After so many the client looks whether answers have come."""
 FIRST_ASK_NS, MOST_ASK_NS = 5_000_000, 200_000_000
@@ -78,11 +75,11 @@ class Exchange:
         self.closed = False
         self._before_close = before_close
         self._hello, self._key, self._protect = (model, version, window), key, protect
-        self.core: ClientCore | NativeCore | None = None
+        self.core: PythonSession | NativeCore | None = None
         self.tensors: Tensors | None = None
         """Of the last session."""
-        self.waiting: deque[Call] = deque()
-        self.running: dict[int, Call] = {}
+        self._calls = CallQueue()
+        self.waiting, self.running = self._calls.waiting, self._calls.running
         self.now = self.ticked_ns = time.monotonic_ns()
         self.failure: InferenceError | None = None
         """Why the last try to open a session failed."""
@@ -93,11 +90,7 @@ class Exchange:
         self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
         self._ended = 0
         """Calls since the server was told, when it is told next, what is done."""
-        self._expected: tuple[int, Segment | None, memoryview] = (0, None, _EMPTY)
-        self._landing: Landing | None = None
         self._is_receiving = False
-        self._unserved = 0
-        """Calls, first of those that wait, for which there was no worker."""
 
     # ---- connections
 
@@ -113,7 +106,8 @@ class Exchange:
         for call in [*self.running.values(), *self.waiting]:
             self.cancel(call, UnreachableError("the client was closed"))
         if self.transport is not None and not self.transport.is_stream and self.core is not None:
-            self._post(self.core.farewell())
+            with contextlib.suppress(ConnectionLost):
+                self.core.farewell()
         self._let_go()
         self.closed = True
 
@@ -133,25 +127,13 @@ class Exchange:
             self.transport.socket.close()
         if isinstance(self.core, NativeCore):
             self.core.client.close()
-        self.transport = self.core = self._opening = self._landing = None
-        self._unserved = 0
+        self.transport = self.core = self._opening = None
 
     def lose(self, reason: str) -> None:
         """The connection is of no use any more; the owner may attach another."""
-        self._abandon()
+        self._calls.abandon()
         self._let_go()
         self.failure = UnreachableError(reason)
-
-    def _abandon(self) -> None:
-        """The session is lost: what may run twice is sent again, of the rest nobody knows."""
-        calls = list(self.running.values())
-        self.running.clear()
-        for call in reversed(calls):
-            call.req_id = 0
-            if call.options.idempotent:
-                self.waiting.appendleft(call)
-            else:
-                call.end(error_of(WireStatus.UNKNOWN_SESSION))
 
     @property
     def is_refused(self) -> bool:
@@ -170,7 +152,7 @@ class Exchange:
     @property
     def is_busy(self) -> bool:
         """Whether a call has not ended."""
-        return bool(self.running or self.waiting)
+        return self._calls.is_busy
 
     def submit(self, calls: Sequence[Call]) -> None:
         """Send them as soon as there is a session, and credit. They begin now.
@@ -180,7 +162,7 @@ class Exchange:
         if self.closed:
             raise ValueError("the session was closed")
         self.now = calls[0].begun_ns
-        if not self.running and not self.waiting:
+        if not self.is_busy:
             self._busy_since_ns = self.now
             self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
             if self.core is not None and self.now - self.core.heard_ns > IDLE_NS:
@@ -196,25 +178,19 @@ class Exchange:
             with contextlib.suppress(ValueError):  # it was interrupted before it was submitted
                 self.waiting.remove(call)
         elif self.running.pop(call.req_id, None) and self.core is not None:
-            if self._landing is not None and self._landing.req_id == call.req_id:
-                self._drop_landing()
-            if call.req_id in self.core.pending:
-                self._post(self.core.cancel(call.req_id))
+            try:
+                self.core.cancel(call.req_id)
+            except ConnectionLost as lost:
+                self.lose(str(lost))
         call.end(error)
         if self.transport is not None and self.transport.is_stuck and not self.is_busy:
             # Nobody would send the rest of it, and the server waits for that.
             self.lose("the server took a part of a request only")
 
-    def _drop_landing(self) -> None:
-        """The rest of this payload has no place any more."""
-        self._landing = None
-        if self.transport is not None:
-            self.transport.discard()
-
     def _begin_calls(self) -> None:
         """Send what credit permits, in order."""
         core, waiting = self.core, self.waiting
-        if core is None or not waiting or self._unserved:
+        if core is None or not waiting or self._calls.unserved:
             return
         if not core.pending and self.now - core.heard_ns > CHECK_NS:
             self._ask(core)
@@ -226,27 +202,29 @@ class Exchange:
             self._ask_now(core)
         while waiting and self.core is core and core.may_begin and not self.has_kept:
             self._ask_wait_ns, self._ended = FIRST_ASK_NS, 0
-            if isinstance(core, NativeCore):
-                if not self._begin_natively(core):
-                    return  # the stream takes nothing now
-            else:
-                self._post(self._begin_some(core))
+            if not self._begin_some(core):
+                return  # the stream takes nothing now
             # Answers must not wait until everything is sent: their room is small.
             while waiting and not self._is_receiving and self.receive(NO_WAIT):
                 pass
 
-    def _begin_some(self, core: ClientCore) -> list[Outgoing]:
-        """As many as are worth a look at what has come meanwhile."""
-        room, datagrams = BURST_BYTES, []
-        while self.waiting and core.may_begin and room > 0:
-            datagrams += self._begin(core, self.waiting.popleft())
-            room -= sum(core.inputs.sizes)
-        return datagrams
-
-    def _begin(self, core: ClientCore, call: Call) -> list[Outgoing]:
-        call.req_id, datagrams = core.begin(self.now, **self._terms(call))
-        self.running[call.req_id] = call
-        return datagrams
+    def _begin_some(self, core: PythonSession | NativeCore) -> bool:
+        """As many as are worth a look at what has come meanwhile; False: not all of these."""
+        room = BURST_BYTES
+        try:
+            while self.waiting and core.may_begin and room > 0:
+                call = self.waiting[0]
+                memory = call.inputs, call.landing
+                call.req_id = core.begin(self.now, *memory, **self._terms(call))
+                if not call.req_id:
+                    return False
+                self.running[call.req_id] = self.waiting.popleft()
+                room -= sum(core.inputs.sizes)
+            core.flush()
+        except ConnectionLost as lost:
+            self.lose(str(lost))
+            return False
+        return True
 
     def _terms(self, call: Call) -> dict[str, int]:
         options = call.options
@@ -254,59 +232,28 @@ class Exchange:
         priority = options.priority
         return {"deadline_us": left_us, "priority": priority, "idempotent": options.idempotent}
 
-    def _begin_natively(self, core: NativeCore) -> bool:
-        """As many as are worth a look at what has come meanwhile; False: not all of these."""
-        room = BURST_BYTES
-        try:
-            while self.waiting and core.may_begin and room > 0:
-                call = self.waiting[0]
-                call.req_id = core.begin(call.inputs, call.landing, **self._terms(call))
-                if not call.req_id:
-                    return False
-                self.running[call.req_id] = self.waiting.popleft()
-                room -= sum(core.inputs.sizes)
-        except ConnectionLost as lost:
-            self.lose(str(lost))
-            return False
-        return True
-
     def ask(self, now_ns: int) -> None:
         """Ask the server for a sign of life; its answer moves ``core.heard_ns``."""
         self.now, self._ask_due_ns = now_ns, 0
         if self.core is not None:
             self._ask(self.core)
 
-    def _ask(self, core: ClientCore | NativeCore) -> None:
+    def _ask(self, core: PythonSession | NativeCore) -> None:
         """For credit, or for a sign of life."""
         if self.now >= self._ask_due_ns:
             self._ask_due_ns = self.now + self._ask_wait_ns
             self._ask_wait_ns = min(2 * self._ask_wait_ns, MOST_ASK_NS)
             self._ask_now(core)
 
-    def _ask_now(self, core: ClientCore | NativeCore) -> None:
+    def _ask_now(self, core: PythonSession | NativeCore) -> None:
         if self.has_kept:
             return  # nobody would hear it now
         try:
-            self._post(core.ask())
+            core.ask()
         except ConnectionLost as lost:
             self.lose(str(lost))
 
     # ---- the connection
-
-    def _post(self, datagrams: Sequence[Outgoing]) -> None:
-        core, pieces = self.core, list[Piece]()
-        if not datagrams:
-            return
-        assert isinstance(core, ClientCore)
-        for header, req_id, segment, payload in datagrams:
-            if segment is None:
-                pieces.append((header, payload))
-                continue
-            view = self.running[req_id].inputs[segment.tensor]
-            if segment.length != len(view):
-                view = view[segment.offset : segment.offset + segment.length]
-            pieces.append((header, view) if core.guard is None else core.sealed(header, view))
-        self._send(pieces)
 
     def _send(self, pieces: Sequence[Piece]) -> None:
         if self.transport is not None:
@@ -342,20 +289,7 @@ class Exchange:
 
     def expected(self) -> memoryview:
         """Where the next payload is likely to belong."""
-        core = self.core
-        if isinstance(core, ClientCore) and core.guard is None:
-            for req_id, segment in core.expected():
-                if self._expected[0] != req_id or self._expected[1] is not segment:
-                    self._expected = req_id, segment, self._place(req_id, segment)
-                return self._expected[2]
-        self._expected = 0, None, _EMPTY
-        return _EMPTY
-
-    def _place(self, req_id: int, segment: Segment) -> memoryview:
-        view = self.running[req_id].landing[segment.tensor]
-        if segment.length == len(view):
-            return view
-        return view[segment.offset : segment.offset + segment.length]
+        return self.core.expected() if isinstance(self.core, PythonSession) else _EMPTY
 
     def on_message(
         self, head: bytearray, length: int, payload: Callable[[], bytes]
@@ -366,21 +300,14 @@ class Exchange:
             self._on_hello(bytes(head) + payload())
             return None
         core = self.core
-        if not isinstance(core, ClientCore):
+        if not isinstance(core, PythonSession):
             return None
-        found, answers = core.receive(head, length, self.now, payload)
-        if answers:
-            self._post(answers)
+        found = core.receive(head, length, self.now, payload)
         if isinstance(found, Landing):
-            self._landing = found
-            if found.payload is not None:
-                self._place(found.req_id, found.segment)[:] = found.payload
+            place = core.place(found)
+            if place is None:
                 self.on_payload()
-                return None
-            req_id, segment, _ = self._expected
-            if req_id == found.req_id and segment is found.segment:
-                return self._expected[2]
-            return self._place(found.req_id, found.segment)
+            return place
         if found is not None:
             self._on_refusal(found)
         if self.waiting:
@@ -389,11 +316,10 @@ class Exchange:
 
     def on_payload(self) -> None:
         """The payload is where it belongs."""
-        landing = self._landing
-        self._landing = None
-        if landing is not None and landing.is_last:
+        req_id = self.core.landed() if isinstance(self.core, PythonSession) else 0
+        if req_id:
             self._ended += 1
-            self.running.pop(landing.req_id).end()
+            self.running.pop(req_id).end()
             self._look_elsewhere()
             if self.waiting:
                 self._begin_calls()
@@ -426,15 +352,12 @@ class Exchange:
             call.end(error_of(refused.status))
             self._look_elsewhere()
             return
-        call.req_id = 0  # it did not run, so it may be sent again
-        call.unserved_ns = call.unserved_ns or self.now
-        self.waiting.insert(self._unserved, call)
-        self._unserved += 1
+        self._calls.put_back(call, self.now)
         self._look_elsewhere()
 
     def _look_elsewhere(self) -> None:
         """Without workers the session is of no use; when its last call has ended, try another."""
-        if self._unserved and not self.running:
+        if self._calls.is_in_vain:
             self.lose("the model has no worker")
             self.failure = error_of(WireStatus.NO_WORKER)
 
@@ -474,19 +397,20 @@ class Exchange:
         self.lose(str(error))
         self.failure = error
         if isinstance(error, AuthenticationError):
-            while self.waiting:
-                self.waiting.popleft().end(error)
+            self._calls.end_waiting(error)
 
     def _on_opened(self, opened: OpenSession) -> None:
-        self._abandon()
+        self._calls.abandon()
         tensors = Tensors(opened.inputs, opened.outputs)
         if self.tensors is not None and self.tensors != tensors:
-            while self.waiting:
-                self.waiting.popleft().end(BadRequestError("the model has other tensors now"))
-        self.tensors, self.core = tensors, opened.core
+            self._calls.end_waiting(BadRequestError("the model has other tensors now"))
+        self.tensors = tensors
         assert self.transport is not None
         if self._native and (found := native_session(opened.core, self.transport)):
             self.core, self.transport = found
+        else:
+            assert not isinstance(self.transport, NativeTransport)
+            self.core = PythonSession(opened.core, self.transport)
         if isinstance(self.transport, Datagrams):
             self.transport.is_trusted = True
         self._opening = self.failure = None
@@ -500,15 +424,21 @@ class Exchange:
         self._end_late_calls()
         core = self.core
         if core is not None:
-            if not self.has_kept and (datagrams := core.tick(now_ns)):
-                self._post(datagrams)
+            self._tick(core)
             self._begin_calls()
             self._doubt(core)
         elif self._opening is not None and now_ns - self._probed_ns > OPENING_NS:
             self.lose("no answer to a hello")
         self._say_hello()
 
-    def _doubt(self, core: ClientCore | NativeCore) -> None:
+    def _tick(self, core: PythonSession | NativeCore) -> None:
+        if not self.has_kept:
+            try:
+                core.tick(self.now)
+            except ConnectionLost as lost:
+                self.lose(str(lost))
+
+    def _doubt(self, core: PythonSession | NativeCore) -> None:
         """Try to open another session when this one is silent."""
         if self._opening is not None:
             if core.heard_ns > self._probed_ns or not self.is_busy:
@@ -520,29 +450,19 @@ class Exchange:
             self._begin_opening()
 
     def _end_late_calls(self) -> None:
-        late = [c for c in (*self.running.values(), *self.waiting) if c.ends_ns < self.now]
+        late = self._calls.late(self.now)
         for call in late:
             self.cancel(call, self._lateness(call))
-        for call in [c for c in self.waiting if 0 < c.deadline_ns <= self.now]:
-            self.cancel(call, TooLateError("the deadline has passed before there was credit"))
-        unserved = self.now - UNSERVED_NS
-        for call in [c for c in self.waiting if 0 < c.unserved_ns < unserved]:
-            self.cancel(call, error_of(WireStatus.NO_WORKER))
+        for call, error in self._calls.hopeless(self.now):
+            self.cancel(call, error)
         is_silent = late and self.core is not None and self.core.heard_ns < late[0].begun_ns
         if is_silent and not self.is_busy:
             self.lose("the server is silent")
 
     def _lateness(self, call: Call) -> InferenceError:
-        allowed = f"within {(call.ends_ns - call.begun_ns) / 1e9:g} s"
         core = self.core
         if core is None and self.is_refused:
             assert self.failure is not None
             return self.failure
         is_heard = core is not None and (core.stream or core.heard_ns >= call.begun_ns)
-        if not is_heard:
-            why = f": {self.failure}" if self.failure is not None else ""
-            ran = "; it is not known whether the request ran" if call.req_id else ""
-            return UnreachableError(f"nothing came from the server {allowed}{ran}{why}")
-        if call.req_id:
-            return TooLateError(f"the server is there, but did not answer {allowed}")
-        return TooLateError(f"the server had no room for the request {allowed}")
+        return lateness(call, is_heard=is_heard, failure=self.failure)

@@ -1,4 +1,4 @@
-"""An open session in C behind the interfaces of :class:`ClientCore` and of its transport.
+"""An open session in C behind the interfaces of its twin in Python and of its transport.
 
 What :class:`shunter.nic_frontend.exchange.Exchange` asks of them is done by
 :class:`shunter.nic_frontend.native_client.NativeClient`, which also sends and receives. The
@@ -15,7 +15,7 @@ import numpy as np
 
 from shunter.batching.native import library
 from shunter.batching.wire_layout import HEADER_BYTES, WireStatus
-from shunter.nic_frontend.client_core import ClientCore, Outgoing, Refused
+from shunter.nic_frontend.client_core import ClientCore, Refused
 from shunter.nic_frontend.native_client import NativeClient
 from shunter.nic_frontend.transports import (
     NO_WAIT,
@@ -30,9 +30,7 @@ from shunter.nic_frontend.transports import (
 
 
 class NativeCore:
-    """See :class:`ClientCore`; what it says to send has been sent."""
-
-    guard = None
+    """See :class:`shunter.nic_frontend.python_session.PythonSession`."""
 
     def __init__(self, core: ClientCore, connection: socket.socket) -> None:
         """Go on with a session that has just been opened over this connection."""
@@ -65,6 +63,7 @@ class NativeCore:
 
     def begin(
         self,
+        _now_ns: int,
         inputs: Sequence[memoryview],
         landing: Sequence[memoryview],
         *,
@@ -82,28 +81,27 @@ class NativeCore:
             self.pending.add(req_id)
         return req_id
 
-    def cancel(self, req_id: int) -> list[Outgoing]:
+    def flush(self) -> None:
+        """What has begun has been sent."""
+
+    def cancel(self, req_id: int) -> None:
         """Give a request up; its memory is the caller's again."""
         self.pending.discard(req_id)
         self.client.cancel(req_id)
-        return []
 
-    def ask(self) -> list[Outgoing]:
+    def ask(self) -> None:
         """Ask for credit. Raises ConnectionLost."""
         try:
             self.client.ask()
         except OSError as error:
             raise ConnectionLost(error.strerror) from error
-        return []
 
-    def farewell(self) -> list[Outgoing]:
+    def farewell(self) -> None:
         """Everything is done."""
         self.client.farewell()
-        return []
 
-    def tick(self, now_ns: int) -> list[Outgoing]:
+    def tick(self, now_ns: int) -> None:
         """C does what is due while it waits."""
-        return []
 
 
 class NativeTransport:

@@ -677,7 +677,7 @@ def test_a_client_protects_what_it_is_told_to(lossless, monkeypatch, scheme, how
         for array, answers in zip(asked, client.infer_many("same", asked), strict=True):
             assert all((answer == array).all() for answer in answers)
         core = client.model("same")._exchange.core
-        assert core.protect == (AEAD if "encrypt" in how else CRC)
+        assert core.core.protect == (AEAD if "encrypt" in how else CRC)
     stats = service.front_end.path.stats()
     assert stats.get("drop_aead", 0) == stats.get("drop_crc", 0) == 0
 

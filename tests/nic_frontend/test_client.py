@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from shunter.batching.wire_layout import MAX_TENSORS
+from shunter.nic_frontend import call_queue
 from shunter.nic_frontend import exchange as exchanges
 from shunter.nic_frontend.client import (
     AsyncClient,
@@ -63,7 +64,7 @@ def test_payloads_may_be_protected(make_service, scheme, settings):
     with Client(service.url(scheme), timeout_s=LONG, **settings) as client:
         found = client.infer_many("large", arrays)
         assert all((each == i + 1).all() for i, each in enumerate(found))
-        assert client.model("large")._exchange.core.protect
+        assert client.model("large")._exchange.core.core.protect
 
     async def main():
         async with AsyncClient(service.url(scheme), timeout_s=LONG, **settings) as client:
@@ -346,7 +347,7 @@ def _restart(gated, session):
 def test_load_goes_through_front_ends_that_end_in_order(
     make_service, double, scheme, monkeypatch
 ):
-    monkeypatch.setattr(exchanges, "UNSERVED_NS", LONG * 10**9)  # however slow the machine is
+    monkeypatch.setattr(call_queue, "UNSERVED_NS", LONG * 10**9)  # however slow the machine is
     service = make_service()
     service.serve("double", **double)
     wrong, over, asked = [], threading.Event(), threading.Event()

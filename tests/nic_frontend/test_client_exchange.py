@@ -14,6 +14,7 @@ from shunter.batching.wire import Header, parse
 from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
 from shunter.nic_frontend import client as clients
 from shunter.nic_frontend import exchange as exchanges
+from shunter.nic_frontend.call_queue import UNSERVED_NS
 from shunter.nic_frontend.calls import Options, Tensors
 from shunter.nic_frontend.client import Session
 from shunter.nic_frontend.errors import (
@@ -28,7 +29,6 @@ from shunter.nic_frontend.exchange import (
     IDLE_NS,
     OPENING_NS,
     SILENCE_NS,
-    UNSERVED_NS,
     Exchange,
 )
 from shunter.nic_frontend.hello import Hello, Opened, pack_cookie
@@ -571,7 +571,7 @@ def test_a_session_that_the_server_has_forgotten(
     service = make_service()
     service.serve("double", **double)
     with Session(service.url(), "double", timeout_s=LONG) as session:
-        session._exchange.core.session ^= 1  # as good as forgotten
+        session._exchange.core.core.session ^= 1  # as good as forgotten
         try:
             [found] = session.infer([np.ones(3, np.float32)], idempotent=idempotent)
             assert idempotent and found.tolist() == [2, 2, 2]
