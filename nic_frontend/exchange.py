@@ -426,7 +426,8 @@ class Exchange:
         if core is not None:
             self._tick(core)
             self._begin_calls()
-            self._doubt(core)
+            if self.core is core:  # it may be lost by now
+                self._doubt(core)
         elif self._opening is not None and now_ns - self._probed_ns > OPENING_NS:
             self.lose("no answer to a hello")
         self._say_hello()

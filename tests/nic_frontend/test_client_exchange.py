@@ -484,6 +484,27 @@ def test_a_timeout_says_whether_the_server_was_heard(table, hear, kind, text):
     assert not table.exchange.is_busy
 
 
+def test_a_connection_that_breaks_after_a_silence_is_lost(table):
+    call = table.submit(idempotent=True)
+    table.clock.now += SILENCE_NS + 20 * MS
+
+    def post(pieces):
+        raise ConnectionLost("the network is down")
+
+    table.wire.post = post
+    table.exchange.tick(table.clock.now)
+    assert table.exchange.transport is None and list(table.exchange.waiting) == [call]
+
+
+def test_what_no_worker_has_run_is_sent_in_a_session_that_takes_over(table):
+    calls = [table.submit(idempotent=True) for _ in range(2)]
+    table.say(MessageType.ERROR, req_id=1, status=WireStatus.NO_WORKER, credit=9)
+    table.pass_time(SILENCE_NS + 20 * MS)
+    table.open(2)
+    sent = {(h.session, h.req_id) for h, _ in table.wire.take() if h.type == MessageType.REQ}
+    assert sent >= {(2, 1), (2, 2)} and not any(call.done for call in calls)
+
+
 def test_what_no_worker_has_run_is_sent_again_when_all_else_has_ended(table):
     calls = [table.submit() for _ in range(3)]
     for req_id in (1, 3):
