@@ -55,6 +55,8 @@ class MessageType(IntEnum):
     REQ = 1
     RESP = 2
     SACK = 3
+    """Bits of the segments that are here. A client's is about an answer, of which it gets the rest;
+    with ACK_REQ it asks: who has no answer yet says which segments of the request are here."""
     CREDIT = 4
     HELLO = 5
     HELLO_ACK = 6
