@@ -92,8 +92,10 @@ static int keep(struct shunter_client *client, const struct iovec *pieces, size_
     for (size_t i = 0; i < count; i++) {
         length += pieces[i].iov_len;
     }
-    memmove(client->kept, client->kept + client->kept_at, client->live.kept);
-    client->kept_at = 0;
+    if (client->kept_at) {
+        memmove(client->kept, client->kept + client->kept_at, client->live.kept);
+        client->kept_at = 0;
+    }
     if (client->live.kept + length > client->kept_room) {
         uint8_t *room = realloc(client->kept, client->live.kept + length);
         if (!room) {

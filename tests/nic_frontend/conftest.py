@@ -64,8 +64,9 @@ def processes(nic, built):
 
 
 @pytest.fixture(scope="session")
-def sanitized_processes(nic, tmp_path_factory):
-    """The same with the library under the sanitizers; their runtime must be loaded first."""
+def sanitized(tmp_path_factory):
+    """A library under the sanitizers, and the environment of processes that use it: their runtime
+    must be loaded first."""
     names = ("libasan.so", "libubsan.so")
     compiler = os.environ.get("CC", "cc")
     try:
@@ -77,9 +78,14 @@ def sanitized_processes(nic, tmp_path_factory):
         build.build(library, more=("-O1", *build.SANITIZERS))
     except (OSError, build.BuildError) as error:
         pytest.skip(f"no sanitizers: {error}")
-    started = nic.Processes(
-        str(library), LD_PRELOAD=" ".join(found), ASAN_OPTIONS="detect_leaks=0"
-    )
+    return str(library), {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0"}
+
+
+@pytest.fixture(scope="session")
+def sanitized_processes(nic, sanitized):
+    """The same as ``processes`` under the sanitizers."""
+    library, environment = sanitized
+    started = nic.Processes(library, **environment)
     yield started
     started.close()
 

@@ -1,8 +1,11 @@
 """Sessions of the client in C: over links with faults, against forged answers, and their memory."""
 
+import os
 import random
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -308,6 +311,21 @@ def test_a_closed_session_still_says_its_numbers(pair):
     client.close()
     assert client.numbers()["grant"] == 2
     client.close()
+
+
+def test_the_same_under_the_sanitizers(sanitized):
+    library, environment = sanitized
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", __file__]
+    more = {**environment, native.VARIABLE: library}
+    done = subprocess.run(
+        [*command, "-k", "not bad_link and not sanitizers"],
+        env={**os.environ, **more},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
 
 
 # ---- streams
