@@ -25,7 +25,11 @@ class Options:
     idempotent: bool = False
     """It may run twice: after the death of a worker or front end it is tried again."""
     timeout_s: float | None = None
-    """Wait no longer for the answer; None: the client's."""
+    """Wait no longer for the answer; None: the client's.
+
+    Inputs are read where they lie. A request that is given up may still be on its way: if the
+    arrays are changed then, it may run with what they have become, and nobody gets its answer.
+    """
 
     @property
     def deadline_us(self) -> int:
