@@ -138,7 +138,7 @@ class PythonWorkerQueue:
             part = plan.place(seq)
             header = Header(
                 type=MessageType.RESP,
-                flags=Flags.LAST if seq == plan.count - 1 else 0,
+                flags=(Flags.LAST if seq == plan.count - 1 else 0) | flags & Flags.ACK_REQ,
                 req_id=req_id,
                 func_id=self._func_id,
                 seq=seq,

@@ -75,7 +75,7 @@ class Flags(IntFlag):
     PAYLOAD_AEAD = 8
     PAYLOAD_CRC = 16
     ACK_REQ = 32
-    BATCHABLE = 64
+    """Of a REQ or ACK: say how it stands. Of a RESP: say that it is there, others want its room."""
     IDEMPOTENT = 128
 
 
@@ -84,7 +84,6 @@ class WireStatus(IntEnum):
 
     OK = 200
     BAD_REQUEST = 400
-    UNAUTHORISED = 401
     UNKNOWN_FUNCTION = 404
     CANCELLED = 499
     HANDLER_FAILED = 500
@@ -96,6 +95,7 @@ class WireStatus(IntEnum):
     CANNOT_ENCRYPT = 501
     """To a HELLO: encryption is wanted, and the server has no key or no cipher."""
     UNKNOWN_SESSION = 410
+    """There is no such session. It bears no tag, so all that it may cause is another HELLO."""
     LOST_ANSWER = 409
     """It ran, and its answer is no longer kept."""
     NO_WORKER = 521
@@ -190,7 +190,7 @@ ENTRY = (
         (
             Field("entry_req_id", "request"),
             Field("entry_session", "session"),
-            Field("entry_flags", "HDR_TAG: of the answer; IDEMPOTENT: it may run twice"),
+            Field("entry_flags", "HDR_TAG, ACK_REQ: of the answer; IDEMPOTENT: it may run twice"),
             Field("entry_segment", "largest payload of one datagram of the answer"),
             Field("entry_pkt_no", "of the answer's first datagram"),
             Field("entry_credit", "grant that the answer carries"),

@@ -13,10 +13,10 @@ there and right, so nobody works on, or looks at, what is not.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from shunter.batching.segments import SegmentPlan
 from shunter.batching.wire import (
     PROTECTIONS,
     REASONS,
@@ -28,8 +28,11 @@ from shunter.batching.wire import (
     unpack,
 )
 from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
+from shunter.nic_frontend.credit import Function
+from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.entries import EntryRing
 from shunter.nic_frontend.sessions import Call, CallState, Session, nearest
+from shunter.nic_frontend.silence import IDLE_NS, Kind, Silence
 
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""
@@ -38,9 +41,13 @@ RECEIVE_NS = 2_000_000_000
 for IDLE_NS."""
 KEEP_NS = 2_000_000_000
 """An answer is kept for so long."""
-IDLE_NS = 60_000_000_000
-"""A session that says nothing for so long ends; that of a stream ends with it."""
+SPARE_NS = 500_000_000
+"""The same while sessions wait for room, if its own is as long silent: who lacks an answer asks."""
+UNKNOWN_NS, MOST_UNKNOWN = 100_000_000, 256
+"""So many clients are told in such a time that there is no session of theirs."""
 MOST_TRIES = 2
+MOST_SESSIONS = 8192
+"""At once; one of the data path takes about 20 KB."""
 DROPS = (
     *REASONS,
     *("session", "peer", "replay", "direction", "func_id", "old", "credit", "full"),
@@ -50,6 +57,15 @@ DROPS = (
 """Why datagrams are dropped; the order is that of ``enum shunter_drop``. The last line is of
 payloads, which the shell looks at."""
 _LOW = 0xFFFFFFFF
+_ASKING = frozenset({MessageType.REQ, MessageType.ACK, MessageType.SACK})
+
+
+class NoRoomError(OSError):
+    """There are too many sessions, and none gives way to a new one."""
+
+    def __init__(self) -> None:
+        """As the C core says it."""
+        super().__init__(errno.ENOSPC, "there are too many sessions")
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,8 @@ class Ready:
     deadline_ns: int
     again: bool = False
     """It was given to a worker that died."""
+    returned: bool = False
+    """It was given to a worker that did not begin it."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +104,10 @@ class Withdraw:
 
 @dataclass(frozen=True)
 class Send:
-    """A datagram to the session's peer: the header, then either bytes or a part of an output."""
+    """A datagram to a peer: the header, then either bytes or a part of an output."""
 
     session: int
+    peer: bytes
     header: bytes
     payload: bytes = b""
     entry: int = -1
@@ -125,63 +144,13 @@ class Whom:
     """The worker sends the answer itself."""
     idempotent: bool
     """It may run twice."""
+    asks: bool
+    """The answer asks to be acknowledged at once: others wait for its entry."""
     key: bytes | None
     peer: bytes
 
 
 Action = Place | Ready | Withdraw | Send | Hello | Drop
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """What requests take from their model; the rules are those of its requests over HTTP."""
-
-    priority: int = 0
-    """Class of those that name none."""
-    slo_ns: int = 0
-    """Deadline of strict ones that have none, after their arrival. 0: none."""
-    timeout_ns: int = 0
-    """Latest deadline of all, after their arrival. 0: none."""
-
-    def terms(self, header: Header, now_ns: int) -> tuple[int, int]:
-        """Class and deadline of a request that arrives now; a deadline of 0: none."""
-        priority = min(header.priority, 2) - 1 if header.priority else self.priority
-        budget = header.deadline_us * 1000 or (0 if priority else self.slo_ns)
-        if self.timeout_ns:
-            budget = min(budget or self.timeout_ns, self.timeout_ns)
-        return priority, now_ns + budget if budget else 0
-
-
-@dataclass
-class Function:
-    """A registered model version."""
-
-    id: int
-    inputs: tuple[int, ...]
-    """Bytes of an entry, by tensor."""
-    outputs: tuple[int, ...]
-    ring: EntryRing
-    burst: int
-    """Requests that may be on their way from all clients together."""
-    owners: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Session and request of each used entry."""
-    sessions: int = 0
-    defaults: Defaults = Defaults()
-    plans: dict[tuple[tuple[int, ...], int], SegmentPlan] = field(default_factory=dict)
-
-    def plan(self, sizes: tuple[int, ...], segment: int) -> SegmentPlan:
-        """Segments of these tensors; plans are kept."""
-        key = sizes, segment
-        if key not in self.plans:
-            self.plans[key] = SegmentPlan(*key)
-        return self.plans[key]
-
-    @property
-    def share(self) -> int:
-        """Requests that each session may have on its way now."""
-        if self.ring.free == 0:
-            return 0
-        return max(1, self.burst // max(1, self.sessions))
 
 
 class Core:
@@ -191,6 +160,9 @@ class Core:
         """Nothing is registered."""
         self.functions: dict[int, Function] = {}
         self.sessions: dict[int, Session] = {}
+        self._silence = Silence(MOST_SESSIONS)
+        self._unknown_ns = self._unknown = 0
+        """How many have been told since when that there is no session of theirs."""
 
     def add_function(
         self,
@@ -209,29 +181,70 @@ class Core:
         """From now on; those of a new function are the class 0 and no deadline."""
         self.functions[func_id].defaults = defaults
 
-    def add_session(self, session: Session, now_ns: int) -> None:
-        """A client has said hello; its function is registered and its sizes fit."""
+    # ---- sessions
+
+    def limit(self, sessions: int, streams: int) -> None:
+        """So many at once, and so many on streams among them."""
+        self._silence.most = {Kind.SESSION: sessions, Kind.STREAM: streams}
+
+    def add_session(self, session: Session, now_ns: int) -> list[Action]:
+        """A client has said hello; its function is registered.
+
+        Raises ValueError for too many segments, NoRoomError when there are too many sessions and
+        none gives way; the actions are of the one that does.
+        """
         function = self.functions[session.func_id]
         function.plan(function.inputs, session.segment)
         function.plan(function.outputs, session.segment)
+        actions: list[Action] = []
+        for kind in self._silence.scarce(session):
+            other = self._silence.who_gives_way(session, kind, now_ns)
+            if other is None:
+                raise NoRoomError
+            actions += self.remove_session(other.id, now_ns)
         function.sessions += 1
-        session.last_ns = now_ns
-        session.raise_grant(function.share)
+        function.open += 1
+        self._silence.add(session, function, now_ns)
+        function.allow(session)
         self.sessions[session.id] = session
+        return actions
 
     def remove_session(self, session_id: int, now_ns: int) -> list[Action]:
         """Forget a client and what it asked for."""
         session = self.sessions[session_id]
+        function = self.functions[session.func_id]
         actions = [a for call in session.calls for a in self._forget(session, call, now_ns)]
+        function.leave(session)
+        self._silence.remove(session, function)
+        function.open -= 1
+        function.credit -= session.grant - session.done
         session.closing = True
         self._take_out(session)
-        return actions
+        return actions + self._offer(function, now_ns)
 
     def _take_out(self, session: Session) -> None:
         """Remove a closing session when the last of what it asked for has run."""
         if session.closing and session.forgotten == 0:
             del self.sessions[session.id]
             self.functions[session.func_id].sessions -= 1
+
+    def is_open(self, session_id: int) -> bool:
+        """Whether there is such a session."""
+        session = self.sessions.get(session_id)
+        return session is not None and not session.closing
+
+    def is_pressed(self) -> bool:
+        """Whether requests are here in parts, or sessions wait for room."""
+        return any(f.receiving or f.waiting or f.promised for f in self.functions.values())
+
+    def load(self, func_id: int) -> tuple[int, int]:
+        """Open sessions of a function, and requests that they may have on their way together."""
+        function = self.functions[func_id]
+        return function.open, function.credit
+
+    def _offer(self, function: Function, now_ns: int) -> list[Action]:
+        """Tell those who have waited longest of room that there is."""
+        return [self._credit(session, req_id) for session, req_id in function.offer(now_ns)]
 
     # ---- a datagram
 
@@ -246,12 +259,14 @@ class Core:
             header = parse(datagram, length)
             if header.type == MessageType.HELLO:
                 return [Hello()]
-            session = self._session(peer, header, datagram)
+            if not self.is_open(header.session):
+                return [Drop("session"), *self._unknown_session(peer, header, now_ns)]
+            session = self.sessions[header.session]
+            if reason := self._wrong_sender(session, peer, header, datagram):
+                return [Drop(reason)]
         except WrongHeader as wrong:
             return [Drop(wrong.reason)]
-        if isinstance(session, Drop):
-            return [session]
-        session.last_ns = now_ns
+        self._silence.heard(session, self.functions[session.func_id], now_ns)
         if header.type == MessageType.CANCEL:
             return self._cancel(session, header, now_ns)
         if header.type not in (MessageType.REQ, MessageType.ACK, MessageType.SACK):
@@ -265,36 +280,59 @@ class Core:
         if header.flags & Flags.LAST and not session.stream:
             return actions + self.remove_session(session.id, now_ns)
         if header.flags & Flags.ACK_REQ:
+            if session.grant == session.done:  # it hears at once, or later, that it may send
+                self.functions[session.func_id].wait(session, 0)
             actions.append(self._credit(session, 0))
         return actions
 
-    def _session(
-        self, peer: bytes, header: Header, datagram: bytes
-    ) -> Session | Drop:
-        session = self.sessions.get(header.session)
-        if session is None or session.closing:
-            return Drop("session")
+    def _unknown_session(self, peer: bytes, header: Header, now_ns: int) -> list[Action]:
+        """Say so, as long as few ask, and with no more bytes than came: its client may open
+        another."""
+        if now_ns - self._unknown_ns >= UNKNOWN_NS:
+            self._unknown_ns, self._unknown = now_ns, 0
+        is_farewell = header.type == MessageType.ACK and header.flags & Flags.LAST
+        asks = header.type in _ASKING and not is_farewell
+        is_stream = not any(peer[:2])
+        if not asks or is_stream or self._unknown == MOST_UNKNOWN:
+            return []
+        self._unknown += 1
+        answer = Header(
+            type=MessageType.ERROR,
+            req_id=header.req_id,
+            session=header.session,
+            status=WireStatus.UNKNOWN_SESSION,
+        )
+        return [Send(header.session, peer, answer.pack())]
+
+    def _wrong_sender(
+        self, session: Session, peer: bytes, header: Header, datagram: bytes
+    ) -> str:
+        """Why a datagram is not of this session's client, or is not new; empty when it is."""
         if session.peer != peer:
-            return Drop("peer")
+            return "peer"
         check_tag(header, datagram, session.key)
         protect = session.protect if header.type == MessageType.REQ else 0
         if header.flags & PROTECTIONS != protect:
-            return Drop("flags")
+            return "flags"
         is_numbered = session.protect or not session.stream
         if is_numbered and not session.replay.is_new(_number(session, header)):
-            return Drop("replay")
-        return session
+            return "replay"
+        return ""
 
     def _acknowledged(self, session: Session, header: Header, now_ns: int) -> list[Action]:
         """Free what the client says is done: everything below its credit."""
         upto = min(nearest(header.credit, session.done), session.grant + 1) - 1
+        function = self.functions[session.func_id]
         actions = []
         while session.done < upto:
             session.done += 1
+            function.credit -= 1
             call = session.call(session.done)
             if call.req_id == session.done:
                 actions += self._forget(session, call, now_ns)
-        session.raise_grant(self.functions[session.func_id].share)
+        session.answered = max(session.answered, session.done)
+        actions += self._offer(function, now_ns)  # before this session takes what it gave
+        function.allow(session)
         return actions
 
     def _request(self, session: Session, header: Header, now_ns: int) -> list[Action]:
@@ -302,7 +340,7 @@ class Core:
             return [Drop("func_id")]
         if header.req_id <= session.done:
             return [Drop("old")]
-        if header.req_id > session.grant:
+        if not session.may_come(header.req_id):
             return self._refuse(session, header, "credit")
         function = self.functions[session.func_id]
         call = session.call(header.req_id)
@@ -318,6 +356,8 @@ class Core:
         """Not now: one answer to the last segment, from the header alone."""
         if not header.flags & Flags.LAST:
             return [Drop(reason)]
+        if reason == "full":
+            self.functions[session.func_id].wait(session, header.req_id)
         return [
             Drop(reason),
             self._error(session, header.req_id, WireStatus.RETRY_LATER),
@@ -329,14 +369,14 @@ class Core:
         """The first segment that comes of a request."""
         if not self._fits(session, function, header):
             return self._wrong(session, call, header, now_ns)
-        entry = function.ring.take()
+        entry = function.take(session)
         if entry is None:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
         call.flags, call.arrived_ns, call.tries, call.status = header.flags, now_ns, 0, 0
         call.priority, call.deadline_ns = function.defaults.terms(header, now_ns)
-        call.become(CallState.RECEIVING, now_ns)
         function.owners[entry] = session.id, call.req_id
+        function.become(call, CallState.RECEIVING, now_ns)
         return self._segment(session, function, call, header, now_ns)
 
     def _fits(self, session: Session, function: Function, header: Header) -> bool:
@@ -385,7 +425,7 @@ class Core:
         call.received |= 1 << header.seq
         call.arrived_ns = call.changed_ns = now_ns
         if call.received == (1 << header.count) - 1:
-            call.become(CallState.RX_COMPLETE, now_ns)
+            self.functions[session.func_id].become(call, CallState.RX_COMPLETE, now_ns)
             return [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
         if header.flags & Flags.ACK_REQ:
             return [self._received(session, call)]
@@ -398,7 +438,7 @@ class Core:
         if not header.flags & Flags.ACK_REQ:
             return []
         if call.state is CallState.TX_COMPLETE:
-            call.changed_ns = now_ns
+            self.functions[session.func_id].touch(call, now_ns)
             return list(self.answer(session, call))
         if call.state is CallState.FAILED:
             return [self._error(session, call.req_id, call.status)]
@@ -414,22 +454,24 @@ class Core:
         call = session.call(header.req_id)
         is_known = call.req_id == header.req_id and call.state is not CallState.FREE
         if is_known and call.state is CallState.TX_COMPLETE and not session.stream:
-            call.changed_ns = now_ns
+            self.functions[session.func_id].touch(call, now_ns)
             return list(self.answer(session, call, int.from_bytes(payload, "little")))
         if not header.flags & Flags.ACK_REQ or header.req_id <= session.done:
             return [Drop("sack")]
         if not is_known:
-            return self._unknown(session, call, header.req_id)
+            return self._not_begun(session, call, header.req_id)
         if call.state is CallState.FAILED:
             return [self._error(session, call.req_id, call.status)]
         return [self._received(session, call)]
 
-    def _unknown(self, session: Session, call: Call, req_id: int) -> list[Action]:
+    def _not_begun(self, session: Session, call: Call, req_id: int) -> list[Action]:
         """Nothing has come of a request: whether it is worth while to send it again."""
-        if req_id > session.grant or call.state is CallState.FORGOTTEN:
+        function = self.functions[session.func_id]
+        if not session.may_come(req_id) or call.state is CallState.FORGOTTEN:
             reason = "credit"
-        elif self.functions[session.func_id].ring.free == 0:
+        elif not function.has_room(session):
             reason = "full"
+            function.wait(session, req_id)
         else:
             return [self._control(session, MessageType.SACK, req_id, CallState.RECEIVING)]
         return [Drop(reason), self._error(session, req_id, WireStatus.RETRY_LATER)]
@@ -444,19 +486,21 @@ class Core:
             return [Drop("cancel")]
         function = self.functions[session.func_id]
         actions: list[Action] = [Withdraw(function.id, call.entry)]
-        self._release(function, call)
+        function.release(call)
         call.status = WireStatus.CANCELLED
         call.become(CallState.FAILED, now_ns)
-        return actions
+        return actions + self._offer(function, now_ns)
 
     # ---- workers
 
     def running(self, func_id: int, entry: int, now_ns: int) -> Whom:
         """A worker has been given the entry; whom it answers."""
         session, call = self._owner(func_id, entry)
-        call.become(CallState.RUNNING, now_ns)
-        call.tries += 1
         function = self.functions[func_id]
+        function.become(call, CallState.RUNNING, now_ns)
+        call.tries += 1
+        if session.is_direct:
+            function.allow_next(session)
         segments = function.plan(function.outputs, session.segment).count
         return Whom(
             call.req_id,
@@ -467,6 +511,7 @@ class Core:
             call.priority,
             session.is_direct,
             bool(call.flags & Flags.IDEMPOTENT),
+            bool(function.waiting),
             session.key,
             session.peer,
         )
@@ -479,8 +524,12 @@ class Core:
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         if status == WireStatus.OK:
-            call.become(CallState.TX_COMPLETE, now_ns)
-            return [] if sent else list(self.answer(session, call))
+            function = self.functions[func_id]
+            function.become(call, CallState.TX_COMPLETE, now_ns)
+            if sent:
+                return []
+            function.allow_next(session)
+            return list(self.answer(session, call))
         return self._fail(session, call, status, now_ns)
 
     def worker_died(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
@@ -489,7 +538,7 @@ class Core:
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         if call.flags & Flags.IDEMPOTENT and call.tries < MOST_TRIES:
-            call.become(CallState.RX_COMPLETE, now_ns)
+            self.functions[func_id].become(call, CallState.RX_COMPLETE, now_ns)
             return [Ready(func_id, entry, call.priority, call.deadline_ns, again=True)]
         return self._fail(session, call, WireStatus.WORKER_DIED, now_ns)
 
@@ -499,8 +548,8 @@ class Core:
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         call.tries -= 1
-        call.become(CallState.RX_COMPLETE, now_ns)
-        return [Ready(func_id, entry, call.priority, call.deadline_ns)]
+        self.functions[func_id].become(call, CallState.RX_COMPLETE, now_ns)
+        return [Ready(func_id, entry, call.priority, call.deadline_ns, returned=True)]
 
     def expired(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its deadline has passed before a worker got it, and it waits no more."""
@@ -511,32 +560,46 @@ class Core:
 
     def tick(self, now_ns: int) -> list[Action]:
         """What the passing of time asks for; call it every few milliseconds."""
+        self._silence.settle(now_ns)
         actions: list[Action] = []
-        for session in list(self.sessions.values()):
-            if session.closing:
-                continue
-            if not session.stream and now_ns - session.last_ns > IDLE_NS:
+        for session in self._silence.ended(now_ns):
+            if session.is_waiting_by_stream:
+                self._silence.heard(session, self.functions[session.func_id], now_ns)
+            else:
                 actions += self.remove_session(session.id, now_ns)
-                continue
-            for call in session.calls:
-                actions += self._aged(session, call, now_ns)
+        for function in self.functions.values():
+            actions += self._look_at_parts(function, now_ns)
+            self._look_at_kept(function, now_ns)
+            function.end_promises(now_ns)
+            actions += self._offer(function, now_ns)
         return actions
 
-    def _aged(self, session: Session, call: Call, now_ns: int) -> list[Action]:
-        if call.state is CallState.RECEIVING and session.stream:  # it loses nothing
-            if now_ns - call.changed_ns > IDLE_NS:
-                self._end(session, call, now_ns)
-        elif call.state is CallState.RECEIVING:
-            if now_ns - call.arrived_ns > RECEIVE_NS:
+    def _look_at_parts(self, function: Function, now_ns: int) -> list[Action]:
+        actions: list[Action] = []
+        for entry in list(function.receiving):
+            session, call = self._owner(function.id, entry)
+            if session.stream:  # it loses nothing, and may be slow
+                if now_ns - call.changed_ns > IDLE_NS:
+                    self._end(session, call, now_ns)
+            elif now_ns - call.arrived_ns > RECEIVE_NS:
                 self._end(session, call, now_ns)
             elif now_ns - call.changed_ns > GAP_NS:
                 call.changed_ns = now_ns
-                return [self._received(session, call)]
-        elif call.state is CallState.TX_COMPLETE and now_ns - call.changed_ns > KEEP_NS:
-            self._release(self.functions[session.func_id], call)
+                actions.append(self._received(session, call))
+        return actions
+
+    def _look_at_kept(self, function: Function, now_ns: int) -> None:
+        """Answers are kept for a while; not for so long when others wait for their entries."""
+        for entry in list(function.kept):
+            session, call = self._owner(function.id, entry)
+            age_ns = now_ns - call.changed_ns
+            if age_ns <= (SPARE_NS if function.waiting else KEEP_NS):
+                return
+            if age_ns <= KEEP_NS and now_ns - session.last_ns <= SPARE_NS:
+                continue
+            function.release(call)
             call.status = WireStatus.LOST_ANSWER
             call.become(CallState.FAILED, now_ns)
-        return []
 
     # ---- datagrams to the client
 
@@ -544,6 +607,7 @@ class Core:
         """The segments of an answer, but those whose bits are in ``have``."""
         function = self.functions[session.func_id]
         plan = function.plan(function.outputs, session.segment)
+        asks = Flags.ACK_REQ if function.waiting else 0
         for seq in range(plan.count):
             if have >> seq & 1:
                 continue
@@ -552,7 +616,7 @@ class Core:
             last = Flags.LAST if seq == plan.count - 1 else 0
             header = Header(
                 type=MessageType.RESP,
-                flags=last | session.protect,
+                flags=last | asks | session.protect,
                 req_id=call.req_id,
                 func_id=function.id,
                 seq=seq,
@@ -568,6 +632,7 @@ class Core:
             )
             yield Send(
                 session.id,
+                session.peer,
                 header.pack(session.key),
                 entry=call.entry,
                 tensor=segment.tensor,
@@ -588,7 +653,7 @@ class Core:
             status=status,
             pkt_no=session.next_pkt_no() & _LOW,
         )
-        return Send(session.id, header.pack(session.key), payload)
+        return Send(session.id, session.peer, header.pack(session.key), payload)
 
     def _credit(self, session: Session, req_id: int) -> Send:
         return self._control(session, MessageType.CREDIT, req_id, 0)
@@ -620,17 +685,19 @@ class Core:
     def _fail(
         self, session: Session, call: Call, status: int, now_ns: int
     ) -> list[Action]:
-        self._release(self.functions[session.func_id], call)
+        function = self.functions[session.func_id]
+        function.release(call)
         call.status = status
         call.become(CallState.FAILED, now_ns)
-        return [self._error(session, call.req_id, status)]
+        function.allow_next(session)
+        return [self._error(session, call.req_id, status), *self._offer(function, now_ns)]
 
     def _forget(self, session: Session, call: Call, now_ns: int) -> list[Action]:
         """The client has its answer, or wants none."""
         if call.state is CallState.FREE:
             return []
         if call.state is CallState.RUNNING:
-            call.become(CallState.FORGOTTEN, now_ns)
+            self.functions[session.func_id].become(call, CallState.FORGOTTEN, now_ns)
             session.forgotten += 1
             return []
         if call.state is CallState.FORGOTTEN:
@@ -641,7 +708,7 @@ class Core:
         return [Withdraw(session.func_id, entry)] if waits else []
 
     def _end(self, session: Session, call: Call, now_ns: int) -> None:
-        self._release(self.functions[session.func_id], call)
+        self.functions[session.func_id].release(call)
         call.become(CallState.FREE, now_ns)
 
     def _end_forgotten(self, session: Session, call: Call, now_ns: int) -> list[Action]:
@@ -649,13 +716,7 @@ class Core:
         self._end(session, call, now_ns)
         session.forgotten -= 1
         self._take_out(session)
-        return []
-
-    def _release(self, function: Function, call: Call) -> None:
-        if call.entry >= 0:
-            del function.owners[call.entry]
-            function.ring.give_back(call.entry)
-            call.entry = -1
+        return self._offer(self.functions[session.func_id], now_ns)
 
 
 def _number(session: Session, header: Header) -> int:

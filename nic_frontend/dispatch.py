@@ -59,16 +59,22 @@ class Dispatch:
         self.policy = policy
         self.lines = [WaitingEntries(entries), WaitingEntries(entries)]
         self.hands: dict[int, Hand] = {}
+        self.arrivals = 0
+        """Requests that could run so far."""
+        self._came: dict[int, Waiting] = {}
+        """How the request of each entry has come last."""
         self._aged_ns = 0
 
-    def enqueue(self, ready: Ready, now_ns: int) -> None:
-        """A request can run."""
-        waiting = Waiting(ready.entry, now_ns, ready.deadline_ns, alone=ready.again)
-        line = self.lines[ready.priority]
-        if ready.again:
-            line.put_back(waiting)
-        else:
-            line.add(waiting)
+    def enqueue(self, ready: Ready, now_ns: int) -> int:
+        """A request can run; its number among arrivals."""
+        if not ready.returned:
+            self.arrivals += 1
+            self._came[ready.entry] = Waiting(
+                ready.entry, now_ns, ready.deadline_ns, ready.again, self.arrivals
+            )
+        waiting = self._came[ready.entry]
+        self.lines[ready.priority].add(waiting)
+        return waiting.number
 
     def withdraw(self, entry: int) -> None:
         """It does not wait any more."""

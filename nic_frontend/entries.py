@@ -57,6 +57,8 @@ class Waiting:
     """0: none."""
     alone: bool = False
     """It may be what a worker died of."""
+    number: int = 0
+    """Among arrivals."""
 
 
 class WaitingEntries:
@@ -72,12 +74,14 @@ class WaitingEntries:
         return len(self._waiting)
 
     def add(self, waiting: Waiting) -> None:
-        """The last in the row."""
-        self._waiting.append(waiting)
-
-    def put_back(self, waiting: Waiting) -> None:
-        """The first in the row: it has been tried."""
-        self._waiting.appendleft(waiting)
+        """In the order of arrivals; but what has been tried once is the first in the row."""
+        if waiting.alone:
+            self._waiting.appendleft(waiting)
+            return
+        at = len(self._waiting)
+        while at and not (it := self._waiting[at - 1]).alone and it.number > waiting.number:
+            at -= 1
+        self._waiting.insert(at, waiting)
 
     def remove(self, entry: int) -> bool:
         """It does not wait any more; whether it did."""

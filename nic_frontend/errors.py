@@ -38,7 +38,6 @@ _REASONS: dict[int, tuple[type[InferenceError], str]] = {
     WireStatus.BAD_REQUEST: (BadRequestError, "the server refused the sizes of the tensors"),
     WireStatus.UNKNOWN_FUNCTION: (BadRequestError, "the server has no such model"),
     WireStatus.TOO_LATE: (TooLateError, "the deadline had passed before the request could run"),
-    WireStatus.UNAUTHORISED: (AuthenticationError, "the server does not accept the key"),
     WireStatus.MUST_ENCRYPT: (AuthenticationError, "the server serves encrypted sessions only"),
     WireStatus.CANNOT_ENCRYPT: (AuthenticationError, "the server cannot encrypt"),
 }

@@ -19,7 +19,12 @@ from shunter.batching.wire_layout import HEADER_BYTES
 from shunter.nic_frontend.data_path import make_data_path
 from shunter.nic_frontend.functions import Functions
 from shunter.nic_frontend.hello import Hello, HelloError
-from shunter.nic_frontend.listeners import client_sockets, naming, unix_socket
+from shunter.nic_frontend.listeners import (
+    client_sockets,
+    naming,
+    origin_of_stream,
+    unix_socket,
+)
 from shunter.nic_frontend.readiness import Readiness
 from shunter.nic_frontend.reception import Reception
 
@@ -250,8 +255,9 @@ class FrontEnd:
     def _open_stream(self, connection: socket.socket, message: bytes) -> None:
         peer = self.path.stream_peer(connection.fileno())
         try:
-            answer, session = self.reception.on_stream(peer, message)
-        except HelloError:
+            origin = origin_of_stream(connection)
+            answer, session = self.reception.on_stream(peer, origin, message)
+        except (HelloError, OSError):
             connection.close()
             return
         try:

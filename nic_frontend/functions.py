@@ -19,8 +19,8 @@ from shunter.batching.attach import Attach, AttachError, peer_process, receive, 
 from shunter.batching.layout import CLASSES
 from shunter.batching.tensor_queue import QueueError, TensorQueue, entries_within
 from shunter.batching.wire_layout import WORKER_COUNT, WireStatus
-from shunter.nic_frontend.core import Defaults
 from shunter.nic_frontend.data_path import DataPath
+from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.readiness import Readiness
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shunter.batching.attach import remove_left_over
+from shunter.batching.attach import peer_process, remove_left_over
+from shunter.nic_frontend.sessions import origin_of, origin_of_user
 
 UDP_GRO = 104
 SO_RXQ_OVFL = 40
@@ -28,6 +29,28 @@ def naming(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, what) from error
+
+
+def origin_of_stream(connection: socket.socket) -> int:
+    """What stands for the other end's host, or for its user where it is this one's.
+
+    Raises OSError when the other end is gone.
+    """
+    if connection.family == socket.AF_UNIX:
+        return origin_of_user(peer_process(connection)[1])
+    return origin_of(peer_of(connection.getpeername()))
+
+
+def peer_of(address: tuple[str, int] | tuple[str, int, int, int]) -> bytes:
+    """The kernel's bytes of an address."""
+    host, port = address[:2]
+    if len(address) == 2:
+        raw = socket.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big")
+        return (raw + socket.inet_pton(socket.AF_INET, host)).ljust(32, b"\0")
+    flow, scope = address[2:]
+    raw = socket.AF_INET6.to_bytes(2, "little") + port.to_bytes(2, "big") + flow.to_bytes(4, "big")
+    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    return (raw + packed + scope.to_bytes(4, "little")).ljust(32, b"\0")
 
 
 def client_sockets(

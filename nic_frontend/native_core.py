@@ -28,7 +28,6 @@ from shunter.batching.wire_layout import HEADER_BYTES, MAX_SEGMENTS
 from shunter.nic_frontend.core import (
     DROPS,
     Action,
-    Defaults,
     Drop,
     Hello,
     Place,
@@ -37,6 +36,7 @@ from shunter.nic_frontend.core import (
     Whom,
     Withdraw,
 )
+from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.session_struct import (
     DefaultsStruct,
     SessionStruct,
@@ -58,6 +58,7 @@ class _Action(Structure):
         ("tensor", c_uint8),
         ("priority", c_uint8),
         ("again", c_uint8),
+        ("returned", c_uint8),
         ("drop", c_uint16),
         ("func_id", c_uint16),
         ("entry", c_int32),
@@ -83,6 +84,7 @@ class _Whom(Structure):
         ("priority", c_uint8),
         ("direct", c_uint8),
         ("idempotent", c_uint8),
+        ("asks", c_uint8),
         ("tagged", c_uint8),
         ("key", c_uint8 * 16),
         ("peer", c_uint8 * PEER_BYTES),
@@ -140,11 +142,16 @@ class NativeCore:
         structure = byref(defaults_struct(defaults))
         check(self._library.shunter_core_set_defaults(self._core, func_id, structure), "defaults")
 
-    def add_session(self, session: Session, now_ns: int) -> None:
+    def limit(self, sessions: int, streams: int) -> None:
+        """So many at once, and so many on streams among them."""
+        self._library.shunter_core_limit(self._core, sessions, streams)
+
+    def add_session(self, session: Session, now_ns: int) -> list[Action]:
         """A client has said hello."""
         opening = byref(struct_of(session))
         result = self._library.shunter_core_add_session(self._core, opening, now_ns)
         check(result, "a session")
+        return self._taken()
 
     def remove_session(self, session_id: int, now_ns: int) -> list[Action]:
         """Forget a client."""
@@ -178,6 +185,7 @@ class NativeCore:
             whom.priority,
             bool(whom.direct),
             bool(whom.idempotent),
+            bool(whom.asks),
             bytes(whom.key) if whom.tagged else None,
             bytes(whom.peer),
         )
@@ -213,6 +221,20 @@ class NativeCore:
         """Entries that nobody uses."""
         return int(self._library.shunter_core_free_entries(self._core, func_id))
 
+    def load(self, func_id: int) -> tuple[int, int]:
+        """Open sessions of a function, and requests that they may have on their way together."""
+        sessions, credit = c_uint32(), c_uint64()
+        self._library.shunter_core_load(self._core, func_id, byref(sessions), byref(credit))
+        return sessions.value, credit.value
+
+    def is_open(self, session_id: int) -> bool:
+        """Whether there is such a session."""
+        return bool(self._library.shunter_core_is_open(self._core, session_id))
+
+    def is_pressed(self) -> bool:
+        """Whether requests are here in parts, or sessions wait for room."""
+        return bool(self._library.shunter_core_is_pressed(self._core))
+
     def grant(self, session_id: int) -> int:
         """Highest request that the client may send."""
         return int(self._library.shunter_core_grant(self._core, session_id))
@@ -225,7 +247,8 @@ def _converted(action: _Action) -> Action:
         return Place(*place, action.guard.number)
     if action.kind == _READY:
         return Ready(
-            action.func_id, entry, action.priority, action.deadline_ns, bool(action.again)
+            *(action.func_id, entry, action.priority, action.deadline_ns),
+            *(bool(action.again), bool(action.returned)),
         )
     if action.kind == _WITHDRAW:
         return Withdraw(action.func_id, entry)
@@ -233,6 +256,7 @@ def _converted(action: _Action) -> Action:
         payload = bytes(action.payload[: action.length]) if entry < 0 else b""
         return Send(
             action.session,
+            bytes(action.peer),
             bytes(action.header),
             payload,
             entry,
@@ -256,6 +280,7 @@ def _declare(found: ctypes.CDLL) -> None:
         ),
         "set_defaults": (core, c_uint16, POINTER(DefaultsStruct)),
         "add_session": (core, POINTER(SessionStruct), c_uint64),
+        "limit": (core, c_uint32, c_uint32),
         "remove_session": (core, c_uint32, c_uint64),
         "receive": (core, c_char_p, c_char_p, ctypes.c_size_t, c_uint64),
         "accept": (core, c_char_p, c_uint64),
@@ -267,9 +292,15 @@ def _declare(found: ctypes.CDLL) -> None:
         "tick": (core, c_uint64),
         "free_entries": (core, c_uint16),
         "grant": (core, c_uint32),
+        "is_open": (core, c_uint32),
+        "is_pressed": (core,),
+        "load": (core, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
     }
     for name, types in arguments.items():
         getattr(found, f"shunter_core_{name}").argtypes = list(types)
     found.shunter_core_new.restype = c_void_p
     found.shunter_core_free_entries.restype = c_uint32
+    found.shunter_core_is_open.restype = c_bool
+    found.shunter_core_is_pressed.restype = c_bool
+    found.shunter_core_load.restype = None
     found.shunter_core_grant.restype = c_uint64

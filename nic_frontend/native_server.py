@@ -20,7 +20,8 @@ from ctypes import (
 
 from shunter.batching.native import PEER_BYTES, QueueView, check, library, view_of
 from shunter.batching.tensor_queue import TensorQueue
-from shunter.nic_frontend.core import DROPS, Defaults
+from shunter.nic_frontend.core import DROPS
+from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.session_struct import (
     DefaultsStruct,
@@ -93,6 +94,10 @@ class NativeServer:
         self._core = found.shunter_server_core(self._handle)
         self._hellos = (_Hello * HELLOS)()
         self._queues: dict[int, QueueView] = {}
+
+    def limit(self, sessions: int, streams: int) -> None:
+        """So many sessions at once, and so many on streams among them."""
+        self._library.shunter_core_limit(self._core, sessions, streams)
 
     def close(self) -> None:
         """Free everything; streams are closed."""
@@ -170,7 +175,10 @@ class NativeServer:
         check(result, f"worker {worker}")
 
     def add_session(self, session: Session, now_ns: int) -> int:
-        """Open a session; returns its first grant. OSError: EEXIST, or E2BIG for its segments."""
+        """Open a session; returns its first grant.
+
+        Raises OSError: EEXIST, E2BIG for its segments, ENOSPC when there are too many sessions.
+        """
         opening = byref(struct_of(session))
         result = self._library.shunter_core_add_session(self._core, opening, now_ns)
         check(result, "a session")
@@ -259,6 +267,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "server_waiting": (handle, c_uint16),
         "stream_peer": (c_int, POINTER(c_uint8)),
         "core_set_defaults": (handle, c_uint16, POINTER(DefaultsStruct)),
+        "core_limit": (handle, c_uint32, c_uint32),
         "core_add_session": (handle, POINTER(SessionStruct), c_uint64),
         "core_remove_session": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),

@@ -33,6 +33,7 @@ from shunter.nic_frontend.core import (
     Withdraw,
 )
 from shunter.nic_frontend.dispatch import Dispatch, Hand, Policy, Run
+from shunter.nic_frontend.listeners import peer_of
 from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.sessions import CallState, Session
 
@@ -58,14 +59,12 @@ class _Served:
     doorbells: dict[int, int] = field(default_factory=dict)
     indirect: set[int] = field(default_factory=set)
     """Entries that run and whose answers the front end sends."""
-    arrivals: int = 0
 
     def enqueue(self, ready: Ready, now_ns: int) -> None:
         """A request can run; workers may see it before it is given to one of them."""
-        self.arrivals += 1
-        self.queue.words[self.queue.entry(ready.entry, "entry_arrival")] = self.arrivals
-        self.queue.words[self.queue.front_end("front_end_arrivals")] = self.arrivals
-        self.dispatch.enqueue(ready, now_ns)
+        number = self.dispatch.enqueue(ready, now_ns)
+        self.queue.words[self.queue.entry(ready.entry, "entry_arrival")] = number
+        self.queue.words[self.queue.front_end("front_end_arrivals")] = self.dispatch.arrivals
 
 
 @dataclass
@@ -106,6 +105,10 @@ class PythonServer:
         self._hellos: list[tuple[bytes, bytes]] = []
         self._now = 0
         self._next_tick = 0
+
+    def limit(self, sessions: int, streams: int) -> None:
+        """So many sessions at once, and so many on streams among them."""
+        self._core.limit(sessions, streams)
 
     def close(self) -> None:
         """Close streams and the socket's copy."""
@@ -179,12 +182,7 @@ class PythonServer:
         return woken
 
     def _tick(self) -> None:
-        receiving = any(
-            call.state is CallState.RECEIVING
-            for session in self._core.sessions.values()
-            for call in session.calls
-        )
-        step = TICK_NS if receiving else BEAT_NS
+        step = TICK_NS if self._core.is_pressed() else BEAT_NS
         if self._now < min(self._next_tick, self._now + step):
             self._next_tick = min(self._next_tick, self._now + step)
             return
@@ -206,7 +204,7 @@ class PythonServer:
             self._now = time.monotonic_ns()
             self._counts["datagrams_in"] += 1
             self._counts["bytes_in"] += length
-            self._datagram(_peer_of(address), length, target)
+            self._datagram(peer_of(address), length, target)
         return _MOST_AT_ONCE
 
     def _expected(self) -> memoryview:
@@ -277,7 +275,7 @@ class PythonServer:
         for action in actions:
             if isinstance(action, Ready):
                 self._served[action.func_id].enqueue(action, self._now)
-                self._counts["requests"] += not action.again
+                self._counts["requests"] += not (action.again or action.returned)
             elif isinstance(action, Withdraw):
                 self._served[action.func_id].dispatch.withdraw(action.entry)
             elif isinstance(action, Send):
@@ -286,25 +284,25 @@ class PythonServer:
                 self._counts[f"drop_{action.reason}"] += 1
 
     def _send(self, action: Send) -> None:
-        session = self._core.sessions[action.session]
         payload: bytes | memoryview = action.payload
         if action.entry >= 0:
-            served = self._served[session.func_id]
+            served = self._served[self._core.sessions[action.session].func_id]
             size = served.queue.outputs[action.tensor].bytes
             begin = action.entry * size + action.offset
             length = int.from_bytes(action.header[22:24], "little")
             payload = served.outputs[action.tensor][begin : begin + length]
         header = action.header
         if action.number:
+            session = self._core.sessions[action.session]
             header, payload = server_guard(session).seal(header, action.number, payload)
         self._counts["bytes_out"] += HEADER_BYTES + len(payload)
-        if session.stream:
-            stream = self._streams.get(_descriptor_of(session.peer))
-            if stream is not None and stream.session == session.id:
+        if not any(action.peer[:2]):
+            stream = self._streams.get(_descriptor_of(action.peer))
+            if stream is not None and stream.session == action.session:
                 self._keep(stream, header + bytes(payload))
             return
         try:
-            self._udp.sendmsg([header, payload], [], 0, address_of(session.peer))
+            self._udp.sendmsg([header, payload], [], 0, address_of(action.peer))
             self._counts["datagrams_out"] += 1
         except OSError:  # it counts as lost; the client asks for it again
             self._counts["send_failures"] += 1
@@ -453,25 +451,26 @@ class PythonServer:
         del self._served[func_id], self._core.functions[func_id]
 
     def add_session(self, session: Session, now_ns: int) -> int:
-        """Open a session; returns its first grant. OSError: EEXIST, or E2BIG for its segments."""
+        """Open a session; returns its first grant.
+
+        Raises OSError: EEXIST, E2BIG for its segments, ENOSPC when there are too many sessions.
+        """
         if session.id in self._core.sessions:
             raise OSError(17, "a session: it exists")
         try:
-            self._core.add_session(session, now_ns)
+            self._act(self._core.add_session(session, now_ns))
         except ValueError as error:
             raise OSError(7, f"a session: {error}") from error
         return session.grant
 
     def remove_session(self, session_id: int, now_ns: int) -> None:
         """Forget it; nothing when it is not there."""
-        session = self._core.sessions.get(session_id)
-        if session is not None and not session.closing:
+        if self._core.is_open(session_id):
             self._act(self._core.remove_session(session_id, now_ns))
 
     def has_session(self, session_id: int) -> bool:
         """Whether it is open."""
-        session = self._core.sessions.get(session_id)
-        return session is not None and not session.closing
+        return self._core.is_open(session_id)
 
     def reply(self, peer: bytes, datagram: bytes) -> None:
         """Send the answer to a hello; what does not leave is asked for again."""
@@ -528,9 +527,11 @@ class PythonServer:
             self._act(actions)
 
     def _close_late(self) -> None:
-        """End streams that are in the midst of a message for too long: they hold an entry."""
+        """End streams that are in the midst of a message for too long: they hold an entry; and
+        those whose session has ended."""
         for stream in list(self._streams.values()):
-            if stream.begun_ns and self._now - stream.begun_ns > LATE_NS:
+            late = stream.begun_ns and self._now - stream.begun_ns > LATE_NS
+            if late or not self._core.is_open(stream.session):
                 self._close_stream(stream)
 
     def _keep(self, stream: _Stream, message: bytes) -> None:
@@ -577,10 +578,7 @@ class PythonServer:
 
     def load(self, func_id: int) -> tuple[int, int]:
         """Open sessions, and requests that they may have on their way together."""
-        sessions = [
-            s for s in self._core.sessions.values() if s.func_id == func_id and not s.closing
-        ]
-        return len(sessions), sum(s.grant - s.done for s in sessions)
+        return self._core.load(func_id)
 
     def waiting(self, func_id: int) -> int:
         """Requests that wait for a worker."""
@@ -614,21 +612,10 @@ def _descriptor_of(peer: bytes) -> int:
     return int.from_bytes(peer[2:6], "little")
 
 
-def _peer_of(address: tuple[str, int] | tuple[str, int, int, int]) -> bytes:
-    """The kernel's bytes of an address."""
-    host, port = address[:2]
-    if len(address) == 2:
-        raw = socket.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big")
-        return (raw + socket.inet_pton(socket.AF_INET, host)).ljust(32, b"\0")
-    flow, scope = address[2:]
-    raw = socket.AF_INET6.to_bytes(2, "little") + port.to_bytes(2, "big") + flow.to_bytes(4, "big")
-    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
-    return (raw + packed + scope.to_bytes(4, "little")).ljust(32, b"\0")
-
-
 def _write_whom(queue: TensorQueue, entry: int, whom: Whom) -> None:
     words, at = queue.words, queue.entry(entry, "entry_req_id")
-    flags = (Flags.HDR_TAG if whom.key else 0) | (Flags.IDEMPOTENT if whom.idempotent else 0)
+    flags = (Flags.HDR_TAG if whom.key else 0) | (Flags.ACK_REQ if whom.asks else 0)
+    flags |= Flags.IDEMPOTENT if whom.idempotent else 0
     values = (
         *(whom.req_id, whom.session, flags, whom.segment, whom.pkt_no, whom.credit),
         int(whom.direct),

@@ -26,11 +26,9 @@ from shunter.nic_frontend.hello import (
     session_key,
 )
 from shunter.nic_frontend.hello_times import HelloTimes
-from shunter.nic_frontend.sessions import Session
+from shunter.nic_frontend.sessions import Session, origin_of
 
 LOGGER = logging.getLogger("shunter.nic")
-MOST_SESSIONS = 8192
-"""A session of the data path takes about 20 KB."""
 MOST_OPENED = 512
 
 
@@ -54,6 +52,7 @@ class Reception:
         self.settled = 0.0
         """Until then, of the monotonic clock, a client whose model is not known gets no answer,
         and asks again."""
+        self._told = ""
         self.is_closed = False
         """No session is opened any more: clients find the next front end."""
         self.hello_times = HelloTimes()
@@ -79,7 +78,7 @@ class Reception:
         if session and self._path.has_session(session):  # the answer was lost, or is late
             self._path.reply(peer, answer)
             return
-        answer, session = self._answer(header, hello, peer, stream=False)
+        answer, session = self._answer(header, hello, peer, origin_of(peer), stream=False)
         if session:
             self._opened[asked] = answer, session
             if len(self._opened) > MOST_OPENED:
@@ -87,9 +86,10 @@ class Reception:
         if session or time.monotonic() > self.settled:
             self._path.reply(peer, answer)
 
-    def on_stream(self, peer: bytes, message: bytes) -> tuple[bytes, int]:
+    def on_stream(self, peer: bytes, origin: int, message: bytes) -> tuple[bytes, int]:
         """The answer to a stream's first message, and its new session's id, 0 when it gets none.
 
+        ``origin``: whose sessions are counted together.
         Raises HelloError when the message is no hello.
         """
         try:
@@ -99,10 +99,10 @@ class Reception:
         hello = Hello.parse(message[HEADER_BYTES:])
         if header.type != MessageType.HELLO or self.is_closed:
             raise HelloError("a stream begins with a hello, while the front end serves")
-        return self._answer(header, hello, peer, stream=True)
+        return self._answer(header, hello, peer, origin, stream=True)
 
     def _answer(
-        self, header: Header, hello: Hello, peer: bytes, *, stream: bool
+        self, header: Header, hello: Hello, peer: bytes, origin: int, *, stream: bool
     ) -> tuple[bytes, int]:
         """The answer to a hello that may open a session, and the session's id or 0."""
         function = self._functions.find(hello.model, hello.version)
@@ -125,16 +125,24 @@ class Reception:
             protect=protect,
         )
         session = self._session(function, hello, opened, peer, stream=stream)
+        session.origin = origin
         try:
             grant = self._add(session)
+            self._told = ""
         except OSError as error:
             status = WireStatus.RETRY_LATER
             if error.errno == errno.E2BIG:
                 status = WireStatus.BAD_REQUEST
             else:
-                LOGGER.warning("no session for %s: %s", hello.model, error)
+                self._tell(f"no session for {hello.model}: {error}")
             return _hello_ack(header, status, hello.nonce), 0
         return _hello_ack(header, WireStatus.OK, opened.pack(), session, grant), session.id
+
+    def _tell(self, text: str) -> None:
+        """Once, however often it is so."""
+        if text != self._told:
+            LOGGER.warning("%s", text)
+            self._told = text
 
     def _session(
         self, function: Function, hello: Hello, opened: Opened, peer: bytes, *, stream: bool
@@ -161,8 +169,6 @@ class Reception:
 
     def _add(self, session: Session) -> int:
         """Add a session under a new id; its first grant. Raises OSError when it cannot be."""
-        if self._path.sessions() >= MOST_SESSIONS:
-            raise OSError(errno.EMFILE, f"there are {MOST_SESSIONS} sessions")
         while True:
             session.id = secrets.randbelow((1 << 32) - 1) + 1
             try:

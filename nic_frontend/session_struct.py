@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import Structure, c_uint8, c_uint16, c_uint32, c_uint64
 
 from shunter.batching.native import PEER_BYTES
-from shunter.nic_frontend.core import Defaults
+from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.sessions import Session
 
 _KEY = c_uint8 * 16
@@ -23,6 +23,7 @@ class SessionStruct(Structure):
         ("protect", c_uint16),
         ("stream", c_uint8),
         ("tagged", c_uint8),
+        ("origin", c_uint64),
         ("key", _KEY),
         ("to_server", _KEY),
         ("to_client", _KEY),
@@ -41,6 +42,7 @@ def struct_of(session: Session) -> SessionStruct:
         protect=session.protect,
         stream=session.stream,
         tagged=session.key is not None,
+        origin=session.origin,
         peer=(c_uint8 * PEER_BYTES)(*session.peer),
     )
     if session.key is not None:

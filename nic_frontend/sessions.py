@@ -10,7 +10,7 @@ coming in that place.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from shunter.batching.wire_layout import SACK_RECEIVING, WINDOW, Flags
 
@@ -20,6 +20,11 @@ REPLAY_JUMP = 1 << 20
 """No client loses so many in a row: a number that is further ahead is an invention, which must not
 make all true ones look old."""
 _LOW = 1 << 32
+_INET = 2
+_MAPPED = bytes(10) + b"\xff\xff"
+"""IPv6 addresses that are IPv4 ones."""
+_INET_ORIGIN, _USER_ORIGIN = 0xFFFFFFFF << 32, 0xFFFFFFFE << 32
+"""No host has such a prefix of IPv6: those addresses are of groups."""
 
 
 class CallState(IntEnum):
@@ -51,6 +56,15 @@ NEXT: dict[CallState, frozenset[CallState]] = {
     CallState.FORGOTTEN: frozenset({CallState.FREE}),
 }
 """What may follow each state."""
+
+
+class Turn(Enum):
+    """Whether a session waits for room."""
+
+    NONE = 0
+    WAITS = 1
+    PROMISED = 2
+    """It has been told that some is kept for it."""
 
 
 @dataclass
@@ -130,13 +144,21 @@ class Session:
     """PAYLOAD_CRC or PAYLOAD_AEAD: what payloads carry, both ways."""
     keys: PayloadKeys | None = None
     """Those of PAYLOAD_AEAD."""
+    origin: int = 0
+    """The address whose sessions are counted together: see :func:`origin_of`."""
     done: int = 0
     """Everything up to here is done."""
+    answered: int = 0
+    """Everything up to here is done, or is answered with the next datagrams."""
     grant: int = 0
     forgotten: int = 0
     """Requests that run although nobody waits for them any more."""
     closing: bool = False
     """It is removed when these have run."""
+    turn: Turn = Turn.NONE
+    wanted: int = 0
+    """While it waits: the request that was refused, 0: only credit."""
+    promised_ns: int = 0
     last_ns: int = 0
     pkt_no: int = 0
     replay: Replay = field(default_factory=Replay)
@@ -145,6 +167,10 @@ class Session:
     def call(self, req_id: int) -> Call:
         """The place of a request."""
         return self.calls[req_id % WINDOW]
+
+    def may_come(self, req_id: int) -> bool:
+        """Whether a request is granted, and its place is not that of another."""
+        return req_id <= min(self.grant, self.done + WINDOW)
 
     def next_pkt_no(self, count: int = 1) -> int:
         """The first of ``count`` new numbers for datagrams to the client, all of its bits."""
@@ -158,6 +184,13 @@ class Session:
         return not self.stream and not self.protect
 
     @property
+    def is_waiting_by_stream(self) -> bool:
+        """Whether its client may be silent because it waits: nothing is lost on a stream."""
+        return self.stream and any(
+            call.state in (CallState.RX_COMPLETE, CallState.RUNNING) for call in self.calls
+        )
+
+    @property
     def guarded_by(self) -> str:
         """What a wrong payload is dropped for."""
         return "aead" if self.protect & Flags.PAYLOAD_AEAD else "crc"
@@ -168,10 +201,27 @@ class Session:
         is_open = not self.closing and call.state is CallState.RECEIVING
         return is_open and call.req_id == req_id and not call.received >> seq & 1
 
-    def raise_grant(self, allowed: int) -> int:
-        """Grant what lets the client have ``allowed`` requests that are not done."""
-        self.grant = max(self.grant, self.done + min(allowed, self.window))
+    def raise_grant(self, upto: int) -> int:
+        """Grant all up to this one, as far as each has a place of its own; the grant."""
+        self.grant = max(self.grant, min(upto, self.done + WINDOW))
         return self.grant
+
+
+def origin_of(peer: bytes) -> int:
+    """What stands for the address of a socket in the kernel's bytes: sessions of one are counted
+    together. That is an IPv4 address, or the first 64 bits of one of IPv6."""
+    family = int.from_bytes(peer[:2], "little")
+    if family == _INET:
+        return int.from_bytes(peer[4:8], "big") | _INET_ORIGIN
+    prefix, mapped = peer[8:16], peer[8:20]
+    if mapped == _MAPPED:
+        return int.from_bytes(peer[20:24], "big") | _INET_ORIGIN
+    return int.from_bytes(prefix, "big")
+
+
+def origin_of_user(uid: int) -> int:
+    """The same for a user of this host."""
+    return uid | _USER_ORIGIN
 
 
 def nearest(low: int, about: int) -> int:

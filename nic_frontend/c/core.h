@@ -18,6 +18,7 @@
 #define SHUNTER_PEER_BYTES 32
 #define SHUNTER_BITMAP_BYTES (SHUNTER_MAX_SEGMENTS / 8)
 #define SHUNTER_SESSIONS 65536
+#define SHUNTER_MOST_SESSIONS 8192 /* at once; one takes about 20 KB */
 #define SHUNTER_FUNCTIONS 65536
 
 enum shunter_action_kind {
@@ -68,7 +69,8 @@ struct shunter_action {
     uint8_t kind;
     uint8_t tensor;
     uint8_t priority;
-    uint8_t again;
+    uint8_t again;    /* of a READY: it was given to a worker that died */
+    uint8_t returned; /* of a READY: its worker had not begun it */
     uint16_t drop;
     uint16_t func_id;
     int32_t entry;
@@ -117,14 +119,18 @@ struct shunter_opening {
     uint16_t protect; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD, or 0 */
     uint8_t stream;
     uint8_t tagged; /* with key */
+    uint64_t origin; /* the address whose sessions are counted together */
     uint8_t key[16];
     uint8_t to_server[16], to_client[16]; /* keys of PAYLOAD_AEAD */
     uint8_t peer[SHUNTER_PEER_BYTES];
 };
 
-/* 0, or a negative errno: EINVAL, EEXIST, ENOENT, ENOMEM, E2BIG for too many segments. */
+/* 0, or a negative errno: EINVAL, EEXIST, ENOENT, ENOMEM, E2BIG for too many segments, ENOSPC when
+ * there are too many sessions and none gives way. */
 int shunter_core_add_session(
     struct shunter_core *core, const struct shunter_opening *opening, uint64_t now_ns);
+/* As many sessions at once, and as many on streams among them. */
+void shunter_core_limit(struct shunter_core *core, uint32_t sessions, uint32_t streams);
 int shunter_core_remove_session(struct shunter_core *core, uint32_t session, uint64_t now_ns);
 
 /* ``length`` counts the whole datagram, of which at least the header (and the payload of a SACK)
@@ -148,6 +154,7 @@ struct shunter_whom {
     uint8_t priority;
     uint8_t direct; /* the worker sends the answer itself */
     uint8_t idempotent; /* it may run twice */
+    uint8_t asks; /* the answer asks to be acknowledged at once: others wait for its entry */
     uint8_t tagged;
     uint8_t key[16];
     uint8_t peer[SHUNTER_PEER_BYTES];
@@ -187,6 +194,7 @@ bool shunter_forecast_next(
 
 /* Numbers for the status and for tests. */
 bool shunter_core_is_receiving(const struct shunter_core *core); /* a request in parts */
+bool shunter_core_is_pressed(const struct shunter_core *core); /* or sessions wait for room */
 uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t func_id);
 /* Of all answers that a session may have at once, with their headers; 0 when it is not there. */
 uint64_t shunter_core_answer_bytes(const struct shunter_core *core, uint32_t session);

@@ -41,38 +41,46 @@ void shunter_served_free(struct shunter_served *served) {
 
 /* ---- who waits */
 
+/* Behind which of a line it belongs, -1: it is the first. */
+static int32_t before(const struct shunter_served *served, const struct shunter_waiting *entry) {
+    int32_t at = entry->alone ? -1 : served->lines[entry->class].last;
+    while (at >= 0 && !served->waiting[at].alone &&
+           served->waiting[at].arrival > entry->arrival) {
+        at = served->waiting[at].prev;
+    }
+    return at;
+}
+
+static void put(struct shunter_served *served, int32_t at) {
+    struct shunter_waiting *entry = &served->waiting[at];
+    struct shunter_line *line = &served->lines[entry->class];
+    entry->prev = before(served, entry);
+    entry->next = entry->prev < 0 ? line->first : served->waiting[entry->prev].next;
+    *(entry->prev < 0 ? &line->first : &served->waiting[entry->prev].next) = at;
+    *(entry->next < 0 ? &line->last : &served->waiting[entry->next].prev) = at;
+    line->count++;
+    line->deadlines += entry->deadline_ns != 0;
+}
+
 void shunter_enqueue(
     struct shunter_served *served, const struct shunter_action *ready, uint64_t now_ns) {
-    struct shunter_line *line = &served->lines[ready->priority];
     struct shunter_waiting *entry = &served->waiting[ready->entry];
-    *entry = (struct shunter_waiting){
-        .next = -1,
-        .prev = -1,
-        .class = (int8_t)ready->priority,
-        .alone = ready->again,
-        .arrival_ns = now_ns,
-        .deadline_ns = ready->deadline_ns};
-    if (line->count == 0) {
-        line->first = line->last = ready->entry;
-    } else if (ready->again) {
-        entry->next = line->first;
-        served->waiting[line->first].prev = ready->entry;
-        line->first = ready->entry;
-    } else {
-        entry->prev = line->last;
-        served->waiting[line->last].next = ready->entry;
-        line->last = ready->entry;
+    if (!ready->returned) {
+        *entry = (struct shunter_waiting){
+            .alone = ready->again,
+            .arrival = ++served->arrivals,
+            .arrival_ns = now_ns,
+            .deadline_ns = ready->deadline_ns};
+        served->stats->requests += !ready->again;
     }
-    line->count++;
-    line->deadlines += ready->deadline_ns != 0;
-    entry->arrival = ++served->arrivals;
+    entry->class = (int8_t)ready->priority;
+    put(served, ready->entry);
     shunter_set(
         shunter_entry_word(&served->queue, (uint32_t)ready->entry, SHUNTER_E_ENTRY_ARRIVAL),
         entry->arrival);
     shunter_set(
         shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_ARRIVALS),
         served->arrivals);
-    served->stats->requests += !ready->again;
 }
 
 void shunter_dequeue(struct shunter_served *served, uint32_t at) {
@@ -223,7 +231,7 @@ static void give(
         shunter_core_running(served->core, (uint16_t)queue->func_id, entry, now_ns, &whom);
         const uint64_t words[7] = {
             whom.req_id, whom.session,
-            (whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0) |
+            (whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0) | (whom.asks ? SHUNTER_FLAG_ACK_REQ : 0) |
                 (whom.idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0),
             whom.segment, whom.pkt_no, whom.credit, whom.direct};
         memcpy(

@@ -137,6 +137,7 @@ int shunter_receive(struct shunter_server *server, uint32_t *messages) {
         return count;
     }
     server->now_ns = shunter_now_ns();
+    shunter_collect_all(server); // a client may say that it has an answer before its worker does
     bool aside = false;
     for (int i = 0; i < count; i++) {
         aside = take_in(server, server->landed + i, (uint32_t)(count - i), aside);

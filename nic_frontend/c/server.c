@@ -166,7 +166,7 @@ void shunter_flush(struct shunter_server *server) {
     }
 }
 
-static uint32_t collect(struct shunter_server *server) {
+uint32_t shunter_collect_all(struct shunter_server *server) {
     uint32_t batches = 0;
     for (uint32_t i = 0; i < server->func_count; i++) {
         batches += shunter_collect(server->served[server->func_ids[i]], server->now_ns);
@@ -242,7 +242,7 @@ static void tick(struct shunter_server *server) {
         shunter_core_tick(server->core, server->now_ns);
         server->next_tick_ns =
             server->now_ns +
-            (shunter_core_is_receiving(server->core) ? TICK_NS : QUIET_TICK_NS);
+            (shunter_core_is_pressed(server->core) ? TICK_NS : QUIET_TICK_NS);
     }
 }
 
@@ -256,7 +256,7 @@ int shunter_server_run(
     server->hello_count = 0;
     server->now_ns = shunter_now_ns();
     for (;;) {
-        int busy = (int)collect(server);
+        int busy = (int)shunter_collect_all(server);
         uint32_t messages = 0;
         if (server->backend) {
             const int came = shunter_receive(server, &messages);
@@ -275,10 +275,11 @@ int shunter_server_run(
             break;
         }
         uint64_t spin_ns = server->spins ? server->settings.spin_ns : 0;
+        if (shunter_core_is_pressed(server->core) &&
+            server->next_tick_ns > server->now_ns + TICK_NS) {
+            server->next_tick_ns = server->now_ns + TICK_NS;
+        }
         if (shunter_core_is_receiving(server->core)) {
-            if (server->next_tick_ns > server->now_ns + TICK_NS) {
-                server->next_tick_ns = server->now_ns + TICK_NS;
-            }
             spin_ns = spin_ns > BETWEEN_SEGMENTS_NS ? spin_ns : BETWEEN_SEGMENTS_NS;
         }
         if (busy) {
@@ -299,7 +300,7 @@ int shunter_server_run(
             continue;
         }
         set_asleep(server, 1); // before the last look, so that one of the two sees the other
-        if (collect(server) == 0) {
+        if (shunter_collect_all(server) == 0) {
             const uint64_t slept_ns = shunter_now_ns();
             server->stats.sleeps++;
             const int found = events(server, timeout(server, until_ns, next_ns), &woken);

@@ -66,6 +66,8 @@ struct shunter_server {
 
 uint64_t shunter_now_ns(void);
 
+/* Take in what workers have answered; the number of batches. */
+uint32_t shunter_collect_all(struct shunter_server *server);
 /* Send what the backend was given. */
 void shunter_flush(struct shunter_server *server);
 /* Datagrams taken in, or a negative errno. ``messages``: how the backend got them. */
@@ -84,7 +86,8 @@ void shunter_stream_writable(struct shunter_server *server, struct shunter_strea
 void shunter_stream_send(
     struct shunter_server *server, struct shunter_stream *stream,
     const struct shunter_x64 *header, const uint8_t *payload, size_t length);
-/* End those that are in the midst of a message for too long: they hold an entry. */
+/* End those that are in the midst of a message for too long: they hold an entry; and those whose
+ * session has ended. */
 void shunter_streams_close_late(struct shunter_server *server);
 void shunter_stream_close(struct shunter_server *server, struct shunter_stream *stream);
 

@@ -180,11 +180,9 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_FLAG_PAYLOAD_AEAD 8 /* flag */
 #define SHUNTER_FLAG_PAYLOAD_CRC 16 /* flag */
 #define SHUNTER_FLAG_ACK_REQ 32 /* flag */
-#define SHUNTER_FLAG_BATCHABLE 64 /* flag */
 #define SHUNTER_FLAG_IDEMPOTENT 128 /* flag */
 #define SHUNTER_STATUS_OK 200 /* status */
 #define SHUNTER_STATUS_BAD_REQUEST 400 /* status */
-#define SHUNTER_STATUS_UNAUTHORISED 401 /* status */
 #define SHUNTER_STATUS_UNKNOWN_FUNCTION 404 /* status */
 #define SHUNTER_STATUS_CANCELLED 499 /* status */
 #define SHUNTER_STATUS_HANDLER_FAILED 500 /* status */
@@ -216,7 +214,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_W_WORKER_ASLEEP 136 /* 1: it waits for its doorbell */
 #define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
 #define SHUNTER_E_ENTRY_SESSION 8 /* session */
-#define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG: of the answer; IDEMPOTENT: it may run twice */
+#define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG, ACK_REQ: of the answer; IDEMPOTENT: it may run twice */
 #define SHUNTER_E_ENTRY_SEGMENT 24 /* largest payload of one datagram of the answer */
 #define SHUNTER_E_ENTRY_PKT_NO 32 /* of the answer's first datagram */
 #define SHUNTER_E_ENTRY_CREDIT 40 /* grant that the answer carries */
@@ -225,7 +223,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address */
 #define SHUNTER_E_ENTRY_ARRIVAL 104 /* number among arrivals while it waits, negative once given */
 #define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x2aaee72e990bbdaaULL
+#define SHUNTER_LAYOUT_DIGEST 0x4a90f369975c0f0ULL
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */

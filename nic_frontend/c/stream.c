@@ -139,7 +139,11 @@ void shunter_streams_close_late(struct shunter_server *server) {
     for (int i = 0; left && i < SHUNTER_STREAMS; i++) {
         struct shunter_stream *stream = server->streams[i];
         left -= stream != NULL;
-        if (stream && stream->begun_ns && server->now_ns - stream->begun_ns > LATE_NS) {
+        if (!stream || stream->closed) {
+            continue;
+        }
+        const bool late = stream->begun_ns && server->now_ns - stream->begun_ns > LATE_NS;
+        if (late || !shunter_core_is_open(server->core, stream->session)) {
             shunter_stream_close(server, stream);
         }
     }

@@ -5,7 +5,8 @@
  *   P threshold max_wait margin ageing fixed per_request ahead   policy, times in ns
  *   W worker cap          it is there        D worker            it drains
  *   G worker              it is gone         A worker count      it has answered batches
- *   E entry class deadline again now         it waits            R entry   it does not
+ *   E entry class deadline again now         it waits (again 2: it was returned)
+ *   R entry                                  it does not
  *   T now                 dispatch: batches, what is too late, when to wake
  */
 #include <inttypes.h>
@@ -82,7 +83,8 @@ static void event(const char *line, int doorbell) {
             line, "E %" SCNi32 " %u %" SCNu64 " %u %" SCNu64, &ready.entry, &class,
             &ready.deadline_ns, &again, &now) == 5) {
         ready.priority = (uint8_t)class;
-        ready.again = (uint8_t)again;
+        ready.again = again == 1;
+        ready.returned = again == 2;
         shunter_enqueue(served, &ready, now);
     } else if (sscanf(line, "R %u", &number) == 1) {
         shunter_dequeue(served, number);

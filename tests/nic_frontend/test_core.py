@@ -343,10 +343,20 @@ def test_a_stream_may_be_slow_and_is_asked_for_nothing(make_table):
     assert table.core.free_entries(table.func) == 4
 
 
-def test_the_session_of_a_stream_does_not_end_by_silence(make_table):
+def test_a_stream_that_says_nothing_ends_unless_it_waits(make_table):
     table = make_table(stream=True)
-    assert table.core.tick(100 * IDLE_NS) == []
-    assert isinstance(table.whole()[-1], Ready)
+    table.whole()
+    for n in (2, 4):
+        table.core.tick(n * IDLE_NS)
+        assert table.core.is_open(table.session)
+    table.core.running(table.func, 0, 5 * IDLE_NS)
+    table.core.tick(6 * IDLE_NS)
+    assert table.core.is_open(table.session)
+    table.core.finished(table.func, 0, 200, 6 * IDLE_NS, sent=True)
+    table.core.tick(7 * IDLE_NS)
+    assert table.core.is_open(table.session)
+    table.core.tick(7 * IDLE_NS + 1)
+    assert not table.core.is_open(table.session)
 
 
 def test_what_is_never_complete_is_forgotten_and_can_come_again(table):
@@ -470,7 +480,8 @@ def test_what_was_not_begun_runs_elsewhere_as_often_as_needed(table):
     table.whole()
     for _ in range(5):
         table.core.running(table.func, 0, 0)
-        assert table.core.returned(table.func, 0, 0) == [Ready(table.func, 0, 0, 0)]
+        returned = Ready(table.func, 0, 0, 0, returned=True)
+        assert table.core.returned(table.func, 0, 0) == [returned]
 
 
 def test_a_client_that_leaves_while_its_request_runs_holds_the_entry_until_it_has_run(table):

@@ -175,6 +175,21 @@ def test_who_drains_gets_nothing():
     assert place.go() == [(1, 0, 2)]
 
 
+def test_what_a_worker_did_not_begin_has_its_place_again():
+    place = Place(caps=(2,))
+    place.wait(0, 1)
+    place.wait(2, 4, now=MS)
+    assert place.go(MS) == [(0, 0, 2), (0, 2, 1)]
+    place.wait(6, now=2 * MS)
+    arrivals = place.dispatch.arrivals
+    del place.dispatch.hands[0]
+    place.dispatch.enqueue(Ready(1, 2, 0, 0, returned=True), 3 * MS)
+    assert place.dispatch.arrivals == arrivals
+    assert place.dispatch.lines[0].oldest_ns == MS
+    place.dispatch.hands[1] = Hand(1)
+    assert place.go(3 * MS) == [(1, 2, 1), (1, 4, 1)]
+
+
 def test_what_is_withdrawn_does_not_run():
     place = Place(caps=(4,))
     place.wait(0, 1, 2)
@@ -259,7 +274,7 @@ class Twin:
             del hand.held[hand.done]
 
     def _E(self, entry, priority, deadline, again, now):
-        self.dispatch.enqueue(Ready(1, entry, priority, deadline, bool(again)), now)
+        self.dispatch.enqueue(Ready(1, entry, priority, deadline, again == 1, again == 2), now)
 
     def _R(self, entry):
         self.dispatch.withdraw(entry)
@@ -315,8 +330,14 @@ class Story:
 
     def goes(self):
         if (worker := self._one()) is not None:
-            self._give_back(self.twin.dispatch.hands[worker].held.values())
+            hand = self.twin.dispatch.hands[worker]
+            begun, *not_begun = [hand.held[number] for number in sorted(hand.held)] or [None]
             self.say("G", worker)
+            self._give_back([begun] if begun else [])
+            for run in not_begun:
+                for i in range(run.count):
+                    entry = (run.first + i) % ENTRIES
+                    self.say("E", entry, run.priority, 0, 2, self.now)
 
     def answers(self):
         if (worker := self._one(busy=True)) is not None:

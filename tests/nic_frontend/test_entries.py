@@ -69,13 +69,11 @@ def test_what_waits_leaves_as_in_a_list(history):
     for now, (kind, entry, number, alone) in enumerate(steps):
         is_there = entry in [w.entry for w in naive.row]
         if kind in ("add", "back") and not is_there:
-            each = Waiting(entry, now, number and now + number, alone)
-            if kind == "add":
-                waiting.add(each)
-                naive.row.append(each)
-            else:
-                waiting.put_back(each)
-                naive.row.insert(0, each)
+            came = now if kind == "add" else now - number / 2  # it had waited before
+            each = Waiting(entry, now, number and now + number, alone, came)
+            waiting.add(each)
+            earlier = [i for i, w in enumerate(naive.row) if w.alone or w.number <= came]
+            naive.row.insert(0 if alone else max(earlier, default=-1) + 1, each)
         elif kind == "remove":
             assert waiting.remove(entry) == is_there
             naive.row = [w for w in naive.row if w.entry != entry]
@@ -117,4 +115,11 @@ def test_what_may_have_killed_a_worker_runs_alone():
     waiting = WaitingEntries(8)
     for entry, alone in ((1, False), (2, True), (3, False)):
         waiting.add(Waiting(entry, 0, 0, alone))
-    assert [waiting.take(8) for _ in range(3)] == [(1, 1), (2, 1), (3, 1)]
+    assert [waiting.take(8) for _ in range(3)] == [(2, 1), (1, 1), (3, 1)]
+
+
+def test_what_comes_back_has_its_place_again():
+    waiting = WaitingEntries(8)
+    for entry, number in ((6, 6), (4, 4), (0, 2), (2, 3)):
+        waiting.add(Waiting(entry, 0, 0, number=number))
+    assert [waiting.take(1) for _ in range(4)] == [(0, 1), (2, 1), (4, 1), (6, 1)]

@@ -46,6 +46,26 @@ def test_a_worker_that_is_killed_leaves_nothing_unanswered_and_runs_nothing_twic
     assert sorted(site.ran()[1:]) == [(second, [3]), (second, [4])]
 
 
+def test_what_a_worker_had_not_begun_runs_in_its_turn_and_counts_once(site, nic):
+    site.serve()
+    puppet = site.puppet(batch=1)
+    client = site.client()
+    for name in range(1, 6):
+        client.ask(name)
+    assert puppet.names(puppet.batch()) == [1]
+    nic.until(lambda: site.function()["waiting"] == 3, "one is given ahead")
+    puppet.die()
+    assert client.answers(1) == {1: WireStatus.WORKER_DIED}
+    assert site.function()["waiting"] == 4
+    other = site.puppet(batch=1)
+    names = []
+    for _ in range(4):
+        names += other.names(other.batch())
+        other.done(WireStatus.OK)
+    assert names == [2, 3, 4, 5]
+    assert site.look()["stats"]["requests"] == 5
+
+
 def test_what_kills_its_worker_twice_is_the_cause(site, nic):
     site.serve()
     client = waiting_client(site, nic)

@@ -1,5 +1,8 @@
 """Sessions: numbers of which only the low half is sent, replays, and grants."""
 
+import socket
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +16,8 @@ from shunter.nic_frontend.sessions import (
     Replay,
     Session,
     nearest,
+    origin_of,
+    origin_of_user,
 )
 
 LOW = 1 << 32
@@ -68,15 +73,45 @@ def test_datagrams_may_overtake_one_another(numbers):
     assert not any(replay.is_new(number) for number in numbers)
 
 
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 100)), max_size=50))
-def test_a_grant_never_falls_and_never_passes_the_window(events):
-    one = session(window=8)
-    for done, allowed in events:
+@given(st.lists(st.tuples(st.integers(0, 80), st.integers(0, 200)), max_size=50))
+def test_a_grant_never_falls_and_never_passes_the_places(events):
+    one = session()
+    for done, more in events:
         one.done = min(one.done + done, one.grant)
-        before = one.grant
-        assert one.raise_grant(allowed) == one.grant >= before
-        assert one.grant <= one.done + 8
-        assert one.grant >= min(one.done + allowed, one.done + 8)
+        before, upto = one.grant, one.done + more
+        assert one.raise_grant(upto) == one.grant >= before
+        assert min(upto, one.done + WINDOW) <= one.grant <= one.done + WINDOW
+
+
+def peer(family, text, port=80):
+    """As the kernel has it."""
+    raw = socket.inet_pton(family, text)
+    head = int(family).to_bytes(2, "little") + port.to_bytes(2, "big")
+    flow = bytes(4) if family == socket.AF_INET6 else b""
+    return (head + flow + raw).ljust(32, b"\0")
+
+
+V4, V6 = socket.AF_INET, socket.AF_INET6
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((V4, "10.0.0.1", 1), (V4, "10.0.0.1", 2), True),
+        ((V4, "10.0.0.1"), (V4, "10.0.0.2"), False),
+        ((V6, "2001:db8::1", 1), (V6, "2001:db8::ffff:2", 2), True),
+        ((V6, "2001:db8::1"), (V6, "2001:db8:0:1::1"), False),
+        ((V6, "::ffff:10.0.0.1"), (V4, "10.0.0.1"), True),
+        ((V6, "::ffff:10.0.0.1"), (V6, "::ffff:10.0.0.2"), False),
+        ((V6, "::1"), (V4, "127.0.0.1"), False),
+    ],
+)
+def test_sessions_are_counted_by_host_or_by_network(one, other, same):
+    assert (origin_of(peer(*one)) == origin_of(peer(*other))) is same
+
+
+def test_a_user_of_this_host_is_no_address():
+    assert origin_of_user(1000) not in (origin_of(peer(V4, "0.0.3.232")), origin_of_user(1001))
 
 
 @given(st.lists(st.integers(1, 2000), max_size=30))

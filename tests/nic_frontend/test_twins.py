@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
-from shunter.nic_frontend.core import Defaults, Place, Ready, Withdraw
+from shunter.nic_frontend.core import Place, Ready, Withdraw
+from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.sessions import Session
 
 FUZZ = settings.get_current_profile_name() == "fuzz"

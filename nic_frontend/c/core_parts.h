@@ -1,0 +1,219 @@
+/* What the parts of the core share: what there is of a function, a session and a request. */
+#ifndef SHUNTER_CORE_PARTS_H
+#define SHUNTER_CORE_PARTS_H
+
+#include <string.h>
+
+#include "core.h"
+
+#define NO_ENTRY (-1)
+#define IDLE_NS 60000000000ULL
+#define KEEP_NS 2000000000ULL
+#define REPLAY_WORDS 16
+#define ADDRESS_ROWS 1024
+
+/* ---- rings: a head and what is in it, each in one ring at most */
+
+struct link {
+    struct link *next, *prev;
+};
+
+#define OWNER_OF(pointer, type, member) \
+    ((struct type *)(void *)((char *)(pointer) - offsetof(struct type, member)))
+
+static inline void link_alone(struct link *link) { link->next = link->prev = link; }
+
+static inline bool is_alone(const struct link *link) { return link->next == link; }
+
+static inline void link_out(struct link *link) {
+    link->next->prev = link->prev;
+    link->prev->next = link->next;
+    link_alone(link);
+}
+
+/* It becomes the last; it may be in a ring, also in this one. */
+static inline void link_last(struct link *ring, struct link *link) {
+    link_out(link);
+    link->next = ring;
+    link->prev = ring->prev;
+    ring->prev->next = link;
+    ring->prev = link;
+}
+
+/* ---- requests */
+
+enum state { FREE, RECEIVING = SHUNTER_SACK_RECEIVING, RX_COMPLETE, RUNNING, TX_COMPLETE, FAILED, FORGOTTEN };
+
+struct call {
+    uint64_t req_id;
+    uint64_t arrived_ns; /* last segment that was new */
+    uint64_t changed_ns;
+    uint64_t deadline_ns;
+    uint64_t received[SHUNTER_MAX_SEGMENTS / 64];
+    uint32_t missing;
+    int32_t entry;
+    uint16_t flags;
+    uint16_t status;
+    uint8_t state;
+    uint8_t priority;
+    uint8_t tries;
+};
+
+/* ---- sessions */
+
+enum kind { SESSIONS, STREAMS };
+
+/* Sessions of one address. */
+struct address {
+    uint64_t origin;
+    uint32_t open[2]; /* sessions; streams among them */
+    struct address *next;
+};
+
+/* Whether a session waits for room: in its function's row, or told that some is kept for it. */
+enum turn { NO_TURN, WAITS, PROMISED };
+
+struct session {
+    uint32_t id;
+    uint16_t func_id;
+    uint16_t window;
+    uint16_t protect;
+    bool tagged;
+    bool stream;
+    bool closing; /* it is removed when its last call has run */
+    bool awake;   /* it has said something lately */
+    uint8_t turn;
+    uint32_t forgotten;
+    struct link silence; /* awake or resting, the longest silent first */
+    struct link row;     /* of its turn */
+    uint64_t wanted;     /* the request that was refused, 0: only credit */
+    uint64_t promised_ns;
+    struct address *address;
+    uint8_t key[16];
+    uint8_t to_server[16], to_client[16];
+    uint8_t peer[SHUNTER_PEER_BYTES];
+    struct shunter_plan inputs, outputs;
+    uint64_t done;
+    uint64_t answered; /* everything up to here is done, or is answered with the next datagrams */
+    uint64_t grant;
+    uint64_t last_ns;
+    uint64_t pkt_no;
+    uint64_t highest;
+    uint64_t seen[REPLAY_WORDS]; /* bit n of the whole: datagram highest - n */
+    struct call calls[SHUNTER_WINDOW];
+};
+
+/* ---- functions */
+
+/* Whose request lies in an entry. */
+struct owner {
+    struct link link; /* of what is being received, or of what is kept */
+    uint32_t session;
+    uint64_t req_id;
+};
+
+struct function {
+    uint16_t id;
+    unsigned input_count, output_count;
+    uint32_t inputs[SHUNTER_MAX_TENSORS], outputs[SHUNTER_MAX_TENSORS];
+    uint32_t entries, free, next, burst;
+    uint32_t sessions;
+    uint32_t open;   /* those that are not closing */
+    uint32_t awake;  /* those that have said something lately */
+    uint64_t credit; /* requests that they may have on their way together */
+    uint8_t *used;
+    struct owner *owners;
+    struct link link;      /* of the core's functions */
+    struct link receiving; /* entries in parts */
+    struct link kept;      /* answered entries, the longest untouched first */
+    struct link waiting;   /* sessions that wait for room */
+    struct link promised;  /* sessions for which room is kept, the oldest promise first */
+    uint32_t promises;
+    struct shunter_defaults defaults;
+};
+
+struct shunter_core {
+    shunter_emit emit;
+    void *context;
+    struct function *functions[SHUNTER_FUNCTIONS];
+    struct link all; /* functions */
+    struct session *sessions[SHUNTER_SESSIONS]; /* by the low 16 bits of the id */
+    uint32_t count;
+    uint32_t open[2]; /* sessions that are not closing; streams among them */
+    uint32_t most[2]; /* of these */
+    struct link awake, resting; /* open sessions, the longest silent first */
+    struct address *addresses[ADDRESS_ROWS];
+    uint32_t receiving; /* calls */
+    uint32_t in_rows;   /* sessions that wait, or have a promise */
+    uint64_t unknown_ns; /* when answers to unknown sessions were counted anew */
+    uint32_t unknown;
+};
+
+static inline struct call *call_of(struct session *session, uint64_t req_id) {
+    return &session->calls[req_id % SHUNTER_WINDOW];
+}
+
+static inline struct function *function_of(
+    const struct shunter_core *core, const struct session *session) {
+    return core->functions[session->func_id];
+}
+
+static inline struct session *find(const struct shunter_core *core, uint32_t id) {
+    struct session *session = core->sessions[id & (SHUNTER_SESSIONS - 1)];
+    return session && session->id == id ? session : NULL;
+}
+
+static inline uint32_t next_free(const struct function *function, uint32_t at) {
+    while (function->used[at]) {
+        at = at + 1 == function->entries ? 0 : at + 1;
+    }
+    return at;
+}
+
+/* ---- core.c */
+
+void shunter_become(
+    struct shunter_core *core, struct function *function, struct call *call,
+    enum state state, uint64_t now_ns);
+/* The client has its answer, or wants none. */
+void shunter_forget(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
+/* A datagram without payload to a session's peer. */
+void shunter_control(
+    const struct shunter_core *core, struct session *session, uint8_t type, uint64_t req_id,
+    uint16_t status, const void *payload, uint16_t length);
+
+/* ---- credit.c */
+
+/* Whether there is an entry for this session. */
+bool shunter_has_room(const struct function *function, const struct session *session);
+/* The next free entry, NO_ENTRY when there is none for this session. */
+int32_t shunter_take_entry(
+    struct shunter_core *core, struct function *function, struct session *session);
+void shunter_release(struct function *function, struct call *call);
+/* Let the session have as many requests on their way as it may now. */
+void shunter_allow(struct function *function, struct session *session);
+/* It is going to hear of answers: credit for what follows them goes with these. */
+void shunter_allow_next(struct function *function, struct session *session);
+/* Wait for room: for a request that was refused, or for credit (0). */
+void shunter_wait_in_row(
+    struct shunter_core *core, struct function *function, struct session *session,
+    uint64_t wanted);
+void shunter_leave_row(
+    struct shunter_core *core, struct function *function, struct session *session);
+/* Tell those who have waited longest of room that there is. */
+void shunter_offer(struct shunter_core *core, struct function *function, uint64_t now_ns);
+/* Promises that nobody made use of are over. */
+void shunter_end_promises(
+    struct shunter_core *core, struct function *function, uint64_t now_ns);
+
+/* ---- sessions.c */
+
+/* It has said something. */
+void shunter_is_heard(struct shunter_core *core, struct session *session, uint64_t now_ns);
+/* Sessions that are silent for long, or too long. */
+void shunter_look_at_silence(struct shunter_core *core, uint64_t now_ns);
+/* Remove a closing session. */
+void shunter_take_out(struct shunter_core *core, struct session *session);
+
+#endif
