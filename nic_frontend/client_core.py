@@ -11,7 +11,14 @@ from typing import NamedTuple, Protocol
 
 from shunter.batching.segments import Segment, SegmentPlan
 from shunter.batching.wire import PROTECTIONS, Header, WrongHeader, check_tag, parse
-from shunter.batching.wire_layout import SACK_RECEIVING, X64_FIELDS, Flags, MessageType, WireStatus
+from shunter.batching.wire_layout import (
+    SACK_RECEIVING,
+    WINDOW,
+    X64_FIELDS,
+    Flags,
+    MessageType,
+    WireStatus,
+)
 from shunter.nic_frontend.sessions import nearest
 
 FIRST_RTO_NS = 20_000_000
@@ -28,8 +35,8 @@ RETRY_NS = 20_000_000
 """When the server has no room."""
 _LOW = 0xFFFFFFFF
 # Plain numbers: arithmetic of enum members is slow, and this is done for every datagram.
-_REQ, _RESP, _SACK, _ERROR = (
-    int(t) for t in (MessageType.REQ, MessageType.RESP, MessageType.SACK, MessageType.ERROR)
+_REQ, _RESP, _SACK, _CREDIT, _ERROR = (
+    int(getattr(MessageType, name)) for name in ("REQ", "RESP", "SACK", "CREDIT", "ERROR")
 )
 _LAST, _RETRANS, _ACK_REQ, _IDEMPOTENT = (
     int(f) for f in (Flags.LAST, Flags.RETRANS, Flags.ACK_REQ, Flags.IDEMPOTENT)
@@ -120,6 +127,8 @@ class ClientCore:
     """Datagrams sent again."""
     heard_ns: int = 0
     """When the server said something last."""
+    unknown_ns: int = 0
+    """When somebody said last that there is no such session; it may have been anybody."""
     _pkt_no: int = 0
     _heard_no: int = 0
     """The highest number of a datagram whose payload was right."""
@@ -136,7 +145,7 @@ class ClientCore:
     @property
     def may_begin(self) -> bool:
         """Whether there is credit for another request."""
-        return self.next_id <= self.grant
+        return self.next_id <= self.grant and self.next_id - self._below < WINDOW
 
     def begin(
         self, now_ns: int, *, deadline_us: int = 0, priority: int = 0, idempotent: bool = False
@@ -191,6 +200,9 @@ class ClientCore:
             header = parse(head, length)
             if header.session != self.session:
                 return None, []
+            if header.type == _ERROR and header.status == WireStatus.UNKNOWN_SESSION:
+                self.unknown_ns = now_ns
+                return None, []
             check_tag(header, head, self.key)
         except WrongHeader:
             return None, []
@@ -203,6 +215,8 @@ class ClientCore:
             return self._answer(header, pending, now_ns, head, payload)
         if header.type == _ERROR:
             return self._error(header, pending, now_ns)
+        if header.type == _CREDIT:  # it was refused, and there is room now
+            return None, self._send_again(header.req_id, pending, 0, now_ns)
         if header.type == _SACK:
             have = int.from_bytes(payload(), "little")
             return None, self._sack(header, pending, have, now_ns)
@@ -240,7 +254,10 @@ class ClientCore:
             if not pending.again and not pending.asked_ns:
                 self._measure(now_ns - pending.sent_ns)
             self._end(header.req_id)
-            return Landing(header.req_id, segment, True, opened), []
+            # Others want its room; what is lost of this does no harm.
+            asks = header.flags & _ACK_REQ
+            answers = [self._control(MessageType.ACK, 0)] if asks else []
+            return Landing(header.req_id, segment, True, opened), answers
         pending.rto_ns = min(self._rto(), self._first_rto())  # the rest is on its way
         pending.due_ns = now_ns + pending.rto_ns
         return Landing(header.req_id, segment, False, opened), []
@@ -276,13 +293,20 @@ class ClientCore:
     def _sack(
         self, header: Header, pending: _Pending, have: int, now_ns: int
     ) -> list[Outgoing]:
-        pending.rto_ns = self._rto()  # it answers: what is lost now has nothing to do with before
         if header.status != SACK_RECEIVING:
+            pending.rto_ns = self._rto()
             self._rest(pending, now_ns)
             return []
+        return self._send_again(header.req_id, pending, have, now_ns)
+
+    def _send_again(
+        self, req_id: int, pending: _Pending, have: int, now_ns: int
+    ) -> list[Outgoing]:
+        """The server answers: what is lost now has nothing to do with before."""
+        pending.rto_ns = self._rto()
         pending.due_ns = now_ns + pending.rto_ns
         missing = [seq for seq in range(len(self._in)) if not have >> seq & 1]
-        return self._repeat(header.req_id, pending, missing, now_ns)
+        return self._repeat(req_id, pending, missing, now_ns)
 
     def _rest(self, pending: _Pending, now_ns: int) -> None:
         """The server has the request: wait as long again as it has taken up to now."""

@@ -41,7 +41,7 @@ RECEIVE_NS = 2_000_000_000
 for IDLE_NS."""
 KEEP_NS = 2_000_000_000
 """An answer is kept for so long."""
-SPARE_NS = 500_000_000
+SPARE_NS = 1_000_000_000
 """The same while sessions wait for room, if its own is as long silent: who lacks an answer asks."""
 UNKNOWN_NS, MOST_UNKNOWN = 100_000_000, 256
 """So many clients are told in such a time that there is no session of theirs."""

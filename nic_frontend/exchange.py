@@ -201,7 +201,7 @@ class Exchange:
             self._ended = 0  # half of the credit is used up: tell what is done before all is
             self._ask_now(core)
         while waiting and self.core is core and core.may_begin and not self.has_kept:
-            self._ask_wait_ns, self._ended = FIRST_ASK_NS, 0
+            self._ask_due_ns, self._ask_wait_ns, self._ended = 0, FIRST_ASK_NS, 0
             if not self._begin_some(core):
                 return  # the stream takes nothing now
             # Answers must not wait until everything is sent: their room is small.
@@ -344,9 +344,6 @@ class Exchange:
             self._begin_calls()
 
     def _on_refusal(self, refused: Refused) -> None:
-        if refused.status == WireStatus.UNKNOWN_SESSION:
-            self.lose("the server has lost the session")
-            return
         call = self.running.pop(refused.req_id)
         if refused.status != WireStatus.NO_WORKER:
             call.end(error_of(refused.status))
@@ -446,8 +443,10 @@ class Exchange:
                 self._opening = None
             return
         is_silent = self.now - max(core.heard_ns, self._busy_since_ns) > SILENCE_NS
+        # Which may be said by anybody, so it is believed but now and then, and only asked about.
+        is_unknown = core.unknown_ns > max(core.heard_ns, self._probed_ns + SILENCE_NS)
         is_stream = self.transport is not None and self.transport.is_stream
-        if is_silent and self.is_busy and not is_stream:
+        if (is_silent or is_unknown) and self.is_busy and not is_stream:
             self._begin_opening()
 
     def _end_late_calls(self) -> None:

@@ -50,7 +50,7 @@ class _Ended(Structure):
 
 _NUMBERS = (
     *("next_id", "grant", "below", "pending"),
-    *("lost", "rtt_ns", "trip_ns", "copied", "heard_ns", "kept", "packets"),
+    *("lost", "rtt_ns", "trip_ns", "copied", "heard_ns", "unknown_ns", "kept", "packets"),
 )
 
 
@@ -175,6 +175,11 @@ class NativeClient:
     def numbers(self) -> dict[str, int]:
         """All of ``struct shunter_client_numbers``."""
         return {name: int(getattr(self._live, name)) for name in _NUMBERS}
+
+    @property
+    def unknown_ns(self) -> int:
+        """When somebody said last that there is no such session."""
+        return int(self._live.unknown_ns)
 
     @property
     def heard_ns(self) -> int:

@@ -57,6 +57,11 @@ class NativeCore:
         return self.client.heard_ns
 
     @property
+    def unknown_ns(self) -> int:
+        """When somebody said last that there is no such session."""
+        return self.client.unknown_ns
+
+    @property
     def may_begin(self) -> bool:
         """Whether there is credit for another request."""
         return self.client.may_begin

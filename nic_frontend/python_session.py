@@ -44,6 +44,11 @@ class PythonSession:
         return self.core.heard_ns
 
     @property
+    def unknown_ns(self) -> int:
+        """When somebody said last that there is no such session."""
+        return self.core.unknown_ns
+
+    @property
     def may_begin(self) -> bool:
         """Whether there is credit for another request."""
         return self.core.may_begin

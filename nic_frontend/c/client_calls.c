@@ -106,6 +106,9 @@ void shunter_call_received(
         measure(client, now - call->sent_ns);
     }
     end_call(client, call, SHUNTER_STATUS_OK);
+    if (header->flags & SHUNTER_FLAG_ACK_REQ) { // others want its room; lost, it does no harm
+        shunter_client_control(client, SHUNTER_TYPE_ACK, 0, 0, NULL, 0);
+    }
 }
 
 /* The server has the request: wait as long again as it has taken up to now. */
@@ -118,15 +121,10 @@ static void rest(struct shunter_client *client, struct shunter_call *call, uint6
     call->due_ns = now + most(call->rto_ns, least(MOST_REST_NS, now - call->sent_ns));
 }
 
-static int heed_sack(
-    struct shunter_client *client, const struct shunter_x64 *header, struct shunter_call *call,
-    const uint8_t *have, uint32_t length, uint64_t now) {
-    // It answers: what is lost now has nothing to do with before.
-    call->rto_ns = shunter_call_rto(client);
-    if (header->status != SHUNTER_SACK_RECEIVING) {
-        rest(client, call, now);
-        return 0;
-    }
+/* Send again what the server lacks; all of it where nothing is known. */
+static int repeat_missing(
+    struct shunter_client *client, struct shunter_call *call, const uint8_t *have,
+    uint32_t length, uint64_t now) {
     call->due_ns = now + call->rto_ns;
     for (uint32_t seq = 0; seq < client->inputs.count; seq++) {
         if (seq / 8 >= length || !(have[seq / 8] >> seq % 8 & 1)) {
@@ -139,6 +137,18 @@ static int heed_sack(
     return 0;
 }
 
+static int heed_sack(
+    struct shunter_client *client, const struct shunter_x64 *header, struct shunter_call *call,
+    const uint8_t *have, uint32_t length, uint64_t now) {
+    // It answers: what is lost now has nothing to do with before.
+    call->rto_ns = shunter_call_rto(client);
+    if (header->status != SHUNTER_SACK_RECEIVING) {
+        rest(client, call, now);
+        return 0;
+    }
+    return repeat_missing(client, call, have, length, now);
+}
+
 int shunter_call_heed(
     struct shunter_client *client, const struct shunter_x64 *header, const uint8_t *payload,
     uint64_t now) {
@@ -148,6 +158,9 @@ int shunter_call_heed(
     }
     if (header->type == SHUNTER_TYPE_ERROR && header->status == SHUNTER_STATUS_RETRY_LATER) {
         call->due_ns = now + least(call->rto_ns, RETRY_NS);
+    } else if (header->type == SHUNTER_TYPE_CREDIT) { // it was refused, and there is room now
+        call->rto_ns = shunter_call_rto(client);
+        return repeat_missing(client, call, NULL, 0, now);
     } else if (header->type == SHUNTER_TYPE_ERROR) {
         // An error that says that all is well is still none of the answer.
         end_call(

@@ -75,6 +75,11 @@ static int take_in(
             keep_hello(client, &landed[i]);
             continue;
         }
+        if (header.type == SHUNTER_TYPE_ERROR && header.session == client->settings.session &&
+            header.status == SHUNTER_STATUS_UNKNOWN_SESSION) {
+            client->live.unknown_ns = now; // it has no tag: anybody may have said so
+            continue;
+        }
         if (!shunter_call_is_ours(client, &header) || header.length != landed[i].length) {
             continue;
         }

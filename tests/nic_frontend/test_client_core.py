@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shunter.batching.segments import SegmentPlan
 from shunter.batching.wire import Header, parse
-from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
+from shunter.batching.wire_layout import HEADER_BYTES, WINDOW, Flags, MessageType, WireStatus
 from shunter.nic_frontend.client_core import (
     FIRST_RTO_NS,
     LEAST_RTO_NS,
@@ -205,6 +205,52 @@ def test_a_server_without_room_is_asked_again(stream):
     assert [h.type for h in headers(client.tick(RETRY_NS))] == [MessageType.SACK]
     _, again = say(client, MessageType.SACK, status=CallState.RECEIVING)
     assert [h.seq for h in headers(again)] == [0, 1, 2, 3]
+
+
+def test_who_was_refused_asks_at_once_when_it_hears_of_room():
+    client = make()
+    client.begin(0)
+    say(client, MessageType.ERROR, status=WireStatus.RETRY_LATER)
+    assert say(client, MessageType.CREDIT, req_id=0) == (None, [])
+    _, again = say(client, MessageType.CREDIT, now=MS)
+    assert [(h.type, h.req_id, h.seq) for h in headers(again)] == [
+        (MessageType.REQ, 1, seq) for seq in range(4)
+    ]
+    assert client.tick(RETRY_NS) == []
+
+
+def test_an_answer_whose_room_others_want_is_acknowledged_when_it_is_complete():
+    client = make()
+    client.begin(0)
+    client.begin(0)
+    assert answer(client, 0, flags=Flags.ACK_REQ)[1] == []
+    [said] = headers(answer(client, 1, flags=Flags.ACK_REQ | Flags.LAST)[1])
+    assert (said.type, said.credit, said.flags) == (MessageType.ACK, 2, 0)
+    answer(client, 0, req_id=2)
+    assert answer(client, 1, req_id=2)[1] == []
+
+
+def test_no_more_are_begun_than_have_a_place():
+    client = make(grant=2 * WINDOW)
+    for _ in range(WINDOW):
+        client.begin(0)
+    assert not client.may_begin
+    for seq in (0, 1):
+        answer(client, seq, credit=2 * WINDOW)
+    assert client.may_begin
+
+
+def test_that_there_is_no_such_session_is_noted_and_nothing_else():
+    client = make(key=KEY)
+    client.begin(0)
+    unknown = Header(
+        type=MessageType.ERROR, req_id=1, session=SESSION, status=WireStatus.UNKNOWN_SESSION
+    )
+    nothing = None, []
+    assert client.receive(unknown._replace(session=6).pack(), 64, 5, bytes) == nothing
+    assert client.unknown_ns == 0
+    assert client.receive(unknown.pack(), 64, 5, bytes) == nothing
+    assert (client.unknown_ns, client.heard_ns, list(client.pending)) == (5, 0, [1])
 
 
 def test_on_a_stream_the_server_is_asked_seldom():

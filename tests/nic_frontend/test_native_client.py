@@ -184,6 +184,44 @@ def test_an_answer_in_any_order_lies_where_it_belongs(pair):
     assert client.numbers()["below"] == 2 and client.numbers()["grant"] == 64
 
 
+def test_who_was_refused_asks_at_once_when_it_hears_of_room(pair):
+    client, server = pair
+    memory = Memory()
+    client.begin(*memory.addresses(), 0, 0, False)
+    first = parse(server.recv(1 << 16))
+    head = Header(req_id=1, func_id=7, session=5, credit=2)
+    server.send(head._replace(type=ERROR, status=WireStatus.RETRY_LATER).pack())
+    server.send(head._replace(type=CREDIT).pack())
+    assert client.poll(0) == []  # it would ask by itself after 20 ms
+    again = parse(server.recv(1 << 16))
+    assert (again.type, again.req_id, again.flags) == (first.type, 1, Flags.LAST | Flags.RETRANS)
+
+
+def test_an_answer_whose_room_others_want_is_acknowledged_when_it_is_complete(pair):
+    client, server = pair
+    memory = Memory()
+    client.begin(*memory.addresses(), 0, 0, False)
+    server.recv(1 << 16)
+    for seq in (0, 1, 2):
+        server.send(answer(seq, flags=int(Flags.ACK_REQ)))
+    assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.OK)]
+    said = parse(server.recv(1 << 16))
+    assert (said.type, said.credit, said.flags) == (MessageType.ACK, 2, 0)
+
+
+def test_that_there_is_no_such_session_is_noted_and_nothing_else(pair):
+    client, server = pair
+    memory = Memory()
+    client.begin(*memory.addresses(), 0, 0, False)
+    unknown = Header(type=ERROR, req_id=1, session=5, status=WireStatus.UNKNOWN_SESSION)
+    heard_ns = client.heard_ns
+    server.send(unknown._replace(session=6).pack())
+    assert client.poll(0) == [] and client.unknown_ns == 0
+    server.send(unknown.pack())
+    assert client.poll(0) == [] and client.unknown_ns > 0
+    assert client.heard_ns == heard_ns and client.numbers()["pending"] == 1
+
+
 WRONG = {
     "session": {"session": 6},
     "request": {"req_id": 9},
