@@ -166,7 +166,7 @@ int load_closed(
                 error = begun < 0 ? begun : 0;
                 pending += begun > 0 ? (uint64_t)begun : 0;
                 result->begun += begun > 0 ? (uint64_t)begun : 0;
-                if (all && !error && must_ask(&running[i])) {
+                if ((all || found) && !error && must_ask(&running[i])) {
                     error = shunter_client_ask(sessions[i].client);
                 }
             }
