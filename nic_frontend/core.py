@@ -271,6 +271,7 @@ class Core:
             return self._cancel(session, header, now_ns)
         if header.type not in (MessageType.REQ, MessageType.ACK, MessageType.SACK):
             return [Drop("direction")]
+        done = session.done
         actions = self._acknowledged(session, header, now_ns)
         if header.type == MessageType.REQ:
             return actions + self._request(session, header, now_ns)
@@ -280,10 +281,17 @@ class Core:
         if header.flags & Flags.LAST and not session.stream:
             return actions + self.remove_session(session.id, now_ns)
         if header.flags & Flags.ACK_REQ:
-            if session.grant == session.done:  # it hears at once, or later, that it may send
-                self.functions[session.func_id].wait(session, 0)
-            actions.append(self._credit(session, 0))
+            actions += self._ask(session, is_done=session.done > done)
         return actions
+
+    def _ask(self, session: Session, *, is_done: bool) -> list[Action]:
+        """It hears at once what it may send; or later, when it may, if it has just said that it is
+        done."""
+        if session.grant == session.done:
+            self.functions[session.func_id].wait(session, 0)
+            if is_done:
+                return []
+        return [self._credit(session, 0)]
 
     def _unknown_session(self, peer: bytes, header: Header, now_ns: int) -> list[Action]:
         """Say so, as long as few ask, and with no more bytes than came: its client may open

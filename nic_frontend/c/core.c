@@ -559,10 +559,13 @@ static void unknown(
     emit(core, &action);
 }
 
-/* Whether it hears at once, or later, that it may send something. */
-static void ask(struct shunter_core *core, struct session *session) {
+/* It hears at once what it may send; or later, when it may, if it has just said that it is done. */
+static void ask(struct shunter_core *core, struct session *session, bool is_done) {
     if (session->grant == session->done) {
         shunter_wait_in_row(core, function_of(core, session), session, 0);
+        if (is_done) {
+            return;
+        }
     }
     shunter_control(core, session, SHUNTER_TYPE_CREDIT, 0, 0, NULL, 0);
 }
@@ -597,6 +600,7 @@ void shunter_core_receive(
         !is_new(session, nearest(header.pkt_no, session->highest))) {
         drop(core, SHUNTER_DROP_REPLAY);
     } else {
+        const uint64_t done = session->done;
         shunter_is_heard(core, session, now_ns);
         switch (header.type) {
         case SHUNTER_TYPE_CANCEL:
@@ -615,7 +619,7 @@ void shunter_core_receive(
             if (header.flags & SHUNTER_FLAG_LAST && !session->stream) {
                 shunter_core_remove_session(core, session->id, now_ns);
             } else if (header.flags & SHUNTER_FLAG_ACK_REQ) {
-                ask(core, session);
+                ask(core, session, session->done > done);
             }
             break;
         default:

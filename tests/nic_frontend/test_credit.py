@@ -208,6 +208,18 @@ def test_who_asks_and_has_no_credit_is_answered_and_told_when_it_has_some(make_t
     assert town.ask(2, 1)[0] == 0
 
 
+def test_who_is_done_and_waits_hears_once_and_when_it_asks_again(make_town):
+    town = make_town(entries=1)
+    town.come(1, 2)
+    town.ask(1, 1)
+    town.ask(2, 1)
+    town.run(0)
+    assert town.have(1, 2, more=True) == [(2, 1, 1)]
+    assert town.have(1, 2, more=True) == [(1, 0, 1)]
+    town.run(town.ask(2, 1)[0])
+    assert town.have(2, 2) == [(1, 0, 2)]
+
+
 @pytest.mark.parametrize("how", ["died", "failed", "expired", "leaves", "cancelled"])
 def test_whatever_frees_an_entry_is_heard_by_who_waits(make_town, how):
     town = make_town(entries=1)
