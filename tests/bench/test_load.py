@@ -17,7 +17,7 @@ import pytest
 from shunter.batching import classes
 
 LOAD = Path(__file__).parents[2] / "bench/load.py"
-UNIFORM = {"kind": "uniform", "rate": 100, "seconds": 1}
+UNIFORM = {"kind": "uniform", "rate": 200, "seconds": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def test_every_request_is_sent_at_its_time_and_answered(load, null, script):
-    stream = load.Stream("a", null, arrivals={"kind": "poisson", "rate": 500, "seconds": 1}, seed=3)
+    arrivals = {"kind": "poisson", "rate": 1000, "seconds": 0.5}
+    stream = load.Stream("a", null, arrivals=arrivals, seed=3)
     result = load.run(load.Spec([stream], timeout_s=5))
-    times = script("arrivals").poisson(500, 1, seed=3)
+    times = script("arrivals").poisson(1000, 0.5, seed=3)
     assert result.samples.due_s == pytest.approx(times, abs=1e-6)
     assert np.all(result.samples.status == 200)
     assert np.all(result.samples.late_s >= 0)
@@ -175,11 +176,11 @@ def test_closed_loop_clients_wait_for_their_answers(load):
 
 def test_warm_up_and_cool_down_are_sent_but_not_counted(load, null):
     stream = load.Stream("a", null, arrivals=UNIFORM)
-    result = load.run(load.Spec([stream], warmup_s=0.2, cooldown_s=0.3))
+    result = load.run(load.Spec([stream], warmup_s=0.1, cooldown_s=0.15))
     assert len(result.samples) == 100
     assert result["a"]["sent"] == pytest.approx(50, abs=1)
-    assert result["a"]["offered_per_s"] == pytest.approx(100, rel=0.03)
-    assert result.counted_s == (0.2, 0.7)
+    assert result["a"]["offered_per_s"] == pytest.approx(200, rel=0.03)
+    assert result.counted_s == (0.1, 0.35)
 
 
 def test_the_cores_of_other_processes_are_measured(load, null):
