@@ -7,6 +7,7 @@ else is to choose how it allocates memory (:mod:`shunter.handlers.allocation`) a
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from argparse import Namespace
@@ -44,8 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PlacementError as error:
         print(f"Model worker cannot take its place: {error}", flush=True)
         return 1
+    # Nothing of what they import is garbage: the collector need not look, now or while serving.
+    gc.disable()
     from shunter.handlers import serving
 
+    gc.freeze()
+    gc.enable()
     return serving.run(args, placement.threads, place.settle)
 
 

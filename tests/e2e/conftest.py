@@ -135,12 +135,20 @@ def settings(tmp_path_factory):
     return path
 
 
+class Brief(Server):
+    """For a few requests: its JVM does not compile with effort what would not pay."""
+
+    def __init__(self, *, env=None, **arguments):
+        env = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", **(env or {})}
+        super().__init__(env=env, **arguments)
+
+
 @pytest.fixture(scope="session")
 def make_server(archives):
     """Makes a server on the shared store; without plugins a stock one."""
 
     def make(plugins=None, **arguments):
-        return Server(model_store=archives.folder, plugins=plugins, **arguments)
+        return Brief(model_store=archives.folder, plugins=plugins, **arguments)
 
     return make
 
@@ -149,7 +157,7 @@ def make_server(archives):
 def make_bare():
     """Makes a server that is started without --ts-config and --ncs, as most users do it."""
 
-    class Bare(Server):
+    class Bare(Brief):
         def _command(self):
             command = super()._command()
             at = command.index("--ts-config")
@@ -159,7 +167,7 @@ def make_bare():
 
 
 @pytest.fixture(scope="session")
-def site(harness, archives, plugins, settings, make_server, tmp_path_factory):
+def site(harness, archives, plugins, settings, tmp_path_factory):
     """The server that most tests share: each with a model of its own."""
     config = {
         "shunter_config": str(settings),
@@ -169,7 +177,7 @@ def site(harness, archives, plugins, settings, make_server, tmp_path_factory):
     }
     # Cores of its own, whatever else is served on this host.
     claims = {"SHUNTER_CORE_CLAIMS": str(tmp_path_factory.mktemp("claims") / "cores")}
-    server = make_server(plugins, config=config, env=claims)
+    server = Server(model_store=archives.folder, plugins=plugins, config=config, env=claims)
     with harness.running(server, archives, tmp_path_factory.mktemp("site")) as site:
         yield site
 

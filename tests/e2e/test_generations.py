@@ -96,7 +96,7 @@ def test_a_scale_call_while_workers_are_added_counts_after_that(serve, pings, si
 
 
 def test_an_old_worker_that_hangs_is_ended_and_its_request_runs_again(serve, wait_until):
-    model = serve(config={"responseTimeout": 6})
+    model = serve(config={"responseTimeout": 4})
     gate, held = model.hold()
     model.configure(restart="true")
     new = model.changed()["groups"][0]["workers"][0]["pid"]

@@ -151,7 +151,7 @@ assert late and policies(None, *late) == [os.SCHED_OTHER] * 2
 @needs_privilege
 def test_the_patience_of_a_load_is_limited():
     run("""
-gentle.PATIENCE_S = 0.05
+gentle.PATIENCE_S = 0.5
 end = gentle.begin(cpus, cpus)
 during = Thread()
 assert policies(during) == [os.SCHED_IDLE]

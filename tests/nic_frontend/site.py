@@ -42,12 +42,15 @@ def until(condition, what="it"):
 
 
 class Processes:
-    """Starts processes, quickly. ``library``: another one than the usual, of the data path in C."""
+    """Starts processes, quickly. ``library``: another one than the usual, of the data path in C.
 
-    def __init__(self, library="", **environment):
+    ``before``: a command that runs the one that follows it.
+    """
+
+    def __init__(self, library="", before=(), **environment):
         self._library = library
         self._process = subprocess.Popen(
-            [sys.executable, str(PROCESSES)],
+            [*before, sys.executable, str(PROCESSES)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -28,7 +28,7 @@ def test_every_session_is_answered_when_credit_is_short(make_service, bench):
     model = bench("rpc.models").RpcModel("ones", "empty", LARGE, LARGE)
     session = bench("shunter.nic_frontend.client").Session
     with bench("rpc.load").Load(model, lambda: session(service.url(), "ones"), SESSIONS) as load:
-        row = load.closed(2.0, depth=DEPTH)
+        row = load.closed(1.0, depth=DEPTH)
         assert all(answers.any() for answers in load.answers())
     assert row["failed"] == 0 and row["requests"] > 4 * SESSIONS
     assert 0 < row["mean_on_their_way"] <= SESSIONS * DEPTH

@@ -13,6 +13,8 @@ from shunter.plugins.torchserve import isolation, rest
 from shunter.plugins.torchserve.host import Ports, Server, ServerFailed, free_ports
 
 PORTS = Ports(1, 2, 3, 4, 5, 6)
+BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+"""For a JVM that has only a few requests to serve: it starts with less effort."""
 
 
 def lines_of(text):
@@ -79,14 +81,17 @@ def store(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(store, tmp_path_factory):
     """Stock TorchServe with tokens and two workers of the digits model."""
-    with Server(
+    server = Server(
         model_store=store,
         models=["digits=digits.mar"],
         folder=tmp_path_factory.mktemp("server"),
         config={"default_workers_per_model": "2"},
+        env=BRIEF,
         tokens=True,
-    ) as server:
-        yield server
+    )
+    server.start()
+    yield server
+    server.stop(0)
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +154,16 @@ class TestStockServer:
 
     def test_a_model_that_is_not_in_the_store_is_named(self, store):
         with pytest.raises(ServerFailed, match=r"did not load nope; its log ends:[^$]*nope\.mar"):
-            Server(model_store=store, models=["nope=nope.mar"]).start()
+            Server(model_store=store, models=["nope=nope.mar"], env=BRIEF).start()
 
     def test_it_ends_with_all_its_processes_and_may_start_again(self, store, tmp_path):
-        server = Server(model_store=store, models=["digits=digits.mar"], folder=tmp_path)
+        server = Server(
+            model_store=store,
+            models=["digits=digits.mar"],
+            folder=tmp_path,
+            config={"default_workers_per_model": "1"},
+            env=BRIEF,
+        )
         server.start()
         pids = [server.pid, *server.worker_pids()]
         os.kill(server.pid, 9)

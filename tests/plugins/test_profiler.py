@@ -52,7 +52,7 @@ class Handler:
             os._exit(3)
         if len(data) >= HANGS_AT:
             time.sleep(600)
-        time.sleep(0.003 + 0.004 * len(data) / THREADS)
+        time.sleep(0.003 + 0.008 * len(data) / THREADS)
         return ["done"] * len(data)
 """
 ALL = read_topology()
@@ -62,7 +62,7 @@ QUICK = Effort(precision=0.5, most=6, seconds=0.3)
 
 
 def cost_ms(threads, batch):
-    return 3 + 4 * batch / threads
+    return 3 + 8 * batch / threads
 
 
 @pytest.fixture(scope="module")

@@ -173,17 +173,17 @@ def test_a_worker_that_does_not_answer_is_dead_and_nothing_is_left_of_it(
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "timeout_s", "said"),
     [
-        ("raise", "could not load the model: ValueError: will not load"),
-        ("die", "ended with status 7 and did not answer"),
-        ("hang", "did not answer: timed out"),
+        ("raise", 60, "could not load the model: ValueError: will not load"),
+        ("die", 60, "ended with status 7 and did not answer"),
+        ("hang", 0.5, "did not answer: timed out"),
     ],
 )
-def test_a_model_that_does_not_load_leaves_nothing(model, temporary, how, said):
+def test_a_model_that_does_not_load_leaves_nothing(model, temporary, how, timeout_s, said):
     before = set(temporary.iterdir()), set(psutil.Process().children())
     with pytest.raises(WorkerFailed, match=said):
-        ModelWorker(model, threads=1, timeout_s=2, variables={"TINY_LOAD": how})
+        ModelWorker(model, threads=1, timeout_s=timeout_s, variables={"TINY_LOAD": how})
     assert (set(temporary.iterdir()), set(psutil.Process().children())) == before
 
 

@@ -16,9 +16,11 @@ import org.pytorch.serve.http.BadRequestException;
 
 /** Recomputes the golden tables with the classes of the jar, for the tests in Python. */
 public final class GoldenTool {
+    private static boolean wrong;
+
     private GoldenTool() {}
 
-    /** {@code (threshold|latency|release|classes) FILE}. */
+    /** {@code (threshold|latency|release|classes) FILE}; status 1 and the rows that are wrong. */
     public static void main(final String[] args) throws Exception {
         final Path file = Path.of(args[1]);
         switch (args[0]) {
@@ -60,6 +62,7 @@ public final class GoldenTool {
             default:
                 throw new IllegalArgumentException(args[0]);
         }
+        System.exit(wrong ? 1 : 0);
     }
 
     private static JsonArray rows(final Path file, final String table) throws IOException {
@@ -123,7 +126,7 @@ public final class GoldenTool {
             final boolean failed, final String table, final JsonArray row, final Object found) {
         if (failed) {
             System.out.println(table + " " + row + ": found " + found);
-            System.exit(1);
+            wrong = true;
         }
     }
 
