@@ -11,7 +11,7 @@ import pytest
 from shunter.batching import native
 from shunter.batching.attach import NAME, Attach
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.nic_frontend import build, front_end
+from shunter.nic_frontend import build, data_path
 from shunter.nic_frontend.client import InferenceError, Session
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 
@@ -32,7 +32,7 @@ def served(request, tmp_path, monkeypatch):
     build.ensure()
     native.library.cache_clear()
     if request.param == "python":
-        monkeypatch.setattr(front_end, "library", lambda: None)
+        monkeypatch.setattr(data_path, "library", lambda: None)
     room = 2 * BATCH * (IMAGE.bytes + SCORES.bytes)
     front = FrontEnd(Settings(attach=tmp_path / NAME, port=0, queue_bytes=room))
     thread = threading.Thread(target=front.run)
