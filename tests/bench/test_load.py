@@ -17,6 +17,13 @@ import pytest
 from shunter.batching import classes
 
 LOAD = Path(__file__).parents[2] / "bench/load.py"
+
+
+def at(*times):
+    """Arrivals at these times, and nothing behind them."""
+    return {"kind": "times", "times": times, "seconds": 0.5}
+
+
 UNIFORM = {"kind": "uniform", "rate": 200, "seconds": 0.5}
 
 
@@ -112,7 +119,7 @@ def test_streams_are_kept_apart_and_say_their_terms(load):
             headers={"X-More": "yes"},
             slo_ms=1e-6,
         )
-        plain = load.Stream("plain", server.url, arrivals=[0.0, 0.5], bodies=[b"\x00\xff"])
+        plain = load.Stream("plain", server.url, arrivals=at(0.0, 0.4), bodies=[b"\x00\xff"])
         result = load.run(load.Spec([strict, plain], timeout_s=5))
     asked = [each for each in server.asked if each[0] == "/predictions/m?x=1"]
     assert len(asked) == 100 and len(server.asked) == 102
@@ -155,7 +162,7 @@ def test_waiting_for_a_connection_counts(load):
         time.sleep(0.05)
 
     with Recorder(slowly) as server:
-        stream = load.Stream("a", server.url, arrivals=[0.0] * 5)
+        stream = load.Stream("a", server.url, arrivals=at(*[0.0] * 5))
         result = load.run(load.Spec([stream], connections=1))
     assert result["a"]["ok"] == 5
     assert result["a"]["max_ms"] > 250
@@ -324,9 +331,9 @@ def test_grpc_streams_carry_the_same_terms(load, grpc_server):
             deadline_ms=70.5,
             slo_ms=1000,
         ),
-        load.Stream("busy", f"{url}/busy", arrivals=[0.1, 0.2]),
-        load.Stream("down", f"{url}/down", arrivals=[0.3]),
-        load.Stream("slow", f"{url}/slow", arrivals=[0.4]),
+        load.Stream("busy", f"{url}/busy", arrivals=at(0.1, 0.2)),
+        load.Stream("down", f"{url}/down", arrivals=at(0.3)),
+        load.Stream("slow", f"{url}/slow", arrivals=at(0.4)),
     ]
     result = load.run(load.Spec(streams, timeout_s=1))
     named = [request for request in asked if request.model_name == "m"]
@@ -345,7 +352,7 @@ def test_a_grpc_connection_that_breaks_is_no_answer(load):
     with socketserver.TCPServer(("127.0.0.1", 0), _Hello) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"grpc://127.0.0.1:{server.server_address[1]}/m"
-        stream = load.Stream("a", url, arrivals=[0.0, 0.1])
+        stream = load.Stream("a", url, arrivals=at(0.0, 0.1))
         result = load.run(load.Spec([stream], timeout_s=3, channels=1))
         server.shutdown()
     assert (result["a"]["sent"], result["a"]["unanswered"]) == (2, 2)
@@ -365,7 +372,7 @@ def test_grpc_without_a_server_is_refused(load):
     pytest.importorskip("grpc")
     with Recorder() as server:
         port = server.server_address[1]
-    stream = load.Stream("a", f"grpc://127.0.0.1:{port}/m", arrivals=[0.0, 0.1])
+    stream = load.Stream("a", f"grpc://127.0.0.1:{port}/m", arrivals=at(0.0, 0.1))
     assert load.run(load.Spec([stream], timeout_s=5))["a"]["statuses"] == {"refused": 2}
 
 

@@ -41,21 +41,20 @@ def test_large_answers_in_a_batch_stay_whole(serve):
     ]
 
 
-@pytest.mark.parametrize("path", ["/v2/models/{}/infer", "/v1/models/{}:predict"])
-def test_kserve_rest_requests_share_batches_and_get_their_own_answers(serve, path):
+def test_kserve_rest_requests_share_batches_and_get_their_own_answers(serve):
     model = serve("ordered", batch_size=4)
-    path = path.format(model.name)
-    gate, _ = model.hold()
     tensors = [
         [{"name": "x", "datatype": "INT64", "shape": [1], "data": [i * i]}] for i in range(8)
     ]
-    waiting = [model.queue(f"q{i}", path=path, inputs=tensors[i]) for i in range(8)]
-    gate.open()
-    for i, future in enumerate(waiting):
-        answer = future.result()
-        assert answer.status == 200, answer
-        assert (answer["id"], answer["outputs"][0]["data"]) == (f"q{i}", [i * i])
-        assert answer["batch"] == 4
+    for path in (f"/v2/models/{model.name}/infer", f"/v1/models/{model.name}:predict"):
+        gate, _ = model.hold()
+        waiting = [model.queue(f"q{i}", path=path, inputs=tensors[i]) for i in range(8)]
+        gate.open()
+        for i, future in enumerate(waiting):
+            answer = future.result()
+            assert answer.status == 200, answer
+            assert (answer["id"], answer["outputs"][0]["data"]) == (f"q{i}", [i * i])
+            assert answer["batch"] == 4
 
 
 def test_grpc_requests_share_batches_and_get_their_own_answers(serve, grpc_client, wait_until):

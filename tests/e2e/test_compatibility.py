@@ -68,9 +68,12 @@ def third_party(archives):
 def both(harness, archives, site, make_server, third_party, tmp_path_factory):
     """A stock server and the one with the jar, with the same models."""
     with harness.running(make_server(), archives, tmp_path_factory.mktemp("stock")) as stock:
-        for server in (stock, site):
-            for name, file in third_party.items():
-                assert server.register(name, file).status == 200
+        asked = [
+            server.pool.submit(server.register, name, file)
+            for server in (stock, site)
+            for name, file in third_party.items()
+        ]
+        assert {future.result().status for future in asked} == {200}
         yield stock, site
         for name in third_party:
             site.management("DELETE", f"/models/{name}")

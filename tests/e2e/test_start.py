@@ -35,8 +35,8 @@ def test_snapshots_bring_back_workers_and_configuration_with_the_jar_and_workers
     with running(make_server(plugins, **common), patience_s=30) as site:
         scaled = site.add("scaled")
         tuned = site.add("tuned", batch_size=8)
-        scaled.scale(2)
         tuned.configure(configuration="1x1x4", cores="auto", auto="true")
+        scaled.scale(2)
         assert tuned.changed()["generation"] == 2
     store = archives.folder
     with running(
