@@ -14,7 +14,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from types import TracebackType
 from shunter.allocator.cpu_list import format_cpu_list
 from shunter.handlers.sample import Sample
 from shunter.plugins.archives import UnpackedModel
+from shunter.plugins.torchserve import isolation
 
 METRICS = """
 model_metrics:
@@ -64,7 +64,7 @@ class ModelWorker:
         """
         self.threads = threads
         self._batch = batch
-        self._folder = Path(tempfile.mkdtemp(prefix="shunter-worker-"))
+        self._folder = isolation.short_folder()
         self._log = self._folder / "log"
         self._deadline_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None

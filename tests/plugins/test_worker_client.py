@@ -196,6 +196,15 @@ def test_what_a_handler_starts_ends_with_it(model):
     assert psutil.wait_procs([child], timeout=30)[1] == []
 
 
+def test_the_temporary_folder_may_have_a_long_path(model, tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    with ModelWorker(model, threads=1) as worker:
+        worker.run([request("a")])
+    assert list(long.iterdir()) == []
+
+
 def test_a_cpu_that_is_not_there_is_named(model):
     with pytest.raises(WorkerFailed, match=r"(?s)ended with status 1 .*CPU 8191 is not available"):
         ModelWorker(model, threads=1, cores=[8191])
