@@ -32,7 +32,8 @@ demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the 
 	$(BIN)/shunter demo
 
 test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped
-	$(BIN)/pytest
+	# Two files at a time: each process has servers, ports and folders of its own.
+	$(BIN)/pytest -n 2 --dist loadfile
 
 bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 	@for name in http_sweep threshold slo_goodput mixed_classes deadlines allocation packrat_micro packrat_serving \
