@@ -334,16 +334,16 @@ final class Fleet {
     synchronized void switchTo(final Generation started) {
         checkPending(started);
         final Generation old = current;
-        next = null;
         staff.retireSoon(old.workers()); // first, so that nobody misses them in between
         serve(started);
         old.workers().forEach(staff::drain);
+        tell("generation " + started.id + " serves");
+        LOGGER.info("{}: {}", name(), lastChange);
+        next = null; // who sees that it is over sees the result too
         if (asked != null) {
             scaleAgain(asked[0], asked[1]);
             asked = null;
         }
-        tell("generation " + started.id + " serves");
-        LOGGER.info("{}: {}", name(), lastChange);
     }
 
     /** Fails when a generation that is being started is not wanted any more. */
@@ -355,12 +355,12 @@ final class Fleet {
 
     /** A generation that was being started has been ended again. */
     synchronized void onUndone(final Generation started, final String reason) {
-        if (next == started) {
-            next = null;
-            asked = null;
-        }
         tell("generation " + started.id + " was undone: " + reason);
         LOGGER.error("{}: {}; generation {} keeps serving", name(), lastChange, current.id);
+        if (next == started) {
+            asked = null;
+            next = null; // last, as above
+        }
     }
 
     /** The worker groups changed, or who may change them; let the snapshot on disk say so. */

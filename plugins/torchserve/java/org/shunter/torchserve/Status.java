@@ -133,8 +133,9 @@ final class Status {
         addBatches(json, slot);
         final JsonArray groups = new JsonArray();
         addGroups(groups, served, served.fleet().current(), "serving");
-        if (served.fleet().next() != null) {
-            addGroups(groups, served, served.fleet().next(), "starting");
+        final Generation next = served.fleet().next();
+        if (next != null && next != served.fleet().current()) {
+            addGroups(groups, served, next, "starting");
         }
         addGroups(groups, served, served.fleet().network(), "serving");
         json.add("groups", groups);
