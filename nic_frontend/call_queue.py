@@ -53,6 +53,14 @@ class CallQueue:
         self.waiting.insert(self.unserved, call)
         self.unserved += 1
 
+    def remove(self, call: Call) -> None:
+        """It is not to be sent any more, if it waits."""
+        for at, found in enumerate(self.waiting):
+            if found is call:
+                del self.waiting[at]
+                self.unserved -= at < self.unserved
+                return
+
     def end_waiting(self, error: InferenceError) -> None:
         """None of those that wait will be sent."""
         while self.waiting:

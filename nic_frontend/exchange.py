@@ -103,7 +103,7 @@ class Exchange:
 
     def close(self) -> None:
         """End the session; every call ends with UnreachableError."""
-        for call in [*self.running.values(), *self.waiting]:
+        for call in [*self.waiting, *self.running.values()]:
             self.cancel(call, UnreachableError("the client was closed"))
         if self.transport is not None and not self.transport.is_stream and self.core is not None:
             with contextlib.suppress(ConnectionLost):
@@ -175,14 +175,14 @@ class Exchange:
         if call.done:
             return
         if not call.req_id:
-            with contextlib.suppress(ValueError):  # it was interrupted before it was submitted
-                self.waiting.remove(call)
+            self._calls.remove(call)
         elif self.running.pop(call.req_id, None) and self.core is not None:
             try:
                 self.core.cancel(call.req_id)
             except ConnectionLost as lost:
                 self.lose(str(lost))
         call.end(error)
+        self._look_elsewhere()
         if self.transport is not None and self.transport.is_stuck and not self.is_busy:
             # Nobody would send the rest of it, and the server waits for that.
             self.lose("the server took a part of a request only")
@@ -377,6 +377,8 @@ class Exchange:
         self._send([(hello, b"")])
 
     def _on_hello(self, datagram: bytes) -> None:
+        if self.core is not None and self.core.heard_ns > self._probed_ns:
+            self._opening = None  # it lives: another hello would open a session for nobody
         if self._opening is None:
             return
         try:
@@ -386,11 +388,14 @@ class Exchange:
             return
         if opened is None:
             self._say_hello()
-        elif self.core is None or self.core.heard_ns <= self._probed_ns:
+        else:
             self._on_opened(opened)
 
     def _on_refused_hello(self, error: InferenceError) -> None:
         """A model may be gone for a moment, while the front end or its workers come back."""
+        if self.core is not None and not self._is_silent(self.core):
+            self._opening = None  # anybody may have brought this about: the session goes on
+            return
         self.lose(str(error))
         self.failure = error
         if isinstance(error, AuthenticationError):
@@ -442,12 +447,14 @@ class Exchange:
             if core.heard_ns > self._probed_ns or not self.is_busy:
                 self._opening = None
             return
-        is_silent = self.now - max(core.heard_ns, self._busy_since_ns) > SILENCE_NS
         # Which may be said by anybody, so it is believed but now and then, and only asked about.
         is_unknown = core.unknown_ns > max(core.heard_ns, self._probed_ns + SILENCE_NS)
         is_stream = self.transport is not None and self.transport.is_stream
-        if (is_silent or is_unknown) and self.is_busy and not is_stream:
+        if (self._is_silent(core) or is_unknown) and self.is_busy and not is_stream:
             self._begin_opening()
+
+    def _is_silent(self, core: PythonSession | NativeCore) -> bool:
+        return self.now - max(core.heard_ns, self._busy_since_ns) > SILENCE_NS
 
     def _end_late_calls(self) -> None:
         late = self._calls.late(self.now)

@@ -359,8 +359,12 @@ class Table:
         self.open(1)
 
     def open(self, session):
+        self.hear(hello_ack(opened(self.nonce()), WireStatus.OK, session))
+
+    def nonce(self):
+        """Of the hellos that were said since."""
         [nonce] = {Hello.parse(p).nonce for h, p in self.wire.take() if h.type == 5}
-        self.hear(hello_ack(opened(nonce), WireStatus.OK, session))
+        return nonce
 
     def hear(self, datagram):
         self.exchange.on_message(
@@ -420,6 +424,56 @@ def test_a_server_that_was_only_slow_keeps_its_session(table):
     table.open(2)
     assert table.exchange.core.session == 1
     assert not call.done and table.exchange.running == {1: call}
+
+
+def unknown(table):
+    """Somebody says that there is no such session, and the client asks whether that is so."""
+    table.clock.now += MS
+    table.say(MessageType.ERROR, req_id=1, status=WireStatus.UNKNOWN_SESSION)
+    table.pass_time(20 * MS)
+    return table.nonce()
+
+
+WRONG_HELLOS = {
+    "refused": lambda nonce: hello_ack(nonce, WireStatus.UNKNOWN_FUNCTION),
+    "forged": lambda nonce: hello_ack(opened(nonce), WireStatus.OK, 9, bytes(16)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_HELLOS.values(), ids=WRONG_HELLOS)
+def test_a_refused_hello_ends_no_session_that_is_not_silent(table, wrong):
+    table.exchange._probed_ns = 0
+    call = table.submit()
+    nonce = unknown(table)
+    table.hear(wrong(nonce))
+    table.say(MessageType.CREDIT, credit=4)
+    assert table.exchange.core.session == 1 and not call.done
+    table.pass_time(100 * MS)
+    assert MessageType.HELLO not in table.kinds()
+    table.say(MessageType.ERROR, req_id=1, status=500)
+    assert call.error.status == 500
+
+
+@pytest.mark.parametrize("wrong", WRONG_HELLOS.values(), ids=WRONG_HELLOS)
+def test_a_refused_hello_ends_a_session_that_stays_silent(table, wrong):
+    table.exchange._probed_ns = 0
+    call = table.submit()
+    nonce = unknown(table)
+    table.hear(wrong(nonce))
+    table.pass_time(SILENCE_NS)
+    table.hear(wrong(table.nonce()))
+    assert table.exchange.transport is None and call.error.status == WireStatus.UNKNOWN_SESSION
+
+
+def test_a_session_that_lives_is_not_opened_twice(table):
+    table.exchange._probed_ns = 0
+    call = table.submit()
+    nonce = unknown(table)
+    table.say(MessageType.CREDIT, credit=4)
+    table.hear(hello_ack(pack_cookie(nonce, 7), WireStatus.RETRY_LATER))
+    table.pass_time(10 * MS)
+    assert MessageType.HELLO not in table.kinds()
+    assert table.exchange.core.session == 1 and not call.done
 
 
 def test_after_a_pause_a_sign_of_life_comes_before_a_request(table):
@@ -517,6 +571,19 @@ def test_what_no_worker_has_run_is_sent_again_when_all_else_has_ended(table):
     table.exchange.attach(table.wire, 1000)
     table.open(2)
     assert [(h.session, h.req_id) for h, _ in table.wire.take()] == [(2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("ends", [0, 1], ids=["refused", "running"])
+def test_a_session_without_workers_is_left_whichever_of_its_calls_are_given_up(table, ends):
+    calls = [table.submit() for _ in range(2)]
+    table.say(MessageType.ERROR, req_id=1, status=WireStatus.NO_WORKER, credit=9)
+    table.exchange.cancel(calls[ends])
+    if ends == 0:
+        third = table.submit()  # nobody holds it back any more
+        assert third.req_id == 3
+    else:
+        assert table.exchange.transport is None
+        assert list(table.exchange.waiting) == [calls[0]] and table.exchange.is_refused
 
 
 def test_a_model_that_stays_without_workers_is_the_servers_fault(table):
