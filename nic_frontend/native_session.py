@@ -128,11 +128,17 @@ class NativeTransport:
         """Send a hello. Raises ConnectionLost."""
         for piece in pieces:
             try:
-                self.socket.sendmsg(piece, (), NO_WAIT)
-            except BlockingIOError:
-                return  # it is said again
+                self._send(piece)
+            except (BlockingIOError, ConnectionRefusedError):
+                return  # it is said again; whether the server is gone is known when it is silent
             except OSError as error:
                 raise ConnectionLost(error.strerror) from error
+
+    def _send(self, piece: Piece) -> None:
+        try:
+            self.socket.sendmsg(piece, (), NO_WAIT)
+        except ConnectionRefusedError:  # of an earlier datagram: this one has not left
+            self.socket.sendmsg(piece, (), NO_WAIT)
 
     def receive(self, sink: Sink, flags: int) -> bool:
         """Wait until something has ended; whether it has. Raises ConnectionLost."""

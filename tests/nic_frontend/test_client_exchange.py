@@ -32,6 +32,7 @@ from shunter.nic_frontend.exchange import (
     Exchange,
 )
 from shunter.nic_frontend.hello import Hello, Opened, pack_cookie
+from shunter.nic_frontend.native_session import NativeTransport
 from shunter.nic_frontend.opening import FIRST_WAIT_NS, Opening
 from shunter.nic_frontend.transports import NO_WAIT, ConnectionLost, Datagrams, Stream
 
@@ -140,6 +141,53 @@ def test_a_refused_datagram_is_a_lost_connection():
         transport.post([(b"head", b"")])
         with pytest.raises(ConnectionLost, match="refused"):
             transport.receive(Sink(), 0)
+
+
+class Core:
+    """Of a session in C that is not asked for anything."""
+
+    stream, heard_ns = False, 0
+
+
+def trusted(connection):
+    found = Datagrams(connection)
+    found.is_trusted = True
+    return found
+
+
+TRUSTED = {"python": trusted, "native": lambda connection: NativeTransport(connection, Core())}
+
+
+@pytest.mark.parametrize("transport", TRUSTED.values(), ids=TRUSTED)
+def test_a_port_that_refuses_for_a_moment_loses_no_session_and_no_datagram(transport):
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as again,
+    ):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.bind(("127.0.0.1", 0))
+            address = server.getsockname()
+        client.connect(address)
+        found = transport(client)
+        for _ in range(3):  # each hears of the one before, and leaves all the same
+            found.post([(b"head", b"")])
+        again.bind(address)
+        again.settimeout(LONG)
+        found.post([(b"back", b"")])
+        assert again.recv(100) == b"back"
+
+
+def test_what_is_refused_twice_counts_as_lost():
+    class Refuses:
+        sent = 0
+
+        def sendmsg(self, *_):
+            self.sent += 1
+            raise ConnectionRefusedError
+
+    connection = Refuses()
+    NativeTransport(connection, Core()).post([(b"head", b"")])
+    assert connection.sent == 2
 
 
 @pytest.mark.parametrize("expected", [0, 3, 7, 20])
