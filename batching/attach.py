@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from shunter.batching.layout import CLASSES
+from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import MAX_SEGMENTS
+from shunter.batching.wire import AEAD_TAG
+from shunter.batching.wire_layout import LARGEST_SEGMENT
 
 NAME = "nic.sock"
 """In the server's runtime folder."""
@@ -32,8 +34,8 @@ RESPONSE_TIMEOUT_S = 120.0
 """TorchServe's, where nobody says another."""
 LONGEST_NS = 86_400_000_000_000
 """One day, of a deadline."""
-LARGEST_TENSOR = MAX_SEGMENTS * 65_535
-"""Bytes of one request that the wire can say."""
+_PAYLOAD = LARGEST_SEGMENT - AEAD_TAG
+"""The most that a segment of any session carries."""
 
 
 class AttachError(Exception):
@@ -78,6 +80,8 @@ class Attach:
             _check_numbers(attach)
             for spec in (*attach.inputs, *attach.outputs):
                 _check(spec)
+            for side in (attach.inputs, attach.outputs):
+                SegmentPlan(tuple(spec.bytes for spec in side), _PAYLOAD)
         except (KeyError, TypeError, ValueError) as error:
             raise AttachError(f"not a worker's first message: {error!r}") from error
         return attach
@@ -101,8 +105,6 @@ def _check(spec: TensorSpec) -> None:
     """Raises ValueError, or TypeError, for what cannot be a tensor in shared memory."""
     if np.dtype(spec.dtype).kind not in _KINDS or min(spec.shape, default=0) < 0:
         raise ValueError(f"{spec.name} is {spec.dtype} {spec.shape}")
-    if spec.bytes > LARGEST_TENSOR:
-        raise ValueError(f"{spec.name} has {spec.bytes} bytes, at most {LARGEST_TENSOR}")
 
 
 def listen(path: Path) -> socket.socket:

@@ -38,6 +38,9 @@ MAX_TENSORS = 8
 """Input tensors of a function, and output tensors."""
 MAX_SEGMENTS = 2048
 """Segments of one request or response."""
+LARGEST_SEGMENT = 15 * 4096
+"""Bytes behind a header. Fits into a datagram, and lies in no more than 16 pages: what the kernel
+takes at once when it sends the caller's pages themselves (c/gift.c)."""
 WINDOW = 64
 """Requests of one session that are not acknowledged; a power of two."""
 WORKER_COUNT = 64

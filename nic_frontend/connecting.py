@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shunter.batching.wire_layout import HEADER_BYTES, Flags
+from shunter.batching.wire_layout import HEADER_BYTES, LARGEST_SEGMENT, Flags
 from shunter.nic_frontend.aead import require_cipher
 from shunter.nic_frontend.errors import UnreachableError
-from shunter.nic_frontend.hello import LARGEST_SEGMENT, SMALLEST_SEGMENT
+from shunter.nic_frontend.hello import SMALLEST_SEGMENT
 
 IP_MTU, IP_MTU_DISCOVER, IP_PMTUDISC_DO = 14, 10, 2
 IPV6_MTU, IPV6_MTU_DISCOVER = 24, 23

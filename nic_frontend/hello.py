@@ -24,7 +24,7 @@ from typing import ClassVar
 from shunter.batching.siphash import siphash24
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import PROTECTIONS, behind
-from shunter.batching.wire_layout import MAX_TENSORS, Flags, WireStatus
+from shunter.batching.wire_layout import LARGEST_SEGMENT, MAX_TENSORS, Flags, WireStatus
 from shunter.nic_frontend.sessions import PayloadKeys
 
 NONCE = 16
@@ -36,9 +36,6 @@ _OPENED = struct.Struct("<16s16sIHH")
 _COOKIE = struct.Struct("<16sQ")
 _U64 = struct.Struct("<Q")
 SMALLEST_SEGMENT = 256
-LARGEST_SEGMENT = 15 * 4096
-"""Fits into a datagram, and lies in no more than 16 pages: what the kernel takes at once when it
-sends the caller's pages themselves (c/gift.c)."""
 
 
 class HelloError(ValueError):

@@ -15,7 +15,7 @@ from shunter.batching import native
 from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import Header, behind, check_tag, parse
-from shunter.batching.wire_layout import Flags, MessageType, WireStatus
+from shunter.batching.wire_layout import LARGEST_SEGMENT, Flags, MessageType, WireStatus
 from shunter.nic_frontend import aead, build
 from shunter.nic_frontend.aead import Guard, client_guard, crc32c
 from shunter.nic_frontend.client import AuthenticationError, Client
@@ -23,7 +23,6 @@ from shunter.nic_frontend.client_core import ClientCore
 from shunter.nic_frontend.core import GAP_NS, RECEIVE_NS, Drop, Place, Ready, Send
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.hello import (
-    LARGEST_SEGMENT,
     Hello,
     HelloError,
     Opened,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from shunter.batching import native
+from shunter.batching.wire_layout import LARGEST_SEGMENT
 from shunter.nic_frontend.client import Session
-from shunter.nic_frontend.hello import LARGEST_SEGMENT
 from shunter.nic_frontend.listeners import SO_RCVBUFFORCE
 
 PAGE = mmap.PAGESIZE

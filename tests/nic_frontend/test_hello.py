@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.wire_layout import LARGEST_SEGMENT
 from shunter.nic_frontend.hello import (
     COOKIE_NS,
-    LARGEST_SEGMENT,
     SMALLEST_SEGMENT,
     Hello,
     HelloError,
