@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shunter.nic_frontend.triton_tensors import InferenceServerException, InferResult
@@ -67,7 +67,13 @@ class Threads:
 
     def __init__(self, count: int) -> None:
         """They begin with the first request."""
-        self._pool = ThreadPoolExecutor(count, "async_infer")
+        self._ours = threading.local()
+        self._pool = ThreadPoolExecutor(count, "async_infer", self._on_thread)
+        self._waiting: dict[InferAsyncRequest, bool] = {}
+        """Those that have not begun; who takes one out begins or cancels it."""
+
+    def _on_thread(self) -> None:
+        self._ours.is_one = True
 
     def run(
         self, ask: Callable[[], InferResult], callback: Callable[..., Any] | None
@@ -76,7 +82,7 @@ class Threads:
         request = InferAsyncRequest(callback)
 
         def work() -> None:
-            if request.has_ended:
+            if not self._waiting.pop(request, False) or request.has_ended:
                 return
             try:
                 request.end(ask(), None)
@@ -86,16 +92,29 @@ class Threads:
                 request.end(None, InferenceServerException(repr(error), debug_details=error))
                 raise
 
-        def when_done(future: Future[None]) -> None:
-            if future.cancelled():
-                request.cancel()
-
+        self._waiting[request] = True
         try:
-            self._pool.submit(work).add_done_callback(when_done)
+            self._pool.submit(work)
         except RuntimeError as error:
+            self._waiting.pop(request, None)
             raise InferenceServerException("the client was closed", CANCELLED) from error
         return request
 
-    def close(self) -> None:
-        """What has not begun is cancelled, the rest is waited for."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def close(self, then: Callable[[], None]) -> None:
+        """Cancel what has not begun, wait for the rest, then do what is to be done without them.
+
+        From a callback it returns at once: its own request is one of the rest.
+        """
+        self._pool.shutdown(wait=False)
+        for request in list(self._waiting):
+            if self._waiting.pop(request, False):
+                request.cancel()
+
+        def finish() -> None:
+            self._pool.shutdown()
+            then()
+
+        if getattr(self._ours, "is_one", False):
+            threading.Thread(target=finish, name="async_infer_end").start()
+        else:
+            finish()

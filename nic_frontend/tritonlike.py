@@ -338,7 +338,9 @@ class InferenceServerClient:
 
     def close(self) -> None:
         """End all sessions; requests of ``async_infer`` that have not begun are cancelled."""
-        self._threads.close()
+        self._threads.close(self._end)
+
+    def _end(self) -> None:
         self._client.close()
         self._regions.unregister()
 

@@ -235,6 +235,27 @@ def test_closing_cancels_what_has_not_begun_and_waits_for_the_rest(gated):
         client.async_infer("gated", gated_inputs())
 
 
+def test_a_callback_may_close_the_client(gated, monkeypatch):
+    client, closed, ended = triton_client(gated, concurrency=2), threading.Event(), Ended()
+    close = client._client.close
+    monkeypatch.setattr(client._client, "close", lambda: (close(), closed.set()))
+
+    def end(result, error):
+        client.close()
+        ended(result, error)
+
+    asked = [client.async_infer("gated", gated_inputs(), end) for _ in range(4)]
+    gated.until(lambda: len(client._threads._waiting) == 2)  # the others run
+    gated.gate.set()
+    for each in asked[:2]:  # the second may run when the first closes
+        assert each.get_result(timeout=LONG).as_numpy("out0").tolist() == [[1, 1, 1]]
+    errors = [ended.get()[1] for _ in asked]
+    assert sorted(each is None for each in errors) == [False, False, True, True]
+    assert closed.wait(LONG)
+    with pytest.raises(InferenceServerException, match="closed"):
+        client.async_infer("gated", gated_inputs())
+
+
 def test_a_callback_that_fails_harms_nobody(client, caplog):
     inputs = inputs_of(*batch(1))
     asked = client.async_infer("both", inputs, lambda result, error: 1 // 0)
