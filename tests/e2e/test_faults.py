@@ -108,6 +108,22 @@ def test_what_waits_for_workers_that_cannot_come_back_is_answered_503(serve, sit
     assert model.ask().status == site.inference("GET", "/ping").status == 200
 
 
+def test_who_is_given_up_is_missed_by_ping_until_the_model_is_scaled_again(serve, site, wait_until):
+    model = serve(initial_workers=2, config={"maxRetryTimeoutInSec": 1})
+
+    def ping():
+        return site.inference("GET", "/ping")["status"]
+
+    assert ping() == "Healthy"
+    model.no_load.touch()
+    os.kill(model.pids()[0], signal.SIGKILL)
+    wait_until("it is given up", lambda: len(model.pids()) == 1)
+    assert ping() == "Unhealthy"
+    model.no_load.unlink()
+    assert model.scale(2).status == 200
+    assert ping() == "Healthy"
+
+
 def test_a_streamed_answer_whose_worker_dies_is_cut_and_not_repeated(serve):
     model = serve(handler="stream")
     with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):

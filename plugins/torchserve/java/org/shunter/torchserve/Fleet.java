@@ -37,6 +37,9 @@ final class Fleet {
     /** It is being scaled to 0 or removed; nothing starts a worker any more. */
     private boolean retired;
 
+    /** How many workers the last change left; who was given up since is missing. */
+    private volatile int expected;
+
     /** Minimum and maximum of a scale call during a change-over, which the next one also gets. */
     private int[] asked;
 
@@ -115,6 +118,11 @@ final class Fleet {
         return current.workers().isEmpty();
     }
 
+    /** Whether nobody was given up since the last change. */
+    boolean isComplete() {
+        return current.workers().size() >= expected;
+    }
+
     /**
      * Stock scaling: at least {@code min} and at most {@code max} workers. It does not count those
      * that the network front end feeds; they are started with the first of the others.
@@ -136,6 +144,8 @@ final class Fleet {
             asked = new int[] {min, max};
         }
         final int have = current.workers().size();
+        final int then = Math.min(Math.max(have, min), Math.max(min, max));
+        expected = Math.min(expected, then); // lower first, as for what TorchServe is told
         final List<Worker> added = new ArrayList<>();
         for (int i = have; i < min; i++) {
             added.add(staff.start(current.growing()));
@@ -144,6 +154,7 @@ final class Fleet {
         for (int i = have; i > Math.max(min, max); i--) {
             staff.drainYoungest(current.shrinking());
         }
+        expected = then;
         dispatcher.setWorkers(current.workers());
         served.publishIdentity();
         return staff.loaded(added);
@@ -323,7 +334,9 @@ final class Fleet {
     private void serve(final Generation generation) {
         // Lower first: /ping compares the wanted with the running number at any time.
         model.setMinWorkers(Math.min(model.getMinWorkers(), generation.instances()));
+        expected = Math.min(expected, generation.instances());
         current = generation;
+        expected = generation.instances();
         dispatcher.setWorkers(generation.workers());
         model.setMinWorkers(generation.instances());
         model.setMaxWorkers(generation.instances());

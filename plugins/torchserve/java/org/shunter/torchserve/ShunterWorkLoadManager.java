@@ -298,10 +298,11 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         if (model == null) {
             return super.getNumHealthyWorkers(name);
         }
+        final boolean complete = model.fleet().isComplete();
         final List<Worker> workers = model.fleet().current().workers();
         final int healthy = (int) workers.stream().filter(Worker::isHealthy).count();
         // TorchServe writes the count of a scale call before it calls us: /ping misses nobody yet.
-        final boolean all = healthy > 0 && healthy == workers.size();
+        final boolean all = complete && healthy > 0 && healthy == workers.size();
         return all ? Math.max(healthy, model.model().getMinWorkers()) : healthy;
     }
 
