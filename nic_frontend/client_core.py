@@ -99,6 +99,8 @@ class _Pending:
     """Segments were sent again."""
     asked_ns: int = 0
     """When the server was asked how it stands, 0: it has answered that."""
+    refused: bool = False
+    """The server said last that it has no room: it has nothing of the request."""
 
 
 @dataclass
@@ -129,6 +131,9 @@ class ClientCore:
     """When the server said something last."""
     unknown_ns: int = 0
     """When somebody said last that there is no such session; it may have been anybody."""
+    _asks: int = 1
+    """Refused requests, from the oldest, that the server is asked about: it promises room to the
+    session, for one at a time."""
     _pkt_no: int = 0
     _heard_no: int = 0
     """The highest number of a datagram whose payload was right."""
@@ -216,6 +221,7 @@ class ClientCore:
         if header.type == _ERROR:
             return self._error(header, pending, now_ns)
         if header.type == _CREDIT:  # it was refused, and there is room now
+            self._has_room(pending)
             return None, self._send_again(header.req_id, pending, 0, now_ns)
         if header.type == _SACK:
             have = int.from_bytes(payload(), "little")
@@ -249,6 +255,7 @@ class ClientCore:
             if opened is None:
                 return None, []
         pending.received |= bit
+        pending.refused = False
         is_last = pending.received == self._all
         if is_last:
             if not pending.again and not pending.asked_ns:
@@ -286,6 +293,7 @@ class ClientCore:
     ) -> tuple[Landing | Refused | None, list[Outgoing]]:
         if header.status == WireStatus.RETRY_LATER:
             pending.due_ns = now_ns + min(pending.rto_ns, RETRY_NS)
+            pending.refused, self._asks = True, 1
             return None, []
         self._end(header.req_id)
         return Refused(header.req_id, header.status), []
@@ -293,11 +301,17 @@ class ClientCore:
     def _sack(
         self, header: Header, pending: _Pending, have: int, now_ns: int
     ) -> list[Outgoing]:
+        self._has_room(pending)
         if header.status != SACK_RECEIVING:
             pending.rto_ns = self._rto()
             self._rest(pending, now_ns)
             return []
         return self._send_again(header.req_id, pending, have, now_ns)
+
+    def _has_room(self, pending: _Pending) -> None:
+        """There may be some for others that were refused: ask about more of them than before."""
+        if pending.refused:
+            pending.refused, self._asks = False, min(2 * self._asks, WINDOW)
 
     def _send_again(
         self, req_id: int, pending: _Pending, have: int, now_ns: int
@@ -322,8 +336,10 @@ class ClientCore:
     def tick(self, now_ns: int) -> list[Outgoing]:
         """What to send because nothing came: questions, which say what is here of the answers."""
         found: list[Outgoing] = []
+        refused = 0
         for req_id, pending in self.pending.items():
-            if pending.due_ns > now_ns:
+            refused += pending.refused
+            if pending.due_ns > now_ns or (pending.refused and refused > self._asks):
                 continue
             pending.asked_ns = pending.asked_ns or now_ns
             have = pending.received.to_bytes(-(-len(self._out) // 8), "little")
@@ -331,6 +347,11 @@ class ClientCore:
             pending.rto_ns = min(MOST_RTO_NS, 2 * pending.rto_ns)
             pending.due_ns = now_ns + pending.rto_ns
         return found
+
+    def overdue(self, now_ns: int) -> list[int]:
+        """Refused requests whose deadlines have passed, longer ago than what was said takes."""
+        ends_ns = now_ns - self._first_rto()
+        return [i for i, p in self.pending.items() if p.refused and 0 < p.deadline_ns < ends_ns]
 
     def _repeat(
         self, req_id: int, pending: _Pending, seqs: list[int], now_ns: int

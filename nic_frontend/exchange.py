@@ -462,6 +462,9 @@ class Exchange:
             self.cancel(call, self._lateness(call))
         for call, error in self._calls.hopeless(self.now):
             self.cancel(call, error)
+        for req_id in self.core.overdue(self.now) if self.core is not None else ():
+            if req_id in self.running:
+                self.cancel(self.running[req_id], error_of(WireStatus.TOO_LATE))
         is_silent = late and self.core is not None and self.core.heard_ns < late[0].begun_ns
         if is_silent and not self.is_busy:
             self.lose("the server is silent")

@@ -108,6 +108,10 @@ class NativeCore:
     def tick(self, now_ns: int) -> None:
         """C does what is due while it waits."""
 
+    def overdue(self, now_ns: int) -> list[int]:
+        """C ends them."""
+        return []
+
 
 class NativeTransport:
     """The connection of a :class:`NativeCore`."""

@@ -104,6 +104,10 @@ class PythonSession:
         """Do what is due."""
         self._post(self.core.tick(now_ns))
 
+    def overdue(self, now_ns: int) -> list[int]:
+        """Requests that the server has refused until it was too late for them."""
+        return self.core.overdue(now_ns)
+
     def _post(self, datagrams: Sequence[Outgoing]) -> None:
         if not datagrams:
             return

@@ -31,7 +31,7 @@ int64_t shunter_client_begin(
     call->got = 0;
     call->flags = idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0;
     call->priority = (uint8_t)priority;
-    call->again = false;
+    call->again = call->refused = false;
     memcpy(call->inputs, inputs, client->inputs.tensors * sizeof *inputs);
     memcpy(call->outputs, outputs, client->outputs.tensors * sizeof *outputs);
     memset(call->received, 0, (client->outputs.count + 7) / 8);
@@ -149,6 +149,7 @@ int shunter_client_new(
     client->settings.gso = settings->gso && !settings->stream;
     client->live.next_id = client->live.below = 1;
     client->live.grant = settings->grant;
+    client->asks = 1;
     client->live.trip_ns = settings->trip_ns;
     client->pkt_no = settings->pkt_no;
     client->live.heard_ns = shunter_client_now_ns();

@@ -66,8 +66,8 @@ int64_t shunter_client_begin(
 /*
  * Take in what has come, send again what is missing, until something has ended or ``until_ns``
  * (CLOCK_MONOTONIC) has passed; when no request is on its way, until anything has come; or until a
- * stream takes more again. Returns how
- * many have ended, or a negative errno: -ECONNRESET when a stream is over. ``spin``: do not sleep.
+ * stream takes more again. Returns how many have ended, or a negative errno: -ECONNRESET when a
+ * stream is over. ``spin``: do not sleep.
  */
 int shunter_client_poll(
     struct shunter_client *client, struct shunter_ended *ended, uint32_t most, uint64_t until_ns,

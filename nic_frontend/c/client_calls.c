@@ -97,6 +97,7 @@ void shunter_call_received(
     struct shunter_client *client, const struct shunter_x64 *header, uint64_t now) {
     struct shunter_call *call = shunter_call_of(client, header->req_id);
     call->received[header->seq / 8] |= (uint8_t)(1U << header->seq % 8);
+    call->refused = false;
     if (++call->got < client->outputs.count) {
         call->rto_ns = least(shunter_call_rto(client), first_rto(client)); // the rest is on its way
         call->due_ns = now + call->rto_ns;
@@ -108,6 +109,14 @@ void shunter_call_received(
     end_call(client, call, SHUNTER_STATUS_OK);
     if (header->flags & SHUNTER_FLAG_ACK_REQ) { // others want its room; lost, it does no harm
         shunter_client_control(client, SHUNTER_TYPE_ACK, 0, 0, NULL, 0);
+    }
+}
+
+/* There may be room for others that were refused: ask about more of them than before. */
+static void has_room(struct shunter_client *client, struct shunter_call *call) {
+    if (call->refused) {
+        call->refused = false;
+        client->asks = (uint32_t)least(2 * client->asks, SHUNTER_WINDOW);
     }
 }
 
@@ -140,6 +149,7 @@ static int repeat_missing(
 static int heed_sack(
     struct shunter_client *client, const struct shunter_x64 *header, struct shunter_call *call,
     const uint8_t *have, uint32_t length, uint64_t now) {
+    has_room(client, call);
     // It answers: what is lost now has nothing to do with before.
     call->rto_ns = shunter_call_rto(client);
     if (header->status != SHUNTER_SACK_RECEIVING) {
@@ -158,7 +168,10 @@ int shunter_call_heed(
     }
     if (header->type == SHUNTER_TYPE_ERROR && header->status == SHUNTER_STATUS_RETRY_LATER) {
         call->due_ns = now + least(call->rto_ns, RETRY_NS);
+        call->refused = true;
+        client->asks = 1;
     } else if (header->type == SHUNTER_TYPE_CREDIT) { // it was refused, and there is room now
+        has_room(client, call);
         call->rto_ns = shunter_call_rto(client);
         return repeat_missing(client, call, NULL, 0, now);
     } else if (header->type == SHUNTER_TYPE_ERROR) {
@@ -181,35 +194,52 @@ void shunter_call_heed_credit(struct shunter_client *client, const struct shunte
 
 /* ---- time */
 
+/* A refused request whose deadline has passed longer ago than what was said takes to come. */
+static uint64_t given_up_ns(const struct shunter_client *client, const struct shunter_call *call) {
+    return call->refused && call->deadline_ns ? call->deadline_ns + first_rto(client) : UINT64_MAX;
+}
+
+/* When the server is asked about it; ``refused``: how many before it were. */
+static uint64_t asked_at_ns(
+    const struct shunter_client *client, const struct shunter_call *call, uint32_t *refused) {
+    return call->refused && (*refused)++ >= client->asks ? UINT64_MAX : call->due_ns;
+}
+
 uint64_t shunter_client_due_ns(const struct shunter_client *client) {
     uint64_t due = UINT64_MAX;
+    uint32_t refused = 0;
     if (client->live.kept) {
         return due; // a stream that takes nothing is not asked
     }
     for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
         const struct shunter_call *call = &client->calls[id % SHUNTER_WINDOW];
-        if (call->req_id == id && call->due_ns < due) {
-            due = call->due_ns;
+        if (call->req_id == id) {
+            due = least(due, asked_at_ns(client, call, &refused));
+            due = least(due, given_up_ns(client, call));
         }
     }
     return due;
 }
 
 int shunter_calls_tick(struct shunter_client *client, uint64_t now) {
+    uint32_t refused = 0;
     for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
         struct shunter_call *call = shunter_call_of(client, id);
-        if (!call || call->due_ns > now) {
-            continue;
+        int error = 0;
+        if (call && given_up_ns(client, call) <= now) {
+            end_call(client, call, SHUNTER_STATUS_TOO_LATE);
+            error = shunter_client_control(client, SHUNTER_TYPE_CANCEL, id, 0, NULL, 0);
+        } else if (call && asked_at_ns(client, call, &refused) <= now) {
+            call->asked_ns = call->asked_ns ? call->asked_ns : now;
+            error = shunter_client_control(
+                client, SHUNTER_TYPE_SACK, id, SHUNTER_FLAG_ACK_REQ, call->received,
+                (uint16_t)((client->outputs.count + 7) / 8));
+            call->rto_ns = least(MOST_RTO_NS, 2 * call->rto_ns);
+            call->due_ns = now + call->rto_ns;
         }
-        call->asked_ns = call->asked_ns ? call->asked_ns : now;
-        const int error = shunter_client_control(
-            client, SHUNTER_TYPE_SACK, id, SHUNTER_FLAG_ACK_REQ, call->received,
-            (uint16_t)((client->outputs.count + 7) / 8));
         if (error) {
             return error;
         }
-        call->rto_ns = least(MOST_RTO_NS, 2 * call->rto_ns);
-        call->due_ns = now + call->rto_ns;
     }
     return 0;
 }

@@ -23,6 +23,7 @@ struct shunter_call {
     uint16_t flags;
     uint8_t priority;
     bool again; /* segments were sent again */
+    bool refused; /* the server said last that it has no room: it has nothing of the request */
     const uint8_t *inputs[SHUNTER_MAX_TENSORS];
     uint8_t *outputs[SHUNTER_MAX_TENSORS];
     uint8_t received[SHUNTER_BITMAP_BYTES];
@@ -34,6 +35,9 @@ struct shunter_client {
     struct shunter_call calls[SHUNTER_WINDOW];
     struct shunter_client_numbers live;
     uint64_t pkt_no, rttvar_ns;
+    /* Refused requests, from the oldest, that the server is asked about: it promises room to the
+     * session, for one at a time. */
+    uint32_t asks;
     uint8_t *hello; /* the last answer to one */
     uint32_t hello_length;
     struct shunter_ended ended[SHUNTER_WINDOW];

@@ -219,6 +219,44 @@ def test_who_was_refused_asks_at_once_when_it_hears_of_room():
     assert client.tick(RETRY_NS) == []
 
 
+def asked(client, now):
+    return [h.req_id for h in headers(client.tick(now))]
+
+
+def test_of_those_that_were_refused_the_oldest_is_asked_about_and_more_when_there_is_room():
+    client = make(grant=9)
+    for req_id in range(1, 10):
+        client.begin(0)
+        say(client, MessageType.ERROR, req_id, status=WireStatus.RETRY_LATER)
+    assert asked(client, RETRY_NS) == [1]
+    say(client, MessageType.ERROR, 1, RETRY_NS, status=WireStatus.RETRY_LATER)
+    assert asked(client, 2 * RETRY_NS) == [1]
+    say(client, MessageType.CREDIT, 1, 3 * RETRY_NS)
+    assert asked(client, 3 * RETRY_NS) == [2, 3]
+    for req_id in (2, 3):
+        say(client, MessageType.SACK, req_id, 3 * RETRY_NS, status=CallState.RECEIVING)
+    assert asked(client, 3 * RETRY_NS) == [4, 5, 6, 7, 8, 9]
+    for req_id in (4, 5):
+        say(client, MessageType.ERROR, req_id, 3 * RETRY_NS, status=WireStatus.RETRY_LATER)
+    client.cancel(4)
+    for req_id in (1, 2, 3, 6, 7, 8, 9):
+        answer(client, 0, req_id, 3 * RETRY_NS)
+        answer(client, 1, req_id, 3 * RETRY_NS)
+    assert asked(client, 4 * RETRY_NS) == [5]
+
+
+def test_what_is_refused_until_after_its_deadline_is_overdue_once_nothing_can_be_on_its_way():
+    client = make()
+    for deadline_us in (40_000, 40_000, 0):
+        client.begin(0, deadline_us=deadline_us)
+    for req_id in (1, 3):
+        say(client, MessageType.ERROR, req_id, status=WireStatus.RETRY_LATER)
+    late = 40 * MS + FIRST_RTO_NS
+    assert client.overdue(late) == [] and client.overdue(late + 1) == [1]
+    say(client, MessageType.SACK, now=late, status=CallState.RECEIVING)
+    assert client.overdue(late + 1) == []
+
+
 def test_an_answer_whose_room_others_want_is_acknowledged_when_it_is_complete():
     client = make()
     client.begin(0)

@@ -663,6 +663,16 @@ def test_a_deadline_that_passes_before_there_is_credit(table):
     assert [isinstance(call.error, TooLateError) for call in calls] == [False] * 4 + [True]
 
 
+def test_a_deadline_that_passes_while_the_server_has_no_room(table):
+    accepted, refused = (table.submit(deadline_ms=40) for _ in range(2))
+    table.say(MessageType.ERROR, req_id=2, status=WireStatus.RETRY_LATER, credit=4)
+    table.pass_time(50 * MS)
+    assert not accepted.done and not refused.done
+    table.pass_time(30 * MS)
+    assert not accepted.done and isinstance(refused.error, TooLateError)
+    assert MessageType.CANCEL in table.kinds()
+
+
 def test_an_address_that_says_nothing_is_given_up(clock):
     exchange = Exchange("m", "", 4, None)
     exchange.attach(Wire(), 1000)

@@ -310,6 +310,58 @@ def test_a_late_answer_is_asked_for_without_sending_anything_again(pair):
     assert numbers["rtt_ns"] >= FIRST_RTO_NS  # it counts although it was asked for
 
 
+def refuse(client, server, *req_ids):
+    for req_id in req_ids:
+        later = {"type": ERROR, "status": WireStatus.RETRY_LATER}
+        server.send(answer(0, payload=b"", req_id=req_id, **later))
+
+
+def test_of_those_that_were_refused_the_oldest_is_asked_about_and_more_when_there_is_room(pair):
+    client, server = pair
+    server.send(Header(type=CREDIT, session=5, credit=9).pack())
+    client.poll(now() + LONG * 10**9)
+    memory = [Memory() for _ in range(9)]
+    for each in memory:
+        client.begin(*each.addresses(), 0, 0, False)
+        server.recv(1 << 16)
+    refuse(client, server, *range(1, 10))
+
+    def asked():
+        data = heard(client, server)
+        assert data[3] == SACK
+        return parse(data).req_id
+
+    assert client.poll(0) == []
+    for _ in range(5):
+        assert asked() == 1
+        refuse(client, server, 1)
+        assert client.poll(0) == []
+    while select.select([server], [], [], 0)[0]:
+        server.recv(1 << 16)
+    server.send(Header(type=CREDIT, req_id=1, session=5, credit=9).pack())
+    while (data := heard(client, server))[3] == SACK:
+        assert parse(data).req_id == 1
+    assert (data[3], parse(data).req_id) == (MessageType.REQ, 1)
+    found = set()
+    while len(found) < 2:
+        found.add(asked())
+    assert found == {2, 3}
+
+
+def test_what_is_refused_until_after_its_deadline_ends_and_what_was_not_goes_on(pair):
+    client, server = pair
+    memory, begun = [Memory() for _ in range(2)], now()
+    for each in memory:
+        client.begin(*each.addresses(), 1000, 0, False)
+    refuse(client, server, 2)
+    assert client.poll(now() + LONG * 10**9) == [(2, WireStatus.TOO_LATE)]
+    assert now() - begun >= FIRST_RTO_NS  # what was said before has come by then
+    said = [parse(server.recv(1 << 16)) for _ in range(3)]
+    while said[-1].type != MessageType.CANCEL:
+        said.append(parse(server.recv(1 << 16)))
+    assert said[-1].req_id == 2 and client.numbers()["pending"] == 1
+
+
 def test_what_was_cancelled_is_not_written_to(pair):
     client, server = pair
     memory = Memory()
