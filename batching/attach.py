@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from shunter.batching.layout import CLASSES
-from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import AEAD_TAG
-from shunter.batching.wire_layout import LARGEST_SEGMENT
+from shunter.batching.wire_layout import LARGEST_SEGMENT, MAX_SEGMENTS
 
 NAME = "nic.sock"
 """In the server's runtime folder."""
@@ -81,7 +80,7 @@ class Attach:
             for spec in (*attach.inputs, *attach.outputs):
                 _check(spec)
             for side in (attach.inputs, attach.outputs):
-                SegmentPlan(tuple(spec.bytes for spec in side), _PAYLOAD)
+                _check_together(side)
         except (KeyError, TypeError, ValueError) as error:
             raise AttachError(f"not a worker's first message: {error!r}") from error
         return attach
@@ -105,6 +104,14 @@ def _check(spec: TensorSpec) -> None:
     """Raises ValueError, or TypeError, for what cannot be a tensor in shared memory."""
     if np.dtype(spec.dtype).kind not in _KINDS or min(spec.shape, default=0) < 0:
         raise ValueError(f"{spec.name} is {spec.dtype} {spec.shape}")
+
+
+def _check_together(side: Sequence[TensorSpec]) -> None:
+    """Raises ValueError for tensors that no session could carry in one request."""
+    count = sum(-(-spec.bytes // _PAYLOAD) for spec in side)
+    if count > MAX_SEGMENTS:
+        total = sum(spec.bytes for spec in side)
+        raise ValueError(f"{total} bytes are {count} segments, at most {MAX_SEGMENTS}")
 
 
 def listen(path: Path) -> socket.socket:
