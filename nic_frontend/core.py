@@ -31,7 +31,7 @@ from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireS
 from shunter.nic_frontend.credit import Function
 from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.entries import EntryRing
-from shunter.nic_frontend.sessions import Call, CallState, Session, nearest
+from shunter.nic_frontend.sessions import Call, CallState, Session, Turn, nearest
 from shunter.nic_frontend.silence import IDLE_NS, Kind, Silence
 
 GAP_NS = 3_000_000
@@ -202,8 +202,7 @@ class Core:
             if other is None:
                 raise NoRoomError
             actions += self.remove_session(other.id, now_ns)
-        function.sessions += 1
-        function.open += 1
+        function.enter(session)
         self._silence.add(session, function, now_ns)
         function.allow(session)
         self.sessions[session.id] = session
@@ -216,8 +215,7 @@ class Core:
         actions = [a for call in session.calls for a in self._forget(session, call, now_ns)]
         function.leave(session)
         self._silence.remove(session, function)
-        function.open -= 1
-        function.credit -= session.grant - session.done
+        function.exit(session)
         session.closing = True
         self._take_out(session)
         return actions + self._offer(function, now_ns)
@@ -289,7 +287,7 @@ class Core:
         done."""
         if session.grant == session.done:
             self.functions[session.func_id].wait(session, 0)
-            if is_done:
+            if is_done and session.grant == session.done:
                 return []
         return [self._credit(session, 0)]
 
@@ -377,7 +375,7 @@ class Core:
         """The first segment that comes of a request."""
         if not self._fits(session, function, header):
             return self._wrong(session, call, header, now_ns)
-        entry = function.take(session)
+        entry = function.take(session, now_ns)
         if entry is None:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
@@ -486,13 +484,17 @@ class Core:
 
     def _cancel(self, session: Session, header: Header, now_ns: int) -> list[Action]:
         """The client does not want it any more; it gets no answer to that."""
+        function = self.functions[session.func_id]
         call = session.call(header.req_id)
         if call.req_id != header.req_id or call.state not in (
             CallState.RECEIVING,
             CallState.RX_COMPLETE,
         ):
-            return [Drop("cancel")]
-        function = self.functions[session.func_id]
+            dropped = Drop("cancel")
+            if session.turn is Turn.NONE or session.wanted != (header.req_id or -1):
+                return [dropped]
+            function.leave(session)
+            return [dropped, *self._offer(function, now_ns)]
         actions: list[Action] = [Withdraw(function.id, call.entry)]
         function.release(call)
         call.status = WireStatus.CANCELLED

@@ -19,6 +19,8 @@ REPLAY_BITS = 1024
 REPLAY_JUMP = 1 << 20
 """No client loses so many in a row: a number that is further ahead is an invention, which must not
 make all true ones look old."""
+PROMISE_NS = 50_000_000
+"""A session that does not use the room that it was told of for so long has lost it."""
 _LOW = 1 << 32
 _INET = 2
 _MAPPED = bytes(10) + b"\xff\xff"
@@ -159,6 +161,10 @@ class Session:
     wanted: int = 0
     """While it waits: the request that was refused, 0: only credit."""
     promised_ns: int = 0
+    told_ns: int = 0
+    """First promise since it has sent a request, 0: none."""
+    patience_ns: int = PROMISE_NS
+    """So long room is kept for it."""
     last_ns: int = 0
     pkt_no: int = 0
     replay: Replay = field(default_factory=Replay)

@@ -57,7 +57,7 @@ class Silence:
     def remove(self, session: Session, function: Function) -> None:
         """It is over."""
         if self._awake.pop(session.id, None):
-            function.awake -= 1
+            function.rests(session)
         self._resting.pop(session.id, None)
         for kind in _kinds(session):
             self._count[kind] -= 1
@@ -73,14 +73,14 @@ class Silence:
             return
         self._resting.pop(session.id, None)
         self._awake[session.id] = session, function
-        function.awake += 1
+        function.wakes(session)
 
     def settle(self, now_ns: int) -> None:
         """Those who have said nothing lately rest."""
         for session, function in list(_silent(self._awake, now_ns, AWAKE_NS)):
             del self._awake[session.id]
             self._resting[session.id] = session, function
-            function.awake -= 1
+            function.rests(session)
 
     def ended(self, now_ns: int) -> list[Session]:
         """Those who have said nothing for too long."""

@@ -432,7 +432,7 @@ static void first_segment(
         return;
     }
     struct function *function = function_of(core, session);
-    const int32_t entry = shunter_take_entry(core, function, session);
+    const int32_t entry = shunter_take_entry(core, function, session, now_ns);
     if (entry == NO_ENTRY) {
         refuse(core, session, header, SHUNTER_DROP_FULL);
         return;
@@ -477,12 +477,16 @@ static void cancel(
     struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
     uint64_t now_ns) {
     struct call *call = call_of(session, header->req_id);
+    struct function *function = function_of(core, session);
     if (call->req_id != header->req_id ||
         (call->state != RECEIVING && call->state != RX_COMPLETE)) {
         drop(core, SHUNTER_DROP_CANCEL);
+        if (session->turn != NO_TURN && header->req_id && session->wanted == header->req_id) {
+            shunter_leave_row(core, function, session);
+            shunter_offer(core, function, now_ns);
+        }
         return;
     }
-    struct function *function = function_of(core, session);
     withdraw(core, session->func_id, call->entry);
     shunter_release(function, call);
     call->status = SHUNTER_STATUS_CANCELLED;
@@ -563,7 +567,7 @@ static void unknown(
 static void ask(struct shunter_core *core, struct session *session, bool is_done) {
     if (session->grant == session->done) {
         shunter_wait_in_row(core, function_of(core, session), session, 0);
-        if (is_done) {
+        if (is_done && session->grant == session->done) {
             return;
         }
     }

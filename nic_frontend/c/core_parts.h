@@ -67,10 +67,22 @@ enum kind { SESSIONS, STREAMS };
 struct address {
     uint64_t origin;
     uint32_t open[2]; /* sessions; streams among them */
+    struct line *lines;
     struct address *next;
 };
 
-/* Whether a session waits for room: in its function's row, or told that some is kept for it. */
+/* Those of them that are of one function. */
+struct line {
+    struct link turn;    /* in the function's row */
+    struct link waiting; /* those that wait for room */
+    uint32_t sessions, awake;
+    uint32_t promises; /* of room for them */
+    uint32_t most;     /* of these at once */
+    uint16_t func_id;
+    struct line *next; /* of the same address */
+};
+
+/* Whether a session waits for room: in its address's line, or told that some is kept for it. */
 enum turn { NO_TURN, WAITS, PROMISED };
 
 struct session {
@@ -88,7 +100,10 @@ struct session {
     struct link row;     /* of its turn */
     uint64_t wanted;     /* the request that was refused, 0: only credit */
     uint64_t promised_ns;
+    uint64_t told_ns;     /* first promise since it has sent a request, 0: none */
+    uint64_t patience_ns; /* so long room is kept for it */
     struct address *address;
+    struct line *line;
     uint8_t key[16];
     uint8_t to_server[16], to_client[16];
     uint8_t peer[SHUNTER_PEER_BYTES];
@@ -119,14 +134,14 @@ struct function {
     uint32_t entries, free, next, burst;
     uint32_t sessions;
     uint32_t open;   /* those that are not closing */
-    uint32_t awake;  /* those that have said something lately */
+    uint32_t awake;  /* addresses of which one has said something lately */
     uint64_t credit; /* requests that they may have on their way together */
     uint8_t *used;
     struct owner *owners;
     struct link link;      /* of the core's functions */
     struct link receiving; /* entries in parts */
     struct link kept;      /* answered entries, the longest untouched first */
-    struct link waiting;   /* sessions that wait for room */
+    struct link waiting;   /* lines with sessions that wait for room: the row */
     struct link promised;  /* sessions for which room is kept, the oldest promise first */
     uint32_t promises;
     struct shunter_defaults defaults;
@@ -183,13 +198,17 @@ void shunter_control(
     const struct shunter_core *core, struct session *session, uint8_t type, uint64_t req_id,
     uint16_t status, const void *payload, uint16_t length);
 
+#define PROMISE_NS 50000000ULL
+#define FIRST_PROMISES 4 /* at once to a new address */
+
 /* ---- credit.c */
 
 /* Whether there is an entry for this session. */
 bool shunter_has_room(const struct function *function, const struct session *session);
 /* The next free entry, NO_ENTRY when there is none for this session. */
 int32_t shunter_take_entry(
-    struct shunter_core *core, struct function *function, struct session *session);
+    struct shunter_core *core, struct function *function, struct session *session,
+    uint64_t now_ns);
 void shunter_release(struct function *function, struct call *call);
 /* Let the session have as many requests on their way as it may now. */
 void shunter_allow(struct function *function, struct session *session);
@@ -201,6 +220,8 @@ void shunter_wait_in_row(
     uint64_t wanted);
 void shunter_leave_row(
     struct shunter_core *core, struct function *function, struct session *session);
+/* Room that was kept for this session, or that it took, was of no use. */
+void shunter_wasted(struct function *function, struct session *session);
 /* Tell those who have waited longest of room that there is. */
 void shunter_offer(struct shunter_core *core, struct function *function, uint64_t now_ns);
 /* Promises that nobody made use of are over. */

@@ -2,12 +2,13 @@
  * Who may send, and who gets an entry.
  *
  * As long as there is room, credit is divided among the sessions that have said something lately.
- * When there is none, those that have something to send wait in a row; an entry that becomes free
- * is kept for the first of them, who is told so. See nic_frontend/core.py.
+ * When there is none, those that have something to send wait, in a line for each address; an entry
+ * that becomes free is kept for the first of the next line, who is told so. See
+ * nic_frontend/credit.py.
  */
 #include "core_parts.h"
 
-#define PROMISE_NS 50000000ULL
+#define MOST_PROMISE_NS 500000000ULL
 
 /* Entries that are not kept for somebody. */
 static uint32_t room(const struct function *function) {
@@ -18,10 +19,43 @@ bool shunter_has_room(const struct function *function, const struct session *ses
     return session->turn == PROMISED || room(function);
 }
 
+/* ---- lines */
+
+/* A line is in the row while somebody in it waits for whom room may be kept. */
+static void take_turns(struct function *function, struct line *line) {
+    const bool waits = !is_alone(&line->waiting) && line->promises < line->most;
+    if (waits && is_alone(&line->turn)) {
+        link_last(&function->waiting, &line->turn);
+    } else if (!waits) {
+        link_out(&line->turn);
+    }
+}
+
+void shunter_wasted(struct function *function, struct session *session) {
+    struct line *line = session->line;
+    line->most = line->most > 1 ? line->most / 2 : 1;
+    take_turns(function, line);
+}
+
+/* How long its requests need when it is told of room. */
+static void learn_patience(struct session *session, uint64_t now_ns) {
+    if (session->told_ns) {
+        const uint64_t twice = 2 * (now_ns - session->told_ns);
+        const uint64_t most = twice < MOST_PROMISE_NS ? twice : MOST_PROMISE_NS;
+        session->patience_ns = most > PROMISE_NS ? most : PROMISE_NS;
+        session->told_ns = 0;
+    }
+}
+
 int32_t shunter_take_entry(
-    struct shunter_core *core, struct function *function, struct session *session) {
+    struct shunter_core *core, struct function *function, struct session *session,
+    uint64_t now_ns) {
+    learn_patience(session, now_ns);
     if (!shunter_has_room(function, session)) {
         return NO_ENTRY;
+    }
+    if (session->turn == PROMISED && session->line->most < function->entries) {
+        session->line->most++;
     }
     shunter_leave_row(core, function, session);
     const uint32_t at = next_free(function, function->next);
@@ -44,7 +78,9 @@ void shunter_release(struct function *function, struct call *call) {
 
 /* Requests that a session may have on their way. */
 static uint32_t share(const struct function *function, const struct session *session) {
-    const uint32_t each = function->burst / (function->awake ? function->awake : 1);
+    const uint32_t lines = function->awake ? function->awake : 1;
+    const uint32_t sessions = session->line->awake ? session->line->awake : 1;
+    const uint32_t each = function->burst / lines / sessions;
     const uint32_t most = each ? each : 1;
     return most < session->window ? most : session->window;
 }
@@ -100,30 +136,41 @@ void shunter_wait_in_row(
     if (session->turn == NO_TURN) {
         session->turn = WAITS;
         session->wanted = wanted;
-        link_last(&function->waiting, &session->row);
+        link_last(&session->line->waiting, &session->row);
+        take_turns(function, session->line);
         core->in_rows++;
     } else if (session->turn == WAITS && !session->wanted) {
         session->wanted = wanted;
+    } else if (session->turn == PROMISED && !wanted) {
+        raise_grant(function, session, session->answered + 1);
     }
 }
 
 void shunter_leave_row(
     struct shunter_core *core, struct function *function, struct session *session) {
     if (session->turn != NO_TURN) {
-        function->promises -= session->turn == PROMISED;
+        const bool promised = session->turn == PROMISED;
+        function->promises -= promised;
+        session->line->promises -= promised;
         session->turn = NO_TURN;
         link_out(&session->row);
+        take_turns(function, session->line);
         core->in_rows--;
     }
 }
 
 static void promise(
-    struct shunter_core *core, struct function *function, struct session *session,
+    struct shunter_core *core, struct function *function, struct line *line,
     uint64_t now_ns) {
+    struct session *session = OWNER_OF(line->waiting.next, session, row);
     session->turn = PROMISED;
     session->promised_ns = now_ns;
+    session->told_ns = session->told_ns ? session->told_ns : now_ns;
     link_last(&function->promised, &session->row);
     function->promises++;
+    line->promises++;
+    link_out(&line->turn); // the others' turns come before its next
+    take_turns(function, line);
     const uint64_t wanted = session->wanted > session->done ? session->wanted : 0;
     if (!wanted) {
         raise_grant(function, session, session->answered + 1);
@@ -131,29 +178,20 @@ static void promise(
     shunter_control(core, session, SHUNTER_TYPE_CREDIT, wanted, 0, NULL, 0);
 }
 
-static bool end_promise(struct shunter_core *core, struct function *function, uint64_t now_ns) {
-    if (is_alone(&function->promised)) {
-        return false;
-    }
-    struct session *oldest = OWNER_OF(function->promised.next, session, row);
-    if (now_ns - oldest->promised_ns <= PROMISE_NS) {
-        return false;
-    }
-    shunter_leave_row(core, function, oldest);
-    return true;
-}
-
 void shunter_end_promises(
     struct shunter_core *core, struct function *function, uint64_t now_ns) {
-    while (end_promise(core, function, now_ns)) {
+    for (struct link *at = function->promised.next; at != &function->promised;) {
+        struct session *session = OWNER_OF(at, session, row);
+        at = at->next;
+        if (now_ns - session->promised_ns > session->patience_ns) {
+            shunter_leave_row(core, function, session);
+            shunter_wasted(function, session);
+        }
     }
 }
 
 void shunter_offer(struct shunter_core *core, struct function *function, uint64_t now_ns) {
-    while (!is_alone(&function->waiting) &&
-           (room(function) || end_promise(core, function, now_ns))) {
-        if (room(function)) {
-            promise(core, function, OWNER_OF(function->waiting.next, session, row), now_ns);
-        }
+    while (!is_alone(&function->waiting) && room(function)) {
+        promise(core, function, OWNER_OF(function->waiting.next, line, turn), now_ns);
     }
 }

@@ -33,6 +33,22 @@ static struct address *come_from(struct shunter_core *core, uint64_t origin) {
     return address;
 }
 
+static struct line *line_of(struct address *address, const struct function *function) {
+    struct line *line = address->lines;
+    while (line && line->func_id != function->id) {
+        line = line->next;
+    }
+    if (!line && (line = calloc(1, sizeof *line))) {
+        line->func_id = function->id;
+        line->most = FIRST_PROMISES;
+        link_alone(&line->turn);
+        link_alone(&line->waiting);
+        line->next = address->lines;
+        address->lines = line;
+    }
+    return line;
+}
+
 /* One more session, or one less (-1). */
 static void count(struct shunter_core *core, struct session *session, int32_t more) {
     struct function *function = function_of(core, session);
@@ -41,9 +57,19 @@ static void count(struct shunter_core *core, struct session *session, int32_t mo
         session->address->open[kind] += (uint32_t)more;
     }
     function->open += (uint32_t)more;
+    session->line->sessions += (uint32_t)more;
 }
 
 static void forget_unused(struct shunter_core *core, struct address *address) {
+    for (struct line **at = &address->lines; *at;) {
+        struct line *line = *at;
+        if (line->sessions == 0) {
+            *at = line->next;
+            free(line);
+        } else {
+            at = &line->next;
+        }
+    }
     if (address->open[SESSIONS] == 0) {
         struct address **at = row_of(core, address->origin);
         while (*at != address) {
@@ -58,8 +84,11 @@ static void forget_unused(struct shunter_core *core, struct address *address) {
 
 static void set_awake(struct shunter_core *core, struct session *session, bool awake) {
     struct function *function = function_of(core, session);
-    function->awake += awake;
-    function->awake -= session->awake;
+    struct line *line = session->line;
+    function->awake -= line->awake > 0;
+    line->awake += awake;
+    line->awake -= session->awake;
+    function->awake += line->awake > 0;
     session->awake = awake;
 }
 
@@ -188,6 +217,11 @@ void shunter_core_free(struct shunter_core *core) {
         while (core->addresses[i]) {
             struct address *address = core->addresses[i];
             core->addresses[i] = address->next;
+            while (address->lines) {
+                struct line *line = address->lines;
+                address->lines = line->next;
+                free(line);
+            }
             free(address);
         }
     }
@@ -274,6 +308,7 @@ static struct session *new_session(const struct shunter_opening *opening) {
         session->stream = opening->stream;
         session->tagged = opening->tagged;
         session->pkt_no = opening->pkt_no;
+        session->patience_ns = PROMISE_NS;
         memcpy(session->key, opening->key, sizeof session->key);
         memcpy(session->to_server, opening->to_server, sizeof session->to_server);
         memcpy(session->to_client, opening->to_client, sizeof session->to_client);
@@ -312,6 +347,9 @@ int shunter_core_add_session(
     } else if (!make_room(core, opening, now_ns)) {
         error = -ENOSPC;
     } else if (!(session->address = come_from(core, opening->origin))) {
+        error = -ENOMEM;
+    } else if (!(session->line = line_of(session->address, function))) {
+        forget_unused(core, session->address);
         error = -ENOMEM;
     }
     if (error) {

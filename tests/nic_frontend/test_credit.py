@@ -5,8 +5,8 @@ import pytest
 from shunter.batching.wire import Header, parse
 from shunter.batching.wire_layout import WINDOW, Flags, MessageType, WireStatus
 from shunter.nic_frontend.core import KEEP_NS, SPARE_NS, Drop, Place, Ready, Send
-from shunter.nic_frontend.credit import PROMISE_NS
-from shunter.nic_frontend.sessions import Session
+from shunter.nic_frontend.credit import MOST_PROMISE_NS
+from shunter.nic_frontend.sessions import PROMISE_NS, Session
 from shunter.nic_frontend.silence import AWAKE_NS
 
 FUNC = 7
@@ -22,10 +22,10 @@ class Town:
         self.options = {"window": WINDOW, "stream": False, **options}
         core.add_function(FUNC, (4,), (4,), entries)
 
-    def come(self, *names):
+    def come(self, *names, **more):
         for name in names:
             peer = self.peer(name)
-            self.core.add_session(Session(name, FUNC, peer, 4, **self.options), self.now)
+            self.core.add_session(Session(name, FUNC, peer, 4, **self.options, **more), self.now)
             self.numbers[name], self.below[name] = 0, 1
 
     def peer(self, name):
@@ -324,3 +324,131 @@ def test_the_load_is_what_may_be_on_its_way(make_town):
     assert town.core.load(FUNC) == (3, sum(grants) - 1)
     town.core.remove_session(1, 0)
     assert town.core.load(FUNC) == (2, sum(grants[1:]))
+
+
+# ---- several addresses, and promises that are of no use
+
+
+def test_an_address_with_many_sessions_gets_no_more_turns_than_another(make_town):
+    town = make_town(entries=2)
+    many, one = range(1, 20), 20
+    town.come(*many)
+    town.come(one, origin=1)
+    running = [town.ask(name, 1)[0] for name in (1, 2)]
+    for name in many[2:]:
+        assert town.ask(name, 1)[0] == "full"
+    assert town.ask(one, 1)[0] == "full"
+    heard = []
+    for name, entry in zip((1, 2), running, strict=True):
+        town.run(entry)
+        heard += [to for to, _, _ in town.have(name, 2)]
+    assert heard == [3, one]
+
+
+def test_who_lets_promises_lapse_holds_one_entry_at_most(make_town):
+    """The one who uses its own is served at once, however many sessions the other has."""
+    town = make_town(entries=4)
+    greedy, honest = range(1, 60), 60
+    town.come(*greedy)
+    town.come(honest, origin=1)
+    used = [town.ask(name, 1)[0] for name in greedy[:4]]
+    for name in greedy[4:]:
+        assert town.ask(name, 1)[0] == "full"
+    for name, entry in zip(greedy, used, strict=False):
+        town.run(entry)
+        town.have(name, 2)
+    for _ in range(3):
+        town.wait(PROMISE_NS + 1)
+    for n in range(1, 40):
+        entry, _ = town.ask(honest, n)
+        assert entry != "full"
+        town.run(entry)
+        town.have(honest, n + 1)
+        town.wait(MS)
+        if n % 10 == 0:
+            town.wait(PROMISE_NS + 1)
+
+
+def test_who_uses_what_is_kept_for_it_is_trusted_with_more_again(make_town):
+    town = make_town(entries=2)
+    town.come(*range(1, 10))
+    entries = [town.ask(name, 1)[0] for name in range(1, 10)][:2]
+    for name, entry in zip((1, 2), entries, strict=True):
+        town.run(entry)
+        town.have(name, 2)
+    assert [to for to, _, _ in town.wait(PROMISE_NS + 1)] == [5]  # for 3 and 4 in vain
+    entry, found = town.ask(5, 1)
+    assert [to for to, _, _ in found] == []
+    assert [to for to, _, _ in town.wait(1)] == [6]
+    town.run(entry)
+    assert town.have(5, 2) == [(7, 1, 1)]  # two at once
+
+
+def test_room_is_kept_longer_for_one_whose_requests_take_longer(make_town):
+    town = make_town(entries=1)
+    town.come(1, 2, 3)
+    town.now = MS
+    assert [town.ask(n, 1)[0] for n in (1, 2)] == [0, "full"]
+    town.run(0)
+    assert town.have(1, 2) == [(2, 1, 1)]
+    trip = 2 * PROMISE_NS
+    town.wait(PROMISE_NS + 1)
+    assert town.ask(3, 1)[0] == 0
+    town.wait(trip - PROMISE_NS - 1)
+    assert town.ask(2, 1)[0] == "full"
+    town.run(0)
+    assert town.have(3, 2) == [(2, 1, 1)]
+    town.wait(trip)
+    assert town.ask(2, 1)[0] == 0
+
+
+def test_no_patience_is_without_end(make_town):
+    town = make_town(entries=1)
+    town.come(1, 2)
+    town.now = MS
+    town.ask(1, 1)
+    for _ in range(2):
+        assert town.ask(2, 1)[0] == "full"
+        if town.core.grant(1) == 1:
+            town.run(0)
+            assert town.have(1, 2) == [(2, 1, 1)]
+        town.wait(100 * PROMISE_NS)
+        if not town.core.is_pressed():
+            assert town.ask(1, 2)[0] == 0
+    town.run(0)
+    assert town.have(1, 3) == [(2, 1, 1)]
+    town.wait(MOST_PROMISE_NS)
+    assert town.core.is_pressed()
+    town.wait(1)
+    assert not town.core.is_pressed()
+
+
+def test_credit_is_divided_among_addresses(make_town):
+    town = make_town(entries=12)
+    town.come(*range(1, 7))
+    town.come(7, origin=1)
+    assert town.core.grant(7) == 6
+    town.wait(AWAKE_NS + 1)
+    town.have(7, 1)
+    assert town.core.grant(7) == 12
+
+
+def test_who_cancels_what_was_refused_waits_no_more(make_town):
+    town = make_town(entries=1)
+    town.come(1, 2, 3)
+    assert [town.ask(n, 1)[0] for n in (1, 2, 3)] == [0, "full", "full"]
+    town._say(2, type=MessageType.CANCEL, req_id=1)
+    town.run(0)
+    assert town.have(1, 2) == [(3, 1, 1)]
+    assert told(town._say(3, type=MessageType.CANCEL, req_id=1)) == []
+    assert not town.core.is_pressed()
+
+
+def test_who_has_a_promise_and_wants_something_else_gets_credit_for_it(make_town):
+    town = make_town(entries=1)
+    town.come(1, 2)
+    assert [town.ask(n, 1)[0] for n in (1, 2)] == [0, "full"]
+    town.run(0)
+    assert town.have(1, 2) == [(2, 1, 1)]
+    assert town.have(2, 2, more=True) == [(2, 0, 2)]
+    assert town.ask(2, 2)[0] == 0

@@ -53,6 +53,7 @@ class World:
         for core in self.pair:
             session = Session(0x10000 + n, FUNC, PEERS[n], *options)
             session.pkt_no = 2**32 - 20
+            session.origin = n % 2
             core.add_session(session, self.now)
         self.numbers[n] = 0
 
