@@ -211,6 +211,11 @@ class Core:
     def remove_session(self, session_id: int, now_ns: int) -> list[Action]:
         """Forget a client and what it asked for."""
         session = self.sessions[session_id]
+        actions = self._remove(session, now_ns)
+        return actions + self._offer(self.functions[session.func_id], now_ns)
+
+    def _remove(self, session: Session, now_ns: int) -> list[Action]:
+        """The same, and what it had is not offered to others yet."""
         function = self.functions[session.func_id]
         actions = [a for call in session.calls for a in self._forget(session, call, now_ns)]
         function.leave(session)
@@ -218,7 +223,7 @@ class Core:
         function.exit(session)
         session.closing = True
         self._take_out(session)
-        return actions + self._offer(function, now_ns)
+        return actions
 
     def _take_out(self, session: Session) -> None:
         """Remove a closing session when the last of what it asked for has run."""
@@ -576,7 +581,7 @@ class Core:
             if session.is_waiting_by_stream:
                 self._silence.heard(session, self.functions[session.func_id], now_ns)
             else:
-                actions += self.remove_session(session.id, now_ns)
+                actions += self._remove(session, now_ns)
         for function in self.functions.values():
             actions += self._look_at_parts(function, now_ns)
             self._look_at_kept(function, now_ns)

@@ -536,7 +536,9 @@ class PythonServer:
 
     def _keep(self, stream: _Stream, message: bytes) -> None:
         """Send when it can be; a client that asks, and does not read, is left."""
-        session = self._core.sessions[stream.session]
+        session = self._core.sessions.get(stream.session)
+        if session is None:  # it has ended since
+            return
         most = self._core.answer_bytes(session) + _CONTROL_BYTES
         kept = sum(len(each.out) for each in self._streams.values())
         if len(stream.out) + len(message) > most or kept + len(message) > _MOST_OUT:

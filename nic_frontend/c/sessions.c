@@ -82,6 +82,8 @@ static void forget_unused(struct shunter_core *core, struct address *address) {
 
 /* ---- silence */
 
+static void leave(struct shunter_core *core, struct session *session, uint64_t now_ns);
+
 static void set_awake(struct shunter_core *core, struct session *session, bool awake) {
     struct function *function = function_of(core, session);
     struct line *line = session->line;
@@ -126,7 +128,7 @@ void shunter_look_at_silence(struct shunter_core *core, uint64_t now_ns) {
         if (is_waiting_by_stream(session)) {
             shunter_is_heard(core, session, now_ns);
         } else {
-            shunter_core_remove_session(core, session->id, now_ns);
+            leave(core, session, now_ns); // to others room is offered when all of these are out
         }
     }
 }
@@ -372,11 +374,8 @@ void shunter_take_out(struct shunter_core *core, struct session *session) {
     free(session);
 }
 
-int shunter_core_remove_session(struct shunter_core *core, uint32_t id, uint64_t now_ns) {
-    struct session *session = find(core, id);
-    if (!session || session->closing) {
-        return -ENOENT;
-    }
+/* Remove it, and offer what it had to nobody yet. */
+static void leave(struct shunter_core *core, struct session *session, uint64_t now_ns) {
     struct function *function = function_of(core, session);
     for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
         shunter_forget(core, session, &session->calls[k], now_ns);
@@ -391,6 +390,15 @@ int shunter_core_remove_session(struct shunter_core *core, uint32_t id, uint64_t
     if (session->forgotten == 0) {
         shunter_take_out(core, session);
     }
+}
+
+int shunter_core_remove_session(struct shunter_core *core, uint32_t id, uint64_t now_ns) {
+    struct session *session = find(core, id);
+    if (!session || session->closing) {
+        return -ENOENT;
+    }
+    struct function *function = function_of(core, session);
+    leave(core, session, now_ns);
     shunter_offer(core, function, now_ns);
     return 0;
 }

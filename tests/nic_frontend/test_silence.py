@@ -7,7 +7,7 @@ from shunter.batching.wire import Header, parse
 from shunter.batching.wire_layout import Flags, MessageType, WireStatus
 from shunter.nic_frontend.client import Session as Client
 from shunter.nic_frontend.client import UnreachableError
-from shunter.nic_frontend.core import MOST_UNKNOWN, UNKNOWN_NS, Drop, Send
+from shunter.nic_frontend.core import MOST_UNKNOWN, UNKNOWN_NS, Drop, Send, Withdraw
 from shunter.nic_frontend.sessions import Session
 from shunter.nic_frontend.silence import AWAKE_NS, IDLE_NS, REST_NS
 
@@ -112,6 +112,20 @@ def test_there_is_room_again_when_sessions_end(hall):
     assert hall.open == [3]
     hall.come(1, 1, 1, 1)
     assert len(hall.open) == 5
+
+
+def test_who_ends_with_the_one_that_makes_room_is_offered_none(core):
+    """Both have been silent for too long at the same look."""
+    core.add_function(FUNC, (4,), (4,), 1)
+    for number in (1, 2):
+        core.add_session(Session(number, FUNC, PEER, 4, 4, origin=number), 0)
+        fields = {"flags": Flags.LAST, "req_id": 1, "func_id": FUNC, "length": 4, "total": 4}
+        header = Header(type=MessageType.REQ, session=number, credit=1, pkt_no=1, **fields)
+        data = header.pack() + bytes(4)
+        core.receive(PEER, data, 0)
+        core.accept(data, 0)
+    assert core.tick(IDLE_NS + 1) == [Withdraw(FUNC, 0)]
+    assert not core.is_open(1) and not core.is_open(2)
 
 
 # ---- no such session
