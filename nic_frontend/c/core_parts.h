@@ -66,7 +66,8 @@ enum kind { SESSIONS, STREAMS };
 /* Sessions of one address. */
 struct address {
     uint64_t origin;
-    uint32_t open[2]; /* sessions; streams among them */
+    uint32_t open[2];     /* sessions; streams among them */
+    struct link quiet[2]; /* those that are none, and streams; the longest silent first */
     struct line *lines;
     struct address *next;
 };
@@ -97,6 +98,7 @@ struct session {
     uint8_t turn;
     uint32_t forgotten;
     struct link silence; /* awake or resting, the longest silent first */
+    struct link quiet;   /* of its address */
     struct link row;     /* of its turn */
     uint64_t wanted;     /* the request that was refused, 0: only credit */
     uint64_t promised_ns;
@@ -156,7 +158,8 @@ struct shunter_core {
     uint32_t count;
     uint32_t open[2]; /* sessions that are not closing; streams among them */
     uint32_t most[2]; /* of these */
-    struct link awake, resting; /* open sessions, the longest silent first */
+    /* open sessions that are no streams, and streams; the longest silent first */
+    struct link awake[2], resting[2];
     struct address *addresses[ADDRESS_ROWS];
     uint32_t receiving; /* calls */
     uint32_t in_rows;   /* sessions that wait, or have a promise */

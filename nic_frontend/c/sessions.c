@@ -27,6 +27,8 @@ static struct address *come_from(struct shunter_core *core, uint64_t origin) {
     if (!address && (address = calloc(1, sizeof *address))) {
         struct address **row = row_of(core, origin);
         address->origin = origin;
+        link_alone(&address->quiet[0]);
+        link_alone(&address->quiet[1]);
         address->next = *row;
         *row = address;
     }
@@ -96,8 +98,11 @@ static void set_awake(struct shunter_core *core, struct session *session, bool a
 
 void shunter_is_heard(struct shunter_core *core, struct session *session, uint64_t now_ns) {
     session->last_ns = now_ns;
-    if (core->awake.prev != &session->silence) {
-        link_last(&core->awake, &session->silence);
+    if (core->awake[session->stream].prev != &session->silence) {
+        link_last(&core->awake[session->stream], &session->silence);
+    }
+    if (session->address->quiet[session->stream].prev != &session->quiet) {
+        link_last(&session->address->quiet[session->stream], &session->quiet);
     }
     if (!session->awake) {
         set_awake(core, session, true);
@@ -118,13 +123,14 @@ static bool is_waiting_by_stream(const struct session *session) {
     return waits;
 }
 
-void shunter_look_at_silence(struct shunter_core *core, uint64_t now_ns) {
+static void look_at(struct shunter_core *core, int stream, uint64_t now_ns) {
+    const struct link *awake = &core->awake[stream], *resting = &core->resting[stream];
     struct session *session;
-    while ((session = longest_silent(&core->awake)) && now_ns - session->last_ns > AWAKE_NS) {
+    while ((session = longest_silent(awake)) && now_ns - session->last_ns > AWAKE_NS) {
         set_awake(core, session, false);
-        link_last(&core->resting, &session->silence);
+        link_last(&core->resting[stream], &session->silence);
     }
-    while ((session = longest_silent(&core->resting)) && now_ns - session->last_ns > IDLE_NS) {
+    while ((session = longest_silent(resting)) && now_ns - session->last_ns > IDLE_NS) {
         if (is_waiting_by_stream(session)) {
             shunter_is_heard(core, session, now_ns);
         } else {
@@ -133,42 +139,93 @@ void shunter_look_at_silence(struct shunter_core *core, uint64_t now_ns) {
     }
 }
 
-/*
- * Whether a session makes room for a new one of an address that has ``mine``: it does if its
- * address has more than that would have then, or if it rests and its address has more, or is the
- * same.
- */
-static bool gives_way(
-    const struct session *session, enum kind kind, const struct address *mine,
-    uint64_t now_ns) {
-    const uint32_t most = mine ? mine->open[kind] : 0;
-    const uint32_t its = session->address->open[kind];
-    const bool rests = now_ns - session->last_ns >= REST_NS;
-    if (kind == STREAMS && !session->stream) {
-        return false;
-    }
-    return its > most + 1 || (rests && (its > most || session->address == mine));
+void shunter_look_at_silence(struct shunter_core *core, uint64_t now_ns) {
+    look_at(core, 0, now_ns);
+    look_at(core, 1, now_ns);
 }
 
-/* End the session that has been silent longest of those that give way; false: there is none. */
-static bool end_one(
-    struct shunter_core *core, enum kind kind, uint64_t origin, uint64_t now_ns) {
-    const struct address *mine = address_of(core, origin);
-    const struct link *rings[] = {&core->resting, &core->awake};
-    uint32_t looks = 0;
-    for (int i = 0; i < 2; i++) {
-        for (const struct link *at = rings[i]->next; at != rings[i]; at = at->next) {
-            struct session *session = OWNER_OF(at, session, silence);
-            if (gives_way(session, kind, mine, now_ns)) {
-                shunter_core_remove_session(core, session->id, now_ns);
-                return true;
-            }
-            if (++looks == MOST_LOOKS) {
-                return false;
+/* ---- who gives way */
+
+static uint32_t open_of(const struct address *address, enum kind kind) {
+    return address ? address->open[kind] : 0;
+}
+
+/* Of those with most sessions the one with the lowest number, NULL: there are none. */
+static struct address *largest(const struct shunter_core *core, enum kind kind) {
+    struct address *found = NULL;
+    for (uint32_t i = 0; i < ADDRESS_ROWS; i++) {
+        for (struct address *at = core->addresses[i]; at; at = at->next) {
+            const uint32_t most = open_of(found, kind), its = at->open[kind];
+            if (its > most || (its && its == most && at->origin < found->origin)) {
+                found = at;
             }
         }
     }
-    return false;
+    return found;
+}
+
+/* The longest silent of an address, NULL: there is none. */
+static struct session *quietest(const struct address *address, enum kind kind) {
+    struct session *found = NULL;
+    for (int stream = kind == STREAMS; address && stream < 2; stream++) {
+        const struct link *ring = &address->quiet[stream];
+        if (!is_alone(ring)) {
+            struct session *session = OWNER_OF(ring->next, session, quiet);
+            found = found && found->last_ns <= session->last_ns ? found : session;
+        }
+    }
+    return found;
+}
+
+static bool rests(const struct session *session, uint64_t now_ns) {
+    return now_ns - session->last_ns >= REST_NS;
+}
+
+/* One that rests, and whose address has more than ``most``. */
+static struct session *resting(
+    const struct shunter_core *core, enum kind kind, uint32_t most, uint64_t now_ns) {
+    for (int stream = kind == STREAMS; stream < 2; stream++) {
+        const struct link *ring = &core->resting[stream];
+        uint32_t looks = 0;
+        for (const struct link *at = ring->next; at != ring; at = at->next) {
+            struct session *session = OWNER_OF(at, session, silence);
+            if (!rests(session, now_ns) || looks++ == MOST_LOOKS) {
+                break;
+            }
+            if (session->address->open[kind] > most) {
+                return session;
+            }
+        }
+    }
+    return NULL;
+}
+
+/*
+ * Whose place a new session of this address takes: that of the address with most, if it has more
+ * than the newcomer's would have then; or of its own that rests; or of one that rests and whose
+ * address has more. NULL: nobody gives way.
+ */
+static struct session *who_gives_way(
+    const struct shunter_core *core, enum kind kind, const struct address *mine,
+    uint64_t now_ns) {
+    const uint32_t most = open_of(mine, kind);
+    const struct address *other = largest(core, kind);
+    if (open_of(other, kind) > most + 1) {
+        return quietest(other, kind);
+    }
+    struct session *own = quietest(mine, kind);
+    return own && rests(own, now_ns) ? own : resting(core, kind, most, now_ns);
+}
+
+/* End the one that gives way; false: there is none. */
+static bool end_one(
+    struct shunter_core *core, enum kind kind, uint64_t origin, uint64_t now_ns) {
+    const struct session *session =
+        who_gives_way(core, kind, address_of(core, origin), now_ns);
+    if (session) {
+        shunter_core_remove_session(core, session->id, now_ns);
+    }
+    return session;
 }
 
 static bool make_room(
@@ -191,8 +248,10 @@ struct shunter_core *shunter_core_new(shunter_emit emitter, void *context) {
         core->context = context;
         core->most[SESSIONS] = core->most[STREAMS] = SHUNTER_MOST_SESSIONS;
         link_alone(&core->all);
-        link_alone(&core->awake);
-        link_alone(&core->resting);
+        for (int stream = 0; stream < 2; stream++) {
+            link_alone(&core->awake[stream]);
+            link_alone(&core->resting[stream]);
+        }
     }
     return core;
 }
@@ -316,6 +375,7 @@ static struct session *new_session(const struct shunter_opening *opening) {
         memcpy(session->to_client, opening->to_client, sizeof session->to_client);
         memcpy(session->peer, opening->peer, sizeof session->peer);
         link_alone(&session->silence);
+        link_alone(&session->quiet);
         link_alone(&session->row);
         for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
             session->calls[k].entry = NO_ENTRY;
@@ -383,6 +443,7 @@ static void leave(struct shunter_core *core, struct session *session, uint64_t n
     shunter_leave_row(core, function, session);
     set_awake(core, session, false);
     link_out(&session->silence);
+    link_out(&session->quiet);
     count(core, session, -1);
     forget_unused(core, session->address);
     function->credit -= session->grant - session->done;

@@ -9,7 +9,7 @@ from shunter.nic_frontend.client import Session as Client
 from shunter.nic_frontend.client import UnreachableError
 from shunter.nic_frontend.core import MOST_UNKNOWN, UNKNOWN_NS, Drop, Send, Withdraw
 from shunter.nic_frontend.sessions import Session
-from shunter.nic_frontend.silence import AWAKE_NS, IDLE_NS, REST_NS
+from shunter.nic_frontend.silence import AWAKE_NS, IDLE_NS, MOST_LOOKS, REST_NS
 
 FUNC = 7
 PEER = bytes([2]).ljust(32, b"\0")
@@ -101,6 +101,28 @@ def test_of_streams_there_may_be_fewer(hall):
     hall.come(3)
     assert hall.open == [1, 3, 4, 5, 6]
 
+
+def test_whoever_is_in_front_the_one_who_has_most_gives_way(hall):
+    """Silent sessions of others that do not give way are not even looked at."""
+    hall.core.limit(3 * MOST_LOOKS, 3)
+    hall.come(*range(10, 10 + 2 * MOST_LOOKS))
+    hall.come(1, 1, 1, stream=True)
+    streams = hall.ids[-3:]
+    hall.come(2, stream=True)
+    assert not hall.core.is_open(streams[0])
+    hall.core.limit(2 * MOST_LOOKS + 3, 3)
+    hall.wait(AWAKE_NS + 1)
+    hall.come(3)
+    assert [hall.core.is_open(number) for number in streams] == [False, False, True]
+
+
+def test_who_rests_on_a_stream_is_found_behind_who_rests_on_none(hall):
+    hall.core.limit(3 * MOST_LOOKS, 3)
+    hall.come(*range(10, 10 + 2 * MOST_LOOKS))
+    hall.come(1, 2, 3, stream=True)
+    hall.wait(REST_NS)
+    hall.come(4, stream=True)
+    assert not hall.core.is_open(hall.ids[-4])
 
 def test_there_is_room_again_when_sessions_end(hall):
     hall.come(1, 1, 1, 1, 1)
