@@ -39,6 +39,9 @@ GAP_NS = 3_000_000
 RECEIVE_NS = 2_000_000_000
 """A request of which nothing new has come for so long is forgotten; on a stream when nothing comes
 for IDLE_NS."""
+SEGMENT_NS = 20_000_000
+"""While sessions wait for room, all of a request must be here RECEIVE_NS, and so much for each of
+its segments, after the first of them."""
 KEEP_NS = 2_000_000_000
 """An answer is kept for so long."""
 SPARE_NS = 1_000_000_000
@@ -384,7 +387,8 @@ class Core:
         if entry is None:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
-        call.flags, call.arrived_ns, call.tries, call.status = header.flags, now_ns, 0, 0
+        call.flags, call.tries, call.status = header.flags, 0, 0
+        call.begun_ns = call.arrived_ns = now_ns
         call.priority, call.deadline_ns = function.defaults.terms(header, now_ns)
         function.owners[entry] = session.id, call.req_id
         function.become(call, CallState.RECEIVING, now_ns)
@@ -438,7 +442,8 @@ class Core:
         if call.received == (1 << header.count) - 1:
             self.functions[session.func_id].become(call, CallState.RX_COMPLETE, now_ns)
             return [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
-        if header.flags & Flags.ACK_REQ:
+        is_last = session.stream and header.flags & Flags.LAST  # the others were refused
+        if is_last or header.flags & Flags.ACK_REQ:
             return [self._received(session, call)]
         return []
 
@@ -593,15 +598,23 @@ class Core:
         actions: list[Action] = []
         for entry in list(function.receiving):
             session, call = self._owner(function.id, entry)
-            if session.stream:  # it loses nothing, and may be slow
-                if now_ns - call.changed_ns > IDLE_NS:
-                    self._end(session, call, now_ns)
-            elif now_ns - call.arrived_ns > RECEIVE_NS:
+            if self._is_late(function, session, call, now_ns):
                 self._end(session, call, now_ns)
-            elif now_ns - call.changed_ns > GAP_NS:
+                function.wasted(session)
+            elif not session.stream and now_ns - call.changed_ns > GAP_NS:
                 call.changed_ns = now_ns
                 actions.append(self._received(session, call))
         return actions
+
+    def _is_late(
+        self, function: Function, session: Session, call: Call, now_ns: int
+    ) -> bool:
+        """Whether nothing comes of a request in parts, or, when others wait, not enough."""
+        segments = function.plan(function.inputs, session.segment).count
+        if function.waiting and now_ns - call.begun_ns > RECEIVE_NS + segments * SEGMENT_NS:
+            return True
+        # A stream loses nothing, and may be slow.
+        return now_ns - call.arrived_ns > (IDLE_NS if session.stream else RECEIVE_NS)
 
     def _look_at_kept(self, function: Function, now_ns: int) -> None:
         """Answers are kept for a while; not for so long when others wait for their entries."""

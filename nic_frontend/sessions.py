@@ -80,6 +80,8 @@ class Call:
     """Bit s: segment s is here."""
     flags: int = 0
     priority: int = 0
+    begun_ns: int = 0
+    """First segment that came."""
     arrived_ns: int = 0
     """Last segment that was new."""
     changed_ns: int = 0

@@ -4,6 +4,7 @@
 
 #define GAP_NS 3000000ULL
 #define RECEIVE_NS 2000000000ULL
+#define SEGMENT_NS 20000000ULL
 #define SPARE_NS 1000000000ULL
 #define MOST_TRIES 2
 #define UNKNOWN_NS 100000000ULL
@@ -442,7 +443,7 @@ static void first_segment(
     call->entry = entry;
     call->missing = session->inputs.count;
     call->flags = header->flags;
-    call->arrived_ns = now_ns;
+    call->begun_ns = call->arrived_ns = now_ns;
     set_terms(call, header, &function->defaults, now_ns);
     function->owners[entry].session = session->id;
     function->owners[entry].req_id = call->req_id;
@@ -667,7 +668,9 @@ void shunter_core_accept(struct shunter_core *core, const uint8_t *bytes, uint64
     if (call->missing == 0) {
         shunter_become(core, function_of(core, session), call, RX_COMPLETE, now_ns);
         ready(core, session->func_id, call, false, false);
-    } else if (header.flags & SHUNTER_FLAG_ACK_REQ) {
+    } else if (
+        header.flags & SHUNTER_FLAG_ACK_REQ ||
+        (session->stream && header.flags & SHUNTER_FLAG_LAST)) { // the others were refused
         sack(core, session, call);
     }
 }
@@ -763,14 +766,26 @@ void shunter_core_expired(
 
 /* ---- time */
 
+/* Whether a request in parts is given up: nothing comes, or, when others wait, not enough. */
+static bool is_late(
+    const struct function *function, const struct session *session, const struct call *call,
+    uint64_t now_ns) {
+    const uint64_t most = RECEIVE_NS + session->inputs.count * SEGMENT_NS;
+    if (!is_alone(&function->waiting) && now_ns - call->begun_ns > most) {
+        return true;
+    }
+    // A stream loses nothing, and may be slow.
+    return now_ns - call->arrived_ns > (session->stream ? IDLE_NS : RECEIVE_NS);
+}
+
 static void look_at_part(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
-    if (session->stream) { // it loses nothing, and may be slow
-        if (now_ns - call->changed_ns > IDLE_NS) {
-            end(core, session, call, now_ns);
-        }
-    } else if (now_ns - call->arrived_ns > RECEIVE_NS) {
+    struct function *function = function_of(core, session);
+    if (is_late(function, session, call, now_ns)) {
         end(core, session, call, now_ns);
+        shunter_wasted(function, session);
+    } else if (session->stream) {
+        return;
     } else if (now_ns - call->changed_ns > GAP_NS) {
         call->changed_ns = now_ns;
         sack(core, session, call);

@@ -46,6 +46,7 @@ enum state { FREE, RECEIVING = SHUNTER_SACK_RECEIVING, RX_COMPLETE, RUNNING, TX_
 
 struct call {
     uint64_t req_id;
+    uint64_t begun_ns;   /* first segment that came */
     uint64_t arrived_ns; /* last segment that was new */
     uint64_t changed_ns;
     uint64_t deadline_ns;

@@ -10,6 +10,7 @@ from shunter.nic_frontend.core import (
     IDLE_NS,
     KEEP_NS,
     RECEIVE_NS,
+    SEGMENT_NS,
     Defaults,
     Drop,
     Hello,
@@ -341,6 +342,37 @@ def test_a_stream_may_be_slow_and_is_asked_for_nothing(make_table):
         assert table.core.free_entries(table.func) == 3
     assert table.core.tick(IDLE_NS + 1) == []
     assert table.core.free_entries(table.func) == 4
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["datagrams", "stream"])
+def test_a_request_that_comes_bit_by_bit_gives_way_to_who_waits(make_table, stream):
+    table = make_table(stream=stream, entries=1)
+    other = Session(table.session + 1, table.func, table.other_peer, 4, 4, origin=1)
+    table.core.add_session(other, 0)
+    fields = {"func_id": table.func, "seq": 2, "count": 3, "length": 2, "total": 10, "offset": 8}
+    header = Header(
+        type=MessageType.REQ, flags=Flags.LAST, req_id=1, session=other.id, pkt_no=1, **fields
+    )
+    table.say(seq=0)
+    latest = RECEIVE_NS + 3 * SEGMENT_NS
+    table.now = RECEIVE_NS
+    table.say(seq=1)
+    table.core.tick(latest + 1)
+    assert table.core.free_entries(table.func) == 0  # nobody wants it
+    refused = table.core.receive(table.other_peer, header.pack() + bytes(2), latest)
+    assert drops(refused) == ["full"]
+    table.core.tick(latest)
+    assert table.core.free_entries(table.func) == 0
+    told = table.core.tick(latest + 1)
+    assert [(kind, req_id) for kind, req_id, _ in headers(told)] == [(MessageType.CREDIT, 1)]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["datagrams", "stream"])
+def test_who_has_sent_all_on_a_stream_is_told_at_once_what_was_refused(make_table, stream):
+    table = make_table(stream=stream)
+    table.say(seq=1)
+    told = [(MessageType.SACK, 1, CallState.RECEIVING)] if stream else []
+    assert headers(table.say(seq=2, flags=Flags.LAST)) == told
 
 
 def test_a_stream_that_says_nothing_ends_unless_it_waits(make_table):
