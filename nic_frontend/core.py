@@ -164,6 +164,8 @@ class Core:
         self.functions: dict[int, Function] = {}
         self.sessions: dict[int, Session] = {}
         self._silence = Silence(MOST_SESSIONS)
+        self.ended_streams = 0
+        """Sessions on streams that have ended so far."""
         self._unknown_ns = self._unknown = 0
         """How many have been told since when that there is no session of theirs."""
 
@@ -225,6 +227,7 @@ class Core:
         self._silence.remove(session, function)
         function.exit(session)
         session.closing = True
+        self.ended_streams += session.stream
         self._take_out(session)
         return actions
 

@@ -42,6 +42,8 @@ BEAT_NS = 100_000_000
 _MOST_AT_ONCE = 64
 _LARGEST = 1 << 16
 _NOWHERE = memoryview(bytearray())
+LOOK_NS = 200_000_000
+"""Streams are looked at so often, and when a session has ended."""
 LATE_NS = 2_000_000_000
 """A message of a stream that is not complete by then ends it."""
 _CONTROL_BYTES = 1 << 16
@@ -104,7 +106,7 @@ class PythonServer:
         """Session and request of the last segment that was placed."""
         self._hellos: list[tuple[bytes, bytes]] = []
         self._now = 0
-        self._next_tick = 0
+        self._next_tick = self._next_look = self._ended_streams = 0
 
     def limit(self, sessions: int, streams: int) -> None:
         """So many sessions at once, and so many on streams among them."""
@@ -529,6 +531,10 @@ class PythonServer:
     def _close_late(self) -> None:
         """End streams that are in the midst of a message for too long: they hold an entry; and
         those whose session has ended."""
+        ended = self._core.ended_streams
+        if ended == self._ended_streams and self._now < self._next_look:
+            return
+        self._ended_streams, self._next_look = ended, self._now + LOOK_NS
         for stream in list(self._streams.values()):
             late = stream.begun_ns and self._now - stream.begun_ns > LATE_NS
             if late or not self._core.is_open(stream.session):

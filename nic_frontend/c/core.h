@@ -199,6 +199,8 @@ uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t fun
 /* Of all answers that a session may have at once, with their headers; 0 when it is not there. */
 uint64_t shunter_core_answer_bytes(const struct shunter_core *core, uint32_t session);
 uint32_t shunter_core_sessions(const struct shunter_core *core);
+/* Sessions on streams that have ended so far. */
+uint64_t shunter_core_ended_streams(const struct shunter_core *core);
 /* Open sessions of a function, and requests that they may have on their way together. */
 void shunter_core_load(
     const struct shunter_core *core, uint16_t func_id, uint32_t *sessions, uint64_t *credit);

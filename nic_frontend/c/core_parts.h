@@ -159,6 +159,7 @@ struct shunter_core {
     uint32_t count;
     uint32_t open[2]; /* sessions that are not closing; streams among them */
     uint32_t most[2]; /* of these */
+    uint64_t ended_streams; /* so far */
     /* open sessions that are no streams, and streams; the longest silent first */
     struct link awake[2], resting[2];
     struct address *addresses[ADDRESS_ROWS];

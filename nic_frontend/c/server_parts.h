@@ -46,6 +46,8 @@ struct shunter_server {
     struct shunter_stream *streams[SHUNTER_STREAMS];
     uint32_t stream_count;
     uint32_t closed_count;
+    uint64_t ended_streams; /* sessions, when all were looked at */
+    uint64_t next_look_ns;
     size_t kept_bytes; /* that streams did not take yet */
     struct shunter_stats stats;
     uint64_t now_ns;

@@ -448,6 +448,7 @@ static void leave(struct shunter_core *core, struct session *session, uint64_t n
     forget_unused(core, session->address);
     function->credit -= session->grant - session->done;
     session->closing = true;
+    core->ended_streams += session->stream;
     if (session->forgotten == 0) {
         shunter_take_out(core, session);
     }
@@ -475,6 +476,10 @@ uint32_t shunter_core_free_entries(const struct shunter_core *core, uint16_t fun
 }
 
 uint32_t shunter_core_sessions(const struct shunter_core *core) { return core->count; }
+
+uint64_t shunter_core_ended_streams(const struct shunter_core *core) {
+    return core->ended_streams;
+}
 
 uint64_t shunter_core_answer_bytes(const struct shunter_core *core, uint32_t id) {
     const struct session *session = find(core, id);

@@ -17,6 +17,7 @@
 #define MOST_OUT ((size_t)256 << 20) /* of all streams together */
 #define CONTROL_BYTES 65536         /* of one: room for what is no answer */
 #define ROUNDS 64
+#define LOOK_NS 200000000ULL  /* streams are looked at so often, and when a session has ended */
 #define LATE_NS 2000000000ULL /* a message that is not complete by then ends its stream */
 
 void shunter_stream_peer(int socket, uint8_t peer[SHUNTER_PEER_BYTES]) {
@@ -135,6 +136,12 @@ void shunter_stream_readable(struct shunter_server *server, struct shunter_strea
 }
 
 void shunter_streams_close_late(struct shunter_server *server) {
+    const uint64_t ended = shunter_core_ended_streams(server->core);
+    if (ended == server->ended_streams && server->now_ns < server->next_look_ns) {
+        return;
+    }
+    server->ended_streams = ended;
+    server->next_look_ns = server->now_ns + LOOK_NS;
     uint32_t left = server->stream_count;
     for (int i = 0; left && i < SHUNTER_STREAMS; i++) {
         struct shunter_stream *stream = server->streams[i];
