@@ -28,6 +28,7 @@ MOST_PROMISE_NS = 500_000_000
 """Room is kept for no longer for a session whose requests take long to come."""
 FIRST_PROMISES = 4
 """To a new address, at once."""
+MOST_PLANS = 64
 _ANSWERED = frozenset({CallState.TX_COMPLETE, CallState.FAILED})
 
 
@@ -79,11 +80,12 @@ class Function:
     plans: dict[tuple[tuple[int, ...], int], SegmentPlan] = field(default_factory=dict)
 
     def plan(self, sizes: tuple[int, ...], segment: int) -> SegmentPlan:
-        """Segments of these tensors; plans are kept."""
+        """Segments of these tensors; plans are kept, those of MOST_PLANS that were used last."""
         key = sizes, segment
-        if key not in self.plans:
-            self.plans[key] = SegmentPlan(*key)
-        return self.plans[key]
+        plan = self.plans[key] = self.plans.pop(key, None) or SegmentPlan(*key)
+        if len(self.plans) > MOST_PLANS:
+            del self.plans[next(iter(self.plans))]
+        return plan
 
     # ---- sessions
 

@@ -5,7 +5,7 @@ import pytest
 from shunter.batching.wire import Header, parse
 from shunter.batching.wire_layout import WINDOW, Flags, MessageType, WireStatus
 from shunter.nic_frontend.core import KEEP_NS, SPARE_NS, Drop, Place, Ready, Send
-from shunter.nic_frontend.credit import MOST_PROMISE_NS
+from shunter.nic_frontend.credit import MOST_PLANS, MOST_PROMISE_NS
 from shunter.nic_frontend.sessions import PROMISE_NS, Session
 from shunter.nic_frontend.silence import AWAKE_NS
 
@@ -452,3 +452,13 @@ def test_who_has_a_promise_and_wants_something_else_gets_credit_for_it(make_town
     assert town.have(1, 2) == [(2, 1, 1)]
     assert town.have(2, 2, more=True) == [(2, 0, 2)]
     assert town.ask(2, 2)[0] == 0
+
+
+def test_plans_of_few_segment_sizes_are_kept(both):
+    core, _ = both()
+    function = core.add_function(FUNC, (4096,), (4,), 1)
+    first = function.plan(function.inputs, 256)
+    for size in range(257, 257 + 2 * MOST_PLANS):
+        function.plan(function.inputs, size)
+        assert function.plan(function.inputs, 256) is first
+    assert len(function.plans) == MOST_PLANS
