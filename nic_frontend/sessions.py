@@ -25,6 +25,7 @@ _LOW = 1 << 32
 _INET = 2
 _MAPPED = bytes(10) + b"\xff\xff"
 """IPv6 addresses that are IPv4 ones."""
+_LINK = b"\xfe\x80" + bytes(5)
 _INET_ORIGIN, _USER_ORIGIN = 0xFFFFFFFF << 32, 0xFFFFFFFE << 32
 """No host has such a prefix of IPv6: those addresses are of groups."""
 
@@ -217,14 +218,17 @@ class Session:
 
 def origin_of(peer: bytes) -> int:
     """What stands for the address of a socket in the kernel's bytes: sessions of one are counted
-    together. That is an IPv4 address, or the first 64 bits of one of IPv6."""
+    together. That is an IPv4 address, or the first 56 bits of one of IPv6, as sites are given them;
+    a neighbour on the link has an address of its own."""
     family = int.from_bytes(peer[:2], "little")
     if family == _INET:
         return int.from_bytes(peer[4:8], "big") | _INET_ORIGIN
-    prefix, mapped = peer[8:16], peer[8:20]
+    prefix, mapped = peer[8:15], peer[8:20]
     if mapped == _MAPPED:
         return int.from_bytes(peer[20:24], "big") | _INET_ORIGIN
-    return int.from_bytes(prefix, "big")
+    if prefix == _LINK:
+        return int.from_bytes(_LINK[:2] + peer[18:24], "big")
+    return int.from_bytes(prefix, "big") << 8
 
 
 def origin_of_user(uid: int) -> int:
