@@ -61,7 +61,7 @@ class MessageType(IntEnum):
     """Bits of the segments that are here. A client's is about an answer, of which it gets the rest;
     with ACK_REQ it asks: who has no answer yet says which segments of the request are here."""
     CREDIT = 4
-    """Of the server: so much may be sent. Its req_id is that of a request that was refused and may be
+    """Of the server: so much may be sent. Its req_id is that of a refused request, which is to be
     sent again now; 0: there is none."""
     HELLO = 5
     HELLO_ACK = 6

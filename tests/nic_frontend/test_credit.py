@@ -399,6 +399,7 @@ def test_room_is_kept_longer_for_one_whose_requests_take_longer(make_town):
     town.run(0)
     assert town.have(3, 2) == [(2, 1, 1)]
     town.wait(trip)
+    assert town.core.is_pressed()  # there is no other's promise
     assert town.ask(2, 1)[0] == 0
 
 

@@ -141,6 +141,7 @@ def test_who_ends_with_the_one_that_makes_room_is_offered_none(core):
     core.add_function(FUNC, (4,), (4,), 1)
     for number in (1, 2):
         core.add_session(Session(number, FUNC, PEER, 4, 4, origin=number), 0)
+    for number in (1, 2):
         fields = {"flags": Flags.LAST, "req_id": 1, "func_id": FUNC, "length": 4, "total": 4}
         header = Header(type=MessageType.REQ, session=number, credit=1, pkt_no=1, **fields)
         data = header.pack() + bytes(4)
