@@ -1,6 +1,7 @@
 """Streams: slow readers, silence, and rubbish."""
 
 import contextlib
+import os
 import socket
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from shunter.batching import attach
 from shunter.batching.wire import Header
 from shunter.batching.wire_layout import Flags, MessageType, WireStatus
+from shunter.nic_frontend.core import Send
 from shunter.nic_frontend.hello import Hello
+from shunter.nic_frontend.python_server import PythonServer
 
 BIG = [("b", "uint8", [1 << 18])]
 """An answer of 256 KB."""
@@ -164,3 +167,21 @@ def test_half_a_payload_keeps_no_other_request_from_running(site, nic):
     assert second.names(second.batch()) == [7]
     second.done(WireStatus.OK)
     assert list(client.answers(1)) == [asked]
+
+
+def test_what_is_for_a_session_that_has_ended_is_dropped():
+    """The twin in Python collects what is to be sent before it sends it."""
+    with contextlib.ExitStack() as stack:
+        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        bells = [os.eventfd(0), os.eventfd(0)]
+        for bell in bells:
+            stack.callback(os.close, bell)
+        server = PythonServer(udp.fileno(), *bells, spin_us=0, gro=False)
+        stack.callback(server.close)
+        mine, its = socket.socketpair()
+        stack.enter_context(mine)
+        descriptor = its.detach()
+        server.add_stream(descriptor, 5)
+        header = Header(type=MessageType.CREDIT, session=5).pack()
+        server._act([Send(5, server.stream_peer(descriptor), header)])
+        assert server.stats()["bytes_out"] == 64
