@@ -102,6 +102,7 @@ static void open_session(uint32_t n) {
         .window = (uint16_t)(2 + n),
         .protect = PROTECT[n],
         .stream = n == 3,
+        .origin = n % 3,
         .tagged = n % 2};
     memcpy(opening.key, KEY, sizeof opening.key);
     memcpy(opening.peer, peer, sizeof opening.peer);
@@ -239,6 +240,7 @@ int main(int argc, char **argv) {
     shunter_core_add_function(world.core, FUNC, INPUTS, 2, OUTPUTS, 1, ENTRIES, ENTRIES);
     const struct shunter_defaults defaults = {.slo_ns = 7000, .timeout_ns = 12000, .priority = 1};
     shunter_core_set_defaults(world.core, FUNC, &defaults);
+    shunter_core_limit(world.core, SESSIONS - 1, 1); // one of them gives way, or is not let in
     for (uint32_t n = 0; n < SESSIONS; n++) {
         open_session(n);
     }
