@@ -207,6 +207,7 @@ int load_open(
     const uint64_t start = now_ns();
     uint64_t next = 0, open = 0, now = start, ticked = start;
     uint32_t turn = 0;
+    bool starved = false;
     while (!error && (next < requests || open) &&
            now < start + (requests ? at_ns[requests - 1] : 0) + patience_ns) {
         while (next < requests && start + at_ns[next] <= now) {
@@ -217,8 +218,10 @@ int load_open(
                 id = begin(&running[turn], ids[turn]);
             }
             if (id == -EAGAIN) {
-                break; // no credit anywhere: it waits, and its latency grows
+                starved = true; // no credit anywhere: it waits, and its latency grows
+                break;
             }
+            starved = false;
             if (id < 0) {
                 error = (int)id;
                 break;
@@ -260,6 +263,10 @@ int load_open(
                 } else {
                     result->failed++;
                 }
+            }
+            running[i].wanted = starved;
+            if ((all || found > 0) && !error && must_ask(&running[i])) {
+                error = shunter_client_ask(sessions[i].client);
             }
         }
     }
