@@ -13,7 +13,7 @@ gRPC (h2load knows no others, and they are the easier ones). Latency counts from
 request should have been sent for us, and from the time at which it was sent for gRPC.
 
 Examples:
-    python bench/rpc_load.py              # all of it, about 20 minutes
+    python bench/rpc_load.py              # all of it, about 12 minutes
     python bench/rpc_load.py --quick
 """
 

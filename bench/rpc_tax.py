@@ -9,7 +9,7 @@ beside that there are a side that always sleeps, and one that never does, its cl
 Ratios are medians of paired rounds with a bootstrap interval.
 
 Examples:
-    python bench/rpc_tax.py               # all of it, about 25 minutes
+    python bench/rpc_tax.py               # all of it, about 17 minutes
     python bench/rpc_tax.py --quick
 """
 

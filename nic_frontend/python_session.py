@@ -5,7 +5,7 @@ The twin of :class:`shunter.nic_frontend.native_session.NativeCore`; what comes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from shunter.batching.segments import Segment, SegmentPlan
 from shunter.nic_frontend.client_core import ClientCore, Landing, Outgoing, Refused
@@ -54,9 +54,9 @@ class PythonSession:
         return self.core.may_begin
 
     @property
-    def pending(self) -> dict[int, object]:
-        """Requests that are on their way, by their numbers."""
-        return self.core.pending  # type: ignore[return-value]
+    def pending(self) -> Collection[int]:
+        """Numbers of the requests that are on their way."""
+        return self.core.pending
 
     # ---- requests
 

@@ -88,11 +88,6 @@ class Readiness:
         """It has said who it is, or nonsense; it is watched as before."""
         self._unknown.pop(connection, None)
 
-    @property
-    def unknown(self) -> int:
-        """Connections that have not said who they are."""
-        return len(self._unknown)
-
     def _drop(self, connection: socket.socket) -> None:
         self.known(connection)
         self.unwatch(connection.fileno())

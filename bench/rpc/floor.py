@@ -2,7 +2,8 @@
 
 The kernel: the same datagrams to a process that answers and does nothing else, both in C. The data
 path: the same call by the C client, less the kernel. The client: the same call in Python, less
-that.
+that. Large datagrams are copied into the kernel here, while the client gives its own pages: what
+that saves is counted for the data path, whose share may then be below 0.
 """
 
 from __future__ import annotations
