@@ -10,7 +10,7 @@ from shunter.batching import wire_layout
 from shunter.batching.layout import LINE, constants
 
 _NOTICE = "Emitted by python -m shunter.batching.emit. Do not edit."
-_PREFIXES = "H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another."
+_PREFIXES = "H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row."
 _WIRE_IN_JAVA = ("MAX_TENSORS", "MAX_ENTRIES", "WORKER_COUNT")
 _QUEUE_PREFIXES = "Q_ offsets in its header, W_ in a worker, E_ in an entry."
 

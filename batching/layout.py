@@ -20,7 +20,10 @@ The control page::
     +------------------+  HEADER_SIZE
     | holder 0         |  one 128-byte line per holder of the hold words
     | ...              |
-    +------------------+  HEADER_SIZE + HOLDER_COUNT * HOLDER_SIZE
+    +------------------+  RUNNERS_OFFSET
+    | runner 0         |  one per worker that says how its inference gets on
+    | ...              |
+    +------------------+  SLOTS_OFFSET
     | slot 0           |  one per model version
     |   identity       |    JVM writes (seqlock slot_sequence)
     |   telemetry      |    JVM writes, plain words
@@ -29,6 +32,7 @@ The control page::
     |   commands       |    controller writes (seqlock command_sequence)
     |   group commands |    controller writes, one line per worker group
     |   network        |    network front end writes, plain words
+    |   padding        |    controller writes, plain words
     | slot 1 ...       |
     +------------------+  PAGE_SIZE
 
@@ -43,10 +47,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-LAYOUT_VERSION = 5
+LAYOUT_VERSION = 6
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 LINE = 128
 """Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
+
 
 class ChangeState(IntEnum):
     """What became of a wanted configuration."""
@@ -56,6 +61,30 @@ class ChangeState(IntEnum):
     SERVES = 2
     UNDONE = 3
     """Refused, or begun and undone."""
+
+
+class RunnerState(IntEnum):
+    """What a worker's inference does; moves are in :mod:`shunter.batching.preemption`."""
+
+    RUNNING = 0
+    YIELDING = 1
+    """It is to stand still, and runs on to the end of its segment."""
+    PARKED = 2
+    RESTORING = 3
+    """It may go on, and has not done so yet."""
+
+
+class Order(IntEnum):
+    """In which order models take turns on a slice."""
+
+    CONCURRENT = 0
+    """They do not: whatever is ready runs."""
+    FIFO = 1
+    """One batch at a time, the earliest arrival first."""
+    EDF = 2
+    """One batch at a time, the earliest deadline first."""
+    ROUND_ROBIN = 3
+    """One batch at a time, models in turn, those that have waited too long first."""
 
 
 CLASSES = ("strict", "best_effort")
@@ -71,7 +100,11 @@ the last one also all that are longer."""
 
 GROUP_COUNT = 8
 HOLDER_COUNT = 16
+"""The first is the server's own."""
+RUNNER_COUNT = 64
 SLOT_COUNT = 128
+SLOT_WORDS = SLOT_COUNT // 64
+"""Words of a mask of slots: slot s is bit s % 64 of word s // 64."""
 COUNTER_COUNT = 64
 """Counters of the network front end; each has a name of at most COUNTER_NAME_BYTES."""
 COUNTER_NAME_BYTES = 24
@@ -127,6 +160,12 @@ HEADER = (
                 "front_end_wanted",
                 "0: start no network front end; else a number that other settings change",
             ),
+            Field("strict_order", "turns of strict models on a slice, one of ORDER_..."),
+            Field("best_effort_order", "turns of best-effort models, one of ORDER_..."),
+            Field("exclusive", "1: strict and best effort take turns too, nothing is preempted"),
+            Field("max_hold_us", "a hold without progress for longer is ignored, 0: the default"),
+            Field("longest_park_us", "a batch that was parked for longer goes on, 0: the default"),
+            Field("memory_wanted", "1: parked work shall drop what it holds and begin anew"),
         ),
     ),
     Section("ready", (Field("ready", "1 when the page is complete; written last"),)),
@@ -159,6 +198,36 @@ HOLDER = (
             Field("holder_heartbeat_ns", "a reader ignores a holder whose heartbeat is old"),
             Field("hold_mask", "bit s set: best-effort work on slice s must stand still"),
             Field("hold_since_ns", "when the mask last became non-zero"),
+            Field("hold_progress_ns", "when strict work that holds last began or ended a batch"),
+            Field("hold_models", "mask of slots: whose strict work holds", count=SLOT_WORDS),
+        ),
+    ),
+)
+
+RUNNER = (
+    Section(
+        "runner",
+        (
+            Field("runner_pid", "process that owns this line, 0 when free"),
+            Field("runner_heartbeat_ns", "when it last wrote"),
+            Field("runner_slot", "slot of its model, -1 for none"),
+            Field("runner_class", "class of its work, by index"),
+            Field("runner_slices", "mask of the slices that it runs on"),
+            Field("runner_state", "one of RUNNER_..."),
+            Field("runner_since_ns", "since when it is in this state"),
+            Field("preemptions", "times that it was parked"),
+            Field("parked_ns", "sum of the times parked"),
+            Field("yield_ns", "sum of the times from raised word to parked"),
+            Field("yield_worst_ns", "the longest of these"),
+            Field("restore_ns", "sum of the times from lowered word to running"),
+            Field("drops", "times that it gave its memory back and began a batch anew"),
+            Field("batches", "batches that it ran"),
+            Field("segments", "parts of one pass between which it can stand still, 0: unknown"),
+            Field("segment_ns", "time of the longest part"),
+            Field("solo_ns", "time of one pass alone"),
+            Field("solo_cpu_ns", "processor time of one pass alone"),
+            Field("solo_bytes", "bytes that one pass reads and writes"),
+            Field("solo_batch", "size of the batch that these were measured with"),
         ),
     ),
 )
@@ -218,6 +287,8 @@ SLOT = (
             Field("queue_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
             Field("service_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
             Field("latency_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
+            Field("strict_batches", "strict batches answered, by size bucket", count=SIZE_BUCKETS),
+            Field("strict_batch_ns", "sum of their service times", count=SIZE_BUCKETS),
         ),
     ),
     Section(
@@ -241,6 +312,8 @@ SLOT = (
             Field("group_error_ns", "mean absolute error of the predictions"),
             Field("group_fitted", "batches that the fit has seen, 0: nothing is known"),
             Field("group_instances", "workers that the configuration asks for"),
+            Field("group_slices", "mask of the slices that its workers may run on"),
+            Field("group_yields", "1: its workers stand still for strict work"),
         ),
         repeat=GROUP_COUNT,
     ),
@@ -291,6 +364,17 @@ SLOT = (
             Field("network_credit", "requests that clients may have on their way"),
         ),
     ),
+    Section(
+        "padding",
+        (
+            Field("padding_known", "1: the words below are the controller's"),
+            Field(
+                "beside",
+                "mask of slots: this model's best effort may run beside their strict work",
+                count=SLOT_WORDS,
+            ),
+        ),
+    ),
 )
 
 
@@ -322,8 +406,10 @@ def place(sections: tuple[Section, ...]) -> tuple[dict[str, Placed], int]:
 
 HEADER_FIELDS, HEADER_SIZE = place(HEADER)
 HOLDER_FIELDS, HOLDER_SIZE = place(HOLDER)
+RUNNER_FIELDS, RUNNER_SIZE = place(RUNNER)
 SLOT_FIELDS, SLOT_SIZE = place(SLOT)
-SLOTS_OFFSET = HEADER_SIZE + HOLDER_COUNT * HOLDER_SIZE
+RUNNERS_OFFSET = HEADER_SIZE + HOLDER_COUNT * HOLDER_SIZE
+SLOTS_OFFSET = RUNNERS_OFFSET + RUNNER_COUNT * RUNNER_SIZE
 PAGE_SIZE = SLOTS_OFFSET + SLOT_COUNT * SLOT_SIZE
 GROUP_STRIDE = SLOT_FIELDS["group_ready"].section.stride
 
@@ -355,9 +441,13 @@ def constants() -> list[tuple[str, int, str]]:
         ("HEADER_SIZE", HEADER_SIZE, "bytes before holder 0"),
         ("HOLDER_SIZE", HOLDER_SIZE, "bytes of one holder"),
         ("HOLDER_COUNT", HOLDER_COUNT, "holders"),
+        ("RUNNERS_OFFSET", RUNNERS_OFFSET, "offset of runner 0"),
+        ("RUNNER_SIZE", RUNNER_SIZE, "bytes of one runner"),
+        ("RUNNER_COUNT", RUNNER_COUNT, "runners"),
         ("SLOTS_OFFSET", SLOTS_OFFSET, "offset of slot 0"),
         ("SLOT_SIZE", SLOT_SIZE, "bytes of one slot"),
         ("SLOT_COUNT", SLOT_COUNT, "slots"),
+        ("SLOT_WORDS", SLOT_WORDS, "words of a mask of slots"),
         ("COUNTER_COUNT", COUNTER_COUNT, "counters of the network front end"),
         ("COUNTER_NAME_BYTES", COUNTER_NAME_BYTES, "bytes of the name of each"),
         ("GROUP_COUNT", GROUP_COUNT, "worker groups per slot"),
@@ -368,7 +458,10 @@ def constants() -> list[tuple[str, int, str]]:
     ]
     rows += [(name.upper(), i, "class index") for i, name in enumerate(CLASSES)]
     rows += [(f"CHANGE_{s.name}", s.value, "state of a change") for s in ChangeState]
-    for prefix, fields in (("H", HEADER_FIELDS), ("K", HOLDER_FIELDS), ("S", SLOT_FIELDS)):
+    rows += [(f"RUNNER_{s.name}", s.value, "state of a runner") for s in RunnerState]
+    rows += [(f"ORDER_{s.name}", s.value, "turns of models on a slice") for s in Order]
+    parts = ("H", HEADER_FIELDS), ("K", HOLDER_FIELDS), ("R", RUNNER_FIELDS), ("S", SLOT_FIELDS)
+    for prefix, fields in parts:
         for name, placed in fields.items():
             extent = f" [{placed.field.count}]" if placed.field.count > 1 else ""
             rows.append((f"{prefix}_{name.upper()}", placed.offset, placed.field.meaning + extent))

@@ -15,10 +15,15 @@ from typing import Any, NamedTuple, TypeVar
 from shunter.batching.layout import (
     GROUP_COUNT,
     HEADER_FIELDS,
+    RUNNER_FIELDS,
     SIZE_BUCKETS,
+    SLOT_COUNT,
     SLOT_FIELDS,
+    SLOT_WORDS,
     TIME_BUCKETS,
+    Order,
     Placed,
+    RunnerState,
 )
 
 MAX_COUNT = 2**63 - 1
@@ -56,6 +61,12 @@ class PageHeader:
     controller_heartbeat_ns: int = _word(0, MAX_COUNT)
     controller_cycles: int = _word(0, MAX_COUNT)
     front_end_wanted: int = _word(0, MAX_COUNT)
+    strict_order: int = _word(0, max(Order))
+    best_effort_order: int = _word(0, max(Order))
+    exclusive: int = _word(0, 1)
+    max_hold_us: int = _word(0, MAX_WAIT_US)
+    longest_park_us: int = _word(0, MAX_WAIT_US)
+    memory_wanted: int = _word(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +141,8 @@ class SlotTelemetry:
     queue_times: tuple[int, ...] = _words(2 * TIME_BUCKETS, 0, MAX_COUNT)
     service_times: tuple[int, ...] = _words(2 * TIME_BUCKETS, 0, MAX_COUNT)
     latency_times: tuple[int, ...] = _words(2 * TIME_BUCKETS, 0, MAX_COUNT)
+    strict_batches: tuple[int, ...] = _words(SIZE_BUCKETS, 0, MAX_COUNT)
+    strict_batch_ns: tuple[int, ...] = _words(SIZE_BUCKETS, 0, MAX_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +160,8 @@ class GroupTelemetry:
     group_error_ns: int = _word(0, MAX_COUNT)
     group_fitted: int = _word(0, MAX_COUNT)
     group_instances: int = _word(0, MAX_BATCH)
+    group_slices: int = _word(-MAX_COUNT - 1, MAX_COUNT)
+    group_yields: int = _word(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +217,40 @@ class SlotNetwork:
     network_credit: int = _word(0, MAX_COUNT)
 
 
+@dataclass(frozen=True, slots=True)
+class SlotPadding:
+    """Beside whose strict work a model's best effort may run."""
+
+    padding_known: int = _word(0, 1)
+    beside: tuple[int, ...] = _words(SLOT_WORDS, -MAX_COUNT - 1, MAX_COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLine:
+    """What a worker says of its inference."""
+
+    runner_pid: int = _word(0, 2**31 - 1)
+    runner_heartbeat_ns: int = _word(0, MAX_COUNT)
+    runner_slot: int = _word(-1, SLOT_COUNT - 1, -1)
+    runner_class: int = _word(0, 1)
+    runner_slices: int = _word(-MAX_COUNT - 1, MAX_COUNT)
+    runner_state: int = _word(0, max(RunnerState))
+    runner_since_ns: int = _word(0, MAX_COUNT)
+    preemptions: int = _word(0, MAX_COUNT)
+    parked_ns: int = _word(0, MAX_COUNT)
+    yield_ns: int = _word(0, MAX_COUNT)
+    yield_worst_ns: int = _word(0, MAX_COUNT)
+    restore_ns: int = _word(0, MAX_COUNT)
+    drops: int = _word(0, MAX_COUNT)
+    batches: int = _word(0, MAX_COUNT)
+    segments: int = _word(0, MAX_COUNT)
+    segment_ns: int = _word(0, MAX_COUNT)
+    solo_ns: int = _word(0, MAX_COUNT)
+    solo_cpu_ns: int = _word(0, MAX_COUNT)
+    solo_bytes: int = _word(0, MAX_COUNT)
+    solo_batch: int = _word(0, MAX_COUNT)
+
+
 class Commands(NamedTuple):
     """All that a controller says about one slot."""
 
@@ -222,10 +271,17 @@ class _Plan:
     is_tuple: bool
 
 
+_STRUCTURES = {
+    PageHeader: HEADER_FIELDS,
+    FrontEndState: HEADER_FIELDS,
+    RunnerLine: RUNNER_FIELDS,
+}
+"""Where records are that are not in a slot."""
+
+
 @functools.cache
 def _plans(kind: type) -> tuple[_Plan, ...]:
-    in_header = kind in (PageHeader, FrontEndState)
-    placed: dict[str, Placed] = HEADER_FIELDS if in_header else SLOT_FIELDS
+    placed: dict[str, Placed] = _STRUCTURES.get(kind, SLOT_FIELDS)
     plans = []
     for item in fields(kind):
         at, limits = placed[item.name], item.metadata

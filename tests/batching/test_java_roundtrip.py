@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import SLOT_FIELDS, SLOTS_OFFSET
+from shunter.batching.layout import RUNNERS_OFFSET, SLOT_FIELDS, SLOTS_OFFSET
 
 pytestmark = pytest.mark.java
 
@@ -88,7 +88,7 @@ def test_java_leaves_the_rest_of_a_new_page_zero(run_tool, page_path):
     assert run_tool("PageTool", "create", page_path).returncode == 0
     content = page_path.read_bytes()
     assert not any(content[SLOTS_OFFSET + BEFORE_COMMANDS :])
-    assert not any(content[SLOTS_OFFSET - 16 * 128 : SLOTS_OFFSET])
+    assert not any(content[RUNNERS_OFFSET:SLOTS_OFFSET])
 
 
 def test_java_reads_commands_that_were_written_twice(run_tool, make_golden, page_path):

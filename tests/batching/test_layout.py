@@ -22,6 +22,12 @@ HEADER = {
     "controller_heartbeat_ns": 264,
     "controller_cycles": 272,
     "front_end_wanted": 280,
+    "strict_order": 288,
+    "best_effort_order": 296,
+    "exclusive": 304,
+    "max_hold_us": 312,
+    "longest_park_us": 320,
+    "memory_wanted": 328,
     "ready": 384,
     "front_end_pid": 512,
     "front_end_beat_ns": 520,
@@ -38,6 +44,30 @@ HOLDER = {
     "holder_heartbeat_ns": 8,
     "hold_mask": 16,
     "hold_since_ns": 24,
+    "hold_progress_ns": 32,
+    "hold_models": 40,
+}
+RUNNER = {
+    "runner_pid": 0,
+    "runner_heartbeat_ns": 8,
+    "runner_slot": 16,
+    "runner_class": 24,
+    "runner_slices": 32,
+    "runner_state": 40,
+    "runner_since_ns": 48,
+    "preemptions": 56,
+    "parked_ns": 64,
+    "yield_ns": 72,
+    "yield_worst_ns": 80,
+    "restore_ns": 88,
+    "drops": 96,
+    "batches": 104,
+    "segments": 112,
+    "segment_ns": 120,
+    "solo_ns": 128,
+    "solo_cpu_ns": 136,
+    "solo_bytes": 144,
+    "solo_batch": 152,
 }
 SLOT = {
     "slot_sequence": 0,
@@ -86,47 +116,53 @@ SLOT = {
     "queue_times": 2280,
     "service_times": 2536,
     "latency_times": 2792,
-    "change_request": 3072,
-    "change_state": 3080,
-    "group_ready": 3200,
-    "group_busy": 3208,
-    "group_batches": 3216,
-    "group_requests": 3224,
-    "group_cap": 3232,
-    "group_threads": 3240,
-    "group_fixed_ns": 3248,
-    "group_per_request_ns": 3256,
-    "group_error_ns": 3264,
-    "group_fitted": 3272,
-    "group_instances": 3280,
-    "command_sequence": 4224,
-    "alpha_millionths": 4232,
-    "threshold_cap_milli": 4240,
-    "threshold_fixed_milli": 4248,
-    "max_wait_us": 4256,
-    "mix_classes": 4264,
-    "ageing_us": 4272,
-    "ahead_batches": 4280,
-    "latency_fixed_ns": 4288,
-    "latency_per_request_ns": 4296,
-    "quantum_us": 4304,
-    "admission": 4312,
-    "margin_us": 4320,
-    "wanted_request": 4328,
-    "wanted_groups": 4336,
-    "wanted_pin": 4344,
-    "command_cap": 4352,
-    "weight_milli": 4360,
-    "preference": 4376,
-    "wanted_instances": 4392,
-    "wanted_threads": 4400,
-    "wanted_batch": 4408,
-    "network_workers": 5376,
-    "network_entries": 5384,
-    "network_free": 5392,
-    "network_queued": 5400,
-    "network_sessions": 5408,
-    "network_credit": 5416,
+    "strict_batches": 3048,
+    "strict_batch_ns": 3176,
+    "change_request": 3328,
+    "change_state": 3336,
+    "group_ready": 3456,
+    "group_busy": 3464,
+    "group_batches": 3472,
+    "group_requests": 3480,
+    "group_cap": 3488,
+    "group_threads": 3496,
+    "group_fixed_ns": 3504,
+    "group_per_request_ns": 3512,
+    "group_error_ns": 3520,
+    "group_fitted": 3528,
+    "group_instances": 3536,
+    "group_slices": 3544,
+    "group_yields": 3552,
+    "command_sequence": 4480,
+    "alpha_millionths": 4488,
+    "threshold_cap_milli": 4496,
+    "threshold_fixed_milli": 4504,
+    "max_wait_us": 4512,
+    "mix_classes": 4520,
+    "ageing_us": 4528,
+    "ahead_batches": 4536,
+    "latency_fixed_ns": 4544,
+    "latency_per_request_ns": 4552,
+    "quantum_us": 4560,
+    "admission": 4568,
+    "margin_us": 4576,
+    "wanted_request": 4584,
+    "wanted_groups": 4592,
+    "wanted_pin": 4600,
+    "command_cap": 4608,
+    "weight_milli": 4616,
+    "preference": 4632,
+    "wanted_instances": 4648,
+    "wanted_threads": 4656,
+    "wanted_batch": 4664,
+    "network_workers": 5632,
+    "network_entries": 5640,
+    "network_free": 5648,
+    "network_queued": 5656,
+    "network_sessions": 5664,
+    "network_credit": 5672,
+    "padding_known": 5760,
+    "beside": 5768,
 }
 
 
@@ -142,21 +178,28 @@ def test_holder_fields_stand_where_they_always_stood():
     assert offsets(layout.HOLDER_FIELDS) == HOLDER
 
 
+def test_runner_fields_stand_where_they_always_stood():
+    assert offsets(layout.RUNNER_FIELDS) == RUNNER
+
+
 def test_slot_fields_stand_where_they_always_stood():
     assert offsets(layout.SLOT_FIELDS) == SLOT
 
 
 def test_sizes_are_what_other_programs_were_compiled_with():
-    assert layout.LAYOUT_VERSION == 5
+    assert layout.LAYOUT_VERSION == 6
     assert layout.HEADER_SIZE == 2688
     assert layout.HOLDER_SIZE == 128
     assert layout.HOLDER_COUNT == 16
-    assert layout.SLOTS_OFFSET == 4736
-    assert layout.SLOT_SIZE == 5504
+    assert layout.RUNNERS_OFFSET == 4736
+    assert layout.RUNNER_SIZE == 256
+    assert layout.RUNNER_COUNT == 64
+    assert layout.SLOTS_OFFSET == 21120
+    assert layout.SLOT_SIZE == 5888
     assert layout.SLOT_COUNT == 128
     assert layout.GROUP_COUNT == 8
     assert layout.GROUP_STRIDE == 128
-    assert layout.PAGE_SIZE == 709248
+    assert layout.PAGE_SIZE == 774784
     assert (layout.COUNTER_COUNT, layout.COUNTER_NAME_BYTES) == (64, 24)
 
 
@@ -168,7 +211,7 @@ def test_the_page_fits_a_small_container():
     assert layout.PAGE_SIZE < 1 << 20
 
 
-@pytest.mark.parametrize("sections", [layout.HEADER, layout.HOLDER, layout.SLOT])
+@pytest.mark.parametrize("sections", [layout.HEADER, layout.HOLDER, layout.RUNNER, layout.SLOT])
 def test_writers_never_share_a_line(sections):
     fields, size = layout.place(sections)
     starts = {}

@@ -361,7 +361,7 @@ def jvm_words() -> dict[int, int]:
     words = {SLOT_FIELDS[name].offset: value for name, value in IDENTITY.items()}
     start, groups = SLOT_FIELDS["updated_ns"].offset, SLOT_FIELDS["group_ready"].offset
     words[start] = UPDATED_NS
-    last = SLOT_FIELDS["latency_times"]
+    last = SLOT_FIELDS["strict_batch_ns"]
     count = (last.offset - start) // 8 + last.field.count
     words |= {start + 8 * k: 1000 + k for k in range(1, count)}
     for group in range(IDENTITY["group_count"]):

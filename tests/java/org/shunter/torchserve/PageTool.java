@@ -96,8 +96,11 @@ public final class PageTool {
         if (name.equals("preference")) {
             return RequestClass.COUNT;
         }
-        if (name.equals("latency_times")) {
-            return 2 * TIME_BUCKETS;
+        if (name.equals("strict_batch_ns")) {
+            return SIZE_BUCKETS;
+        }
+        if (name.equals("beside")) {
+            return SLOT_WORDS;
         }
         final int next = i + 1 < fields.size() ? fields.get(i + 1).getInt(null) : offset + 8;
         final int words = (next - offset) / 8;
@@ -122,7 +125,7 @@ public final class PageTool {
                     slot.setText(S_DEFAULT_VERSION, 128, "2.0");
                 });
         slot.set(S_UPDATED_NS, 123_456_789);
-        final int last = S_LATENCY_TIMES + 8 * 2 * TIME_BUCKETS;
+        final int last = S_STRICT_BATCH_NS + 8 * SIZE_BUCKETS;
         for (int k = 1; S_UPDATED_NS + 8 * k < last; k++) {
             slot.add(S_UPDATED_NS + 8 * k, 1000 + k);
         }

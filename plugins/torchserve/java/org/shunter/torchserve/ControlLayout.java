@@ -1,28 +1,36 @@
 // Emitted by python -m shunter.batching.emit. Do not edit.
 package org.shunter.torchserve;
 
-/** Offsets of the control page. H_ offsets in the header, K_ in a holder, S_ in a slot; [n] words one after another. */
+/** Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */
 final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    static final int LAYOUT_VERSION = 5;
+    static final int LAYOUT_VERSION = 6;
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
-    static final int PAGE_SIZE = 709248;
+    static final int PAGE_SIZE = 774784;
     /** bytes before holder 0 */
     static final int HEADER_SIZE = 2688;
     /** bytes of one holder */
     static final int HOLDER_SIZE = 128;
     /** holders */
     static final int HOLDER_COUNT = 16;
+    /** offset of runner 0 */
+    static final int RUNNERS_OFFSET = 4736;
+    /** bytes of one runner */
+    static final int RUNNER_SIZE = 256;
+    /** runners */
+    static final int RUNNER_COUNT = 64;
     /** offset of slot 0 */
-    static final int SLOTS_OFFSET = 4736;
+    static final int SLOTS_OFFSET = 21120;
     /** bytes of one slot */
-    static final int SLOT_SIZE = 5504;
+    static final int SLOT_SIZE = 5888;
     /** slots */
     static final int SLOT_COUNT = 128;
+    /** words of a mask of slots */
+    static final int SLOT_WORDS = 2;
     /** counters of the network front end */
     static final int COUNTER_COUNT = 64;
     /** bytes of the name of each */
@@ -49,6 +57,22 @@ final class ControlLayout {
     static final int CHANGE_SERVES = 2;
     /** state of a change */
     static final int CHANGE_UNDONE = 3;
+    /** state of a runner */
+    static final int RUNNER_RUNNING = 0;
+    /** state of a runner */
+    static final int RUNNER_YIELDING = 1;
+    /** state of a runner */
+    static final int RUNNER_PARKED = 2;
+    /** state of a runner */
+    static final int RUNNER_RESTORING = 3;
+    /** turns of models on a slice */
+    static final int ORDER_CONCURRENT = 0;
+    /** turns of models on a slice */
+    static final int ORDER_FIFO = 1;
+    /** turns of models on a slice */
+    static final int ORDER_EDF = 2;
+    /** turns of models on a slice */
+    static final int ORDER_ROUND_ROBIN = 3;
     /** MAGIC */
     static final int H_MAGIC = 0;
     /** LAYOUT_VERSION */
@@ -75,6 +99,18 @@ final class ControlLayout {
     static final int H_CONTROLLER_CYCLES = 272;
     /** 0: start no network front end; else a number that other settings change */
     static final int H_FRONT_END_WANTED = 280;
+    /** turns of strict models on a slice, one of ORDER_... */
+    static final int H_STRICT_ORDER = 288;
+    /** turns of best-effort models, one of ORDER_... */
+    static final int H_BEST_EFFORT_ORDER = 296;
+    /** 1: strict and best effort take turns too, nothing is preempted */
+    static final int H_EXCLUSIVE = 304;
+    /** a hold without progress for longer is ignored, 0: the default */
+    static final int H_MAX_HOLD_US = 312;
+    /** a batch that was parked for longer goes on, 0: the default */
+    static final int H_LONGEST_PARK_US = 320;
+    /** 1: parked work shall drop what it holds and begin anew */
+    static final int H_MEMORY_WANTED = 328;
     /** 1 when the page is complete; written last */
     static final int H_READY = 384;
     /** pid of the network front end, 0 before the first */
@@ -103,6 +139,50 @@ final class ControlLayout {
     static final int K_HOLD_MASK = 16;
     /** when the mask last became non-zero */
     static final int K_HOLD_SINCE_NS = 24;
+    /** when strict work that holds last began or ended a batch */
+    static final int K_HOLD_PROGRESS_NS = 32;
+    /** mask of slots: whose strict work holds [2] */
+    static final int K_HOLD_MODELS = 40;
+    /** process that owns this line, 0 when free */
+    static final int R_RUNNER_PID = 0;
+    /** when it last wrote */
+    static final int R_RUNNER_HEARTBEAT_NS = 8;
+    /** slot of its model, -1 for none */
+    static final int R_RUNNER_SLOT = 16;
+    /** class of its work, by index */
+    static final int R_RUNNER_CLASS = 24;
+    /** mask of the slices that it runs on */
+    static final int R_RUNNER_SLICES = 32;
+    /** one of RUNNER_... */
+    static final int R_RUNNER_STATE = 40;
+    /** since when it is in this state */
+    static final int R_RUNNER_SINCE_NS = 48;
+    /** times that it was parked */
+    static final int R_PREEMPTIONS = 56;
+    /** sum of the times parked */
+    static final int R_PARKED_NS = 64;
+    /** sum of the times from raised word to parked */
+    static final int R_YIELD_NS = 72;
+    /** the longest of these */
+    static final int R_YIELD_WORST_NS = 80;
+    /** sum of the times from lowered word to running */
+    static final int R_RESTORE_NS = 88;
+    /** times that it gave its memory back and began a batch anew */
+    static final int R_DROPS = 96;
+    /** batches that it ran */
+    static final int R_BATCHES = 104;
+    /** parts of one pass between which it can stand still, 0: unknown */
+    static final int R_SEGMENTS = 112;
+    /** time of the longest part */
+    static final int R_SEGMENT_NS = 120;
+    /** time of one pass alone */
+    static final int R_SOLO_NS = 128;
+    /** processor time of one pass alone */
+    static final int R_SOLO_CPU_NS = 136;
+    /** bytes that one pass reads and writes */
+    static final int R_SOLO_BYTES = 144;
+    /** size of the batch that these were measured with */
+    static final int R_SOLO_BATCH = 152;
     /** seqlock: odd while identity changes */
     static final int S_SLOT_SEQUENCE = 0;
     /** 0 free, 1 live */
@@ -195,88 +275,100 @@ final class ControlLayout {
     static final int S_SERVICE_TIMES = 2536;
     /** histogram by class, then bucket [32] */
     static final int S_LATENCY_TIMES = 2792;
+    /** strict batches answered, by size bucket [16] */
+    static final int S_STRICT_BATCHES = 3048;
+    /** sum of their service times [16] */
+    static final int S_STRICT_BATCH_NS = 3176;
     /** the wanted_request taken up last, 0 for none */
-    static final int S_CHANGE_REQUEST = 3072;
+    static final int S_CHANGE_REQUEST = 3328;
     /** what became of it, one of CHANGE_... */
-    static final int S_CHANGE_STATE = 3080;
+    static final int S_CHANGE_STATE = 3336;
     /** loaded workers */
-    static final int S_GROUP_READY = 3200;
+    static final int S_GROUP_READY = 3456;
     /** of these, with a batch */
-    static final int S_GROUP_BUSY = 3208;
+    static final int S_GROUP_BUSY = 3464;
     /** batches answered */
-    static final int S_GROUP_BATCHES = 3216;
+    static final int S_GROUP_BATCHES = 3472;
     /** requests answered */
-    static final int S_GROUP_REQUESTS = 3224;
+    static final int S_GROUP_REQUESTS = 3480;
     /** batch cap of the group's own configuration */
-    static final int S_GROUP_CAP = 3232;
+    static final int S_GROUP_CAP = 3488;
     /** threads per worker, 0 when not set */
-    static final int S_GROUP_THREADS = 3240;
+    static final int S_GROUP_THREADS = 3496;
     /** fitted latency of a batch = fixed + n * per_request */
-    static final int S_GROUP_FIXED_NS = 3248;
+    static final int S_GROUP_FIXED_NS = 3504;
     /** see group_fixed_ns */
-    static final int S_GROUP_PER_REQUEST_NS = 3256;
+    static final int S_GROUP_PER_REQUEST_NS = 3512;
     /** mean absolute error of the predictions */
-    static final int S_GROUP_ERROR_NS = 3264;
+    static final int S_GROUP_ERROR_NS = 3520;
     /** batches that the fit has seen, 0: nothing is known */
-    static final int S_GROUP_FITTED = 3272;
+    static final int S_GROUP_FITTED = 3528;
     /** workers that the configuration asks for */
-    static final int S_GROUP_INSTANCES = 3280;
+    static final int S_GROUP_INSTANCES = 3536;
+    /** mask of the slices that its workers may run on */
+    static final int S_GROUP_SLICES = 3544;
+    /** 1: its workers stand still for strict work */
+    static final int S_GROUP_YIELDS = 3552;
     /** seqlock: odd while commands change, 0 never written */
-    static final int S_COMMAND_SEQUENCE = 4224;
+    static final int S_COMMAND_SEQUENCE = 4480;
     /** weight of the old threshold when it rises, 0..999999 */
-    static final int S_ALPHA_MILLIONTHS = 4232;
+    static final int S_ALPHA_MILLIONTHS = 4488;
     /** upper bound of the threshold, in 1/1000 requests */
-    static final int S_THRESHOLD_CAP_MILLI = 4240;
+    static final int S_THRESHOLD_CAP_MILLI = 4496;
     /** 0: adapt; else the threshold itself */
-    static final int S_THRESHOLD_FIXED_MILLI = 4248;
+    static final int S_THRESHOLD_FIXED_MILLI = 4504;
     /** deliberate wait, at most registered_max_wait_us */
-    static final int S_MAX_WAIT_US = 4256;
+    static final int S_MAX_WAIT_US = 4512;
     /** 1: one batch may hold both classes */
-    static final int S_MIX_CLASSES = 4264;
+    static final int S_MIX_CLASSES = 4520;
     /** one best-effort batch goes first in this time if one waits as long, 0 never */
-    static final int S_AGEING_US = 4272;
+    static final int S_AGEING_US = 4528;
     /** batches sent to a busy worker, 0 or 1 */
-    static final int S_AHEAD_BATCHES = 4280;
+    static final int S_AHEAD_BATCHES = 4536;
     /** latency of a batch until the fit knows it, 0: unknown */
-    static final int S_LATENCY_FIXED_NS = 4288;
+    static final int S_LATENCY_FIXED_NS = 4544;
     /** see latency_fixed_ns */
-    static final int S_LATENCY_PER_REQUEST_NS = 4296;
+    static final int S_LATENCY_PER_REQUEST_NS = 4552;
     /** 0: threshold by what follows answers; else Rafiqi's quantum */
-    static final int S_QUANTUM_US = 4304;
+    static final int S_QUANTUM_US = 4560;
     /** 1: refuse what would be answered too late */
-    static final int S_ADMISSION = 4312;
+    static final int S_ADMISSION = 4568;
     /** how long before a deadline an answer shall be ready */
-    static final int S_MARGIN_US = 4320;
+    static final int S_MARGIN_US = 4576;
     /** raised when another configuration is wanted, 0 for none */
-    static final int S_WANTED_REQUEST = 4328;
+    static final int S_WANTED_REQUEST = 4584;
     /** worker groups of that configuration */
-    static final int S_WANTED_GROUPS = 4336;
+    static final int S_WANTED_GROUPS = 4592;
     /** 1: its workers choose and keep cores of their own */
-    static final int S_WANTED_PIN = 4344;
+    static final int S_WANTED_PIN = 4600;
     /** batch cap, 0: the group's own */
-    static final int S_COMMAND_CAP = 4352;
+    static final int S_COMMAND_CAP = 4608;
     /** factor of the cap for the class, in 1/1000; 0: never [2] */
-    static final int S_WEIGHT_MILLI = 4360;
+    static final int S_WEIGHT_MILLI = 4616;
     /** groups with a lower number are filled first [2] */
-    static final int S_PREFERENCE = 4376;
+    static final int S_PREFERENCE = 4632;
     /** of the wanted configuration, as the next two */
-    static final int S_WANTED_INSTANCES = 4392;
+    static final int S_WANTED_INSTANCES = 4648;
     /** threads of each instance */
-    static final int S_WANTED_THREADS = 4400;
+    static final int S_WANTED_THREADS = 4656;
     /** largest batch of each instance */
-    static final int S_WANTED_BATCH = 4408;
+    static final int S_WANTED_BATCH = 4664;
     /** workers that are attached to the network front end */
-    static final int S_NETWORK_WORKERS = 5376;
+    static final int S_NETWORK_WORKERS = 5632;
     /** entries of the tensor queue */
-    static final int S_NETWORK_ENTRIES = 5384;
+    static final int S_NETWORK_ENTRIES = 5640;
     /** of these, used by nobody */
-    static final int S_NETWORK_FREE = 5392;
+    static final int S_NETWORK_FREE = 5648;
     /** requests that wait for a worker */
-    static final int S_NETWORK_QUEUED = 5400;
+    static final int S_NETWORK_QUEUED = 5656;
     /** open sessions */
-    static final int S_NETWORK_SESSIONS = 5408;
+    static final int S_NETWORK_SESSIONS = 5664;
     /** requests that clients may have on their way */
-    static final int S_NETWORK_CREDIT = 5416;
+    static final int S_NETWORK_CREDIT = 5672;
+    /** 1: the words below are the controller's */
+    static final int S_PADDING_KNOWN = 5760;
+    /** mask of slots: this model's best effort may run beside their strict work [2] */
+    static final int S_BESIDE = 5768;
     /** inputs, and outputs, of a function */
     static final int MAX_TENSORS = 8;
     /** workers of a function */
