@@ -130,6 +130,7 @@ final class Installer {
     }
 
     private static void shutdown(final ShunterWorkLoadManager manager) {
+        manager.host().hold().release();
         controller.stop();
         manager.frontEnd().kill();
         manager.host().killWorkers();
