@@ -79,7 +79,7 @@ final class Dispatcher {
             }
             queue.add(entry);
             if (entry.requestClass == RequestClass.STRICT) {
-                presence.announce(entry.arrivalNs);
+                presence.announce();
             }
             decide(entry.arrivalNs, effects);
         }

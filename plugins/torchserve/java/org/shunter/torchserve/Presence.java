@@ -45,9 +45,9 @@ final class Presence {
     }
 
     /** A strict request came: best effort need not wait for the plan to stand still. */
-    void announce(final long now) {
+    void announce() {
         rules = turns.rules();
-        hold.show(heldSlices(), slot.index(), now);
+        hold.show(heldSlices(), slot.index(), System.nanoTime());
     }
 
     /** A worker was given a batch. */

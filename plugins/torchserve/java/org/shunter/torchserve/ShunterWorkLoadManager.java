@@ -38,6 +38,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     private final Host host;
     private final SavedSettings saved;
     private final FrontEnd frontEnd;
+    private final Runners runners;
     private final Map<ModelVersionName, ServedModel> served = new ConcurrentHashMap<>();
     /** Scaled to 0 or unregistered, and not finished yet. */
     private final Set<ServedModel> closing = ConcurrentHashMap.newKeySet();
@@ -51,6 +52,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         this.host = host;
         this.saved = saved;
         this.frontEnd = new FrontEnd(host);
+        this.runners = new Runners(host.page());
         host.countWith(StockFields.port(this), StockFields.gpuCounter(this));
         host.timer().scheduleAtFixedRate(this::tick, TICK_MS, TICK_MS, TimeUnit.MILLISECONDS);
     }
@@ -62,6 +64,11 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     /** The network front end, where it is wanted. */
     FrontEnd frontEnd() {
         return frontEnd;
+    }
+
+    /** What workers that stand still for strict work counted. */
+    Runners runners() {
+        return runners;
     }
 
     Collection<ServedModel> served() {
@@ -217,6 +224,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             final long heldSlices = host.hold().held(now);
             final long passedNs = now - lastTickNs;
             lastTickNs = now;
+            runners.observe(all());
             frontEnd.obey();
             for (final ServedModel model : all()) {
                 model.publishGroups();
