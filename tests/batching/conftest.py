@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ from shunter.batching.control_page import ControlPage
 from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+PACKAGE = "org.shunter.torchserve"
+SOURCES = Path(__file__).parents[1] / "java"
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +58,44 @@ def poke(page):
         page.words[at // 8 + index] = value
 
     return poke
+
+
+@pytest.fixture(scope="session")
+def run_tool(tmp_path_factory):
+    """Runs one of the programs with arguments; returns the finished process."""
+    java = Path(os.environ.get("JAVA_HOME", "/nonexistent")) / "bin/java"
+    command = str(java) if java.exists() else shutil.which("java")
+    if shutil.which("javac") is None or command is None:
+        pytest.skip("needs a JDK")
+    if importlib.util.find_spec("ts") is None:
+        pytest.skip("needs an installed TorchServe")
+    build = pytest.importorskip("shunter.plugins.torchserve.build")
+    # In a package of the jar, because it uses classes that only their package sees.
+    sources = [str(path) for path in SOURCES.rglob("*.java")]
+    jar = build.ensure() / build.JAR
+    host = build.torchserve_home() / "frontend/model-server.jar"
+    classes = tmp_path_factory.mktemp("classes")
+    compiler = ["javac", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jar}:{host}"]
+    subprocess.run([*compiler, "-d", classes, *sources], check=True, timeout=120)
+    # Both names of the property that sets the encoding of standard output: Java 17 and later ones.
+    utf8 = ["-Dsun.stdout.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
+    brief = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+
+    def run_tool(tool, *arguments):
+        return subprocess.run(
+            [
+                command,
+                *utf8,
+                *brief,
+                "-cp",
+                f"{classes}:{jar}:{host}",
+                f"{PACKAGE}.{tool}",
+                *map(str, arguments),
+            ],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
+
+    return run_tool

@@ -1,11 +1,6 @@
 """The Java side of the page and of the rules, through the programs PageTool and GoldenTool."""
 
-import importlib.util
 import json
-import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -14,50 +9,7 @@ from shunter.batching.layout import RUNNERS_OFFSET, SLOT_FIELDS, SLOTS_OFFSET
 
 pytestmark = pytest.mark.java
 
-PACKAGE = "org.shunter.torchserve"
-SOURCES = Path(__file__).parents[1] / "java"
 BEFORE_COMMANDS = SLOT_FIELDS["command_sequence"].offset
-
-
-@pytest.fixture(scope="module")
-def run_tool(tmp_path_factory):
-    """Runs one of the programs with arguments; returns the finished process."""
-    java = Path(os.environ.get("JAVA_HOME", "/nonexistent")) / "bin/java"
-    command = str(java) if java.exists() else shutil.which("java")
-    if shutil.which("javac") is None or command is None:
-        pytest.skip("needs a JDK")
-    if importlib.util.find_spec("ts") is None:
-        pytest.skip("needs an installed TorchServe")
-    build = pytest.importorskip("shunter.plugins.torchserve.build")
-    # In a package of the jar, because it uses classes that only their package sees.
-    sources = [str(path) for path in SOURCES.rglob("*.java")]
-    jar = build.ensure() / build.JAR
-    host = build.torchserve_home() / "frontend/model-server.jar"
-    classes = tmp_path_factory.mktemp("classes")
-    compiler = ["javac", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jar}:{host}"]
-    subprocess.run([*compiler, "-d", classes, *sources], check=True, timeout=120)
-    # Both names of the property that sets the encoding of standard output: Java 17 and later ones.
-    utf8 = ["-Dsun.stdout.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
-    brief = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-
-    def run_tool(tool, *arguments):
-        return subprocess.run(
-            [
-                command,
-                *utf8,
-                *brief,
-                "-cp",
-                f"{classes}:{jar}:{host}",
-                f"{PACKAGE}.{tool}",
-                *map(str, arguments),
-            ],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=60,
-            check=False,
-        )
-
-    return run_tool
 
 
 def test_java_reads_every_word_that_python_wrote(run_tool, make_golden, page_path):

@@ -244,21 +244,41 @@ final class Turns {
         return false;
     }
 
-    private boolean mayStart(final Player asking, final int c, final long slices, final long nowNs) {
+    private boolean othersRun(final Player player, final int c, final long slices) {
         final Rules now = rules;
         for (final Player other : active) {
-            if (other != asking && runs(other, c, slices, now)) {
-                return false;
+            if (other != player && runs(other, c, slices, now)) {
+                return true;
             }
+        }
+        return false;
+    }
+
+    private boolean mayStart(final Player asking, final int c, final long slices, final long nowNs) {
+        if (othersRun(asking, c, slices)) {
+            return false;
         }
         boolean first = true;
         for (final Player other : active) {
             if (other != asking && isBefore(other, asking, c, slices, nowNs)) {
-                asking.ahead.add(other); // it may not know that nothing is in its way
                 first = false;
+                if (couldGo(other, nowNs)) { // with time, its place in the order has changed
+                    asking.ahead.add(other);
+                }
             }
         }
         return first;
+    }
+
+    /** Whether nothing is in the way of what a player waits for. */
+    private boolean couldGo(final Player player, final long nowNs) {
+        for (int c = 0; c < RequestClass.COUNT; c++) {
+            final long slices = player.waiting[c];
+            if (slices != 0 && !othersRun(player, c, slices) && isFirst(player, c, slices, nowNs)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** Whether {@code other} waits for some of these slices and goes before {@code player}. */

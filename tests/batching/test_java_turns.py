@@ -1,0 +1,211 @@
+"""Slices, hold words and turns of the jar, through the program TurnsTool."""
+
+import json
+import random
+
+import pytest
+
+from shunter.batching.layout import Order
+
+pytestmark = pytest.mark.java
+
+ALL_CPUS = (1 << 48) - 1
+STRICT, BEST_EFFORT = 0, 1
+
+
+@pytest.fixture
+def lines(run_tool, tmp_path):
+    """Runs a mode of the tool on rows; returns what it printed."""
+
+    def lines(mode, rows):
+        path = tmp_path / "rows.json"
+        path.write_text(json.dumps(rows))
+        done = run_tool("TurnsTool", mode, path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    return lines
+
+
+def test_a_mask_names_cores_modulo_48_and_devices_by_first_appearance(lines):
+    def devices(*numbers):
+        return sum(1 << 48 + n for n in numbers)
+
+    table = [
+        (None, None, ALL_CPUS),
+        ("auto", None, ALL_CPUS),
+        ("0", None, 1),
+        ("0-3,8", None, 0b1_0000_1111),
+        ("47-49", None, 1 << 47 | 0b11),
+        ("0-8191", None, ALL_CPUS),
+        (None, "GPU-a", devices(0)),
+        ("0-3", "GPU-a", devices(0)),
+        (None, "GPU-b,GPU-a", devices(0, 1)),
+        (None, " GPU-c , GPU-b ", devices(1, 2)),
+        ("1", "", 0b10),
+        (None, "-1", ALL_CPUS),
+        *((None, f"MIG-{n}", devices(n)) for n in range(3, 16)),
+        (None, "MIG-16", devices(0)),
+    ]
+    found = lines("slices", [row[:2] for row in table])
+    assert [int(text, 16) for text in found] == [row[2] for row in table]
+
+
+def _holds(rows):
+    """Mask, models, since and progress after each row, as the contract says them."""
+    held, since, progress, expected = {}, 0, 0, []
+    for now, (model, slices, slot) in enumerate(rows, 1):
+        before = held.get(model, (0, -1))[0]
+        if slices and not before:
+            progress = now
+            since = since if any(s for s, _ in held.values()) else now
+        held[model] = (slices, slot)
+        mask = models = 0
+        for s, number in held.values():
+            mask |= s
+            models |= 1 << number if s and number >= 0 else 0
+        expected.append((mask, models % (1 << 64), models >> 64, since, progress))
+    return expected
+
+
+def test_the_line_is_always_what_the_models_hold_together(lines):
+    rng = random.Random(8)
+    slots = [3, 64, 127, -1, 0]
+    rows = []
+    for _ in range(400):
+        model = rng.randrange(len(slots))
+        mask = rng.choice([0, 0, 1, 0b110, 1 << 63, ALL_CPUS])
+        rows.append((model, mask, slots[model]))
+    rows += [(model, 0, slot) for model, slot in enumerate(slots)]
+    told = [(model, f"{mask:x}", slot) for model, mask, slot in rows]
+    told = lines("hold", told)
+    *found, released, after = (tuple(int(word, 16) for word in line.split()) for line in told)
+    expected = _holds(rows)
+    assert found == expected
+    assert expected[-1][:3] == released[:3] == after[:3] == (0, 0, 0)
+
+
+BEHIND = [[10, 0, BEST_EFFORT, 900]]
+"""Model 0 runs; the others wait behind it."""
+
+
+def _turns(order, exclusive, models, events, strict=Order.CONCURRENT):
+    return [strict, order, exclusive, models, events]
+
+
+CASES = {
+    "concurrent": (
+        _turns(0, 0, [[1, 0]] * 3, [*BEHIND, [11, 1, BEST_EFFORT, 500], [12, 2, STRICT, 500]]),
+        [0, 1, 2],
+    ),
+    "the earliest arrival": (
+        _turns(
+            Order.FIFO,
+            0,
+            [[1, 0]] * 3,
+            [*BEHIND, [11, 1, 1, 900], [12, 2, 1, 500], [13, 0, 1, 100], [20, 0], [21, 1], [22, 2]],
+        ),
+        [0, 1, 2, 0],
+    ),
+    "the earliest deadline": (
+        _turns(
+            Order.EDF,
+            0,
+            [[1, 0]] * 3,
+            [*BEHIND, [11, 1, 1, 900], [12, 2, 1, 500], [13, 0, 1, 700], [20, 0], [21, 2], [22, 0]],
+        ),
+        [0, 2, 0, 1],
+    ),
+    "in turn": (
+        _turns(
+            Order.ROUND_ROBIN,
+            0,
+            [[1, 0]] * 3,
+            [
+                *BEHIND,
+                *([11 + i, 0, 1, 900] for i in range(3)),
+                *([14 + i, 1 + i % 2, 1, 900] for i in range(4)),
+                [20, 0],
+                [21, 1],
+                [22, 2],
+                [23, 0],
+                [24, 1],
+                [25, 2],
+                [26, 0],
+            ],
+        ),
+        [0, 1, 2, 0, 1, 2, 0, 0],
+    ),
+    "whoever has waited too long": (
+        # Model 0 ran last, but its request is older than its bound when model 1 asks as well.
+        _turns(
+            Order.ROUND_ROBIN,
+            0,
+            [[1, 50], [1, 500]],
+            [*BEHIND, [11, 0, 1, 900], [90, 1, 1, 900], [100, 0], [101, 0], [102, 1]],
+        ),
+        [0, 0, 1],
+    ),
+    "others' slices are nobody's business": (
+        _turns(Order.FIFO, 0, [[1, 0], [2, 0], [3, 0]], [*BEHIND, [11, 1, 1, 9], [12, 2, 1, 9]]),
+        [0, 1],
+    ),
+    "who waits for two slices is not overtaken on one of them": (
+        _turns(
+            Order.FIFO,
+            0,
+            [[1, 0], [3, 0], [2, 0]],
+            [*BEHIND, [11, 1, 1, 9], [12, 2, 1, 9], [20, 0], [21, 1]],
+        ),
+        [0, 1, 2],
+    ),
+    "strict beside best effort": (
+        _turns(Order.FIFO, 0, [[1, 0]] * 3, [*BEHIND, [11, 1, STRICT, 9], [12, 2, STRICT, 9]]),
+        [0, 1, 2],
+    ),
+    "strict in turn": (
+        _turns(
+            0,
+            0,
+            [[1, 0]] * 3,
+            [[1, 0, STRICT, 9], [2, 1, STRICT, 99], [3, 2, STRICT, 50], [4, 0], [5, 2]],
+            strict=Order.EDF,
+        ),
+        [0, 2, 1],
+    ),
+    "exclusive: strict first, but what runs is not stopped": (
+        _turns(
+            Order.ROUND_ROBIN,
+            1,
+            [[1, 0]] * 4,
+            [
+                *BEHIND,
+                [11, 1, BEST_EFFORT, 9],
+                [12, 2, STRICT, 99],
+                [13, 3, STRICT, 9],
+                [20, 0],
+                [21, 2],
+                [22, 3],
+            ],
+        ),
+        [0, 2, 3, 1],
+    ),
+}
+
+
+def test_models_take_turns_in_the_order_that_the_page_asks_for(lines):
+    found = [x for x in lines("turns", [case for case, _ in CASES.values()]) if x[0] == "["]
+    assert dict(zip(CASES, map(json.loads, found), strict=True)) == {
+        name: starts for name, (_, starts) in CASES.items()
+    }
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_turn_is_lost_or_taken_twice_in_random_runs(run_tool, seed):
+    done = run_tool("TurnsTool", "random", seed, 3000)
+    assert done.returncode == 0, done.stderr
+
+
+def test_turns_hold_between_threads(run_tool):
+    done = run_tool("TurnsTool", "threads", 4, 500)
+    assert (done.returncode, done.stdout.split()[-1:], done.stderr) == (0, ["2000"], "")

@@ -1,0 +1,401 @@
+package org.shunter.torchserve;
+
+import static org.shunter.torchserve.ControlLayout.*;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
+import com.google.gson.JsonParser;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import java.util.TreeSet;
+import java.util.concurrent.atomic.AtomicInteger;
+
+/** Runs slices, hold words and turns without a server, for the tests in Python. */
+public final class TurnsTool {
+    private TurnsTool() {}
+
+    /** {@code (slices|hold|turns) FILE}, {@code random SEED STEPS}, {@code threads MODELS BATCHES}. */
+    public static void main(final String[] args) throws Exception {
+        switch (args[0]) {
+            case "slices":
+                slices(rows(args[1]));
+                break;
+            case "hold":
+                hold(rows(args[1]));
+                break;
+            case "turns":
+                turns(rows(args[1]));
+                break;
+            case "random":
+                new Random(Long.parseLong(args[1]))
+                        .longs(20)
+                        .forEach(seed -> random(new Random(seed), Integer.parseInt(args[2])));
+                break;
+            case "threads":
+                threads(Integer.parseInt(args[1]), Integer.parseInt(args[2]));
+                break;
+            default:
+                throw new IllegalArgumentException(args[0]);
+        }
+    }
+
+    private static JsonArray rows(final String file) throws IOException {
+        return JsonParser.parseString(Files.readString(Path.of(file))).getAsJsonArray();
+    }
+
+    private static ControlPage page() {
+        return new ControlPage(ByteBuffer.allocateDirect(PAGE_SIZE));
+    }
+
+    /** Rows of cores and device; prints their masks by one table. */
+    private static void slices(final JsonArray rows) {
+        final Slices table = new Slices();
+        for (final JsonElement element : rows) {
+            final JsonArray row = element.getAsJsonArray();
+            System.out.println(Long.toHexString(table.of(text(row.get(0)), text(row.get(1)))));
+        }
+    }
+
+    private static String text(final JsonElement value) {
+        return value.isJsonNull() ? null : value.getAsString();
+    }
+
+    /** Rows of model, slices and slot, in order; prints mask, models, since and progress after each. */
+    private static void hold(final JsonArray rows) {
+        final ControlPage page = page();
+        final Hold hold = new Hold(page);
+        final List<Hold.Part> parts = new ArrayList<>();
+        for (int i = 0; i < rows.size(); i++) {
+            final JsonArray row = rows.get(i).getAsJsonArray();
+            while (parts.size() <= row.get(0).getAsInt()) {
+                parts.add(hold.part());
+            }
+            final long slices = Long.parseUnsignedLong(row.get(1).getAsString(), 16);
+            parts.get(row.get(0).getAsInt()).show(slices, row.get(2).getAsInt(), i + 1);
+            print(page);
+        }
+        hold.release();
+        print(page);
+        parts.get(0).show(1, 1, rows.size() + 1);
+        print(page);
+    }
+
+    private static void print(final ControlPage page) {
+        final StringBuilder line = new StringBuilder();
+        final int[] words = {
+            K_HOLD_MASK, K_HOLD_MODELS, K_HOLD_MODELS + 8, K_HOLD_SINCE_NS, K_HOLD_PROGRESS_NS
+        };
+        for (final int word : words) {
+            line.append(Long.toHexString(page.get(HEADER_SIZE + word))).append(' ');
+        }
+        System.out.println(line.toString().strip());
+    }
+
+    /** A request of a {@link Model}. */
+    private record Request(RequestClass requestClass, long arrivalNs, long deadlineNs) {}
+
+    /** Does what a dispatcher does, with one worker. */
+    private static final class Model {
+        final int number;
+        final long slices;
+        final boolean yields;
+        final Turns turns;
+        final Turns.Player player;
+        final List<Request> queue = new ArrayList<>();
+        final List<Integer> started;
+        long ageingNs;
+        Request running;
+        /** The rules that what runs began under. */
+        Turns.Rules begunUnder;
+
+        AtomicInteger[] users = {};
+        volatile int done;
+
+        Model(final Turns turns, final int number, final long slices, final List<Integer> started) {
+            this.turns = turns;
+            this.number = number;
+            this.slices = slices;
+            this.yields = true;
+            this.started = started;
+            this.player = turns.join(() -> event(0, () -> {}));
+        }
+
+        private long of(final RequestClass requestClass) {
+            final boolean runs = running != null && running.requestClass == requestClass;
+            return runs && turns.rules().apply(requestClass, yields) ? slices : 0;
+        }
+
+        private boolean waits(final RequestClass requestClass) {
+            return queue.stream().anyMatch(r -> r.requestClass == requestClass);
+        }
+
+        void event(final long now, final Runnable change) {
+            final Effects effects = new Effects();
+            synchronized (this) {
+                change.run();
+                final long at = Math.max(now, clock);
+                clock = at;
+                player.begin(of(RequestClass.STRICT), of(RequestClass.BEST_EFFORT));
+                for (final RequestClass each : RequestClass.all()) {
+                    if (running == null && waits(each)) {
+                        start(each, at);
+                    }
+                }
+                player.settle(
+                        of(RequestClass.STRICT),
+                        of(RequestClass.BEST_EFFORT),
+                        waits(RequestClass.STRICT),
+                        waits(RequestClass.BEST_EFFORT),
+                        at,
+                        effects);
+            }
+            effects.run();
+        }
+
+        private void start(final RequestClass each, final long now) {
+            final Turns.Rules rules = turns.rules();
+            long oldest = Long.MAX_VALUE;
+            long tightest = Long.MAX_VALUE;
+            Request next = null;
+            for (final Request request : queue) {
+                if (request.requestClass == each) {
+                    next = next == null ? request : next;
+                    oldest = Math.min(oldest, request.arrivalNs);
+                    tightest = Math.min(tightest, request.deadlineNs);
+                }
+            }
+            if (!rules.apply(each, yields)
+                    || player.take(each, slices, oldest, tightest, ageingNs, now)) {
+                queue.remove(next);
+                running = next;
+                begunUnder = rules;
+                started.add(number);
+                for (final AtomicInteger user : users) {
+                    if (user.incrementAndGet() != 1) {
+                        throw new AssertionError("two batches on one slice");
+                    }
+                }
+            }
+        }
+
+        synchronized void end() {
+            if (running != null) {
+                for (final AtomicInteger user : users) {
+                    user.decrementAndGet();
+                }
+                running = null;
+                done++;
+            }
+        }
+
+        synchronized boolean runs() {
+            return running != null;
+        }
+    }
+
+    private static volatile long clock;
+
+    private static ControlPage ordered(final int strict, final int bestEffort, final int exclusive) {
+        final ControlPage page = page();
+        order(page, strict, bestEffort, exclusive);
+        return page;
+    }
+
+    private static void order(
+            final ControlPage page, final int strict, final int bestEffort, final int exclusive) {
+        page.set(H_STRICT_ORDER, strict);
+        page.set(H_BEST_EFFORT_ORDER, bestEffort);
+        page.set(H_EXCLUSIVE, exclusive);
+    }
+
+    /**
+     * Rows: the order of strict and of best effort, whether exclusive, slices and ageing of the
+     * models, then events: {@code [time, model, class, deadline]} offers, {@code [time, model]} ends.
+     * Prints the models in the order of their starts.
+     */
+    private static void turns(final JsonArray cases) {
+        for (final JsonElement element : cases) {
+            final JsonArray row = element.getAsJsonArray();
+            clock = 0;
+            final Turns turns =
+                    new Turns(
+                            ordered(
+                                    row.get(0).getAsInt(),
+                                    row.get(1).getAsInt(),
+                                    row.get(2).getAsInt()));
+            final List<Integer> started = new ArrayList<>();
+            final List<Model> models = new ArrayList<>();
+            for (final JsonElement each : row.get(3).getAsJsonArray()) {
+                final JsonArray told = each.getAsJsonArray();
+                final Model model =
+                        new Model(turns, models.size(), told.get(0).getAsLong(), started);
+                model.ageingNs = told.get(1).getAsLong();
+                models.add(model);
+            }
+            for (final JsonElement each : row.get(4).getAsJsonArray()) {
+                final JsonArray event = each.getAsJsonArray();
+                final long now = event.get(0).getAsLong();
+                final Model model = models.get(event.get(1).getAsInt());
+                if (event.size() == 2) {
+                    model.event(now, model::end);
+                    continue;
+                }
+                final RequestClass c = RequestClass.all()[event.get(2).getAsInt()];
+                final Request request = new Request(c, now, event.get(3).getAsLong());
+                model.event(now, () -> model.queue.add(request));
+            }
+            System.out.println(started);
+        }
+    }
+
+    /** Random events; nothing may run beside what it must not, and nothing may wait for nothing. */
+    private static void random(final Random random, final int steps) {
+        clock = 0;
+        final ControlPage page = page();
+        final Turns turns = new Turns(page);
+        final List<Model> models = new ArrayList<>();
+        for (int i = 0; i < 5; i++) {
+            models.add(new Model(turns, i, 1 + random.nextInt(7), new ArrayList<>()));
+            models.get(i).ageingNs = random.nextInt(3) * 20;
+        }
+        int offered = 0;
+        for (int step = 0; step < steps; step++) {
+            final Model model = models.get(random.nextInt(models.size()));
+            final int what = random.nextInt(20);
+            if (what < 9) {
+                final RequestClass c = RequestClass.all()[random.nextInt(2)];
+                final Request request = new Request(c, step, step + random.nextInt(99));
+                model.event(step, () -> model.queue.add(request));
+                offered++;
+            } else if (what < 16) {
+                model.event(step, model::end);
+            } else if (what < 18 && !model.queue.isEmpty()) { // a client hung up, or it is too late
+                final int gone = random.nextInt(model.queue.size());
+                model.event(step, () -> model.queue.remove(gone));
+                offered--;
+            } else if (what == 18 && model.running != null) { // its worker died
+                final Request again = model.running;
+                model.event(
+                        step,
+                        () -> {
+                            model.end();
+                            model.done--;
+                            model.queue.add(0, again);
+                        });
+            } else if (what == 19 && random.nextInt(20) == 0) {
+                order(page, random.nextInt(4), random.nextInt(4), random.nextInt(2));
+                final Effects effects = new Effects();
+                turns.obey(effects);
+                effects.run();
+            }
+            check(models, turns.rules(), step);
+        }
+        for (int left = offered; left > 0; left--) {
+            models.forEach(model -> model.event(steps, model::end));
+        }
+        final int done = models.stream().mapToInt(model -> model.done).sum();
+        ensure(done == offered, "ran " + done + " of " + offered);
+        models.forEach(model -> ensure(!model.player.isActive(), "a turn is still taken"));
+    }
+
+    private static void check(final List<Model> models, final Turns.Rules rules, final int step) {
+        for (final Model a : models) {
+            for (final Model b : models) {
+                ensure(
+                        a == b
+                                || a.running == null
+                                || b.running == null
+                                || a.begunUnder != rules
+                                || b.begunUnder != rules
+                                || !conflict(rules, a, a.running, b, b.running),
+                        "beside each other at " + step);
+            }
+            if (a.running == null) {
+                for (final Request request : a.queue) {
+                    ensure(
+                            isHeldUp(models, rules, a, request, new TreeSet<>()),
+                            "model " + a.number + " waits at " + step + " under " + rules);
+                }
+            }
+        }
+    }
+
+    private static boolean conflict(
+            final Turns.Rules rules, final Model a, final Request x, final Model b, final Request y) {
+        return (a.slices & b.slices) != 0
+                && rules.apply(x.requestClass, true)
+                && rules.apply(y.requestClass, true)
+                && (rules.exclusive() || x.requestClass == y.requestClass);
+    }
+
+    /** By what runs, or by somebody who is. */
+    private static boolean isHeldUp(
+            final List<Model> models,
+            final Turns.Rules rules,
+            final Model model,
+            final Request request,
+            final TreeSet<Integer> visited) {
+        if (!visited.add(2 * model.number + request.requestClass.ordinal())) {
+            return false;
+        }
+        for (final Model other : models) {
+            if (other.running != null && conflict(rules, model, request, other, other.running)) {
+                return true;
+            }
+        }
+        for (final Model other : models) {
+            if (other.running == null && other != model) {
+                for (final Request first : other.queue) {
+                    if (conflict(rules, model, request, other, first)
+                            && isHeldUp(models, rules, other, first, visited)) {
+                        return true;
+                    }
+                }
+            }
+        }
+        return false;
+    }
+
+    private static void ensure(final boolean holds, final String what) {
+        if (!holds) {
+            throw new AssertionError(what);
+        }
+    }
+
+    /** Models on threads of their own share one slice: never two at once, and all of it gets done. */
+    private static void threads(final int count, final int batches) throws InterruptedException {
+        final Turns turns = new Turns(ordered(ORDER_FIFO, ORDER_ROUND_ROBIN, 1));
+        final AtomicInteger[] users = {new AtomicInteger()};
+        final List<Thread> threads = new ArrayList<>();
+        final AtomicInteger finished = new AtomicInteger();
+        for (int i = 0; i < count; i++) {
+            final Model model = new Model(turns, i, 1, java.util.Collections.synchronizedList(new ArrayList<>()));
+            model.users = users;
+            threads.add(new Thread(() -> finished.addAndGet(work(model, batches))));
+        }
+        threads.forEach(Thread::start);
+        for (final Thread thread : threads) {
+            thread.join();
+        }
+        System.out.println(finished.get());
+    }
+
+    private static int work(final Model model, final int batches) {
+        for (int i = 0; i < batches; i++) {
+            final long now = System.nanoTime();
+            final RequestClass c = RequestClass.all()[i % 2];
+            model.event(now, () -> model.queue.add(new Request(c, now, now)));
+            final long end = now + 20_000_000_000L;
+            while (!model.runs() && System.nanoTime() - end < 0) {
+                Thread.onSpinWait();
+            }
+            model.event(System.nanoTime(), model::end);
+        }
+        return model.done;
+    }
+}
