@@ -131,7 +131,7 @@ public final class TurnsTool {
         }
 
         private boolean waits(final RequestClass requestClass) {
-            return queue.stream().anyMatch(r -> r.requestClass == requestClass);
+            return running == null && queue.stream().anyMatch(r -> r.requestClass == requestClass);
         }
 
         void event(final long now, final Runnable change) {
@@ -142,7 +142,8 @@ public final class TurnsTool {
                 clock = at;
                 player.begin(of(RequestClass.STRICT), of(RequestClass.BEST_EFFORT));
                 for (final RequestClass each : RequestClass.all()) {
-                    if (running == null && waits(each)) {
+                    if (waits(each)
+                            && (each == RequestClass.STRICT || !player.strictWaits(slices))) {
                         start(each, at);
                     }
                 }
@@ -267,7 +268,7 @@ public final class TurnsTool {
         for (int step = 0; step < steps; step++) {
             final Model model = models.get(random.nextInt(models.size()));
             final int what = random.nextInt(20);
-            if (what < 9) {
+            if (what < 9 && model.queue.size() < 8) {
                 final RequestClass c = RequestClass.all()[random.nextInt(2)];
                 final Request request = new Request(c, step, step + random.nextInt(99));
                 model.event(step, () -> model.queue.add(request));
@@ -342,6 +343,13 @@ public final class TurnsTool {
             final TreeSet<Integer> visited) {
         if (!visited.add(2 * model.number + request.requestClass.ordinal())) {
             return false;
+        }
+        for (final Request first : model.queue) { // its own strict requests go before
+            if (request.requestClass == RequestClass.BEST_EFFORT
+                    && first.requestClass == RequestClass.STRICT
+                    && isHeldUp(models, rules, model, first, visited)) {
+                return true;
+            }
         }
         for (final Model other : models) {
             if (other.running != null && conflict(rules, model, request, other, other.running)) {

@@ -85,6 +85,10 @@ final class Presence {
 
     /** Whether a worker may be given a batch of a class now; else the dispatcher is called. */
     boolean mayStart(final Worker worker, final RequestClass requestClass, final long now) {
+        final long slices = worker.group.place.slices();
+        if (requestClass == RequestClass.BEST_EFFORT && player.strictWaits(slices)) {
+            return false; // the turn may come before best effort has ended
+        }
         if (!takesTurns(worker, requestClass)) {
             return true;
         }
@@ -94,7 +98,7 @@ final class Presence {
         final long aloneDeadlineNs = alone == null ? Entry.NEVER : alone.deadlineNs;
         return player.take(
                 requestClass,
-                worker.group.place.slices(),
+                slices,
                 Math.min(aloneNs, queue.oldestArrivalNs(requestClass)),
                 first == null ? aloneDeadlineNs : Math.min(aloneDeadlineNs, first.deadlineNs),
                 commands.ageingUs * 1000,
@@ -110,8 +114,8 @@ final class Presence {
             player.settle(
                     running(RequestClass.STRICT),
                     running(RequestClass.BEST_EFFORT),
-                    queue.waiting(RequestClass.STRICT) > 0,
-                    queue.waiting(RequestClass.BEST_EFFORT) > 0,
+                    couldStart(RequestClass.STRICT),
+                    couldStart(RequestClass.BEST_EFFORT),
                     now,
                     effects);
         }
@@ -154,6 +158,18 @@ final class Presence {
     private static boolean runsStrict(final Worker worker) {
         final Batch first = worker.inFlight.peekFirst();
         return first != null && (first.hasStrict() || worker.inFlight.peekLast().hasStrict());
+    }
+
+    /** Whether requests of a class wait that a worker is free for. */
+    private boolean couldStart(final RequestClass requestClass) {
+        if (queue.waiting(requestClass) > 0) {
+            for (final Worker worker : crew.workers()) {
+                if (worker.inFlight.isEmpty() && crew.isReadyFor(worker, requestClass)) {
+                    return true;
+                }
+            }
+        }
+        return false;
     }
 
     /** Slices on which batches of a class run that take turns. */

@@ -137,6 +137,11 @@ final class Turns {
             }
         }
 
+        /** Whether strict requests wait for their turn on some of these slices, by this decision. */
+        boolean strictWaits(final long slices) {
+            return (refused[RequestClass.STRICT.ordinal()] & slices) != 0;
+        }
+
         /**
          * Start a batch on these slices, unless another batch or another model is before it; then it
          * waits.
@@ -179,8 +184,8 @@ final class Turns {
          * An event is over, and this is what runs by class. Who waited for what does not run or wait
          * any more is called.
          *
-         * @param strictWaits whether strict requests wait
-         * @param bestEffortWaits whether others wait
+         * @param strictWaits whether strict requests wait, and a worker could begin with them
+         * @param bestEffortWaits the same of the others
          */
         void settle(
                 final long strict,
