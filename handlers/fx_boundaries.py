@@ -59,7 +59,12 @@ class OperationBoundaries:
         self._graph: fx.GraphModule | None = None
         self._instead: Preemptible | None = None
         self._cut: Cut | None = None
-        model.forward = functools.wraps(self._inner)(self._forward)  # type: ignore[method-assign]
+
+        @functools.wraps(self._inner)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return self._forward(args, kwargs)
+
+        model.forward = forward  # type: ignore[method-assign]
 
     @property
     def cut(self) -> Cut | None:
@@ -73,7 +78,7 @@ class OperationBoundaries:
         else:
             del self._model.__dict__["forward"]
 
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+    def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         batch = batch_of((*args, *kwargs.values()))
         if batch > self._batch * GROWTH:
             self._batch = batch

@@ -6,8 +6,9 @@ What the model says in its ``model-config.yaml``::
       preemptible: {segment_ms: 1.0, boundaries: modules, drop: false}
 
 ``segment_ms``: wanted time of a part between two places where a pass can stand still;
-``boundaries``: before calls of modules, or before operations of the graph that ``torch.fx`` makes of
-the model; ``drop``: whether a batch that stands still may be begun anew when its memory is wanted.
+``boundaries``: before calls of modules, or before operations of the graph that ``torch.fx`` makes
+of the model (``fx``); ``drop``: whether a batch that stands still may be begun anew when its memory
+is wanted.
 """
 
 from __future__ import annotations
