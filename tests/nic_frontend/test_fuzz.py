@@ -17,7 +17,7 @@ COUNT = 12_000_000 if FUZZ else 300_000
 @pytest.fixture(scope="module")
 def fuzzer(tmp_path_factory):
     program = tmp_path_factory.mktemp("fuzz") / "fuzz_core"
-    core = ("core.c", "credit.c", "forecast.c", "sessions.c", "siphash.c")
+    core = ("core.c", "credit.c", "forecast.c", "holding.c", "sessions.c", "siphash.c")
     sources = [HERE / "fuzz_core.c", *(build.SOURCES / name for name in core)]
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS[:2], "-Werror", *build.SANITIZERS]
     command = [os.environ.get("CC", "cc"), *flags, *map(str, sources), "-o", str(program)]
