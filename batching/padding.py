@@ -16,7 +16,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 SLOW_DOWN = 0.02
@@ -130,7 +130,8 @@ PATIENCE_NS = 30 * 10**9
 """A pair that does not run together for so long lets the next one be tried."""
 _CLIP = 4 * 1.4826
 """Times the median deviation: about four standard deviations, where it is a bell curve."""
-_LEAST_CLIP = 0.1
+_LEAST_CLIP = 5
+"""Times the slow-down that closes a pair: what is looked for must never lie far out."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,9 @@ Window = dict[int, Sums]
 class Evidence:
     """How much longer strict batches of one pair take in open windows than in closed ones."""
 
-    def __init__(self) -> None:
-        """Nothing is known yet."""
+    def __init__(self, limit: float) -> None:
+        """Nothing is known yet. ``limit`` is the slow-down, as a logarithm, that is looked for."""
+        self._least_bound = _LEAST_CLIP * max(limit, math.log1p(SLOW_DOWN))
         self._blocks: deque[tuple[list[float], list[float]]] = deque(maxlen=MOST_BLOCKS)
         self.count, self.mean, self.lower = 0, 0.0, -math.inf
         """Blocks, the mean slow-down, and what it is at least; as logarithms of ratios."""
@@ -178,7 +180,7 @@ class Evidence:
     def _differences(self) -> list[float]:
         """Of each block. What lies far out counts as if it lay less far, in all windows alike."""
         spread = median(abs(v) for block in self._blocks for part in block for v in part)
-        bound = max(_CLIP * spread, _LEAST_CLIP)
+        bound = max(_CLIP * spread, self._least_bound)
         cut = [
             [fmean(min(max(v, -bound), bound) for v in part) for part in block]
             for block in self._blocks
@@ -216,7 +218,9 @@ def _radius(count: int) -> float:
     weight = (-2 * math.log(ERROR) + math.log(1 - 2 * math.log(ERROR))) / TUNED_BLOCKS
     grown = count * weight + 1
     bound = math.log(1 + math.sqrt(grown) / (2 * ERROR))
-    return math.sqrt(2 * grown / (count * count * weight) * bound)
+    # The standard deviation itself is known from few blocks only: that of Student's t.
+    few = (count - 1) / (count - 3)
+    return math.sqrt(2 * grown / (count * count * weight) * bound * few)
 
 
 @dataclass
@@ -224,21 +228,21 @@ class _State:
     """One pair."""
 
     is_open: bool
-    evidence: Evidence = field(default_factory=Evidence)
-    since_ns: int = 0
-    pause_ns: int = FIRST_PAUSE_NS
+    evidence: Evidence
+    since_ns: int
+    pause_ns: int
 
     def may_be_tried(self, now_ns: int) -> bool:
         """A closed pair has a rest first, because each trial costs strict work."""
         return self.is_open or now_ns >= self.since_ns + self.pause_ns
 
-    def turn(self, is_open: bool, now_ns: int) -> None:
+    def turn(self, is_open: bool, limit: float, now_ns: int) -> None:
         """Open or close, or stay closed for longer."""
         if not is_open:
             was_long = self.is_open and now_ns - self.since_ns >= LONG * self.pause_ns
             pause_ns = FIRST_PAUSE_NS if was_long else 2 * self.pause_ns
-            self.pause_ns = min(pause_ns, LAST_PAUSE_NS)
-        self.is_open, self.since_ns, self.evidence = is_open, now_ns, Evidence()
+            self.pause_ns = min(max(pause_ns, FIRST_PAUSE_NS), LAST_PAUSE_NS)
+        self.is_open, self.since_ns, self.evidence = is_open, now_ns, Evidence(limit)
 
 
 class PairJudge:
@@ -259,7 +263,8 @@ class PairJudge:
 
     def begin(self, pair: Pair, is_open: bool, now_ns: int) -> None:
         """Watch another pair. A closed one may be tried after the first pause."""
-        self._pairs[pair] = _State(is_open, since_ns=now_ns)
+        pause_ns = 0 if is_open else FIRST_PAUSE_NS
+        self._pairs[pair] = _State(is_open, Evidence(self._limit), now_ns, pause_ns)
 
     def __contains__(self, pair: Pair) -> bool:
         return pair in self._pairs
@@ -304,11 +309,15 @@ class PairJudge:
         state = self._pairs[trial.pair]
         same, other = trial.parted()
         state.evidence.add(*((same, other) if state.is_open else (other, same)))
-        evidence, limit = state.evidence, math.log1p(self.slow_down)
+        evidence, limit = state.evidence, self._limit
         if evidence.lower > limit:
-            state.turn(False, now_ns)
+            state.turn(False, limit, now_ns)
         elif not state.is_open and evidence.count >= LEAST_BLOCKS:
-            state.turn(evidence.mean <= limit, now_ns)
+            state.turn(evidence.mean <= limit, limit, now_ns)
+
+    @property
+    def _limit(self) -> float:
+        return math.log1p(self.slow_down)
 
     def _next(self, last: Pair | None, seen: Mapping[Pair, Served], now_ns: int) -> None:
         """Try the pair that comes after the last one, of those that run together now."""

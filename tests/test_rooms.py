@@ -31,6 +31,7 @@ PURE = {
     "batching.measurement",
     "batching.optimizer",
     "batching.packing",
+    "batching.padding",
     "batching.page_records",
     "batching.profile",
     "batching.profile_plan",
