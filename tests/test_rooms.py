@@ -32,6 +32,7 @@ PURE = {
     "batching.measurement",
     "batching.optimizer",
     "batching.packing",
+    "batching.padding",
     "batching.page_records",
     "batching.preemption",
     "batching.profile",
