@@ -36,8 +36,8 @@ def build(
     """A network in eval mode, with random weights, and an example of its input (batch of one).
 
     ``width``: share of the channels of every layer; ``image``: pixels of a picture's side, at
-    least 64 (Inception 75), by default as published. A KeyError for an unknown name, a ValueError for a width
-    with which some layer would not have a whole number of channels.
+    least 64 (Inception: 75), by default as published. A KeyError for an unknown name, a
+    ValueError for a width with which some layer would not have a whole number of channels.
     """
     network = narrower(skeleton(name), width).to_empty(device="cpu")
     with torch.random.fork_rng(devices=[]):

@@ -55,5 +55,5 @@ def test_small_networks_run_and_are_always_the_same(models: ModuleType, name: st
 
 
 def test_a_width_that_splits_a_channel_is_refused(models: ModuleType) -> None:
-    with pytest.raises(ValueError, match="width 0.3"):
+    with pytest.raises(ValueError, match=r"width 0\.3"):
         models.build("vgg19", width=0.3)
