@@ -33,7 +33,7 @@ import disb_workloads
 from common import Parser, Progress, Row, keep, make_stores, write_result
 from disb_load import LEAD_S, LateStart, measure, service_time
 from disb_rows import headline, summarise, work_per_s
-from disb_server import SCHEMES, Bed
+from disb_server import SCHEMES, Bed, Setting
 from disb_workloads import WORKLOADS, Run, Workload
 
 NAME = "disb"
@@ -126,6 +126,7 @@ class Bench:
             },
             "best_effort_alone_work_per_s": {"+".join(m): v for m, v in self.solo.items()},
             "strict_order": self.args.strict_order,
+            "wait_policy": self.args.wait_policy,
             "seconds": self.args.seconds,
         }
 
@@ -137,6 +138,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--workloads", help="default A,C,E,B,D; quick A,E")
     parser.add_argument("--schemes", default="rt_only,shunter,seq,concurrent")
     parser.add_argument("--strict-order", default="fifo", choices=("fifo", "edf", "concurrent"))
+    parser.add_argument(
+        "--wait-policy", default="passive", choices=("passive", "default"), help="OpenMP's, of all"
+    )
     parser.add_argument("--seconds", type=float, help="per measurement, default 6, quick 2.5")
     args = parser.arguments()
     args.seconds = args.seconds or (2.5 if args.quick else 6.0)
@@ -153,10 +157,11 @@ def main() -> None:
     runs = list(disb_workloads.plan(rounds, args.schemes))
     each_s = LEAD_S + args.seconds + OVERHEAD_S
     print(f"{len(runs)} measurements, about {len(runs) * each_s / 60 + 1:.0f} min", file=sys.stderr)
-    threads = len(os.sched_getaffinity(0))
+    environment = {"passive": (("OMP_WAIT_POLICY", "passive"),), "default": ()}[args.wait_policy]
+    setting = Setting(len(os.sched_getaffinity(0)), args.strict_order, environment)
     with tempfile.TemporaryDirectory() as folder:
         (store,) = make_stores(folder, "store")
-        with Bed(store, threads, args.strict_order) as bed:
+        with Bed(store, setting) as bed:
             bench = Bench(bed, workloads, args)
             bench.prepare()
             progress = Progress(len(runs))

@@ -64,15 +64,29 @@ def register_name(model: str, kind: str) -> str:
     return f"{model}-{kind}"
 
 
-def pack_model(store: Path, model: str, kind: str, threads: int) -> Path:
-    """Archive one network: one worker with ``threads`` threads, no batches."""
+@dataclass(frozen=True)
+class Setting:
+    """What all models and schemes have in common."""
+
+    threads: int
+    """Of every model's only worker."""
+    strict_order: str = "fifo"
+    """In which order strict models take turns, in every scheme; see shunter.toml."""
+    environment: tuple[tuple[str, str], ...] = (("OMP_WAIT_POLICY", "passive"),)
+    """Of every worker. By default the threads of a pool spin while they wait for each other:
+    beside any other work that needs a core, uncontrolled schemes would hardly get anywhere."""
+
+
+def pack_model(store: Path, model: str, kind: str, setting: Setting) -> Path:
+    """Archive one network; there are no batches."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "extra").mkdir()
         shutil.copy(FOLDER / "handler.py", folder)
         shutil.copy(BENCH / "disb_models.py", folder / "extra")
         shutil.copy(BENCH / "models/inception_v3/model.py", folder / "extra/inception_v3.py")
-        section = {"configuration": f"1x{threads}x1", "auto": False, **KINDS[kind]}
+        section = {"configuration": f"1x{setting.threads}x1", "auto": False, **KINDS[kind]}
+        section["environment"] = {**dict(setting.environment), **section.get("environment", {})}
         handler = {"network": model, **disb_models.SMALL[model]}
         changes = {"handler": handler, "shunter": section, "minWorkers": 1, "maxWorkers": 1}
         copy_config(FOLDER / "model-config.yaml", folder, changes)
@@ -82,9 +96,9 @@ def pack_model(store: Path, model: str, kind: str, threads: int) -> Path:
 class Bed:
     """A running server with the models of some workloads; a context manager."""
 
-    def __init__(self, store: Path, threads: int, strict_order: str) -> None:
-        """Every model has one worker with ``threads`` threads."""
-        self._store, self._threads, self._strict_order = store, threads, strict_order
+    def __init__(self, store: Path, setting: Setting) -> None:
+        """Serve from ``store``, which is empty."""
+        self._store, self._setting = store, setting
         self.side = Side(store, shunter=True, settings=self._settings(SCHEMES["rt_only"]))
         self._expected: dict[tuple[str, int], str] = {}
         self._exclusive = False
@@ -112,7 +126,7 @@ class Bed:
             self._check_answers(model, kind)
 
     def _register(self, model: str, kind: str) -> None:
-        archive = pack_model(self._store, model, kind, self._threads)
+        archive = pack_model(self._store, model, kind, self._setting)
         query = {"url": archive.name, "model_name": archive.stem, "initial_workers": "1"}
         query["synchronous"] = "true"
         models = f"{self.side.server.management}/models"
@@ -146,8 +160,8 @@ class Bed:
 
     def _settings(self, scheme: Scheme) -> str:
         lines = []
-        if self._strict_order != "concurrent":
-            lines.append(f'strict = "{self._strict_order}"')
+        if self._setting.strict_order != "concurrent":
+            lines.append(f'strict = "{self._setting.strict_order}"')
         if scheme.exclusive:
             lines.append("exclusive = true")
         return "\n".join(["[preemption]", *lines, ""]) if lines else ""
@@ -160,7 +174,7 @@ class Bed:
             settings.write_text(self._settings(scheme), encoding="utf-8")
             os.kill(self._page.header().controller_pid, signal.SIGHUP)
             self._exclusive = scheme.exclusive
-        order = Order[self._strict_order.upper()]
+        order = Order[self._setting.strict_order.upper()]
         wanted = int(order), int(scheme.exclusive)
         _wait(lambda: self._turns() == wanted, f"scheme {name} is not on the page")
 
