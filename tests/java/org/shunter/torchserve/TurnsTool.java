@@ -400,7 +400,7 @@ public final class TurnsTool {
             model.event(now, () -> model.queue.add(new Request(c, now, now)));
             final long end = now + 20_000_000_000L;
             while (!model.runs() && System.nanoTime() - end < 0) {
-                Thread.onSpinWait();
+                Thread.yield();
             }
             model.event(System.nanoTime(), model::end);
         }
