@@ -314,6 +314,14 @@ def test_best_effort_models_take_turns_one_batch_at_a_time(serve, trio):
     assert order() == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
+def test_the_workers_of_one_model_run_beside_each_other(serve):
+    model, other = serve(config=GIVES_WAY, initial_workers=2), serve(config=GIVES_WAY)
+    gate, futures = model.hold("one", "two")
+    futures.append(other.queue("next"))
+    gate.open()
+    assert [future.result().status for future in futures] == [200] * 3
+
+
 def test_a_worker_that_dies_in_its_turn_gives_it_to_the_next(serve):
     dying, waiting = serve(config=GIVES_WAY), serve(config=GIVES_WAY)
     gate, futures = dying.hold("first")

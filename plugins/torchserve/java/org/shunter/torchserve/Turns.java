@@ -6,8 +6,9 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Whose turn it is, where models run one batch at a time on slices that they share: in the order
- * that the control page asks for, by class or over both. Every model has a {@link Player} in it.
+ * Whose turn it is, where one model at a time runs on slices that several share: in the order that
+ * the control page asks for, by class or over both. Every model has a {@link Player} in it. The
+ * workers of one model may run beside each other.
  *
  * <p>Nobody polls: who ends what stood in another's way calls it, and it decides again. What runs
  * and what waits is told anew after every event of a model, so that no turn can be forgotten.
@@ -117,13 +118,18 @@ final class Turns {
             this.number = number;
         }
 
-        /** Whether it runs or waits; if not, and no turns are taken, it need not be told anything. */
+        /** Whether it runs or waits; only its own calls change that. */
         boolean isActive() {
             return listed;
         }
 
         /** A decision begins, and this is what runs by class. */
         void begin(final long strict, final long bestEffort) {
+            if ((strict | bestEffort) == 0 && !listed) {
+                refused[0] = 0;
+                refused[1] = 0;
+                return; // it has nothing to do with turns, and takes no lock for them
+            }
             synchronized (Turns.this) {
                 running[0] = strict;
                 running[1] = bestEffort;
@@ -163,7 +169,7 @@ final class Turns {
                 arrivalNs[c] = oldestNs;
                 deadlineNs[c] = tightestNs;
                 ageingNs = ageing;
-                if (runs(this, c, slices, now)) {
+                if (now.exclusive && (running[1 - c] & slices) != 0) {
                     return false; // it decides again when that ends, without being called
                 }
                 if (mayStart(this, c, slices, nowNs)) {
@@ -194,6 +200,9 @@ final class Turns {
                 final boolean bestEffortWaits,
                 final long nowNs,
                 final Effects effects) {
+            if ((strict | bestEffort) == 0 && !listed) {
+                return;
+            }
             synchronized (Turns.this) {
                 set(0, strict, strictWaits, nowNs);
                 set(1, bestEffort, bestEffortWaits, nowNs);
@@ -201,9 +210,6 @@ final class Turns {
                     effects.later(player.decide);
                 }
                 ahead.clear();
-                if (!listed) {
-                    return;
-                }
                 callNext(this, nowNs, effects);
                 for (int c = 0; c < RequestClass.COUNT; c++) {
                     ran[c] = running[c];
