@@ -4,12 +4,15 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from shunter.batching import holds
 from shunter.batching.control_page import ControlPage
 from shunter.batching.layout import (
     HEADER_FIELDS,
@@ -54,6 +57,9 @@ class Page:
         bits = [self.page.words[models + i] << 64 * i for i in range(SLOT_WORDS)]
         return self.page.words[at["hold_mask"]], sum(bits)
 
+    def holder(self):
+        return self.page.words[(HEADER_SIZE + HOLDER_FIELDS["holder_pid"].offset) // 8]
+
     def set_runner(self, index, **words):
         for name, value in words.items():
             at = RUNNERS_OFFSET + index * RUNNER_SIZE + RUNNER_FIELDS[name].offset
@@ -94,12 +100,15 @@ def _policies(pid):
     return {os.sched_getscheduler(int(t)) for t in os.listdir(f"/proc/{pid}/task")}
 
 
-def test_a_model_holds_while_strict_requests_wait_or_run(serve, wait_held, wait_until):
+def test_a_model_holds_while_strict_requests_wait_or_run(serve, page, wait_held, wait_until):
     one, two = serve(), serve()
     wait_held()
     gate, futures = one.hold()
     wait_held(one)
     assert one.state()["holds"]
+    now_ns = time.monotonic_ns()
+    assert holds.held(page.page, ALL_CPUS, now_ns) == ALL_CPUS
+    assert holds.holding_models(page.page, now_ns) == 1 << page.slot(one)
     _wait_metric(wait_until, one, "shunter_holds", 1.0)
     futures.append(one.send("next"))
     other, more = two.hold()
@@ -142,7 +151,43 @@ def test_what_waits_for_a_worker_that_died_holds_nothing_until_it_is_back(
     wait_held()
 
 
-def test_a_client_that_hangs_up_and_a_deadline_that_passes_end_a_hold(serve, wait_held, page):
+def test_batches_of_strict_requests_are_counted_apart(serve, page):
+    model = serve()
+    for headers in (STRICT, BEST_EFFORT, STRICT):
+        assert model.ask(headers=headers).status == 200
+    told = page.page.read_telemetry(page.slot(model))
+    assert (told.strict_batches[0], told.batches_by_size[0]) == (2, 3)
+    assert 0 < told.strict_batch_ns[0] < told.service_ns_by_size[0]
+
+
+def test_nothing_is_held_and_no_turn_is_lost_after_a_busy_time(serve, wait_held):
+    """Requests of both classes that end in every way, while workers die."""
+    rng = random.Random(6)
+    models = [serve(), serve(config=GIVES_WAY), serve(config=GIVES_WAY)]
+    futures = []
+    for i in range(60):
+        headers = dict(rng.choice([STRICT, BEST_EFFORT]))
+        if rng.random() < 0.3:
+            headers["x-shunter-deadline-ms"] = str(rng.randrange(1, 200))
+        body = {"fail": True} if i % 9 == 5 else {"crash": True} if i in (20, 40) else {}
+        more = {"sleep_ms": rng.randrange(20), "headers": headers, **body}
+        futures.append(rng.choice(models).send(**more))
+    assert {future.result().status for future in futures} <= {200, 500, 503, 504}
+    wait_held()
+    assert [model.ask().status for model in models] == [200] * 3
+    wait_held()
+
+
+def test_a_server_that_ended_holds_nothing(harness, archives, plugins, make_server, tmp_path):
+    server = make_server(plugins)
+    with harness.running(server, archives, tmp_path, patience_s=30) as site:
+        page = Page(site)
+        assert page.holder() == site.status()["pid"]
+    with contextlib.closing(page.page):  # its file is gone, what was mapped is not
+        assert (page.holder(), page.held()) == (0, (0, 0))
+
+
+def test_a_deadline_that_passes_ends_a_hold(serve, wait_held):
     model = serve()
     gate, futures = model.hold(headers=BEST_EFFORT)
     late = model.ask("late", headers={**STRICT, "x-shunter-deadline-ms": "50"})
