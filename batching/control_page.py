@@ -63,6 +63,8 @@ _FIXED = {
 }
 _H = {name: placed.offset // 8 for name, placed in HEADER_FIELDS.items()}
 _S = {name: placed.offset // 8 for name, placed in SLOT_FIELDS.items()}
+_COMMANDS_END = _S["network_workers"]
+"""What follows the commands has other writers, or no seqlock."""
 _CONTROLLER_LINE = HEADER_FIELDS["controller_pid"].offset
 
 
@@ -253,7 +255,7 @@ class ControlPage:
         """
         if self.command_sequence(slot) == 0:
             return None
-        words = self._stable(slot, "command_sequence", None)
+        words = self._stable(slot, "command_sequence", "network_workers")
         groups = (decode(GroupCommands, words, g * GROUP_STRIDE // 8) for g in range(GROUP_COUNT))
         return Commands(decode(SlotCommands, words), tuple(groups))
 
@@ -304,7 +306,7 @@ class ControlPage:
         before = self.words[base + at]
         changing = ((before if 0 <= before < _SEQUENCE_LIMIT else 0) + 1) | 1
         self.words[base + at] = changing
-        self._store(base + at + 1, draft[at + 1 :])
+        self._store(base + at + 1, draft[at + 1 : _COMMANDS_END])
         self.words[base + at] = changing + 1
         return changing + 1
 
@@ -318,10 +320,10 @@ class ControlPage:
         for offset, value in enumerate(values):
             self.words[index + offset] = value
 
-    def _stable(self, slot: int, sequence: str, end: str | None) -> memoryview:
+    def _stable(self, slot: int, sequence: str, end: str) -> memoryview:
         """Copy of a slot's words from a seqlock word to the field ``end``, at their own indexes."""
         base = _base(slot)
-        start, stop = _S[sequence], _S[end] if end else SLOT_SIZE // 8
+        start, stop = _S[sequence], _S[end]
         for attempt in range(READ_ATTEMPTS):
             before = self.words[base + start]
             if not before & 1:

@@ -6,6 +6,7 @@ the models whose groups give way.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from shunter.batching.page_records import GroupTelemetry, RunnerLine, SlotIdenti
 from shunter.batching.processes import is_alive
 from shunter.plugins.settings import PreemptionSettings
 
+LOGGER = logging.getLogger("shunter.padding")
 CPU_SLICES = (1 << 48) - 1
 """Slices that are processors; those above are devices."""
 _ALL_SLOTS = (1 << SLOT_COUNT) - 1
@@ -83,6 +85,11 @@ class _Slot:
     def batches(self) -> int:
         """Batches that its runners ran."""
         return sum(line.batches for line in self.runners)
+
+    @property
+    def name(self) -> str:
+        """``name/version``."""
+        return f"{self.identity.model_name}/{self.identity.model_version}"
 
     @property
     def workers(self) -> tuple[str, str, int]:
@@ -175,7 +182,17 @@ class PaddingControl:
                 self._judge.begin(pair, self._starts_open(slots[strict], slots[slot]), now_ns)
             if pair in self._judge:
                 seen[pair] = Served(*served[strict], works[slot])
-        self._judge.step(seen, now_ns)
+        verdict = self._judge.step(seen, now_ns)
+        if verdict is not None:
+            strict, slot = (slots[each].name for each in verdict.pair)
+            now = "runs" if verdict.is_open else "does not run any more"
+            LOGGER.info(
+                "best effort of %s %s beside strict work of %s, which was %.1f %% slower beside it",
+                slot,
+                now,
+                strict,
+                verdict.slow_down * 100,
+            )
 
     def _served(self, slot: int) -> tuple[list[int], list[int]]:
         """Strict batches and their times since the last duty cycle, by size bucket."""

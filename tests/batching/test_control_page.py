@@ -191,13 +191,17 @@ def test_commands_come_back_as_they_were_written(page):
 
 
 def test_writing_commands_touches_no_byte_of_another_writer(page, page_path):
+    words = page.words
+    for index in range(SLOTS_OFFSET // 8, PAGE_SIZE // 8):
+        words[index] = 2 * index
     before = page_path.read_bytes()
     page.write_commands(3, COMMANDS, GROUPS)
     after = page_path.read_bytes()
     start = SLOTS_OFFSET + 3 * SLOT_SIZE + SLOT_FIELDS["command_sequence"].offset
-    end = SLOTS_OFFSET + 4 * SLOT_SIZE
+    end = SLOTS_OFFSET + 3 * SLOT_SIZE + SLOT_FIELDS["network_workers"].offset
     assert before[:start] == after[:start]
     assert before[end:] == after[end:]
+    assert page.read_commands(3).slot == COMMANDS
 
 
 def test_bad_commands_are_refused_before_anything_is_stored(page):
