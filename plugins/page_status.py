@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from shunter.batching import front_end_page
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
-from shunter.batching.layout import CLASSES, ChangeState
-from shunter.batching.page_records import FrontEndState, SlotIdentity, SlotTelemetry
+from shunter.batching.holds import STALE_NS
+from shunter.batching.layout import (
+    CLASSES,
+    HEADER_SIZE,
+    HOLDER_COUNT,
+    HOLDER_FIELDS,
+    HOLDER_SIZE,
+    SLOT_COUNT,
+    SLOT_WORDS,
+    ChangeState,
+    RunnerState,
+)
+from shunter.batching.page_records import (
+    FrontEndState,
+    RunnerLine,
+    SlotIdentity,
+    SlotTelemetry,
+)
+from shunter.batching.processes import is_alive
 from shunter.batching.runtime import RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
+from shunter.plugins.padding_control import living_runners
 
 COUNTERS = (
     "arrivals",
@@ -48,6 +67,7 @@ def _status(page: ControlPage) -> dict[str, Any]:
     header, now = page.header(), time.monotonic_ns()
     beat = header.controller_heartbeat_ns
     age_ms = (now - beat) / 1e6 if beat else None
+    runners = living_runners(page)
     return {
         "version": importlib.metadata.version("shunter"),
         "torchserve": importlib.metadata.version("torchserve"),
@@ -61,7 +81,10 @@ def _status(page: ControlPage) -> dict[str, Any]:
             "heartbeat_age_ms": age_ms,
         },
         "front_end": _front_end(page, now, header.front_end_wanted != 0),
-        "models": [m for m in (_model(page, slot, now) for slot in page.live_slots()) if m],
+        "holders": _holders(page, now),
+        "models": [
+            m for m in (_model(page, slot, runners, now) for slot in page.live_slots()) if m
+        ],
         "stock_models": [],
     }
 
@@ -94,7 +117,78 @@ def _network(page: ControlPage, slot: int, now: int) -> dict[str, int] | None:
     return {name.removeprefix("network_"): value for name, value in asdict(told).items()}
 
 
-def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
+def _holders(page: ControlPage, now: int) -> list[dict[str, Any]]:
+    """Who holds best-effort work up now, and for which models."""
+    found = []
+    for index in range(HOLDER_COUNT):
+        start = (HEADER_SIZE + index * HOLDER_SIZE) // 8
+        words = {
+            name: page.words[start + at.offset // 8 : start + at.offset // 8 + at.field.count]
+            for name, at in HOLDER_FIELDS.items()
+        }
+        mask, pid = words["hold_mask"][0], words["holder_pid"][0]
+        if not mask or abs(now - words["holder_heartbeat_ns"][0]) > STALE_NS or not is_alive(pid):
+            continue
+        found.append(
+            {
+                "pid": pid,
+                "slices": f"{mask % 2**64:#x}",
+                "models": _names(page, _slots_of(words["hold_models"])),
+                "held_ms": (now - words["hold_since_ns"][0]) / 1e6,
+            }
+        )
+    return found
+
+
+def _preemption(
+    page: ControlPage, slot: int, runners: Sequence[RunnerLine], now: int
+) -> dict[str, Any] | None:
+    """How a model gives way to strict work, None when it does not."""
+    if not page.yields(slot):
+        return None
+    padding = page.read_padding(slot)
+    beside = _slots_of(padding.beside)
+    apart = [other for other in page.live_slots() if other not in beside]
+    return {
+        "runners": [_runner(line, now) for line in runners if line.runner_slot == slot],
+        "not_beside": _names(page, apart) if padding.padding_known else None,
+    }
+
+
+def _runner(line: RunnerLine, now: int) -> dict[str, Any]:
+    return {
+        "pid": line.runner_pid,
+        "state": RunnerState(line.runner_state).name.lower(),
+        "since_ms": (now - line.runner_since_ns) / 1e6,
+        "batches": line.batches,
+        "preemptions": line.preemptions,
+        "parked_ms": line.parked_ns / 1e6,
+        "longest_yield_ms": line.yield_worst_ns / 1e6,
+        "drops": line.drops,
+    }
+
+
+def _slots_of(words: Sequence[int]) -> set[int]:
+    """Slots whose bits are set in a mask of several words."""
+    assert len(words) == SLOT_WORDS
+    return {slot for slot in range(SLOT_COUNT) if words[slot // 64] >> slot % 64 & 1}
+
+
+def _names(page: ControlPage, slots: Iterable[int]) -> list[str]:
+    """``name/version`` of slots, but for those that change just now."""
+    names = []
+    for slot in sorted(slots):
+        try:
+            identity = page.read_identity(slot)
+        except UnstableError:
+            continue
+        names.append(f"{identity.model_name}/{identity.model_version}")
+    return names
+
+
+def _model(
+    page: ControlPage, slot: int, runners: Sequence[RunnerLine], now: int
+) -> dict[str, Any] | None:
     try:
         identity = page.read_identity(slot)
     except UnstableError:
@@ -117,6 +211,7 @@ def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
         "auto": identity.auto == 1,
         "last_change": identity.last_change,
         "network": _network(page, slot, now),
+        "preemption": _preemption(page, slot, runners, now),
         **_load(identity, told, now),
         "groups": [
             {
