@@ -48,6 +48,8 @@ from shunter.batching.page_records import (
     SlotTelemetry,
     decode,
     encode,
+    mask_of,
+    words_of,
 )
 from shunter.batching.processes import try_lock, unlock
 
@@ -266,9 +268,13 @@ class ControlPage:
         batches, ns = ([max(0, n) for n in self.words[at : at + SIZE_BUCKETS]] for at in starts)
         return batches, ns
 
-    def read_padding(self, slot: int) -> SlotPadding:
-        """Beside whose strict work a slot's best effort may run."""
-        return decode(SlotPadding, self.words, _base(slot))
+    def read_padding(self, slot: int) -> int | None:
+        """Mask of slots beside whose strict work a slot's best effort may run.
+
+        None when its workers go by a default of their own.
+        """
+        padding = decode(SlotPadding, self.words, _base(slot))
+        return mask_of(padding.beside, 0, SLOT_WORDS) if padding.padding_known else None
 
     def write_padding(self, slot: int, beside: int) -> None:
         """Say beside which slots' strict work this slot's best effort may run, as a mask.
@@ -276,10 +282,8 @@ class ControlPage:
         Each word is whole; a reader may see some of them from before.
         """
         base = _base(slot)
-        for index in range(SLOT_WORDS):
-            word = beside >> 64 * index & (1 << 64) - 1
-            # Words are signed for Python and Java.
-            self._set(base + _S["beside"] + index, word - (word >> 63 << 64))
+        for index, word in enumerate(words_of(beside, SLOT_WORDS)):
+            self._set(base + _S["beside"] + index, word)
         self._set(base + _S["padding_known"], 1)
 
     def forget_padding(self, slot: int) -> None:

@@ -13,16 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import (
-    RUNNER_COUNT,
-    RUNNER_SIZE,
-    RUNNERS_OFFSET,
-    SLOT_COUNT,
-    RunnerState,
-)
+from shunter.batching.layout import SLOT_COUNT, RunnerState
 from shunter.batching.padding import Capacity, Pair, PairJudge, Pass, Served, may_pad
-from shunter.batching.page_records import GroupTelemetry, RunnerLine, SlotIdentity, decode
-from shunter.batching.processes import is_alive
+from shunter.batching.page_records import GroupTelemetry, RunnerLine, SlotIdentity
+from shunter.batching.runners import read_runners
 from shunter.plugins.settings import PreemptionSettings
 
 LOGGER = logging.getLogger("shunter.padding")
@@ -31,13 +25,6 @@ CPU_SLICES = (1 << 48) - 1
 _ALL_SLOTS = (1 << SLOT_COUNT) - 1
 _ALL_SLICES = -1
 _BEST_EFFORT = 1
-
-
-def living_runners(page: ControlPage) -> list[RunnerLine]:
-    """What the runners say whose processes live."""
-    starts = [(RUNNERS_OFFSET + i * RUNNER_SIZE) // 8 for i in range(RUNNER_COUNT)]
-    lines = [decode(RunnerLine, page.words, at) for at in starts if page.words[at]]
-    return [line for line in lines if is_alive(line.runner_pid)]
 
 
 def kernel_preempts(line: RunnerLine) -> bool:
@@ -150,7 +137,7 @@ class PaddingControl:
             slot: _Slot(identity, self._page.read_groups(slot, identity.group_count))
             for slot, identity in identities.items()
         }
-        for line in living_runners(self._page):
+        for line in read_runners(self._page):
             if line.runner_class == _BEST_EFFORT and line.runner_slot in slots:
                 slots[line.runner_slot].runners.append(line)
         return slots

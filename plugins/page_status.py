@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from shunter.batching import front_end_page
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
-from shunter.batching.holds import STALE_NS
-from shunter.batching.layout import (
-    CLASSES,
-    HEADER_SIZE,
-    HOLDER_COUNT,
-    HOLDER_FIELDS,
-    HOLDER_SIZE,
-    SLOT_COUNT,
-    SLOT_WORDS,
-    ChangeState,
-    RunnerState,
-)
+from shunter.batching.holds import holding_models
+from shunter.batching.layout import CLASSES, ChangeState, RunnerState
 from shunter.batching.page_records import (
     FrontEndState,
     RunnerLine,
     SlotIdentity,
     SlotTelemetry,
 )
-from shunter.batching.processes import is_alive
+from shunter.batching.runners import read_runners
 from shunter.batching.runtime import RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
-from shunter.plugins.padding_control import living_runners
 
 COUNTERS = (
     "arrivals",
@@ -67,7 +56,7 @@ def _status(page: ControlPage) -> dict[str, Any]:
     header, now = page.header(), time.monotonic_ns()
     beat = header.controller_heartbeat_ns
     age_ms = (now - beat) / 1e6 if beat else None
-    runners = living_runners(page)
+    live = page.live_slots()
     return {
         "version": importlib.metadata.version("shunter"),
         "torchserve": importlib.metadata.version("torchserve"),
@@ -81,10 +70,7 @@ def _status(page: ControlPage) -> dict[str, Any]:
             "heartbeat_age_ms": age_ms,
         },
         "front_end": _front_end(page, now, header.front_end_wanted != 0),
-        "holders": _holders(page, now),
-        "models": [
-            m for m in (_model(page, slot, runners, now) for slot in page.live_slots()) if m
-        ],
+        "models": [model for slot in live if (model := _model(page, slot, now))],
         "stock_models": [],
     }
 
@@ -117,41 +103,16 @@ def _network(page: ControlPage, slot: int, now: int) -> dict[str, int] | None:
     return {name.removeprefix("network_"): value for name, value in asdict(told).items()}
 
 
-def _holders(page: ControlPage, now: int) -> list[dict[str, Any]]:
-    """Who holds best-effort work up now, and for which models."""
-    found = []
-    for index in range(HOLDER_COUNT):
-        start = (HEADER_SIZE + index * HOLDER_SIZE) // 8
-        words = {
-            name: page.words[start + at.offset // 8 : start + at.offset // 8 + at.field.count]
-            for name, at in HOLDER_FIELDS.items()
-        }
-        mask, pid = words["hold_mask"][0], words["holder_pid"][0]
-        if not mask or abs(now - words["holder_heartbeat_ns"][0]) > STALE_NS or not is_alive(pid):
-            continue
-        found.append(
-            {
-                "pid": pid,
-                "slices": f"{mask % 2**64:#x}",
-                "models": _names(page, _slots_of(words["hold_models"])),
-                "held_ms": (now - words["hold_since_ns"][0]) / 1e6,
-            }
-        )
-    return found
-
-
-def _preemption(
-    page: ControlPage, slot: int, runners: Sequence[RunnerLine], now: int
-) -> dict[str, Any] | None:
+def _preemption(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
     """How a model gives way to strict work, None when it does not."""
     if not page.yields(slot):
         return None
-    padding = page.read_padding(slot)
-    beside = _slots_of(padding.beside)
-    apart = [other for other in page.live_slots() if other not in beside]
+    beside = page.read_padding(slot)
+    apart = [other for other in page.live_slots() if beside is not None and not beside >> other & 1]
+    runners = [line for line in read_runners(page) if line.runner_slot == slot]
     return {
-        "runners": [_runner(line, now) for line in runners if line.runner_slot == slot],
-        "not_beside": _names(page, apart) if padding.padding_known else None,
+        "runners": [_runner(line, now) for line in runners],
+        "not_beside": None if beside is None else _names(page, apart),
     }
 
 
@@ -168,16 +129,10 @@ def _runner(line: RunnerLine, now: int) -> dict[str, Any]:
     }
 
 
-def _slots_of(words: Sequence[int]) -> set[int]:
-    """Slots whose bits are set in a mask of several words."""
-    assert len(words) == SLOT_WORDS
-    return {slot for slot in range(SLOT_COUNT) if words[slot // 64] >> slot % 64 & 1}
-
-
-def _names(page: ControlPage, slots: Iterable[int]) -> list[str]:
+def _names(page: ControlPage, slots: Sequence[int]) -> list[str]:
     """``name/version`` of slots, but for those that change just now."""
     names = []
-    for slot in sorted(slots):
+    for slot in slots:
         try:
             identity = page.read_identity(slot)
         except UnstableError:
@@ -186,9 +141,7 @@ def _names(page: ControlPage, slots: Iterable[int]) -> list[str]:
     return names
 
 
-def _model(
-    page: ControlPage, slot: int, runners: Sequence[RunnerLine], now: int
-) -> dict[str, Any] | None:
+def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
     try:
         identity = page.read_identity(slot)
     except UnstableError:
@@ -211,7 +164,8 @@ def _model(
         "auto": identity.auto == 1,
         "last_change": identity.last_change,
         "network": _network(page, slot, now),
-        "preemption": _preemption(page, slot, runners, now),
+        "holds": bool(holding_models(page, now) >> slot & 1),
+        "preemption": _preemption(page, slot, now),
         **_load(identity, told, now),
         "groups": [
             {
@@ -221,6 +175,7 @@ def _model(
                 "threads": g.group_threads or None,
                 "batch": g.group_cap,
                 "cores": None,
+                "yields": g.group_yields == 1,
                 "latency": {
                     "fixed_ms": g.group_fixed_ns / 1e6,
                     "per_request_ms": g.group_per_request_ns / 1e6,

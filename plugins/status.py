@@ -61,7 +61,9 @@ def render(status: dict[str, Any]) -> Group:
     if "front_end" in status and status["front_end"]["state"] != "off":
         parts.append(_network(status))
     if giving := [model for model in models if model.get("preemption")]:
-        parts.append(_preemption(giving, status["holders"]))
+        parts.append(_preemption(giving))
+    if holding := [_name(model) for model in models if model.get("holds")]:
+        parts.append(Text("best effort stands still for " + ", ".join(holding)))
     if changes := [model for model in status["models"] if model.get("last_change")]:
         parts.append(_changes(changes))
     if status.get("stock_models"):
@@ -181,8 +183,8 @@ def _network(status: dict[str, Any]) -> Group:
     return Group(line, table) if table.row_count else Group(line)
 
 
-def _preemption(models: list[dict[str, Any]], holders: list[dict[str, Any]]) -> Group:
-    """Models that give way, and for whom they do now."""
+def _preemption(models: list[dict[str, Any]]) -> Table:
+    """Models that give way."""
     numbers = "pid,batches,preempted,parked s,longest yield ms"
     table = _table("giving way to strict work", "model,state", numbers, "not beside")
     for model in models:
@@ -203,12 +205,7 @@ def _preemption(models: list[dict[str, Any]], holders: list[dict[str, Any]]) -> 
             )
         if not told["runners"]:
             table.add_row(_name(model), "no worker", *[""] * 5, apart)
-    return Group(table, *(Text(_holder(holder)) for holder in holders))
-
-
-def _holder(holder: dict[str, Any]) -> str:
-    models = ", ".join(holder["models"]) or "unknown models"
-    return f"held up now by pid {holder['pid']} for {models}, since {holder['held_ms']:.0f} ms"
+    return table
 
 
 def _groups(models: list[dict[str, Any]]) -> Table:

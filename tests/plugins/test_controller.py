@@ -11,7 +11,6 @@ import pytest
 from shunter.batching.configuration import InstanceGroup
 from shunter.batching.control_page import ControlPage, UnstableError
 from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Order
-from shunter.batching.page_records import SlotPadding
 from shunter.plugins import controller
 from shunter.plugins.controller import EXIT_NO_PAGE, EXIT_NOT_ALONE, ControllerAgent
 from shunter.plugins.reconfiguration import Wanted
@@ -84,7 +83,7 @@ def test_turns_bounds_and_masks_are_the_settings(agent, page, config, add_model,
     header = page.header()
     assert (header.strict_order, header.best_effort_order) == (Order.EDF, Order.ROUND_ROBIN)
     assert (header.max_hold_us, header.longest_park_us) == (2_000_000, 50_000)
-    assert page.read_padding(0) == SlotPadding(1, (-1, -1))
+    assert page.read_padding(0) == (1 << 128) - 1
 
 
 def test_memory_is_wanted_while_less_is_there_than_the_floor(agent, page, config, monkeypatch):
@@ -122,7 +121,7 @@ def test_settings_that_cannot_be_read_leave_turns_and_masks_as_they_are(page, ad
 
     ControllerAgent(page, fail, 77).do_work(1)
     assert (page.header().strict_order, page.header().exclusive) == (Order.FIFO, 1)
-    assert page.read_padding(0) == SlotPadding(1, (5, 0))
+    assert page.read_padding(0) == 5
 
 
 def test_it_says_what_it_is(agent):

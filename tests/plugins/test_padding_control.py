@@ -20,11 +20,10 @@ from shunter.batching.layout import (
     SLOTS_OFFSET,
     RunnerState,
 )
-from shunter.batching.page_records import RunnerLine, SlotIdentity, SlotPadding
+from shunter.batching.page_records import RunnerLine, SlotIdentity
 from shunter.plugins.padding_control import (
     PaddingControl,
     kernel_preempts,
-    living_runners,
     write_header,
 )
 from shunter.plugins.settings import PreemptionSettings
@@ -85,10 +84,7 @@ class Server:
 
     def mask(self, slot):
         """None when the runners go by their own default."""
-        padding = self.page.read_padding(slot)
-        if not padding.padding_known:
-            return None
-        return sum((word % 2**64) << 64 * i for i, word in enumerate(padding.beside))
+        return self.page.read_padding(slot)
 
     def serve(self, slot, batches, ns, bucket=0):
         for name, more in (("strict_batches", batches), ("strict_batch_ns", batches * ns)):
@@ -114,7 +110,7 @@ def test_where_nobody_gives_way_nothing_is_written(server):
     server.runner(0, 0)
     for settings in (AUTO, ALWAYS, NEVER):
         server.cycle(settings)
-        assert server.page.read_padding(0) == SlotPadding()
+        assert server.mask(0) is None
 
 
 @pytest.mark.parametrize(
@@ -303,13 +299,13 @@ def test_a_new_generation_is_measured_anew_and_a_new_model_owes_nothing_to_the_o
     assert server.mask(1) is None
 
 
-def test_only_runners_that_live_are_seen(server):
+def test_runners_whose_processes_are_gone_do_not_count(server):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    server.runner(0, 5, pid=gone.pid)
-    server.runner(63, 6, batches=7)
-    [line] = living_runners(server.page)
-    assert (line.runner_slot, line.batches, line.runner_class) == (6, 7, 1)
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1, pid=gone.pid)
+    server.cycle()
+    assert server.mask(1) is None
 
 
 def test_strict_runners_are_not_taken_for_best_effort(server):

@@ -9,12 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from shunter.batching import front_end_page
+from shunter.batching import front_end_page, holds
 from shunter.batching.control_page import ControlPage
 from shunter.batching.layout import (
-    HEADER_SIZE,
-    HOLDER_FIELDS,
-    HOLDER_SIZE,
     RUNNER_FIELDS,
     RUNNER_SIZE,
     RUNNERS_OFFSET,
@@ -166,29 +163,24 @@ def test_who_gives_way_to_whom_is_shown(runtime):
         assert told["not_beside"] is None
 
 
-def test_who_holds_now_is_shown_if_it_lives(runtime):
-    with ControlPage.attach(runtime / "control") as page:
-        name_model(page, 0, b"strict", 0)
-        name_model(page, 5, b"bulk", 1)
-        line = HEADER_SIZE + 2 * HOLDER_SIZE
-        now = time.monotonic_ns()
-        poke(page, line, HOLDER_FIELDS, holder_pid=os.getpid(), holder_heartbeat_ns=now)
-        poke(page, line, HOLDER_FIELDS, hold_since_ns=now, hold_models=1, hold_mask=-1)
-        [holder] = page_status.fetch(runtime)["holders"]
-        assert holder["pid"] == os.getpid()
-        assert holder["models"] == ["strict/1"]
-        assert holder["slices"] == "0x" + "f" * 16
-        assert holder["held_ms"] >= 0
-        console = Console(width=200)
+def test_who_holds_now_is_shown(runtime):
+    console = Console(width=200)
+
+    def shown():
         with console.capture() as capture:
             console.print(view.render(page_status.fetch(runtime)))
-        assert f"held up now by pid {os.getpid()} for strict/1, since" in capture.get()
-        for change in ({"hold_mask": 0}, {"holder_pid": 0}, {"holder_heartbeat_ns": 1}):
-            poke(page, line, HOLDER_FIELDS, hold_mask=1, holder_pid=os.getpid())
-            poke(page, line, HOLDER_FIELDS, holder_heartbeat_ns=time.monotonic_ns())
-            assert page_status.fetch(runtime)["holders"]
-            poke(page, line, HOLDER_FIELDS, **change)
-            assert page_status.fetch(runtime)["holders"] == []
+        return capture.get()
+
+    with ControlPage.attach(runtime / "control") as page:
+        name_model(page, 0, b"strict", 0)
+        name_model(page, 70, b"other", 0)
+        assert "stands still" not in shown()
+        holder = holds.claim(page, os.getpid(), time.monotonic_ns())
+        holder.hold(1, 1 << 70, time.monotonic_ns())
+        assert "best effort stands still for other/1" in shown()
+        assert [model["holds"] for model in page_status.fetch(runtime)["models"]] == [False, True]
+        holder.release()
+        assert "stands still" not in shown()
 
 
 def test_a_folder_that_is_none_is_one_sentence(tmp_path):
