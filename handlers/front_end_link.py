@@ -117,6 +117,10 @@ class FrontEndLink:
         self._spin_us = spin_us
         self._told = ""
 
+    def guard(self, wrap: Callable[[Infer], Infer]) -> None:
+        """From now on let batches run as ``wrap`` makes them."""
+        self._infer = wrap(self._infer)
+
     def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
         """Serve until ``server``, which is then readable, says that it is over."""
         while True:

@@ -1,0 +1,161 @@
+"""One measurement of the DISB benchmark: both loads, and what the machine did meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import load
+import numpy as np
+import psutil
+from accounting import Samples, status_name
+from arrivals import Times
+from common import Row
+from disb_server import SCHEMES, Bed, preemption
+
+LEAD_S = 1.5
+"""Of strict requests before what is counted; in it the best-effort clients start."""
+SETTLE_S = 0.4
+"""Best effort runs at least that long before what is counted."""
+TIMEOUT_S = 60.0
+WRONG = 406
+# Clients elsewhere would not take the server's cores: this one only takes what is left. Its own
+# session and its weight are needed beside SCHED_IDLE, which counts only within a session where
+# the kernel groups tasks by it (autogroup).
+_SCRIPT = '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec chrt --idle 0 "$@"'
+BEHIND = ("setsid", "sh", "-c", _SCRIPT, "sh")
+
+
+class LateStart(Exception):
+    """The best-effort clients were not running when counting began."""
+
+
+def measure(
+    bed: Bed, scheme: str, due: Mapping[str, Times], best_effort: Sequence[str], seconds: float
+) -> Row:
+    """Strict requests at ``due``, which begins LEAD_S early, beside closed-loop best effort.
+
+    Without strict requests best effort is measured alone. Raises LateStart; then try again.
+    """
+    bed.use(scheme)
+    with ExitStack() as stack:
+        strict = other = None
+        begin = time.monotonic() + LEAD_S
+        if due:
+            spec = load.Spec(_strict(bed, due, seconds), timeout_s=TIMEOUT_S, warmup_s=LEAD_S)
+            spec.cpu_pids = {"jvm": [bed.side.server.pid]}
+            strict = stack.enter_context(load.start(spec))
+            begin = strict.started + LEAD_S
+        if SCHEMES[scheme].best_effort is not None:
+            # It starts later than it is told to last from now, so it is there until the end.
+            closed = _closed(bed, scheme, best_effort, begin + seconds - time.monotonic())
+            other = stack.enter_context(load.start(closed, wrapper=BEHIND))
+            if not due:
+                begin = other.started + SETTLE_S
+            elif other.started + SETTLE_S > begin:
+                raise LateStart(f"{other.started + SETTLE_S - begin:.2f} s late")
+        found = _watch(bed, begin, seconds)
+        if strict is not None:
+            found |= _strict_row(strict.result())
+        if other is not None:
+            found |= _best_effort_row(other.result(), begin, found["seconds"])
+    return found
+
+
+def _strict(bed: Bed, due: Mapping[str, Times], seconds: float) -> list[load.Stream]:
+    return [
+        load.Stream(
+            model,
+            bed.url(model, "strict"),
+            {"kind": "times", "times": times, "seconds": LEAD_S + seconds},
+            bodies=bed.bodies(model),
+            request_class="strict",
+        )
+        for model, times in due.items()
+    ]
+
+
+def _closed(bed: Bed, scheme: str, models: Sequence[str], seconds: float) -> load.Spec:
+    kind = SCHEMES[scheme].best_effort
+    closed = load.Closed(1, seconds)
+    return load.Spec(
+        [load.Stream(m, bed.url(m, kind), closed=closed, bodies=bed.bodies(m)) for m in models],
+        timeout_s=TIMEOUT_S,
+    )
+
+
+def _watch(bed: Bed, begin: float, seconds: float) -> Row:
+    """What the cores and the workers did in an interval of monotonic time."""
+    _sleep_until(begin)
+    first, runners, started = psutil.cpu_times(), bed.runners(), time.monotonic()
+    _sleep_until(begin + seconds)
+    last, ended = psutil.cpu_times(), time.monotonic()
+    return {
+        "seconds": ended - started,
+        "idle_share": idle_share(first._asdict(), last._asdict()),
+        **preemption(runners, bed.runners()),
+    }
+
+
+def idle_share(first: Mapping[str, float], last: Mapping[str, float]) -> float:
+    """Of all cores' time between two readings of /proc/stat; stolen time is not idle.
+
+    >>> idle_share({"user": 1, "idle": 5, "iowait": 0}, {"user": 4, "idle": 11, "iowait": 1})
+    0.7
+    """
+    # What guests used is contained in user and nice.
+    spent = {key: last[key] - first[key] for key in last if not key.startswith("guest")}
+    return (spent["idle"] + spent["iowait"]) / sum(spent.values())
+
+
+def _strict_row(result: load.Result) -> Row:
+    counted = result.samples.between(*result.counted_s)
+    good = counted.status == 200
+    latencies = {
+        model: np.round(result.of(model).between(*result.counted_s).latency_s * 1e3, 3).tolist()
+        for model in result.streams
+    }
+    return {
+        "strict_ms": (counted.latency_s[good] * 1e3).round(3).tolist(),
+        "strict_mean_by_model_ms": {m: float(np.mean(v)) for m, v in latencies.items() if v},
+        "strict_faults": _faults(counted),
+        "strict_client": result.client,
+        "jvm_cores": result.cpu_cores["jvm"],
+    }
+
+
+def _best_effort_row(result: load.Result, begin: float, seconds: float) -> Row:
+    """Requests count by when they ended."""
+    first = begin - result.started
+    ended = result.samples.due_s + result.samples.latency_s
+    counted = result.samples.where((ended >= first) & (ended < first + seconds))
+    done = Counter(counted.stream[counted.status == 200].tolist())
+    latencies = counted.latency_s[counted.status == 200]
+    return {
+        "best_effort_done": {model: done[i] for i, model in enumerate(result.streams)},
+        "best_effort_mean_ms": float(latencies.mean() * 1e3) if len(latencies) else None,
+        "best_effort_faults": _faults(result.samples),
+        "best_effort_client_cores": result.client["cores"],
+    }
+
+
+def _faults(samples: Samples) -> Row:
+    """Requests that were not answered with 200, by status."""
+    bad = samples.status[samples.status != 200].tolist()
+    return dict(Counter("wrong" if s == WRONG else status_name(int(s)) for s in bad))
+
+
+def service_time(bed: Bed, model: str, seconds: float) -> float:
+    """Seconds of one request to a strict model on an idle server: mean of a closed loop."""
+    closed = load.Closed(1, seconds)
+    url, bodies = bed.url(model, "strict"), bed.bodies(model)
+    one = load.Stream(model, url, None, closed, bodies, request_class="strict")
+    found = load.run(load.Spec([one], timeout_s=TIMEOUT_S, warmup_s=min(0.3, seconds / 3)))
+    counted = found.samples.between(*found.counted_s)
+    return float(counted.latency_s[counted.status == 200].mean())
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))

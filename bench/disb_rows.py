@@ -1,0 +1,159 @@
+"""What the DISB benchmark's samples amount to. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from common import Row, bootstrap
+
+Pairs = Sequence[tuple[Row, Row]]
+"""Measurements of a scheme and of RT-only, in the same round."""
+
+
+def work_per_s(row: Row, service_s: Mapping[str, float]) -> float:
+    """Best-effort work done: every request counts as the time that it takes alone.
+
+    >>> work_per_s({"seconds": 2.0, "best_effort_done": {"a": 10, "b": 5}}, {"a": 0.1, "b": 0.2})
+    1.0
+    """
+    done = row["best_effort_done"]
+    return sum(count * service_s[model] for model, count in done.items()) / row["seconds"]
+
+
+def share_of_idle(row: Row, alone: Row) -> float:
+    """Best-effort work in units of what the idle time of RT-only would have been good for.
+
+    1 is the work that best effort does alone on the machine, in the scheme that is best at that,
+    in the share of the time in which the cores were idle in ``alone``, RT-only of the same round.
+
+    >>> share_of_idle({"work_per_s": 0.63, "solo_work_per_s": 1.0}, {"idle_share": 0.7})
+    0.9
+    """
+    return row["work_per_s"] / (row["solo_work_per_s"] * alone["idle_share"])
+
+
+def throughput(row: Row) -> float:
+    """Answers of both kinds per second."""
+    done = sum(row.get("best_effort_done", {}).values())
+    return (len(row["strict_ms"]) + done) / row["seconds"]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least ``share`` of all do not exceed.
+
+    >>> quantile([4, 1, 3, 2], 0.5)
+    2.0
+    """
+    return float(np.quantile(np.asarray(values), share, method="inverted_cdf"))
+
+
+def overhead(pairs: Pairs, of: Callable[[np.ndarray], float]) -> Row:
+    """By how much ``of`` all strict latencies is above RT-only's; rounds are drawn in pairs."""
+    parts = [(np.asarray(a["strict_ms"]), np.asarray(b["strict_ms"])) for a, b in pairs]
+
+    def ratio(drawn: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
+        ours, theirs = (np.concatenate(side) for side in zip(*drawn, strict=True))
+        return of(ours) / of(theirs) - 1
+
+    return {"value": ratio(parts), "interval": bootstrap(parts, of=ratio)}
+
+
+def median(values: Sequence[float]) -> Row:
+    """With its interval."""
+    return {"value": statistics.median(values), "interval": bootstrap(values)}
+
+
+def summarise(samples: Sequence[Row]) -> list[Row]:
+    """A row for every workload and scheme, by workload."""
+    keys = dict.fromkeys((each["workload"], each["scheme"]) for each in samples)
+    by_round = {(s["workload"], s["scheme"], s["round"]): s for s in samples}
+    rows = []
+    for workload, scheme in sorted(keys, key=lambda key: key[0]):
+        mine = [s for s in samples if (s["workload"], s["scheme"]) == (workload, scheme)]
+        alone = [by_round.get((workload, "rt_only", s["round"])) for s in mine]
+        pairs = [(s, a) for s, a in zip(mine, alone, strict=True) if a is not None]
+        row = {"workload": workload, "scheme": scheme, "rounds": len(mine), **_strict(mine)}
+        if scheme != "rt_only" and pairs:
+            row |= _against(pairs)
+        rows.append(row)
+    return rows
+
+
+def _strict(mine: Sequence[Row]) -> Row:
+    latencies = np.concatenate([each["strict_ms"] for each in mine])
+    shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
+    return {
+        "requests": len(latencies),
+        "mean_ms": float(latencies.mean()),
+        **{name: quantile(latencies, share) for name, share in shares.items()},
+        "idle_share": _mean(mine, "idle_share"),
+        "wrong_answers": _faults(mine, wrong=True),
+        "failed": _faults(mine, wrong=False),
+        "strict_client_cores": statistics.mean(e["strict_client"]["cores"] for e in mine),
+        "strict_client_late_p99_ms": max(e["strict_client"]["late_p99_ms"] for e in mine),
+        "jvm_cores": _mean(mine, "jvm_cores"),
+    }
+
+
+def _against(pairs: Pairs) -> Row:
+    mine = [ours for ours, _ in pairs]
+    found = {
+        "mean_overhead": overhead(pairs, np.mean),
+        "p99_overhead": overhead(pairs, lambda values: quantile(values, 0.99)),
+        "share_of_idle": median([share_of_idle(*pair) for pair in pairs]),
+        "throughput_vs_rt_only": median([throughput(a) / throughput(b) for a, b in pairs]),
+    }
+    row: Row = {name: each["value"] for name, each in found.items()}
+    row |= {f"{name}_interval": each["interval"] for name, each in found.items()}
+    row["best_effort_per_s"] = statistics.mean(
+        sum(each["best_effort_done"].values()) / each["seconds"] for each in mine
+    )
+    row["work_per_s"] = _mean(mine, "work_per_s")
+    row["best_effort_client_cores"] = _mean(mine, "best_effort_client_cores")
+    return row | _preemption(mine)
+
+
+def _preemption(mine: Sequence[Row]) -> Row:
+    count = sum(each["preemptions"] for each in mine)
+    row: Row = {"preemptions": count, "drops": sum(each["drops"] for each in mine)}
+    if count:
+        row["yield_mean_us"] = sum(each["yield_us_sum"] for each in mine) / count
+        row["yield_worst_us"] = max(each["yield_worst_us"] for each in mine)
+        row["restore_mean_us"] = sum(each["restore_us_sum"] for each in mine) / count
+        row["parked_share"] = sum(e["parked_ms"] for e in mine) / sum(
+            e["seconds"] * 1e3 for e in mine
+        )
+    return row
+
+
+def _faults(mine: Sequence[Row], *, wrong: bool) -> int:
+    """Requests answered wrongly, or not with 200 for another reason."""
+    return sum(
+        count
+        for each in mine
+        for kind in ("strict_faults", "best_effort_faults")
+        for status, count in each.get(kind, {}).items()
+        if (status == "wrong") is wrong
+    )
+
+
+def _mean(rows: Sequence[Row], key: str) -> float:
+    return statistics.mean(each[key] for each in rows)
+
+
+def headline(rows: Sequence[Row], scheme: str, main: Sequence[str]) -> Row:
+    """The worst of the main workloads; throughput over all, as a geometric mean."""
+    mine = [row for row in rows if row["scheme"] == scheme]
+    worst = [row for row in mine if row["workload"] in main] or mine
+    ratios = [row["throughput_vs_rt_only"] for row in mine]
+    return {
+        "strict_mean_overhead_worst": max(row["mean_overhead"] for row in worst),
+        "strict_p99_overhead_worst": max(row["p99_overhead"] for row in worst),
+        "best_effort_share_of_idle": min(row["share_of_idle"] for row in worst),
+        "throughput_vs_rt_only": math.exp(statistics.mean(map(math.log, ratios))),
+        "wrong_answers": sum(row["wrong_answers"] for row in rows),
+        "failed": sum(row["failed"] for row in rows),
+    }
