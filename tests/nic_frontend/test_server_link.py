@@ -320,11 +320,15 @@ def test_what_is_held_is_said_on_the_next_server_s_page(start_server, server, se
     asking = client(front_end)
     worker.go_on.clear()
     asking.ask()
-    for page, mask in ((server.page, 0), (following.page, 0b110)):
-        wait_until(f"{mask} is held", lambda p=page, m=mask: held(p, 7, time.monotonic_ns()) == m)
+
+    def is_held(page):
+        return held(page, 0b111, time.monotonic_ns(), max_hold_ns=1 << 62)
+
+    wait_until("it is held there", lambda: is_held(following.page) == 0b110)
+    assert is_held(server.page) == 0
     worker.go_on.set()
     assert answer(asking) is True
-    wait_until("nothing is held", lambda: held(following.page, 7, time.monotonic_ns()) == 0)
+    wait_until("nothing is held", lambda: is_held(following.page) == 0)
 
 
 @both_data_paths
