@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shunter.batching.layout import CLASSES
+from shunter.batching.layout import CLASSES, SLOT_COUNT
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import AEAD_TAG
 from shunter.batching.wire_layout import LARGEST_SEGMENT, MAX_SEGMENTS
@@ -33,6 +33,14 @@ RESPONSE_TIMEOUT_S = 120.0
 """TorchServe's, where nobody says another."""
 LONGEST_NS = 86_400_000_000_000
 """One day, of a deadline."""
+LARGEST_MASK = (1 << 64) - 1
+"""Of slices."""
+_RANGES = {
+    "slo_ns": (0, LONGEST_NS),
+    "client_timeout_ns": (0, LONGEST_NS),
+    "slot": (-1, SLOT_COUNT - 1),
+    "slices": (0, LARGEST_MASK),
+}
 _PAYLOAD = LARGEST_SEGMENT - AEAD_TAG
 """The most that a segment of any session carries."""
 
@@ -60,6 +68,10 @@ class Attach:
     """Deadline of strict requests that have none, after their arrival; 0: none."""
     client_timeout_ns: int = 0
     """Latest deadline of every request, after its arrival; 0: none."""
+    slot: int = -1
+    """Of its model on the server's control page, -1: none."""
+    slices: int = 0
+    """Mask of the slices that its strict requests want for themselves, 0: none."""
 
     def to_json(self) -> dict[str, Any]:
         """For :func:`send`."""
@@ -92,10 +104,10 @@ def _check_numbers(attach: Attach) -> None:
         raise ValueError("a batch below 1")
     if attach.response_timeout_s < 0:
         raise ValueError("a responseTimeout below 0")
-    for name in ("slo_ns", "client_timeout_ns"):
+    for name, (least, most) in _RANGES.items():
         number = getattr(attach, name)
-        if not isinstance(number, int) or not 0 <= number <= LONGEST_NS:
-            raise ValueError(f"{name} {number!r}; allowed: 0 to {LONGEST_NS}")
+        if not isinstance(number, int) or not least <= number <= most:
+            raise ValueError(f"{name} {number!r}; allowed: {least} to {most}")
     if attach.request_class not in CLASSES:
         raise ValueError(f"class {attach.request_class!r}; allowed: {', '.join(CLASSES)}")
 

@@ -28,10 +28,13 @@ from shunter.batching.layout import (
     LINE,
     MAGIC,
     PAGE_SIZE,
+    SIZE_BUCKETS,
     SLOT_COUNT,
     SLOT_FIELDS,
     SLOT_SIZE,
+    SLOT_WORDS,
     SLOTS_OFFSET,
+    Order,
 )
 from shunter.batching.page_records import (
     Commands,
@@ -41,6 +44,7 @@ from shunter.batching.page_records import (
     SlotChange,
     SlotCommands,
     SlotIdentity,
+    SlotPadding,
     SlotTelemetry,
     decode,
     encode,
@@ -177,8 +181,22 @@ class ControlPage:
 
     def want_front_end(self, number: int) -> None:
         """Say whether the server shall keep a network front end, and of which settings."""
-        if self.words[_H["front_end_wanted"]] != number:
-            self.words[_H["front_end_wanted"]] = number
+        self._set(_H["front_end_wanted"], number)
+
+    def write_turns(self, strict: Order, best_effort: Order, exclusive: bool) -> None:
+        """Say how models take turns on a slice, within each class and between the two."""
+        self._set(_H["strict_order"], strict)
+        self._set(_H["best_effort_order"], best_effort)
+        self._set(_H["exclusive"], int(exclusive))
+
+    def write_bounds(self, max_hold_us: int, longest_park_us: int) -> None:
+        """Say for how long strict work may hold, and best effort be parked."""
+        self._set(_H["max_hold_us"], max_hold_us)
+        self._set(_H["longest_park_us"], longest_park_us)
+
+    def want_memory(self, wanted: bool) -> None:
+        """Say whether parked work shall give its memory back."""
+        self._set(_H["memory_wanted"], int(wanted))
 
     # ---- slots
 
@@ -223,6 +241,11 @@ class ControlPage:
         groups = range(min(count, GROUP_COUNT))
         return [decode(GroupTelemetry, self.words, base + g * stride) for g in groups]
 
+    def yields(self, slot: int) -> bool:
+        """Whether a worker group of a slot gives way to strict work."""
+        start, stride = _base(slot) + _S["group_yields"], GROUP_STRIDE // 8
+        return any(self.words[start + g * stride] for g in range(GROUP_COUNT))
+
     def read_commands(self, slot: int) -> Commands | None:
         """Consistent commands of a slot, None when no controller wrote them.
 
@@ -233,6 +256,33 @@ class ControlPage:
         words = self._stable(slot, "command_sequence", None)
         groups = (decode(GroupCommands, words, g * GROUP_STRIDE // 8) for g in range(GROUP_COUNT))
         return Commands(decode(SlotCommands, words), tuple(groups))
+
+    def read_strict_service(self, slot: int) -> tuple[list[int], list[int]]:
+        """Strict batches that a slot's workers answered by size bucket, and their times in ns."""
+        base = _base(slot)
+        starts = (base + _S["strict_batches"], base + _S["strict_batch_ns"])
+        batches, ns = ([max(0, n) for n in self.words[at : at + SIZE_BUCKETS]] for at in starts)
+        return batches, ns
+
+    def read_padding(self, slot: int) -> SlotPadding:
+        """Beside whose strict work a slot's best effort may run."""
+        return decode(SlotPadding, self.words, _base(slot))
+
+    def write_padding(self, slot: int, beside: int) -> None:
+        """Say beside which slots' strict work this slot's best effort may run, as a mask.
+
+        Each word is whole; a reader may see some of them from before.
+        """
+        base = _base(slot)
+        for index in range(SLOT_WORDS):
+            word = beside >> 64 * index & (1 << 64) - 1
+            # Words are signed for Python and Java.
+            self._set(base + _S["beside"] + index, word - (word >> 63 << 64))
+        self._set(base + _S["padding_known"], 1)
+
+    def forget_padding(self, slot: int) -> None:
+        """Let a slot's best effort go by its own default."""
+        self._set(_base(slot) + _S["padding_known"], 0)
 
     def write_commands(
         self, slot: int, commands: SlotCommands, groups: Sequence[GroupCommands] = ()
@@ -257,6 +307,11 @@ class ControlPage:
         self._store(base + at + 1, draft[at + 1 :])
         self.words[base + at] = changing + 1
         return changing + 1
+
+    def _set(self, index: int, value: int) -> None:
+        """Store a word, unless that would only take its line away from those who read it."""
+        if self.words[index] != value:
+            self.words[index] = value
 
     def _store(self, index: int, values: Sequence[int]) -> None:
         """Store words one by one; the caller holds the section's sequence odd."""

@@ -11,7 +11,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from shunter.batching.attach import (
+    LARGEST_MASK,
     RESPONSE_TIMEOUT_S,
     Attach,
     AttachError,
     receive,
     send,
 )
-from shunter.batching.layout import CLASSES
+from shunter.batching.layout import CLASSES, SLOT_COUNT
 from shunter.batching.native import WorkerQueue, worker_queue
 from shunter.batching.tensor_queue import QueueError, TensorQueue
 from shunter.handlers.device_queue import queue_worker
@@ -63,6 +64,7 @@ def link_of(path: Path, service: Service) -> FrontEndLink:
         os.environ.get("SHUNTER_CLASS", CLASSES[0]),
         _number("SHUNTER_SLO_NS", 0, "nanoseconds"),
         _number("SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
+        *place_of(os.environ),
     )
     # A module with a function handle() has no object; its class is then the module.
     handler = getattr(service._entry_point, "__self__", None)
@@ -76,6 +78,26 @@ def _number(variable: str, default: int, unit: str) -> int:
     if not text.isdecimal():
         raise TensorConfigError(f"{variable}: {text!r}; allowed: {unit}, from 0")
     return int(text)
+
+
+def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
+    """The model's slot, and the mask of the slices that its strict requests want for themselves.
+
+    What is missing or wrong is -1 and 0: requests are served all the same. A worker that stands
+    still for strict requests would do so for its own, so it wants nothing.
+    """
+    slot = _integer(environ.get("SHUNTER_SLOT", ""), 10)
+    slices = _integer(environ.get("SHUNTER_SLICES", ""), 16)
+    if environ.get("SHUNTER_PREEMPTIBLE") == "1" or not 0 <= slices <= LARGEST_MASK:
+        slices = 0
+    return (slot if 0 <= slot < SLOT_COUNT else -1), slices
+
+
+def _integer(text: str, base: int) -> int:
+    try:
+        return int(text, base)
+    except ValueError:
+        return -1
 
 
 class FrontEndLink:
@@ -94,6 +116,10 @@ class FrontEndLink:
         self._path, self._attach, self._infer, self._device = path, attach, infer, device
         self._spin_us = spin_us
         self._told = ""
+
+    def guard(self, wrap: Callable[[Infer], Infer]) -> None:
+        """From now on let batches run as ``wrap`` makes them."""
+        self._infer = wrap(self._infer)
 
     def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
         """Serve until ``server``, which is then readable, says that it is over."""

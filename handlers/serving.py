@@ -179,6 +179,8 @@ class Worker(TorchModelServiceWorker):
             try:
                 service, result, code = self.load_model(message)
                 link = _link(service) if code == 200 else None
+                if code == 200:
+                    _give_way(service, link)
             except Exception as error:
                 cl_socket.sendall(create_load_model_response(500, _line(error)))
                 raise
@@ -202,6 +204,19 @@ def _link(service: Service) -> FrontEndLink | None:
     from shunter.handlers.front_end_link import link_of
 
     return link_of(Path(front_end), service)
+
+
+def _give_way(service: Service, link: FrontEndLink | None) -> None:
+    """Let a best-effort worker's batches stand still for strict requests."""
+    if os.environ.get("SHUNTER_PREEMPTIBLE") != "1":
+        return
+    from shunter.handlers.yielding import yielding_of
+
+    yielding = yielding_of(service, os.environ)
+    if yielding is not None:
+        service._entry_point = yielding.guard(service._entry_point)
+        if link is not None:
+            link.guard(yielding.guard)
 
 
 def _warm_up(service: Service) -> None:

@@ -31,6 +31,7 @@ from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireS
 from shunter.nic_frontend.credit import Function
 from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.entries import EntryRing
+from shunter.nic_frontend.holding import Hold, Holds, Line
 from shunter.nic_frontend.sessions import Call, CallState, Session, Turn, nearest
 from shunter.nic_frontend.silence import IDLE_NS, Kind, Silence
 
@@ -48,6 +49,9 @@ SPARE_NS = 1_000_000_000
 """The same while sessions wait for room, if its own is as long silent: who lacks an answer asks."""
 UNKNOWN_NS, MOST_UNKNOWN = 100_000_000, 256
 """So many clients are told in such a time that there is no session of theirs."""
+STALL_NS = 10_000_000
+"""A strict request of which nothing new has come for so long, or that is not complete RECEIVE_NS
+after its first segment, holds no best-effort work any more until it is complete."""
 MOST_TRIES = 2
 MOST_SESSIONS = 8192
 """At once; one of the data path takes about 20 KB."""
@@ -163,6 +167,7 @@ class Core:
         """Nothing is registered."""
         self.functions: dict[int, Function] = {}
         self.sessions: dict[int, Session] = {}
+        self.holds = Holds()
         self._silence = Silence(MOST_SESSIONS)
         self.ended_streams = 0
         """Sessions on streams that have ended so far."""
@@ -180,11 +185,24 @@ class Core:
         """Register a function; ``burst`` is at most ``entries``."""
         burst = min(burst or entries, entries)
         self.functions[func_id] = Function(func_id, inputs, outputs, EntryRing(entries), burst)
+        self.holds.of[func_id] = Hold()
         return self.functions[func_id]
+
+    def remove_function(self, func_id: int) -> None:
+        """It has no sessions."""
+        del self.functions[func_id], self.holds.of[func_id]
 
     def set_defaults(self, func_id: int, defaults: Defaults) -> None:
         """From now on; those of a new function are the class 0 and no deadline."""
         self.functions[func_id].defaults = defaults
+
+    def set_hold(self, func_id: int, slot: int, slices: int, now_ns: int) -> None:
+        """Where the strict requests of a function run from now on; ``slices`` 0: nowhere."""
+        self.holds.place(func_id, slot, slices, now_ns)
+
+    def hold_at(self, line: Line | None, now_ns: int) -> None:
+        """Say on this holder's line what strict requests hold, None: nowhere."""
+        self.holds.write_to(line, now_ns)
 
     # ---- sessions
 
@@ -390,11 +408,11 @@ class Core:
         if entry is None:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
-        call.flags, call.tries, call.status = header.flags, 0, 0
+        call.flags, call.tries, call.status, call.stalled = header.flags, 0, 0, False
         call.begun_ns = call.arrived_ns = now_ns
         call.priority, call.deadline_ns = function.defaults.terms(header, now_ns)
         function.owners[entry] = session.id, call.req_id
-        function.become(call, CallState.RECEIVING, now_ns)
+        self._become(function, call, CallState.RECEIVING, now_ns)
         return self._segment(session, function, call, header, now_ns)
 
     def _fits(self, session: Session, function: Function, header: Header) -> bool:
@@ -416,7 +434,7 @@ class Core:
     ) -> list[Action]:
         """Answer a request that cannot be right, once."""
         call.req_id, call.entry, call.status = header.req_id, -1, WireStatus.BAD_REQUEST
-        call.become(CallState.FAILED, now_ns)
+        self._become(self.functions[session.func_id], call, CallState.FAILED, now_ns)
         return [Drop("sizes"), self._error(session, header.req_id, call.status)]
 
     def _segment(
@@ -443,7 +461,8 @@ class Core:
         call.received |= 1 << header.seq
         call.arrived_ns = call.changed_ns = now_ns
         if call.received == (1 << header.count) - 1:
-            self.functions[session.func_id].become(call, CallState.RX_COMPLETE, now_ns)
+            function = self.functions[session.func_id]
+            self._become(function, call, CallState.RX_COMPLETE, now_ns)
             return [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
         is_last = session.stream and header.flags & Flags.LAST  # the others were refused
         if is_last or header.flags & Flags.ACK_REQ:
@@ -511,7 +530,7 @@ class Core:
         actions: list[Action] = [Withdraw(function.id, call.entry)]
         function.release(call)
         call.status = WireStatus.CANCELLED
-        call.become(CallState.FAILED, now_ns)
+        self._become(function, call, CallState.FAILED, now_ns)
         return actions + self._offer(function, now_ns)
 
     # ---- workers
@@ -520,7 +539,7 @@ class Core:
         """A worker has been given the entry; whom it answers."""
         session, call = self._owner(func_id, entry)
         function = self.functions[func_id]
-        function.become(call, CallState.RUNNING, now_ns)
+        self._become(function, call, CallState.RUNNING, now_ns)
         call.tries += 1
         if session.is_direct:
             function.allow_next(session)
@@ -548,7 +567,7 @@ class Core:
             return self._end_forgotten(session, call, now_ns)
         if status == WireStatus.OK:
             function = self.functions[func_id]
-            function.become(call, CallState.TX_COMPLETE, now_ns)
+            self._become(function, call, CallState.TX_COMPLETE, now_ns)
             if sent:
                 return []
             function.allow_next(session)
@@ -561,7 +580,7 @@ class Core:
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         if call.flags & Flags.IDEMPOTENT and call.tries < MOST_TRIES:
-            self.functions[func_id].become(call, CallState.RX_COMPLETE, now_ns)
+            self._become(self.functions[func_id], call, CallState.RX_COMPLETE, now_ns)
             return [Ready(func_id, entry, call.priority, call.deadline_ns, again=True)]
         return self._fail(session, call, WireStatus.WORKER_DIED, now_ns)
 
@@ -571,7 +590,7 @@ class Core:
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         call.tries -= 1
-        self.functions[func_id].become(call, CallState.RX_COMPLETE, now_ns)
+        self._become(self.functions[func_id], call, CallState.RX_COMPLETE, now_ns)
         return [Ready(func_id, entry, call.priority, call.deadline_ns, returned=True)]
 
     def expired(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
@@ -583,6 +602,7 @@ class Core:
 
     def tick(self, now_ns: int) -> list[Action]:
         """What the passing of time asks for; call it every few milliseconds."""
+        self.holds.beat(now_ns)
         self._silence.settle(now_ns)
         actions: list[Action] = []
         for session in self._silence.ended(now_ns):
@@ -604,7 +624,9 @@ class Core:
             if self._is_late(function, session, call, now_ns):
                 self._end(session, call, now_ns)
                 function.wasted(session)
-            elif not session.stream and now_ns - call.changed_ns > GAP_NS:
+                continue
+            self._look_at_stall(function, call, now_ns)
+            if not session.stream and now_ns - call.changed_ns > GAP_NS:
                 call.changed_ns = now_ns
                 actions.append(self._received(session, call))
         return actions
@@ -630,7 +652,7 @@ class Core:
                 continue
             function.release(call)
             call.status = WireStatus.LOST_ANSWER
-            call.become(CallState.FAILED, now_ns)
+            self._become(function, call, CallState.FAILED, now_ns)
 
     # ---- datagrams to the client
 
@@ -706,6 +728,26 @@ class Core:
         around = HEADER_BYTES + behind(session.protect)
         return session.window * (sum(function.outputs) + segments * around)
 
+    # ---- states
+
+    def _become(
+        self, function: Function, call: Call, state: CallState, now_ns: int
+    ) -> None:
+        """A call goes on to another state: the only place where one does."""
+        held, ran = call.holds, call.state is CallState.RUNNING
+        function.become(call, state, now_ns)
+        if held or call.holds:
+            if state is CallState.RUNNING or (ran and state is not CallState.FORGOTTEN):
+                self.holds.progress(function.id, now_ns)
+            self.holds.count(function.id, call.holds - held, now_ns)
+
+    def _look_at_stall(self, function: Function, call: Call, now_ns: int) -> None:
+        """Nobody stands still for a client that has gone, or is slow."""
+        quiet_ns, whole_ns = now_ns - call.arrived_ns, now_ns - call.begun_ns
+        if call.holds and (quiet_ns > STALL_NS or whole_ns > RECEIVE_NS):
+            call.stalled = True
+            self.holds.count(function.id, -1, now_ns)
+
     # ---- ends
 
     def _owner(self, func_id: int, entry: int) -> tuple[Session, Call]:
@@ -719,7 +761,7 @@ class Core:
         function = self.functions[session.func_id]
         function.release(call)
         call.status = status
-        call.become(CallState.FAILED, now_ns)
+        self._become(function, call, CallState.FAILED, now_ns)
         function.allow_next(session)
         return [self._error(session, call.req_id, status), *self._offer(function, now_ns)]
 
@@ -728,7 +770,8 @@ class Core:
         if call.state is CallState.FREE:
             return []
         if call.state is CallState.RUNNING:
-            self.functions[session.func_id].become(call, CallState.FORGOTTEN, now_ns)
+            function = self.functions[session.func_id]
+            self._become(function, call, CallState.FORGOTTEN, now_ns)
             session.forgotten += 1
             return []
         if call.state is CallState.FORGOTTEN:
@@ -739,8 +782,9 @@ class Core:
         return [Withdraw(session.func_id, entry)] if waits else []
 
     def _end(self, session: Session, call: Call, now_ns: int) -> None:
-        self.functions[session.func_id].release(call)
-        call.become(CallState.FREE, now_ns)
+        function = self.functions[session.func_id]
+        function.release(call)
+        self._become(function, call, CallState.FREE, now_ns)
 
     def _end_forgotten(self, session: Session, call: Call, now_ns: int) -> list[Action]:
         """What nobody waits for has run."""

@@ -49,6 +49,8 @@ class Worker:
     killed: bool = False
     leaving: bool = False
     left: bool = False
+    slices: int = 0
+    """Where its strict requests run."""
 
     @property
     def stays(self) -> bool:
@@ -66,6 +68,8 @@ class Function:
     workers: dict[int, Worker] = field(default_factory=dict)
     alone_since: float = 0.0
     """When its last worker went, 0: it has one."""
+    slot: int = -1
+    """Of its model on the server's control page, as its newest worker says."""
 
     @property
     def model(self) -> str:
@@ -201,6 +205,7 @@ class Functions:
             doorbell,
             peer_process(connection)[0],
             int(attach.response_timeout_s * 1e9),
+            slices=attach.slices,
         )
         answer = {"func_id": function.id, "worker": worker.index}
         descriptors = [self._socket, doorbell, self._doorbell, *function.queue.descriptors]
@@ -216,6 +221,8 @@ class Functions:
         self._ready.known(connection)
         function.workers[worker.index] = worker
         self._workers[connection.fileno()] = worker
+        function.slot = attach.slot
+        self._place(function)
         LOGGER.info("worker %d (pid %d) serves %s", worker.index, worker.pid, attach.model)
 
     def _function(self, attach: Attach) -> Function:
@@ -246,9 +253,18 @@ class Functions:
         self._ready.unwatch(descriptor)
         del self._workers[descriptor]
         self._path.remove_worker(worker.func_id, worker.index)
-        del self._functions[worker.func_id].workers[worker.index]
+        function = self._functions[worker.func_id]
+        del function.workers[worker.index]
+        self._place(function)
         os.close(worker.doorbell)
         worker.connection.close()
+
+    def _place(self, function: Function) -> None:
+        """Strict requests hold the slices of all workers that could run them."""
+        slices = 0
+        for worker in function.workers.values():
+            slices |= worker.slices
+        self._path.set_hold(function.id, function.slot, slices)
 
     def _end_stuck(self, now_ns: int) -> None:
         """Kill workers that do not answer: their server starts others.

@@ -39,6 +39,7 @@ from shunter.nic_frontend.core import (
 from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.session_struct import (
     DefaultsStruct,
+    HoldLine,
     SessionStruct,
     defaults_struct,
     struct_of,
@@ -141,6 +142,17 @@ class NativeCore:
         """What requests take from their model."""
         structure = byref(defaults_struct(defaults))
         check(self._library.shunter_core_set_defaults(self._core, func_id, structure), "defaults")
+
+    def set_hold(self, func_id: int, slot: int, slices: int, now_ns: int) -> None:
+        """Where the strict requests of a function run from now on."""
+        result = self._library.shunter_core_set_hold(self._core, func_id, slot, slices, now_ns)
+        check(result, f"hold of function {func_id}")
+
+    def hold_at(self, line: memoryview | None, now_ns: int) -> None:
+        """Say on this holder's line what strict requests hold, None: nowhere."""
+        held = None if line is None else HoldLine.from_buffer(line)
+        self._library.shunter_core_hold_at(self._core, held and byref(held), now_ns)
+        self._line = held  # it stays mapped
 
     def limit(self, sessions: int, streams: int) -> None:
         """So many at once, and so many on streams among them."""
@@ -279,6 +291,8 @@ def _declare(found: ctypes.CDLL) -> None:
             *(c_uint32, c_uint32),
         ),
         "set_defaults": (core, c_uint16, POINTER(DefaultsStruct)),
+        "set_hold": (core, c_uint16, c_int32, c_uint64, c_uint64),
+        "hold_at": (core, c_void_p, c_uint64),
         "add_session": (core, POINTER(SessionStruct), c_uint64),
         "limit": (core, c_uint32, c_uint32),
         "remove_session": (core, c_uint32, c_uint64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from ctypes import (
     POINTER,
@@ -11,6 +12,7 @@ from ctypes import (
     c_bool,
     c_double,
     c_int,
+    c_int32,
     c_uint8,
     c_uint16,
     c_uint32,
@@ -25,6 +27,7 @@ from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.session_struct import (
     DefaultsStruct,
+    HoldLine,
     SessionStruct,
     defaults_struct,
     struct_of,
@@ -94,6 +97,7 @@ class NativeServer:
         self._core = found.shunter_server_core(self._handle)
         self._hellos = (_Hello * HELLOS)()
         self._queues: dict[int, QueueView] = {}
+        self._line: ctypes.Array[c_uint64] | None = None
 
     def limit(self, sessions: int, streams: int) -> None:
         """So many sessions at once, and so many on streams among them."""
@@ -138,6 +142,22 @@ class NativeServer:
         structure = byref(defaults_struct(defaults))
         result = self._library.shunter_core_set_defaults(self._core, func_id, structure)
         check(result, f"defaults of function {func_id}")
+
+    def set_hold(self, func_id: int, slot: int, slices: int) -> None:
+        """Where its strict requests run from now on: see :class:`holding.Hold`."""
+        now_ns = time.monotonic_ns()
+        result = self._library.shunter_core_set_hold(self._core, func_id, slot, slices, now_ns)
+        check(result, f"hold of function {func_id}")
+
+    def hold_at(self, line: memoryview | None) -> None:
+        """Say on this holder's line of the control page what strict requests hold.
+
+        None: nowhere; the line before is lowered and let go of.
+        """
+        held = None if line is None else HoldLine.from_buffer(line)
+        address = held and byref(held)
+        self._library.shunter_core_hold_at(self._core, address, time.monotonic_ns())
+        self._line = held  # it must stay mapped
 
     def remove_function(self, func_id: int) -> None:
         """Raises OSError (EBUSY) while it has sessions or batches."""
@@ -267,6 +287,8 @@ def _declare(found: ctypes.CDLL) -> None:
         "server_waiting": (handle, c_uint16),
         "stream_peer": (c_int, POINTER(c_uint8)),
         "core_set_defaults": (handle, c_uint16, POINTER(DefaultsStruct)),
+        "core_set_hold": (handle, c_uint16, c_int32, c_uint64, c_uint64),
+        "core_hold_at": (handle, c_void_p, c_uint64),
         "core_limit": (handle, c_uint32, c_uint32),
         "core_add_session": (handle, POINTER(SessionStruct), c_uint64),
         "core_remove_session": (handle, c_uint32, c_uint64),

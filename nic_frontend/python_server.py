@@ -445,12 +445,24 @@ class PythonServer:
         """What its requests take from their model from now on."""
         self._core.set_defaults(func_id, defaults)
 
+    def set_hold(self, func_id: int, slot: int, slices: int) -> None:
+        """Where its strict requests run from now on: see :class:`holding.Hold`."""
+        self._core.set_hold(func_id, slot, slices, time.monotonic_ns())
+
+    def hold_at(self, line: memoryview | None) -> None:
+        """Say on this holder's line of the control page what strict requests hold.
+
+        None: nowhere; the line before is lowered and let go of.
+        """
+        self._core.hold_at(line, time.monotonic_ns())
+
     def remove_function(self, func_id: int) -> None:
         """Raises OSError (EBUSY) while it has sessions or batches."""
         served, function = self._served[func_id], self._core.functions[func_id]
         if function.sessions or any(h.in_flight for h in served.dispatch.hands.values()):
             raise OSError(16, f"function {func_id}: it is in use")
-        del self._served[func_id], self._core.functions[func_id]
+        del self._served[func_id]
+        self._core.remove_function(func_id)
 
     def add_session(self, session: Session, now_ns: int) -> int:
         """Open a session; returns its first grant.

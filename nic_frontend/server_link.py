@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from shunter.batching import front_end_page
+from shunter.batching import front_end_page, holds
 from shunter.batching.attach import NAME
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
+from shunter.batching.layout import HEADER_SIZE, HOLDER_SIZE
 from shunter.batching.page_records import FrontEndState, SlotIdentity, SlotNetwork
 from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_live
 from shunter.nic_frontend.front_end import FrontEnd
@@ -35,6 +37,8 @@ class ServerLink:
         self._folder: RuntimeFolder | None = folder
         self._only_this = only_this
         self._page = _page_of(folder)
+        self._holder: holds.Holder | None = None
+        self._hold()
         self._look_ns = 0
         self._slots: dict[int, tuple[int, SlotIdentity]] = {}
         """Sequence of the identity of each slot, and the identity."""
@@ -44,6 +48,7 @@ class ServerLink:
     def close(self) -> None:
         """Say that this front end is gone."""
         if self._page is not None:
+            self._let_go()
             front_end_page.write(self._page, FrontEndState(), ())
             for slot in self._told:
                 front_end_page.write_network(self._page, slot, SlotNetwork())
@@ -86,9 +91,30 @@ class ServerLink:
             LOGGER.error("workers cannot attach in %s: %s", folder.path, error.strerror)
             return
         self._folder, self._page = folder, _page_of(folder)
+        self._hold()
         LOGGER.info("a server is there: %s", folder.path)
 
     # ---- the page
+
+    def _hold(self) -> None:
+        """Have the data path say on the page what strict requests hold."""
+        if self._page is None:
+            return
+        try:
+            holder = holds.claim(self._page, os.getpid(), time.monotonic_ns())
+        except holds.NoHolderError as error:
+            LOGGER.warning("best-effort work does not stand still for strict requests: %s", error)
+            return
+        self._holder = holder
+        start = (HEADER_SIZE + holder.index * HOLDER_SIZE) // 8
+        self._front_end.path.hold_at(self._page.words[start : start + HOLDER_SIZE // 8])
+
+    def _let_go(self) -> None:
+        """Hold nothing any more: the page is going to be closed."""
+        if self._holder is not None:
+            self._front_end.path.hold_at(None)
+            self._holder.release()
+            self._holder = None
 
     def _tell(self, page: ControlPage, now_ns: int) -> None:
         front_end = self._front_end

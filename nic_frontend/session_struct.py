@@ -1,14 +1,19 @@
-"""What a session begins with, and a function's defaults, for C: structures of ``c/core.h``."""
+"""What the C core is told: structures of ``c/core.h``, and a line of the control page."""
 
 from __future__ import annotations
 
 from ctypes import Structure, c_uint8, c_uint16, c_uint32, c_uint64
 
+from shunter.batching.layout import HOLDER_SIZE
 from shunter.batching.native import PEER_BYTES
 from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.sessions import Session
 
 _KEY = c_uint8 * 16
+
+
+HoldLine = c_uint64 * (HOLDER_SIZE // 8)
+"""Words of a holder."""
 
 
 class SessionStruct(Structure):

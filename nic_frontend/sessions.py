@@ -61,6 +61,9 @@ NEXT: dict[CallState, frozenset[CallState]] = {
 """What may follow each state."""
 
 
+_WORK = frozenset({CallState.RX_COMPLETE, CallState.RUNNING})
+
+
 class Turn(Enum):
     """Whether a session waits for room."""
 
@@ -90,6 +93,15 @@ class Call:
     deadline_ns: int = 0
     tries: int = 0
     status: int = 0
+    stalled: bool = False
+    """While it is received: nothing new came for so long that it holds nothing until it is here."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is strict work, for which best effort stands still: it is coming, waits or
+        runs."""
+        is_coming = self.state is CallState.RECEIVING and not self.stalled
+        return self.priority == 0 and (is_coming or self.state in _WORK)
 
     def become(self, state: CallState, now_ns: int) -> None:
         """Go on to a state that may follow."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
+import random
 import select
 import signal
 import sys
@@ -31,6 +33,7 @@ from shunter.batching.processes import is_alive, parent_of
 from shunter.batching.profile import Profile
 from shunter.handlers.core_claim import CoreClaims, claims_path
 from shunter.plugins.fixed_policy import fixed_commands, with_configuration
+from shunter.plugins.padding_control import PaddingControl, write_header
 from shunter.plugins.profiles import ProfileStore
 from shunter.plugins.reconfiguration import Observed, Reconfiguration, Wanted
 from shunter.plugins.settings import Settings, SettingsError, find, load
@@ -39,10 +42,11 @@ LOGGER = logging.getLogger("shunter.controller")
 STANDARD_INPUT = 0
 _CYCLES_BETWEEN_LOOKS = 50
 """A new or changed profile is found after so many duty cycles."""
-_POLICY, _CLAIMS = -1, -2
+_POLICY, _CLAIMS, _PADDING = -1, -2, -3
 """In place of a slot: an error that is no single slot's."""
 _ABOUT = {
     _POLICY: "every configuration is",
+    _PADDING: "who may run beside whom is",
     _CLAIMS: "the cores of other servers are not known; this server's are",
 }
 EXIT_NO_PAGE = 2
@@ -73,6 +77,7 @@ class ControllerAgent:
         self._reconfiguration = Reconfiguration(
             self._free_nodes, available_bytes, self.settings.configuration
         )
+        self._padding = PaddingControl(page, random.Random(), len(os.sched_getaffinity(0)))
         self.reload()
 
     def reload(self) -> bool:
@@ -111,6 +116,7 @@ class ControllerAgent:
         self._cycles += 1
         if self._ever_read:  # else it is not known; an earlier controller may have known it
             self._page.want_front_end(self.settings.nic.number)
+            self._preempt(now_ns)
         self._page.write_controller(self._pid, self._cycles, now_ns)
         return written
 
@@ -174,6 +180,19 @@ class ControllerAgent:
             self._reconfiguration.observe(seen, requests, now_ns)
         except Exception as error:  # serving goes on with what there is
             self._complain(_POLICY, error)
+
+    def _preempt(self, now_ns: int) -> None:
+        """Say how models take turns and who may run beside whom."""
+        settings = self.settings.preemption
+        try:
+            write_header(
+                self._page, settings, available_bytes() if settings.memory_floor_mb else math.inf
+            )
+            identities = {slot: seen.identity for slot, seen in self._seen.items()}
+            self._padding.do_work(identities, settings, now_ns)
+            self._complaints.pop(_PADDING, None)
+        except Exception as error:  # serving goes on with what there is
+            self._complain(_PADDING, error)
 
     def _observe(self, slot: int) -> Observed:
         """One slot as policy sees it; only what changes all the time is read every time."""

@@ -6,6 +6,10 @@ configuration for its share, if that is better than the present one by more than
 profile. Changes go one at a time, those that give cores back first, so that outside of a
 change-over no core is promised twice.
 
+Models whose workers give way to strict work take part in none of that sharing: strict models are
+planned as if they were alone, and each of the others as if it had all cores, since it may use
+those that are idle. Their workers are never pinned.
+
 Pure: the page's numbers, profiles and the time in, wanted configurations out.
 """
 
@@ -83,6 +87,20 @@ class Observed:
     def threads(self) -> list[int]:
         """Threads of each present instance, 0 where the handler decides."""
         return [g.group_threads for g in self.groups() for _ in range(g.group_instances)]
+
+    @property
+    def kept(self) -> int:
+        """Cores that its workers want for themselves; one that runs wherever it likes wants none.
+
+        Workers that give way to strict work want none either.
+        """
+        return sum(g.group_threads * g.group_instances for g in self.groups() if not g.group_yields)
+
+    @property
+    def yields(self) -> bool:
+        """Whether all its workers give way to strict work."""
+        groups = self.groups()
+        return bool(groups) and all(g.group_yields for g in groups)
 
     @property
     def obstacle(self) -> str:
@@ -256,9 +274,21 @@ class Reconfiguration:
         }
         for model in self._models.values():
             model.target = None
-        if not movable:
-            return
-        nodes = self._free(slots, movable)
+        yielding = {slot for slot in movable if slots[slot].yields}
+        sharing = {slot: model for slot, model in movable.items() if slot not in yielding}
+        if sharing:
+            self._plan_together(sharing, slots, self._free(slots, sharing), now_ns)
+        for slot in yielding:
+            self._plan_together({slot: movable[slot]}, slots, list(self._nodes()) or [1], now_ns)
+
+    def _plan_together(
+        self,
+        movable: Mapping[int, _Model],
+        slots: Mapping[int, Observed],
+        nodes: Sequence[int],
+        now_ns: int,
+    ) -> None:
+        """Targets for models that share these cores."""
         shares = share_cores(nodes, {slot: model.demand for slot, model in movable.items()})
         best: dict[int, Choice] = {}
         for slot, model in movable.items():
@@ -274,8 +304,13 @@ class Reconfiguration:
             if layout(groups) != layout(present):
                 if layout(groups) != model.left or self._may_return(model, now_ns):
                     model.target = groups
-            elif model.pinned != self.settings.pin and all(group.threads for group in present):
+            elif self._is_pinned_wrongly(model, slots[slot]):
                 model.target = present
+
+    def _is_pinned_wrongly(self, model: _Model, seen: Observed) -> bool:
+        if seen.yields or not all(group.threads for group in seen.configuration):
+            return False
+        return model.pinned != self.settings.pin
 
     def _may_return(self, model: _Model, now_ns: int) -> bool:
         """Going back and forth with a load that comes and goes gets rarer and rarer."""
@@ -297,10 +332,11 @@ class Reconfiguration:
         return nodes
 
     def _keeps(self, slot: int, seen: Observed) -> int:
-        """Cores of a model that stays as it is; one that runs wherever it likes keeps none."""
+        """Cores of a model that stays as it is."""
         model = self._models.get(slot)
-        coming = model.wanted.groups if slot == self._changing and model and model.wanted else ()
-        return max(sum(seen.threads), _cores(coming))
+        changing = slot == self._changing and not seen.yields
+        coming = model.wanted.groups if changing and model and model.wanted else ()
+        return max(seen.kept, _cores(coming))
 
     def _is_worth_it(
         self, best: Mapping[int, Choice], slots: Mapping[int, Observed], nodes: Sequence[int]
@@ -344,7 +380,8 @@ class Reconfiguration:
                 back = layout(model.target) == model.left
                 model.returns = min(model.returns + 1, MOST_RETURNS) if back else 0
                 model.left, model.changed_ns = layout(present), now_ns
-            model.wanted = Wanted(model.request, model.target, self.settings.pin)
+            pin = self.settings.pin and not slots[slot].yields
+            model.wanted = Wanted(model.request, model.target, pin)
             LOGGER.info(
                 "%s: about %d requests at once; %s %s instead of %s",
                 slots[slot].name,

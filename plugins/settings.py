@@ -14,6 +14,10 @@
     [configuration]         # instances, threads and batch of models with a profile
     auto = true
 
+    [preemption]            # best-effort models that give way to strict ones
+    best_effort = "round_robin"
+    longest_park_ms = 1000
+
     [controller]
     interval_ms = 100
 
@@ -37,7 +41,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shunter.batching.estimator import ALPHA, WINDOW
-from shunter.batching.layout import CLASSES, GROUP_COUNT
+from shunter.batching.layout import CLASSES, GROUP_COUNT, Order
+from shunter.batching.padding import SLOW_DOWN
 from shunter.batching.threshold import DEFAULT_ALPHA, DEFAULT_CAP
 
 FILE = "shunter.toml"
@@ -81,6 +86,17 @@ def _text(meaning: str) -> Any:
     def check(value: Any) -> str:
         if not isinstance(value, str) or not value or "\0" in value:
             raise _Bad(meaning)
+        return value
+
+    return check
+
+
+def _one_of(*allowed: str) -> Any:
+    """A check for texts out of a few."""
+
+    def check(value: Any) -> str:
+        if value not in allowed:
+            raise _Bad(" or ".join(allowed))
         return value
 
     return check
@@ -199,6 +215,38 @@ class ConfigurationSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PreemptionSettings:
+    """How best-effort models give way to strict ones: ``[preemption]``."""
+
+    strict: str = _key(_one_of("concurrent", "fifo", "edf"), "concurrent")
+    """Turns of strict models that share cores or a device: none, by arrival, by deadline."""
+    best_effort: str = _key(_one_of("round_robin", "concurrent"), "round_robin")
+    """Turns of the models that give way."""
+    exclusive: bool = _key(_boolean, False)
+    """Both classes take turns, strict first; what runs is not interrupted."""
+    max_hold_ms: float = _key(_number(1, MAX_WAIT_MS), 2000)
+    """Strict work that got nowhere for so long does not hold best effort up any longer."""
+    longest_park_ms: float = _key(_number(1, MAX_WAIT_MS), 1000)
+    """A best-effort batch that was parked for so long goes on beside strict work."""
+    padding: str = _key(_one_of("auto", "always", "never"), "auto")
+    """Which best-effort models may run beside which strict ones: as measured, all, none."""
+    slow_down: float = _key(_number(0, 1), SLOW_DOWN)
+    """Share by which strict work may be slower beside best effort, with ``auto``."""
+    memory_floor_mb: int = _key(_number(0, 1 << 30, whole=True), 0)
+    """While less memory is available, parked work gives back what it holds; 0: never."""
+
+    @property
+    def strict_order(self) -> Order:
+        """As the page has it."""
+        return Order[self.strict.upper()]
+
+    @property
+    def best_effort_order(self) -> Order:
+        """As the page has it."""
+        return Order[self.best_effort.upper()]
+
+
+@dataclass(frozen=True, slots=True)
 class NicSettings:
     """The network front end: ``[nic]``. Options of ``shunter nic`` go before these.
 
@@ -239,6 +287,7 @@ class Settings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     configuration: ConfigurationSettings = field(default_factory=ConfigurationSettings)
     nic: NicSettings = field(default_factory=NicSettings)
+    preemption: PreemptionSettings = field(default_factory=PreemptionSettings)
 
     def for_model(self, name: str) -> ModelSettings:
         """Settings of a model: its own keys, else those of ``[batching]``."""
@@ -300,7 +349,8 @@ def parse(document: Table) -> Settings:
     nic = _section(NicSettings(), document.get("nic", {}), "nic")
     if nic.encrypt and not nic.key_file:
         raise _refused("nic.encrypt", True, "false, or nic.key_file is set")
-    return Settings(batching, models, controller, configuration, nic)
+    preemption = _section(PreemptionSettings(), document.get("preemption", {}), "preemption")
+    return Settings(batching, models, controller, configuration, nic, preemption)
 
 
 def _section(defaults: Parsed, table: Table, where: str) -> Parsed:

@@ -203,10 +203,12 @@ static void sack(
 void shunter_become(
     struct shunter_core *core, struct function *function, struct call *call,
     enum state state, uint64_t now_ns) {
+    const bool held = shunter_holds(call), ran = call->state == RUNNING;
     core->receiving += state == RECEIVING;
     core->receiving -= call->state == RECEIVING;
     call->state = (uint8_t)state;
     call->changed_ns = now_ns;
+    shunter_hold_changes(core, function, call, held, ran, now_ns);
     if (call->entry != NO_ENTRY) {
         struct link *link = &function->owners[call->entry].link;
         link_out(link);
@@ -784,9 +786,10 @@ static void look_at_part(
     if (is_late(function, session, call, now_ns)) {
         end(core, session, call, now_ns);
         shunter_wasted(function, session);
-    } else if (session->stream) {
         return;
-    } else if (now_ns - call->changed_ns > GAP_NS) {
+    }
+    shunter_look_at_stall(core, function, call, RECEIVE_NS, now_ns);
+    if (!session->stream && now_ns - call->changed_ns > GAP_NS) {
         call->changed_ns = now_ns;
         sack(core, session, call);
     }
@@ -835,6 +838,7 @@ static void look_at_kept(
 }
 
 void shunter_core_tick(struct shunter_core *core, uint64_t now_ns) {
+    shunter_beat(core, now_ns);
     shunter_look_at_silence(core, now_ns);
     for (struct link *at = core->all.next; at != &core->all; at = at->next) {
         struct function *function = OWNER_OF(at, function, link);

@@ -109,6 +109,18 @@ int shunter_core_set_defaults(
     struct shunter_core *core, uint16_t func_id, const struct shunter_defaults *defaults);
 int shunter_core_remove_function(struct shunter_core *core, uint16_t func_id);
 
+/*
+ * Where the strict requests of a function run: the slot of its model on the control page, -1 for
+ * none, and a mask of slices, 0 while nobody runs them. 0, or a negative errno: ENOENT, EINVAL.
+ */
+int shunter_core_set_hold(
+    struct shunter_core *core, uint16_t func_id, int32_t slot, uint64_t slices, uint64_t now_ns);
+/*
+ * Say on this holder's line of the control page what strict requests hold, from the header of the
+ * first of them to the end of the last; NULL: say it nowhere. It must stay mapped until then.
+ */
+void shunter_core_hold_at(struct shunter_core *core, void *line, uint64_t now_ns);
+
 /* What a session begins with. */
 struct shunter_opening {
     uint64_t pkt_no; /* of the last datagram to the client: 0 */

@@ -2,6 +2,8 @@
 #ifndef SHUNTER_CORE_PARTS_H
 #define SHUNTER_CORE_PARTS_H
 
+#include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "core.h"
@@ -58,6 +60,7 @@ struct call {
     uint8_t state;
     uint8_t priority;
     uint8_t tries;
+    bool stalled; /* while it is received: it holds nothing until it is here */
 };
 
 /* ---- sessions */
@@ -148,6 +151,9 @@ struct function {
     struct link promised;  /* sessions for which room is kept, the oldest promise first */
     uint32_t promises;
     struct shunter_defaults defaults;
+    int32_t slot;    /* of its model on the control page, -1: none */
+    uint32_t strict; /* requests that hold */
+    uint64_t slices; /* that they hold, 0 while nobody would run them */
 };
 
 struct shunter_core {
@@ -167,6 +173,8 @@ struct shunter_core {
     uint32_t in_rows;   /* sessions that wait, or have a promise */
     uint64_t unknown_ns; /* when answers to unknown sessions were counted anew */
     uint32_t unknown;
+    _Atomic uint64_t *line; /* of the control page: what strict requests hold; NULL: none */
+    uint64_t held;          /* what it says */
 };
 
 static inline struct call *call_of(struct session *session, uint64_t req_id) {
@@ -232,6 +240,21 @@ void shunter_offer(struct shunter_core *core, struct function *function, uint64_
 /* Promises that nobody made use of are over. */
 void shunter_end_promises(
     struct shunter_core *core, struct function *function, uint64_t now_ns);
+
+/* ---- holding.c */
+
+/* Whether it is strict work, for which best effort stands still: it is coming, waits or runs. */
+bool shunter_holds(const struct call *call);
+/* A call has become another state; whether it held before, and whether it ran. */
+void shunter_hold_changes(
+    struct shunter_core *core, struct function *function, const struct call *call, bool held,
+    bool ran, uint64_t now_ns);
+/* Nobody stands still for a client that has gone, or is slow: ``most_ns`` after it began. */
+void shunter_look_at_stall(
+    struct shunter_core *core, struct function *function, struct call *call, uint64_t most_ns,
+    uint64_t now_ns);
+/* Say that the holder lives. */
+void shunter_beat(const struct shunter_core *core, uint64_t now_ns);
 
 /* ---- sessions.c */
 

@@ -314,6 +314,7 @@ int shunter_core_add_function(
         return -ENOMEM;
     }
     function->id = func_id;
+    function->slot = -1;
     function->input_count = input_count;
     function->output_count = output_count;
     memcpy(function->inputs, inputs, input_count * sizeof *inputs);

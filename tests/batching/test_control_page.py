@@ -7,14 +7,16 @@ import pytest
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
 from shunter.batching.layout import (
     GROUP_COUNT,
+    GROUP_STRIDE,
     HEADER_FIELDS,
     PAGE_SIZE,
     SLOT_COUNT,
     SLOT_FIELDS,
     SLOT_SIZE,
     SLOTS_OFFSET,
+    Order,
 )
-from shunter.batching.page_records import GroupCommands, SlotCommands
+from shunter.batching.page_records import GroupCommands, SlotCommands, SlotPadding
 
 
 def test_a_created_page_can_be_attached_and_tells_its_owner(page, page_path):
@@ -267,6 +269,72 @@ def test_a_reader_never_sees_half_of_what_another_process_writes(page, page_path
     finally:
         writer.kill()
         writer.communicate()
+
+
+def test_a_mask_of_slots_comes_back_and_can_be_forgotten(page):
+    assert page.read_padding(3) == SlotPadding()
+    for mask in (0, 1, 1 << 63, 1 << 64, 1 << 127, (1 << 128) - 1):
+        page.write_padding(3, mask)
+        padding = page.read_padding(3)
+        assert padding.padding_known == 1
+        assert sum((word % 2**64) << 64 * i for i, word in enumerate(padding.beside)) == mask
+    page.forget_padding(3)
+    assert page.read_padding(3).padding_known == 0
+    assert page.read_padding(2) == page.read_padding(4) == SlotPadding()
+
+
+def test_of_a_mask_the_word_that_it_is_known_is_written_last(page):
+    stores = []
+
+    class Watched:
+        """The page's words; remembers what is stored."""
+
+        def __getitem__(self, key):
+            return words[key]
+
+        def __setitem__(self, key, value):
+            stores.append((SLOTS_OFFSET + SLOT_FIELDS["padding_known"].offset) // 8 == key)
+            words[key] = value
+
+    words, page.words = page.words, Watched()
+    try:
+        page.write_padding(0, (1 << 64) + 1)
+        assert stores == [False, False, True]
+        page.write_padding(0, (1 << 64) + 1)
+        assert len(stores) == 3, "what is there is not stored again"
+    finally:
+        page.words = words
+
+
+def test_turns_and_bounds_come_back_and_are_the_controllers_alone(page, page_path):
+    before = page_path.read_bytes()
+    page.write_turns(Order.EDF, Order.ROUND_ROBIN, True)
+    page.write_bounds(2_000_000, 1_000_000)
+    page.want_memory(True)
+    header = page.header()
+    assert (header.strict_order, header.best_effort_order, header.exclusive) == (2, 3, 1)
+    assert (header.max_hold_us, header.longest_park_us) == (2_000_000, 1_000_000)
+    assert header.memory_wanted == 1
+    page.want_memory(False)
+    assert page.header().memory_wanted == 0
+    after = page_path.read_bytes()
+    start, end = (HEADER_FIELDS[name].offset for name in ("controller_pid", "ready"))
+    assert before[:start] == after[:start]
+    assert before[end:] == after[end:]
+
+
+def test_strict_service_and_who_gives_way_are_read(page, poke):
+    poke(2, "strict_batches", 5, index=1)
+    poke(2, "strict_batch_ns", 7, index=1)
+    poke(2, "strict_batches", -5, index=2)
+    batches, ns = page.read_strict_service(2)
+    assert (batches[:3], ns[:3]) == ([0, 5, 0], [0, 7, 0])
+    assert len(batches) == len(ns) == 16
+    assert not page.yields(2)
+    poke(2, "group_yields", 1, index=7 * GROUP_STRIDE // 8)
+    assert page.yields(2)
+    assert not page.yields(1)
+    assert not page.yields(3)
 
 
 def test_only_one_controller_writes_a_page(page, page_path):

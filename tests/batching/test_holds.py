@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from shunter.batching import holds
 from shunter.batching.control_page import ControlPage
-from shunter.batching.holds import STALE_NS, NoHolderError, claim, held
+from shunter.batching.holds import (
+    MAX_HOLD_NS,
+    STALE_NS,
+    NoHolderError,
+    claim,
+    held,
+    holding_models,
+    is_raised,
+    progress_ns,
+    since_ns,
+)
 from shunter.batching.layout import HEADER_SIZE, HOLDER_COUNT, HOLDER_FIELDS
 
 ME = os.getpid()
@@ -25,67 +35,112 @@ def test_nothing_is_held_on_a_new_page(page):
     assert held(page, EVERY, NOW) == 0
 
 
-def test_a_raised_mask_holds_its_slices_until_it_is_lowered(page):
+def test_what_a_holder_says_holds_until_it_says_otherwise(page):
     holder = claim(page, ME, NOW)
-    holder.raise_mask(0b0110, NOW)
+    holder.hold(0b0110, 1, NOW)
     assert held(page, EVERY, NOW) == 0b0110
     assert held(page, 0b0100, NOW) == 0b0100
     assert held(page, 0b1001, NOW) == 0
-    holder.lower_mask(0b0010, NOW)
+    holder.hold(0b0100, 1, NOW)
     assert held(page, EVERY, NOW) == 0b0100
-    holder.lower_mask(EVERY, NOW)
+    holder.hold(0, 0, NOW)
     assert held(page, EVERY, NOW) == 0
+    assert not is_raised(page, EVERY)
 
 
 def test_the_masks_of_all_holders_count_together(page, page_path):
     with ControlPage.attach(page_path) as other:
         first, second = claim(page, ME, NOW), claim(other, ME, NOW)
-        assert first.index != second.index
-        first.raise_mask(0b011, NOW)
-        second.raise_mask(0b110, NOW)
+        assert (first.index, second.index) == (1, 2)
+        first.hold(0b011, 1, NOW)
+        second.hold(0b110, 1, NOW)
         assert held(page, EVERY, NOW) == 0b111
-        first.lower_mask(0b011, NOW)
+        first.hold(0, 0, NOW)
         assert held(page, EVERY, NOW) == 0b110
+        assert is_raised(page, 0b010)
+        assert not is_raised(page, 0b001)
 
 
 def test_every_slice_up_to_the_sign_bit_can_be_held(page):
     holder = claim(page, ME, NOW)
-    holder.raise_mask(1 << 63 | 1, NOW)
+    holder.hold(1 << 63 | 1, 1 << 127 | 1, NOW)
     assert held(page, EVERY, NOW) == 1 << 63 | 1
     assert word(page, holder.index, "hold_mask") == 1 - 2**63
+    assert holding_models(page, NOW) == 1 << 127 | 1
     with pytest.raises(ValueError, match="bits 0 to 63"):
-        holder.raise_mask(1 << 64, NOW)
+        holder.hold(1 << 64, 1, NOW)
 
 
-def test_the_start_of_a_hold_is_kept_while_it_grows(page):
+@pytest.mark.parametrize(
+    ("models", "beside", "counts"),
+    [
+        (0b001, 0b000, True),
+        (0b001, 0b001, False),
+        (0b011, 0b001, True),
+        (0b011, 0b111, False),
+        (0b100, 0b011, True),
+        (1 << 100, 1 << 100, False),
+        (1 << 100 | 1, 1 << 100, True),
+        (0, (1 << 128) - 1, True),  # who holds is not known
+    ],
+)
+def test_a_holder_counts_unless_one_may_run_beside_all_its_models(page, models, beside, counts):
     holder = claim(page, ME, NOW)
-    holder.raise_mask(1, NOW + 1)
-    holder.raise_mask(2, NOW + 2)
-    assert word(page, holder.index, "hold_since_ns") == NOW + 1
-    holder.lower_mask(3, NOW + 3)
-    holder.raise_mask(1, NOW + 4)
-    assert word(page, holder.index, "hold_since_ns") == NOW + 4
+    holder.hold(1, models, NOW)
+    assert held(page, 1, NOW, beside=beside) == int(counts)
+
+
+def test_the_start_of_a_hold_is_kept_while_it_changes(page):
+    holder = claim(page, ME, NOW)
+    holder.hold(1, 1, NOW + 1)
+    holder.hold(3, 1, NOW + 2)
+    assert since_ns(page, 2) == NOW + 1
+    holder.hold(0, 0, NOW + 3)
+    assert since_ns(page, 3) == 0
+    holder.hold(1, 1, NOW + 4)
+    assert since_ns(page, 3) == NOW + 4
+    holder.progress(NOW + 9)
+    assert (since_ns(page, 3), progress_ns(page)) == (NOW + 4, NOW + 9)
 
 
 @pytest.mark.parametrize("away", [STALE_NS + 1, -STALE_NS - 1])
 def test_a_holder_with_an_old_or_impossible_heartbeat_is_ignored(page, away):
     holder = claim(page, ME, NOW)
-    holder.raise_mask(1, NOW)
+    holder.hold(1, 1, NOW)
+    holder.progress(NOW + away)
     assert held(page, 1, NOW + away) == 0
+    assert holding_models(page, NOW + away) == 0
     holder.heartbeat(NOW + away)
     assert held(page, 1, NOW + away) == 1
 
 
-def test_all_lines_can_be_taken_and_given_back(page):
-    holders = [claim(page, ME, NOW) for _ in range(HOLDER_COUNT)]
-    assert [holder.index for holder in holders] == list(range(HOLDER_COUNT))
+def test_a_hold_without_progress_ends(page):
+    holder = claim(page, ME, NOW)
+    holder.hold(1, 1, NOW)
+    for step in range(1, 9):
+        now = NOW + step * 10**9
+        holder.heartbeat(now)
+        holder.progress(now)
+        assert held(page, 1, now) == 1
+    later = now + MAX_HOLD_NS + 1
+    holder.heartbeat(later)
+    assert held(page, 1, later) == 0
+    assert held(page, 1, later, max_hold_ns=MAX_HOLD_NS + 1) == 1
+    holder.hold(0, 0, later)
+    holder.hold(1, 1, later)
+    assert held(page, 1, later) == 1
+
+
+def test_all_lines_but_the_servers_can_be_taken_and_given_back(page):
+    holders = [claim(page, ME, NOW) for _ in range(HOLDER_COUNT - 1)]
+    assert [holder.index for holder in holders] == list(range(1, HOLDER_COUNT))
     with pytest.raises(NoHolderError):
         claim(page, ME, NOW)
-    holders[5].raise_mask(1, NOW)
+    holders[5].hold(1, 1, NOW)
     holders[5].release()
     assert held(page, EVERY, NOW) == 0
-    assert word(page, 5, "holder_pid") == 0
-    assert claim(page, ME, NOW).index == 5
+    assert word(page, 6, "holder_pid") == 0
+    assert claim(page, ME, NOW).index == 6
 
 
 CHILD = """
@@ -94,7 +149,7 @@ from pathlib import Path
 from shunter.batching.control_page import ControlPage
 from shunter.batching.holds import claim
 page = ControlPage.attach(Path(sys.argv[1]))
-claim(page, os.getpid(), int(sys.argv[2])).raise_mask(1, int(sys.argv[2]))
+claim(page, os.getpid(), int(sys.argv[2])).hold(1, 1, int(sys.argv[2]))
 print("held", flush=True)
 time.sleep(600)
 """
@@ -107,18 +162,18 @@ def test_a_killed_holder_lets_go_and_its_line_can_be_claimed_again(page, page_pa
         assert child.stdout.readline() == b"held\n"
         assert held(page, EVERY, NOW) == 1
         mine = claim(page, ME, NOW)
-        assert mine.index == 1
+        assert mine.index == 2
     finally:
         child.send_signal(signal.SIGKILL)
         child.communicate()
     assert held(page, EVERY, NOW) == 0
     again = claim(page, ME, NOW)
-    assert again.index == 0
+    assert again.index == 1
     assert held(page, EVERY, NOW) == 0
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, EVERY)), max_size=20))
-def test_held_is_what_was_raised_and_not_lowered(steps):
+@given(st.lists(st.tuples(st.integers(0, EVERY), st.integers(0, EVERY**2)), max_size=20))
+def test_held_is_what_was_said_last(steps):
     class Words(dict):
         def __missing__(self, key):
             return 0
@@ -127,13 +182,8 @@ def test_held_is_what_was_raised_and_not_lowered(steps):
         words = Words()
 
     page = Page()
-    holder = holds.Holder(page, 0, ME, NOW)
-    expected = 0
-    for raised, mask in steps:
-        if raised:
-            holder.raise_mask(mask, NOW)
-            expected |= mask
-        else:
-            holder.lower_mask(mask, NOW)
-            expected &= ~mask
-        assert held(page, EVERY, NOW) == expected
+    holder = holds.Holder(page, 1, ME, NOW)
+    for mask, models in steps:
+        holder.hold(mask, models, NOW)
+        assert held(page, EVERY, NOW) == mask
+        assert holding_models(page, NOW) == (models if mask else 0)

@@ -5,8 +5,8 @@
  *
  * Most datagrams are nearly right: a client's next header with a field or two changed. After every
  * one it is checked that what the core says is possible: a place lies inside an entry that nobody
- * uses, the number of free entries adds up, nothing becomes ready twice. Ends with status 1 and the
- * number of the datagram otherwise; the sanitizers end it themselves.
+ * uses, the number of free entries adds up, nothing becomes ready twice, and what is held is what
+ * the requests hold that there are. Ends with status 1 and the number of the datagram otherwise; the sanitizers end it themselves.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,12 +32,13 @@ struct world {
     struct shunter_core *core;
     int has_place;
     uint8_t awaited[SHUNTER_HEADER_BYTES];
-    uint64_t state, now, datagrams, places, answers;
+    uint64_t state, now, datagrams, places, answers, holding;
     uint32_t pkt_no[SESSIONS];
     enum use use[ENTRIES];
 };
 
 static struct world world;
+static uint64_t line[SHUNTER_HOLDER_SIZE / 8];
 
 static uint64_t next(void) {
     world.state ^= world.state << 13;
@@ -233,6 +234,19 @@ static void work(void) {
     }
 }
 
+bool holds_are_right(
+    const struct shunter_core *core, uint16_t func_id, uint32_t sessions, const uint64_t *line);
+
+/* The workers of the function come or go, or its page does. */
+static void move(void) {
+    const int32_t slot = (int32_t)below(SHUNTER_SLOT_COUNT + 1) - 1;
+    if (chance(80)) {
+        shunter_core_set_hold(world.core, FUNC, slot, chance(80) ? next() : 0, world.now);
+    } else {
+        shunter_core_hold_at(world.core, chance(70) ? line : NULL, world.now);
+    }
+}
+
 int main(int argc, char **argv) {
     const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
     world.state = 0x9e3779b97f4a7c15ULL ^ (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
@@ -260,10 +274,18 @@ int main(int argc, char **argv) {
         if (below(50) == 0) {
             open_session(below(SESSIONS));
         }
+        if (below(300) == 0) {
+            move();
+        }
+        world.holding += line[SHUNTER_K_HOLD_MASK / 8] != 0;
+        if (!holds_are_right(world.core, FUNC, SESSIONS, line)) {
+            wrong("what is held is not what the requests hold");
+        }
         forget_unused();
     }
     shunter_core_free(world.core);
-    printf("%llu datagrams, %llu places, %llu answers\n", (unsigned long long)world.datagrams,
-           (unsigned long long)world.places, (unsigned long long)world.answers);
+    printf("%llu datagrams, %llu places, %llu answers, %llu held\n",
+           (unsigned long long)world.datagrams, (unsigned long long)world.places,
+           (unsigned long long)world.answers, (unsigned long long)world.holding);
     return 0;
 }

@@ -17,8 +17,9 @@ COUNT = 12_000_000 if FUZZ else 300_000
 @pytest.fixture(scope="module")
 def fuzzer(tmp_path_factory):
     program = tmp_path_factory.mktemp("fuzz") / "fuzz_core"
-    core = ("core.c", "credit.c", "forecast.c", "sessions.c", "siphash.c")
-    sources = [HERE / "fuzz_core.c", *(build.SOURCES / name for name in core)]
+    core = ("core.c", "credit.c", "forecast.c", "holding.c", "sessions.c", "siphash.c")
+    ours = (HERE / "fuzz_core.c", HERE / "check_holds.c")
+    sources = [*ours, *(build.SOURCES / name for name in core)]
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS[:2], "-Werror", *build.SANITIZERS]
     command = [os.environ.get("CC", "cc"), *flags, *map(str, sources), "-o", str(program)]
     subprocess.run(command, check=True)
@@ -31,8 +32,9 @@ def test_no_datagram_writes_outside_of_its_entry(fuzzer, seed, capsys):
         [str(fuzzer), str(COUNT // 2), str(seed)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    datagrams, places = (int(text.split()[0]) for text in done.stdout.split(",")[:2])
+    datagrams, places, _, held = (int(text.split()[0]) for text in done.stdout.split(","))
     assert datagrams >= COUNT // 2 and places > datagrams / 40
+    assert datagrams / 20 < held < datagrams * 19 / 20
     if FUZZ:
         with capsys.disabled():
             print(f"\n{datagrams} datagrams through the C core under the sanitizers")

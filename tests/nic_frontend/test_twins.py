@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shunter.batching.layout import HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
 from shunter.nic_frontend.core import Place, Ready, Withdraw
@@ -33,18 +34,23 @@ WIDTHS |= {"tensor": 8, "reserved": 8, "tag": 64}
 
 
 class World:
-    """A pair of cores and the clients of three sessions; every step goes to both."""
+    """A pair of cores and the clients of some sessions; every step goes to both."""
 
     def __init__(self, pair, seed):
         self.pair, self.random = pair, random.Random(seed)
         self.now = 1
-        self.datagrams = 0
+        self.datagrams = self.held = 0
         self.numbers = [0] * SESSIONS
         self.ready, self.running = set(), set()
         self.awaited = []
-        for core in pair:
+        self.lines = [memoryview(bytearray(HOLDER_SIZE)).cast("q") for _ in pair]
+        self.is_shown = True
+        self.slot, self.slices = 70, 1 << 63 | 3
+        for core, line in zip(pair, self.lines, strict=True):
             core.add_function(FUNC, SIZES["inputs"], SIZES["outputs"], ENTRIES)
             core.set_defaults(FUNC, Defaults(1, 7_000, 12_000))
+            core.set_hold(FUNC, self.slot, self.slices, self.now)
+            core.hold_at(line, self.now)
         for n in range(SESSIONS):
             self.open(n)
 
@@ -172,25 +178,55 @@ class World:
         if not self.is_open(n) and not self.running:
             self.open(n)
 
+    def move(self):
+        """The function's workers come or go, or the page of their server does."""
+        if self.random.random() < 0.8:
+            self.slot = self.random.choice([-1, 0, 63, 64, 127])
+            self.slices = self.random.choice([0, 1, 6, 1 << 63])
+            for core in self.pair:
+                core.set_hold(FUNC, self.slot, self.slices, self.now)
+        else:
+            self.is_shown = not self.is_shown
+            for core, line in zip(self.pair, self.lines, strict=True):
+                core.hold_at(line if self.is_shown else None, self.now)
+
+    def look_at_what_is_held(self):
+        """Both say the same of it, and it is what the requests hold that there are."""
+        python = self.pair[0]
+        assert self.lines[0].tobytes() == self.lines[1].tobytes()
+        calls = [call for session in python.sessions.values() for call in session.calls]
+        strict = sum(call.holds for call in calls)
+        assert python.holds.of[FUNC].strict == strict
+        holds = strict and self.slices and self.is_shown
+        mask = self.lines[0][HOLDER_FIELDS["hold_mask"].offset // 8]
+        assert mask % (1 << 64) == (self.slices if holds else 0)
+        models = self.lines[0].tobytes()[HOLDER_FIELDS["hold_models"].offset :][:16]
+        named = 1 << self.slot if holds and self.slot >= 0 else 0
+        assert int.from_bytes(models, "little") == named
+        self.held += bool(holds)
+
     def step(self):
-        kinds = [self.datagram, self.work, self.pass_time, self.leave_and_come]
-        self.random.choices(kinds, [30, 12, 1, 0.3])[0]()
+        kinds = [self.datagram, self.work, self.pass_time, self.leave_and_come, self.move]
+        self.random.choices(kinds, [30, 12, 1, 0.3, 0.3])[0]()
+        self.look_at_what_is_held()
 
 
 def test_both_cores_say_the_same(both, capsys):
-    sent = 0
+    sent = held = 0
 
     @settings(max_examples=EXAMPLES)
     @given(st.integers(0, 2**32))
     def say_the_same(seed):
-        nonlocal sent
+        nonlocal sent, held
         world = World(both(), seed)
         for _ in range(STEPS):
             world.step()
         sent += world.datagrams
+        held += world.held
 
     say_the_same()
     assert sent >= DATAGRAMS
+    assert 0 < held < EXAMPLES * STEPS
     if FUZZ:
         with capsys.disabled():
             print(f"\n{sent} datagrams through both cores")

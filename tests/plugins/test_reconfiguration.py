@@ -41,7 +41,15 @@ class World:
         self.obeys = True
 
     def add(
-        self, slot, configuration="1x0x8", depth=1, batch_size=8, auto=1, of=None, has_lists=False
+        self,
+        slot,
+        configuration="1x0x8",
+        depth=1,
+        batch_size=8,
+        auto=1,
+        of=None,
+        has_lists=False,
+        yields=0,
     ):
         identity = SlotIdentity(
             **{
@@ -62,6 +70,7 @@ class World:
             "change": SlotChange(0, ChangeState.NONE),
             "profile": profile() if of is None else of,
             "has_lists": has_lists,
+            "yields": yields,
         }
 
     def cycle(self, seconds=0.5):
@@ -91,6 +100,7 @@ class World:
                     "group_instances": g.instances,
                     "group_threads": g.threads,
                     "group_cap": g.batch,
+                    "group_yields": state["yields"],
                 }
             )
             for g in state["configuration"]
@@ -374,3 +384,39 @@ def test_another_model_in_the_slot_begins_anew(world):
     assert world.policy.wanted(0) is None
     world.run()
     assert world.runs(0) == "2x1x8"
+
+
+# ---- models that give way
+
+
+def test_a_model_that_gives_way_takes_no_core_from_a_strict_one():
+    alone, both = World((2, 2)), World((2, 2))
+    for world in (alone, both):
+        world.add(0, depth=16)
+        world.add(1, depth=4)
+    both.add(2, depth=64, yields=1)
+    both.add(3, "2x2x8", auto=0, yields=1)
+    for world in (alone, both):
+        world.run()
+    assert [both.runs(slot) for slot in (0, 1)] == [alone.runs(slot) for slot in (0, 1)]
+
+
+def test_each_model_that_gives_way_is_planned_with_all_cores_and_not_pinned():
+    world = World()
+    world.add(0, "1x2x8", auto=0)
+    for slot in (1, 2):
+        world.add(slot, depth=16, yields=1)
+    world.run()
+    for slot in (1, 2):
+        assert world.runs(slot) == "2x1x8"
+        assert world.policy.wanted(slot).pin is False
+
+
+def test_a_model_that_gives_way_is_not_changed_for_its_pins_alone():
+    world = World()
+    world.add(0, "2x1x8", depth=16, yields=1)
+    world.run()
+    assert world.policy.wanted(0) is None
+    world.slots[0]["yields"] = 0
+    world.run()
+    assert world.policy.wanted(0).pin is True

@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shunter.batching.layout import Order
 from shunter.batching.page_records import GroupCommands, SlotIdentity
 from shunter.plugins.fixed_policy import fixed_commands
 from shunter.plugins.settings import (
     BatchingSettings,
     ModelSettings,
     NicSettings,
+    PreemptionSettings,
     Settings,
     SettingsError,
     find,
@@ -51,6 +53,16 @@ key_file = "key"
 encrypt = true
 spin_us = 50
 queue_mb = 128
+
+[preemption]
+strict = "edf"
+best_effort = "concurrent"
+exclusive = true
+max_hold_ms = 500
+longest_park_ms = 250
+padding = "never"
+slow_down = 0.05
+memory_floor_mb = 512
 """
 
 
@@ -85,6 +97,10 @@ def test_every_key_is_read(write):
     assert resnet.weights == ((1, 0.5), (0, 1))
     assert resnet.preferences == ((), (1,))
     assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", "key", True, 50, 128)
+    preemption = PreemptionSettings("edf", "concurrent", True, 500, 250, "never", 0.05, 512)
+    assert found.preemption == preemption
+    assert preemption.strict_order is Order.EDF
+    assert preemption.best_effort_order is Order.CONCURRENT
 
 
 def test_a_model_inherits_what_it_does_not_set(write):
@@ -93,6 +109,11 @@ def test_a_model_inherits_what_it_does_not_set(write):
     assert found.for_model("resnet").alpha == 0.25
     for name in ("a.b", "not in the file"):
         assert found.for_model(name) == ModelSettings(0.25, 64, 0, 5, 2.5, True, 0, 0, True, 1.5)
+
+
+def test_by_default_the_turns_are_those_of_the_paper_but_strict_models_run_at_once():
+    assert PreemptionSettings().strict_order is Order.CONCURRENT
+    assert PreemptionSettings().best_effort_order is Order.ROUND_ROBIN
 
 
 def test_other_settings_of_the_front_end_have_another_number():
@@ -175,6 +196,25 @@ def test_settings_cannot_be_changed():
         ),
         ("[nic]\nspin_us = -1", "allowed: a whole number from 0 to 1000000"),
         ("[nic]\nqueue_mb = 0", "allowed: a whole number from 1 to 65536"),
+        (
+            '[preemption]\nstrict = "round_robin"',
+            "preemption.strict = 'round_robin' is not allowed; allowed: concurrent or fifo or edf",
+        ),
+        (
+            '[preemption]\nbest_effort = "edf"',
+            "preemption.best_effort = 'edf' is not allowed; allowed: round_robin or concurrent",
+        ),
+        (
+            "[preemption]\npadding = true",
+            "preemption.padding = True is not allowed; allowed: auto or always or never",
+        ),
+        ("[preemption]\npadding = []", "preemption.padding = [] is not allowed"),
+        ("[preemption]\nexclusive = 1", "allowed: true or false"),
+        ("[preemption]\nmax_hold_ms = 0", "allowed: a number from 1 to 3600000"),
+        ("[preemption]\nlongest_park_ms = 0", "allowed: a number from 1 to 3600000"),
+        ("[preemption]\nslow_down = 2", "allowed: a number from 0 to 1"),
+        ("[preemption]\nmemory_floor_mb = 0.5", "allowed: a whole number from 0 to"),
+        ("[preemption]\npark = 1", "preemption.park = 1 is unknown; allowed: best_effort"),
         ("[nic]\nkey = 1", "nic.key = 1 is unknown; allowed: enabled, encrypt, host, key_file"),
     ],
 )
@@ -264,7 +304,11 @@ VALUES = st.recursive(
 
 
 @settings(deadline=None, database=None)
-@given(st.dictionaries(st.sampled_from(["batching", "models", "controller", "x"]), VALUES))
+@given(
+    st.dictionaries(
+        st.sampled_from(["batching", "models", "controller", "preemption", "x"]), VALUES
+    )
+)
 def test_any_document_is_settings_or_a_settings_error(document):
     try:
         assert isinstance(parse(document), Settings)

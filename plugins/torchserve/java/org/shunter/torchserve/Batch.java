@@ -10,12 +10,20 @@ final class Batch {
     long startNs;
     /** When the worker started on it or last sent a part of its answer. */
     long heardNs;
+    /** By how much that was moved on because it had to stand still. */
+    long excusedNs;
 
     Batch(final List<Entry> entries, final RequestClass requestClass, final long sentNs) {
         this.entries = entries;
         this.requestClass = requestClass;
         this.startNs = sentNs;
         this.heardNs = sentNs;
+    }
+
+    /** Whether a strict request is in it; of two classes, those of one stand before the others. */
+    boolean hasStrict() {
+        return entries.get(0).requestClass == RequestClass.STRICT
+                || entries.get(entries.size() - 1).requestClass == RequestClass.STRICT;
     }
 
     int size() {

@@ -79,6 +79,8 @@ final class ControlPage {
         set(H_OWNER_PID, ownerPid);
         set(H_CREATED_UNIX_NS, System.currentTimeMillis() * 1_000_000L);
         heartbeat(System.nanoTime());
+        set(HEADER_SIZE + K_HOLDER_HEARTBEAT_NS, System.nanoTime());
+        set(HEADER_SIZE + K_HOLDER_PID, ownerPid);
     }
 
     private void signalReady() {
@@ -90,7 +92,7 @@ final class ControlPage {
         set(H_JVM_HEARTBEAT_NS, nowNs);
     }
 
-    /** A word of the header. */
+    /** A word of the header, of a holder or of a runner. */
     long get(final int offset) {
         return (long) WORD.getAcquire(bytes, offset);
     }
@@ -105,7 +107,8 @@ final class ControlPage {
         return new String(content, 0, length, StandardCharsets.UTF_8);
     }
 
-    private void set(final int offset, final long value) {
+    /** Write a word that only this process writes. */
+    void set(final int offset, final long value) {
         WORD.setRelease(bytes, offset, value);
     }
 

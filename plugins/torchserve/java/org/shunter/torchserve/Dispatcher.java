@@ -25,6 +25,7 @@ final class Dispatcher {
     private final Plan plan;
     private final Endings endings;
     private final Admission admission;
+    private final Presence presence;
     private final StockMetrics.Overhead overhead = new StockMetrics.Overhead();
 
     private int inFlightRequests;
@@ -43,11 +44,12 @@ final class Dispatcher {
         this.name = name;
         this.slot = slot;
         this.telemetry = new Telemetry(slot);
-        this.wakeup = new Wakeup(host.timer(), this::onTimer);
+        this.wakeup = new Wakeup(host.timer(), this::decideAgain);
         final Forecast forecast = new Forecast(commands);
         this.crew = new Crew(commands, forecast, sloNs);
         this.draft = new Draft(queue, crew, forecast, commands);
-        this.plan = new Plan(queue, crew, draft, forecast, commands, registeredWaitUs);
+        this.presence = new Presence(slot, queue, crew, commands, host, this::decideAgain);
+        this.plan = new Plan(queue, crew, draft, forecast, commands, presence, registeredWaitUs);
         this.endings = new Endings(name, telemetry);
         this.admission = new Admission(name, capacity, queue, crew, commands, endings);
     }
@@ -76,6 +78,9 @@ final class Dispatcher {
                 lastStrictNs = entry.arrivalNs;
             }
             queue.add(entry);
+            if (entry.requestClass == RequestClass.STRICT) {
+                presence.announce();
+            }
             decide(entry.arrivalNs, effects);
         }
         effects.run();
@@ -89,15 +94,19 @@ final class Dispatcher {
     }
 
     /** The client of a request is gone. */
-    synchronized void abandon(final Entry entry) {
-        if (entry.place == Entry.Place.NEW) {
-            entry.place = Entry.Place.DONE;
-            telemetry.abandoned(entry);
-        } else if (entry.place == Entry.Place.QUEUED) {
-            queue.remove(entry, Entry.Place.DONE);
-            telemetry.abandoned(entry);
-            publish();
+    void abandon(final Entry entry) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            if (entry.place == Entry.Place.NEW) {
+                entry.place = Entry.Place.DONE;
+                telemetry.abandoned(entry);
+            } else if (entry.place == Entry.Place.QUEUED) {
+                queue.remove(entry, Entry.Place.DONE);
+                telemetry.abandoned(entry);
+                settle(effects);
+            }
         }
+        effects.run();
     }
 
     /** A worker answered its oldest batch, or a part of it. */
@@ -139,6 +148,7 @@ final class Dispatcher {
         worker.inFlight.pollFirst();
         worker.held = worker.inFlight.size();
         worker.freeSinceNs = now;
+        presence.progress(batch, now);
         inFlightBatches--;
         inFlightRequests -= batch.size();
         telemetry.answered(batch, Answers.statuses(batch, reply), now);
@@ -226,9 +236,16 @@ final class Dispatcher {
     }
 
     /** Give a worker no more batches; true when it holds none and can end now. */
-    synchronized boolean drain(final Worker worker) {
-        apply(worker, WorkerState.Event.DRAIN);
-        return worker.state != WorkerState.DRAINING || worker.inFlight.isEmpty();
+    boolean drain(final Worker worker) {
+        final Effects effects = new Effects();
+        final boolean over;
+        synchronized (this) {
+            apply(worker, WorkerState.Event.DRAIN);
+            over = worker.state != WorkerState.DRAINING || worker.inFlight.isEmpty();
+            settle(effects);
+        }
+        effects.run();
+        return over;
     }
 
     /** Move a worker on; false when the event means nothing in its state. */
@@ -282,7 +299,7 @@ final class Dispatcher {
             for (final RequestClass requestClass : RequestClass.all()) {
                 endings.failed(queue.takeAll(requestClass), status, text, effects);
             }
-            publish();
+            settle(effects);
         }
         effects.run();
     }
@@ -316,12 +333,57 @@ final class Dispatcher {
         return null;
     }
 
-    /** The model's slot goes to another model: later events of this one must not touch it. */
-    synchronized void detach(final ControlPage page) {
-        page.release(slot);
+    /**
+     * Batches that had to stand still for strict work are not late by that, up to a limit: one that
+     * hangs shall be found some time.
+     *
+     * @param heldSlices where strict work was
+     * @param forNs how long
+     * @param mostNs of a batch's time altogether
+     */
+    synchronized void excuse(
+            final List<Worker> candidates,
+            final long heldSlices,
+            final long forNs,
+            final long mostNs) {
+        for (final Worker worker : candidates) {
+            final WorkerGroup.Place place = worker.group.place;
+            final Batch batch = worker.inFlight.peekFirst();
+            if (batch != null
+                    && place.yields()
+                    && (place.slices() & heldSlices) != 0
+                    && batch.excusedNs < mostNs) {
+                batch.excusedNs += forNs;
+                batch.heardNs += forNs;
+            }
+        }
     }
 
-    private void onTimer() {
+    /** Whether strict requests of this model hold slices. */
+    boolean holds() {
+        return presence.holds();
+    }
+
+    /** Nothing happened to this model, but what it says to others may have to change. */
+    void refresh() {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            presence.settle(System.nanoTime(), effects);
+        }
+        effects.run();
+    }
+
+    /** The model's slot goes to another model: later events of this one must not touch it. */
+    void detach(final ControlPage page) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            presence.leave(System.nanoTime(), effects);
+            page.release(slot);
+        }
+        effects.run();
+    }
+
+    private void decideAgain() {
         final Effects effects = new Effects();
         synchronized (this) {
             decide(System.nanoTime(), effects);
@@ -331,6 +393,7 @@ final class Dispatcher {
 
     private void decide(final long now, final Effects effects) {
         plan.settle(now, arrivals);
+        presence.begin();
         if (queue.size() > 0) {
             expire(now, effects);
             consult(now);
@@ -341,7 +404,7 @@ final class Dispatcher {
             draft.begin(now); // requests would keep their bodies until the next decision
             wakeup.at(Math.min(plan.wakeNs(), expiryNs(now)), now);
         }
-        publish();
+        settle(effects);
     }
 
     /** A fault in a plan costs the rest of that plan, not the answers that are on their way. */
@@ -380,11 +443,14 @@ final class Dispatcher {
         inFlightBatches++;
         inFlightRequests += batch.size();
         shipment.worker().enqueue(batch);
+        presence.sent(shipment.worker(), batch, now);
         effects.flush(shipment.worker());
     }
 
-    private void publish() {
-        telemetry.publish(
-                queue, inFlightRequests, inFlightBatches, plan.threshold(), System.nanoTime());
+    /** Every event ends so: what this model says to others is what is true now. */
+    private void settle(final Effects effects) {
+        final long now = System.nanoTime();
+        presence.settle(now, effects);
+        telemetry.publish(queue, inFlightRequests, inFlightBatches, plan.threshold(), now);
     }
 }

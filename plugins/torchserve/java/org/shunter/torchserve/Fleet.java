@@ -50,8 +50,8 @@ final class Fleet {
         this.dispatcher = served.dispatcher();
         this.staff = new Staff(host, served);
         this.auto = served.settings().auto();
-        this.current = new Generation(generations, configuration);
-        this.network = Generation.ofNetwork(served.settings().network());
+        this.current = new Generation(generations, configuration, served::place);
+        this.network = Generation.ofNetwork(served.settings().network(), served::place);
     }
 
     private String name() {
@@ -272,7 +272,7 @@ final class Fleet {
         if (inPlace) {
             return resize(wanted, remember);
         }
-        final Generation started = new Generation(++generations, wanted);
+        final Generation started = new Generation(++generations, wanted, served::place);
         next = started;
         tell("starting generation " + started.id);
         LOGGER.info("{}: {} {}", name(), lastChange, GroupConfig.text(wanted));

@@ -2,27 +2,38 @@ package org.shunter.torchserve;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Function;
 
 /** One set of worker groups of a model; a new configuration is a new generation. */
 final class Generation {
     final long id;
     final List<WorkerGroup> groups = new ArrayList<>();
 
-    Generation(final long id, final List<GroupConfig> configuration) {
-        this(id, configuration, false);
+    /** {@code place} says where the workers of a group run. */
+    Generation(
+            final long id,
+            final List<GroupConfig> configuration,
+            final Function<GroupConfig, WorkerGroup.Place> place) {
+        this(id, configuration, place, false);
     }
 
     private Generation(
-            final long id, final List<GroupConfig> configuration, final boolean isNetwork) {
+            final long id,
+            final List<GroupConfig> configuration,
+            final Function<GroupConfig, WorkerGroup.Place> place,
+            final boolean isNetwork) {
         this.id = id;
         for (int i = 0; i < configuration.size(); i++) {
-            groups.add(new WorkerGroup(i, configuration.get(i), isNetwork));
+            final GroupConfig config = configuration.get(i);
+            groups.add(new WorkerGroup(i, config, place.apply(config), isNetwork));
         }
     }
 
     /** The groups that the network front end feeds; no other generation follows them. */
-    static Generation ofNetwork(final List<GroupConfig> configuration) {
-        return new Generation(1, configuration, true);
+    static Generation ofNetwork(
+            final List<GroupConfig> configuration,
+            final Function<GroupConfig, WorkerGroup.Place> place) {
+        return new Generation(1, configuration, place, true);
     }
 
     List<GroupConfig> configuration() {

@@ -18,6 +18,7 @@ import org.pytorch.serve.http.BadRequestException;
  * @param cores Linux cpu list for the group's workers; {@link #AUTO}: each worker chooses and keeps
  *     as many as it has threads; or null
  * @param device value of CUDA_VISIBLE_DEVICES, or null
+ * @param preemptible whether its workers stand still for strict work, or null
  */
 record GroupConfig(
         int instances,
@@ -25,7 +26,8 @@ record GroupConfig(
         int batch,
         Set<RequestClass> classes,
         String cores,
-        String device) {
+        String device,
+        Boolean preemptible) {
     static final String AUTO = "auto";
     private static final int LAST_CPU = 8191;
     private static final Pattern TRIPLE =
@@ -36,28 +38,34 @@ record GroupConfig(
     /** A group for all classes, anywhere. */
     static GroupConfig of(final int instances, final int threads, final int batch) {
         return new GroupConfig(
-                instances, threads, batch, EnumSet.allOf(RequestClass.class), null, null);
+                instances, threads, batch, EnumSet.allOf(RequestClass.class), null, null, null);
     }
 
     /** The same group with another number of workers. */
     GroupConfig withInstances(final int count) {
-        return new GroupConfig(count, threads, batch, classes, cores, device);
+        return new GroupConfig(count, threads, batch, classes, cores, device, preemptible);
     }
 
     /** The same group with another batch cap. */
     GroupConfig withBatch(final int cap) {
-        return new GroupConfig(instances, threads, cap, classes, cores, device);
+        return new GroupConfig(instances, threads, cap, classes, cores, device, preemptible);
     }
 
     /** The same group on other cores. */
     GroupConfig withCores(final String cpus) {
-        return new GroupConfig(instances, threads, batch, classes, cpus, device);
+        return new GroupConfig(instances, threads, batch, classes, cpus, device, preemptible);
     }
 
     /** This triple with the classes and the placement of another group. */
     GroupConfig placedLike(final GroupConfig other) {
         return new GroupConfig(
-                instances, threads, batch, other.classes, other.cores, other.device);
+                instances,
+                threads,
+                batch,
+                other.classes,
+                other.cores,
+                other.device,
+                other.preemptible);
     }
 
     /** Whether both configurations can be served by the same processes. */

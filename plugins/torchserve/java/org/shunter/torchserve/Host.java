@@ -25,6 +25,9 @@ final class Host {
     private final Set<WorkerProcess> processes = ConcurrentHashMap.newKeySet();
     private final RuntimeFolder runtime;
     private final ControlPage page;
+    private final Hold hold;
+    private final Turns turns;
+    private final Slices slices = new Slices();
     private final boolean pythonHasShunter;
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService pool;
@@ -40,6 +43,8 @@ final class Host {
             runtime.remove();
             throw e;
         }
+        this.hold = new Hold(page);
+        this.turns = new Turns(page);
         this.pythonHasShunter = probePython(config.getPythonExecutable());
         this.timer = new ScheduledThreadPoolExecutor(1, task -> daemon(task, "shunter-timer"));
         timer.setRemoveOnCancelPolicy(true);
@@ -93,6 +98,21 @@ final class Host {
 
     ControlPage page() {
         return page;
+    }
+
+    /** What strict requests hold on this server. */
+    Hold hold() {
+        return hold;
+    }
+
+    /** Whose turn it is on this server. */
+    Turns turns() {
+        return turns;
+    }
+
+    /** The parts of this machine. */
+    Slices slices() {
+        return slices;
     }
 
     /** Whether workers and the controller can be ours. */

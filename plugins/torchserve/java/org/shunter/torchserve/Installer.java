@@ -104,6 +104,7 @@ final class Installer {
             controller.start();
             new ShunterMetrics(manager).register();
             new FrontEndMetrics(manager).register();
+            new PreemptionMetrics(manager).register();
             Drain.install(manager);
             Runtime.getRuntime().addShutdownHook(new Thread(() -> shutdown(manager), "shunter-exit"));
             LOGGER.info("Shunter {} installed, runtime folder {}", version(), host.runtime().path());
@@ -130,6 +131,7 @@ final class Installer {
     }
 
     private static void shutdown(final ShunterWorkLoadManager manager) {
+        manager.host().hold().release();
         controller.stop();
         manager.frontEnd().kill();
         manager.host().killWorkers();

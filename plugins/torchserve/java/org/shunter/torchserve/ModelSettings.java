@@ -26,6 +26,8 @@ import org.pytorch.serve.wlm.Model;
  * @param device CUDA_VISIBLE_DEVICES for all workers, or null
  * @param environment more environment variables of the workers
  * @param network worker groups that the network front end feeds, often none
+ * @param preemptible whether the workers stand still for strict work; null: those of groups that
+ *     take best-effort requests only
  * @param auto whether the controller may change the configuration; when it is not said, yes unless
  *     the section says where or how the workers run
  */
@@ -38,6 +40,7 @@ record ModelSettings(
         String device,
         Map<String, String> environment,
         List<GroupConfig> network,
+        Boolean preemptible,
         boolean auto) {
     private static final String SECTION = "shunter";
     private static final Set<String> KEYS =
@@ -54,19 +57,38 @@ record ModelSettings(
                             "auto",
                             "sample",
                             "tensors",
+                            "preemptible",
                             "network"));
     private static final Set<String> GROUP_KEYS =
-            new TreeSet<>(List.of("configuration", "classes", "cores", "device"));
+            new TreeSet<>(List.of("configuration", "classes", "cores", "device", "preemptible"));
 
     /** Settings of a model without a section: strict, no deadline. */
     static final ModelSettings DEFAULT =
             new ModelSettings(
-                    RequestClass.STRICT, 0, 0, List.of(), null, null, Map.of(), List.of(), true);
+                    RequestClass.STRICT,
+                    0,
+                    0,
+                    List.of(),
+                    null,
+                    null,
+                    Map.of(),
+                    List.of(),
+                    null,
+                    true);
 
     /** The same settings with other worker groups. */
     ModelSettings withConfiguration(final List<GroupConfig> groups) {
         return new ModelSettings(
-                defaultClass, sloNs, maxBatch, groups, cores, device, environment, network, auto);
+                defaultClass,
+                sloNs,
+                maxBatch,
+                groups,
+                cores,
+                device,
+                environment,
+                network,
+                preemptible,
+                auto);
     }
 
     /**
@@ -113,6 +135,7 @@ record ModelSettings(
                 text("shunter.device", map.get("device")),
                 environment(map.get("environment")),
                 network(map),
+                PreemptibleSettings.ofModel(map, defaultClass),
                 auto(map));
     }
 
@@ -287,6 +310,7 @@ record ModelSettings(
                 triple.batch(),
                 classes.isEmpty() ? EnumSet.allOf(RequestClass.class) : classes,
                 cores(key + ".cores", map.get("cores")),
-                text(key + ".device", map.get("device")));
+                text(key + ".device", map.get("device")),
+                PreemptibleSettings.ofGroup(key + ".preemptible", map.get("preemptible")));
     }
 }

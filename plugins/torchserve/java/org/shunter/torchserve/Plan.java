@@ -21,6 +21,7 @@ final class Plan {
     private final Commands commands;
     private final List<Worker> free = new ArrayList<>();
     private final Forecast forecast;
+    private final Presence presence;
     private final Patience patience;
     private long now;
     private double threshold;
@@ -35,12 +36,14 @@ final class Plan {
             final Draft draft,
             final Forecast forecast,
             final Commands commands,
+            final Presence presence,
             final long registeredWaitUs) {
         this.queue = queue;
         this.crew = crew;
         this.draft = draft;
         this.forecast = forecast;
         this.commands = commands;
+        this.presence = presence;
         this.patience = new Patience(commands, registeredWaitUs);
     }
 
@@ -223,6 +226,7 @@ final class Plan {
     private void addBusy(final List<Worker> sharing, final RequestClass requestClass) {
         for (final Worker worker : crew.workers()) {
             if (crew.isReadyFor(worker, requestClass)
+                    && !presence.takesTurns(worker, requestClass)
                     && worker.inFlight.size() == 1
                     && forecast.knows(worker)
                     && forecast.busyNs(worker, now) > 0
@@ -252,7 +256,9 @@ final class Plan {
     }
 
     private boolean mayTakeAhead(final Worker worker, final RequestClass requestClass) {
-        if (!crew.isReadyFor(worker, requestClass) || draft.has(worker)) {
+        if (!crew.isReadyFor(worker, requestClass)
+                || draft.has(worker)
+                || presence.takesTurns(worker, requestClass)) {
             return false;
         }
         for (final RequestClass each : RequestClass.all()) {
@@ -312,6 +318,9 @@ final class Plan {
         }
         if (free.size() > 1) {
             free.sort(Comparator.comparingLong(worker -> crew.preference(worker, requestClass)));
+        }
+        if (presence.takesTurns()) { // the preferred ask first
+            free.removeIf(worker -> !presence.mayStart(worker, requestClass, now));
         }
     }
 }

@@ -24,7 +24,7 @@ final class RequestQueue {
     private final List<ArrayDeque<Entry>> byArrival = new ArrayList<>();
     private final ArrayDeque<Entry> alone = new ArrayDeque<>();
     private final int[] queued = new int[RequestClass.COUNT];
-    private int queuedAlone;
+    private final int[] queuedAlone = new int[RequestClass.COUNT];
     private long nextOrder;
 
     RequestQueue() {
@@ -55,7 +55,7 @@ final class RequestQueue {
         entry.place = Entry.Place.QUEUED;
         if (entry.alone()) {
             alone.addLast(entry);
-            queuedAlone++;
+            queuedAlone[entry.requestClass.ordinal()]++;
         } else {
             byDeadline.get(entry.requestClass.ordinal()).add(entry);
             queued[entry.requestClass.ordinal()]++;
@@ -66,7 +66,7 @@ final class RequestQueue {
     void remove(final Entry entry, final Entry.Place to) {
         entry.place = to;
         if (entry.alone()) {
-            queuedAlone--;
+            queuedAlone[entry.requestClass.ordinal()]--;
         } else {
             queued[entry.requestClass.ordinal()]--;
         }
@@ -89,9 +89,14 @@ final class RequestQueue {
         return queued[requestClass.ordinal()];
     }
 
+    /** Waiting requests of a class, those that run alone included. */
+    int waiting(final RequestClass requestClass) {
+        return queued[requestClass.ordinal()] + queuedAlone[requestClass.ordinal()];
+    }
+
     /** All waiting requests. */
     int size() {
-        return queued[0] + queued[1] + queuedAlone;
+        return queued[0] + queued[1] + queuedAlone[0] + queuedAlone[1];
     }
 
     /** The request of a class that runs next in a batch of its own, or null. */

@@ -6,6 +6,8 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.EnumSet;
 import java.util.List;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.wlm.Model;
@@ -123,7 +125,37 @@ final class ServedModel {
                 group.batch(),
                 group.classes(),
                 group.cores() == null ? settings.cores() : group.cores(),
-                group.device() == null ? settings.device() : group.device());
+                group.device() == null ? settings.device() : group.device(),
+                yields(group));
+    }
+
+    /** Whether a group's workers stand still for strict work; those that are not ours cannot. */
+    private boolean yields(final GroupConfig group) {
+        final Boolean said =
+                group.preemptible() == null ? settings.preemptible() : group.preemptible();
+        return WorkerLaunch.isOurs(host, model)
+                && (said == null
+                        ? group.classes().equals(EnumSet.of(RequestClass.BEST_EFFORT))
+                        : said);
+    }
+
+    /** Where the workers of a group run. */
+    WorkerGroup.Place place(final GroupConfig group) {
+        final GroupConfig placed = placed(group);
+        final String device = placed.device() == null ? stockDevices() : placed.device();
+        return new WorkerGroup.Place(
+                host.slices().of(placed.cores(), device), placed.preemptible());
+    }
+
+    /** The GPUs that TorchServe assigns to workers of the model, or null. */
+    private String stockDevices() {
+        if (model.getNumCores() <= 0) {
+            return null;
+        }
+        return IntStream.range(0, model.getNumCores())
+                .map(i -> model.isHasCfgDeviceIds() ? model.getDeviceIds().get(i) : i)
+                .mapToObj(String::valueOf)
+                .collect(Collectors.joining(","));
     }
 
     /** Path of the file that the model was registered from; empty when it came from elsewhere. */
@@ -238,6 +270,8 @@ final class ServedModel {
         slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
         slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
         slot.set(ModelSlot.ofGroup(S_GROUP_INSTANCES, group.index), group.config().instances());
+        slot.set(ModelSlot.ofGroup(S_GROUP_SLICES, group.index), group.place.slices());
+        slot.set(ModelSlot.ofGroup(S_GROUP_YIELDS, group.index), group.place.yields() ? 1 : 0);
         Telemetry.publishFit(slot, group);
     }
 }

@@ -32,22 +32,27 @@ import org.slf4j.LoggerFactory;
 final class ShunterWorkLoadManager extends WorkLoadManager {
     private static final Logger LOGGER = LoggerFactory.getLogger(ShunterWorkLoadManager.class);
     private static final long TICK_MS = 100;
+    /** How many response time-outs a batch may stand still for strict work before it is late. */
+    private static final long MOST_EXCUSED = 10;
 
     private final Host host;
     private final SavedSettings saved;
     private final FrontEnd frontEnd;
+    private final Runners runners;
     private final Map<ModelVersionName, ServedModel> served = new ConcurrentHashMap<>();
     /** Scaled to 0 or unregistered, and not finished yet. */
     private final Set<ServedModel> closing = ConcurrentHashMap.newKeySet();
 
     private final Map<Worker, WorkerView> views = new ConcurrentHashMap<>();
     private volatile boolean draining;
+    private long lastTickNs = System.nanoTime();
 
     ShunterWorkLoadManager(final Host host, final SavedSettings saved) {
         super(host.config(), host.backendGroup());
         this.host = host;
         this.saved = saved;
         this.frontEnd = new FrontEnd(host);
+        this.runners = new Runners(host.page());
         host.countWith(StockFields.port(this), StockFields.gpuCounter(this));
         host.timer().scheduleAtFixedRate(this::tick, TICK_MS, TICK_MS, TimeUnit.MILLISECONDS);
     }
@@ -59,6 +64,11 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     /** The network front end, where it is wanted. */
     FrontEnd frontEnd() {
         return frontEnd;
+    }
+
+    /** What workers that stand still for strict work counted. */
+    Runners runners() {
+        return runners;
     }
 
     Collection<ServedModel> served() {
@@ -207,15 +217,25 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         try {
             final long now = System.nanoTime();
             host.page().heartbeat(now);
+            host.hold().heartbeat(now);
+            final Effects effects = new Effects();
+            host.turns().obey(effects);
+            effects.run();
+            final long heldSlices = host.hold().held(now);
+            final long passedNs = now - lastTickNs;
+            lastTickNs = now;
+            runners.observe(all());
             frontEnd.obey();
             for (final ServedModel model : all()) {
                 model.publishGroups();
                 model.publishDefaultVersion();
                 model.obeyConfiguration();
+                model.dispatcher().refresh();
                 final long timeoutS = model.model().getResponseTimeout();
-                final Worker overdue =
-                        model.dispatcher()
-                                .overdue(model.fleet().workers(), now - TimeUnit.SECONDS.toNanos(timeoutS));
+                final long timeoutNs = TimeUnit.SECONDS.toNanos(timeoutS);
+                final List<Worker> workers = model.fleet().workers();
+                model.dispatcher().excuse(workers, heldSlices, passedNs, MOST_EXCUSED * timeoutNs);
+                final Worker overdue = model.dispatcher().overdue(workers, now - timeoutNs);
                 if (overdue != null) {
                     overdue.fail("no answer within responseTimeout of " + timeoutS + " s");
                 }

@@ -121,6 +121,7 @@ final class Status {
         json.addProperty("class", served.settings().defaultClass().label());
         json.addProperty("configuration", GroupConfig.text(served.fleet().current().configuration()));
         json.addProperty("auto", served.fleet().auto());
+        json.addProperty("holds", served.dispatcher().holds());
         json.add("queue", queue(served, slot));
         final JsonObject inFlight = new JsonObject();
         inFlight.addProperty("requests", slot.get(S_IN_FLIGHT_REQUESTS));
@@ -251,6 +252,7 @@ final class Status {
                             : new JsonPrimitive(config.threads()));
             json.addProperty("batch", config.batch());
             json.addProperty("cores", config.cores());
+            json.addProperty("yields", group.place.yields());
             json.addProperty("front_end", group.isNetwork ? "network" : "jvm");
             json.add(
                     "latency",

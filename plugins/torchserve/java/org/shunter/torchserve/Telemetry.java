@@ -76,6 +76,10 @@ final class Telemetry {
         slot.add(S_BATCHES_BY_SIZE + bucket, 1);
         slot.add(S_SERVICE_NS_BY_SIZE + bucket, serviceNs);
         slot.add(S_BATCH_REQUESTS, batch.size());
+        if (batch.requestClass == RequestClass.STRICT) {
+            slot.add(S_STRICT_BATCHES + bucket, 1);
+            slot.add(S_STRICT_BATCH_NS + bucket, serviceNs);
+        }
         final List<Entry> entries = batch.entries;
         for (int i = 0; i < entries.size(); i++) {
             final Entry entry = entries.get(i);

@@ -86,7 +86,12 @@ final class Worker {
             address.clean();
             final WorkerLaunch launch =
                     WorkerLaunch.of(
-                            host, served, group, address, served.fleet().companyOf(Worker.this));
+                            host,
+                            served,
+                            group,
+                            address,
+                            gpuId,
+                            served.fleet().companyOf(Worker.this));
             LOGGER.debug("{} command line: {}", launch.name(), launch.command());
             process = WorkerProcess.start(launch);
             host.watch(process);

@@ -5,9 +5,19 @@ import java.util.concurrent.CopyOnWriteArrayList;
 
 /** Workers of one configuration triple, fed by one front end: this server or the network's. */
 final class WorkerGroup {
+    /**
+     * Where its workers run.
+     *
+     * @param slices mask of {@link Slices}
+     * @param yields whether they stand still for strict work
+     */
+    record Place(long slices, boolean yields) {}
+
     final int index;
     /** Its batches come from the network front end; the dispatcher gives it none. */
     final boolean isNetwork;
+
+    final Place place;
 
     final List<Worker> workers = new CopyOnWriteArrayList<>();
     private volatile GroupConfig config;
@@ -17,8 +27,13 @@ final class WorkerGroup {
     /** Latency of its workers' batches; guarded by the dispatcher. */
     final LatencyFit fit = new LatencyFit();
 
-    WorkerGroup(final int index, final GroupConfig config, final boolean isNetwork) {
+    WorkerGroup(
+            final int index,
+            final GroupConfig config,
+            final Place place,
+            final boolean isNetwork) {
         this.index = index;
+        this.place = place;
         this.isNetwork = isNetwork;
         this.config = config;
     }

@@ -45,8 +45,10 @@ record WorkerLaunch(
             final ServedModel served,
             final WorkerGroup workers,
             final WorkerAddress address,
+            final int gpuId,
             final Company company) {
         final Model model = served.model();
+        final GroupConfig placed = served.placed(workers.config());
         final Map<String, String> more = new LinkedHashMap<>(served.settings().environment());
         if (workers.isNetwork) {
             more.put("SHUNTER_FRONT_END", host.runtime().path().resolve(NETWORK).toString());
@@ -56,10 +58,23 @@ record WorkerLaunch(
             more.put("SHUNTER_SLO_NS", Long.toString(served.settings().sloNs()));
             more.put("SHUNTER_CLIENT_TIMEOUT_NS", Long.toString(clientTimeoutNs(model)));
         }
+        final boolean choosesGpu = placed.device() == null && gpuId >= 0;
+        final long slices =
+                choosesGpu
+                        ? host.slices().of(null, String.valueOf(gpuId))
+                        : workers.place.slices();
+        more.put("SHUNTER_SLOT", Integer.toString(served.slot().index()));
+        more.put("SHUNTER_SLICES", "0x" + Long.toHexString(slices));
+        if (workers.place.yields()) {
+            more.put("SHUNTER_PREEMPTIBLE", "1");
+            if (!Slices.hasDevice(slices)) {
+                more.putIfAbsent("SHUNTER_SCHED", "idle");
+            }
+        }
         return new WorkerLaunch(
                 "W-" + address.port() + "-" + model.getModelVersionName().getVersionedModelName(),
                 command(host, model, address),
-                environment(host, model, served.placed(workers.config()), more, company),
+                environment(host, model, placed, more, company),
                 model.getModelDir());
     }
 
@@ -92,6 +107,13 @@ record WorkerLaunch(
         return command;
     }
 
+    /** Who stands still for strict work may use every core meanwhile, so it chooses none. */
+    private static boolean isPinned(final GroupConfig group) {
+        return group.cores() != null
+                && (!group.cores().equals(GroupConfig.AUTO)
+                        || group.threads() > 0 && !group.preemptible());
+    }
+
     private static Map<String, String> environment(
             final Host host,
             final Model model,
@@ -110,7 +132,7 @@ record WorkerLaunch(
         }
         variables.putAll(more);
         variables.put("SHUNTER_RUNTIME", host.runtime().path().toString());
-        if (group.cores() != null && (group.threads() > 0 || !group.cores().equals(GroupConfig.AUTO))) {
+        if (isPinned(group)) {
             variables.put("SHUNTER_CORES", group.cores());
         }
         if (!company.replaced().isEmpty()) {

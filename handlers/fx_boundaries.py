@@ -1,0 +1,142 @@
+"""Boundaries before operations, for models whose modules are too coarse.
+
+``torch.fx`` follows the model once and makes a graph of it; a check is put before those operations
+that keep segments as long as wanted (:mod:`shunter.batching.cutting`), by their measured cost. The
+graph does the same operations on the same tensors; its first result is compared with the model's
+own, and where they differ, or the model cannot be followed, modules are the boundaries.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from shunter.batching.cutting import Cut, cut
+from shunter.batching.runners import Runner
+from shunter.handlers.preemptible import GROWTH, PASSES, Preemptible, batch_of, report
+
+logger = logging.getLogger("shunter.preemptible")
+
+
+class _Timed(fx.Interpreter):
+    """Runs a graph and notes when each operation begins."""
+
+    def __init__(self, module: fx.GraphModule, check: Callable[[], None]) -> None:
+        super().__init__(module, garbage_collect_values=True)
+        self._check = check
+        self.times_ns: list[int] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        self._check()
+        self.times_ns.append(time.monotonic_ns())
+        return super().run_node(n)
+
+
+class OperationBoundaries:
+    """One model whose passes stand still between operations."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        check: Callable[[], None],
+        *,
+        target_ns: int,
+        runner: Runner | None = None,
+    ) -> None:
+        """Attach to ``model``; ``check`` is called wherever it can stand still."""
+
+        def stand_still() -> None:  # a graph calls functions that have names
+            check()
+
+        self._model, self._check, self._target_ns = model, stand_still, target_ns
+        self._runner = runner
+        self._inner = model.forward
+        self._batch = 0
+        self._graph: fx.GraphModule | None = None
+        self._instead: Preemptible | None = None
+        self._cut: Cut | None = None
+
+        @functools.wraps(self._inner)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return self._forward(args, kwargs)
+
+        model.forward = forward  # type: ignore[method-assign]
+
+    @property
+    def cut(self) -> Cut | None:
+        """How passes are cut; None before the first."""
+        return self._instead.cut if self._instead is not None else self._cut
+
+    def detach(self) -> None:
+        """Leave the model as it was."""
+        if self._instead is not None:
+            self._instead.detach()
+        else:
+            del self._model.__dict__["forward"]
+
+    def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        batch = batch_of((*args, *kwargs.values()))
+        if batch > self._batch * GROWTH:
+            self._batch = batch
+            result = self._inner(*args, **kwargs)
+            try:
+                self._prepare(result, args, kwargs)
+            except Exception as error:  # whatever a graph cannot do
+                self._give_up(error)
+            return result
+        assert self._graph is not None
+        self._check()
+        return self._graph(*args, **kwargs)
+
+    def _prepare(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Follow the model, measure its operations with these inputs, put the checks in."""
+        graph = fx.symbolic_trace(self._model)
+        bound = inspect.signature(self._inner).bind(*args, **kwargs)
+        bound.apply_defaults()
+        nodes = list(graph.graph.nodes)
+        passes, cpu_ns = [], 0
+        for _ in range(PASSES):
+            timed, begin_ns = _Timed(graph, self._check), time.process_time_ns()
+            found = timed.run(*bound.arguments.values())
+            cpu_ns = time.process_time_ns() - begin_ns
+            if not _equal(found, result):
+                raise ValueError("its graph gives another result")
+            passes.append([b - a for a, b in itertools.pairwise(timed.times_ns)])
+        least = [min(times) for times in zip(*passes, strict=True)]
+        known = [(n, t) for n, t in zip(nodes, least, strict=False) if n.op != "placeholder"]
+        self._cut = cut([n.name for n, _ in known], [t for _, t in known], self._target_ns)
+        for node in nodes:
+            if node.name in self._cut.boundaries:
+                with graph.graph.inserting_before(node):
+                    graph.graph.call_function(self._check)
+        graph.recompile()
+        self._graph = graph
+        report(self._model, self._cut, self._runner, self._batch, sum(least), cpu_ns, 0)
+
+    def _give_up(self, error: Exception) -> None:
+        name = type(self._model).__name__
+        logger.warning("%s stands still before modules, not operations: %s", name, error)
+        del self._model.__dict__["forward"]
+        self._instead = Preemptible(
+            self._model, self._check, target_ns=self._target_ns, runner=self._runner
+        )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two results are the same, bit by bit."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and _equal(list(one.items()), list(other.items()))
+    if isinstance(one, list | tuple):
+        alike = isinstance(other, list | tuple) and len(one) == len(other)
+        return alike and all(_equal(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)

@@ -1,0 +1,126 @@
+"""A best-effort worker gives way: its model is cut, and every batch of it goes through a gate.
+
+What the model says in its ``model-config.yaml``::
+
+    shunter:
+      preemptible: {segment_ms: 1.0, boundaries: modules, drop: false}
+
+``segment_ms``: wanted time of a part between two places where a pass can stand still;
+``boundaries``: before calls of modules, or before operations of the graph that ``torch.fx`` makes
+of the model (``fx``); ``drop``: whether a batch that stands still may be begun anew when its memory
+is wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ts.service import Service
+
+from shunter.batching import runners
+from shunter.batching.control_page import ControlPage, PageError
+from shunter.batching.layout import CLASSES
+from shunter.handlers.fx_boundaries import OperationBoundaries
+from shunter.handlers.gate import EVERY_SLOT, Gate, Standing
+from shunter.handlers.preemptible import SEGMENT_MS, Preemptible, models_of
+from shunter.handlers.sample import section_of
+
+RUNTIME = "SHUNTER_RUNTIME"
+PAGE = "control"
+"""Of the server's runtime folder."""
+BOUNDARIES = ("modules", "fx")
+
+logger = logging.getLogger("shunter.yielding")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a model is to be cut."""
+
+    segment_ms: float = SEGMENT_MS
+    boundaries: str = BOUNDARIES[0]
+    drop: bool = False
+
+    @classmethod
+    def read(cls, section: Mapping[str, Any]) -> Wish:
+        """Of a model's ``shunter:`` section, which the server has checked."""
+        found = section.get("preemptible")
+        known = found if isinstance(found, dict) else {}
+        return cls(
+            float(known.get("segment_ms", SEGMENT_MS)),
+            str(known.get("boundaries", BOUNDARIES[0])),
+            bool(known.get("drop", False)),
+        )
+
+
+class Yielding:
+    """The gate of one worker, and what goes through it."""
+
+    def __init__(self, gate: Gate, runner: runners.Runner) -> None:
+        """Nothing is cut yet."""
+        self._gate, self._runner = gate, runner
+        self._parts: list[Preemptible | OperationBoundaries] = []
+
+    def cut(self, handler: Any, wish: Wish) -> None:
+        """Let every model of a handler stand still inside of its passes."""
+        for model in models_of(handler):
+            kind = OperationBoundaries if wish.boundaries == "fx" else Preemptible
+            target_ns = int(wish.segment_ms * 1e6)
+            self._parts.append(
+                kind(model, self._gate.check, target_ns=target_ns, runner=self._runner)
+            )
+
+    def guard(self, work: Callable[..., Result]) -> Callable[..., Result]:
+        """Batches of ``work`` stand still before they begin, and begin anew when dropped."""
+        return self._gate.guard(self._timed(work))
+
+    def _timed(self, work: Callable[..., Result]) -> Callable[..., Result]:
+        """Where nothing is known of the inside of a batch, the batch is the longest part."""
+
+        def timed(*args: object) -> Result:
+            begin_ns = time.monotonic_ns()
+            result = work(*args)
+            if not any(part.cut for part in self._parts):
+                spent_ns = time.monotonic_ns() - begin_ns
+                self._runner.set("segment_ns", max(self._runner.get("segment_ns"), spent_ns))
+            return result
+
+        return timed
+
+
+def yielding_of(service: Service, environ: Mapping[str, str]) -> Yielding | None:
+    """What a best-effort worker's batches go through.
+
+    None where the control page cannot be had: then only the kernel preempts, and the log says so.
+    """
+    try:
+        standing = Standing.read(environ)
+        page = ControlPage.attach(Path(environ.get(RUNTIME, "")) / PAGE)
+    except (OSError, PageError, ValueError) as error:
+        logger.warning("This worker gives way by the kernel's scheduling alone: %s", error)
+        return None
+    runner = runners.claim(page, os.getpid(), time.monotonic_ns())
+    runner.set("runner_class", CLASSES.index("best_effort"))
+    wish = Wish.read(section_of(service.context.model_yaml_config))
+    # Behind SCHED_IDLE the kernel takes the cores away within microseconds, which costs strict
+    # work less than what standing still at segments could save.
+    by_kernel = os.sched_getscheduler(0) == os.SCHED_IDLE
+    gate = Gate(page, runner, standing, beside=EVERY_SLOT * by_kernel, may_drop=wish.drop)
+    found = Yielding(gate, runner)
+    found.cut(_handler_of(service), wish)
+    return found
+
+
+def _handler_of(service: Service) -> Any:
+    """The handler object, or the module of a handler that is a function."""
+    entry = service._entry_point
+    owner = getattr(entry, "__self__", None)
+    return owner if owner is not None else sys.modules.get(getattr(entry, "__module__", ""))

@@ -1,0 +1,264 @@
+"""The controller's side of preemption: turns, bounds, and who may run beside whom.
+
+Reads what runners and worker groups say on the control page, and writes the ``beside`` masks of
+the models whose groups give way.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shunter.batching.control_page import ControlPage
+from shunter.batching.layout import (
+    RUNNER_COUNT,
+    RUNNER_SIZE,
+    RUNNERS_OFFSET,
+    SLOT_COUNT,
+    RunnerState,
+)
+from shunter.batching.padding import Capacity, Pair, PairJudge, Pass, Served, may_pad
+from shunter.batching.page_records import GroupTelemetry, RunnerLine, SlotIdentity, decode
+from shunter.batching.processes import is_alive
+from shunter.plugins.settings import PreemptionSettings
+
+CPU_SLICES = (1 << 48) - 1
+"""Slices that are processors; those above are devices."""
+_ALL_SLOTS = (1 << SLOT_COUNT) - 1
+_ALL_SLICES = -1
+_BEST_EFFORT = 1
+
+
+def living_runners(page: ControlPage) -> list[RunnerLine]:
+    """What the runners say whose processes live."""
+    starts = [(RUNNERS_OFFSET + i * RUNNER_SIZE) // 8 for i in range(RUNNER_COUNT)]
+    lines = [decode(RunnerLine, page.words, at) for at in starts if page.words[at]]
+    return [line for line in lines if is_alive(line.runner_pid)]
+
+
+def kernel_preempts(line: RunnerLine) -> bool:
+    """Whether the kernel gives this runner's cores to strict work at once."""
+    if line.runner_slices & ~CPU_SLICES:
+        return False
+    try:
+        return os.sched_getscheduler(line.runner_pid) == os.SCHED_IDLE
+    except OSError:  # it has just ended
+        return False
+
+
+def write_header(page: ControlPage, settings: PreemptionSettings, memory_bytes: float) -> None:
+    """The settings that every process reads from the header. ``memory_bytes``: available now."""
+    page.write_turns(settings.strict_order, settings.best_effort_order, settings.exclusive)
+    page.write_bounds(round(settings.max_hold_ms * 1e3), round(settings.longest_park_ms * 1e3))
+    page.want_memory(memory_bytes < settings.memory_floor_mb << 20)
+
+
+@dataclass
+class _Slot:
+    """A slot in this duty cycle."""
+
+    identity: SlotIdentity
+    groups: list[GroupTelemetry]
+    runners: list[RunnerLine] = field(default_factory=list)
+
+    def slices(self, yields: bool) -> int:
+        """Where its groups that give way run, or the others; 0: there are none."""
+        masks = [
+            group.group_slices or _ALL_SLICES
+            for group in self.groups
+            if bool(group.group_yields) is yields
+        ]
+        return _union(masks)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a group that gives way has a batch now, running or parked."""
+        return any(group.group_yields and group.group_busy for group in self.groups) or any(
+            line.runner_state != RunnerState.RUNNING for line in self.runners
+        )
+
+    @property
+    def batches(self) -> int:
+        """Batches that its runners ran."""
+        return sum(line.batches for line in self.runners)
+
+    @property
+    def workers(self) -> tuple[str, str, int]:
+        """Another value stands for other workers, with which everything is to be found out anew."""
+        identity = self.identity
+        return identity.model_name, identity.model_version, identity.generation
+
+
+class PaddingControl:
+    """Keeps the masks up to date, one duty cycle per :meth:`do_work`."""
+
+    def __init__(
+        self,
+        page: ControlPage,
+        lot: random.Random,
+        cores: int,
+        preempts: Callable[[RunnerLine], bool] = kernel_preempts,
+    ) -> None:
+        """``lot`` draws when a pair is parted to measure; ``cores`` is what all share."""
+        self._page = page
+        self._judge = PairJudge(lot)
+        self._cores = cores
+        self._preempts = preempts
+        self._workers: dict[int, tuple[str, str, int]] = {}
+        self._written: dict[int, int] = {}
+        self._batches: dict[int, int] = {}
+        self._service: dict[int, tuple[list[int], list[int]]] = {}
+        self._default: dict[int, bool] = {}
+        """By best-effort slot, whether it runs beside models of which nothing is known."""
+
+    def do_work(
+        self, identities: Mapping[int, SlotIdentity], settings: PreemptionSettings, now_ns: int
+    ) -> None:
+        """Write the masks of all slots with groups that give way, where they change."""
+        slots = self._read(identities)
+        yielding = {slot: seen for slot, seen in slots.items() if seen.slices(True)}
+        self._forget(slots, yielding)
+        measured = settings.padding == "auto" and not settings.exclusive
+        pairs = set(_pairs(slots, yielding))
+        if measured:
+            self._judge.slow_down = settings.slow_down
+            self._watch(pairs, slots, now_ns)
+        else:
+            self._judge.forget(set(self._judge.pairs))
+        for slot, seen in yielding.items():
+            if settings.exclusive or settings.padding == "always":
+                self._write(slot, _ALL_SLOTS)
+            elif settings.padding == "never":
+                self._write(slot, _bits(slots) & ~_bits(s for s, b in pairs if b == slot))
+            elif seen.runners or slot in self._default:
+                self._write(slot, self._measured(slot, slots, pairs))
+
+    def _read(self, identities: Mapping[int, SlotIdentity]) -> dict[int, _Slot]:
+        """Slots with their groups and runners; none when nobody gives way."""
+        if not any(self._page.yields(slot) for slot in identities):
+            return {}
+        slots = {
+            slot: _Slot(identity, self._page.read_groups(slot, identity.group_count))
+            for slot, identity in identities.items()
+        }
+        for line in living_runners(self._page):
+            if line.runner_class == _BEST_EFFORT and line.runner_slot in slots:
+                slots[line.runner_slot].runners.append(line)
+        return slots
+
+    def _forget(self, slots: Mapping[int, _Slot], yielding: Mapping[int, _Slot]) -> None:
+        """What was known of workers that are gone."""
+        workers = {slot: seen.workers for slot, seen in slots.items()}
+        gone = {slot for slot, known in self._workers.items() if workers.get(slot) != known}
+        for slot in gone:
+            if self._written.pop(slot, None) is not None:
+                self._page.forget_padding(slot)
+            self._default.pop(slot, None)
+            self._service.pop(slot, None)
+            self._batches.pop(slot, None)
+        self._judge.forget([pair for pair in self._judge.pairs if gone.intersection(pair)])
+        for slot in self._default.keys() - yielding.keys():
+            del self._default[slot]
+        self._workers = workers
+
+    def _watch(self, pairs: set[Pair], slots: Mapping[int, _Slot], now_ns: int) -> None:
+        """Tell the judge what the pairs did, and of new ones."""
+        self._judge.forget(set(self._judge.pairs) - pairs)
+        served = {strict: self._served(strict) for strict in {strict for strict, _ in pairs}}
+        works = {slot: self._works(slot, slots[slot]) for slot in {slot for _, slot in pairs}}
+        seen = {}
+        for pair in pairs:
+            strict, slot = pair
+            if pair not in self._judge and slots[slot].runners:
+                self._judge.begin(pair, self._starts_open(slots[strict], slots[slot]), now_ns)
+            if pair in self._judge:
+                seen[pair] = Served(*served[strict], works[slot])
+        self._judge.step(seen, now_ns)
+
+    def _served(self, slot: int) -> tuple[list[int], list[int]]:
+        """Strict batches and their times since the last duty cycle, by size bucket."""
+        now = self._page.read_strict_service(slot)
+        before = self._service.get(slot, now)
+        self._service[slot] = now
+        batches, ns = (
+            [max(0, b - a) for a, b in zip(*parts, strict=True)]
+            for parts in zip(before, now, strict=True)
+        )
+        return batches, ns
+
+    def _works(self, slot: int, seen: _Slot) -> bool:
+        """Whether the best-effort model had work in this duty cycle."""
+        before = self._batches.get(slot, seen.batches)
+        self._batches[slot] = seen.batches
+        return seen.has_work or seen.batches != before
+
+    def _starts_open(self, strict: _Slot, best_effort: _Slot) -> bool:
+        """By both rules where profiles are known; else only if the kernel takes cores back."""
+        takes_back = all(self._preempts(line) for line in best_effort.runners)
+        first, second = _strict_pass(strict, self._cores), _best_effort_pass(best_effort)
+        if first is None or second is None:
+            return takes_back
+        capacity = Capacity(self._cores, takes_back=takes_back)
+        return may_pad(first, second, capacity, self._judge.slow_down)
+
+    def _measured(self, slot: int, slots: Mapping[int, _Slot], pairs: set[Pair]) -> int:
+        """The judge's mask. A model that is registered next starts like one that is not known."""
+        runners = slots[slot].runners
+        if runners:
+            self._default[slot] = all(self._preempts(line) for line in runners)
+        mask = _ALL_SLOTS if self._default[slot] else _bits(slots)
+        closed = {
+            pair[0]
+            for pair in pairs
+            if pair[1] == slot and (pair not in self._judge or not self._judge.is_open(pair))
+        }
+        return mask & ~_bits(closed)
+
+    def _write(self, slot: int, mask: int) -> None:
+        if self._written.get(slot) != mask:
+            self._page.write_padding(slot, mask)
+            self._written[slot] = mask
+
+
+def _pairs(slots: Mapping[int, _Slot], yielding: Mapping[int, _Slot]) -> list[Pair]:
+    """Strict and best-effort slots that have a slice in common."""
+    return [
+        (strict, slot)
+        for strict, other in slots.items()
+        for slot, seen in yielding.items()
+        if other.slices(False) & seen.slices(True)
+    ]
+
+
+def _strict_pass(seen: _Slot, cores: int) -> Pass | None:
+    """From the fitted latency of its groups; how many bytes it moves is not known."""
+    fitted = [group for group in seen.groups if group.group_fitted and not group.group_yields]
+    if not fitted:
+        return None
+    group = min(fitted, key=lambda each: each.group_fixed_ns + each.group_per_request_ns)
+    solo_ns = max(1, group.group_fixed_ns + group.group_per_request_ns)
+    return Pass(solo_ns, cpu_ns=solo_ns * min(group.group_threads or cores, cores), bytes=0)
+
+
+def _best_effort_pass(seen: _Slot) -> Pass | None:
+    """The heaviest of its runners' passes, None when one of them has not been measured."""
+    if not all(line.solo_ns and line.solo_cpu_ns for line in seen.runners):
+        return None
+    passes = [
+        Pass(line.solo_ns, line.solo_cpu_ns, line.solo_bytes, line.segment_ns)
+        for line in seen.runners
+    ]
+    return max(passes, key=lambda each: each.segment_ns or each.solo_ns, default=None)
+
+
+def _bits(slots: Iterable[int]) -> int:
+    return sum(1 << slot for slot in slots)
+
+
+def _union(masks: Sequence[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union

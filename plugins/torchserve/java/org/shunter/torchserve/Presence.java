@@ -1,0 +1,171 @@
+package org.shunter.torchserve;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * What one model's work means for the others: the slices that it holds and the turns that it takes.
+ * Both are computed anew from its queue and its workers after every event, and not counted up and
+ * down, so that nothing stays held for ever. Guarded by its dispatcher's lock.
+ */
+final class Presence {
+    private final ModelSlot slot;
+    private final RequestQueue queue;
+    private final Crew crew;
+    private final Commands commands;
+    private final Hold.Part hold;
+    private final Turns turns;
+    private final Turns.Player player;
+    /** Workers that were given a batch, whether or not they still serve. */
+    private final List<Worker> sent = new ArrayList<>();
+
+    private Turns.Rules rules;
+    private boolean gone;
+
+    Presence(
+            final ModelSlot slot,
+            final RequestQueue queue,
+            final Crew crew,
+            final Commands commands,
+            final Host host,
+            final Runnable decide) {
+        this.slot = slot;
+        this.queue = queue;
+        this.crew = crew;
+        this.commands = commands;
+        this.hold = host.hold().part();
+        this.turns = host.turns();
+        this.player = turns.join(decide);
+        this.rules = turns.rules();
+    }
+
+    /** Whether it holds slices; read without the lock. */
+    boolean holds() {
+        return hold.holds();
+    }
+
+    /** A strict request came: best effort need not wait for the plan to stand still. */
+    void announce() {
+        rules = turns.rules();
+        hold.show(heldSlices(), slot.index(), System.nanoTime());
+    }
+
+    /** A worker was given a batch. */
+    void sent(final Worker worker, final Batch batch, final long now) {
+        if (!sent.contains(worker)) {
+            sent.add(worker);
+        }
+        progress(batch, now);
+    }
+
+    /** A batch began or ended. */
+    void progress(final Batch batch, final long now) {
+        if (batch.hasStrict()) {
+            hold.progress(now);
+        }
+    }
+
+    /** A decision begins. */
+    void begin() {
+        rules = turns.rules();
+        if (rules.apply() || player.isActive()) {
+            player.begin(running(RequestClass.STRICT), running(RequestClass.BEST_EFFORT));
+        }
+    }
+
+    /** Whether any batches take turns with those of other models. */
+    boolean takesTurns() {
+        return rules.apply();
+    }
+
+    /** Whether a worker's batches of a class take turns with those of others. */
+    boolean takesTurns(final Worker worker, final RequestClass requestClass) {
+        return rules.apply(requestClass, worker.group.place.yields());
+    }
+
+    /** Whether a worker may be given a batch of a class now; else the dispatcher is called. */
+    boolean mayStart(final Worker worker, final RequestClass requestClass, final long now) {
+        if (!takesTurns(worker, requestClass)) {
+            return true;
+        }
+        final Entry alone = queue.peekAlone(requestClass);
+        final Entry first = queue.peek(requestClass);
+        final long aloneNs = alone == null ? Entry.NEVER : alone.arrivalNs;
+        final long aloneDeadlineNs = alone == null ? Entry.NEVER : alone.deadlineNs;
+        return player.take(
+                requestClass,
+                worker.group.place.slices(),
+                Math.min(aloneNs, queue.oldestArrivalNs(requestClass)),
+                first == null ? aloneDeadlineNs : Math.min(aloneDeadlineNs, first.deadlineNs),
+                commands.ageingUs * 1000,
+                now);
+    }
+
+    /** An event is over. */
+    void settle(final long now, final Effects effects) {
+        sent.removeIf(worker -> worker.inFlight.isEmpty());
+        rules = turns.rules();
+        hold.show(gone ? 0 : heldSlices(), slot.index(), now);
+        if (rules.apply() || player.isActive()) {
+            player.settle(
+                    running(RequestClass.STRICT),
+                    running(RequestClass.BEST_EFFORT),
+                    queue.waiting(RequestClass.STRICT) > 0,
+                    queue.waiting(RequestClass.BEST_EFFORT) > 0,
+                    now,
+                    effects);
+        }
+    }
+
+    /** The model is not served any more. */
+    void leave(final long now, final Effects effects) {
+        gone = true;
+        settle(now, effects);
+    }
+
+    /**
+     * Slices on which strict requests run, or wait for a worker that is ready: one that is still
+     * loading may take long, and nobody is helped by standing still for it.
+     */
+    private long heldSlices() {
+        long mask = 0;
+        if (rules.exclusive()) {
+            return mask;
+        }
+        if (queue.waiting(RequestClass.STRICT) > 0) {
+            final List<Worker> workers = crew.workers();
+            for (int i = 0; i < workers.size(); i++) {
+                final WorkerGroup.Place place = workers.get(i).group.place;
+                if (!place.yields() && crew.isReadyFor(workers.get(i), RequestClass.STRICT)) {
+                    mask |= place.slices();
+                }
+            }
+        }
+        for (int i = 0; i < sent.size(); i++) {
+            final WorkerGroup.Place place = sent.get(i).group.place;
+            if (!place.yields() && runsStrict(sent.get(i))) {
+                mask |= place.slices();
+            }
+        }
+        return mask;
+    }
+
+    /** It holds two batches at most. */
+    private static boolean runsStrict(final Worker worker) {
+        final Batch first = worker.inFlight.peekFirst();
+        return first != null && (first.hasStrict() || worker.inFlight.peekLast().hasStrict());
+    }
+
+    /** Slices on which batches of a class run that take turns. */
+    private long running(final RequestClass requestClass) {
+        long mask = 0;
+        for (final Worker worker : sent) {
+            if (takesTurns(worker, requestClass)) {
+                for (final Batch batch : worker.inFlight) {
+                    mask |= batch.requestClass == requestClass ? worker.group.place.slices() : 0;
+                }
+            }
+        }
+        return mask;
+    }
+}

@@ -1,0 +1,85 @@
+package org.shunter.torchserve;
+
+import static org.shunter.torchserve.ControlLayout.*;
+
+import java.util.Collection;
+import java.util.IdentityHashMap;
+import java.util.Map;
+
+/**
+ * What the workers that stand still for strict work count on the control page, summed up by model.
+ * A worker's line begins anew with its process and may go to another model's worker; the sums do
+ * not, so they are made of differences.
+ */
+final class Runners {
+    /** Sums of one model since it was registered. */
+    static final class Totals {
+        private final long[] values = new long[COUNTERS.length];
+
+        long preemptions() {
+            return values[0];
+        }
+
+        long parkedNs() {
+            return values[1];
+        }
+
+        /** From the raised word until the worker stood still. */
+        long yieldNs() {
+            return values[2];
+        }
+
+        long drops() {
+            return values[3];
+        }
+    }
+
+    private static final int[] COUNTERS = {R_PREEMPTIONS, R_PARKED_NS, R_YIELD_NS, R_DROPS};
+
+    private final ControlPage page;
+    private final long[] pids = new long[RUNNER_COUNT];
+    private final long[][] seen = new long[RUNNER_COUNT][COUNTERS.length];
+    private Map<ServedModel, Totals> totals = new IdentityHashMap<>();
+
+    Runners(final ControlPage page) {
+        this.page = page;
+    }
+
+    /** Count what came since the last call; what a worker counted after it and before its end is lost. */
+    synchronized void observe(final Collection<ServedModel> models) {
+        final Map<ServedModel, Totals> kept = new IdentityHashMap<>();
+        final Totals[] bySlot = new Totals[SLOT_COUNT];
+        for (final ServedModel model : models) {
+            final Totals own = totals.getOrDefault(model, new Totals());
+            kept.put(model, own);
+            if (model.slot().index() >= 0) {
+                bySlot[model.slot().index()] = own;
+            }
+        }
+        totals = kept;
+        for (int i = 0; i < RUNNER_COUNT; i++) {
+            observe(i, bySlot);
+        }
+    }
+
+    private void observe(final int runner, final Totals[] bySlot) {
+        final int line = RUNNERS_OFFSET + runner * RUNNER_SIZE;
+        final long pid = page.get(line + R_RUNNER_PID);
+        final long slot = page.get(line + R_RUNNER_SLOT);
+        final Totals own = pid != 0 && slot >= 0 && slot < SLOT_COUNT ? bySlot[(int) slot] : null;
+        for (int i = 0; i < COUNTERS.length; i++) {
+            final long value = Math.max(0, page.get(line + COUNTERS[i]));
+            final boolean anew = pid != pids[runner] || value < seen[runner][i];
+            if (own != null) {
+                own.values[i] += anew ? value : value - seen[runner][i];
+            }
+            seen[runner][i] = value;
+        }
+        pids[runner] = pid;
+    }
+
+    /** The sums of a model. */
+    synchronized Totals of(final ServedModel model) {
+        return totals.getOrDefault(model, new Totals());
+    }
+}

@@ -1,0 +1,340 @@
+package org.shunter.torchserve;
+
+import static org.shunter.torchserve.ControlLayout.*;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * Whose turn it is, where models run one batch at a time on slices that they share: in the order
+ * that the control page asks for, by class or over both. Every model has a {@link Player} in it.
+ *
+ * <p>Nobody polls: who ends what stood in another's way calls it, and it decides again. What runs
+ * and what waits is told anew after every event of a model, so that no turn can be forgotten.
+ */
+final class Turns {
+    /**
+     * How turns are taken now.
+     *
+     * @param strict order of strict batches, one of ORDER_...
+     * @param bestEffort order of best-effort batches
+     * @param exclusive whether batches of both classes take turns with each other, strict first
+     */
+    record Rules(int strict, int bestEffort, boolean exclusive) {
+        /** Order of the batches of a class. */
+        int order(final RequestClass requestClass) {
+            final int own = requestClass == RequestClass.STRICT ? strict : bestEffort;
+            return exclusive && own == ORDER_CONCURRENT ? ORDER_FIFO : own;
+        }
+
+        /** Whether batches of a class take turns on workers that stand still for strict work, or not. */
+        boolean apply(final RequestClass requestClass, final boolean yields) {
+            return exclusive
+                    || order(requestClass) != ORDER_CONCURRENT
+                            && (requestClass == RequestClass.STRICT || yields);
+        }
+
+        boolean apply() {
+            return exclusive || strict != ORDER_CONCURRENT || bestEffort != ORDER_CONCURRENT;
+        }
+
+        private boolean conflict(final int a, final int b) {
+            return exclusive || a == b;
+        }
+    }
+
+    private static final long LONG_AGO_NS = Long.MIN_VALUE / 2;
+
+    private final ControlPage page;
+    /** Those that run or wait. */
+    private final List<Player> active = new ArrayList<>();
+
+    private volatile Rules rules = new Rules(ORDER_CONCURRENT, ORDER_CONCURRENT, false);
+    private Rules obeyed = rules;
+    private long players;
+
+    Turns(final ControlPage page) {
+        this.page = page;
+    }
+
+    /** What the page says now. */
+    Rules rules() {
+        final int strict = order(page.get(H_STRICT_ORDER));
+        final int bestEffort = order(page.get(H_BEST_EFFORT_ORDER));
+        final boolean exclusive = page.get(H_EXCLUSIVE) == 1;
+        final Rules before = rules;
+        if (before.strict == strict
+                && before.bestEffort == bestEffort
+                && before.exclusive == exclusive) {
+            return before;
+        }
+        final Rules now = new Rules(strict, bestEffort, exclusive);
+        rules = now;
+        return now;
+    }
+
+    private static int order(final long word) {
+        return word >= ORDER_CONCURRENT && word <= ORDER_ROUND_ROBIN ? (int) word : ORDER_CONCURRENT;
+    }
+
+    /** When the page says something else than at the last call, who waits decides by that. */
+    synchronized void obey(final Effects effects) {
+        final Rules now = rules();
+        if (!now.equals(obeyed)) {
+            obeyed = now;
+            active.forEach(player -> effects.later(player.decide));
+        }
+    }
+
+    /** A model that runs nothing yet; {@code decide} is called, without any lock, when it may go. */
+    synchronized Player join(final Runnable decide) {
+        return new Player(decide, players++);
+    }
+
+    /**
+     * One model. Only its dispatcher calls it, under its own lock; the words are guarded by the lock
+     * of the turns, because the others read them.
+     */
+    final class Player {
+        private final Runnable decide;
+        private final long number;
+        private final long[] running = new long[RequestClass.COUNT];
+        private final long[] waiting = new long[RequestClass.COUNT];
+        /** What it could not start since {@link #begin}. */
+        private final long[] refused = new long[RequestClass.COUNT];
+        /** What stood in others' way at any time since the last {@link #settle}. */
+        private final long[] ran = new long[RequestClass.COUNT];
+        private final long[] waited = new long[RequestClass.COUNT];
+        private final long[] arrivalNs = new long[RequestClass.COUNT];
+        private final long[] deadlineNs = new long[RequestClass.COUNT];
+        private final long[] lastTurnNs = {LONG_AGO_NS, LONG_AGO_NS};
+        private final List<Player> ahead = new ArrayList<>(2);
+        private long ageingNs;
+        private boolean listed;
+
+        private Player(final Runnable decide, final long number) {
+            this.decide = decide;
+            this.number = number;
+        }
+
+        /** Whether it runs or waits; if not, and no turns are taken, it need not be told anything. */
+        boolean isActive() {
+            return listed;
+        }
+
+        /** A decision begins, and this is what runs by class. */
+        void begin(final long strict, final long bestEffort) {
+            synchronized (Turns.this) {
+                running[0] = strict;
+                running[1] = bestEffort;
+                ran[0] |= strict;
+                ran[1] |= bestEffort;
+                if ((strict | bestEffort) != 0) {
+                    enlist(this);
+                }
+                refused[0] = 0;
+                refused[1] = 0;
+            }
+        }
+
+        /**
+         * Start a batch on these slices, unless another batch or another model is before it; then it
+         * waits.
+         *
+         * @param oldestNs when the oldest waiting request of the class arrived
+         * @param tightestNs earliest deadline among them
+         * @param ageing after so long a wait it goes before the others in turn, 0: never
+         */
+        boolean take(
+                final RequestClass requestClass,
+                final long slices,
+                final long oldestNs,
+                final long tightestNs,
+                final long ageing,
+                final long nowNs) {
+            synchronized (Turns.this) {
+                final Rules now = rules;
+                final int c = requestClass.ordinal();
+                arrivalNs[c] = oldestNs;
+                deadlineNs[c] = tightestNs;
+                ageingNs = ageing;
+                if (runs(this, c, slices, now)) {
+                    return false; // it decides again when that ends, without being called
+                }
+                if (mayStart(this, c, slices, nowNs)) {
+                    running[c] |= slices;
+                    ran[c] |= slices;
+                    enlist(this);
+                    return true;
+                }
+                refused[c] |= slices;
+                waiting[c] |= slices;
+                waited[c] |= slices;
+                enlist(this);
+                return false;
+            }
+        }
+
+        /**
+         * An event is over, and this is what runs by class. Who waited for what does not run or wait
+         * any more is called.
+         *
+         * @param strictWaits whether strict requests wait
+         * @param bestEffortWaits whether others wait
+         */
+        void settle(
+                final long strict,
+                final long bestEffort,
+                final boolean strictWaits,
+                final boolean bestEffortWaits,
+                final long nowNs,
+                final Effects effects) {
+            synchronized (Turns.this) {
+                set(0, strict, strictWaits, nowNs);
+                set(1, bestEffort, bestEffortWaits, nowNs);
+                for (final Player player : ahead) {
+                    effects.later(player.decide);
+                }
+                ahead.clear();
+                if (!listed) {
+                    return;
+                }
+                callNext(this, nowNs, effects);
+                for (int c = 0; c < RequestClass.COUNT; c++) {
+                    ran[c] = running[c];
+                    waited[c] = waiting[c];
+                }
+                if ((running[0] | running[1] | waiting[0] | waiting[1]) == 0) {
+                    listed = false;
+                    active.remove(this);
+                }
+            }
+        }
+
+        private void set(final int c, final long runs, final boolean waits, final long nowNs) {
+            running[c] = runs;
+            ran[c] |= runs;
+            waiting[c] = waits ? refused[c] : 0;
+            lastTurnNs[c] = runs != 0 ? nowNs : lastTurnNs[c];
+            if (runs != 0) {
+                enlist(this);
+            }
+        }
+
+        /** What stood in the others' way and does not any more. */
+        private long freed(final int c) {
+            return ran[c] & ~running[c] | waited[c] & ~(waiting[c] | running[c]);
+        }
+    }
+
+    private void enlist(final Player player) {
+        if (!player.listed) {
+            player.listed = true;
+            active.add(player);
+        }
+    }
+
+    private static boolean runs(
+            final Player player, final int c, final long slices, final Rules now) {
+        for (int other = 0; other < RequestClass.COUNT; other++) {
+            if (now.conflict(c, other) && (player.running[other] & slices) != 0) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private boolean mayStart(final Player asking, final int c, final long slices, final long nowNs) {
+        final Rules now = rules;
+        for (final Player other : active) {
+            if (other != asking && runs(other, c, slices, now)) {
+                return false;
+            }
+        }
+        boolean first = true;
+        for (final Player other : active) {
+            if (other != asking && isBefore(other, asking, c, slices, nowNs)) {
+                asking.ahead.add(other); // it may not know that nothing is in its way
+                first = false;
+            }
+        }
+        return first;
+    }
+
+    /** Whether {@code other} waits for some of these slices and goes before {@code player}. */
+    private boolean isBefore(
+            final Player other,
+            final Player player,
+            final int c,
+            final long slices,
+            final long nowNs) {
+        final Rules now = rules;
+        for (int otherClass = 0; otherClass < RequestClass.COUNT; otherClass++) {
+            if (now.conflict(c, otherClass)
+                    && (other.waiting[otherClass] & slices) != 0
+                    && precedes(other, otherClass, player, c, nowNs)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private boolean precedes(
+            final Player a, final int classOfA, final Player b, final int classOfB, final long nowNs) {
+        if (classOfA != classOfB) {
+            return classOfA == RequestClass.STRICT.ordinal();
+        }
+        final int c = classOfA;
+        int order = 0;
+        switch (rules.order(RequestClass.all()[c])) {
+            case ORDER_EDF:
+                order = Long.compare(a.deadlineNs[c], b.deadlineNs[c]);
+                break;
+            case ORDER_ROUND_ROBIN:
+                final boolean agedA = isAged(a, c, nowNs);
+                final boolean agedB = isAged(b, c, nowNs);
+                order = Boolean.compare(agedB, agedA);
+                if (order == 0 && !agedA) {
+                    order = Long.compare(a.lastTurnNs[c], b.lastTurnNs[c]);
+                }
+                break;
+            default:
+                break;
+        }
+        order = order == 0 ? Long.compare(a.arrivalNs[c], b.arrivalNs[c]) : order;
+        return order == 0 ? a.number < b.number : order < 0;
+    }
+
+    private static boolean isAged(final Player player, final int c, final long nowNs) {
+        return player.ageingNs > 0 && nowNs - player.arrivalNs[c] >= player.ageingNs;
+    }
+
+    /** Call those that waited for what a player gave free, and that nobody goes before. */
+    private void callNext(final Player from, final long nowNs, final Effects effects) {
+        final Rules now = rules;
+        for (final Player player : active) {
+            if (player == from) {
+                continue;
+            }
+            for (int c = 0; c < RequestClass.COUNT; c++) {
+                long freed = 0;
+                for (int other = 0; other < RequestClass.COUNT; other++) {
+                    freed |= now.conflict(c, other) ? from.freed(other) : 0;
+                }
+                final long slices = player.waiting[c] & freed;
+                if (slices != 0 && isFirst(player, c, slices, nowNs)) {
+                    effects.later(player.decide);
+                }
+            }
+        }
+    }
+
+    private boolean isFirst(final Player player, final int c, final long slices, final long nowNs) {
+        for (final Player other : active) {
+            if (other != player && isBefore(other, player, c, slices, nowNs)) {
+                return false;
+            }
+        }
+        return true;
+    }
+}
