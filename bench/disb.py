@@ -165,6 +165,7 @@ def main() -> None:
         with Bed(store, setting) as bed:
             bench = Bench(bed, workloads, args)
             bench.prepare()
+            keep(NAME, args.quick, bench.about())
             progress = Progress(len(runs))
             for index, run in enumerate(runs):
                 progress.step(f"round {run.number + 1}, {run.workload}, {run.scheme}")
