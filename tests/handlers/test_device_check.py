@@ -32,7 +32,11 @@ class Device:
 @pytest.mark.parametrize("window", [1, 2, 5])
 def test_no_more_segments_are_on_the_device_than_may_be(window):
     device, outstanding = Device(), []
-    check = DeviceCheck(lambda: outstanding.append(device.queued - device.done), device.mark, window)
+
+    def look():
+        outstanding.append(device.queued - device.done)
+
+    check = DeviceCheck(look, device.mark, window)
     for _ in range(20):
         device.launch()
         check()
