@@ -17,7 +17,7 @@ from shunter.batching import front_end_page
 from shunter.batching.attach import NAME, Attach, receive, send
 from shunter.batching.control_page import ControlPage
 from shunter.batching.holds import NoHolderError, claim, held
-from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
+from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Order
 from shunter.batching.page_records import SlotCommands, SlotNetwork
 from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
@@ -428,6 +428,26 @@ def test_a_page_that_another_front_end_writes_is_left_alone(server, serve, caplo
         front_end.stop()
         front_end.thread.join(PATIENCE_S)
         assert server.told.state.front_end_pid == 0
+
+
+@both_data_paths
+def test_nothing_is_held_while_the_classes_take_turns(server, serve, work, client):
+    def is_held():
+        return held(server.page, 0b11, time.monotonic_ns(), max_hold_ns=1 << 62)
+
+    front_end = serve()
+    worker = work(server, slot=0, slices=0b11)
+    asking = client(front_end)
+    worker.go_on.clear()
+    asking.ask()
+    wait_until("it is held", lambda: is_held() == 0b11)
+    server.page.write_turns(Order.FIFO, Order.FIFO, exclusive=True)
+    wait_until("it is not", lambda: is_held() == 0)
+    server.page.write_turns(Order.CONCURRENT, Order.ROUND_ROBIN, exclusive=False)
+    wait_until("it is again", lambda: is_held() == 0b11)
+    worker.go_on.set()
+    assert answer(asking) is True
+    wait_until("it is done", lambda: is_held() == 0)
 
 
 @both_data_paths
