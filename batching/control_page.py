@@ -48,6 +48,8 @@ from shunter.batching.page_records import (
     SlotTelemetry,
     decode,
     encode,
+    mask_of,
+    words_of,
 )
 from shunter.batching.processes import try_lock, unlock
 
@@ -63,6 +65,8 @@ _FIXED = {
 }
 _H = {name: placed.offset // 8 for name, placed in HEADER_FIELDS.items()}
 _S = {name: placed.offset // 8 for name, placed in SLOT_FIELDS.items()}
+_COMMANDS_END = _S["network_workers"]
+"""What follows the commands has other writers, or no seqlock."""
 _CONTROLLER_LINE = HEADER_FIELDS["controller_pid"].offset
 
 
@@ -253,7 +257,7 @@ class ControlPage:
         """
         if self.command_sequence(slot) == 0:
             return None
-        words = self._stable(slot, "command_sequence", None)
+        words = self._stable(slot, "command_sequence", "network_workers")
         groups = (decode(GroupCommands, words, g * GROUP_STRIDE // 8) for g in range(GROUP_COUNT))
         return Commands(decode(SlotCommands, words), tuple(groups))
 
@@ -264,9 +268,13 @@ class ControlPage:
         batches, ns = ([max(0, n) for n in self.words[at : at + SIZE_BUCKETS]] for at in starts)
         return batches, ns
 
-    def read_padding(self, slot: int) -> SlotPadding:
-        """Beside whose strict work a slot's best effort may run."""
-        return decode(SlotPadding, self.words, _base(slot))
+    def read_padding(self, slot: int) -> int | None:
+        """Mask of slots beside whose strict work a slot's best effort may run.
+
+        None when its workers go by a default of their own.
+        """
+        padding = decode(SlotPadding, self.words, _base(slot))
+        return mask_of(padding.beside, 0, SLOT_WORDS) if padding.padding_known else None
 
     def write_padding(self, slot: int, beside: int) -> None:
         """Say beside which slots' strict work this slot's best effort may run, as a mask.
@@ -274,10 +282,8 @@ class ControlPage:
         Each word is whole; a reader may see some of them from before.
         """
         base = _base(slot)
-        for index in range(SLOT_WORDS):
-            word = beside >> 64 * index & (1 << 64) - 1
-            # Words are signed for Python and Java.
-            self._set(base + _S["beside"] + index, word - (word >> 63 << 64))
+        for index, word in enumerate(words_of(beside, SLOT_WORDS)):
+            self._set(base + _S["beside"] + index, word)
         self._set(base + _S["padding_known"], 1)
 
     def forget_padding(self, slot: int) -> None:
@@ -304,7 +310,7 @@ class ControlPage:
         before = self.words[base + at]
         changing = ((before if 0 <= before < _SEQUENCE_LIMIT else 0) + 1) | 1
         self.words[base + at] = changing
-        self._store(base + at + 1, draft[at + 1 :])
+        self._store(base + at + 1, draft[at + 1 : _COMMANDS_END])
         self.words[base + at] = changing + 1
         return changing + 1
 
@@ -318,10 +324,10 @@ class ControlPage:
         for offset, value in enumerate(values):
             self.words[index + offset] = value
 
-    def _stable(self, slot: int, sequence: str, end: str | None) -> memoryview:
+    def _stable(self, slot: int, sequence: str, end: str) -> memoryview:
         """Copy of a slot's words from a seqlock word to the field ``end``, at their own indexes."""
         base = _base(slot)
-        start, stop = _S[sequence], _S[end] if end else SLOT_SIZE // 8
+        start, stop = _S[sequence], _S[end]
         for attempt in range(READ_ATTEMPTS):
             before = self.words[base + start]
             if not before & 1:

@@ -19,6 +19,7 @@ from shunter.batching.layout import (
     HOLDER_SIZE,
     SLOT_WORDS,
 )
+from shunter.batching.page_records import mask_of, words_of
 from shunter.batching.processes import is_alive
 
 STALE_NS = 2_000_000_000
@@ -165,14 +166,3 @@ def _counts(page: ControlPage, index: int, now_ns: int, beside: int, max_hold_ns
         return False
     progress = max(words[base + _K["hold_since_ns"]], words[base + _K["hold_progress_ns"]])
     return now_ns - progress <= max_hold_ns and is_alive(words[base + _K["holder_pid"]])
-
-
-def mask_of(words: memoryview, at: int, count: int) -> int:
-    """The mask in ``count`` signed words from index ``at``, the lowest bits first."""
-    return sum((words[at + i] & _ALL) << 64 * i for i in range(count))
-
-
-def words_of(mask: int, count: int) -> list[int]:
-    """The inverse of :func:`mask_of`: bit 63 of a word is its sign in Python and Java."""
-    parts = [mask >> 64 * i & _ALL for i in range(count)]
-    return [part - (part >> 63 << 64) for part in parts]

@@ -157,6 +157,16 @@ Window = dict[int, Sums]
 """By size bucket."""
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """A pair was opened or closed."""
+
+    pair: Pair
+    is_open: bool
+    slow_down: float
+    """Share by which strict work was slower beside best effort, as far as was measured."""
+
+
 class Evidence:
     """How much longer strict batches of one pair take in open windows than in closed ones."""
 
@@ -165,7 +175,7 @@ class Evidence:
         self._least_bound = _LEAST_CLIP * max(limit, math.log1p(SLOW_DOWN))
         self._blocks: deque[tuple[list[float], list[float]]] = deque(maxlen=MOST_BLOCKS)
         self.count, self.mean, self.lower = 0, 0.0, -math.inf
-        """Blocks, the mean slow-down, and what it is at least; as logarithms of ratios."""
+        """Blocks, the mean slow-down, and what it is at least; as logarithms of ratios, and cut."""
 
     def add(self, opened: Sequence[Window], closed: Sequence[Window]) -> None:
         """One block: by window and size bucket, how many batches took how long."""
@@ -176,6 +186,11 @@ class Evidence:
         self.mean = fmean(differences)
         if self.count >= LEAST_BLOCKS:
             self.lower = self.mean - stdev(differences) * _radius(self.count)
+
+    @property
+    def typical(self) -> float:
+        """The slow-down of the middle block, with nothing cut."""
+        return median(fmean(opened) - fmean(closed) for opened, closed in self._blocks)
 
     def _differences(self) -> list[float]:
         """Of each block. What lies far out counts as if it lay less far, in all windows alike."""
@@ -287,33 +302,32 @@ class PairJudge:
         flipped = self._trial is not None and self._trial.pair == pair and self._trial.flipped
         return standing != flipped
 
-    def slowed(self, pair: Pair) -> float | None:
-        """Share by which the strict model is slower, since the pair was opened or closed."""
-        evidence = self._pairs[pair].evidence
-        return math.expm1(evidence.mean) if evidence.count >= LEAST_BLOCKS else None
-
-    def step(self, seen: Mapping[Pair, Served], now_ns: int) -> None:
+    def step(self, seen: Mapping[Pair, Served], now_ns: int) -> Verdict | None:
         """One duty cycle: what the pairs did since the last one."""
-        trial = self._trial
+        trial, verdict = self._trial, None
         if trial is not None:
             if trial.pair in seen:
                 trial.add(seen[trial.pair], now_ns)
             if trial.is_over:
-                self._judge(trial, now_ns)
+                verdict = self._judge(trial, now_ns)
             if trial.is_over or now_ns - trial.moved_ns >= PATIENCE_NS:
                 self._trial = None
         if self._trial is None:
             self._next(trial.pair if trial else None, seen, now_ns)
+        return verdict
 
-    def _judge(self, trial: _Trial, now_ns: int) -> None:
+    def _judge(self, trial: _Trial, now_ns: int) -> Verdict | None:
         state = self._pairs[trial.pair]
         same, other = trial.parted()
         state.evidence.add(*((same, other) if state.is_open else (other, same)))
-        evidence, limit = state.evidence, self._limit
+        evidence, limit, was_open = state.evidence, self._limit, state.is_open
         if evidence.lower > limit:
             state.turn(False, limit, now_ns)
         elif not state.is_open and evidence.count >= LEAST_BLOCKS:
             state.turn(evidence.mean <= limit, limit, now_ns)
+        if state.is_open == was_open:
+            return None
+        return Verdict(trial.pair, state.is_open, math.expm1(evidence.typical))
 
     @property
     def _limit(self) -> float:

@@ -8,7 +8,7 @@ word to it; a writer's value outside it is an error.
 from __future__ import annotations
 
 import functools
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,6 +34,7 @@ MAX_WAIT_US = 3_600_000_000
 MAX_DEADLINE_US = 86_400_000_000
 MAX_WAIT_NS = MAX_WAIT_US * 1000
 MAX_MILLI = 10**12
+_WORD = (1 << 64) - 1
 
 Record = TypeVar("Record")
 
@@ -329,3 +330,14 @@ def encode(record: Any, words: MutableSequence[int], base: int = 0) -> None:
             stores.append((base + plan.start + i, word))
     for index, word in stores:
         words[index] = word
+
+
+def mask_of(words: Sequence[int], at: int, count: int) -> int:
+    """The mask in ``count`` signed words from index ``at``, the lowest bits first."""
+    return sum((words[at + i] & _WORD) << 64 * i for i in range(count))
+
+
+def words_of(mask: int, count: int) -> list[int]:
+    """The inverse of :func:`mask_of`: bit 63 of a word is its sign in Python and Java."""
+    parts = [mask >> 64 * i & _WORD for i in range(count)]
+    return [part - (part >> 63 << 64) for part in parts]

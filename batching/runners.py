@@ -70,8 +70,7 @@ def claim(page: ControlPage, pid: int, now_ns: int) -> Runner:
 
 def read_runners(page: ControlPage) -> list[RunnerLine]:
     """The lines of workers that live."""
-    lines = (
-        decode(RunnerLine, page.words, (RUNNERS_OFFSET + index * RUNNER_SIZE) // 8)
-        for index in range(RUNNER_COUNT)
-    )
-    return [line for line in lines if line.runner_pid and is_alive(line.runner_pid)]
+    bases = ((RUNNERS_OFFSET + index * RUNNER_SIZE) // 8 for index in range(RUNNER_COUNT))
+    # Most lines are free, and to decode one takes long.
+    taken = [base for base in bases if is_alive(page.words[base + _R["runner_pid"]])]
+    return [decode(RunnerLine, page.words, base) for base in taken]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import load
 import numpy as np
@@ -21,11 +24,7 @@ SETTLE_S = 0.4
 """Best effort runs at least that long before what is counted."""
 TIMEOUT_S = 60.0
 WRONG = 406
-# Clients elsewhere would not take the server's cores: this one only takes what is left. Its own
-# session and its weight are needed beside SCHED_IDLE, which counts only within a session where
-# the kernel groups tasks by it (autogroup).
-_SCRIPT = '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec chrt --idle 0 "$@"'
-BEHIND = ("setsid", "sh", "-c", _SCRIPT, "sh")
+OWN_SESSION = ("setsid",)
 
 
 class LateStart(Exception):
@@ -51,7 +50,8 @@ def measure(
         if SCHEMES[scheme].best_effort is not None:
             # It starts later than it is told to last from now, so it is there until the end.
             closed = _closed(bed, scheme, best_effort, begin + seconds - time.monotonic())
-            other = stack.enter_context(load.start(closed, wrapper=BEHIND))
+            other = stack.enter_context(load.start(closed, wrapper=OWN_SESSION))
+            _stand_back(other.pid)
             if not due:
                 begin = other.started + SETTLE_S
             elif other.started + SETTLE_S > begin:
@@ -84,6 +84,17 @@ def _closed(bed: Bed, scheme: str, models: Sequence[str], seconds: float) -> loa
         [load.Stream(m, bed.url(m, kind), closed=closed, bodies=bed.bodies(m)) for m in models],
         timeout_s=TIMEOUT_S,
     )
+
+
+def _stand_back(pid: int) -> None:
+    """Let the best-effort clients only take what is left: elsewhere they would take nothing.
+
+    SCHED_IDLE counts within a session where the kernel groups tasks by it (autogroup), so theirs
+    is their own and has the least weight.
+    """
+    os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError):  # the kernel does not group
+        Path(f"/proc/{pid}/autogroup").write_text("19", encoding="ascii")
 
 
 def _watch(bed: Bed, begin: float, seconds: float) -> Row:

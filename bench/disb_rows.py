@@ -28,11 +28,16 @@ def share_of_idle(row: Row, alone: Row) -> float:
 
     1 is the work that best effort does alone on the machine, in the scheme that is best at that,
     in the share of the time in which the cores were idle in ``alone``, RT-only of the same round.
+    Infinite when nothing was idle, which only other work on the machine can bring about.
 
     >>> share_of_idle({"work_per_s": 0.63, "solo_work_per_s": 1.0}, {"idle_share": 0.7})
     0.9
     """
-    return row["work_per_s"] / (row["solo_work_per_s"] * alone["idle_share"])
+    return _ratio(row["work_per_s"], row["solo_work_per_s"] * alone["idle_share"])
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else math.inf
 
 
 def throughput(row: Row) -> float:
@@ -56,7 +61,7 @@ def overhead(pairs: Pairs, of: Callable[[np.ndarray], float]) -> Row:
 
     def ratio(drawn: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
         ours, theirs = (np.concatenate(side) for side in zip(*drawn, strict=True))
-        return of(ours) / of(theirs) - 1
+        return float(of(ours) / of(theirs) - 1)
 
     return {"value": ratio(parts), "interval": bootstrap(parts, of=ratio)}
 
@@ -104,7 +109,7 @@ def _against(pairs: Pairs) -> Row:
         "mean_overhead": overhead(pairs, np.mean),
         "p99_overhead": overhead(pairs, lambda values: quantile(values, 0.99)),
         "share_of_idle": median([share_of_idle(*pair) for pair in pairs]),
-        "throughput_vs_rt_only": median([throughput(a) / throughput(b) for a, b in pairs]),
+        "throughput_vs_rt_only": median([_ratio(throughput(a), throughput(b)) for a, b in pairs]),
     }
     row: Row = {name: each["value"] for name, each in found.items()}
     row |= {f"{name}_interval": each["interval"] for name, each in found.items()}

@@ -36,12 +36,13 @@ class Scheme:
     best_effort: str | None
     """Under which kind the best-effort models are registered; None: there is no such load."""
     exclusive: bool = False
+    best_effort_order: str = "round_robin"
 
 
 SCHEMES = {
     "rt_only": Scheme(None),
     "seq": Scheme("plain", exclusive=True),
-    "concurrent": Scheme("plain"),
+    "concurrent": Scheme("plain", best_effort_order="concurrent"),
     "shunter": Scheme("yielding"),
     "kernel": Scheme("idle"),
 }
@@ -101,7 +102,7 @@ class Bed:
         self._store, self._setting = store, setting
         self.side = Side(store, shunter=True, settings=self._settings(SCHEMES["rt_only"]))
         self._expected: dict[tuple[str, int], str] = {}
-        self._exclusive = False
+        self._now = SCHEMES["rt_only"]
 
     def __enter__(self) -> Self:
         self.side.__enter__()
@@ -159,28 +160,28 @@ class Bed:
         ]
 
     def _settings(self, scheme: Scheme) -> str:
-        lines = []
-        if self._setting.strict_order != "concurrent":
-            lines.append(f'strict = "{self._setting.strict_order}"')
-        if scheme.exclusive:
-            lines.append("exclusive = true")
-        return "\n".join(["[preemption]", *lines, ""]) if lines else ""
+        return (
+            "[preemption]\n"
+            f'strict = "{self._setting.strict_order}"\n'
+            f'best_effort = "{scheme.best_effort_order}"\n'
+            f"exclusive = {str(scheme.exclusive).lower()}\n"
+        )
 
     def use(self, name: str) -> None:
         """Let the server work by a scheme; returns when its page says so."""
         scheme = SCHEMES[name]
-        if scheme.exclusive != self._exclusive:
+        if self._settings(scheme) != self._settings(self._now):
             settings = self._store / "shunter.toml"
             settings.write_text(self._settings(scheme), encoding="utf-8")
             os.kill(self._page.header().controller_pid, signal.SIGHUP)
-            self._exclusive = scheme.exclusive
-        order = Order[self._setting.strict_order.upper()]
-        wanted = int(order), int(scheme.exclusive)
+            self._now = scheme
+        orders = self._setting.strict_order, scheme.best_effort_order
+        wanted = *(Order[order.upper()] for order in orders), int(scheme.exclusive)
         _wait(lambda: self._turns() == wanted, f"scheme {name} is not on the page")
 
-    def _turns(self) -> tuple[int, int]:
+    def _turns(self) -> tuple[int, int, int]:
         header = self._page.header()
-        return header.strict_order, header.exclusive
+        return header.strict_order, header.best_effort_order, header.exclusive
 
     def runners(self) -> dict[int, RunnerLine]:
         """What workers say of their preemption, by pid."""

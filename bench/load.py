@@ -63,6 +63,11 @@ class Running:
         self.started = float(line)
         """``time.monotonic()`` of the run's start."""
 
+    @property
+    def pid(self) -> int:
+        """Of its process, or of what a wrapper made of that."""
+        return self._process.pid
+
     def result(self) -> Result:
         """Wait for the end."""
         if self._process.wait() != 0:

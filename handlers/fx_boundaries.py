@@ -29,13 +29,16 @@ logger = logging.getLogger("shunter.preemptible")
 class _Timed(fx.Interpreter):
     """Runs a graph and notes when each operation begins."""
 
-    def __init__(self, module: fx.GraphModule, check: Callable[[], None]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, check: Callable[[], None], catch_up: Callable[[], None]
+    ) -> None:
         super().__init__(module, garbage_collect_values=True)
-        self._check = check
+        self._check, self._catch_up = check, catch_up
         self.times_ns: list[int] = []
 
     def run_node(self, n: fx.Node) -> Any:
         self._check()
+        self._catch_up()
         self.times_ns.append(time.monotonic_ns())
         return super().run_node(n)
 
@@ -50,14 +53,15 @@ class OperationBoundaries:
         *,
         target_ns: int,
         runner: Runner | None = None,
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """Attach to ``model``; ``check`` is called wherever it can stand still."""
+        """Attach to ``model``, as :class:`shunter.handlers.preemptible.Preemptible` is."""
 
         def stand_still() -> None:  # a graph calls functions that have names
             check()
 
         self._model, self._check, self._target_ns = model, stand_still, target_ns
-        self._runner = runner
+        self._runner, self._catch_up = runner, catch_up
         self._inner = model.forward
         self._batch = 0
         self._graph: fx.GraphModule | None = None
@@ -104,7 +108,7 @@ class OperationBoundaries:
         nodes = list(graph.graph.nodes)
         passes, cpu_ns = [], 0
         for _ in range(PASSES):
-            timed, begin_ns = _Timed(graph, self._check), time.process_time_ns()
+            timed, begin_ns = _Timed(graph, self._check, self._catch_up), time.process_time_ns()
             found = timed.run(*bound.arguments.values())
             cpu_ns = time.process_time_ns() - begin_ns
             if not _equal(found, result):
@@ -126,7 +130,11 @@ class OperationBoundaries:
         logger.warning("%s stands still before modules, not operations: %s", name, error)
         del self._model.__dict__["forward"]
         self._instead = Preemptible(
-            self._model, self._check, target_ns=self._target_ns, runner=self._runner
+            self._model,
+            self._check,
+            target_ns=self._target_ns,
+            runner=self._runner,
+            catch_up=self._catch_up,
         )
 
 

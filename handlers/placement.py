@@ -10,6 +10,10 @@ The JVM sets these per worker, and a model may (``shunter: {environment: {…}}`
 ``SHUNTER_SCHED``
     ``idle`` for a best-effort worker that must only take what others leave (``SCHED_IDLE``),
     ``other`` for the usual class.
+``SHUNTER_IDLE_CGROUP``
+    A folder of the cgroup file system that an ``idle`` worker moves itself to. The kernel compares
+    scheduling classes inside of a cgroup only, so this makes it step back for other services of
+    the host too, if the group says ``cpu.idle`` or has a small weight.
 ``SHUNTER_SHARE_WITH``
     Pids, separated by commas, of the workers that this one will replace; with ``auto`` it may have
     the same CPUs as they.
@@ -28,6 +32,7 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from shunter.allocator.cpu_list import MAX_CPU, CpuListError, format_cpu_list, parse_cpu_list
 from shunter.allocator.topology import read_topology
@@ -37,6 +42,7 @@ from shunter.handlers.core_claim import CoreClaims, claims_path
 CORES_VARIABLE = "SHUNTER_CORES"
 THREADS_VARIABLE = "SHUNTER_THREADS"
 SCHED_VARIABLE = "SHUNTER_SCHED"
+CGROUP_VARIABLE = "SHUNTER_IDLE_CGROUP"
 SHARE_VARIABLE = "SHUNTER_SHARE_WITH"
 GENTLE_VARIABLE = "SHUNTER_GENTLE"
 AUTO = "auto"
@@ -147,6 +153,8 @@ class Place:
             _pin(cores)
         if placement.scheduling == "idle":
             _yield_to_others()
+            if group := environ.get(CGROUP_VARIABLE):
+                _join(Path(group))
         elif placement.gentle and gentle.can_return_from_idle():
             mine = os.sched_getaffinity(0)
             # A library that binds its threads does so to the CPUs that it finds at its start.
@@ -231,3 +239,11 @@ def _yield_to_others() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError as error:
         raise PlacementError(f"{SCHED_VARIABLE}=idle: the kernel refused it: {error}") from error
+
+
+def _join(group: Path) -> None:
+    """Move this process, and what it will start, to a cgroup; that it is idle is its owner's."""
+    try:
+        (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+    except OSError as error:
+        raise PlacementError(f"{CGROUP_VARIABLE}={group}: {error}") from error

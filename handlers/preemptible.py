@@ -65,10 +65,14 @@ class Preemptible:
         *,
         target_ns: int = int(SEGMENT_MS * 1e6),
         runner: Runner | None = None,
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """Attach to ``model``; ``check`` is called wherever it can stand still."""
+        """Attach to ``model``; ``check`` is called wherever it can stand still.
+
+        ``catch_up`` returns when what was computed so far is there, for times of a device.
+        """
         self._model, self._check, self._target_ns = model, check, target_ns
-        self._runner = runner
+        self._runner, self._catch_up = runner, catch_up
         self._modules = list(inner_modules(model))
         self._wrapped: list[tuple[nn.Module, Callable[..., Any] | None]] = []
         self._thread = 0
@@ -120,6 +124,7 @@ class Preemptible:
         seen = self._pass
         if seen is None:
             return
+        self._catch_up()
         seen.times_ns.append(time.monotonic_ns())
         self._passes.append(seen)
         if len(self._passes) == PASSES + 1:
@@ -150,6 +155,7 @@ class Preemptible:
             seen = self._pass
             if seen is None or threading.get_ident() != self._thread:
                 return inner(*args, **kwargs)
+            self._catch_up()
             seen.calls.append(number)
             seen.times_ns.append(time.monotonic_ns())
             result = inner(*args, **kwargs)

@@ -19,14 +19,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from ts.service import Service
 
 from shunter.batching import runners
 from shunter.batching.control_page import ControlPage, PageError
 from shunter.batching.layout import CLASSES
+from shunter.handlers.device_check import DeviceCheck, device_of_model
 from shunter.handlers.fx_boundaries import OperationBoundaries
 from shunter.handlers.gate import EVERY_SLOT, Gate, Standing
 from shunter.handlers.preemptible import SEGMENT_MS, Preemptible, models_of
@@ -73,9 +76,13 @@ class Yielding:
         """Let every model of a handler stand still inside of its passes."""
         for model in models_of(handler):
             kind = OperationBoundaries if wish.boundaries == "fx" else Preemptible
+            check, catch_up = self._gate.check, _nothing
+            if (device := device_of_model(model)) is not None:
+                check = DeviceCheck(check, torch.cuda.Event)
+                catch_up = partial(torch.cuda.synchronize, device)
             target_ns = int(wish.segment_ms * 1e6)
             self._parts.append(
-                kind(model, self._gate.check, target_ns=target_ns, runner=self._runner)
+                kind(model, check, target_ns=target_ns, runner=self._runner, catch_up=catch_up)
             )
 
     def guard(self, work: Callable[..., Result]) -> Callable[..., Result]:
@@ -94,6 +101,10 @@ class Yielding:
             return result
 
         return timed
+
+
+def _nothing() -> None:
+    """What is computed here is there at once."""
 
 
 def yielding_of(service: Service, environ: Mapping[str, str]) -> Yielding | None:

@@ -38,7 +38,9 @@ class ServerLink:
         self._only_this = only_this
         self._page = _page_of(folder)
         self._holder: holds.Holder | None = None
-        self._hold()
+        self._holds = False
+        """Whether the data path holds for strict requests."""
+        self._claim()
         self._look_ns = 0
         self._slots: dict[int, tuple[int, SlotIdentity]] = {}
         """Sequence of the identity of each slot, and the identity."""
@@ -91,33 +93,43 @@ class ServerLink:
             LOGGER.error("workers cannot attach in %s: %s", folder.path, error.strerror)
             return
         self._folder, self._page = folder, _page_of(folder)
-        self._hold()
+        self._claim()
         LOGGER.info("a server is there: %s", folder.path)
 
     # ---- the page
 
-    def _hold(self) -> None:
-        """Have the data path say on the page what strict requests hold."""
+    def _claim(self) -> None:
+        """Take a line of the page on which the data path says what strict requests hold."""
         if self._page is None:
             return
         try:
-            holder = holds.claim(self._page, os.getpid(), time.monotonic_ns())
+            self._holder = holds.claim(self._page, os.getpid(), time.monotonic_ns())
         except holds.NoHolderError as error:
             LOGGER.warning("best-effort work does not stand still for strict requests: %s", error)
             return
-        self._holder = holder
-        start = (HEADER_SIZE + holder.index * HOLDER_SIZE) // 8
-        self._front_end.path.hold_at(self._page.words[start : start + HOLDER_SIZE // 8])
+        self._hold(self._page, self._holder)
+
+    def _hold(self, page: ControlPage, holder: holds.Holder) -> None:
+        """Nothing is preempted where the classes take turns, as the server does not then either."""
+        wanted = not page.header().exclusive
+        if wanted != self._holds:
+            start = (HEADER_SIZE + holder.index * HOLDER_SIZE) // 8
+            line = page.words[start : start + HOLDER_SIZE // 8]
+            self._front_end.path.hold_at(line if wanted else None)
+            self._holds = wanted
 
     def _let_go(self) -> None:
         """Hold nothing any more: the page is going to be closed."""
         if self._holder is not None:
             self._front_end.path.hold_at(None)
+            self._holds = False
             self._holder.release()
             self._holder = None
 
     def _tell(self, page: ControlPage, now_ns: int) -> None:
         front_end = self._front_end
+        if self._holder is not None:
+            self._hold(page, self._holder)
         stats = front_end.path.stats()
         state = FrontEndState(
             os.getpid(),

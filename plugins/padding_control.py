@@ -6,36 +6,25 @@ the models whose groups give way.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import (
-    RUNNER_COUNT,
-    RUNNER_SIZE,
-    RUNNERS_OFFSET,
-    SLOT_COUNT,
-    RunnerState,
-)
+from shunter.batching.layout import SLOT_COUNT, RunnerState
 from shunter.batching.padding import Capacity, Pair, PairJudge, Pass, Served, may_pad
-from shunter.batching.page_records import GroupTelemetry, RunnerLine, SlotIdentity, decode
-from shunter.batching.processes import is_alive
+from shunter.batching.page_records import GroupTelemetry, RunnerLine, SlotIdentity
+from shunter.batching.runners import read_runners
 from shunter.plugins.settings import PreemptionSettings
 
+LOGGER = logging.getLogger("shunter.padding")
 CPU_SLICES = (1 << 48) - 1
 """Slices that are processors; those above are devices."""
 _ALL_SLOTS = (1 << SLOT_COUNT) - 1
 _ALL_SLICES = -1
 _BEST_EFFORT = 1
-
-
-def living_runners(page: ControlPage) -> list[RunnerLine]:
-    """What the runners say whose processes live."""
-    starts = [(RUNNERS_OFFSET + i * RUNNER_SIZE) // 8 for i in range(RUNNER_COUNT)]
-    lines = [decode(RunnerLine, page.words, at) for at in starts if page.words[at]]
-    return [line for line in lines if is_alive(line.runner_pid)]
 
 
 def kernel_preempts(line: RunnerLine) -> bool:
@@ -83,6 +72,11 @@ class _Slot:
     def batches(self) -> int:
         """Batches that its runners ran."""
         return sum(line.batches for line in self.runners)
+
+    @property
+    def name(self) -> str:
+        """``name/version``."""
+        return f"{self.identity.model_name}/{self.identity.model_version}"
 
     @property
     def workers(self) -> tuple[str, str, int]:
@@ -143,7 +137,7 @@ class PaddingControl:
             slot: _Slot(identity, self._page.read_groups(slot, identity.group_count))
             for slot, identity in identities.items()
         }
-        for line in living_runners(self._page):
+        for line in read_runners(self._page):
             if line.runner_class == _BEST_EFFORT and line.runner_slot in slots:
                 slots[line.runner_slot].runners.append(line)
         return slots
@@ -175,7 +169,17 @@ class PaddingControl:
                 self._judge.begin(pair, self._starts_open(slots[strict], slots[slot]), now_ns)
             if pair in self._judge:
                 seen[pair] = Served(*served[strict], works[slot])
-        self._judge.step(seen, now_ns)
+        verdict = self._judge.step(seen, now_ns)
+        if verdict is not None:
+            strict, slot = (slots[each].name for each in verdict.pair)
+            now = "runs" if verdict.is_open else "does not run any more"
+            LOGGER.info(
+                "best effort of %s %s beside strict work of %s, which was %.1f %% slower beside it",
+                slot,
+                now,
+                strict,
+                verdict.slow_down * 100,
+            )
 
     def _served(self, slot: int) -> tuple[list[int], list[int]]:
         """Strict batches and their times since the last duty cycle, by size bucket."""

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from shunter.batching import front_end_page
 from shunter.batching.control_page import ControlPage, PageError, UnstableError
-from shunter.batching.layout import CLASSES, ChangeState
-from shunter.batching.page_records import FrontEndState, SlotIdentity, SlotTelemetry
+from shunter.batching.holds import holding_models
+from shunter.batching.layout import CLASSES, ChangeState, RunnerState
+from shunter.batching.page_records import (
+    FrontEndState,
+    RunnerLine,
+    SlotIdentity,
+    SlotTelemetry,
+)
+from shunter.batching.runners import read_runners
 from shunter.batching.runtime import RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
 
@@ -48,6 +56,7 @@ def _status(page: ControlPage) -> dict[str, Any]:
     header, now = page.header(), time.monotonic_ns()
     beat = header.controller_heartbeat_ns
     age_ms = (now - beat) / 1e6 if beat else None
+    live = page.live_slots()
     return {
         "version": importlib.metadata.version("shunter"),
         "torchserve": importlib.metadata.version("torchserve"),
@@ -61,7 +70,7 @@ def _status(page: ControlPage) -> dict[str, Any]:
             "heartbeat_age_ms": age_ms,
         },
         "front_end": _front_end(page, now, header.front_end_wanted != 0),
-        "models": [m for m in (_model(page, slot, now) for slot in page.live_slots()) if m],
+        "models": [model for slot in live if (model := _model(page, slot, now))],
         "stock_models": [],
     }
 
@@ -94,6 +103,44 @@ def _network(page: ControlPage, slot: int, now: int) -> dict[str, int] | None:
     return {name.removeprefix("network_"): value for name, value in asdict(told).items()}
 
 
+def _preemption(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
+    """How a model gives way to strict work, None when it does not."""
+    if not page.yields(slot):
+        return None
+    beside = page.read_padding(slot)
+    apart = [other for other in page.live_slots() if beside is not None and not beside >> other & 1]
+    runners = [line for line in read_runners(page) if line.runner_slot == slot]
+    return {
+        "runners": [_runner(line, now) for line in runners],
+        "not_beside": None if beside is None else _names(page, apart),
+    }
+
+
+def _runner(line: RunnerLine, now: int) -> dict[str, Any]:
+    return {
+        "pid": line.runner_pid,
+        "state": RunnerState(line.runner_state).name.lower(),
+        "since_ms": (now - line.runner_since_ns) / 1e6,
+        "batches": line.batches,
+        "preemptions": line.preemptions,
+        "parked_ms": line.parked_ns / 1e6,
+        "longest_yield_ms": line.yield_worst_ns / 1e6,
+        "drops": line.drops,
+    }
+
+
+def _names(page: ControlPage, slots: Sequence[int]) -> list[str]:
+    """``name/version`` of slots, but for those that change just now."""
+    names = []
+    for slot in slots:
+        try:
+            identity = page.read_identity(slot)
+        except UnstableError:
+            continue
+        names.append(f"{identity.model_name}/{identity.model_version}")
+    return names
+
+
 def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
     try:
         identity = page.read_identity(slot)
@@ -117,6 +164,8 @@ def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
         "auto": identity.auto == 1,
         "last_change": identity.last_change,
         "network": _network(page, slot, now),
+        "holds": bool(holding_models(page, now) >> slot & 1),
+        "preemption": _preemption(page, slot, now),
         **_load(identity, told, now),
         "groups": [
             {
@@ -126,6 +175,7 @@ def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
                 "threads": g.group_threads or None,
                 "batch": g.group_cap,
                 "cores": None,
+                "yields": g.group_yields == 1,
                 "latency": {
                     "fixed_ms": g.group_fixed_ns / 1e6,
                     "per_request_ms": g.group_per_request_ns / 1e6,

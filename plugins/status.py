@@ -60,6 +60,10 @@ def render(status: dict[str, Any]) -> Group:
         parts.append(Text("no models"))
     if "front_end" in status and status["front_end"]["state"] != "off":
         parts.append(_network(status))
+    if giving := [model for model in models if model.get("preemption")]:
+        parts.append(_preemption(giving))
+    if holding := [_name(model) for model in models if model.get("holds")]:
+        parts.append(Text("best effort stands still for " + ", ".join(holding)))
     if changes := [model for model in status["models"] if model.get("last_change")]:
         parts.append(_changes(changes))
     if status.get("stock_models"):
@@ -177,6 +181,31 @@ def _network(status: dict[str, Any]) -> Group:
             columns = ("workers", "queued", "free", "entries", "sessions", "credit")
             table.add_row(_name(model), *(str(network[column]) for column in columns))
     return Group(line, table) if table.row_count else Group(line)
+
+
+def _preemption(models: list[dict[str, Any]]) -> Table:
+    """Models that give way."""
+    numbers = "pid,batches,preempted,parked s,longest yield ms"
+    table = _table("giving way to strict work", "model,state", numbers, "not beside")
+    for model in models:
+        told = model["preemption"]
+        beside = told["not_beside"]
+        # Before the controller has said anything.
+        apart = "as the worker likes" if beside is None else "\n".join(beside) or "-"
+        for number, runner in enumerate(told["runners"]):
+            table.add_row(
+                "" if number else _name(model),
+                runner["state"],
+                str(runner["pid"]),
+                str(runner["batches"]),
+                str(runner["preemptions"]),
+                f"{runner['parked_ms'] / 1e3:.1f}",
+                f"{runner['longest_yield_ms']:.2f}",
+                "" if number else apart,
+            )
+        if not told["runners"]:
+            table.add_row(_name(model), "no worker", *[""] * 5, apart)
+    return table
 
 
 def _groups(models: list[dict[str, Any]]) -> Table:

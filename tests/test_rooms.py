@@ -53,6 +53,7 @@ PURE = {
     "nic_frontend.entries",
     "nic_frontend.hello",
     "nic_frontend.hello_times",
+    "nic_frontend.holding",
     "nic_frontend.page_policy",
     "nic_frontend.sessions",
     "nic_frontend.silence",

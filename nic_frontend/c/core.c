@@ -204,11 +204,15 @@ void shunter_become(
     struct shunter_core *core, struct function *function, struct call *call,
     enum state state, uint64_t now_ns) {
     const bool held = shunter_holds(call), ran = call->state == RUNNING;
+    const bool progress = state == RUNNING || (ran && state != FORGOTTEN);
     core->receiving += state == RECEIVING;
     core->receiving -= call->state == RECEIVING;
     call->state = (uint8_t)state;
     call->changed_ns = now_ns;
-    shunter_hold_changes(core, function, call, held, ran, now_ns);
+    const int more = shunter_holds(call) - held;
+    if (more || (held && progress)) {
+        shunter_hold_changes(core, function, more, progress, now_ns);
+    }
     if (call->entry != NO_ENTRY) {
         struct link *link = &function->owners[call->entry].link;
         link_out(link);

@@ -244,11 +244,16 @@ void shunter_end_promises(
 /* ---- holding.c */
 
 /* Whether it is strict work, for which best effort stands still: it is coming, waits or runs. */
-bool shunter_holds(const struct call *call);
-/* A call has become another state; whether it held before, and whether it ran. */
+static inline bool shunter_holds(const struct call *call) {
+    const bool is_coming = call->state == RECEIVING && !call->stalled;
+    return !call->priority &&
+           (is_coming || call->state == RX_COMPLETE || call->state == RUNNING);
+}
+
+/* A strict call has become another state, which holds by ``more`` than the last one did. */
 void shunter_hold_changes(
-    struct shunter_core *core, struct function *function, const struct call *call, bool held,
-    bool ran, uint64_t now_ns);
+    struct shunter_core *core, struct function *function, int more, bool progress,
+    uint64_t now_ns);
 /* Nobody stands still for a client that has gone, or is slow: ``most_ns`` after it began. */
 void shunter_look_at_stall(
     struct shunter_core *core, struct function *function, struct call *call, uint64_t most_ns,

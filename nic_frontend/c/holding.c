@@ -26,9 +26,6 @@ static void store_models(const struct shunter_core *core, const uint64_t *models
 static void say(
     struct shunter_core *core, uint64_t mask, const uint64_t *models, uint64_t now_ns,
     bool raises) {
-    if (!core->line) {
-        return;
-    }
     if (raises && mask) {
         store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
         store_models(core, models);
@@ -45,6 +42,9 @@ static void say(
 }
 
 static void show(struct shunter_core *core, uint64_t now_ns, bool raises) {
+    if (!core->line) {
+        return;
+    }
     uint64_t mask = 0, models[SHUNTER_SLOT_WORDS] = {0};
     bool nameless = false;
     for (const struct link *at = core->all.next; at != &core->all; at = at->next) {
@@ -74,24 +74,13 @@ static void count(
     }
 }
 
-bool shunter_holds(const struct call *call) {
-    const bool is_coming = call->state == RECEIVING && !call->stalled;
-    return !call->priority &&
-           (is_coming || call->state == RX_COMPLETE || call->state == RUNNING);
-}
-
 void shunter_hold_changes(
-    struct shunter_core *core, struct function *function, const struct call *call, bool held,
-    bool ran, uint64_t now_ns) {
-    const bool holds = shunter_holds(call);
-    if (!held && !holds) {
-        return;
-    }
-    const bool progress = call->state == RUNNING || (ran && call->state != FORGOTTEN);
+    struct shunter_core *core, struct function *function, int more, bool progress,
+    uint64_t now_ns) {
     if (progress && core->line && is_up(function)) {
         store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
     }
-    count(core, function, holds - held, now_ns);
+    count(core, function, more, now_ns);
 }
 
 void shunter_look_at_stall(
@@ -139,7 +128,9 @@ int shunter_core_set_hold(
 
 void shunter_core_hold_at(struct shunter_core *core, void *line, uint64_t now_ns) {
     const uint64_t none[SHUNTER_SLOT_WORDS] = {0};
-    say(core, 0, none, now_ns, false);
+    if (core->line) {
+        say(core, 0, none, now_ns, false);
+    }
     core->line = line;
     shunter_beat(core, now_ns);
     show(core, now_ns, true);

@@ -21,6 +21,8 @@ WORKER = Attach(
     "best_effort",
     40_000_000,
     7_000_000_000,
+    127,
+    (1 << 64) - 1,
 )
 
 
@@ -55,6 +57,31 @@ def test_what_no_session_could_carry_is_refused_when_the_worker_attaches(side, s
     else:
         with pytest.raises(AttachError, match="at most 2048"):
             Attach.from_json(content)
+
+
+def test_a_worker_that_says_no_more_has_no_place():
+    content = WORKER.to_json()
+    del content["attach"]["slot"], content["attach"]["slices"]
+    assert Attach.from_json(content) == replace(WORKER, slot=-1, slices=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("slot", -2),
+        ("slot", 128),
+        ("slot", "3"),
+        ("slot", None),
+        ("slices", -1),
+        ("slices", 1 << 64),
+        ("slices", 1.0),
+    ],
+)
+def test_a_place_that_there_is_not_is_refused(name, value):
+    content = WORKER.to_json()
+    content["attach"][name] = value
+    with pytest.raises(AttachError, match=f"{name} .*; allowed: "):
+        Attach.from_json(content)
 
 
 def test_descriptors_come_with_the_message_and_are_of_the_same_file(pair):

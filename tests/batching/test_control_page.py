@@ -16,7 +16,7 @@ from shunter.batching.layout import (
     SLOTS_OFFSET,
     Order,
 )
-from shunter.batching.page_records import GroupCommands, SlotCommands, SlotPadding
+from shunter.batching.page_records import GroupCommands, SlotCommands
 
 
 def test_a_created_page_can_be_attached_and_tells_its_owner(page, page_path):
@@ -191,13 +191,17 @@ def test_commands_come_back_as_they_were_written(page):
 
 
 def test_writing_commands_touches_no_byte_of_another_writer(page, page_path):
+    words = page.words
+    for index in range(SLOTS_OFFSET // 8, PAGE_SIZE // 8):
+        words[index] = 2 * index
     before = page_path.read_bytes()
     page.write_commands(3, COMMANDS, GROUPS)
     after = page_path.read_bytes()
     start = SLOTS_OFFSET + 3 * SLOT_SIZE + SLOT_FIELDS["command_sequence"].offset
-    end = SLOTS_OFFSET + 4 * SLOT_SIZE
+    end = SLOTS_OFFSET + 3 * SLOT_SIZE + SLOT_FIELDS["network_workers"].offset
     assert before[:start] == after[:start]
     assert before[end:] == after[end:]
+    assert page.read_commands(3).slot == COMMANDS
 
 
 def test_bad_commands_are_refused_before_anything_is_stored(page):
@@ -272,15 +276,12 @@ def test_a_reader_never_sees_half_of_what_another_process_writes(page, page_path
 
 
 def test_a_mask_of_slots_comes_back_and_can_be_forgotten(page):
-    assert page.read_padding(3) == SlotPadding()
+    assert page.read_padding(3) is None
     for mask in (0, 1, 1 << 63, 1 << 64, 1 << 127, (1 << 128) - 1):
         page.write_padding(3, mask)
-        padding = page.read_padding(3)
-        assert padding.padding_known == 1
-        assert sum((word % 2**64) << 64 * i for i, word in enumerate(padding.beside)) == mask
+        assert page.read_padding(3) == mask
     page.forget_padding(3)
-    assert page.read_padding(3).padding_known == 0
-    assert page.read_padding(2) == page.read_padding(4) == SlotPadding()
+    assert page.read_padding(2) is page.read_padding(3) is page.read_padding(4) is None
 
 
 def test_of_a_mask_the_word_that_it_is_known_is_written_last(page):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 NAMES = ("vgg19", "resnet152", "densenet201", "inception_v3", "distilbert")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def models(script) -> ModuleType:
     return script("disb_models")
 
@@ -57,3 +60,140 @@ def test_small_networks_run_and_are_always_the_same(models: ModuleType, name: st
 def test_a_width_that_splits_a_channel_is_refused(models: ModuleType) -> None:
     with pytest.raises(ValueError, match=r"width 0\.3"):
         models.build("vgg19", width=0.3)
+
+
+@pytest.fixture(scope="session")
+def workloads(script) -> ModuleType:
+    return script("disb_workloads")
+
+
+@pytest.fixture(scope="session")
+def rows(script) -> ModuleType:
+    return script("disb_rows")
+
+
+SERVICE_S = {"vgg19": 0.02, "resnet152": 0.03, "densenet201": 0.025, "inception_v3": 0.015}
+SERVICE_S["distilbert"] = 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "strict", "best_effort", "busy"),
+    [
+        ("A", {"vgg19": 100}, 1, 0.3),
+        ("B", {"vgg19": 220}, 1, 0.66),
+        ("C", {"vgg19": 100}, 5, 0.3),
+        ("D", dict.fromkeys(NAMES, 20), 5, 0.3),
+        ("E", dict.fromkeys(NAMES, 20), 5, 0.3),
+    ],
+)
+def test_workloads_are_those_of_the_paper_scaled(
+    workloads: ModuleType, name: str, strict: dict, best_effort: int, busy: float
+) -> None:
+    workload = workloads.WORKLOADS[name]
+    assert workload.rates() == strict
+    assert len(workload.best_effort) == best_effort
+    factor = workloads.scale(workload, SERVICE_S)
+    due = workloads.times(workload, factor, 400.0, 0)
+    found = sum(len(times) * SERVICE_S[model] for model, times in due.items()) / 400
+    assert found == pytest.approx(busy, rel=0.05 if name == "E" else 0.01)
+    assert all(((times >= 0) & (times < 400)).all() for times in due.values())
+
+
+def test_periodic_clients_start_staggered(workloads: ModuleType) -> None:
+    due = workloads.times(workloads.D, 0.5, 10.0, 3)
+    starts = sorted(times[0] for times in due.values())
+    assert starts == pytest.approx([0, 0.02, 0.04, 0.06, 0.08])
+    assert all(np.allclose(np.diff(times), 0.1) for times in due.values())
+
+
+def test_poisson_arrivals_differ_by_round_and_model_and_not_by_scheme(
+    workloads: ModuleType,
+) -> None:
+    first, again, other = (workloads.times(workloads.E, 0.5, 10.0, n) for n in (0, 0, 1))
+    assert all(np.array_equal(first[m], again[m]) for m in first)
+    drawn = [tuple(times[:3]) for due in (first, other) for times in due.values()]
+    assert len(set(drawn)) == 2 * len(first)
+
+
+def trace(script):
+    """A DISB trace: two strict models, one best-effort one."""
+    task = script("arrivals").DisbTask
+    return [
+        task("a_rt", "vgg19-imagenet", "strict", np.array([0.0, 1.0, 2.5, 8.0]), 10.0),
+        task("b_rt", "inceptionv3-imagenet", "strict", np.array([4.0]), 10.0),
+        task("c_be", "distilbert", "best_effort", None, 10.0),
+    ]
+
+
+def test_a_trace_is_stretched_and_taken_piece_by_piece(script, workloads: ModuleType) -> None:
+    real = workloads.from_trace(trace(script))
+    assert real.strict == ("vgg19", "inception_v3")
+    assert real.best_effort == ("distilbert",)
+    assert real.rates() == {"vgg19": 0.4, "inception_v3": 0.1}
+    pieces = [workloads.times(real, 0.5, 4.0, number) for number in range(6)]
+    assert [p["vgg19"].tolist() for p in pieces] == [[0, 2], [1], [], [], [0], [0, 2]]
+    whole = [t + 4 * n for n, piece in enumerate(pieces[:5]) for t in piece["vgg19"]]
+    assert whole == [0, 2, 5, 16]
+
+
+def test_a_trace_with_an_unknown_model_is_refused(script, workloads: ModuleType) -> None:
+    task = script("arrivals").DisbTask("x_rt", "alexnet", "strict", np.array([1.0]), 5.0)
+    with pytest.raises(ValueError, match="alexnet"):
+        workloads.from_trace([task])
+
+
+def test_every_round_pairs_rt_only_with_the_subject(workloads: ModuleType) -> None:
+    schemes = ("rt_only", "shunter", "seq", "concurrent")
+    runs = list(workloads.plan({"A": 5, "B": 2}, schemes))
+    assert len(set(runs)) == len(runs)
+    for name, count in (("A", 5), ("B", 2)):
+        for number in range(count):
+            mine = [r.scheme for r in runs if (r.workload, r.number) == (name, number)]
+            assert sorted(mine) == sorted(schemes if number % 4 == 0 else schemes[:2])
+    firsts = [next(r.scheme for r in runs if r.number == n and r.workload == "A") for n in range(4)]
+    assert set(firsts) == {"rt_only", "shunter"}
+    assert [r.number for r in runs] == sorted(r.number for r in runs)
+
+
+def sample(scheme: str, number: int, strict_ms: list[float], **more) -> dict:
+    given = {"workload": "A", "scheme": scheme, "round": number, "strict_ms": strict_ms}
+    given |= {"seconds": 2.0, "idle_share": 0.7, "strict_faults": {}, "jvm_cores": 0.1}
+    given["strict_client"] = {"cores": 0.01, "late_p99_ms": 0.1}
+    given |= dict.fromkeys(
+        ("preemptions", "drops", "parked_ms", "yield_us_sum", "restore_us_sum"), 0
+    )
+    return {**given, "yield_worst_us": 0, **more}
+
+
+def test_rows_compare_with_rt_only_of_the_same_round(rows: ModuleType) -> None:
+    found = []
+    for number, base in enumerate((10.0, 20.0)):
+        found.append(sample("rt_only", number, [base, base]))
+        load = {"best_effort_done": {"vgg19": 63}, "work_per_s": 0.63, "solo_work_per_s": 1.0}
+        load |= {"best_effort_client_cores": 0.01, "best_effort_faults": {"wrong": 1, "503": 2}}
+        load |= {"preemptions": 4, "yield_us_sum": 40, "restore_us_sum": 8, "yield_worst_us": 30}
+        found.append(sample("shunter", number, [base * 1.1] * 2, **load))
+    # Without RT-only in its round there is nothing to compare it with.
+    found.append(sample("shunter", 2, [1e6], **load))
+    alone, ours = rows.summarise(found)
+    assert (alone["scheme"], alone["mean_ms"], alone["p99_ms"]) == ("rt_only", 15.0, 20.0)
+    assert ours["mean_overhead"] == pytest.approx(0.1)
+    assert ours["p99_overhead_interval"] == pytest.approx((0.1, 0.1))
+    assert ours["share_of_idle"] == pytest.approx(0.9)
+    assert ours["throughput_vs_rt_only"] == pytest.approx(65 / 2)
+    assert (ours["wrong_answers"], ours["failed"]) == (3, 6)
+    assert (ours["preemptions"], ours["yield_mean_us"], ours["restore_mean_us"]) == (8, 10, 2)
+    headline = rows.headline([alone, ours], "shunter", ("A",))
+    assert headline["strict_mean_overhead_worst"] == pytest.approx(0.1)
+    assert headline["best_effort_share_of_idle"] == pytest.approx(0.9)
+    assert headline["wrong_answers"] == 3
+
+
+@given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=300), st.sampled_from((0.5, 0.99, 0.999)))
+def test_a_quantile_is_the_smallest_that_so_many_do_not_exceed(
+    rows: ModuleType, values: list[float], share: float
+) -> None:
+    found = rows.quantile(values, share)
+    assert found in values
+    assert sum(v <= found for v in values) >= share * len(values)
+    assert sum(v < found for v in values) < share * len(values)

@@ -4,11 +4,16 @@ import contextlib
 import os
 import signal
 import socket
+import time
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
+from shunter.batching import holds
+from shunter.batching.control_page import ControlPage
+from shunter.batching.layout import HEADER_SIZE, HOLDER_FIELDS, HOLDER_SIZE, RUNNERS_OFFSET
 from shunter.nic_frontend.client import BadRequestError, InferenceError, Session, TooLateError
 
 pytestmark = pytest.mark.e2e
@@ -92,6 +97,27 @@ def test_both_front_ends_give_the_same_answers(served, client, site, wait_until)
     assert "shunter_nic_requests_total" in metrics
     assert 'shunter_nic_drops_total{reason="tag",} 0.0' in metrics
     assert "shunter_nic_rtt_seconds_count" in metrics
+
+
+def test_only_strict_requests_hold_the_slices_of_their_workers(served, site, client, wait_until):
+    """Best-effort work elsewhere in the server stands still for what comes by the network."""
+    path = Path(site.status()["runtime"]) / "control"
+    session = client(site, served.name)
+    with ControlPage.attach(path, writable=False) as page:
+
+        def held_ns():
+            """When the front end's line was raised last; the first line is the server's own."""
+            at = HOLDER_FIELDS["hold_since_ns"].offset
+            starts = range(HEADER_SIZE + HOLDER_SIZE, RUNNERS_OFFSET, HOLDER_SIZE)
+            return max(page.words[(start + at) // 8] for start in starts)
+
+        before = held_ns()
+        session.infer([NUMBERS], best_effort=True)
+        assert held_ns() == before
+        session.infer([NUMBERS], best_effort=False)
+        assert held_ns() > before
+        every = (1 << 64) - 1
+        wait_until("nothing is held", lambda: not holds.held(page, every, time.monotonic_ns()))
 
 
 def test_scaling_leaves_them_alone(served, site, client):

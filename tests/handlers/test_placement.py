@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -286,3 +287,38 @@ def test_a_worker_whose_cores_are_not_there_says_so_and_exits(partly):
     assert done.returncode == 1
     assert f"SHUNTER_CORES={cores}: CPU {ABSENT} is not available" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.fixture
+def idle_cgroup():
+    """A cgroup of the test's own, where the kernel lets one be made."""
+    roots = [Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")]
+    for root in (root for root in roots if (root / "cgroup.procs").exists()):
+        group = root / f"shunter-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("needs the right to make a cgroup")
+
+
+def test_a_best_effort_worker_moves_to_the_cgroup_that_it_is_told(idle_cgroup):
+    code = "take(); say(open('/proc/self/cgroup').read())"
+    found = run(code, SHUNTER_SCHED="idle", SHUNTER_IDLE_CGROUP=str(idle_cgroup))
+    assert f"/{idle_cgroup.name}\n" in found[0][-1]
+    assert found[0][1] == os.SCHED_IDLE
+    assert idle_cgroup.name not in run(code, SHUNTER_IDLE_CGROUP=str(idle_cgroup))[0][-1]
+
+
+def test_a_cgroup_that_cannot_be_joined_is_an_error(tmp_path):
+    code = """
+try:
+    take()
+except placement.PlacementError as error:
+    print(error)
+"""
+    found = run(code, SHUNTER_SCHED="idle", SHUNTER_IDLE_CGROUP=str(tmp_path / "none"))
+    assert str(found[0]).startswith(f"SHUNTER_IDLE_CGROUP={tmp_path / 'none'}: ")

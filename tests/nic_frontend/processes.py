@@ -17,11 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from shunter.batching.attach import NAME, Attach
+from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers import front_end_link
 from shunter.nic_frontend import front_end as front_ends
 from shunter.nic_frontend import listeners
 from shunter.nic_frontend.front_end import FrontEnd, Settings
+from shunter.nic_frontend.server_link import ServerLink
 
 FAILING = 0xBAD
 RETRY_S = 0.02
@@ -40,9 +42,13 @@ def front_end(
     unix=None,
     port_wait_s=listeners.PORT_WAIT_S,
     run_s=front_ends.RUN_S,
+    server=False,
     **settings,
 ):
-    """Serve; say what there is to whoever connects to ``control``."""
+    """Serve; say what there is to whoever connects to ``control``.
+
+    ``server``: the folder is that of a server, with its page.
+    """
     folder = Path(folder)
     listeners.PORT_WAIT_S, front_ends.RUN_S = port_wait_s, run_s
     try:
@@ -64,7 +70,10 @@ def front_end(
     control.listen()
     front._ready.watch(control.fileno(), lambda: _answer(front, control, attached))
     signal.signal(signal.SIGTERM, lambda *_: front.stop(finish=not front.is_stopping))
-    front.run()
+    link = ServerLink(front, only_live(folder), only_this=True) if server else None
+    front.run(*([link.cycle] if link else []))
+    if link:
+        link.close()
     front.close()
 
 
@@ -116,11 +125,13 @@ def _memories():
     return [open_ones, mapped]
 
 
-def worker(folder, server, inputs, outputs, batch, model="m", version="1", timeout_s=120):
+def worker(
+    folder, server, inputs, outputs, batch, model="m", version="1", timeout_s=120, **place
+):
     """Work until the connection to ``server`` ends. What runs is written into ``ran`` first."""
     folder = Path(folder)
     specs = [tuple(TensorSpec(*each) for each in kind) for kind in (inputs, outputs)]
-    attach = Attach(model, version, *specs, batch, os.getpid(), timeout_s)
+    attach = Attach(model, version, *specs, batch, os.getpid(), timeout_s, **place)
     front_end_link.RETRY_S = RETRY_S
     ran = os.open(folder / "ran", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

@@ -16,7 +16,8 @@ import pytest
 from shunter.batching import front_end_page
 from shunter.batching.attach import NAME, Attach, receive, send
 from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
+from shunter.batching.holds import NoHolderError, claim, held
+from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Order
 from shunter.batching.page_records import SlotCommands, SlotNetwork
 from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
@@ -138,12 +139,12 @@ def serve(data_path, built, server, monkeypatch):
 class Worker:
     """A worker of m in a thread; it answers 2 x, and waits while ``hold`` is not set."""
 
-    def __init__(self, folder, outputs=(X,), version=""):
+    def __init__(self, folder, outputs=(X,), version="", **place):
         self.go_on = threading.Event()
         self.go_on.set()
         self.began = threading.Event()
         self._ours, self._theirs = socket.socketpair()
-        attach = Attach("m", version, (X,), outputs, 1, os.getpid())
+        attach = Attach("m", version, (X,), outputs, 1, os.getpid(), **place)
         link = FrontEndLink(folder / NAME, attach, self._infer)
         self._thread = threading.Thread(
             target=link.run, args=(self._theirs, lambda: not self._theirs.recv(1, socket.MSG_PEEK))
@@ -309,6 +310,28 @@ def test_by_hand_it_goes_over_to_the_next_server(start_server, server, serve, wo
 
 
 @both_data_paths
+def test_what_is_held_is_said_on_the_next_server_s_page(start_server, server, serve, work, client):
+    front_end = serve(only_this=False)
+    work(server, slot=0, slices=0b11).end()
+    server.end()
+    following = start_server()
+    wait_until("it is there", (following.folder / NAME).exists)
+    worker = work(following, slot=0, slices=0b110)
+    asking = client(front_end)
+    worker.go_on.clear()
+    asking.ask()
+
+    def is_held(page):
+        return held(page, 0b111, time.monotonic_ns(), max_hold_ns=1 << 62)
+
+    wait_until("it is held there", lambda: is_held(following.page) == 0b110)
+    assert is_held(server.page) == 0
+    worker.go_on.set()
+    assert answer(asking) is True
+    wait_until("nothing is held", lambda: is_held(following.page) == 0)
+
+
+@both_data_paths
 def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client):
     front_end = serve()
     worker = work(server)
@@ -405,6 +428,41 @@ def test_a_page_that_another_front_end_writes_is_left_alone(server, serve, caplo
         front_end.stop()
         front_end.thread.join(PATIENCE_S)
         assert server.told.state.front_end_pid == 0
+
+
+@both_data_paths
+def test_nothing_is_held_while_the_classes_take_turns(server, serve, work, client):
+    def is_held():
+        return held(server.page, 0b11, time.monotonic_ns(), max_hold_ns=1 << 62)
+
+    front_end = serve()
+    worker = work(server, slot=0, slices=0b11)
+    asking = client(front_end)
+    worker.go_on.clear()
+    asking.ask()
+    wait_until("it is held", lambda: is_held() == 0b11)
+    server.page.write_turns(Order.FIFO, Order.FIFO, exclusive=True)
+    wait_until("it is not", lambda: is_held() == 0)
+    server.page.write_turns(Order.CONCURRENT, Order.ROUND_ROBIN, exclusive=False)
+    wait_until("it is again", lambda: is_held() == 0b11)
+    worker.go_on.set()
+    assert answer(asking) is True
+    wait_until("it is done", lambda: is_held() == 0)
+
+
+@both_data_paths
+def test_without_a_free_line_for_holds_it_serves_all_the_same(server, serve, work, client, caplog):
+    with ControlPage.attach(server.folder / "control") as page:
+        with contextlib.suppress(NoHolderError):
+            while True:
+                claim(page, os.getpid(), 1)
+        front_end = serve()
+        assert [r.message for r in caplog.records if "does not stand still" in r.message]
+        work(server, slot=0, slices=1)
+        asking = client(front_end)
+        asking.ask()
+        assert answer(asking) is True
+        wait_until("it tells the request", lambda: server.told.counters.get("requests") == 1)
 
 
 def test_two_front_ends_never_share_a_port(server, serve, monkeypatch):

@@ -168,14 +168,11 @@ class World:
             if isinstance(action, Withdraw):
                 self.ready.discard(action.entry)
 
-    def is_open(self, n):
-        return 0x10000 + n in self.pair[0].sessions
-
     def leave_and_come(self):
         n = self.random.randrange(SESSIONS)
-        if self.is_open(n):
+        if self.pair[0].is_open(0x10000 + n):  # and not only there until what it asked for has run
             self.both("remove_session", 0x10000 + n, self.now)
-        if not self.is_open(n) and not self.running:
+        if 0x10000 + n not in self.pair[0].sessions and not self.running:
             self.open(n)
 
     def move(self):

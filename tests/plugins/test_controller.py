@@ -10,7 +10,7 @@ import pytest
 
 from shunter.batching.configuration import InstanceGroup
 from shunter.batching.control_page import ControlPage, UnstableError
-from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
+from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Order
 from shunter.plugins import controller
 from shunter.plugins.controller import EXIT_NO_PAGE, EXIT_NOT_ALONE, ControllerAgent
 from shunter.plugins.reconfiguration import Wanted
@@ -72,6 +72,56 @@ def test_without_models_there_is_nothing_to_do(agent, page):
     assert header.controller_pid == 77
     assert header.controller_cycles == 2
     assert header.controller_heartbeat_ns == 20
+
+
+def test_turns_bounds_and_masks_are_the_settings(agent, page, config, add_model, poke):
+    add_model(0)
+    poke(0, "group_yields", 1)
+    config.write_text('[preemption]\nstrict = "edf"\nlongest_park_ms = 50\npadding = "always"\n')
+    agent.reload()
+    agent.do_work(1)
+    header = page.header()
+    assert (header.strict_order, header.best_effort_order) == (Order.EDF, Order.ROUND_ROBIN)
+    assert (header.max_hold_us, header.longest_park_us) == (2_000_000, 50_000)
+    assert page.read_padding(0) == (1 << 128) - 1
+
+
+def test_memory_is_wanted_while_less_is_there_than_the_floor(agent, page, config, monkeypatch):
+    config.write_text("[preemption]\nmemory_floor_mb = 100\n")
+    agent.reload()
+    for available_mb, wanted in ((99, 1), (100, 0)):
+        monkeypatch.setattr(controller, "available_bytes", lambda mb=available_mb: mb << 20)
+        agent.do_work(1)
+        assert page.header().memory_wanted == wanted
+
+
+def test_an_error_about_who_runs_beside_whom_stops_nothing_else(
+    agent, page, add_model, monkeypatch, caplog
+):
+    def fail(*_):
+        raise OverflowError("no mask")
+
+    monkeypatch.setattr(agent._padding, "do_work", fail)
+    add_model(0)
+    for cycle in (1, 2):
+        agent.do_work(cycle)
+    assert page.read_commands(0) is not None
+    [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert record.getMessage() == "who may run beside whom is left as it is: no mask"
+
+
+def test_settings_that_cannot_be_read_leave_turns_and_masks_as_they_are(page, add_model, poke):
+    add_model(0)
+    poke(0, "group_yields", 1)
+    page.write_turns(Order.FIFO, Order.CONCURRENT, True)
+    page.write_padding(0, 5)
+
+    def fail():
+        raise SettingsError("bad")
+
+    ControllerAgent(page, fail, 77).do_work(1)
+    assert (page.header().strict_order, page.header().exclusive) == (Order.FIFO, 1)
+    assert page.read_padding(0) == 5
 
 
 def test_it_says_what_it_is(agent):

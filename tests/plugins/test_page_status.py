@@ -9,9 +9,17 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from shunter.batching import front_end_page
+from shunter.batching import front_end_page, holds
 from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import SLOT_FIELDS, SLOTS_OFFSET
+from shunter.batching.layout import (
+    RUNNER_FIELDS,
+    RUNNER_SIZE,
+    RUNNERS_OFFSET,
+    SLOT_FIELDS,
+    SLOT_SIZE,
+    SLOTS_OFFSET,
+    RunnerState,
+)
 from shunter.batching.page_records import FrontEndState, SlotNetwork
 from shunter.plugins import page_status
 from shunter.plugins import status as view
@@ -101,6 +109,78 @@ def test_of_a_front_end_that_was_killed_nothing_is_shown(runtime):
         assert found["front_end"]["state"] == "off"
         page.want_front_end(7)  # who starts it again is under way
         assert page_status.fetch(runtime)["front_end"]["state"] == "restarting"
+
+
+def poke(page, start, fields, **values):
+    for name, value in values.items():
+        page.words[(start + fields[name].offset) // 8] = value
+
+
+def name_model(page, slot, name, yields):
+    start = SLOTS_OFFSET + slot * SLOT_SIZE
+    text = int.from_bytes(name, "little")
+    poke(page, start, SLOT_FIELDS, slot_state=1, group_count=1, group_yields=yields)
+    poke(page, start, SLOT_FIELDS, model_name=text, model_version=ord("1"))
+
+
+def test_who_gives_way_to_whom_is_shown(runtime):
+    console = Console(width=200)
+
+    def shown():
+        with console.capture() as capture:
+            console.print(view.render(page_status.fetch(runtime)))
+        return " ".join(capture.get().replace("(not default)", "").split())
+
+    with ControlPage.attach(runtime / "control") as page:
+        name_model(page, 0, b"strict", 0)
+        name_model(page, 70, b"other", 0)
+        assert "giving way" not in shown()
+        assert [model["preemption"] for model in page_status.fetch(runtime)["models"]] == [None] * 2
+        name_model(page, 5, b"bulk", 1)
+        assert "bulk/1 no worker as the worker likes" in shown()
+        numbers = {
+            "runner_state": RunnerState.PARKED,
+            "preemptions": 12,
+            "parked_ns": 3_450_000_000,
+            "yield_worst_ns": 780_000,
+            "batches": 99,
+        }
+        for index, values in ((0, numbers), (3, {"batches": 4})):
+            start = RUNNERS_OFFSET + index * RUNNER_SIZE
+            who = {"runner_pid": os.getpid(), "runner_slot": 5, "runner_class": 1}
+            poke(page, start, RUNNER_FIELDS, **who, **values)
+        page.write_padding(5, (1 << 128) - 1 - (1 << 70) - 1)
+        text = shown()
+        assert f"bulk/1 parked {os.getpid()} 99 12 3.5 0.78 strict/1 other/1 running" in text
+        assert f"running {os.getpid()} 4 0 0.0 0.00" in text
+        page.write_padding(5, (1 << 128) - 1)
+        assert f"bulk/1 parked {os.getpid()} 99 12 3.5 0.78 - running" in shown()
+        [told] = [m["preemption"] for m in page_status.fetch(runtime)["models"] if m["preemption"]]
+        assert told["not_beside"] == []
+        assert [each["state"] for each in told["runners"]] == ["parked", "running"]
+        page.forget_padding(5)
+        told = page_status.fetch(runtime)["models"][1]["preemption"]
+        assert told["not_beside"] is None
+
+
+def test_who_holds_now_is_shown(runtime):
+    console = Console(width=200)
+
+    def shown():
+        with console.capture() as capture:
+            console.print(view.render(page_status.fetch(runtime)))
+        return capture.get()
+
+    with ControlPage.attach(runtime / "control") as page:
+        name_model(page, 0, b"strict", 0)
+        name_model(page, 70, b"other", 0)
+        assert "stands still" not in shown()
+        holder = holds.claim(page, os.getpid(), time.monotonic_ns())
+        holder.hold(1, 1 << 70, time.monotonic_ns())
+        assert "best effort stands still for other/1" in shown()
+        assert [model["holds"] for model in page_status.fetch(runtime)["models"]] == [False, True]
+        holder.release()
+        assert "stands still" not in shown()
 
 
 def test_a_folder_that_is_none_is_one_sentence(tmp_path):

@@ -1,0 +1,58 @@
+"""A gate for eager models on a device: the host must not be far ahead of what runs there.
+
+Kernels are queued; a thread that stands still has stopped nothing that is in the queue. So at each
+boundary the thread first waits for the segment that it launched some boundaries ago: at most as
+many are on the device when it stands still. That is the virtual host queue of REEF's version for
+NVIDIA devices (section 4.3), with segments for kernels. What is captured in CUDA graphs goes
+further down the ladder (:mod:`shunter.handlers.device_ladder`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import nn
+
+WINDOW = 2
+"""Segments that may be on the device at once: one runs, the next is there when it ends."""
+
+
+class Mark(Protocol):
+    """A point of the device's queue, such as ``torch.cuda.Event``."""
+
+    def record(self) -> None:
+        """Put it at the end of the queue."""
+
+    def synchronize(self) -> None:
+        """Return when the device is there."""
+
+
+class DeviceCheck:
+    """In place of a gate's check: waits for older segments, then looks at the gate."""
+
+    def __init__(
+        self, check: Callable[[], None], mark: Callable[[], Mark], window: int = WINDOW
+    ) -> None:
+        """``mark`` makes a new mark; ``window`` segments may be on the device."""
+        self._check, self._mark, self._window = check, mark, window
+        self._marks: deque[Mark] = deque()
+
+    def __call__(self) -> None:
+        """A boundary has come."""
+        mark = self._mark()
+        mark.record()
+        self._marks.append(mark)
+        while len(self._marks) >= self._window:
+            self._marks.popleft().synchronize()
+        self._check()
+
+
+def device_of_model(model: nn.Module) -> torch.device | None:
+    """The CUDA device that a model's weights are on; None where there is none."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cuda":
+            return tensor.device
+    return None

@@ -1,0 +1,57 @@
+"""Beside whose strict work best effort may run, as the settings say it."""
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+def told(site, model):
+    """What the page says of a model that gives way."""
+    return next(m for m in site.page_status()["models"] if m["name"] == model.name)["preemption"]
+
+
+@pytest.fixture
+def make_site(make_server, plugins, harness, archives, tmp_path):
+    """Starts a server with these lines under [preemption]."""
+
+    def make_site(lines):
+        path = tmp_path / "shunter.toml"
+        path.write_text(f"[preemption]\n{lines}\n")
+        server = make_server(plugins, config={"shunter_config": str(path)})
+        return harness.running(server, archives, tmp_path)
+
+    return make_site
+
+
+def test_where_nothing_may_run_beside_best_effort_stands_still_for_strict_work(
+    make_site, wait_until
+):
+    with make_site('padding = "never"\nlongest_park_ms = 3600000\nmax_hold_ms = 3600000') as site:
+        strict, bulk = site.add(), site.add(config={"shunter": {"class": "best_effort"}})
+        wait_until("it is told", lambda: told(site, bulk)["not_beside"] == [f"{strict.name}/1.0"])
+        assert told(site, strict) is None
+        gate, held = strict.hold()
+        waits = bulk.send("bulk")
+        wait_until("it stands still", lambda: told(site, bulk)["runners"][0]["state"] == "parked")
+        assert bulk.order() == []
+        assert [m["holds"] for m in site.page_status()["models"]] == [True, False]
+        gate.open()
+        assert [each.result().status for each in (*held, waits)] == [200, 200]
+        [runner] = told(site, bulk)["runners"]
+        assert (runner["state"], runner["preemptions"]) == ("running", 1)
+        assert runner["parked_ms"] > 0
+        strict.end()
+        bulk.end()
+
+
+def test_by_default_best_effort_runs_beside_strict_work_that_the_kernel_lets_go_first(
+    serve, site, wait_until
+):
+    strict, bulk = serve(), serve(config={"shunter": {"class": "best_effort"}})
+    wait_until("it is told", lambda: told(site, bulk)["not_beside"] == [])
+    gate, held = strict.hold()
+    assert bulk.ask("bulk").status == 200
+    gate.open()
+    assert held[0].result().status == 200
+    [runner] = told(site, bulk)["runners"]
+    assert (runner["batches"], runner["preemptions"]) == (1, 0)

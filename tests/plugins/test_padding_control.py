@@ -1,0 +1,356 @@
+"""The masks that the controller writes for models that give way."""
+
+import logging
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from shunter.batching.control_page import ControlPage
+from shunter.batching.layout import (
+    GROUP_STRIDE,
+    RUNNER_FIELDS,
+    RUNNER_SIZE,
+    RUNNERS_OFFSET,
+    SLOT_COUNT,
+    SLOT_FIELDS,
+    SLOT_SIZE,
+    SLOTS_OFFSET,
+    RunnerState,
+)
+from shunter.batching.page_records import RunnerLine, SlotIdentity
+from shunter.plugins.padding_control import (
+    PaddingControl,
+    kernel_preempts,
+    write_header,
+)
+from shunter.plugins.settings import PreemptionSettings
+
+MS = 10**6
+CYCLE_NS = 100 * MS
+ALL = (1 << SLOT_COUNT) - 1
+CPUS = (1 << 48) - 1
+AUTO, ALWAYS, NEVER = (PreemptionSettings(padding=each) for each in ("auto", "always", "never"))
+
+
+class Server:
+    """What the server and its workers write to the page."""
+
+    def __init__(self, page):
+        self.page = page
+        self.identities = {}
+        self.idle = True
+        """Whether runners are under SCHED_IDLE."""
+        self.control = PaddingControl(page, random.Random(1), 4, lambda line: self.idle)
+        self.now = 0
+
+    def poke(self, slot, name, value, index=0):
+        at = SLOTS_OFFSET + slot * SLOT_SIZE + SLOT_FIELDS[name].offset
+        self.page.words[at // 8 + index] = value
+
+    def group(self, slot, group=0, **values):
+        for name, value in values.items():
+            self.poke(slot, f"group_{name}", value, group * GROUP_STRIDE // 8)
+
+    def add(self, slot, *groups, generation=1):
+        """``groups``: slices and whether the group gives way."""
+        self.poke(slot, "slot_state", 1)
+        for group, (slices, yields) in enumerate(groups):
+            self.group(slot, group, slices=slices, yields=yields)
+        self.identities[slot] = SlotIdentity(
+            slot_state=1,
+            generation=generation,
+            group_count=len(groups),
+            model_name=f"m{slot}",
+            model_version="1.0",
+        )
+
+    def remove(self, slot):
+        self.poke(slot, "slot_state", 0)
+        del self.identities[slot]
+
+    def runner(self, index, slot, slices=CPUS, pid=None, **values):
+        values = {"slot": slot, "class": 1, "slices": slices, "pid": pid or os.getpid()} | values
+        for name, value in values.items():
+            name = name if name in RUNNER_FIELDS else f"runner_{name}"
+            at = RUNNERS_OFFSET + index * RUNNER_SIZE + RUNNER_FIELDS[name].offset
+            self.page.words[at // 8] = value
+
+    def cycle(self, settings=AUTO):
+        self.now += CYCLE_NS
+        self.control.do_work(self.identities, settings, self.now)
+
+    def mask(self, slot):
+        """None when the runners go by their own default."""
+        return self.page.read_padding(slot)
+
+    def serve(self, slot, batches, ns, bucket=0):
+        for name, more in (("strict_batches", batches), ("strict_batch_ns", batches * ns)):
+            at = (SLOTS_OFFSET + slot * SLOT_SIZE + SLOT_FIELDS[name].offset) // 8 + bucket
+            self.page.words[at] += more
+
+
+@pytest.fixture
+def page(tmp_path):
+    with ControlPage.create(
+        tmp_path / "control", owner_pid=os.getpid(), created_unix_ns=1, now_ns=1
+    ) as page:
+        yield page
+
+
+@pytest.fixture
+def server(page):
+    return Server(page)
+
+
+def test_where_nobody_gives_way_nothing_is_written(server):
+    server.add(0, (CPUS, 0))
+    server.runner(0, 0)
+    for settings in (AUTO, ALWAYS, NEVER):
+        server.cycle(settings)
+        assert server.mask(0) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (ALWAYS, ALL),
+        (NEVER, 0b1100),
+        (PreemptionSettings(exclusive=True), ALL),
+        (PreemptionSettings(exclusive=True, padding="never"), ALL),
+    ],
+)
+def test_who_shares_no_slice_may_always_run_beside(server, settings, expected):
+    server.add(0, (0b0110, 0))
+    server.add(1, (0b0100, 0), (0b1000, 0))
+    server.add(2, (0b0001, 0))
+    server.add(3, (0b1100, 1))
+    server.cycle(settings)
+    assert server.mask(3) == expected
+    assert [server.mask(slot) for slot in (0, 1, 2)] == [None] * 3
+
+
+def test_a_model_with_both_kinds_of_groups_gives_way_to_itself(server):
+    server.add(0, (CPUS, 0), (CPUS, 1))
+    server.cycle(NEVER)
+    assert server.mask(0) == 0
+
+
+def test_groups_whose_slices_are_not_told_are_everywhere(server):
+    server.add(0, (0, 0))
+    server.add(1, (1 << 50, 1))
+    server.cycle(NEVER)
+    assert server.mask(1) == 0b10
+
+
+def test_highest_slices_and_slots_count_too(server):
+    high = -(1 << 63)
+    server.add(SLOT_COUNT - 1, (high, 0))
+    server.add(63, (high, 1))
+    server.cycle(NEVER)
+    assert server.mask(63) == 1 << 63
+
+
+def test_with_auto_a_model_without_runners_goes_by_their_default(server):
+    server.add(0, (CPUS, 0))
+    server.add(1, (CPUS, 1))
+    server.cycle()
+    assert server.mask(1) is None
+    server.runner(0, 1)
+    server.cycle()
+    assert server.mask(1) == ALL
+    server.runner(0, 1, pid=-1)
+    server.cycle()
+    assert server.mask(1) == ALL, "a worker that comes back finds what was known"
+
+
+@pytest.mark.parametrize(
+    ("idle", "profile", "fitted", "expected"),
+    [
+        (True, {}, {}, ALL),
+        (False, {}, {}, 0b10),
+        # Profiles of both: a segment within 2 % of the strict pass, and cores for both.
+        (False, {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS // 10}, {}, 0b10),
+        (
+            False,
+            {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS // 10},
+            {"fitted": 9, "fixed_ns": 10 * MS, "threads": 1},
+            0b11,
+        ),
+        (
+            False,
+            {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS},
+            {"fitted": 9, "fixed_ns": 10 * MS, "threads": 1},
+            0b10,
+        ),
+        (
+            False,
+            {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS // 10},
+            {"fitted": 9, "fixed_ns": 10 * MS, "threads": 0},
+            0b10,
+        ),
+        (
+            True,
+            {"solo_ns": MS, "solo_cpu_ns": 4 * MS, "segment_ns": MS},
+            {"fitted": 9, "fixed_ns": 10 * MS, "threads": 4},
+            ALL,
+        ),
+    ],
+)
+def test_where_a_pair_starts(server, idle, profile, fitted, expected):
+    server.idle = idle
+    server.add(0, (CPUS, 0))
+    server.group(0, **fitted)
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1, **profile)
+    server.cycle()
+    assert server.mask(1) == expected
+
+
+def test_a_strict_model_that_comes_later_starts_like_an_unknown_one(server):
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1)
+    server.cycle()
+    assert server.mask(1) == ALL
+    server.idle = False
+    server.cycle()
+    assert server.mask(1) == 0b10
+    server.add(0, (CPUS, 0))
+    server.cycle()
+    assert server.mask(1) == 0b10
+
+
+def measure(server, effect, cycles, *, works=True):
+    """Strict batches of slot 0 beside slot 1's best effort; masks that were seen."""
+    masks = []
+    for _ in range(cycles):
+        beside = server.mask(1) & 1
+        server.serve(0, 3, round(10 * MS * (1 + effect * beside)))
+        server.group(1, busy=int(works))
+        server.cycle()
+        masks.append(server.mask(1) & 1)
+    return masks
+
+
+def test_a_pair_that_slows_strict_work_is_closed_and_the_log_says_so(server, caplog):
+    server.add(0, (CPUS, 0))
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1)
+    server.cycle()
+    with caplog.at_level(logging.INFO):
+        masks = measure(server, 0.3, 600)
+    assert masks[-100:] == [0] * 100
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "best effort of m1/1.0 does not run any more beside strict work of m0/1.0, "
+        "which was 30.0 % slower beside it"
+    )
+
+
+@pytest.mark.parametrize(("effect", "works"), [(0.0, True), (0.3, False)])
+def test_a_pair_that_does_no_harm_or_does_not_run_stays_open(server, effect, works):
+    server.add(0, (CPUS, 0))
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1)
+    server.cycle()
+    masks = measure(server, effect, 400, works=works)
+    assert sum(masks) > 300
+    assert (sum(masks) < 400) is works, "parted now and then, to measure"
+
+
+def test_a_parked_runner_and_one_that_ends_batches_have_work(server):
+    server.add(0, (CPUS, 0))
+    server.add(1, (CPUS, 1))
+    for batches in range(200):
+        state = RunnerState.PARKED if batches % 2 else RunnerState.RUNNING
+        server.runner(0, 1, state=state, batches=batches // 2)
+        server.serve(0, 9, MS)
+        server.cycle()
+        if server.mask(1) != ALL:
+            return
+    raise AssertionError("it was never parted to measure")
+
+
+def test_other_settings_take_hold_at_once_and_forget_what_was_measured(server):
+    server.add(0, (CPUS, 0))
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1)
+    server.cycle()
+    measure(server, 0.3, 600)
+    assert server.mask(1) == ALL - 1
+    for settings, expected in ((ALWAYS, ALL), (NEVER, 0b10), (AUTO, ALL)):
+        server.cycle(settings)
+        assert server.mask(1) == expected
+
+
+def test_a_new_generation_is_measured_anew_and_a_new_model_owes_nothing_to_the_old(server):
+    server.add(0, (CPUS, 0))
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1)
+    server.cycle()
+    measure(server, 0.3, 600)
+    server.add(0, (CPUS, 0), generation=2)
+    server.cycle()
+    assert server.mask(1) == ALL
+    server.remove(1)
+    server.cycle()
+    assert server.mask(1) is None
+
+
+def test_runners_whose_processes_are_gone_do_not_count(server):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1, pid=gone.pid)
+    server.cycle()
+    assert server.mask(1) is None
+
+
+def test_strict_runners_are_not_taken_for_best_effort(server):
+    server.add(0, (CPUS, 0))
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1, **{"class": 0})
+    server.cycle()
+    assert server.mask(1) is None
+
+
+SLEEPER = """
+import os, sys
+os.sched_setscheduler(0, int(sys.argv[1]), os.sched_param(0))
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "slices", "expected"),
+    [
+        (os.SCHED_IDLE, CPUS, True),
+        (os.SCHED_OTHER, CPUS, False),
+        (os.SCHED_IDLE, 1 << 48, False),
+        (os.SCHED_IDLE, -(1 << 63), False),
+    ],
+)
+def test_the_kernel_preempts_what_is_idle_on_processors(policy, slices, expected):
+    command = [sys.executable, "-c", SLEEPER, str(int(policy))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        line = RunnerLine(runner_pid=process.pid, runner_slices=slices)
+        assert kernel_preempts(line) is expected
+        process.stdin.close()
+    assert not kernel_preempts(line)
+
+
+def test_the_header_gets_the_settings(page):
+    settings = PreemptionSettings("fifo", "concurrent", True, 1.5, 250, memory_floor_mb=100)
+    write_header(page, settings, 100 << 20)
+    header = page.header()
+    assert (header.strict_order, header.best_effort_order, header.exclusive) == (1, 0, 1)
+    assert (header.max_hold_us, header.longest_park_us) == (1500, 250_000)
+    assert header.memory_wanted == 0
+    write_header(page, settings, (100 << 20) - 1)
+    assert page.header().memory_wanted == 1
+    write_header(page, PreemptionSettings(), 0)
+    assert page.header().memory_wanted == 0
