@@ -208,6 +208,11 @@ def test_the_worker_of_a_best_effort_model_runs_under_the_idle_policy(serve, pag
     assert int(told["SHUNTER_SLICES"], 16) == ALL_CPUS
     assert _environment(other)["SHUNTER_SLOT"] == str(page.slot(strict))
     assert not {"SHUNTER_PREEMPTIBLE", "SHUNTER_SCHED"} & set(_environment(other))
+    told, local = model.state()["preemption"], model.site.page_status()["models"]
+    assert strict.state()["preemption"] is None
+    assert [runner["pid"] for runner in told["runners"]] == [worker]
+    here = next(m["preemption"] for m in local if m["name"] == model.name)
+    assert {*told} == {*here} and {*told["runners"][0]} == {*here["runners"][0]}
     found = [(g.group_slices, g.group_yields) for m in (model, strict) for g in page.groups(m)]
     assert found == [(ALL_CPUS, 1), (ALL_CPUS, 0)]
 

@@ -122,6 +122,10 @@ final class Status {
         json.addProperty("configuration", GroupConfig.text(served.fleet().current().configuration()));
         json.addProperty("auto", served.fleet().auto());
         json.addProperty("holds", served.dispatcher().holds());
+        final ShunterWorkLoadManager manager = Installer.manager();
+        json.add(
+                "preemption",
+                PreemptionStatus.of(served, manager.served(), manager.host().page()));
         json.add("queue", queue(served, slot));
         final JsonObject inFlight = new JsonObject();
         inFlight.addProperty("requests", slot.get(S_IN_FLIGHT_REQUESTS));
