@@ -382,7 +382,7 @@ public final class TurnsTool {
         final List<Thread> threads = new ArrayList<>();
         final AtomicInteger finished = new AtomicInteger();
         for (int i = 0; i < count; i++) {
-            final Model model = new Model(turns, i, 1, java.util.Collections.synchronizedList(new ArrayList<>()));
+            final Model model = new Model(turns, i, 1, new ArrayList<>());
             model.users = users;
             threads.add(new Thread(() -> finished.addAndGet(work(model, batches))));
         }
