@@ -5,7 +5,9 @@ no other process or thread takes part. Where strict workers are processes of the
 they want is in the hold words of the control page, which ``held`` reads.
 
 Every thread that runs work must keep from what waits for the whole device: ``synchronize``,
-``cudaMalloc`` (so: captured passes only), the legacy default stream. The environment of
+``cudaMalloc`` (so: captured passes only), the legacy default stream. A model is captured on the
+stream of its lane: torch has one workspace for matrix products per stream, and what shares it may
+not run at the same time. The environment of
 :func:`shunter.handlers.device_ladder.worker_environment` must be set before CUDA begins.
 """
 
@@ -87,7 +89,7 @@ class DeviceExecutor:
         """
         self.rung = choose(found, measured, environment.get(WANTED))
         self._driver, self._held, self._longest = driver, held, longest_park_ns
-        self._current = current or _torch_stream
+        self._current = current or (lambda stream: _torch_stream(stream, int(driver.device)))
         self._streams: list[Any] = []
         self._runners: list[Whole] = []
         self.strict_lane, self.best_effort_lane = self._lane(True), self._lane(False)
@@ -190,7 +192,7 @@ class DeviceExecutor:
 class Strict(Whole):
     """A strict model of this process: best effort is held from before its inputs are brought."""
 
-    _spin_ns = 20_000_000
+    spin_ns = 20_000_000
 
     def __init__(self, driver: Driver, lane: Lane, captured: Captured, flag: FlagWord) -> None:
         """Raises DeviceError."""
@@ -203,5 +205,5 @@ class Strict(Whole):
             return super().run(inputs)
 
 
-def _torch_stream(stream: Any) -> contextlib.AbstractContextManager[Any]:
-    return torch.cuda.stream(torch.cuda.ExternalStream(int(stream)))
+def _torch_stream(stream: Any, device: int) -> contextlib.AbstractContextManager[Any]:
+    return torch.cuda.stream(torch.cuda.ExternalStream(int(stream), device=device))

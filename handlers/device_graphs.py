@@ -51,13 +51,19 @@ class MemoryOperation:
 
 
 def gate(flag: FlagWord) -> MemoryOperation:
-    """Wait until nobody holds."""
-    return MemoryOperation(True, flag.address, 0)
+    """Wait until nobody holds. Raises DeviceError if the device does not see the word."""
+    return MemoryOperation(True, _seen(flag.address), 0)
 
 
 def note(flag: FlagWord, number: int) -> MemoryOperation:
-    """Tell the host how far the stream is; see :attr:`FlagWord.counter`."""
-    return MemoryOperation(False, flag.counter_address, number)
+    """Tell the host how far the stream is; see :attr:`FlagWord.counter`. Raises as :func:`gate`."""
+    return MemoryOperation(False, _seen(flag.counter_address), number)
+
+
+def _seen(address: int) -> int:
+    if not address:
+        raise DeviceError("the device does not see the flag word")
+    return address
 
 
 Step = int | MemoryOperation

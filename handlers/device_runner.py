@@ -42,7 +42,7 @@ class Whole:
     Also what the other runners have in common.
     """
 
-    _spin_ns = 0
+    spin_ns = 0
     """How long a wait looks again at once: as long as its end decides about anything."""
 
     def __init__(self, driver: Driver, lane: Lane, captured: Captured) -> None:
@@ -102,15 +102,17 @@ class Whole:
     def _wait(self, event: Any) -> None:
         begin = time.monotonic_ns()
         while not self._driver.is_done(event):
-            waited = time.monotonic_ns() - begin
-            # Late by a twentieth at most, and by what the kernel takes to wake a thread.
-            time.sleep(0 if waited < self._spin_ns else min(waited / 20e9, _LONGEST_PAUSE_S))
+            self._pause(time.monotonic_ns() - begin)
+
+    def _pause(self, waited_ns: int) -> None:
+        """Late by a twentieth at most, and by what the kernel takes to wake a thread."""
+        time.sleep(0 if waited_ns < self.spin_ns else min(waited_ns / 20e9, _LONGEST_PAUSE_S))
 
 
 class Segmented(Whole):
     """At most ``window`` segments are on the device; the host looks before it launches the next."""
 
-    _spin_ns = 2_000_000
+    spin_ns = 2_000_000
 
     def __init__(
         self,
@@ -165,8 +167,9 @@ class Segmented(Whole):
 
     def _park(self) -> None:
         """Until nobody holds, or for as long as a batch may stand still."""
-        while self._patience.stand(self._held(), time.monotonic_ns()):
-            time.sleep(0)
+        begin = time.monotonic_ns()
+        while self._patience.stand(self._held(), now := time.monotonic_ns()):
+            self._pause(now - begin)
 
 
 class Gated(Whole):

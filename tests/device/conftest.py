@@ -217,7 +217,10 @@ class Executors:
         )
 
     def capture(self, model, *inputs, stream=None):
-        return capture(model, inputs, streams.FakeRecorder(self.cuda))
+        return capture(model, inputs, self.recorder())
+
+    def recorder(self):
+        return streams.FakeRecorder(self.cuda)
 
 
 class CudaExecutors:
