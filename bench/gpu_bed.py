@@ -33,7 +33,7 @@ from shunter.handlers.device_runner import Whole
 
 NAMES = ("vgg19", "resnet152", "densenet201", "inception_v3", "distilbert")
 SLICE = 1 << 48
-PAGE_SLEEP_S = 0.0005
+AGEING_PAUSE_S = 0.0005
 WARM_UP = 5
 
 
@@ -95,7 +95,7 @@ class Bed:
                     current=self.current,
                     environment={},
                     # Where strict work is in this process the watcher only looks after ageing.
-                    pause=lambda: time.sleep(0 if watched.is_set() else PAGE_SLEEP_S),
+                    pause_s=lambda: 0.0 if watched.is_set() else AGEING_PAUSE_S,
                 )
             )
             yield Desk(self, executor, page, watched)

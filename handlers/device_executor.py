@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -37,10 +36,6 @@ from shunter.handlers.device_ladder import (
 )
 from shunter.handlers.device_padding import green_stream
 from shunter.handlers.device_runner import Gated, Lane, Segmented, Whole, works
-
-
-def _yield() -> None:
-    time.sleep(0)  # lets other threads of Python go on
 
 
 def keeps_graphs() -> bool:
@@ -79,12 +74,12 @@ class DeviceExecutor:
         environment: Mapping[str, str] = os.environ,
         longest_park_ns: int = LONGEST_PARK_NS,
         current: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None,
-        pause: Callable[[], None] = _yield,
+        pause_s: Callable[[], float] = float,
     ) -> None:
         """``held``: whether others' strict work holds this device; strict work here need not say.
 
-        ``current`` makes a stream, by its handle, that of torch's copies; ``pause`` comes after
-        each look at ``held``, see :class:`Watcher`.
+        ``current`` makes a stream, by its handle, that of torch's copies; ``pause_s``: see
+        :class:`Watcher`; 0 suits holders in other processes, and costs a processor.
         Raises DeviceError, RungError for a rung in the environment that cannot be had.
         """
         self.rung = choose(found, measured, environment.get(WANTED))
@@ -94,7 +89,7 @@ class DeviceExecutor:
         self._runners: list[Whole] = []
         self.strict_lane, self.best_effort_lane = self._lane(True), self._lane(False)
         self.flag = FlagWord(driver if found.host_memory else None)
-        self.watcher = Watcher(self.flag, held, longest_park_ns=longest_park_ns, pause=pause)
+        self.watcher = Watcher(self.flag, held, longest_park_ns=longest_park_ns, pause_s=pause_s)
 
     def _lane(self, urgent: bool) -> Lane:
         stream = self._driver.stream(urgent=urgent)

@@ -149,18 +149,17 @@ class Watcher:
         held: Callable[[], bool],
         *,
         longest_park_ns: int = LONGEST_PARK_NS,
-        pause: Callable[[], None],
+        pause_s: Callable[[], float] = float,
     ) -> None:
-        """``held``: whether to stand still, by the hold words. ``pause`` comes after each look.
-
-        Without a sleep in it the thread takes one processor while best-effort work runs.
+        """``held``: whether to stand still, by the hold words. ``pause_s``: how long until the
+        next look; with 0 the thread takes one processor while best-effort work runs.
         """
-        self._flag, self._held, self._pause = flag, held, pause
+        self._flag, self._held, self._pause_s = flag, held, pause_s
         self._patience = Patience(longest_park_ns)
         self._turn = threading.Lock()
         self._work = threading.Semaphore(0)
         self._finished = threading.Event()
-        self._running = False
+        self._over = threading.Event()
         self._ended = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="shunter-watcher", daemon=True)
@@ -177,12 +176,12 @@ class Watcher:
             if self._ended:
                 raise RuntimeError("nobody watches the hold words any more") from self._failure
             self._look()  # what is held already holds its first segment
-            self._running = True
+            self._over.clear()
             self._work.release()
             try:
                 yield self._patience
             finally:
-                self._running = False
+                self._over.set()
                 self._finished.wait()
 
     def __enter__(self) -> Watcher:
@@ -196,7 +195,7 @@ class Watcher:
         trace: TracebackType | None,
     ) -> None:
         self._ended = True
-        self._running = False
+        self._over.set()
         self._work.release()
         self._thread.join()
 
@@ -218,9 +217,13 @@ class Watcher:
     def _follow(self) -> None:
         """Until the batch ends."""
         try:
-            while self._running:
+            while not self._over.is_set():
                 self._look()
-                self._pause()
+                pause_s = self._pause_s()
+                if pause_s:
+                    self._over.wait(pause_s)
+                else:
+                    time.sleep(0)  # other threads of Python go on
         finally:
             self._flag.follow(False, False)
 

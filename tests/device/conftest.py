@@ -6,7 +6,6 @@ need TorchServe, which a GPU host may not have.
 
 import ctypes
 import importlib.util
-import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
@@ -212,7 +211,6 @@ class Executors:
             held,
             environment={WANTED: rung},
             current=lambda stream: nullcontext(),
-            pause=lambda: time.sleep(0),
             **options,
         )
 
