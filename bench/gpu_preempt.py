@@ -40,7 +40,7 @@ from shunter.handlers.device_ladder import Measured, Rung, choose, worker_enviro
 
 NAME = "gpu_preempt"
 BUDGET_S = 540.0
-SHARES = {"gate_cost": 0.08, "latency": 0.25, "ladder": 0.22, "disb": 0.3}
+SHARES = {"latency": 0.22, "ladder": 0.2, "disb": 0.3}
 """Of the budget, for time that is measured; captures and warming up have the rest."""
 GRACE_S = 20.0
 WAYS = ("whole", "segments", "gates", "gates_page")
@@ -88,9 +88,9 @@ def measure(desk: Desk, session: Session, rounds: int, real: Path | None) -> Non
         session.measure("captured", name, lambda name=name: captured(desk, name))
     measure_latencies(desk, session)
     measure_ladder(desk, session)
-    measure_disb(desk, session, rounds, real)
     passes = 10 if session.quick else 50
     session.measure("gate_cost", "by segment length", lambda: gpu_ladder.gate_cost(desk, passes))
+    measure_disb(desk, session, rounds, real)
 
 
 def captured(desk: Desk, name: str) -> Row:

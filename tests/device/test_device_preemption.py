@@ -110,7 +110,7 @@ def thread(target):
         except BaseException as error:
             failed.append(error)
 
-    running = threading.Thread(target=main)
+    running = threading.Thread(target=main, daemon=True)
     running.start()
     try:
         yield running
@@ -228,6 +228,7 @@ def test_a_closed_gate_lets_its_segment_end_and_no_other_begin(fake_executors):
             def some_way_in(steps=steps):
                 if executor.flag.counter and len(cuda.started) >= steps:
                     holding.set()
+                    until(lambda: executor.flag.raised)
 
             cuda.on_query = some_way_in
             cuda.started.clear()
@@ -374,6 +375,20 @@ def test_when_nobody_can_tell_who_holds_gates_are_open_and_the_next_batch_says_s
         assert not executor.flag.raised
         with pytest.raises(RuntimeError, match="nobody watches"):
             runner.run([x])
+
+
+def test_the_way_out_opens_gates_whoever_holds(fake_executors):
+    model, draw = made("residual")
+    captured, x, found = fake_executors.capture(model, draw()), draw(), []
+    holding = threading.Event()
+    holding.set()
+    with fake_executors.executor(holding.is_set, longest_park_ns=10**12) as executor:
+        runner = executor.best_effort(captured, target_us=1)
+        with executor.flag.strict(), thread(lambda: found.extend(flat(runner.run([x])))):
+            # Both hold, and the batch is behind its first gate when the watcher is told to end.
+            until(lambda: executor.watcher._patience.parks > 0)
+            executor.watcher.__exit__(None, None, None)
+    assert same(found, wanted(model, x))
 
 
 def test_where_graphs_take_no_gates_they_lie_between_graphs_on_the_stream(fake_executors):
