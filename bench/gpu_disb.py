@@ -12,7 +12,8 @@ import disb_workloads
 import numpy as np
 from common import Row, percentile
 from disb_workloads import Workload
-from gpu_bed import Background, Desk, steady, until
+from gpu_bed import Desk
+from gpu_clients import Background, steady, until
 from gpu_ladder import using
 
 from shunter.handlers.device_ladder import Rung

@@ -11,7 +11,8 @@ from dataclasses import asdict
 
 import torch
 from common import Row, percentile
-from gpu_bed import NAMES, Background, Desk, Pass, solo_us, steady, until
+from gpu_bed import NAMES, Desk
+from gpu_clients import Background, Pass, solo_us, steady, until
 
 from shunter.handlers.device_graphs import Chain, chain, gate
 from shunter.handlers.device_ladder import Rung

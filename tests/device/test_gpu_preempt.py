@@ -134,7 +134,7 @@ def test_when_the_budget_is_spent_the_rest_is_noted_as_skipped(bench, bed):
 def test_a_wrong_answer_is_counted(bench, bed, fake_executors):
     with bed.executor() as desk:
         runner = desk.best_effort("vgg19", bench.Rung.SEGMENTS)
-        with bench.gpu_bed.Background(bed, {"vgg19": runner}, lambda: False) as background:
+        with bench.gpu_clients.Background(bed, {"vgg19": runner}, lambda: False) as background:
             runner.parks = 1
             background._wanted["vgg19"] = background._wanted["vgg19"] + 1
             runner.run = lambda inputs: runner.captured.outputs
