@@ -50,7 +50,8 @@ check: $(INSTALLED) ## lint, freshness of the emitted layout, javac with warning
 fuzz: $(INSTALLED) ## run the property tests with many more examples
 	$(BIN)/pytest -m 'not e2e and not gpu' --hypothesis-profile=fuzz
 
-gpu: $(INSTALLED) ## run the tests and the benchmark that need an NVIDIA GPU
+gpu: $(INSTALLED) ## run the tests and the benchmarks that need an NVIDIA GPU
 	$(PIP) install --constraint constraints.txt --editable '.[gpu]'
 	$(BIN)/pytest -m gpu -rs
 	$(BIN)/python bench/gpu_entry.py $(BENCH_ARGS)
+	$(BIN)/python bench/gpu_preempt.py $(BENCH_ARGS)

@@ -42,29 +42,50 @@ class Driver:
         self._not_ready = int(module.CUresult.CUDA_ERROR_NOT_READY)
         self.call("cuInit", 0)
         self.device = self.call("cuDeviceGet", ordinal)
-        self._context = self.call("cuDevicePrimaryCtxRetain", self.device)
+        self.context = self.call("cuDevicePrimaryCtxRetain", self.device)
         self.made.callback(self.call, "cuDevicePrimaryCtxRelease", self.device)
         self.enter()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """The result of a function; None if it has none. Raises DeviceError."""
-        error, *found = getattr(self.module, name)(*arguments)
+        """The first result of a function; None if it has none. Raises DeviceError."""
+        found = self.results(name, *arguments)
+        return found[0] if found else None
+
+    def results(self, name: str, *arguments: Any) -> list[Any]:
+        """All results of a function. Raises DeviceError, also when the driver lacks it."""
+        try:
+            error, *found = getattr(self.module, name)(*arguments)
+        except (AttributeError, RuntimeError) as failure:  # an older binding, an older driver
+            raise DeviceError(f"{name}: {failure}") from failure
         if int(error) != self._done:
             raise DeviceError(f"{name}: {getattr(error, 'name', error)}")
-        return found[0] if found else None
+        return found
 
     def enter(self) -> None:
         """Make it this thread's device, for the calls that follow; torch sees that, too."""
-        self.call("cuCtxSetCurrent", self._context)
+        self.call("cuCtxSetCurrent", self.context)
 
     def can(self, attribute: str) -> bool:
         """Whether the device has one of ``CUdevice_attribute``."""
-        wanted = getattr(self.module.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute}")
-        return bool(self.call("cuDeviceGetAttribute", wanted, self.device))
+        return bool(self.attribute(attribute))
 
-    def stream(self) -> Any:
-        """A stream that waits for no other."""
-        made = self.call("cuStreamCreate", int(self.module.CUstream_flags.CU_STREAM_NON_BLOCKING))
+    def attribute(self, name: str) -> int:
+        """One of ``CUdevice_attribute``."""
+        wanted = getattr(self.module.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self.call("cuDeviceGetAttribute", wanted, self.device))
+
+    def stream(self, *, urgent: bool | None = None) -> Any:
+        """A stream that waits for no other: of the highest priority, of the lowest, of the usual.
+
+        Blocks of an urgent kernel are placed before those of others that wait for room.
+        """
+        flags = int(self.module.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        if urgent is None:
+            made = self.call("cuStreamCreate", flags)
+        else:
+            lowest, highest = self.results("cuCtxGetStreamPriorityRange")
+            priority = highest if urgent else lowest
+            made = self.call("cuStreamCreateWithPriority", flags, priority)
         self.made.callback(self.call, "cuStreamDestroy", made)
         return made
 

@@ -45,6 +45,7 @@ PURE = {
     "batching.threshold",
     "batching.wire",
     "batching.wire_layout",
+    "handlers.device_ladder",
     "nic_frontend.client_core",
     "nic_frontend.core",
     "nic_frontend.credit",

@@ -6,7 +6,7 @@ need TorchServe, which a GPU host may not have.
 
 import ctypes
 import importlib.util
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,10 @@ from shunter.batching import double_map
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import Flags
+from shunter.handlers.device_capture import CudaRecorder, capture
 from shunter.handlers.device_driver import Driver, cuda_driver
+from shunter.handlers.device_executor import DeviceExecutor, capabilities, keeps_graphs
+from shunter.handlers.device_ladder import WANTED
 from shunter.handlers.device_memory import cuda_view
 from shunter.handlers.device_queue import DeviceQueueWorker
 
@@ -159,7 +162,6 @@ class Front:
         assert (found == found[:, :1]).all()
         return found[:, 0].tolist()
 
-
     def close(self):
         del self.inputs, self.outputs
         self.queue.close()
@@ -182,3 +184,74 @@ def make_front():
 def front_type():
     """For properties, which need many."""
     return Front
+
+
+def _fake_streams():
+    path = Path(__file__).with_name("fake_streams.py")
+    spec = importlib.util.spec_from_file_location("device_fake_streams", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+streams = _fake_streams()
+
+
+class Executors:
+    """Executors on the fake driver, and what they run."""
+
+    def __init__(self, seed=0):
+        self.cuda = streams.FakeStreams(seed)
+        self.driver = Driver(self.cuda, 0)
+
+    def executor(self, held=lambda: False, rung="gates", **options):
+        return DeviceExecutor(
+            self.driver,
+            capabilities(self.driver, graphs=True),
+            held,
+            environment={WANTED: rung},
+            current=lambda stream: nullcontext(),
+            **options,
+        )
+
+    def capture(self, model, *inputs, stream=None):
+        return capture(model, inputs, self.recorder())
+
+    def recorder(self):
+        return streams.FakeRecorder(self.cuda)
+
+
+class CudaExecutors:
+    """The same on a GPU."""
+
+    def __init__(self):
+        self.device = torch.device("cuda", 0)
+        torch.cuda.init()
+        self.driver = Driver(cuda_driver(), 0)
+
+    def executor(self, held=lambda: False, rung="gates", **options):
+        found = capabilities(self.driver, graphs=keeps_graphs())
+        return DeviceExecutor(self.driver, found, held, environment={WANTED: rung}, **options)
+
+    def capture(self, model, *inputs, stream=None):
+        recorder = CudaRecorder(self.driver, self.device, stream)
+        there = [tensor.to(self.device) for tensor in inputs]
+        return capture(model.to(self.device), there, recorder)
+
+
+@pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
+def executors(request):
+    """Makes executors, on a fake driver and on a real one."""
+    return Executors() if request.param == "fake" else CudaExecutors()
+
+
+@pytest.fixture
+def fake_executors():
+    """Makes executors on the fake driver."""
+    return Executors()
+
+
+@pytest.fixture(scope="session")
+def make_executors():
+    """One with another order of the streams."""
+    return Executors
