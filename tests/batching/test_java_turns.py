@@ -163,6 +163,36 @@ CASES = {
         _turns(Order.FIFO, 0, [[1, 0]] * 3, [*BEHIND, [11, 1, STRICT, 9], [12, 2, STRICT, 9]]),
         [0, 1, 2],
     ),
+    "as many as there are CPUs for, and who is first is not overtaken": (
+        # CPUs: two. Models 0, 1, 3 and 4 use one, model 2 uses both.
+        _turns(
+            Order.ROUND_ROBIN,
+            0,
+            [[3, 0, 1], [3, 0, 1], [3, 0, 2], [3, 0, 1], [3, 0, 1]],
+            [
+                *([10 + i, i, BEST_EFFORT, 900] for i in range(5)),
+                [20, 0],
+                [21, 1],
+                [22, 2],
+                [23, 3],
+                [24, 4],
+            ],
+        ),
+        [0, 1, 2, 3, 4],
+    ),
+    "two at a time of three": (
+        _turns(
+            Order.ROUND_ROBIN,
+            0,
+            [[3, 0, 1]] * 3,
+            [
+                *([10 + i, i, BEST_EFFORT, 900] for i in range(3)),
+                [20, 1],
+                [21, 1, BEST_EFFORT, 900],
+            ],
+        ),
+        [0, 1, 2],
+    ),
     "strict in turn": (
         _turns(
             0,

@@ -102,6 +102,20 @@ def test_a_process_takes_its_place():
     assert run(LIBRARIES, **variables) == [[[core], os.SCHED_IDLE, ["3"] * 4]]
 
 
+@pytest.mark.parametrize(
+    ("variables", "spins"),
+    [
+        ({"SHUNTER_SCHED": "idle"}, "10000"),
+        ({"SHUNTER_SCHED": "idle", "GOMP_SPINCOUNT": "7"}, "7"),
+        ({"SHUNTER_SCHED": "idle", "OMP_WAIT_POLICY": "active"}, None),
+        ({"SHUNTER_SCHED": "other"}, None),
+        ({}, None),
+    ],
+)
+def test_threads_of_best_effort_do_not_spin_for_long_unless_they_are_told_to(variables, spins):
+    assert run("take(); say(os.environ.get('GOMP_SPINCOUNT'))", **variables)[0][-1] == spins
+
+
 def test_without_variables_a_process_stays_where_it_is():
     found = run(LIBRARIES, OMP_NUM_THREADS="7")
     assert found == [[HERE, os.sched_getscheduler(0), ["7", None, None, None]]]

@@ -109,9 +109,15 @@ public final class TurnsTool {
         final List<Request> queue = new ArrayList<>();
         final List<Integer> started;
         long ageingNs;
+        /** That a batch uses. */
+        int cpus;
+
         Request running;
         /** The rules that what runs began under. */
         Turns.Rules begunUnder;
+
+        /** All models, where one thread runs them. */
+        List<Model> others = List.of();
 
         AtomicInteger[] users = {};
         volatile int done;
@@ -120,6 +126,7 @@ public final class TurnsTool {
             this.turns = turns;
             this.number = number;
             this.slices = slices;
+            this.cpus = Long.bitCount(slices);
             this.yields = true;
             this.started = started;
             this.player = turns.join(() -> event(0, () -> {}));
@@ -128,6 +135,10 @@ public final class TurnsTool {
         private long of(final RequestClass requestClass) {
             final boolean runs = running != null && running.requestClass == requestClass;
             return runs && turns.rules().apply(requestClass, yields) ? slices : 0;
+        }
+
+        private int used() {
+            return of(RequestClass.BEST_EFFORT) == 0 ? 0 : cpus;
         }
 
         private boolean waits(final RequestClass requestClass) {
@@ -140,7 +151,7 @@ public final class TurnsTool {
                 change.run();
                 final long at = Math.max(now, clock);
                 clock = at;
-                player.begin(of(RequestClass.STRICT), of(RequestClass.BEST_EFFORT));
+                player.begin(of(RequestClass.STRICT), of(RequestClass.BEST_EFFORT), used());
                 for (final RequestClass each : RequestClass.all()) {
                     if (waits(each)
                             && (each == RequestClass.STRICT || !player.strictWaits(slices))) {
@@ -150,6 +161,7 @@ public final class TurnsTool {
                 player.settle(
                         of(RequestClass.STRICT),
                         of(RequestClass.BEST_EFFORT),
+                        used(),
                         waits(RequestClass.STRICT),
                         waits(RequestClass.BEST_EFFORT),
                         at,
@@ -171,7 +183,12 @@ public final class TurnsTool {
                 }
             }
             if (!rules.apply(each, yields)
-                    || player.take(each, slices, oldest, tightest, ageingNs, now)) {
+                    || player.take(each, slices, cpus, oldest, tightest, ageingNs, now)) {
+                ensure(
+                        !rules.apply(each, yields)
+                                || others.stream().anyMatch(o -> o.begunUnder != rules)
+                                || !isFull(others, rules, this, next),
+                        "no room for model " + number);
                 queue.remove(next);
                 running = next;
                 begunUnder = rules;
@@ -228,7 +245,8 @@ public final class TurnsTool {
                             ordered(
                                     row.get(0).getAsInt(),
                                     row.get(1).getAsInt(),
-                                    row.get(2).getAsInt()));
+                                    row.get(2).getAsInt()),
+                            Long::bitCount);
             final List<Integer> started = new ArrayList<>();
             final List<Model> models = new ArrayList<>();
             for (final JsonElement each : row.get(3).getAsJsonArray()) {
@@ -236,6 +254,7 @@ public final class TurnsTool {
                 final Model model =
                         new Model(turns, models.size(), told.get(0).getAsLong(), started);
                 model.ageingNs = told.get(1).getAsLong();
+                model.cpus = told.size() > 2 ? told.get(2).getAsInt() : model.cpus;
                 models.add(model);
             }
             for (final JsonElement each : row.get(4).getAsJsonArray()) {
@@ -258,12 +277,14 @@ public final class TurnsTool {
     private static void random(final Random random, final int steps) {
         clock = 0;
         final ControlPage page = page();
-        final Turns turns = new Turns(page);
+        final Turns turns = new Turns(page, Long::bitCount);
         final List<Model> models = new ArrayList<>();
         for (int i = 0; i < 5; i++) {
             models.add(new Model(turns, i, 1 + random.nextInt(7), new ArrayList<>()));
             models.get(i).ageingNs = random.nextInt(3) * 20;
+            models.get(i).cpus = 1 + random.nextInt(Long.bitCount(models.get(i).slices));
         }
+        models.forEach(model -> model.others = models);
         int offered = 0;
         for (int step = 0; step < steps; step++) {
             final Model model = models.get(random.nextInt(models.size()));
@@ -313,6 +334,7 @@ public final class TurnsTool {
                                 || b.running == null
                                 || a.begunUnder != rules
                                 || b.begunUnder != rules
+                                || share(rules, a.running)
                                 || !conflict(rules, a, a.running, b, b.running),
                         "beside each other at " + step);
             }
@@ -324,6 +346,28 @@ public final class TurnsTool {
                 }
             }
         }
+    }
+
+    /** Whether batches like this run beside each other where there are CPUs for them. */
+    private static boolean share(final Turns.Rules rules, final Request request) {
+        return !rules.exclusive() && request.requestClass == RequestClass.BEST_EFFORT;
+    }
+
+    /** Whether what runs leaves no room for a request. */
+    private static boolean isFull(
+            final List<Model> models,
+            final Turns.Rules rules,
+            final Model model,
+            final Request request) {
+        int used = 0;
+        for (final Model other : models) {
+            if (other != model
+                    && other.running != null
+                    && conflict(rules, model, request, other, other.running)) {
+                used += share(rules, request) ? other.cpus : Integer.MAX_VALUE / 8;
+            }
+        }
+        return used > 0 && used + model.cpus > Long.bitCount(model.slices);
     }
 
     private static boolean conflict(
@@ -351,10 +395,8 @@ public final class TurnsTool {
                 return true;
             }
         }
-        for (final Model other : models) {
-            if (other.running != null && conflict(rules, model, request, other, other.running)) {
-                return true;
-            }
+        if (isFull(models, rules, model, request)) {
+            return true;
         }
         for (final Model other : models) {
             if (other.running == null && other != model) {

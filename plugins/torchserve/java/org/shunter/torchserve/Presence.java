@@ -69,7 +69,8 @@ final class Presence {
     void begin() {
         rules = turns.rules();
         if (rules.apply() || player.isActive()) {
-            player.begin(running(RequestClass.STRICT), running(RequestClass.BEST_EFFORT));
+            player.begin(
+                    running(RequestClass.STRICT), running(RequestClass.BEST_EFFORT), usedCpus());
         }
     }
 
@@ -99,6 +100,7 @@ final class Presence {
         return player.take(
                 requestClass,
                 slices,
+                cpus(worker),
                 Math.min(aloneNs, queue.oldestArrivalNs(requestClass)),
                 first == null ? aloneDeadlineNs : Math.min(aloneDeadlineNs, first.deadlineNs),
                 commands.ageingUs * 1000,
@@ -114,6 +116,7 @@ final class Presence {
             player.settle(
                     running(RequestClass.STRICT),
                     running(RequestClass.BEST_EFFORT),
+                    usedCpus(),
                     couldStart(RequestClass.STRICT),
                     couldStart(RequestClass.BEST_EFFORT),
                     now,
@@ -183,5 +186,25 @@ final class Presence {
             }
         }
         return mask;
+    }
+
+    /** CPUs that a worker uses: all of its slices unless its group says how many. */
+    private static int cpus(final Worker worker) {
+        final int threads = worker.group.config().threads();
+        return threads > 0 ? threads : Math.max(1, Slices.cpus(worker.group.place.slices()));
+    }
+
+    /** CPUs that best-effort batches use which take turns. */
+    private int usedCpus() {
+        int used = 0;
+        for (final Worker worker : sent) {
+            final Batch batch = worker.inFlight.peekFirst();
+            if (batch != null
+                    && batch.requestClass == RequestClass.BEST_EFFORT
+                    && takesTurns(worker, RequestClass.BEST_EFFORT)) {
+                used += cpus(worker);
+            }
+        }
+        return used;
     }
 }

@@ -30,6 +30,12 @@ final class Slices {
         return cores == null || cores.equals(GroupConfig.AUTO) ? ALL_CPUS : ofCores(cores);
     }
 
+    /** CPUs of a mask that this process may use; 0 for devices. */
+    static int cpus(final long mask) {
+        final int here = Runtime.getRuntime().availableProcessors();
+        return (mask & ALL_CPUS) == ALL_CPUS ? here : Math.min(here, Long.bitCount(mask & ALL_CPUS));
+    }
+
     /** Whether a mask names a device. */
     static boolean hasDevice(final long mask) {
         return (mask & ~ALL_CPUS) != 0;

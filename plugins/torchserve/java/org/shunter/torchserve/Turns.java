@@ -4,11 +4,13 @@ import static org.shunter.torchserve.ControlLayout.*;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.LongToIntFunction;
 
 /**
  * Whose turn it is, where one model at a time runs on slices that several share: in the order that
  * the control page asks for, by class or over both. Every model has a {@link Player} in it. The
- * workers of one model may run beside each other.
+ * workers of one model may run beside each other, and best effort of as many models as there are
+ * CPUs for the threads of.
  *
  * <p>Nobody polls: who ends what stood in another's way calls it, and it decides again. What runs
  * and what waits is told anew after every event of a model, so that no turn can be forgotten.
@@ -42,11 +44,17 @@ final class Turns {
         private boolean conflict(final int a, final int b) {
             return exclusive || a == b;
         }
+
+        /** Whether batches of a class that fit on the CPUs beside each other run together. */
+        private boolean share(final int c) {
+            return !exclusive && c == RequestClass.BEST_EFFORT.ordinal();
+        }
     }
 
     private static final long LONG_AGO_NS = Long.MIN_VALUE / 2;
 
     private final ControlPage page;
+    private final LongToIntFunction cpus;
     /** Those that run or wait. */
     private final List<Player> active = new ArrayList<>();
 
@@ -55,7 +63,13 @@ final class Turns {
     private long players;
 
     Turns(final ControlPage page) {
+        this(page, Slices::cpus);
+    }
+
+    /** {@code cpus}: how many CPUs there are on a mask of slices. */
+    Turns(final ControlPage page, final LongToIntFunction cpus) {
         this.page = page;
+        this.cpus = cpus;
     }
 
     /** What the page says now. */
@@ -100,6 +114,10 @@ final class Turns {
         private final Runnable decide;
         private final long number;
         private final long[] running = new long[RequestClass.COUNT];
+        /** CPUs that its running batches use, and that the next one would use more. */
+        private final int[] width = new int[RequestClass.COUNT];
+
+        private final int[] more = new int[RequestClass.COUNT];
         private final long[] waiting = new long[RequestClass.COUNT];
         /** What it could not start since {@link #begin}. */
         private final long[] refused = new long[RequestClass.COUNT];
@@ -123,8 +141,12 @@ final class Turns {
             return listed;
         }
 
-        /** A decision begins, and this is what runs by class. */
-        void begin(final long strict, final long bestEffort) {
+        /**
+         * A decision begins, and this is what runs by class.
+         *
+         * @param used CPUs that best-effort batches use
+         */
+        void begin(final long strict, final long bestEffort, final int used) {
             if ((strict | bestEffort) == 0 && !listed) {
                 refused[0] = 0;
                 refused[1] = 0;
@@ -133,6 +155,7 @@ final class Turns {
             synchronized (Turns.this) {
                 running[0] = strict;
                 running[1] = bestEffort;
+                width[1] = used;
                 ran[0] |= strict;
                 ran[1] |= bestEffort;
                 if ((strict | bestEffort) != 0) {
@@ -152,6 +175,7 @@ final class Turns {
          * Start a batch on these slices, unless another batch or another model is before it; then it
          * waits.
          *
+         * @param wanted CPUs that the batch would use
          * @param oldestNs when the oldest waiting request of the class arrived
          * @param tightestNs earliest deadline among them
          * @param ageing after so long a wait it goes before the others in turn, 0: never
@@ -159,6 +183,7 @@ final class Turns {
         boolean take(
                 final RequestClass requestClass,
                 final long slices,
+                final int wanted,
                 final long oldestNs,
                 final long tightestNs,
                 final long ageing,
@@ -169,11 +194,13 @@ final class Turns {
                 arrivalNs[c] = oldestNs;
                 deadlineNs[c] = tightestNs;
                 ageingNs = ageing;
+                more[c] = wanted;
                 if (now.exclusive && (running[1 - c] & slices) != 0) {
                     return false; // it decides again when that ends, without being called
                 }
                 if (mayStart(this, c, slices, nowNs)) {
                     running[c] |= slices;
+                    width[c] += wanted;
                     ran[c] |= slices;
                     enlist(this);
                     return true;
@@ -190,12 +217,14 @@ final class Turns {
          * An event is over, and this is what runs by class. Who waited for what does not run or wait
          * any more is called.
          *
+         * @param used CPUs that best-effort batches use
          * @param strictWaits whether strict requests wait, and a worker could begin with them
          * @param bestEffortWaits the same of the others
          */
         void settle(
                 final long strict,
                 final long bestEffort,
+                final int used,
                 final boolean strictWaits,
                 final boolean bestEffortWaits,
                 final long nowNs,
@@ -206,6 +235,7 @@ final class Turns {
             synchronized (Turns.this) {
                 set(0, strict, strictWaits, nowNs);
                 set(1, bestEffort, bestEffortWaits, nowNs);
+                width[1] = used;
                 for (final Player player : ahead) {
                     effects.later(player.decide);
                 }
@@ -234,7 +264,8 @@ final class Turns {
 
         /** What stood in the others' way and does not any more. */
         private long freed(final int c) {
-            return ran[c] & ~running[c] | waited[c] & ~(waiting[c] | running[c]);
+            final long stillThere = rules.share(c) ? waiting[c] : waiting[c] | running[c];
+            return ran[c] & ~running[c] | waited[c] & ~stillThere;
         }
     }
 
@@ -255,14 +286,19 @@ final class Turns {
         return false;
     }
 
+    /** Whether what others run leaves no room for the next batch of a player. */
     private boolean othersRun(final Player player, final int c, final long slices) {
         final Rules now = rules;
+        int used = 0;
         for (final Player other : active) {
             if (other != player && runs(other, c, slices, now)) {
-                return true;
+                if (!now.share(c)) {
+                    return true;
+                }
+                used += other.width[c];
             }
         }
-        return false;
+        return used > 0 && used + player.width[c] + player.more[c] > cpus.applyAsInt(slices);
     }
 
     private boolean mayStart(final Player asking, final int c, final long slices, final long nowNs) {
