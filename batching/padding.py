@@ -23,6 +23,8 @@ SLOW_DOWN = 0.02
 """Share by which strict work may be slower beside best effort."""
 MARGIN = 0.1
 """Share of each resource that is left alone, since profiles are not exact."""
+_ROUNDING = 1e-9
+"""A sum of shares that is whole but for this must not cost a core."""
 
 
 # ---- before: by profiles
@@ -77,9 +79,11 @@ def may_pad(
     once the rule always holds.
 
     Rule 2, resources: the paper gives best effort the compute units that are left, and wants its
-    occupancy not to be the lower one. Here the shares of both must fit beside each other, with
-    ``margin`` to spare: of cores, but for those that are taken back anyway, and of the memory's
-    bandwidth, which nobody takes back.
+    occupancy not to be the lower one. Here the shares of both must fit beside each other: of the
+    memory's bandwidth with ``margin`` to spare, of cores too unless they are taken back. That
+    cores are taken back is no reason to want more of them than there are: beside best effort under
+    SCHED_IDLE strict work that needs all cores was 6 to 14 % slower than beside best effort that
+    stands still (DISB, two cores), and nothing is gained, since there is no core to run on.
     """
     segment_ns = best_effort.segment_ns or best_effort.solo_ns
     if not capacity.takes_back and segment_ns > slow_down * strict.solo_ns:
@@ -87,7 +91,8 @@ def may_pad(
     passes = (strict, best_effort)
     cores = sum(each.core_share(capacity.cores) for each in passes)
     bandwidth = sum(each.bandwidth_share(capacity.bytes_per_s) for each in passes)
-    return (capacity.takes_back or cores <= 1 - margin) and bandwidth <= 1 - margin
+    room = 1 if capacity.takes_back else 1 - margin
+    return cores <= room + _ROUNDING and bandwidth <= 1 - margin
 
 
 def cores_beside(
@@ -100,9 +105,8 @@ def cores_beside(
     """
     reserved = strict.core_share(capacity.cores) * (1 + margin) * capacity.cores
     used = best_effort.core_share(capacity.cores) * capacity.cores
-    # A sum of shares that is whole but for rounding must not cost a core.
-    left = math.floor(capacity.cores - reserved + 1e-9)
-    return max(0, min(left, math.ceil(used - 1e-9)))
+    left = math.floor(capacity.cores - reserved + _ROUNDING)
+    return max(0, min(left, math.ceil(used - _ROUNDING)))
 
 
 # ---- while serving: by measurement

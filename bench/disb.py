@@ -10,6 +10,7 @@ paired rounds:
     seq         one model at a time, strict first, nothing is preempted (Clockwork's way)
     concurrent  whatever is ready runs
     kernel      (when asked for) best effort under SCHED_IDLE, and nothing else
+    parking     (when asked for) preemptible, and beside no strict work at all
 
 Examples:
     python bench/disb.py                         # A, C, E: 20 rounds, B, D: 4; under 25 minutes
@@ -31,7 +32,7 @@ from pathlib import Path
 import arrivals
 import disb_workloads
 from common import Parser, Progress, Row, keep, make_stores, write_result
-from disb_load import LEAD_S, LateStart, measure, service_time
+from disb_load import LEAD_S, LateStart, client_goes_first, measure, service_time
 from disb_rows import headline, summarise, work_per_s
 from disb_server import SCHEMES, Bed, Setting
 from disb_workloads import WORKLOADS, Run, Workload
@@ -127,7 +128,9 @@ class Bench:
             },
             "best_effort_alone": {"+".join(m): v for m, v in self.solo.items()},
             "strict_order": self.args.strict_order,
+            "strict_client_goes_first": client_goes_first(),
             "wait_policy": self.args.wait_policy,
+            "best_effort_threads": self.args.best_effort_threads,
             "seconds": self.args.seconds,
         }
 
@@ -140,8 +143,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--schemes", default="rt_only,shunter,seq,concurrent")
     parser.add_argument("--strict-order", default="fifo", choices=("fifo", "edf", "concurrent"))
     parser.add_argument(
-        "--wait-policy", default="passive", choices=("passive", "default"), help="OpenMP's, of all"
+        "--wait-policy", default="default", choices=("passive", "default"), help="OpenMP's, of all"
     )
+    parser.add_argument("--best-effort-threads", type=int, default=1, help="of each, default 1")
     parser.add_argument("--seconds", type=float, help="per measurement, default 6, quick 2.5")
     args = parser.arguments()
     args.seconds = args.seconds or (2.5 if args.quick else 6.0)
@@ -159,7 +163,8 @@ def main() -> None:
     each_s = LEAD_S + args.seconds + OVERHEAD_S
     print(f"{len(runs)} measurements, about {len(runs) * each_s / 60 + 1:.0f} min", file=sys.stderr)
     environment = {"passive": (("OMP_WAIT_POLICY", "passive"),), "default": ()}[args.wait_policy]
-    setting = Setting(len(os.sched_getaffinity(0)), args.strict_order, environment)
+    threads = len(os.sched_getaffinity(0)), args.best_effort_threads
+    setting = Setting(*threads, args.strict_order, environment)
     with tempfile.TemporaryDirectory() as folder:
         (store,) = make_stores(folder, "store")
         with Bed(store, setting) as bed:

@@ -37,6 +37,7 @@ class Scheme:
     """Under which kind the best-effort models are registered; None: there is no such load."""
     exclusive: bool = False
     best_effort_order: str = "round_robin"
+    padding: str = "auto"
 
 
 SCHEMES = {
@@ -45,9 +46,10 @@ SCHEMES = {
     "concurrent": Scheme("plain", best_effort_order="concurrent"),
     "shunter": Scheme("yielding"),
     "kernel": Scheme("idle"),
+    "parking": Scheme("yielding", padding="never"),
 }
 KINDS: dict[str, Row] = {
-    "strict": {"class": "strict"},
+    "strict": {"class": "strict", "environment": {"OMP_PROC_BIND": "true"}},
     "plain": {"class": "best_effort", "preemptible": False},
     "yielding": {"class": "best_effort", "preemptible": True},
     # The kernel's preemption alone, without parking and without turns.
@@ -70,12 +72,18 @@ class Setting:
     """What all models and schemes have in common."""
 
     threads: int
-    """Of every model's only worker."""
+    """Of every strict model's only worker."""
+    best_effort_threads: int = 1
+    """Of every best-effort model's only worker. These networks are so small that a second thread
+    makes a pass little faster, or slower; several with one each do most in a given time."""
     strict_order: str = "fifo"
     """In which order strict models take turns, in every scheme; see shunter.toml."""
-    environment: tuple[tuple[str, str], ...] = (("OMP_WAIT_POLICY", "passive"),)
-    """Of every worker. By default the threads of a pool spin while they wait for each other:
-    beside any other work that needs a core, uncontrolled schemes would hardly get anywhere."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Of every worker."""
+
+    def threads_of(self, kind: str) -> int:
+        """Threads of a worker of that kind."""
+        return self.threads if kind == "strict" else self.best_effort_threads
 
 
 def pack_model(store: Path, model: str, kind: str, setting: Setting) -> Path:
@@ -86,7 +94,7 @@ def pack_model(store: Path, model: str, kind: str, setting: Setting) -> Path:
         shutil.copy(FOLDER / "handler.py", folder)
         shutil.copy(BENCH / "disb_models.py", folder / "extra")
         shutil.copy(BENCH / "models/inception_v3/model.py", folder / "extra/inception_v3.py")
-        section = {"configuration": f"1x{setting.threads}x1", "auto": False, **KINDS[kind]}
+        section = {"configuration": f"1x{setting.threads_of(kind)}x1", "auto": False, **KINDS[kind]}
         section["environment"] = {**dict(setting.environment), **section.get("environment", {})}
         handler = {"network": model, **disb_models.SMALL[model]}
         changes = {"handler": handler, "shunter": section, "minWorkers": 1, "maxWorkers": 1}
@@ -101,7 +109,7 @@ class Bed:
         """Serve from ``store``, which is empty."""
         self._store, self._setting = store, setting
         self.side = Side(store, shunter=True, settings=self._settings(SCHEMES["rt_only"]))
-        self._expected: dict[tuple[str, int], str] = {}
+        self._expected: dict[tuple[str, int, int], str] = {}
         self._now = SCHEMES["rt_only"]
 
     def __enter__(self) -> Self:
@@ -139,8 +147,10 @@ class Bed:
             found = self._ask(model, kind, {"seed": seed})
             if found.status_code != 200:
                 raise RuntimeError(f"{model} as {kind}: {found.status_code} {found.text[:200]}")
-            if self._expected.setdefault((model, seed), found.text) != found.text:
-                raise RuntimeError(f"{model} as {kind} answers otherwise than as strict")
+            # The last bits depend on the number of threads, and on nothing else.
+            known = self._expected.setdefault((model, self._threads(kind), seed), found.text)
+            if known != found.text:
+                raise RuntimeError(f"{model} as {kind} answers otherwise than as other kinds")
         wrong = self._ask(model, kind, {"seed": 0, "expect": "0" * 16})
         if wrong.status_code != 406:
             raise RuntimeError(f"{model} as {kind}: a wrong answer was {wrong.status_code}")
@@ -152,12 +162,16 @@ class Bed:
         """Where a model's predictions are asked for."""
         return self.side.url(register_name(model, kind))
 
-    def bodies(self, model: str) -> list[bytes]:
+    def bodies(self, model: str, kind: str) -> list[bytes]:
         """Requests that are answered by 406 unless the answer is right."""
+        threads = self._threads(kind)
         return [
-            json.dumps({"seed": seed, "expect": self._expected[model, seed]}).encode()
+            json.dumps({"seed": seed, "expect": self._expected[model, threads, seed]}).encode()
             for seed in SEEDS
         ]
+
+    def _threads(self, kind: str) -> int:
+        return self._setting.threads_of(kind)
 
     def _settings(self, scheme: Scheme) -> str:
         return (
@@ -165,6 +179,7 @@ class Bed:
             f'strict = "{self._setting.strict_order}"\n'
             f'best_effort = "{scheme.best_effort_order}"\n'
             f"exclusive = {str(scheme.exclusive).lower()}\n"
+            f'padding = "{scheme.padding}"\n'
         )
 
     def use(self, name: str) -> None:

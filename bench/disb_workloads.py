@@ -14,7 +14,7 @@ from arrivals import DisbTask, Times, periodic, poisson
 ALL = ("resnet152", "densenet201", "vgg19", "inception_v3", "distilbert")
 BUSY = 0.3
 """Share of the time in which strict work is to keep the cores busy, in workload A."""
-SCHEMES = ("rt_only", "shunter", "kernel", "seq", "concurrent")
+SCHEMES = ("rt_only", "shunter", "kernel", "parking", "seq", "concurrent")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from shunter.batching.control_page import ControlPage, PageError
 from shunter.batching.layout import CLASSES
 from shunter.handlers.device_check import DeviceCheck, device_of_model
 from shunter.handlers.fx_boundaries import OperationBoundaries
-from shunter.handlers.gate import EVERY_SLOT, Gate, Standing
+from shunter.handlers.gate import Gate, Standing
 from shunter.handlers.preemptible import SEGMENT_MS, Preemptible, models_of
 from shunter.handlers.sample import section_of
 
@@ -121,10 +121,9 @@ def yielding_of(service: Service, environ: Mapping[str, str]) -> Yielding | None
     runner = runners.claim(page, os.getpid(), time.monotonic_ns())
     runner.set("runner_class", CLASSES.index("best_effort"))
     wish = Wish.read(section_of(service.context.model_yaml_config))
-    # Behind SCHED_IDLE the kernel takes the cores away within microseconds, which costs strict
-    # work less than what standing still at segments could save.
-    by_kernel = os.sched_getscheduler(0) == os.SCHED_IDLE
-    gate = Gate(page, runner, standing, beside=EVERY_SLOT * by_kernel, may_drop=wish.drop)
+    # Beside nobody until the controller says so. Under SCHED_IDLE the kernel takes cores back
+    # within microseconds, but strict work is faster when nothing has to be taken back.
+    gate = Gate(page, runner, standing, beside=0, may_drop=wish.drop)
     found = Yielding(gate, runner)
     found.cut(_handler_of(service), wish)
     return found

@@ -104,8 +104,6 @@ class PaddingControl:
         self._written: dict[int, int] = {}
         self._batches: dict[int, int] = {}
         self._service: dict[int, tuple[list[int], list[int]]] = {}
-        self._default: dict[int, bool] = {}
-        """By best-effort slot, whether it runs beside models of which nothing is known."""
 
     def do_work(
         self, identities: Mapping[int, SlotIdentity], settings: PreemptionSettings, now_ns: int
@@ -113,7 +111,7 @@ class PaddingControl:
         """Write the masks of all slots with groups that give way, where they change."""
         slots = self._read(identities)
         yielding = {slot: seen for slot, seen in slots.items() if seen.slices(True)}
-        self._forget(slots, yielding)
+        self._forget(slots)
         measured = settings.padding == "auto" and not settings.exclusive
         pairs = set(_pairs(slots, yielding))
         if measured:
@@ -121,13 +119,15 @@ class PaddingControl:
             self._watch(pairs, slots, now_ns)
         else:
             self._judge.forget(set(self._judge.pairs))
-        for slot, seen in yielding.items():
+        for slot in yielding:
             if settings.exclusive or settings.padding == "always":
                 self._write(slot, _ALL_SLOTS)
             elif settings.padding == "never":
                 self._write(slot, _bits(slots) & ~_bits(s for s, b in pairs if b == slot))
-            elif seen.runners or slot in self._default:
-                self._write(slot, self._measured(slot, slots, pairs))
+            else:
+                open_to = {s for s, b in pairs if b == slot and self._is_open((s, b))}
+                closed = {s for s, b in pairs if b == slot} - open_to
+                self._write(slot, _bits(slots) & ~_bits(closed))
 
     def _read(self, identities: Mapping[int, SlotIdentity]) -> dict[int, _Slot]:
         """Slots with their groups and runners; none when nobody gives way."""
@@ -142,19 +142,16 @@ class PaddingControl:
                 slots[line.runner_slot].runners.append(line)
         return slots
 
-    def _forget(self, slots: Mapping[int, _Slot], yielding: Mapping[int, _Slot]) -> None:
+    def _forget(self, slots: Mapping[int, _Slot]) -> None:
         """What was known of workers that are gone."""
         workers = {slot: seen.workers for slot, seen in slots.items()}
         gone = {slot for slot, known in self._workers.items() if workers.get(slot) != known}
         for slot in gone:
             if self._written.pop(slot, None) is not None:
                 self._page.forget_padding(slot)
-            self._default.pop(slot, None)
             self._service.pop(slot, None)
             self._batches.pop(slot, None)
         self._judge.forget([pair for pair in self._judge.pairs if gone.intersection(pair)])
-        for slot in self._default.keys() - yielding.keys():
-            del self._default[slot]
         self._workers = workers
 
     def _watch(self, pairs: set[Pair], slots: Mapping[int, _Slot], now_ns: int) -> None:
@@ -165,8 +162,8 @@ class PaddingControl:
         seen = {}
         for pair in pairs:
             strict, slot = pair
-            if pair not in self._judge and slots[slot].runners:
-                self._judge.begin(pair, self._starts_open(slots[strict], slots[slot]), now_ns)
+            if pair not in self._judge and self._fits(slots[strict], slots[slot]):
+                self._judge.begin(pair, True, now_ns)
             if pair in self._judge:
                 seen[pair] = Served(*served[strict], works[slot])
         verdict = self._judge.step(seen, now_ns)
@@ -198,27 +195,17 @@ class PaddingControl:
         self._batches[slot] = seen.batches
         return seen.has_work or seen.batches != before
 
-    def _starts_open(self, strict: _Slot, best_effort: _Slot) -> bool:
-        """By both rules where profiles are known; else only if the kernel takes cores back."""
-        takes_back = all(self._preempts(line) for line in best_effort.runners)
+    def _fits(self, strict: _Slot, best_effort: _Slot) -> bool:
+        """Whether both rules hold, by profiles; not while these are not known."""
         first, second = _strict_pass(strict, self._cores), _best_effort_pass(best_effort)
         if first is None or second is None:
-            return takes_back
+            return False
+        takes_back = all(self._preempts(line) for line in best_effort.runners)
         capacity = Capacity(self._cores, takes_back=takes_back)
         return may_pad(first, second, capacity, self._judge.slow_down)
 
-    def _measured(self, slot: int, slots: Mapping[int, _Slot], pairs: set[Pair]) -> int:
-        """The judge's mask. A model that is registered next starts like one that is not known."""
-        runners = slots[slot].runners
-        if runners:
-            self._default[slot] = all(self._preempts(line) for line in runners)
-        mask = _ALL_SLOTS if self._default[slot] else _bits(slots)
-        closed = {
-            pair[0]
-            for pair in pairs
-            if pair[1] == slot and (pair not in self._judge or not self._judge.is_open(pair))
-        }
-        return mask & ~_bits(closed)
+    def _is_open(self, pair: Pair) -> bool:
+        return pair in self._judge and self._judge.is_open(pair)
 
     def _write(self, slot: int, mask: int) -> None:
         if self._written.get(slot) != mask:

@@ -43,7 +43,8 @@ HALF = Pass(solo_ns=10 * MS, cpu_ns=20 * MS, bytes=100 * MS)
         # Rule 2: cores.
         (Pass(100_000, 160_000, 0), Capacity(4), True),
         (Pass(100_000, 161_000, 0), Capacity(4), False),
-        (Pass(100_000, 400_000, 0), Capacity(4, takes_back=True), True),
+        (Pass(100_000, 200_000, 0), Capacity(4, takes_back=True), True),
+        (Pass(100_000, 201_000, 0), Capacity(4, takes_back=True), False),
         # Rule 2: bandwidth, which nobody takes back.
         (Pass(100_000, 1, 800_000), Capacity(4, 20 * GB, takes_back=True), True),
         (Pass(100_000, 1, 800_001), Capacity(4, 20 * GB, takes_back=True), False),

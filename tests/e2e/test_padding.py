@@ -44,14 +44,26 @@ def test_where_nothing_may_run_beside_best_effort_stands_still_for_strict_work(
         bulk.end()
 
 
-def test_by_default_best_effort_runs_beside_strict_work_that_the_kernel_lets_go_first(
-    serve, site, wait_until
+@pytest.mark.parametrize(("padding", "preemptions"), [("always", 0), ("auto", 1)])
+def test_best_effort_runs_beside_strict_work_where_the_settings_or_the_cores_let_it(
+    make_site, wait_until, padding, preemptions
 ):
-    strict, bulk = serve(), serve(config={"shunter": {"class": "best_effort"}})
-    wait_until("it is told", lambda: told(site, bulk)["not_beside"] == [])
-    gate, held = strict.hold()
-    assert bulk.ask("bulk").status == 200
-    gate.open()
-    assert held[0].result().status == 200
-    [runner] = told(site, bulk)["runners"]
-    assert (runner["batches"], runner["preemptions"]) == (1, 0)
+    # Nothing is known of how many threads the strict model has: it may need all cores.
+    bounds = "longest_park_ms = 3600000\nmax_hold_ms = 3600000"
+    with make_site(f'padding = "{padding}"\n{bounds}') as site:
+        strict, bulk = site.add(), site.add(config={"shunter": {"class": "best_effort"}})
+        beside = [f"{strict.name}/1.0"] * preemptions
+        wait_until("it is told", lambda: told(site, bulk)["not_beside"] == beside)
+        gate, held = strict.hold()
+        answer = bulk.send("bulk")
+        state = "parked" if preemptions else "running"
+        if preemptions:
+            wait_until("it parks", lambda: told(site, bulk)["runners"][0]["state"] == state)
+        else:
+            assert answer.result().status == 200
+        gate.open()
+        assert [each.result().status for each in (*held, answer)] == [200, 200]
+        [runner] = told(site, bulk)["runners"]
+        assert (runner["batches"], runner["preemptions"]) == (1, preemptions)
+        strict.end()
+        bulk.end()

@@ -32,6 +32,8 @@ MS = 10**6
 CYCLE_NS = 100 * MS
 ALL = (1 << SLOT_COUNT) - 1
 CPUS = (1 << 48) - 1
+LIGHT = {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS // 10}
+LIGHT_STRICT = {"fitted": 9, "fixed_ns": 10 * MS, "threads": 1}
 AUTO, ALWAYS, NEVER = (PreemptionSettings(padding=each) for each in ("auto", "always", "never"))
 
 
@@ -66,6 +68,13 @@ class Server:
             model_name=f"m{slot}",
             model_version="1.0",
         )
+
+    def add_pair(self):
+        """Strict model 0 and best-effort model 1, which fit beside each other."""
+        self.add(0, (CPUS, 0))
+        self.group(0, **LIGHT_STRICT)
+        self.add(1, (CPUS, 1))
+        self.runner(0, 1, **LIGHT)
 
     def remove(self, slot):
         self.poke(slot, "slot_state", 0)
@@ -153,73 +162,61 @@ def test_highest_slices_and_slots_count_too(server):
     assert server.mask(63) == 1 << 63
 
 
-def test_with_auto_a_model_without_runners_goes_by_their_default(server):
-    server.add(0, (CPUS, 0))
-    server.add(1, (CPUS, 1))
-    server.cycle()
-    assert server.mask(1) is None
-    server.runner(0, 1)
-    server.cycle()
-    assert server.mask(1) == ALL
-    server.runner(0, 1, pid=-1)
-    server.cycle()
-    assert server.mask(1) == ALL, "a worker that comes back finds what was known"
-
-
 @pytest.mark.parametrize(
-    ("idle", "profile", "fitted", "expected"),
+    ("idle", "profile", "strict", "open_to"),
     [
-        (True, {}, {}, ALL),
-        (False, {}, {}, 0b10),
-        # Profiles of both: a segment within 2 % of the strict pass, and cores for both.
-        (False, {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS // 10}, {}, 0b10),
-        (
-            False,
-            {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS // 10},
-            {"fitted": 9, "fixed_ns": 10 * MS, "threads": 1},
-            0b11,
-        ),
-        (
-            False,
-            {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS},
-            {"fitted": 9, "fixed_ns": 10 * MS, "threads": 1},
-            0b10,
-        ),
-        (
-            False,
-            {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS // 10},
-            {"fitted": 9, "fixed_ns": 10 * MS, "threads": 0},
-            0b10,
-        ),
-        (
-            True,
-            {"solo_ns": MS, "solo_cpu_ns": 4 * MS, "segment_ns": MS},
-            {"fitted": 9, "fixed_ns": 10 * MS, "threads": 4},
-            ALL,
-        ),
+        # Both are known, their threads fit on the four cores, a segment is within 2 % of the pass.
+        (False, LIGHT, LIGHT_STRICT, True),
+        (True, LIGHT, LIGHT_STRICT, True),
+        # Something is not known.
+        (True, {}, LIGHT_STRICT, False),
+        (True, LIGHT, {}, False),
+        (True, {}, {}, False),
+        # The segment is too long, unless the kernel takes the core away in the middle of it.
+        (False, LIGHT | {"segment_ns": MS}, LIGHT_STRICT, False),
+        (True, LIGHT | {"segment_ns": MS}, LIGHT_STRICT, True),
+        # Too few cores for both.
+        (True, LIGHT | {"solo_cpu_ns": 4 * MS}, LIGHT_STRICT, False),
+        (True, LIGHT, LIGHT_STRICT | {"threads": 4}, False),
+        (True, LIGHT, LIGHT_STRICT | {"threads": 0}, False),
+        # Just enough of them; only the kernel is so exact.
+        (True, LIGHT, LIGHT_STRICT | {"threads": 3}, True),
+        (False, LIGHT, LIGHT_STRICT | {"threads": 3}, False),
     ],
 )
-def test_where_a_pair_starts(server, idle, profile, fitted, expected):
+def test_best_effort_runs_beside_strict_work_that_leaves_room(
+    server, idle, profile, strict, open_to
+):
     server.idle = idle
     server.add(0, (CPUS, 0))
-    server.group(0, **fitted)
+    server.group(0, **strict)
     server.add(1, (CPUS, 1))
     server.runner(0, 1, **profile)
     server.cycle()
-    assert server.mask(1) == expected
+    assert server.mask(1) == 0b10 + open_to
 
 
-def test_a_strict_model_that_comes_later_starts_like_an_unknown_one(server):
-    server.add(1, (CPUS, 1))
-    server.runner(0, 1)
+def test_it_stands_still_until_it_is_known_what_it_takes(server):
+    server.add_pair()
+    server.runner(0, 1, pid=-1)
     server.cycle()
-    assert server.mask(1) == ALL
-    server.idle = False
+    assert server.mask(1) == 0b11 - 1
+    server.runner(0, 1, **LIGHT)
+    server.cycle()
+    assert server.mask(1) == 0b11
+
+
+def test_it_stands_still_for_a_strict_model_that_comes_later_until_that_is_known(server):
+    server.add(1, (CPUS, 1))
+    server.runner(0, 1, **LIGHT)
     server.cycle()
     assert server.mask(1) == 0b10
     server.add(0, (CPUS, 0))
     server.cycle()
     assert server.mask(1) == 0b10
+    server.group(0, **LIGHT_STRICT)
+    server.cycle()
+    assert server.mask(1) == 0b11
 
 
 def measure(server, effect, cycles, *, works=True):
@@ -235,9 +232,7 @@ def measure(server, effect, cycles, *, works=True):
 
 
 def test_a_pair_that_slows_strict_work_is_closed_and_the_log_says_so(server, caplog):
-    server.add(0, (CPUS, 0))
-    server.add(1, (CPUS, 1))
-    server.runner(0, 1)
+    server.add_pair()
     server.cycle()
     with caplog.at_level(logging.INFO):
         masks = measure(server, 0.3, 600)
@@ -251,9 +246,7 @@ def test_a_pair_that_slows_strict_work_is_closed_and_the_log_says_so(server, cap
 
 @pytest.mark.parametrize(("effect", "works"), [(0.0, True), (0.3, False)])
 def test_a_pair_that_does_no_harm_or_does_not_run_stays_open(server, effect, works):
-    server.add(0, (CPUS, 0))
-    server.add(1, (CPUS, 1))
-    server.runner(0, 1)
+    server.add_pair()
     server.cycle()
     masks = measure(server, effect, 400, works=works)
     assert sum(masks) > 300
@@ -261,39 +254,34 @@ def test_a_pair_that_does_no_harm_or_does_not_run_stays_open(server, effect, wor
 
 
 def test_a_parked_runner_and_one_that_ends_batches_have_work(server):
-    server.add(0, (CPUS, 0))
-    server.add(1, (CPUS, 1))
+    server.add_pair()
     for batches in range(200):
         state = RunnerState.PARKED if batches % 2 else RunnerState.RUNNING
         server.runner(0, 1, state=state, batches=batches // 2)
         server.serve(0, 9, MS)
         server.cycle()
-        if server.mask(1) != ALL:
+        if server.mask(1) != 0b11:
             return
     raise AssertionError("it was never parted to measure")
 
 
 def test_other_settings_take_hold_at_once_and_forget_what_was_measured(server):
-    server.add(0, (CPUS, 0))
-    server.add(1, (CPUS, 1))
-    server.runner(0, 1)
+    server.add_pair()
     server.cycle()
     measure(server, 0.3, 600)
-    assert server.mask(1) == ALL - 1
-    for settings, expected in ((ALWAYS, ALL), (NEVER, 0b10), (AUTO, ALL)):
+    assert server.mask(1) == 0b10
+    for settings, expected in ((ALWAYS, ALL), (NEVER, 0b10), (AUTO, 0b11)):
         server.cycle(settings)
         assert server.mask(1) == expected
 
 
 def test_a_new_generation_is_measured_anew_and_a_new_model_owes_nothing_to_the_old(server):
-    server.add(0, (CPUS, 0))
-    server.add(1, (CPUS, 1))
-    server.runner(0, 1)
+    server.add_pair()
     server.cycle()
     measure(server, 0.3, 600)
     server.add(0, (CPUS, 0), generation=2)
     server.cycle()
-    assert server.mask(1) == ALL
+    assert server.mask(1) == 0b11
     server.remove(1)
     server.cycle()
     assert server.mask(1) is None
@@ -302,18 +290,17 @@ def test_a_new_generation_is_measured_anew_and_a_new_model_owes_nothing_to_the_o
 def test_runners_whose_processes_are_gone_do_not_count(server):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    server.add(1, (CPUS, 1))
+    server.add_pair()
     server.runner(0, 1, pid=gone.pid)
     server.cycle()
-    assert server.mask(1) is None
+    assert server.mask(1) == 0b10
 
 
 def test_strict_runners_are_not_taken_for_best_effort(server):
-    server.add(0, (CPUS, 0))
-    server.add(1, (CPUS, 1))
+    server.add_pair()
     server.runner(0, 1, **{"class": 0})
     server.cycle()
-    assert server.mask(1) is None
+    assert server.mask(1) == 0b10
 
 
 SLEEPER = """
