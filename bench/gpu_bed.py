@@ -118,11 +118,11 @@ class Desk:
     @contextmanager
     def hold_on_page(self) -> Iterator[None]:
         """Strict work of another process: a hold word, and the watcher."""
-        self._holder.raise_mask(SLICE, time.monotonic_ns())
+        self._holder.hold(SLICE, 1, time.monotonic_ns())
         try:
             yield
         finally:
-            self._holder.lower_mask(SLICE, time.monotonic_ns())
+            self._holder.hold(0, 0, time.monotonic_ns())
 
     @cached_property
     def _holder(self) -> Any:

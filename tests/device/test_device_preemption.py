@@ -277,11 +277,12 @@ from shunter.batching.control_page import ControlPage
 from shunter.batching.holds import claim
 page = ControlPage.attach(Path(sys.argv[1]))
 holder = claim(page, os.getpid(), time.monotonic_ns())
-holder.raise_mask(1 << 48, time.monotonic_ns())
+holder.hold(1 << 48, 1, time.monotonic_ns())
 print("held", flush=True)
 while True:
     time.sleep(0.1)
     holder.heartbeat(time.monotonic_ns())
+    holder.progress(time.monotonic_ns())
 """
 
 

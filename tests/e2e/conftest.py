@@ -192,5 +192,5 @@ def serve(site):
         return models[-1]
 
     yield serve
-    for model in models:
+    for model in reversed(models):  # the first version is the default one, and goes last
         model.end()
