@@ -3,8 +3,8 @@
 Kernels are queued; a thread that stands still has stopped nothing that is in the queue. So at each
 boundary the thread first waits for the segment that it launched some boundaries ago: at most as
 many are on the device when it stands still. That is the virtual host queue of REEF's version for
-NVIDIA devices (section 4.3), with segments for kernels. What is captured in CUDA graphs goes
-further down the ladder (:mod:`shunter.handlers.device_ladder`).
+NVIDIA devices (section 4.3), with segments for kernels. For what is captured in CUDA graphs there
+are better ways (:mod:`shunter.handlers.device_ladder`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW = 2
 
 
 class Mark(Protocol):
-    """A point of the device's queue, such as ``torch.cuda.Event``."""
+    """A point of the device's queue."""
 
     def record(self) -> None:
         """Put it at the end of the queue."""
@@ -48,6 +48,22 @@ class DeviceCheck:
         while len(self._marks) >= self._window:
             self._marks.popleft().synchronize()
         self._check()
+
+
+class StreamMark:
+    """A mark in the queue of a device's current stream, whatever device is the current one."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Nothing is recorded yet."""
+        self._device, self._event = device, torch.cuda.Event()
+
+    def record(self) -> None:
+        """Put it at the end of the queue."""
+        self._event.record(torch.cuda.current_stream(self._device))
+
+    def synchronize(self) -> None:
+        """Return when the device is there."""
+        self._event.synchronize()
 
 
 def device_of_model(model: nn.Module) -> torch.device | None:

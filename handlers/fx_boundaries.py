@@ -12,6 +12,7 @@ import functools
 import inspect
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,16 @@ from torch import fx, nn
 
 from shunter.batching.cutting import Cut, cut
 from shunter.batching.runners import Runner
-from shunter.handlers.preemptible import GROWTH, PASSES, Preemptible, batch_of, report
+from shunter.handlers.preemptible import (
+    GROWTH,
+    PASSES,
+    Preemptible,
+    batch_of,
+    is_opaque,
+    report,
+    restore,
+    size_of,
+)
 
 logger = logging.getLogger("shunter.preemptible")
 
@@ -63,7 +73,9 @@ class OperationBoundaries:
         self._model, self._check, self._target_ns = model, stand_still, target_ns
         self._runner, self._catch_up = runner, catch_up
         self._inner = model.forward
-        self._batch = 0
+        self._before = model.__dict__.get("forward")
+        self._size = 0
+        self._preparing = threading.Lock()  # of handlers that compute in several threads
         self._graph: fx.GraphModule | None = None
         self._instead: Preemptible | None = None
         self._cut: Cut | None = None
@@ -72,7 +84,10 @@ class OperationBoundaries:
         def forward(*args: Any, **kwargs: Any) -> Any:
             return self._forward(args, kwargs)
 
-        model.forward = forward  # type: ignore[method-assign]
+        if is_opaque(model):
+            self._go_by_modules()
+        else:
+            model.forward = forward  # type: ignore[method-assign]
 
     @property
     def cut(self) -> Cut | None:
@@ -84,19 +99,21 @@ class OperationBoundaries:
         if self._instead is not None:
             self._instead.detach()
         else:
-            del self._model.__dict__["forward"]
+            restore(self._model, self._before)
 
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        batch = batch_of((*args, *kwargs.values()))
-        if batch > self._batch * GROWTH:
-            self._batch = batch
+        size = size_of((*args, *kwargs.values()))
+        if self._graph is None or size > self._size * GROWTH:
             result = self._inner(*args, **kwargs)
-            try:
-                self._prepare(result, args, kwargs)
-            except Exception as error:  # whatever a graph cannot do
-                self._give_up(error)
+            if self._preparing.acquire(blocking=False):
+                try:
+                    self._prepare(result, args, kwargs)
+                    self._size = size
+                except Exception as error:  # whatever a graph cannot do
+                    self._give_up(error)
+                finally:
+                    self._preparing.release()
             return result
-        assert self._graph is not None
         self._check()
         return self._graph(*args, **kwargs)
 
@@ -123,12 +140,16 @@ class OperationBoundaries:
                     graph.graph.call_function(self._check)
         graph.recompile()
         self._graph = graph
-        report(self._model, self._cut, self._runner, self._batch, sum(least), cpu_ns, 0)
+        batch = batch_of((*args, *kwargs.values()))
+        report(self._model, self._cut, self._runner, batch, sum(least), cpu_ns, 0)
 
     def _give_up(self, error: Exception) -> None:
         name = type(self._model).__name__
         logger.warning("%s stands still before modules, not operations: %s", name, error)
-        del self._model.__dict__["forward"]
+        restore(self._model, self._before)
+        self._go_by_modules()
+
+    def _go_by_modules(self) -> None:
         self._instead = Preemptible(
             self._model,
             self._check,

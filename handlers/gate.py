@@ -88,7 +88,9 @@ class Gate:
         self._lock = threading.Lock()  # of handlers that compute in several threads
         self._passed_ns = clock()
         self._parked_ns = 0
-        self._has_aged = False
+        self._has_begun = False
+        """A batch is under way, which could be begun anew."""
+        self._has_aged = self._was_dropped = False
         base = (SLOTS_OFFSET + max(0, standing.slot) * SLOT_SIZE) // 8
         self._known_at = base + _S["padding_known"]
         self._beside_at = base + _S["beside"]
@@ -97,28 +99,36 @@ class Gate:
 
     def begin_batch(self) -> None:
         """Before each batch: it can stand still here, and has not done so yet."""
-        self._parked_ns, self._has_aged = 0, False
+        self._parked_ns, self._has_aged, self._was_dropped = 0, False, False
         self._runner.add("batches", 1)
-        self.check(may_drop=False)
+        self.check()
 
-    def check(self, *, may_drop: bool | None = None) -> None:
+    def check(self) -> None:
         """Stand still while strict work holds what this runs on; raises Dropped to begin anew."""
         now_ns = self._clock()
         if is_raised(self._page, self._slices) and not self._has_aged and self._is_held(now_ns):
             with self._lock:
-                self._stand(now_ns, self._may_drop if may_drop is None else may_drop)
+                self._stand(now_ns, self._has_begun and self._may_drop and not self._was_dropped)
         self._passed_ns = now_ns
 
     def guard(self, work: Callable[..., Result]) -> Callable[..., Result]:
-        """The same work as a batch that can stand still, and begins anew when it was dropped."""
+        """The same work as a batch that can stand still, and begins anew when it was dropped.
+
+        It is dropped once at most: else it might never end.
+        """
 
         def guarded(*args: object) -> Result:
-            while True:
-                self.begin_batch()
-                try:
-                    return work(*args)
-                except Dropped:
-                    self._runner.add("drops", 1)
+            self.begin_batch()
+            try:
+                self._has_begun = True
+                return work(*args)
+            except Dropped:
+                self._runner.add("drops", 1)
+            finally:
+                self._has_begun = False
+            self._was_dropped = True
+            self.check()
+            return work(*args)
 
         return guarded
 

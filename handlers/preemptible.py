@@ -5,7 +5,7 @@ A pass is cut in segments at calls of its modules: before such a call the thread
 long as strict work wants the cores. So it goes on at the very segment; the arithmetic is the same
 as without, bit by bit.
 
-Which calls are boundaries is chosen by measured cost: the first passes with the largest batch are
+Which calls are boundaries is chosen by measured cost: the first passes with the largest input are
 timed at every call, then only those remain that keep segments as long as wanted
 (:mod:`shunter.batching.cutting`). Until then, and where passes call different modules each time,
 every call is a boundary once the wanted time has passed.
@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ PASSES = 4
 STOOD_NS = 150_000
 """A look at the gate that takes longer was not only a look."""
 GROWTH = 1.5
-"""A batch that is larger by this factor than those measured is measured anew."""
+"""Input that is larger by this factor than what was measured is measured anew."""
 
 
 @dataclass
@@ -79,8 +79,8 @@ class Preemptible:
         """Of the pass that is measured; 0: none is."""
         self._pass: _Pass | None = None
         self._checked_ns = 0
-        self._batch = 0
-        """Largest batch so far."""
+        self._size = 0
+        """Numbers in the largest input so far."""
         self._passes: list[_Pass] = []
         self.cut: Cut | None = None
         """How passes are cut; None while they are measured."""
@@ -91,7 +91,7 @@ class Preemptible:
     def detach(self) -> None:
         """Leave the model as it was."""
         for module, before in reversed(self._wrapped):
-            _restore(module, before)
+            restore(module, before)
         self._wrapped.clear()
 
     # ---- a pass
@@ -102,7 +102,7 @@ class Preemptible:
                 return inner(*args, **kwargs)
             self._thread = threading.get_ident()
             try:
-                self._begin(batch_of((*args, *kwargs.values())))
+                self._begin((*args, *kwargs.values()))
                 result = inner(*args, **kwargs)
                 self._end()
                 return result
@@ -111,14 +111,15 @@ class Preemptible:
 
         return forward
 
-    def _begin(self, batch: int) -> None:
-        if batch > self._batch * GROWTH:
-            self._batch = batch
+    def _begin(self, arguments: tuple[Any, ...]) -> None:
+        size = size_of(arguments)
+        if size > self._size * GROWTH:
+            self._size = size
             self._measure()
         self._check()
         now_ns = self._checked_ns = time.monotonic_ns()
-        if self.cut is None and batch >= self._batch:
-            self._pass = _Pass(batch, now_ns, time.process_time_ns(), [], [])
+        if self.cut is None and size >= self._size:
+            self._pass = _Pass(batch_of(arguments), now_ns, time.process_time_ns(), [], [])
 
     def _end(self) -> None:
         seen = self._pass
@@ -179,7 +180,8 @@ class Preemptible:
         for number in sorted(self.cut.boundaries, key=int):  # type: ignore[arg-type,call-overload]
             self._wrap(self._modules[number], self._gated)  # type: ignore[call-overload]
         moved = passes[-1].bytes
-        report(self._model, self.cut, self._runner, self._batch, sum(least), cpu_ns, moved)
+        batch = passes[-1].batch
+        report(self._model, self.cut, self._runner, batch, sum(least), cpu_ns, moved)
 
     def _gated(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         check = self._check
@@ -198,11 +200,11 @@ class Preemptible:
         # Not a hook: layers with hooks leave torch's fused fast paths, and results would differ.
         inner = module.forward
         self._wrapped.append((module, module.__dict__.get("forward")))
-        module.forward = functools.wraps(inner)(make(inner))  # type: ignore[method-assign]
+        module.forward = _Forward(module, make(inner), inner)  # type: ignore[method-assign]
 
     def _unwrap_inner(self) -> None:
         while len(self._wrapped) > 1:
-            _restore(*self._wrapped.pop())
+            restore(*self._wrapped.pop())
 
 
 def report(
@@ -238,7 +240,25 @@ def report(
         runner.set(name, value)
 
 
-def _restore(module: nn.Module, before: Callable[..., Any] | None) -> None:
+class _Forward:
+    """In place of a module's ``forward``. A copy of the module gets its own back."""
+
+    def __init__(
+        self, module: nn.Module, call: Callable[..., Any], inner: Callable[..., Any]
+    ) -> None:
+        self._module, self._call = module, call
+        functools.update_wrapper(self, inner)  # for those who look at its signature
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = memo.get(id(self._module))
+        return self._call if copied is None else MethodType(type(copied).forward, copied)
+
+
+def restore(module: nn.Module, before: Callable[..., Any] | None) -> None:
+    """Give a module back the ``forward`` that its own ``__dict__`` had before, or none."""
     del module.__dict__["forward"]
     if before is not None:
         module.__dict__["forward"] = before
@@ -252,8 +272,9 @@ def _costs(seen: _Pass) -> list[int]:
 
 def can_be_seen(module: nn.Module) -> bool:
     """Whether calls of a module can be seen from outside, without a change to what they do."""
-    # The first has no forward that could be replaced; the second would compile what replaces it.
-    return not isinstance(module, torch.jit.ScriptModule) and (
+    # The first has no forward that could be replaced, the second copies it to other devices; what
+    # compiles its calls would compile what replaces it.
+    return not isinstance(module, torch.jit.ScriptModule | nn.DataParallel) and (
         getattr(module, "_compiled_call_impl", None) is None
     )
 
@@ -281,14 +302,25 @@ def inner_modules(model: nn.Module) -> Iterator[nn.Module]:
     yield from below(model)
 
 
-def batch_of(arguments: Iterable[Any]) -> int:
-    """Size of the batch: of the first tensor's first dimension; 1 where there is none."""
+def _first_tensor(arguments: Iterable[Any]) -> torch.Tensor | None:
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
-            return int(argument.shape[0]) if argument.dim() else 1
+            return argument
         if isinstance(argument, list | tuple) and argument:
-            return batch_of(argument)
-    return 1
+            return _first_tensor(argument)
+    return None
+
+
+def batch_of(arguments: Iterable[Any]) -> int:
+    """Size of the batch: of the first tensor's first dimension; 1 where there is none."""
+    found = _first_tensor(arguments)
+    return 1 if found is None or not found.dim() else int(found.shape[0])
+
+
+def size_of(arguments: Iterable[Any]) -> int:
+    """Numbers in the first tensor, which grow with the batch and with sequences; at least 1."""
+    found = _first_tensor(arguments)
+    return 1 if found is None else max(1, found.numel())
 
 
 def _bytes_of(content: Any) -> int:

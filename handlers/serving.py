@@ -26,6 +26,7 @@ from shunter.handlers import allocation, gentle
 from shunter.handlers.inbox import Disconnected, ProtocolError
 from shunter.handlers.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.output import LINES, LineHandler
+from shunter.handlers.placement import PREEMPTIBLE_VARIABLE
 from shunter.handlers.receive import INFER, LOAD, Batch, Receiver
 from shunter.handlers.reply import failure_reply, success_reply
 from shunter.handlers.sample import SampleError, sample_of, section_of
@@ -208,7 +209,7 @@ def _link(service: Service) -> FrontEndLink | None:
 
 def _give_way(service: Service, link: FrontEndLink | None) -> None:
     """Let a best-effort worker's batches stand still for strict requests."""
-    if os.environ.get("SHUNTER_PREEMPTIBLE") != "1":
+    if os.environ.get(PREEMPTIBLE_VARIABLE) != "1":
         return
     from shunter.handlers.yielding import yielding_of
 

@@ -29,7 +29,7 @@ from ts.service import Service
 from shunter.batching import runners
 from shunter.batching.control_page import ControlPage, PageError
 from shunter.batching.layout import CLASSES
-from shunter.handlers.device_check import DeviceCheck, device_of_model
+from shunter.handlers.device_check import DeviceCheck, StreamMark, device_of_model
 from shunter.handlers.fx_boundaries import OperationBoundaries
 from shunter.handlers.gate import Gate, Standing
 from shunter.handlers.preemptible import SEGMENT_MS, Preemptible, models_of
@@ -78,7 +78,7 @@ class Yielding:
             kind = OperationBoundaries if wish.boundaries == "fx" else Preemptible
             check, catch_up = self._gate.check, _nothing
             if (device := device_of_model(model)) is not None:
-                check = DeviceCheck(check, torch.cuda.Event)
+                check = DeviceCheck(check, partial(StreamMark, device))
                 catch_up = partial(torch.cuda.synchronize, device)
             target_ns = int(wish.segment_ms * 1e6)
             self._parts.append(
@@ -92,12 +92,15 @@ class Yielding:
     def _timed(self, work: Callable[..., Result]) -> Callable[..., Result]:
         """Where nothing is known of the inside of a batch, the batch is the longest part."""
 
+        runner = self._runner
+
         def timed(*args: object) -> Result:
-            begin_ns = time.monotonic_ns()
+            begin_ns, parked_ns = time.monotonic_ns(), runner.get("parked_ns")
             result = work(*args)
-            if not any(part.cut for part in self._parts):
-                spent_ns = time.monotonic_ns() - begin_ns
-                self._runner.set("segment_ns", max(self._runner.get("segment_ns"), spent_ns))
+            if not runner.get("segments"):
+                parked_ns = runner.get("parked_ns") - parked_ns
+                spent_ns = time.monotonic_ns() - begin_ns - parked_ns
+                runner.set("segment_ns", max(runner.get("segment_ns"), spent_ns))
             return result
 
         return timed
@@ -125,7 +128,10 @@ def yielding_of(service: Service, environ: Mapping[str, str]) -> Yielding | None
     # within microseconds, but strict work is faster when nothing has to be taken back.
     gate = Gate(page, runner, standing, beside=0, may_drop=wish.drop)
     found = Yielding(gate, runner)
-    found.cut(_handler_of(service), wish)
+    try:
+        found.cut(_handler_of(service), wish)
+    except Exception:  # what a handler holds may do anything when it is looked at
+        logger.warning("This worker stands still between batches only.", exc_info=True)
     return found
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shunter.batching.control_page import ControlPage
+from shunter.batching.front_end_page import read_network
 from shunter.batching.layout import SLOT_COUNT, RunnerState
 from shunter.batching.padding import Capacity, Pair, PairJudge, Pass, Served, may_pad
 from shunter.batching.page_records import GroupTelemetry, RunnerLine, SlotIdentity
@@ -50,6 +51,8 @@ class _Slot:
 
     identity: SlotIdentity
     groups: list[GroupTelemetry]
+    on_network: bool = False
+    """Whether the network front end feeds workers of it."""
     runners: list[RunnerLine] = field(default_factory=list)
 
     def slices(self, yields: bool) -> int:
@@ -59,6 +62,8 @@ class _Slot:
             for group in self.groups
             if bool(group.group_yields) is yields
         ]
+        if self.on_network and not yields:
+            masks.append(CPU_SLICES)  # where these workers run is not on the page
         return _union(masks)
 
     @property
@@ -104,6 +109,8 @@ class PaddingControl:
         self._written: dict[int, int] = {}
         self._batches: dict[int, int] = {}
         self._service: dict[int, tuple[list[int], list[int]]] = {}
+        self._unknown: set[Pair] = set()
+        """Pairs that are tried although nobody knows what they need."""
 
     def do_work(
         self, identities: Mapping[int, SlotIdentity], settings: PreemptionSettings, now_ns: int
@@ -134,7 +141,11 @@ class PaddingControl:
         if not any(self._page.yields(slot) for slot in identities):
             return {}
         slots = {
-            slot: _Slot(identity, self._page.read_groups(slot, identity.group_count))
+            slot: _Slot(
+                identity,
+                self._page.read_groups(slot, identity.group_count),
+                read_network(self._page, slot).network_workers > 0,
+            )
             for slot, identity in identities.items()
         }
         for line in read_runners(self._page):
@@ -157,13 +168,14 @@ class PaddingControl:
     def _watch(self, pairs: set[Pair], slots: Mapping[int, _Slot], now_ns: int) -> None:
         """Tell the judge what the pairs did, and of new ones."""
         self._judge.forget(set(self._judge.pairs) - pairs)
+        self._unknown.intersection_update(self._judge.pairs)
         served = {strict: self._served(strict) for strict in {strict for strict, _ in pairs}}
         works = {slot: self._works(slot, slots[slot]) for slot in {slot for _, slot in pairs}}
         seen = {}
         for pair in pairs:
             strict, slot = pair
-            if pair not in self._judge and self._fits(slots[strict], slots[slot]):
-                self._judge.begin(pair, True, now_ns)
+            if slots[slot].runners:
+                self._look_at(pair, slots[strict], slots[slot], now_ns)
             if pair in self._judge:
                 seen[pair] = Served(*served[strict], works[slot])
         verdict = self._judge.step(seen, now_ns)
@@ -195,12 +207,29 @@ class PaddingControl:
         self._batches[slot] = seen.batches
         return seen.has_work or seen.batches != before
 
-    def _fits(self, strict: _Slot, best_effort: _Slot) -> bool:
-        """Whether both rules hold, by profiles; not while these are not known."""
-        first, second = _strict_pass(strict, self._cores), _best_effort_pass(best_effort)
-        if first is None or second is None:
-            return False
+    def _look_at(self, pair: Pair, strict: _Slot, best_effort: _Slot, now_ns: int) -> None:
+        """Begin with a pair that fits, or that is not known to; of those it may become known."""
+        if pair in self._judge and pair not in self._unknown:
+            return
+        fits = self._fits(strict, best_effort)
+        if fits is None and pair not in self._judge:
+            self._judge.begin(pair, False, now_ns)
+            self._unknown.add(pair)
+        elif fits is not None:
+            self._unknown.discard(pair)
+            self._judge.forget([pair])
+            if fits:
+                self._judge.begin(pair, True, now_ns)
+
+    def _fits(self, strict: _Slot, best_effort: _Slot) -> bool | None:
+        """Whether both rules hold, by profiles.
+
+        None while these are not known and the kernel would take cores back in any case.
+        """
         takes_back = all(self._preempts(line) for line in best_effort.runners)
+        first, second = _strict_pass(strict), _best_effort_pass(best_effort)
+        if first is None or second is None:
+            return None if takes_back else False
         capacity = Capacity(self._cores, takes_back=takes_back)
         return may_pad(first, second, capacity, self._judge.slow_down)
 
@@ -223,14 +252,18 @@ def _pairs(slots: Mapping[int, _Slot], yielding: Mapping[int, _Slot]) -> list[Pa
     ]
 
 
-def _strict_pass(seen: _Slot, cores: int) -> Pass | None:
-    """From the fitted latency of its groups; how many bytes it moves is not known."""
-    fitted = [group for group in seen.groups if group.group_fitted and not group.group_yields]
-    if not fitted:
+def _strict_pass(seen: _Slot) -> Pass | None:
+    """From the fitted latency of its groups; how many bytes it moves is not known.
+
+    None where a group does not say how many threads it has, or nothing was fitted.
+    """
+    groups = [group for group in seen.groups if not group.group_yields]
+    fitted = [group for group in groups if group.group_fitted]
+    if not fitted or not all(group.group_threads for group in groups):
         return None
     group = min(fitted, key=lambda each: each.group_fixed_ns + each.group_per_request_ns)
     solo_ns = max(1, group.group_fixed_ns + group.group_per_request_ns)
-    return Pass(solo_ns, cpu_ns=solo_ns * min(group.group_threads or cores, cores), bytes=0)
+    return Pass(solo_ns, cpu_ns=solo_ns * group.group_threads, bytes=0)
 
 
 def _best_effort_pass(seen: _Slot) -> Pass | None:

@@ -13,7 +13,7 @@ import pytest
 from shunter.batching import holds, runners
 from shunter.batching.control_page import ControlPage
 from shunter.batching.layout import HEADER_FIELDS, SLOT_FIELDS, SLOTS_OFFSET, RunnerState
-from shunter.handlers.gate import EVERY_SLOT, Dropped, Gate, Standing
+from shunter.handlers.gate import EVERY_SLOT, Gate, Standing
 
 ME = os.getpid()
 
@@ -212,12 +212,37 @@ def test_what_may_not_be_dropped_stays(page, clock, holder):
 def test_a_drop_passes_handlers_that_catch_every_error(page, clock, holder):
     gate, _ = gate_of(page, clock, may_drop=True)
     page.words[HEADER_FIELDS["memory_wanted"].offset // 8] = 1
-    holder.hold(1, 1, clock.now_ns)
-    with pytest.raises(Dropped):
+    tries = []
+
+    def work():
+        tries.append(clock.slept)
+        if len(tries) == 1:
+            holder.hold(1, 1, clock.now_ns)
         try:
             gate.check()
         except Exception:
             pytest.fail("it was swallowed")
+
+    clock.at = {9: lambda: holder.hold(0, 0, clock.now_ns)}
+    gate.guard(work)()
+    assert tries == [0, 9]
+
+
+def test_a_batch_is_dropped_once_at_most(page, clock, holder):
+    gate, runner = gate_of(page, clock, may_drop=True)
+    page.words[HEADER_FIELDS["memory_wanted"].offset // 8] = 1
+    tries = []
+
+    def work():
+        tries.append(clock.slept)
+        holder.hold(1, 1, clock.now_ns)
+        clock.at = {clock.slept + 5: lambda: holder.hold(0, 0, clock.now_ns)}
+        gate.check()
+        return "done"
+
+    assert gate.guard(work)() == "done"
+    assert gate.guard(work)() == "done"
+    assert (len(tries), runner.get("drops")) == (4, 2)
 
 
 @pytest.mark.parametrize("slot", [-1, 0, 127])

@@ -242,6 +242,72 @@ def test_what_is_compiled_as_a_whole_is_left_alone(compiled):
     part.detach()
 
 
+@pytest.mark.parametrize("kind", [Preemptible, OperationBoundaries])
+def test_a_model_that_fails_first_works_afterwards(kind):
+    model, inputs = make("residual")
+    kind(model, lambda: None, target_ns=0)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            passes(model, torch.zeros(1, 3, 8, 8), 1)
+    plain, _ = make("residual")
+    x = inputs(2)
+    assert torch.equal(passes(model, x, PASSES + 2), passes(plain, x, 1))
+
+
+@pytest.mark.parametrize("kind", [Preemptible, OperationBoundaries])
+def test_what_a_model_had_in_place_of_its_forward_stays_there(kind):
+    model, inputs = make("residual")
+    inner = model.forward
+    model.forward = ours = lambda x: inner(x) + 1
+    x = inputs(2)
+    expected = passes(model, x, 1)
+    part = kind(model, lambda: None, target_ns=0)
+    for _ in range(PASSES + 2):
+        assert torch.equal(passes(model, x, 1), expected)
+    part.detach()
+    assert model.forward is ours
+
+
+def test_a_compiled_model_cut_by_operations_is_left_alone_too():
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), backend="eager")
+    expected = passes(model, torch.ones(2, 4), 1)
+    part = OperationBoundaries(model, lambda: None, target_ns=0)
+    assert torch.equal(passes(model, torch.ones(2, 4), PASSES + 2), expected)
+    part.detach()
+    assert torch.equal(passes(model, torch.ones(2, 4), 1), expected)
+
+
+def test_a_copy_of_a_model_is_a_model_of_its_own():
+    model, inputs = make("nested")
+    x, stops = inputs(2), Interruptions(lambda _: False)
+    part = Preemptible(model, stops, target_ns=0)
+    passes(model, x, PASSES + 1)
+    copied = copy.deepcopy(model)
+    before = stops.checks
+    with torch.no_grad():
+        copied[1].weight.zero_()
+        copied[1].bias.fill_(3)
+        assert torch.equal(copied(x), torch.full((2, 2), 3.0))
+        assert not torch.equal(model(x), copied(x))
+    assert stops.checks > before
+    part.detach()
+
+
+def test_a_model_that_is_copied_to_several_devices_is_left_alone():
+    model = nn.DataParallel(nn.Linear(2, 2))
+    Preemptible(model, lambda: None, target_ns=0)
+    assert all("forward" not in each.__dict__ for each in model.modules())
+
+
+def test_longer_sequences_are_measured_anew():
+    model, _ = make("recurrent")
+    part = Preemptible(model, lambda: None, target_ns=0)
+    passes(model, torch.zeros(1, 4, dtype=torch.int64), PASSES + 1)
+    assert part.cut is not None
+    passes(model, torch.zeros(1, 40, dtype=torch.int64), 1)
+    assert part.cut is None
+
+
 def test_a_failing_pass_leaves_it_usable():
     model, inputs = make("residual")
     Preemptible(model, lambda: None, target_ns=0)

@@ -219,6 +219,40 @@ def test_it_stands_still_for_a_strict_model_that_comes_later_until_that_is_known
     assert server.mask(1) == 0b11
 
 
+@pytest.mark.parametrize(("effect", "opened"), [(0.0, True), (0.3, False)])
+def test_what_is_not_known_is_tried_after_a_while_where_the_kernel_helps(server, effect, opened):
+    server.add_pair()
+    server.group(0, threads=0)
+    server.cycle()
+    masks = measure(server, effect, 600)
+    assert masks == [0] * 600, "it has a rest first"
+    masks = measure(server, effect, 2000)
+    assert masks[-1] == opened
+    assert 0 < sum(masks)
+    server.group(0, threads=4)
+    server.cycle()
+    assert server.mask(1) == 0b10, "now it is known that there are too few cores"
+
+
+def test_what_is_not_known_stands_still_where_the_kernel_does_not_help(server):
+    server.idle = False
+    server.add_pair()
+    server.group(0, threads=0)
+    server.cycle()
+    assert measure(server, 0.0, 3000) == [0] * 3000
+
+
+def test_workers_of_the_network_front_end_may_be_anywhere(server):
+    server.add(0, (0b0001, 0))
+    server.add(1, (0b1000, 1))
+    server.runner(0, 1, **LIGHT)
+    server.cycle()
+    assert server.mask(1) == 0b11
+    server.poke(0, "network_workers", 2)
+    server.cycle()
+    assert server.mask(1) == 0b10
+
+
 def measure(server, effect, cycles, *, works=True):
     """Strict batches of slot 0 beside slot 1's best effort; masks that were seen."""
     masks = []
