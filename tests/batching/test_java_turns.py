@@ -51,38 +51,89 @@ def test_a_mask_names_cores_modulo_48_and_devices_by_first_appearance(lines):
     assert [int(text, 16) for text in found] == [row[2] for row in table]
 
 
+MAX_HOLD_NS = 2_000_000_000
+
+
 def _holds(rows):
-    """Mask, models, since and progress after each row, as the contract says them."""
-    held, since, progress, expected = {}, 0, 0, []
-    for now, (model, slices, slot) in enumerate(rows, 1):
-        before = held.get(model, (0, -1))[0]
-        if slices and not before:
-            progress = now
-            since = since if any(s for s, _ in held.values()) else now
-        held[model] = (slices, slot)
+    """Mask, models, since and progress after each row, as the contract says them.
+
+    A row is a time and a model, and then its slices and slot, or nothing for progress.
+    """
+    told, moved, since, progress, expected = {}, {}, 0, 0, []
+    before = {}
+    for now, model, *where in rows:
+        if where:
+            if where[0] and not told.get(model, (0, -1))[0]:
+                moved[model] = now
+            told[model] = where
+            is_late = now - moved.get(model, 0) > MAX_HOLD_NS
+            held = {**before, model: (0 if is_late else where[0], where[1])}
+            if held[model][0] and not before.get(model, (0, -1))[0]:
+                progress = now
+                since = since if any(s for s, _ in before.values()) else now
+            before = held
+        else:
+            moved[model] = now
+            progress = now if before.get(model, (0, -1))[0] else progress
         mask = models = 0
-        for s, number in held.values():
+        for s, number in before.values():
             mask |= s
             models |= 1 << number if s and number >= 0 else 0
+        if any(s and number < 0 for s, number in before.values()):
+            models = 0
         expected.append((mask, models % (1 << 64), models >> 64, since, progress))
     return expected
 
 
-def test_the_line_is_always_what_the_models_hold_together(lines):
+@pytest.fixture
+def line(lines):
+    """Tells models' rows to the server's line; returns it after each, and at the end."""
+
+    def line(rows):
+        told = [(now, m, *((f"{w[0]:x}", w[1]) if w else ())) for now, m, *w in rows]
+        return [tuple(int(word, 16) for word in row.split()) for row in lines("hold", told)]
+
+    return line
+
+
+def test_the_line_is_always_what_the_models_hold_together(line):
     rng = random.Random(8)
-    slots = [3, 64, 127, -1, 0]
-    rows = []
-    for _ in range(400):
+    slots = [3, 64, 127, -1, 0, -1]
+    rows, now = [], 1
+    for _ in range(600):
+        now += rng.choice([1, 1, 1, MAX_HOLD_NS // 3, MAX_HOLD_NS, MAX_HOLD_NS + 1])
         model = rng.randrange(len(slots))
         mask = rng.choice([0, 0, 1, 0b110, 1 << 63, ALL_CPUS])
-        rows.append((model, mask, slots[model]))
-    rows += [(model, 0, slot) for model, slot in enumerate(slots)]
-    told = [(model, f"{mask:x}", slot) for model, mask, slot in rows]
-    told = lines("hold", told)
-    *found, released, after = (tuple(int(word, 16) for word in line.split()) for line in told)
+        rows.append((now, model, mask, slots[model]) if rng.random() < 0.7 else (now, model))
+    rows += [(now + 1, model, 0, slot) for model, slot in enumerate(slots)]
+    *found, released, after = line(rows)
     expected = _holds(rows)
     assert found == expected
     assert expected[-1][:3] == released[:3] == after[:3] == (0, 0, 0)
+
+
+def test_a_model_that_gets_nowhere_holds_no_longer_though_others_do(line):
+    late = MAX_HOLD_NS + 2
+    rows = [
+        (1, 0, 0b01, 3),
+        (1, 1, 0b10, 4),
+        (late - 1, 1),
+        (late - 1, 0, 0b01, 3),
+        (late, 0, 0b01, 3),
+        (late, 1, 0b10, 4),
+        (late + 1, 0),
+        (late + 1, 0, 0b01, 3),
+    ]
+    *found, _, _ = line(rows)
+    both = (0b11, 1 << 3 | 1 << 4)
+    other = (0b10, 1 << 4)
+    assert [row[:2] for row in found[1:]] == [both, both, both, other, other, other, both]
+
+
+def test_beside_a_model_without_a_slot_no_model_is_named(line):
+    rows = [(1, 0, 1, 3), (2, 1, 1, -1), (3, 1, 0b11, -1), (4, 1, 0, -1), (5, 0, 0, 3)]
+    *found, _, _ = line(rows)
+    assert [row[:2] for row in found] == [(1, 8), (1, 0), (0b11, 0), (1, 8), (0, 0)]
 
 
 BEHIND = [[10, 0, BEST_EFFORT, 900]]
@@ -192,6 +243,38 @@ CASES = {
             ],
         ),
         [0, 1, 2],
+    ),
+    "a worker that ends makes room though another one of its model runs on": (
+        _turns(
+            Order.ROUND_ROBIN,
+            0,
+            [[3, 0, 1, 2], [3, 0, 1]],
+            [*BEHIND, [11, 0, BEST_EFFORT, 900], [12, 1, BEST_EFFORT, 900], [20, 0]],
+        ),
+        [0, 0, 1],
+    ),
+    "who is asked for twice in one decision is counted once": (
+        # CPUs: three. Model 0 uses one and goes on, model 1 two; then two workers of model 2 fit.
+        _turns(
+            Order.ROUND_ROBIN,
+            0,
+            [[7, 0, 1], [7, 0, 2], [7, 0, 1, 3]],
+            [
+                *([10 + i, i, BEST_EFFORT, 900] for i in range(3)),
+                [13, 2, BEST_EFFORT, 900],
+                [20, 1],
+            ],
+        ),
+        [0, 1, 2, 2],
+    ),
+    "exclusive: a model's own best effort does not go before its strict requests": (
+        _turns(
+            Order.ROUND_ROBIN,
+            1,
+            [[1, 0, 1, 2]],
+            [*BEHIND, [11, 0, STRICT, 9], *([12 + i, 0, BEST_EFFORT, 900] for i in range(2))],
+        ),
+        [0],
     ),
     "strict in turn": (
         _turns(

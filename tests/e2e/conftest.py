@@ -14,6 +14,9 @@ from shunter.plugins.torchserve.host import Server
 
 HERE = Path(__file__).parent
 SETTINGS = """
+[preemption]
+max_hold_ms = 5000  # what a test holds is held for as long as it looks at it
+
 # Models of tests that look at the order of execution: nothing but the rule under test moves it.
 [models.ordered]
 ahead = 0

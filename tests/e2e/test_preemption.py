@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -302,11 +303,92 @@ def test_the_time_in_which_strict_work_was_there_does_not_count_as_late(serve, w
     model, strict = serve(config={**GIVES_WAY, "responseTimeout": 1}), serve()
     gate, futures = strict.hold()
     wait_held(strict)
-    answer = model.ask("slow", sleep_ms=3000)
+    answer = model.ask("slow", sleep_ms=1500)
     assert (answer.status, model.order()) == (200, ["slow"])
     gate.open()
     assert futures[0].result().status == 200
     assert model.ask("hangs", sleep_ms=30_000).status == 500
+
+
+@pytest.fixture
+def always_held(page):
+    """Another process with strict work everywhere, all the time."""
+    over = threading.Event()
+    holder = holds.claim(page.page, os.getpid(), time.monotonic_ns())
+
+    def beat():
+        while not over.wait(0.1):
+            holder.heartbeat(time.monotonic_ns())
+            holder.progress(time.monotonic_ns())
+
+    beats = threading.Thread(target=beat)
+    beats.start()
+    holder.hold(ALL_CPUS, 0, time.monotonic_ns())
+    yield
+    over.set()
+    beats.join()
+    holder.release()
+
+
+@pytest.mark.usefixtures("always_held")
+def test_a_worker_that_hangs_is_found_though_there_is_always_strict_work(serve):
+    model = serve(config={**GIVES_WAY, "responseTimeout": 1})
+    # More than it may stand still and then run, less than many time-outs.
+    assert model.ask("hangs", sleep_ms=8000).status == 500
+
+
+def test_strict_work_that_gets_nowhere_holds_no_longer_though_other_strict_work_does(
+    serve, page, wait_held, wait_until
+):
+    stuck, busy = serve(), serve()
+    gate, futures = stuck.hold()
+    wait_held(stuck)
+
+    def lets_go():
+        assert busy.ask().status == 200
+        return not page.held()[1] >> page.slot(stuck) & 1
+
+    wait_until("it lets go", lets_go)
+    futures.append(stuck.send("next"))
+    gate.open()
+    assert [future.result().status for future in futures] == [200, 200]
+    wait_held()
+    gate, futures = stuck.hold("again")
+    wait_held(stuck)
+    gate.open()
+    assert futures[0].result().status == 200
+
+
+def test_batches_that_may_have_stood_still_say_nothing_about_latency(serve, page, wait_held):
+    model, strict = serve(config=GIVES_WAY), serve()
+    gate, futures = strict.hold()
+    wait_held(strict)
+
+    def fitted():
+        """Batches that the fit has seen; none before it has seen three."""
+        assert [model.ask().status for _ in range(3)] == [200] * 3
+        return page.groups(model)[0].group_fitted
+
+    assert fitted() == 0
+    gate.open()
+    assert futures[0].result().status == 200
+    wait_held()
+    assert fitted() >= 3
+
+
+def test_it_is_said_once_that_nobody_gives_way_to_strict_requests(serve, wait_until):
+    models = [serve(config={"shunter": {"preemptible": True}}), serve(config=GIVES_WAY), serve()]
+    for model in models:
+        assert [model.ask(headers=STRICT).status for _ in range(2)] == [200, 200]
+
+    def told(text):
+        log = models[0].site.log()
+        return [log.count(f"{text} for {model.name}/{model.version}") for model in models]
+
+    def times():
+        return told("A strict request"), told("Requests")
+
+    wait_until("both are said once", lambda: times() == ([1, 1, 0], [1, 0, 0]))
 
 
 def test_counts_of_a_worker_that_ended_stay_in_the_metrics(serve, page, wait_until):

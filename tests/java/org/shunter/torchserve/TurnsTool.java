@@ -65,23 +65,32 @@ public final class TurnsTool {
         return value.isJsonNull() ? null : value.getAsString();
     }
 
-    /** Rows of model, slices and slot, in order; prints mask, models, since and progress after each. */
+    /**
+     * Rows of time, model, and then slices and slot, or nothing for progress; prints mask, models,
+     * since and progress after each.
+     */
     private static void hold(final JsonArray rows) {
         final ControlPage page = page();
         final Hold hold = new Hold(page);
         final List<Hold.Part> parts = new ArrayList<>();
         for (int i = 0; i < rows.size(); i++) {
             final JsonArray row = rows.get(i).getAsJsonArray();
-            while (parts.size() <= row.get(0).getAsInt()) {
+            final long now = row.get(0).getAsLong();
+            while (parts.size() <= row.get(1).getAsInt()) {
                 parts.add(hold.part());
             }
-            final long slices = Long.parseUnsignedLong(row.get(1).getAsString(), 16);
-            parts.get(row.get(0).getAsInt()).show(slices, row.get(2).getAsInt(), i + 1);
+            final Hold.Part part = parts.get(row.get(1).getAsInt());
+            if (row.size() == 2) {
+                part.progress(now);
+            } else {
+                final long slices = Long.parseUnsignedLong(row.get(2).getAsString(), 16);
+                part.show(slices, row.get(3).getAsInt(), now);
+            }
             print(page);
         }
         hold.release();
         print(page);
-        parts.get(0).show(1, 1, rows.size() + 1);
+        parts.get(0).show(1, 1, 1);
         print(page);
     }
 
@@ -99,7 +108,18 @@ public final class TurnsTool {
     /** A request of a {@link Model}. */
     private record Request(RequestClass requestClass, long arrivalNs, long deadlineNs) {}
 
-    /** Does what a dispatcher does, with one worker. */
+    /**
+     * A request that a worker runs.
+     *
+     * @param begunUnder the rules that it began under
+     */
+    private record Run(int worker, Request request, Turns.Rules begunUnder) {
+        boolean is(final RequestClass requestClass) {
+            return request.requestClass == requestClass;
+        }
+    }
+
+    /** Does what a dispatcher does. */
     private static final class Model {
         final int number;
         final long slices;
@@ -112,9 +132,9 @@ public final class TurnsTool {
         /** That a batch uses. */
         int cpus;
 
-        Request running;
-        /** The rules that what runs began under. */
-        Turns.Rules begunUnder;
+        int workers = 1;
+        /** The oldest first. */
+        final List<Run> running = new ArrayList<>();
 
         /** All models, where one thread runs them. */
         List<Model> others = List.of();
@@ -133,16 +153,19 @@ public final class TurnsTool {
         }
 
         private long of(final RequestClass requestClass) {
-            final boolean runs = running != null && running.requestClass == requestClass;
+            final boolean runs = running.stream().anyMatch(run -> run.is(requestClass));
             return runs && turns.rules().apply(requestClass, yields) ? slices : 0;
         }
 
-        private int used() {
-            return of(RequestClass.BEST_EFFORT) == 0 ? 0 : cpus;
+        /** CPUs that its best-effort batches use. */
+        int used() {
+            final long runs = running.stream().filter(r -> r.is(RequestClass.BEST_EFFORT)).count();
+            return of(RequestClass.BEST_EFFORT) == 0 ? 0 : (int) runs * cpus;
         }
 
-        private boolean waits(final RequestClass requestClass) {
-            return running == null && queue.stream().anyMatch(r -> r.requestClass == requestClass);
+        boolean waits(final RequestClass requestClass) {
+            return running.size() < workers
+                    && queue.stream().anyMatch(r -> r.requestClass == requestClass);
         }
 
         void event(final long now, final Runnable change) {
@@ -153,10 +176,8 @@ public final class TurnsTool {
                 clock = at;
                 player.begin(of(RequestClass.STRICT), of(RequestClass.BEST_EFFORT), used());
                 for (final RequestClass each : RequestClass.all()) {
-                    if (waits(each)
-                            && (each == RequestClass.STRICT || !player.strictWaits(slices))) {
-                        start(each, at);
-                    }
+                    start(each, 1, at); // what is due does not wait for the rest of the plan
+                    start(each, workers, at);
                 }
                 player.settle(
                         of(RequestClass.STRICT),
@@ -170,49 +191,77 @@ public final class TurnsTool {
             effects.run();
         }
 
-        private void start(final RequestClass each, final long now) {
-            final Turns.Rules rules = turns.rules();
+        /** Ask for all free workers, as a plan does, and give so many of them a batch. */
+        private void start(final RequestClass each, final int most, final long now) {
+            if (!waits(each)) {
+                return;
+            }
+            final List<Integer> free = new ArrayList<>();
+            for (int worker = 0; worker < workers; worker++) {
+                final int asked = worker;
+                if (running.stream().noneMatch(run -> run.worker == asked)
+                        && mayStart(asked, each, now)) {
+                    free.add(worker);
+                }
+            }
+            for (int i = 0; i < Math.min(most, free.size()) && waits(each); i++) {
+                run(free.get(i), each);
+            }
+        }
+
+        private boolean mayStart(final int worker, final RequestClass each, final long now) {
+            if (each == RequestClass.BEST_EFFORT && player.strictWaits(slices)) {
+                return false;
+            }
             long oldest = Long.MAX_VALUE;
             long tightest = Long.MAX_VALUE;
-            Request next = null;
             for (final Request request : queue) {
                 if (request.requestClass == each) {
-                    next = next == null ? request : next;
                     oldest = Math.min(oldest, request.arrivalNs);
                     tightest = Math.min(tightest, request.deadlineNs);
                 }
             }
-            if (!rules.apply(each, yields)
-                    || player.take(each, slices, cpus, oldest, tightest, ageingNs, now)) {
-                ensure(
-                        !rules.apply(each, yields)
-                                || others.stream().anyMatch(o -> o.begunUnder != rules)
-                                || !isFull(others, rules, this, next),
-                        "no room for model " + number);
-                queue.remove(next);
-                running = next;
-                begunUnder = rules;
-                started.add(number);
-                for (final AtomicInteger user : users) {
-                    if (user.incrementAndGet() != 1) {
-                        throw new AssertionError("two batches on one slice");
-                    }
+            return !turns.rules().apply(each, yields)
+                    || player.take(worker, each, slices, cpus, oldest, tightest, ageingNs, now);
+        }
+
+        private void run(final int worker, final RequestClass each) {
+            final Turns.Rules rules = turns.rules();
+            final Request next =
+                    queue.stream().filter(r -> r.requestClass == each).findFirst().orElseThrow();
+            ensure(
+                    !rules.apply(each, yields)
+                            || others.stream().anyMatch(o -> !o.isUnder(rules))
+                            || !isFull(others, rules, this, next),
+                    "no room for model " + number);
+            queue.remove(next);
+            running.add(new Run(worker, next, rules));
+            started.add(number);
+            for (final AtomicInteger user : users) {
+                if (user.incrementAndGet() != 1) {
+                    throw new AssertionError("two batches on one slice");
                 }
             }
         }
 
+        /** Whether all that runs began under these rules. */
+        boolean isUnder(final Turns.Rules rules) {
+            return running.stream().allMatch(run -> run.begunUnder == rules);
+        }
+
+        /** The oldest batch ends. */
         synchronized void end() {
-            if (running != null) {
+            if (!running.isEmpty()) {
                 for (final AtomicInteger user : users) {
                     user.decrementAndGet();
                 }
-                running = null;
+                running.remove(0);
                 done++;
             }
         }
 
         synchronized boolean runs() {
-            return running != null;
+            return !running.isEmpty();
         }
     }
 
@@ -233,8 +282,9 @@ public final class TurnsTool {
 
     /**
      * Rows: the order of strict and of best effort, whether exclusive, slices and ageing of the
-     * models, then events: {@code [time, model, class, deadline]} offers, {@code [time, model]} ends.
-     * Prints the models in the order of their starts.
+     * models, CPUs and workers where they are not all and one, then events: {@code [time, model,
+     * class, deadline]} offers, {@code [time, model]} ends the oldest. Prints the models in the order
+     * of their starts.
      */
     private static void turns(final JsonArray cases) {
         for (final JsonElement element : cases) {
@@ -255,6 +305,7 @@ public final class TurnsTool {
                         new Model(turns, models.size(), told.get(0).getAsLong(), started);
                 model.ageingNs = told.get(1).getAsLong();
                 model.cpus = told.size() > 2 ? told.get(2).getAsInt() : model.cpus;
+                model.workers = told.size() > 3 ? told.get(3).getAsInt() : model.workers;
                 models.add(model);
             }
             for (final JsonElement each : row.get(4).getAsJsonArray()) {
@@ -283,6 +334,7 @@ public final class TurnsTool {
             models.add(new Model(turns, i, 1 + random.nextInt(7), new ArrayList<>()));
             models.get(i).ageingNs = random.nextInt(3) * 20;
             models.get(i).cpus = 1 + random.nextInt(Long.bitCount(models.get(i).slices));
+            models.get(i).workers = 1 + random.nextInt(3);
         }
         models.forEach(model -> model.others = models);
         int offered = 0;
@@ -300,8 +352,8 @@ public final class TurnsTool {
                 final int gone = random.nextInt(model.queue.size());
                 model.event(step, () -> model.queue.remove(gone));
                 offered--;
-            } else if (what == 18 && model.running != null) { // its worker died
-                final Request again = model.running;
+            } else if (what == 18 && model.runs()) { // its worker died
+                final Request again = model.running.get(0).request;
                 model.event(
                         step,
                         () -> {
@@ -329,23 +381,24 @@ public final class TurnsTool {
         for (final Model a : models) {
             for (final Model b : models) {
                 ensure(
-                        a == b
-                                || a.running == null
-                                || b.running == null
-                                || a.begunUnder != rules
-                                || b.begunUnder != rules
-                                || share(rules, a.running)
-                                || !conflict(rules, a, a.running, b, b.running),
+                        a == b || !a.isUnder(rules) || !b.isUnder(rules) || !conflict(rules, a, b),
                         "beside each other at " + step);
             }
-            if (a.running == null) {
-                for (final Request request : a.queue) {
-                    ensure(
-                            isHeldUp(models, rules, a, request, new TreeSet<>()),
-                            "model " + a.number + " waits at " + step + " under " + rules);
-                }
+            for (final Request request : a.queue) {
+                ensure(
+                        !a.waits(request.requestClass)
+                                || isHeldUp(models, rules, a, request, new TreeSet<>()),
+                        "model " + a.number + " waits at " + step + " under " + rules);
             }
         }
+    }
+
+    /** Whether two models run what must not run together, however many CPUs there are. */
+    private static boolean conflict(final Turns.Rules rules, final Model a, final Model b) {
+        return a.running.stream()
+                .map(Run::request)
+                .filter(x -> !share(rules, x))
+                .anyMatch(x -> b.running.stream().anyMatch(y -> conflict(rules, a, x, b, y.request)));
     }
 
     /** Whether batches like this run beside each other where there are CPUs for them. */
@@ -361,13 +414,13 @@ public final class TurnsTool {
             final Request request) {
         int used = 0;
         for (final Model other : models) {
-            if (other != model
-                    && other.running != null
-                    && conflict(rules, model, request, other, other.running)) {
-                used += share(rules, request) ? other.cpus : Integer.MAX_VALUE / 8;
+            for (final Run run : other.running) {
+                if (other != model && conflict(rules, model, request, other, run.request)) {
+                    used += share(rules, request) ? other.cpus : Integer.MAX_VALUE / 64;
+                }
             }
         }
-        return used > 0 && used + model.cpus > Long.bitCount(model.slices);
+        return used > 0 && used + model.used() + model.cpus > Long.bitCount(model.slices);
     }
 
     private static boolean conflict(
@@ -395,13 +448,16 @@ public final class TurnsTool {
                 return true;
             }
         }
-        if (isFull(models, rules, model, request)) {
+        if (isFull(models, rules, model, request)
+                || rules.exclusive()
+                        && model.running.stream().anyMatch(run -> !run.is(request.requestClass))) {
             return true;
         }
         for (final Model other : models) {
-            if (other.running == null && other != model) {
+            if (other != model) {
                 for (final Request first : other.queue) {
-                    if (conflict(rules, model, request, other, first)
+                    if (other.waits(first.requestClass)
+                            && conflict(rules, model, request, other, first)
                             && isHeldUp(models, rules, other, first, visited)) {
                         return true;
                     }

@@ -12,6 +12,8 @@ final class Batch {
     long heardNs;
     /** By how much that was moved on because it had to stand still. */
     long excusedNs;
+    /** Whether it began where strict work was: how long it took says nothing about its worker. */
+    boolean disturbed;
 
     Batch(final List<Entry> entries, final RequestClass requestClass, final long sentNs) {
         this.entries = entries;

@@ -31,6 +31,16 @@ final class Crew {
         workers.addAll(current);
     }
 
+    /** Whether there are workers, and all of them stand still for strict work. */
+    boolean yields() {
+        for (final Worker worker : workers) {
+            if (!worker.group.place.yields()) {
+                return false;
+            }
+        }
+        return !workers.isEmpty();
+    }
+
     /** Whether strict requests came lately. */
     boolean hasStrictTraffic() {
         return strictTraffic;

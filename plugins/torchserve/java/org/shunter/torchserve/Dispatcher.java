@@ -31,6 +31,7 @@ final class Dispatcher {
     private int inFlightRequests;
     private int inFlightBatches;
     private long arrivals;
+    private boolean warnedOfYielding;
     private long lastStrictNs = Long.MIN_VALUE / 2;
 
     Dispatcher(
@@ -80,11 +81,21 @@ final class Dispatcher {
             queue.add(entry);
             if (entry.requestClass == RequestClass.STRICT) {
                 presence.announce();
+                warnOfYielding();
             }
             decide(entry.arrivalNs, effects);
         }
         effects.run();
         return null;
+    }
+
+    private void warnOfYielding() {
+        if (!warnedOfYielding && crew.yields()) {
+            warnedOfYielding = true;
+            LOGGER.warn(
+                    "A strict request for {}, all of whose workers give way: nobody gives way to it",
+                    name);
+        }
     }
 
     /** Count a request that was refused before it became an entry. */
@@ -154,7 +165,11 @@ final class Dispatcher {
         telemetry.answered(batch, Answers.statuses(batch, reply), now);
         worker.group.batches++;
         worker.group.requests += batch.size();
-        if (reply.code() == 200 && !batch.entries.get(0).alone()) {
+        final boolean disturbed =
+                batch.disturbed
+                        || batch.excusedNs > 0
+                        || presence.disturbed(worker, batch.startNs, now);
+        if (reply.code() == 200 && !batch.entries.get(0).alone() && !disturbed) {
             worker.group.fit.observe(batch.size(), now - batch.startNs);
             publishFit(worker);
         }
@@ -166,6 +181,7 @@ final class Dispatcher {
         if (next != null) {
             next.startNs = now;
             next.heardNs = now;
+            next.disturbed = presence.disturbed(worker, now, now);
         }
     }
 
@@ -443,6 +459,7 @@ final class Dispatcher {
         inFlightBatches++;
         inFlightRequests += batch.size();
         shipment.worker().enqueue(batch);
+        batch.disturbed = presence.disturbed(shipment.worker(), now, now);
         presence.sent(shipment.worker(), batch, now);
         effects.flush(shipment.worker());
     }

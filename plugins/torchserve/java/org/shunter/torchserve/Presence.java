@@ -13,6 +13,7 @@ final class Presence {
     private final RequestQueue queue;
     private final Crew crew;
     private final Commands commands;
+    private final Hold line;
     private final Hold.Part hold;
     private final Turns turns;
     private final Turns.Player player;
@@ -33,7 +34,8 @@ final class Presence {
         this.queue = queue;
         this.crew = crew;
         this.commands = commands;
-        this.hold = host.hold().part();
+        this.line = host.hold();
+        this.hold = line.part();
         this.turns = host.turns();
         this.player = turns.join(decide);
         this.rules = turns.rules();
@@ -48,6 +50,12 @@ final class Presence {
     void announce() {
         rules = turns.rules();
         hold.show(heldSlices(), slot.index(), System.nanoTime());
+    }
+
+    /** Whether a worker may have stood still for strict work at any time since then. */
+    boolean disturbed(final Worker worker, final long sinceNs, final long now) {
+        final WorkerGroup.Place place = worker.group.place;
+        return place.yields() && line.disturbs(place.slices(), sinceNs, now);
     }
 
     /** A worker was given a batch. */
@@ -98,6 +106,7 @@ final class Presence {
         final long aloneNs = alone == null ? Entry.NEVER : alone.arrivalNs;
         final long aloneDeadlineNs = alone == null ? Entry.NEVER : alone.deadlineNs;
         return player.take(
+                worker,
                 requestClass,
                 slices,
                 cpus(worker),

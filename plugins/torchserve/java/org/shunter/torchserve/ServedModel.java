@@ -58,6 +58,14 @@ final class ServedModel {
                     SLOT_COUNT,
                     name());
         }
+        if (settings.defaultClass() == RequestClass.STRICT
+                && fleet.current().groups.stream().allMatch(group -> group.place.yields())) {
+            LOGGER.warn(
+                    "Requests for {} are strict by default, but all its workers give way: nobody gives"
+                            + " way to them; set shunter.class to best_effort, or preemptible to false"
+                            + " for some workers",
+                    name());
+        }
         publishIdentity();
     }
 

@@ -32,8 +32,6 @@ import org.slf4j.LoggerFactory;
 final class ShunterWorkLoadManager extends WorkLoadManager {
     private static final Logger LOGGER = LoggerFactory.getLogger(ShunterWorkLoadManager.class);
     private static final long TICK_MS = 100;
-    /** How many response time-outs a batch may stand still for strict work before it is late. */
-    private static final long MOST_EXCUSED = 10;
 
     private final Host host;
     private final SavedSettings saved;
@@ -234,7 +232,8 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
                 final long timeoutS = model.model().getResponseTimeout();
                 final long timeoutNs = TimeUnit.SECONDS.toNanos(timeoutS);
                 final List<Worker> workers = model.fleet().workers();
-                model.dispatcher().excuse(workers, heldSlices, passedNs, MOST_EXCUSED * timeoutNs);
+                model.dispatcher()
+                        .excuse(workers, heldSlices, passedNs, host.hold().longestParkNs() + timeoutNs);
                 final Worker overdue = model.dispatcher().overdue(workers, now - timeoutNs);
                 if (overdue != null) {
                     overdue.fail("no answer within responseTimeout of " + timeoutS + " s");

@@ -118,6 +118,10 @@ final class Turns {
         private final int[] width = new int[RequestClass.COUNT];
 
         private final int[] more = new int[RequestClass.COUNT];
+        /** Most CPUs that best effort has used since the last {@link #settle}. */
+        private int widest;
+        /** Workers that may start since {@link #begin}, by class: one decision asks several times. */
+        private final List<List<Object>> allowed = List.of(new ArrayList<>(), new ArrayList<>());
         private final long[] waiting = new long[RequestClass.COUNT];
         /** What it could not start since {@link #begin}. */
         private final long[] refused = new long[RequestClass.COUNT];
@@ -147,6 +151,7 @@ final class Turns {
          * @param used CPUs that best-effort batches use
          */
         void begin(final long strict, final long bestEffort, final int used) {
+            allowed.forEach(List::clear);
             if ((strict | bestEffort) == 0 && !listed) {
                 refused[0] = 0;
                 refused[1] = 0;
@@ -156,6 +161,7 @@ final class Turns {
                 running[0] = strict;
                 running[1] = bestEffort;
                 width[1] = used;
+                widest = Math.max(widest, used);
                 ran[0] |= strict;
                 ran[1] |= bestEffort;
                 if ((strict | bestEffort) != 0) {
@@ -173,14 +179,16 @@ final class Turns {
 
         /**
          * Start a batch on these slices, unless another batch or another model is before it; then it
-         * waits.
+         * waits. Who may start once may do so until the next {@link #begin}.
          *
+         * @param worker who would run it
          * @param wanted CPUs that the batch would use
          * @param oldestNs when the oldest waiting request of the class arrived
          * @param tightestNs earliest deadline among them
          * @param ageing after so long a wait it goes before the others in turn, 0: never
          */
         boolean take(
+                final Object worker,
                 final RequestClass requestClass,
                 final long slices,
                 final int wanted,
@@ -195,13 +203,21 @@ final class Turns {
                 deadlineNs[c] = tightestNs;
                 ageingNs = ageing;
                 more[c] = wanted;
+                if (allowed.get(c).contains(worker)) {
+                    return true; // it is counted already
+                }
                 if (now.exclusive && (running[1 - c] & slices) != 0) {
+                    if (requestClass == RequestClass.STRICT) {
+                        refused[c] |= slices; // no more best effort goes before it
+                    }
                     return false; // it decides again when that ends, without being called
                 }
                 if (mayStart(this, c, slices, nowNs)) {
                     running[c] |= slices;
                     width[c] += wanted;
+                    widest = Math.max(widest, width[1]);
                     ran[c] |= slices;
+                    allowed.get(c).add(worker);
                     enlist(this);
                     return true;
                 }
@@ -245,6 +261,7 @@ final class Turns {
                     ran[c] = running[c];
                     waited[c] = waiting[c];
                 }
+                widest = used;
                 if ((running[0] | running[1] | waiting[0] | waiting[1]) == 0) {
                     listed = false;
                     active.remove(this);
@@ -264,8 +281,10 @@ final class Turns {
 
         /** What stood in the others' way and does not any more. */
         private long freed(final int c) {
-            final long stillThere = rules.share(c) ? waiting[c] : waiting[c] | running[c];
-            return ran[c] & ~running[c] | waited[c] & ~stillThere;
+            final boolean shares = rules.share(c);
+            final long ended = shares && width[c] < widest ? ran[c] : ran[c] & ~running[c];
+            final long stillThere = shares ? waiting[c] : waiting[c] | running[c];
+            return ended | waited[c] & ~stillThere;
         }
     }
 
