@@ -190,7 +190,12 @@ def test_serving_does_not_notice_that_the_controller_dies(site, serve, load, pin
         os.kill(before["pid"], signal.SIGKILL)
         wait_until("it is gone", lambda: not psutil.pid_exists(before["pid"]))
         assert site.commands(model) == numbers
-        wait_until("another runs", lambda: site.status()["controller"]["state"] == "running")
+
+        def another_runs():
+            now = site.status()["controller"]
+            return now["state"] == "running" and now["pid"] != before["pid"]
+
+        wait_until("another runs", another_runs)
         enough = len(clients.answers) + 100
         wait_until("load", lambda: len(clients.answers) > enough)
     after = site.status()["controller"]
