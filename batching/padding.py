@@ -81,9 +81,9 @@ def may_pad(
     Rule 2, resources: the paper gives best effort the compute units that are left, and wants its
     occupancy not to be the lower one. Here the shares of both must fit beside each other: of the
     memory's bandwidth with ``margin`` to spare, of cores too unless they are taken back. That
-    cores are taken back is no reason to want more of them than there are: beside best effort under
-    SCHED_IDLE strict work that needs all cores was 6 to 14 % slower than beside best effort that
-    stands still (DISB, two cores), and nothing is gained, since there is no core to run on.
+    cores are taken back is no reason to want more of them than there are: strict work that needs
+    all of them is faster beside best effort that stands still, and nothing is gained, since there
+    is no core to run on.
     """
     segment_ns = best_effort.segment_ns or best_effort.solo_ns
     if not capacity.takes_back and segment_ns > slow_down * strict.solo_ns:
@@ -93,20 +93,6 @@ def may_pad(
     bandwidth = sum(each.bandwidth_share(capacity.bytes_per_s) for each in passes)
     room = 1 if capacity.takes_back else 1 - margin
     return cores <= room + _ROUNDING and bandwidth <= 1 - margin
-
-
-def cores_beside(
-    strict: Pass, best_effort: Pass, capacity: Capacity, margin: float = MARGIN
-) -> int:
-    """How many cores or multiprocessors best effort may have while the strict model runs.
-
-    First enough for the strict pass, then what is left, as in REEF section 5.2; not more than the
-    best-effort pass keeps busy.
-    """
-    reserved = strict.core_share(capacity.cores) * (1 + margin) * capacity.cores
-    used = best_effort.core_share(capacity.cores) * capacity.cores
-    left = math.floor(capacity.cores - reserved + _ROUNDING)
-    return max(0, min(left, math.ceil(used - _ROUNDING)))
 
 
 # ---- while serving: by measurement

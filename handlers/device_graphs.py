@@ -7,6 +7,7 @@ with gates between them on the stream, which does the same for more work of the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Chain:
             graph = driver.call("cuGraphCreate", 0)
             made.callback(driver.call, "cuGraphDestroy", graph)
             before: list[Any] = []
-            for step in _joined(steps):
+            for step in _runs(steps, MemoryOperation):
                 before = [self._add(graph, before, step)]
             self._executable = driver.call("cuGraphInstantiate", graph, 0)
 
@@ -110,16 +111,12 @@ class Chain:
         self._driver.call("cuGraphLaunch", self._executable, stream)
 
 
-def _joined(steps: Sequence[Step]) -> list[int | list[MemoryOperation]]:
-    """Neighbouring operations as one."""
-    found: list[int | list[MemoryOperation]] = []
-    for step in steps:
-        if isinstance(step, int):
-            found.append(step)
-        elif found and isinstance(found[-1], list):
-            found[-1].append(step)
-        else:
-            found.append([step])
+def _runs(steps: Sequence[Step], kind: type) -> list[Any]:
+    """The steps, with neighbours of that kind as one list."""
+    found: list[Any] = []
+    for is_kind, group in itertools.groupby(steps, lambda step: isinstance(step, kind)):
+        run = list(group)
+        found += [run] if is_kind else run
     return found
 
 
@@ -130,7 +127,7 @@ class Launches:
         """Raises DeviceError."""
         self._driver = driver
         self._steps = [
-            Chain(driver, step) if isinstance(step, list) else step for step in _runs(steps)
+            Chain(driver, step) if isinstance(step, list) else step for step in _runs(steps, int)
         ]
 
     def close(self) -> None:
@@ -152,19 +149,6 @@ class Launches:
                 step.launch(stream)
             else:
                 step.on_stream(self._driver, stream)
-
-
-def _runs(steps: Sequence[Step]) -> list[list[int] | MemoryOperation]:
-    """Neighbouring graphs as one."""
-    found: list[list[int] | MemoryOperation] = []
-    for step in steps:
-        if isinstance(step, MemoryOperation):
-            found.append(step)
-        elif found and isinstance(found[-1], list):
-            found[-1].append(step)
-        else:
-            found.append([step])
-    return found
 
 
 def chain(driver: Driver, steps: Sequence[Step]) -> Chain | Launches:

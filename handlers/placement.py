@@ -60,8 +60,8 @@ LIBRARY_VARIABLES = (
 
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPINS = "10000"
-"""About 0.1 ms: as good as spinning for ever for a model that runs alone, and twice the throughput
-where several want the same cores (five networks, two cores)."""
+"""About 0.1 ms: long enough for a model that runs alone, and short where several want the same
+cores."""
 
 BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 

@@ -177,11 +177,11 @@ class Preemptible:
         least = [min(of_call) for of_call in zip(*costs, strict=True)]
         self.cut = cut(calls, least[1:], self._target_ns, least[0])
         self._unwrap_inner()
-        for number in sorted(self.cut.boundaries, key=int):  # type: ignore[arg-type,call-overload]
-            self._wrap(self._modules[number], self._gated)  # type: ignore[call-overload]
-        moved = passes[-1].bytes
-        batch = passes[-1].batch
-        report(self._model, self.cut, self._runner, batch, sum(least), cpu_ns, moved)
+        for number, module in enumerate(self._modules):
+            if number in self.cut.boundaries:
+                self._wrap(module, self._gated)
+        last = passes[-1]
+        report(self._model, self.cut, self._runner, last.batch, sum(least), cpu_ns, last.bytes)
 
     def _gated(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         check = self._check

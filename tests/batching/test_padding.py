@@ -16,7 +16,6 @@ from shunter.batching.padding import (
     PairJudge,
     Pass,
     Served,
-    cores_beside,
     may_pad,
 )
 
@@ -81,25 +80,6 @@ CAPACITIES = st.builds(
 def test_what_takes_cores_back_never_allows_less(strict, best_effort, capacity):
     better = Capacity(capacity.cores, capacity.bytes_per_s, takes_back=True)
     assert may_pad(strict, best_effort, better) >= may_pad(strict, best_effort, capacity)
-
-
-@pytest.mark.parametrize(
-    ("strict_cores", "best_effort_cores", "cores", "left"),
-    [(2, 1, 4, 1), (2, 4, 4, 2), (4, 1, 4, 0), (6, 1, 4, 0), (0.5, 2, 4, 2), (1, 0.3, 4, 1)],
-)
-def test_best_effort_gets_the_cores_that_are_left(strict_cores, best_effort_cores, cores, left):
-    strict, best_effort = (
-        Pass(MS, round(each * MS), 0) for each in (strict_cores, best_effort_cores)
-    )
-    assert cores_beside(strict, best_effort, Capacity(cores), margin=0) == left
-
-
-@given(PASSES, PASSES, CAPACITIES)
-def test_a_split_leaves_the_strict_pass_its_cores(strict, best_effort, capacity):
-    split = cores_beside(strict, best_effort, capacity)
-    assert 0 <= split <= capacity.cores
-    if split:
-        assert strict.cpu_ns / strict.solo_ns + split <= capacity.cores + 1e-6
 
 
 # ---- by measurement

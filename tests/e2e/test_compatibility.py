@@ -150,14 +150,6 @@ STOCK = {
 }
 
 
-def _ask_patiently(model, headers):
-    """Stock's own queues now and then never answer a first request on a busy machine."""
-    try:
-        return model.ask("a", x=2, headers=headers)
-    except TimeoutError:
-        return model.ask("a", x=2, headers=headers)
-
-
 @pytest.mark.parametrize("name", STOCK)
 def test_a_model_that_needs_stock_queues_is_left_to_them(site, serve, name):
     handler, config = STOCK[name]
@@ -169,7 +161,7 @@ def test_a_model_that_needs_stock_queues_is_left_to_them(site, serve, name):
     assert name not in [served["name"] for served in status["models"]]
     sequence = {"ts_request_sequence_id": "s", "ts_request_sequence_start": "true"}
     headers = sequence if handler == "sequence" else {}
-    assert _ask_patiently(model, headers)["id"] == "a"
+    assert model.ask("a", x=2, headers=headers)["id"] == "a"
     if handler == "sequence":
         assert model.ask("b", x=3, headers={"ts_request_sequence_id": "s"})["sum"] == 5
     assert beside.ask("b")["id"] == "b"
