@@ -1,19 +1,17 @@
 """The statistics of the benchmarks, by numbers."""
 
-import importlib.util
+import json
 import math
-from pathlib import Path
+import os
+import subprocess
+from datetime import UTC, datetime
 
 import pytest
 
 
 @pytest.fixture(scope="module")
-def common():
-    path = Path(__file__).parents[2] / "bench/common.py"
-    spec = importlib.util.spec_from_file_location("bench_common", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def common(script):
+    return script("common")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +49,58 @@ def test_results_are_json_whatever_the_numbers(common, tmp_path, monkeypatch):
     path = common.write_result("x", quick=True, rows=[{"ratio": float("inf")}], headline={})
     assert '"inf"' in path.read_text()
     assert not (tmp_path / "x.partial.json").exists()
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A repository with one file of code and one result."""
+    (tmp_path / "bench/results").mkdir(parents=True)
+    (tmp_path / "code.py").write_text("1")
+    (tmp_path / "bench/results/a.json").write_text("1")
+    who = {
+        f"GIT_{role}_{what}": "t@t"
+        for role in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, env={**os.environ, **who})
+    return tmp_path
+
+
+def test_a_result_says_of_which_commit_it_is_and_whether_that_was_changed(common, tree):
+    head = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(head, cwd=tree, capture_output=True, text=True, check=True).stdout
+    found = common.origin(tree)
+    assert (found["commit"], found["dirty"]) == (commit.strip(), False)
+    (tree / "bench/results/a.json").write_text("2")
+    assert common.origin(tree)["dirty"] is False, "what a benchmark wrote is no change of code"
+    (tree / "code.py").write_text("2")
+    assert common.origin(tree)["dirty"] is True
+
+
+def test_a_result_says_when_it_was_taken_and_how_busy_the_machine_was(common, tmp_path):
+    before = datetime.now(UTC).replace(microsecond=0)
+    found = common.origin(tmp_path)
+    assert before <= datetime.fromisoformat(found["date"]) <= datetime.now(UTC)
+    assert len(found["load_average"]) == 3 and min(found["load_average"]) >= 0
+    assert found["commit"] is None and found["dirty"] is None, "there is no repository"
+
+
+def test_the_origin_stands_in_the_result_as_it_was_when_the_run_began(
+    common, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(common, "result_path", lambda name, quick: tmp_path / f"{name}.json")
+    monkeypatch.setattr(common, "_began", {"commit": "abc", "load_average": [0.5, 0.5, 0.5]})
+    path = common.write_result("x", quick=True, rows=[], headline={})
+    assert json.loads(path.read_text())["origin"] == common._began
+    common._began.clear()
+    path = common.write_result("x", quick=True, rows=[], headline={})
+    assert json.loads(path.read_text())["origin"].keys() == {
+        "commit",
+        "dirty",
+        "date",
+        "load_average",
+    }
 
 
 def test_the_interval_of_equal_samples_is_a_point(common):
