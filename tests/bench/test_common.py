@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
 from datetime import UTC, datetime
 
 import pytest
@@ -51,31 +49,18 @@ def test_results_are_json_whatever_the_numbers(common, tmp_path, monkeypatch):
     assert not (tmp_path / "x.partial.json").exists()
 
 
-@pytest.fixture
-def tree(tmp_path):
-    """A repository with one file of code and one result."""
-    (tmp_path / "bench/results").mkdir(parents=True)
-    (tmp_path / "code.py").write_text("1")
-    (tmp_path / "bench/results/a.json").write_text("1")
-    who = {
-        f"GIT_{role}_{what}": "t@t"
-        for role in ("AUTHOR", "COMMITTER")
-        for what in ("NAME", "EMAIL")
-    }
-    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, env={**os.environ, **who})
-    return tmp_path
-
-
-def test_a_result_says_of_which_commit_it_is_and_whether_that_was_changed(common, tree):
-    head = ["git", "rev-parse", "HEAD"]
-    commit = subprocess.run(head, cwd=tree, capture_output=True, text=True, check=True).stdout
-    found = common.origin(tree)
-    assert (found["commit"], found["dirty"]) == (commit.strip(), False)
-    (tree / "bench/results/a.json").write_text("2")
-    assert common.origin(tree)["dirty"] is False, "what a benchmark wrote is no change of code"
-    (tree / "code.py").write_text("2")
-    assert common.origin(tree)["dirty"] is True
+def test_a_result_says_of_which_commit_it_is_and_whether_that_was_changed(common, repository):
+    result = repository / "bench/results/a.json"
+    result.parent.mkdir(parents=True)
+    result.write_text("1")
+    (repository / "code.py").write_text("1")
+    commit = repository.commit()
+    found = common.origin(repository.path)
+    assert (found["commit"], found["dirty"]) == (commit, False)
+    result.write_text("2")
+    assert common.origin(repository.path)["dirty"] is False, "a benchmark's result is no code"
+    (repository / "code.py").write_text("2")
+    assert common.origin(repository.path)["dirty"] is True
 
 
 def test_a_result_says_when_it_was_taken_and_how_busy_the_machine_was(common, tmp_path):
