@@ -2,6 +2,8 @@
 
 import importlib.util
 import shutil
+import signal
+import sys
 
 import hypothesis
 import pytest
@@ -10,6 +12,10 @@ import pytest
 hypothesis.settings.register_profile("shunter", deadline=None, database=None)
 hypothesis.settings.register_profile("fuzz", deadline=None, database=None, max_examples=20_000)
 hypothesis.settings.load_profile("shunter")
+
+# A shell starts its background jobs deaf to Ctrl-C, and so would be every process of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _missing_for_java():
@@ -30,14 +36,53 @@ def _missing_for_gpu():
     return None if torch.cuda.is_available() else "needs an NVIDIA GPU"
 
 
+_NOT_FAST = ("java", "e2e", "gpu", "slow")
 _NEEDS = {"java": _missing_for_java, "e2e": _missing_for_e2e, "gpu": _missing_for_gpu}
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Skip marked tests, with the reason, where their ground is missing."""
+    if config.getoption("--fast"):
+        rest = [each for each in items if any(map(each.get_closest_marker, _NOT_FAST))]
+        config.hook.pytest_deselected(items=rest)
+        items[:] = [each for each in items if each not in set(rest)]
     for marker, missing in _NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
         reason = missing() if marked else None
         if reason:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+# ---- the fast run
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="only tests in this very process: one that starts another is skipped as it does so",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--fast"):
+        sys.addaudithook(_no_process)
+
+
+_STARTS = {"subprocess.Popen", "os.posix_spawn", "os.system"}
+_running: list[str] = []
+
+
+def _no_process(event, arguments):
+    if event in _STARTS and _running:
+        pytest.skip(f"not in the fast run: starts {arguments[0]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    _running.append(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _running.pop()

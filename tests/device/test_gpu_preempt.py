@@ -53,6 +53,10 @@ def bed(bench, fake_executors):
     )
 
 
+PLENTY_S = 3600
+"""A budget that is not spent on any machine."""
+
+
 def trace(folder):
     path = folder / "trace.json"
     strict = {"type": "trace", "trace": [0, 5, 9]}
@@ -69,7 +73,7 @@ def trace(folder):
 
 
 def test_everything_is_measured_and_written(bench, bed, tmp_path, capsys):
-    session = bench.Session(60, True)
+    session = bench.Session(PLENTY_S, True)
     session.seconds = lambda what, cells: 0.03
     bench.measure_on(bed, session, 1, trace(tmp_path))
     assert session.failures == []
@@ -91,7 +95,7 @@ def test_everything_is_measured_and_written(bench, bed, tmp_path, capsys):
 
 def test_what_fails_is_noted_and_the_rest_is_measured(short, bed, monkeypatch):
     bench = short
-    session = bench.Session(60, True)
+    session = bench.Session(PLENTY_S, True)
     session.seconds = lambda what, cells: 0.01
     real = bench.gpu_ladder.latencies
 
@@ -112,7 +116,7 @@ def test_what_fails_is_noted_and_the_rest_is_measured(short, bed, monkeypatch):
 def test_without_gates_the_lower_rungs_are_measured(short, bed, fake_executors):
     bench = short
     fake_executors.cuda.failing["cuMemHostRegister"] = 801
-    session = bench.Session(60, True)
+    session = bench.Session(PLENTY_S, True)
     session.seconds = lambda what, cells: 0.01
     bench.measure_on(bed, session, 1, None)
     # Where the device cannot write memory of the host, nothing tells how far it is.
