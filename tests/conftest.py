@@ -1,6 +1,7 @@
 """Shared by all tests: what a marked test needs, and how long property tests look."""
 
 import importlib.util
+import os
 import shutil
 import signal
 import sys
@@ -11,7 +12,20 @@ import pytest
 # A loaded machine is no failure, and examples are not kept between runs.
 hypothesis.settings.register_profile("shunter", deadline=None, database=None)
 hypothesis.settings.register_profile("fuzz", deadline=None, database=None, max_examples=20_000)
+hypothesis.settings.register_profile("fast", deadline=None, database=None, max_examples=25)
 hypothesis.settings.load_profile("shunter")
+
+# Threads of torch spin while they wait; beside other work that made tests a hundred times slower.
+# Read when torch is imported, which is while tests are collected; no test or process finds it.
+_WAIT = "OMP_WAIT_POLICY"
+_given = _WAIT in os.environ
+os.environ.setdefault(_WAIT, "passive")
+
+
+def pytest_collection_finish():
+    if not _given:
+        os.environ.pop(_WAIT, None)
+
 
 # A shell starts its background jobs deaf to Ctrl-C, and so would be every process of a test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -67,6 +81,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.getoption("--fast"):
+        hypothesis.settings.load_profile("fast")
         sys.addaudithook(_no_process)
 
 

@@ -3,6 +3,7 @@ nothing, but everything runs, failures lose nothing, and the budget is kept."""
 
 import importlib
 import json
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+pytestmark = pytest.mark.slow
 BENCH = Path(__file__).parents[2] / "bench"
 
 
@@ -31,6 +33,15 @@ def bench(monkeypatch):
     monkeypatch.setattr(script.gpu_bed.disb_models, "build", build)
     script.written = written
     return script
+
+
+@pytest.fixture(autouse=True)
+def turns():
+    """The clients spin, and each keeps the others from Python for a turn; a short one."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture

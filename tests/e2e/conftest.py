@@ -145,6 +145,9 @@ class Brief(Server):
         env = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", **(env or {})}
         super().__init__(env=env, **arguments)
 
+    def start(self, timeout_s=None):
+        super().start(timeout_s or _load("exchange").START_S)
+
 
 @pytest.fixture(scope="session")
 def make_server(archives):

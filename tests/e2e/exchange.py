@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 Headers = Mapping[str, str]
+START_S = 600
+"""A server has started by then."""
 TIMEOUT_S = 110
 """Of a request; the test handler runs longer than that when it is held."""
 PATIENCE_S = 100

@@ -294,7 +294,7 @@ def test_a_killed_holder_parks_nobody(page, tmp_path):
     finally:
         child.send_signal(signal.SIGKILL)
         child.communicate()
-    parked.join(timeout=30)
+    parked.join(timeout=300)
     assert not parked.is_alive()
     assert runner.get("runner_state") == RunnerState.RUNNING
 
@@ -316,7 +316,7 @@ def test_random_holds_under_several_threads_never_leave_it_parked(page):
     threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while runner.get("preemptions") < 300 and time.monotonic() < end:
         now = time.monotonic_ns()
         holder.hold(choose.randrange(3), choose.randrange(2), now)
@@ -324,7 +324,7 @@ def test_random_holds_under_several_threads_never_leave_it_parked(page):
     holder.hold(0, 0, time.monotonic_ns())
     done.set()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=300)
     assert not any(thread.is_alive() for thread in threads)
     assert runner.get("preemptions") >= 300
     assert min(passed) > 0

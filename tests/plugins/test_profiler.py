@@ -360,7 +360,7 @@ def test_ctrl_c_leaves_the_cells_so_far_and_no_worker(archive, path, log, batch,
         assert log()[-1][2] in {worker.pid for worker in workers}
         # What a terminal does: everybody in the foreground gets it.
         os.killpg(program.pid, signal.SIGINT)
-        said, _ = program.communicate(timeout=60)
+        said, _ = program.communicate(timeout=300)
     finally:
         program.kill()
         program.wait()
