@@ -60,6 +60,8 @@ def pytest_collection_modifyitems(config, items):
         rest = [each for each in items if any(map(each.get_closest_marker, _NOT_FAST))]
         config.hook.pytest_deselected(items=rest)
         items[:] = [each for each in items if each not in set(rest)]
+    if hasattr(config, "workerinput"):  # with several processes: no long file is left for the end
+        items.sort(key=lambda item: not any(map(item.get_closest_marker, _NOT_FAST)))
     for marker, missing in _NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
         reason = missing() if marked else None

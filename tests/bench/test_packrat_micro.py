@@ -68,6 +68,7 @@ def overlap(one, other):
     return one["begin"] < other["end"] and other["begin"] < one["end"]
 
 
+@pytest.mark.slow
 @needs_two_cores
 def test_the_choice_and_both_baselines_run_their_batches_in_turns(
     micro, sleeper, tmp_path, monkeypatch
@@ -248,6 +249,7 @@ def test_recorded_profiles_take_the_place_of_invented_ones(cost, tmp_path):
 NETWORKS = ["bert_base", "gpt2_small", "inception_v3", "resnet50"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_answers_with_finite_numbers_alone_and_in_a_batch(
     micro, name, tmp_path, monkeypatch

@@ -25,6 +25,7 @@ from shunter.plugins.profiler import Companies, Task, run
 from shunter.plugins.profiles import load_profile
 
 pytest.importorskip("model_archiver")
+pytestmark = pytest.mark.slow
 
 HANDLER = """
 import json
