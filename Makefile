@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: help setup demo test bench check jar library fuzz gpu
+.PHONY: help setup demo test test-fast bench check jar library fuzz gpu
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(INSTALLED) jar library ## make .venv, install Shunter in it, build what is compiled
 
@@ -33,12 +33,15 @@ demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the 
 
 test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped
 	# Two files at a time: each process has servers, ports and folders of its own.
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-fast: $(INSTALLED) library ## run only tests that start no process: no server, no compiler, no JVM
+	$(BIN)/pytest -n 2 --dist loadfile --fast --durations=10 --durations-min=1
 
 bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 	@for name in http_sweep threshold slo_goodput mixed_classes deadlines allocation packrat_micro packrat_serving \
 	  packrat_reconfigure optimizer profile_cost estimator faults worker_receive rpc_tax rpc_load rpc_faults \
-	  preempt disb; do \
+	  preempt disb house; do \
 	  echo "== $$name $(BENCH_ARGS)"; $(BIN)/python bench/$$name.py $(BENCH_ARGS) || exit 1; \
 	done
 

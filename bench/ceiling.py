@@ -40,7 +40,9 @@ def null_ceiling(
     with null_server() as url:
         quiet = _probe(url, rate, seconds, body)
         probed = 2000.0
-        while time.monotonic() + seconds + 1 < end and failed / max(passed, 1) > 1.1:
+        while (not probes or time.monotonic() + seconds + 1 < end) and failed / max(
+            passed, 1
+        ) > 1.1:
             probe = _probe(url, probed, seconds, body)
             probes.append(probe)
             if probe["late_p99_ms"] < 2 and probe["achieved"] >= 0.99:

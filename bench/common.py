@@ -10,17 +10,21 @@ import os
 import platform
 import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import guard
+
 BENCH = Path(__file__).resolve().parent
 Row = dict[str, Any]
+_began: Row = {}
+"""What :func:`origin` said when the run began, before it made load of its own."""
 
 
 def host() -> dict[str, Any]:
@@ -40,6 +44,31 @@ def host() -> dict[str, Any]:
         "memory_gib": round(memory / 2**30, 1),
         "kernel": platform.release(),
     }
+
+
+def origin(tree: Path = BENCH.parent) -> Row:
+    """Of which code and when a result is, and what else the machine was doing."""
+    clean = _git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS)
+    return {
+        "commit": _git(tree, "rev-parse", "HEAD"),
+        "dirty": None if clean is None else bool(clean),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load_average": [round(each, 2) for each in os.getloadavg()],
+    }
+
+
+_RESULTS = (":(exclude)bench/results",)
+"""What a benchmark before this one wrote is no change of the code."""
+
+
+def _git(tree: Path, *arguments: str) -> str | None:
+    """What git says of a tree; None where there is no git or no repository."""
+    command = ["git", "-C", str(tree), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def versions() -> dict[str, str]:
@@ -117,6 +146,7 @@ def write_result(
     content = {
         "name": name,
         "mode": "quick" if quick else "full",
+        "origin": _began or origin(),
         "host": host(),
         "versions": versions(),
         "rows": rows,
@@ -186,9 +216,10 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--rounds", type=int, help=f"default {rounds}, quick {quick_rounds}")
 
     def arguments(self) -> argparse.Namespace:
-        """What the user said. From now on SIGTERM ends the servers too, as Ctrl-C does."""
+        """What the user said. From now on no end of this process leaves a server behind."""
         given = self.parse_args()
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        guard.install()
+        _began.update(origin())
         given.rounds = given.rounds or self._rounds[given.quick]
         return given
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from common import Progress, Row, pack_sums, percentile, write_result
+from common import Parser, Progress, Row, pack_sums, percentile, write_result
 from open_loop import Client, Outcome
 
 from shunter.plugins.torchserve.build import ensure
@@ -161,14 +161,9 @@ def run_side(side: str, args: argparse.Namespace, store: Path, progress: Progres
 
 def main() -> None:
     """Run and write the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="one round, Shunter alone")
-    parser.add_argument("--rounds", type=int, help="rounds of all phases, default 5, quick 1")
+    parser = Parser(__doc__, rounds=5, quick_rounds=1)  # quick: Shunter alone
     parser.add_argument("--rate", type=float, default=400, help="requests/s, default 400")
-    args = parser.parse_args()
-    args.rounds = args.rounds or (1 if args.quick else 5)
+    args = parser.arguments()
     sides = ["shunter"] if args.quick else ["shunter", "stock"]
     in_stock = sum(stock for _, stock in PHASES.values())
     progress = Progress(args.rounds * (len(PHASES) + (0 if args.quick else in_stock)))

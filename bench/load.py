@@ -50,9 +50,13 @@ class Running:
         self._errors = (folder / "errors").open("w+", encoding="utf-8")
         command = [*wrapper, sys.executable, str(Path(__file__).resolve()), "--announce"]
         command += [str(folder / "spec.json"), "--out", str(self._out), "--paths-from", "."]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
+        try:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            )
+        except BaseException:
+            self._remove()
+            raise
         try:
             line = self._process.stdout.readline() if self._process.stdout else ""
         except BaseException:
@@ -83,6 +87,9 @@ class Running:
         self._process.wait()
         if self._process.stdout:
             self._process.stdout.close()
+        self._remove()
+
+    def _remove(self) -> None:
         self._errors.close()
         self._folder.cleanup()
 

@@ -11,11 +11,9 @@ second also depend on how fast the (Python) front end of this script is.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
-import platform
 import random
 import socket
 import statistics
@@ -29,8 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-import ts
+from common import Parser, write_result
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.protocol.otf_message_handler import retrieve_msg
 from ts.service import Service
@@ -41,7 +38,6 @@ from shunter.handlers.receive import Receiver
 from shunter.handlers.serving import answer
 
 NAME = "worker_receive"
-RESULTS = Path(__file__).resolve().parent / "results"
 METRICS = """
 model_metrics:
   gauge:
@@ -255,21 +251,6 @@ def compare(case: Case, rounds: int, metrics_file: Path) -> dict[str, object]:
     }
 
 
-def host() -> dict[str, object]:
-    """Return what kind of machine this is."""
-    model = platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
-    return {
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cpu": model,
-        "cores": os.cpu_count(),
-    }
-
-
 def show(rows: list[dict[str, object]]) -> None:
     """Print the rows as a table."""
     print(
@@ -288,12 +269,9 @@ def show(rows: list[dict[str, object]]) -> None:
 
 def main() -> None:
     """Measure, print, and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer messages and rounds")
-    parser.add_argument("--rounds", type=int, help="paired rounds per row (default 11, quick 7)")
+    parser = Parser(__doc__, rounds=11, quick_rounds=7)
     parser.add_argument("--no-write", action="store_true", help="only print the table")
-    args = parser.parse_args()
-    rounds = args.rounds or (7 if args.quick else 11)
+    args = parser.arguments()
 
     screen = sys.stdout
     with tempfile.TemporaryDirectory() as folder:
@@ -304,7 +282,7 @@ def main() -> None:
         )
         sys.stdout = reader.stdin
         try:
-            rows = [compare(case, rounds, metrics_file) for case in cases(args.quick)]
+            rows = [compare(case, args.rounds, metrics_file) for case in cases(args.quick)]
             LINES.flush()
         finally:
             sys.stdout = screen
@@ -313,23 +291,10 @@ def main() -> None:
     show(rows)
     if args.no_write:
         return
-    result = {
-        "name": NAME,
-        "mode": "quick" if args.quick else "full",
-        "host": host(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchserve": ts.__version__,
-        },
-        "rows": rows,
-        "headline": {
-            f"cpu_ratio, {row['body']}, batch {row['batch']}": row["cpu_ratio"] for row in rows
-        },
+    headline = {
+        f"cpu_ratio, {row['body']}, batch {row['batch']}": row["cpu_ratio"] for row in rows
     }
-    target = RESULTS / "quick" if args.quick else RESULTS
-    target.mkdir(parents=True, exist_ok=True)
-    (target / f"{NAME}.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_result(NAME, quick=args.quick, rows=rows, headline=headline)
 
 
 if __name__ == "__main__":

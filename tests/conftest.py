@@ -1,7 +1,10 @@
 """Shared by all tests: what a marked test needs, and how long property tests look."""
 
 import importlib.util
+import os
 import shutil
+import signal
+import sys
 
 import hypothesis
 import pytest
@@ -9,7 +12,24 @@ import pytest
 # A loaded machine is no failure, and examples are not kept between runs.
 hypothesis.settings.register_profile("shunter", deadline=None, database=None)
 hypothesis.settings.register_profile("fuzz", deadline=None, database=None, max_examples=20_000)
+hypothesis.settings.register_profile("fast", deadline=None, database=None, max_examples=25)
 hypothesis.settings.load_profile("shunter")
+
+# Threads of torch spin while they wait; beside other work that made tests a hundred times slower.
+# Read when torch is imported, which is while tests are collected; no test or process finds it.
+_WAIT = "OMP_WAIT_POLICY"
+_given = _WAIT in os.environ
+os.environ.setdefault(_WAIT, "passive")
+
+
+def pytest_collection_finish():
+    if not _given:
+        os.environ.pop(_WAIT, None)
+
+
+# A shell starts its background jobs deaf to Ctrl-C, and so would be every process of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _missing_for_java():
@@ -30,14 +50,56 @@ def _missing_for_gpu():
     return None if torch.cuda.is_available() else "needs an NVIDIA GPU"
 
 
+_NOT_FAST = ("java", "e2e", "gpu", "slow")
 _NEEDS = {"java": _missing_for_java, "e2e": _missing_for_e2e, "gpu": _missing_for_gpu}
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Skip marked tests, with the reason, where their ground is missing."""
+    if config.getoption("--fast"):
+        rest = [each for each in items if any(map(each.get_closest_marker, _NOT_FAST))]
+        config.hook.pytest_deselected(items=rest)
+        items[:] = [each for each in items if each not in set(rest)]
+    if hasattr(config, "workerinput"):  # with several processes: no long file is left for the end
+        items.sort(key=lambda item: not any(map(item.get_closest_marker, _NOT_FAST)))
     for marker, missing in _NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
         reason = missing() if marked else None
         if reason:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+# ---- the fast run
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="only tests in this very process: one that starts another is skipped as it does so",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--fast"):
+        hypothesis.settings.load_profile("fast")
+        sys.addaudithook(_no_process)
+
+
+_STARTS = {"subprocess.Popen", "os.posix_spawn", "os.system"}
+_running: list[str] = []
+
+
+def _no_process(event, arguments):
+    if event in _STARTS and _running:
+        pytest.skip(f"not in the fast run: starts {arguments[0]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    _running.append(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _running.pop()

@@ -17,6 +17,7 @@
 #include "client.h"
 
 #define TICK_NS 1000000ULL
+#define PATIENCE_NS 30000000000ULL /* for what is on its way when the time is over */
 
 struct load_session {
     struct shunter_client *client;
@@ -129,7 +130,7 @@ int load_closed(
         pending += begun > 0 ? (uint64_t)begun : 0;
     }
     result->begun = pending;
-    while (!error && (pending || now < until_ns) && now < until_ns + 5000000000ULL) {
+    while (!error && (pending || now < until_ns) && now < until_ns + PATIENCE_NS) {
         struct epoll_event events[64];
         int ready = epoll_wait(epoll, events, 64, 1);
         result->on_way_ns += pending * passed(&now, until_ns);

@@ -59,6 +59,7 @@ def regret(latency, measured, threads, batch):
     return max(map(of, batch_sizes(batch)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [64, 256])
 @pytest.mark.parametrize("model", MODELS)
 def test_choices_are_within_2_percent_of_the_exhaustive_ones_for_a_fifth_of_the_time(model, batch):

@@ -1,19 +1,15 @@
 """The statistics of the benchmarks, by numbers."""
 
-import importlib.util
+import json
 import math
-from pathlib import Path
+from datetime import UTC, datetime
 
 import pytest
 
 
 @pytest.fixture(scope="module")
-def common():
-    path = Path(__file__).parents[2] / "bench/common.py"
-    spec = importlib.util.spec_from_file_location("bench_common", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def common(script):
+    return script("common")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +47,45 @@ def test_results_are_json_whatever_the_numbers(common, tmp_path, monkeypatch):
     path = common.write_result("x", quick=True, rows=[{"ratio": float("inf")}], headline={})
     assert '"inf"' in path.read_text()
     assert not (tmp_path / "x.partial.json").exists()
+
+
+def test_a_result_says_of_which_commit_it_is_and_whether_that_was_changed(common, repository):
+    result = repository / "bench/results/a.json"
+    result.parent.mkdir(parents=True)
+    result.write_text("1")
+    (repository / "code.py").write_text("1")
+    commit = repository.commit()
+    found = common.origin(repository.path)
+    assert (found["commit"], found["dirty"]) == (commit, False)
+    result.write_text("2")
+    assert common.origin(repository.path)["dirty"] is False, "a benchmark's result is no code"
+    (repository / "code.py").write_text("2")
+    assert common.origin(repository.path)["dirty"] is True
+
+
+def test_a_result_says_when_it_was_taken_and_how_busy_the_machine_was(common, tmp_path):
+    before = datetime.now(UTC).replace(microsecond=0)
+    found = common.origin(tmp_path)
+    assert before <= datetime.fromisoformat(found["date"]) <= datetime.now(UTC)
+    assert len(found["load_average"]) == 3 and min(found["load_average"]) >= 0
+    assert found["commit"] is None and found["dirty"] is None, "there is no repository"
+
+
+def test_the_origin_stands_in_the_result_as_it_was_when_the_run_began(
+    common, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(common, "result_path", lambda name, quick: tmp_path / f"{name}.json")
+    monkeypatch.setattr(common, "_began", {"commit": "abc", "load_average": [0.5, 0.5, 0.5]})
+    path = common.write_result("x", quick=True, rows=[], headline={})
+    assert json.loads(path.read_text())["origin"] == common._began
+    common._began.clear()
+    path = common.write_result("x", quick=True, rows=[], headline={})
+    assert json.loads(path.read_text())["origin"].keys() == {
+        "commit",
+        "dirty",
+        "date",
+        "load_average",
+    }
 
 
 def test_the_interval_of_equal_samples_is_a_point(common):

@@ -3,6 +3,7 @@ nothing, but everything runs, failures lose nothing, and the budget is kept."""
 
 import importlib
 import json
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+pytestmark = pytest.mark.slow
 BENCH = Path(__file__).parents[2] / "bench"
 
 
@@ -33,6 +35,15 @@ def bench(monkeypatch):
     return script
 
 
+@pytest.fixture(autouse=True)
+def turns():
+    """The clients spin, and each keeps the others from Python for a turn; a short one."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)
+    yield
+    sys.setswitchinterval(before)
+
+
 @pytest.fixture
 def short(bench, monkeypatch):
     """Two models and one workload."""
@@ -53,6 +64,10 @@ def bed(bench, fake_executors):
     )
 
 
+PLENTY_S = 3600
+"""A budget that is not spent on any machine."""
+
+
 def trace(folder):
     path = folder / "trace.json"
     strict = {"type": "trace", "trace": [0, 5, 9]}
@@ -69,7 +84,7 @@ def trace(folder):
 
 
 def test_everything_is_measured_and_written(bench, bed, tmp_path, capsys):
-    session = bench.Session(60, True)
+    session = bench.Session(PLENTY_S, True)
     session.seconds = lambda what, cells: 0.03
     bench.measure_on(bed, session, 1, trace(tmp_path))
     assert session.failures == []
@@ -91,7 +106,7 @@ def test_everything_is_measured_and_written(bench, bed, tmp_path, capsys):
 
 def test_what_fails_is_noted_and_the_rest_is_measured(short, bed, monkeypatch):
     bench = short
-    session = bench.Session(60, True)
+    session = bench.Session(PLENTY_S, True)
     session.seconds = lambda what, cells: 0.01
     real = bench.gpu_ladder.latencies
 
@@ -112,7 +127,7 @@ def test_what_fails_is_noted_and_the_rest_is_measured(short, bed, monkeypatch):
 def test_without_gates_the_lower_rungs_are_measured(short, bed, fake_executors):
     bench = short
     fake_executors.cuda.failing["cuMemHostRegister"] = 801
-    session = bench.Session(60, True)
+    session = bench.Session(PLENTY_S, True)
     session.seconds = lambda what, cells: 0.01
     bench.measure_on(bed, session, 1, None)
     # Where the device cannot write memory of the host, nothing tells how far it is.

@@ -79,13 +79,13 @@ def wait_until(harness):
 
 
 @pytest.fixture(scope="session")
-def load():
+def load(harness):
     """The class Load."""
     return _load("load").Load
 
 
 @pytest.fixture(scope="session")
-def pings():
+def pings(harness):
     """The class Pings."""
     return _load("load").Pings
 
@@ -101,7 +101,7 @@ def grpc_client(site):
 
 
 @pytest.fixture(scope="session")
-def grpc_calls():
+def grpc_calls(harness):
     """grpc_calls.py."""
     pytest.importorskip("grpc")
     return _load("grpc_calls")
@@ -144,6 +144,9 @@ class Brief(Server):
     def __init__(self, *, env=None, **arguments):
         env = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", **(env or {})}
         super().__init__(env=env, **arguments)
+
+    def start(self, timeout_s=None):
+        super().start(timeout_s or _load("exchange").START_S)
 
 
 @pytest.fixture(scope="session")

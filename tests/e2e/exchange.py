@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 Headers = Mapping[str, str]
-TIMEOUT_S = 40
+START_S = 600
+"""A server has started by then."""
+TIMEOUT_S = 110
 """Of a request; the test handler runs longer than that when it is held."""
-PATIENCE_S = 30
+PATIENCE_S = 100
 """Nothing that a test waits for takes so long, even on a machine that is busy otherwise."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+from e2e_exchange import TIMEOUT_S
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -87,7 +88,7 @@ def infer(port: int, model: str, requests: list[tuple[str, int]]) -> list[tuple[
             message = _CLASSES["ModelInferRequest"](model_name=model, id=request)
             tensor = message.inputs.add(name="x", datatype="INT64", shape=[1])
             tensor.contents.int64_contents.append(x)
-            calls.append(call.future(message, timeout=60))
+            calls.append(call.future(message, timeout=TIMEOUT_S))
         answers = [call.result() for call in calls]
         return [(a.id, list(a.outputs[0].contents.int64_contents)) for a in answers]
 
@@ -102,5 +103,5 @@ def stream(port: int, model: str, body: bytes) -> Iterator[str]:
         )
         request = _CLASSES["PredictionsRequest"](model_name=model)
         request.input.add(key="data", value=body)
-        for part in call(request, timeout=60):
+        for part in call(request, timeout=TIMEOUT_S):
             yield part.prediction.decode()

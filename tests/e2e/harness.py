@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from e2e_exchange import PATIENCE_S, Answer, Gate, Headers, call, wait_until
+from e2e_exchange import PATIENCE_S, START_S, Answer, Gate, Headers, call, wait_until
 
 from shunter.batching.control_page import ControlPage
 from shunter.plugins import page_status
@@ -243,7 +243,7 @@ def running(
     server: Any, archives: Any, folder: Path, *, patience_s: float = 0
 ) -> Iterator[Site]:
     """A started server as a site; at the end it is killed, or given so long to end by itself."""
-    server.start()
+    server.start(START_S)
     try:
         site = Site(server, archives, folder)
         try:

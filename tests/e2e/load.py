@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from e2e_exchange import TIMEOUT_S
+
 
 @dataclass
 class _Client:
@@ -68,7 +70,7 @@ class Load:
 
     def _run(self, number: int) -> None:
         client = self._clients[number]
-        link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_S)
         with contextlib.closing(link):
             try:
                 while not self._stop.is_set() and not client.problem:

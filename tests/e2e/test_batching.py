@@ -6,24 +6,16 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-LONG_MS = 20_000
-"""A batch delay that nobody here waits out; half of it is the bound for "at once"."""
-
-
-def _timed(action):
-    start = time.monotonic()
-    result = action()
-    return result, time.monotonic() - start
+LONG_MS = 3_600_000
+"""A batch delay that nobody waits out: no request has so much time."""
 
 
 def test_a_lone_request_never_waits_out_the_batch_delay(serve, load, wait_until):
     model = serve(batch_size=8, max_batch_delay=LONG_MS)
-    answer, seconds = _timed(model.ask)
-    assert answer["batch"] == 1 and seconds < LONG_MS / 2000
+    assert model.ask()["batch"] == 1
     with load(model, clients=8) as clients:  # raises the threshold
         wait_until("load", lambda: len(clients.answers) > 100)
-    answer, seconds = _timed(model.ask)
-    assert answer["batch"] == 1 and seconds < LONG_MS / 2000
+    assert model.ask()["batch"] == 1
 
 
 def test_a_deliberate_wait_counts_from_the_arrival_in_the_queue(serve, wait_until):
@@ -36,9 +28,10 @@ def test_a_deliberate_wait_counts_from_the_arrival_in_the_queue(serve, wait_unti
     lone = model.queue("lone")
     wait_until("its delay has passed", lambda: model.state()["queue"]["oldest_wait_ms"] >= delay_ms)
     assert not lone.done()
+    opened = time.monotonic()
     gate.open()
-    answer, seconds = _timed(lone.result)
-    assert answer["batch"] == 1 and seconds < delay_ms / 2000
+    assert lone.result()["batch"] == 1
+    assert time.monotonic() - opened < delay_ms / 1000, "it was made to wait once more"
     assert {future.result()["batch"] for future in held} == {4}
 
 

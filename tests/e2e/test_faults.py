@@ -169,13 +169,16 @@ def test_a_client_that_hangs_up_while_its_request_runs_costs_no_other(site, serv
     assert model.count("abandoned") == 0
 
 
-def test_a_cancelled_grpc_call_leaves_the_queue(serve, grpc_client, wait_until):
+def test_a_cancelled_grpc_call_leaves_the_queue(site, serve, grpc_client, wait_until):
     import grpc
 
     model = serve("ordered")
     gate, _ = model.hold()
+    with grpc_client:  # its end cancels what it waits for
+        call = site.pool.submit(grpc_client.predict, model.name, {"data": b'{"id": "gone"}'})
+        wait_until("it waits", lambda: model.waiting() == 1)
     with pytest.raises(grpc.RpcError):
-        grpc_client.predict(model.name, {"data": b'{"id": "gone"}'}, timeout_s=0.5)
+        call.result()
     wait_until("it is gone", lambda: model.count("abandoned") == 1)
     gate.open()
     model.ask("after")

@@ -201,7 +201,7 @@ def test_unregistering_during_a_change_ends_both_generations(site, serve, wait_u
     model.wait_slow_load()
     assert len(_processes(model)) == 2
     assert site.management("DELETE", f"/models/{model.name}").status == 200
-    wait_until("all ended", lambda: not _processes(model), seconds=10)
+    wait_until("all ended", lambda: not _processes(model))
 
 
 def _processes(model):

@@ -284,7 +284,14 @@ def test_a_killed_holder_parks_nobody(page, tmp_path):
     runner = runners.claim(page, ME, time.monotonic_ns())
     page.words[HEADER_FIELDS["longest_park_us"].offset // 8] = 3_600_000_000
     gate = Gate(page, runner, Standing(0, 1), beside=0)
-    parked = threading.Thread(target=gate.check)
+    killed = threading.Event()
+
+    def passes():
+        """On a busy host the holder may look dead for a while before it is killed."""
+        while not killed.is_set():
+            gate.check()
+
+    parked = threading.Thread(target=passes)
     try:
         assert child.stdout.readline() == b"held\n"
         parked.start()
@@ -294,7 +301,8 @@ def test_a_killed_holder_parks_nobody(page, tmp_path):
     finally:
         child.send_signal(signal.SIGKILL)
         child.communicate()
-    parked.join(timeout=30)
+        killed.set()
+    parked.join(timeout=300)
     assert not parked.is_alive()
     assert runner.get("runner_state") == RunnerState.RUNNING
 
@@ -316,7 +324,7 @@ def test_random_holds_under_several_threads_never_leave_it_parked(page):
     threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while runner.get("preemptions") < 300 and time.monotonic() < end:
         now = time.monotonic_ns()
         holder.hold(choose.randrange(3), choose.randrange(2), now)
@@ -324,7 +332,7 @@ def test_random_holds_under_several_threads_never_leave_it_parked(page):
     holder.hold(0, 0, time.monotonic_ns())
     done.set()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=300)
     assert not any(thread.is_alive() for thread in threads)
     assert runner.get("preemptions") >= 300
     assert min(passed) > 0

@@ -54,7 +54,7 @@ def run(code):
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
 

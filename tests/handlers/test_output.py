@@ -132,7 +132,7 @@ def run_python(code):
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=300,
         env=os.environ,
     )
     assert done.returncode == 0, done.stderr

@@ -85,7 +85,7 @@ def run(code, **variables):
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**environ, **variables},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -204,7 +204,7 @@ say(found[0])
     ) as worker:
         assert json.loads(worker.stdout.readline())[0] == HERE
         claims.close()
-        out, _ = worker.communicate("loaded\n", timeout=60)
+        out, _ = worker.communicate("loaded\n", timeout=300)
     mine, _, of_thread = json.loads(out)
     assert len(mine) == 1 and of_thread == mine
 
@@ -295,7 +295,7 @@ def test_a_worker_whose_cores_are_not_there_says_so_and_exits(partly):
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "SHUNTER_CORES": cores},
     )
     assert done.returncode == 1

@@ -55,7 +55,7 @@ class Tiny:
         return bytes(body)
 """
 
-TIMEOUT = 90
+TIMEOUT = 300
 
 
 class Server:

@@ -253,7 +253,7 @@ class Table:
 # ---- a front end and its workers in threads of the test
 
 
-def wait_until(condition, what="it", seconds=30):
+def wait_until(condition, what="it", seconds=120):
     """Wait for a condition; what it found."""
     end = time.monotonic() + seconds
     while not (found := condition()):

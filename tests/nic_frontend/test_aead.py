@@ -582,7 +582,7 @@ def site_until(condition):
     """Wait for a condition."""
     import time
 
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)

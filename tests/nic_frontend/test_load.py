@@ -8,6 +8,8 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 SESSIONS, DEPTH = 24, 2
+LONG = 60
+"""Seconds that nothing here takes."""
 LARGE = ("float32", (8192,))
 
 
@@ -27,8 +29,16 @@ def test_every_session_is_answered_when_credit_is_short(make_service, bench):
     service.serve("ones", inputs=[LARGE], outputs=[LARGE], infer=ones, batch=1)
     model = bench("rpc.models").RpcModel("ones", "empty", LARGE, LARGE)
     session = bench("shunter.nic_frontend.client").Session
-    with bench("rpc.load").Load(model, lambda: session(service.url(), "ones"), SESSIONS) as load:
-        row = load.closed(1.0, depth=DEPTH)
+
+    def opened():
+        return session(service.url(), "ones", timeout_s=LONG)
+
+    rows = []
+    with bench("rpc.load").Load(model, opened, SESSIONS) as load:
+        # As many seconds as so many requests take on this machine.
+        while not rows or sum(row["requests"] for row in rows) <= 4 * SESSIONS:
+            rows.append(load.closed(1.0, depth=DEPTH))
+            assert len(rows) < LONG
         assert all(answers.any() for answers in load.answers())
-    assert row["failed"] == 0 and row["requests"] > 4 * SESSIONS
-    assert 0 < row["mean_on_their_way"] <= SESSIONS * DEPTH
+    assert [row["failed"] for row in rows] == [0] * len(rows)
+    assert all(0 < row["mean_on_their_way"] <= SESSIONS * DEPTH for row in rows)

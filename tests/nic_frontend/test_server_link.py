@@ -30,7 +30,7 @@ from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.server_link import ServerLink
 
-PATIENCE_S = 20
+PATIENCE_S = 120
 both_data_paths = pytest.mark.parametrize("data_path", ["c", "python"])
 HOLD = (
     "import fcntl, os, sys; lock = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o600);"

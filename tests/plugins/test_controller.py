@@ -16,7 +16,7 @@ from shunter.plugins.controller import EXIT_NO_PAGE, EXIT_NOT_ALONE, ControllerA
 from shunter.plugins.reconfiguration import Wanted
 from shunter.plugins.settings import Settings, SettingsError, load
 
-PATIENCE_S = 30
+PATIENCE_S = 300
 
 
 @pytest.fixture

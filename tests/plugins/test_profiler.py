@@ -25,6 +25,7 @@ from shunter.plugins.profiler import Companies, Task, run
 from shunter.plugins.profiles import load_profile
 
 pytest.importorskip("model_archiver")
+pytestmark = pytest.mark.slow
 
 HANDLER = """
 import json
@@ -360,7 +361,7 @@ def test_ctrl_c_leaves_the_cells_so_far_and_no_worker(archive, path, log, batch,
         assert log()[-1][2] in {worker.pid for worker in workers}
         # What a terminal does: everybody in the foreground gets it.
         os.killpg(program.pid, signal.SIGINT)
-        said, _ = program.communicate(timeout=60)
+        said, _ = program.communicate(timeout=300)
     finally:
         program.kill()
         program.wait()
