@@ -4,8 +4,10 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 
 import psutil
 import pytest
@@ -139,6 +141,25 @@ def _request(site, model, body):
     link = socket.create_connection(("127.0.0.1", site.server.ports.inference))
     link.sendall(f"{head}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
     return link
+
+
+def _heap(site):
+    """Bytes of arrays of bytes that are in use on the server's heap."""
+    command = ["jcmd", str(site.server.pid), "GC.class_histogram"]  # collects garbage before
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return next(int(line.split()[2]) for line in lines if line.split()[3:4] == ["[B"])
+
+
+@pytest.mark.skipif(shutil.which("jcmd") is None, reason="needs a JDK")
+def test_idle_connections_keep_no_body_alive(site, serve):
+    model = serve()
+    before = _heap(site)
+    with contextlib.ExitStack() as links:
+        for number in range(40):
+            weight = "x" * (1 << 20)
+            link = links.enter_context(_request(site, model, {"id": str(number), "x": weight}))
+            assert link.recv(65536).startswith(b"HTTP/1.1 200")
+        assert _heap(site) - before < 10 << 20
 
 
 def test_requests_of_clients_that_hung_up_leave_the_queue(site, serve, wait_until):
