@@ -338,11 +338,13 @@ final class Dispatcher {
         return telemetry.window();
     }
 
-    /** The first worker whose running batch started before that time, or null. */
+    /** The first worker whose running inference started before that time, or null. */
     synchronized Worker overdue(final List<Worker> candidates, final long beforeNs) {
         for (final Worker worker : candidates) {
             final Batch batch = worker.inFlight.peekFirst();
-            if (batch != null && batch.heardNs - beforeNs < 0) {
+            if (batch != null
+                    && batch.heardNs - beforeNs < 0
+                    && !batch.entries.get(0).describes()) {
                 return worker;
             }
         }

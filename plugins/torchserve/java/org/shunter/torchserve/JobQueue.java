@@ -5,6 +5,7 @@ import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.http.ServiceUnavailableException;
 import org.pytorch.serve.job.GRPCJob;
 import org.pytorch.serve.job.Job;
+import org.pytorch.serve.util.messages.WorkerCommands;
 
 /**
  * What TorchServe sees as a model's request queue. Nothing is ever stored in it: an offered request
@@ -57,6 +58,9 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
         final RequestClass requestClass =
                 terms.requestClass() == null ? settings.defaultClass() : terms.requestClass();
         final long arrivalNs = job.getBegin();
+        if (job.getCmd() == WorkerCommands.DESCRIBE) { // no inference: it takes as long as it takes
+            return new Entry(job, requestClass, arrivalNs, Entry.NEVER);
+        }
         long relativeNs = terms.deadlineNs();
         if (relativeNs == 0 && requestClass == RequestClass.STRICT) {
             relativeNs = settings.sloNs();

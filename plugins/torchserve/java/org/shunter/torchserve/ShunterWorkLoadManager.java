@@ -279,9 +279,10 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         if (model == null) {
             return super.getWorkers(name);
         }
-        final List<WorkerThread> workers = new ArrayList<>();
-        model.fleet().workers().forEach(worker -> workers.add(view(worker, model.model())));
-        return workers;
+        // Those that HTTP requests go to; the others are in our own status.
+        return model.fleet().current().workers().stream()
+                .<WorkerThread>map(worker -> view(worker, model.model()))
+                .toList();
     }
 
     @Override

@@ -195,6 +195,11 @@ final class Worker {
         return now != null && now.process != null && now.process.exitStatus() == null;
     }
 
+    /** Whether its device is named by its configuration, not by a number of TorchServe. */
+    boolean hasDevice() {
+        return served.placed(group.config()).device() != null;
+    }
+
     /** Why its last process ended or did not load, in a line; empty when none did. */
     String problem() {
         return problem;
