@@ -49,6 +49,8 @@ _ABOUT = {
     _PADDING: "who may run beside whom is",
     _CLAIMS: "the cores of other servers are not known; this server's are",
 }
+BEAT_S = 1.0
+"""A server ends a controller that is silent for several times that."""
 EXIT_NO_PAGE = 2
 EXIT_NOT_ALONE = 3
 
@@ -117,8 +119,12 @@ class ControllerAgent:
         if self._ever_read:  # else it is not known; an earlier controller may have known it
             self._page.want_front_end(self.settings.nic.number)
             self._preempt(now_ns)
-        self._page.write_controller(self._pid, self._cycles, now_ns)
+        self.beat(now_ns)
         return written
+
+    def beat(self, now_ns: int) -> None:
+        """Say that this controller lives, however long it is until the next duty cycle."""
+        self._page.write_controller(self._pid, self._cycles, now_ns)
 
     def _tend(self, slot: int) -> bool:
         """Write a slot's commands if they are not what they should be; whether it did."""
@@ -327,8 +333,13 @@ def run(agent: ControllerAgent, page: ControlPage, lifeline: int) -> str:
             agent.do_work(time.monotonic_ns())
             if not is_alive(owner):
                 return f"the server, process {owner}, is gone"
-            pause = agent.settings.controller.interval_ms / 1e3
-            ready, _, _ = select.select([lifeline, signals.descriptor], [], [], pause)
+            due = time.monotonic() + agent.settings.controller.interval_ms / 1e3
+            ready: list[int] = []
+            while not ready and (pause := due - time.monotonic()) > 0:
+                ready, _, _ = select.select(
+                    [lifeline, signals.descriptor], [], [], min(pause, BEAT_S)
+                )
+                agent.beat(time.monotonic_ns())
             if lifeline in ready and not os.read(lifeline, 4096):
                 return "the server closed its end"
             arrived = signals.take()
