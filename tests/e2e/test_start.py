@@ -99,3 +99,35 @@ def test_a_bad_section_at_the_start_costs_that_model_and_no_other(
     with running(make_server(plugins, models=[good, bad])) as site:
         assert site.models() == {"good"}
         assert "shunter.slo" in site.log()
+
+
+def test_what_alerts_are_made_of_is_logged_and_counted_as_by_stock(
+    running, make_server, plugins, tmp_path, wait_until
+):
+    folder = tmp_path / "server"
+    trap = folder / "shunter"  # the working directory is not a place to import from
+    trap.mkdir(parents=True)
+    (trap / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    config = {"prefer_direct_buffer": "false"}
+    server = make_server(plugins, folder=folder, quiet=False, config=config)
+    with running(server) as site:
+        assert not (tmp_path / "imported").exists()
+        model = site.add(config={"responseTimeout": 1})
+        for _ in range(5):
+            assert model.ask().status == 200
+        times = (folder / "logs/ts_metrics.log").read_text().count("WorkerThreadTime.Milliseconds")
+        assert times == len(model.ran()) == 5
+        assert "Backend worker error" not in site.log()
+        stuck = model.gate()
+        assert model.ask("stuck", **stuck.mark).status == 500
+        assert model.ask().status == 200
+        wait_until("recovery", lambda: "Auto recovery succeeded" in site.log())
+        lines = site.log().splitlines()
+        expected = [
+            "org.pytorch.serve.wlm.WorkerThread - Backend worker error",
+            "WorkerInitializationException: no answer within responseTimeout of 1 s",
+            "org.pytorch.serve.wlm.WorkerThread - Auto recovery start timestamp: ",
+            "org.pytorch.serve.wlm.WorkerThread - Retry worker: ",
+        ]
+        for words in expected:
+            assert any(words in line for line in lines), words

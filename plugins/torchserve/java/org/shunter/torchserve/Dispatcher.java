@@ -26,7 +26,6 @@ final class Dispatcher {
     private final Endings endings;
     private final Admission admission;
     private final Presence presence;
-    private final StockMetrics.Overhead overhead = new StockMetrics.Overhead();
 
     private int inFlightRequests;
     private int inFlightBatches;
@@ -143,7 +142,7 @@ final class Dispatcher {
         }
         effects.run();
         Answers.deliver(batch, reply);
-        overhead.report(receivedNs);
+        StockMetrics.batchDone(receivedNs);
     }
 
     /** Only while its group is current: the words are those of the current generation. */

@@ -36,7 +36,11 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
         // Before the offer: afterwards the request may already be answered.
         ClientConnection.watch(entry, served.dispatcher());
         final Refusal refusal = served.dispatcher().offer(entry);
-        return refusal == null || refuse(job, refusal);
+        if (refusal == null) {
+            return true;
+        }
+        final boolean hasNobody = refusal.status() == 503 && served.fleet().hasNoWorker();
+        return refuse(job, hasNobody ? Refusal.unavailable(served.whyNoWorker()) : refusal);
     }
 
     /** REST calls are answered by TorchServe's own handlers of exceptions where there are some. */

@@ -296,8 +296,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
 
     @Override
     public boolean hasNoWorker(final ModelVersionName name) {
-        final ServedModel model = served.get(name);
-        return model == null ? super.hasNoWorker(name) : model.fleet().hasNoWorker();
+        return !served.containsKey(name) && super.hasNoWorker(name); // our queue says why, too
     }
 
     @Override

@@ -116,6 +116,7 @@ final class Status {
         json.addProperty("generation", served.fleet().current().id);
         json.addProperty("state", served.fleet().isChanging() ? "changing" : "serving");
         json.addProperty("last_change", served.fleet().lastChange());
+        json.addProperty("problem", served.problem());
         json.addProperty("batch_size", served.ceiling());
         json.addProperty("max_batch_delay_ms", model.getMaxBatchDelay());
         final long sloNs = served.settings().sloNs();
