@@ -73,6 +73,7 @@ class ControllerAgent:
         self._left_out: dict[int, str] = {}
         """By slot, why the lists by worker group are not in force."""
         self.settings = Settings()
+        self._strict_key = b""
         self._ever_read = False
         self._profiles = ProfileStore()
         self._claims: CoreClaims | None = None
@@ -85,7 +86,9 @@ class ControllerAgent:
     def reload(self) -> bool:
         """Read the settings again; on an error say so, keep the last good ones, return False."""
         try:
-            self.settings = self._load_settings()
+            settings = self._load_settings()
+            self._strict_key = settings.classes.key_digest()
+            self.settings = settings
         except SettingsError as error:
             LOGGER.error("%s; the last good settings stay in force", error)
             return False
@@ -108,6 +111,8 @@ class ControllerAgent:
             self._complaints.pop(gone, None)
             self._left_out.pop(gone, None)
         self._reconfigure(live, now_ns)
+        if self._ever_read:  # else it is not known; an earlier controller may have known it
+            self._judge()
         written = 0
         for slot in live:
             try:
@@ -116,7 +121,7 @@ class ControllerAgent:
             except Exception as error:  # a broken slot must not stop the others
                 self._complain(slot, error)
         self._cycles += 1
-        if self._ever_read:  # else it is not known; an earlier controller may have known it
+        if self._ever_read:
             self._page.want_front_end(self.settings.nic.number)
             self._preempt(now_ns)
         self.beat(now_ns)
@@ -186,6 +191,12 @@ class ControllerAgent:
             self._reconfiguration.observe(seen, requests, now_ns)
         except Exception as error:  # serving goes on with what there is
             self._complain(_POLICY, error)
+
+    def _judge(self) -> None:
+        """Say which requests may call themselves strict."""
+        self._page.write_strict_key(self._strict_key)
+        for slot, seen in self._seen.items():
+            self._page.allow_strict(slot, self.settings.classes.claims(seen.identity.model_name))
 
     def _preempt(self, now_ns: int) -> None:
         """Say how models take turns and who may run beside whom."""

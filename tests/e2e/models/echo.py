@@ -44,6 +44,7 @@ class Echo:
         self._obey(requests)
         facts = {"pid": os.getpid(), "batch": len(requests), "order": self.batches}
         facts["threads"] = os.environ.get("SHUNTER_THREADS")
+        facts["secret"] = context.get_request_header(0, "x-shunter-strict-key")
         pairs = zip(requests, data, strict=True)
         return [self._answer(request, {**facts, "keys": sorted(row)}) for request, row in pairs]
 
