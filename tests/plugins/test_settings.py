@@ -165,11 +165,13 @@ def test_settings_cannot_be_changed():
         ),
         (
             "[contoller]",
-            "contoller = {} is unknown; allowed: batching, classes, configuration, controller, models, nic",
+            "contoller = {} is unknown; allowed: batching, classes, configuration, controller, "
+            "models, nic",
         ),
         (
             "alpha = 0.5",
-            "alpha = 0.5 is unknown; allowed: batching, classes, configuration, controller, models, nic",
+            "alpha = 0.5 is unknown; allowed: batching, classes, configuration, controller, "
+            "models, nic",
         ),
         ("batching = 3", "batching = 3 is not allowed; allowed: a table"),
         ("models = []", "models = [] is not allowed; allowed: a table"),

@@ -83,12 +83,6 @@ final class ServedModel {
                 : wanted;
     }
 
-    /** Which of its requests may call themselves strict. */
-    StrictClaims strictClaims() {
-        return new StrictClaims(
-                host.page(), slot, model.getModelName(), StrictClaims.mayForbid(host.config()));
-    }
-
     /** {@code name/version}. */
     String name() {
         return model.getModelName() + "/" + model.getVersion();

@@ -192,7 +192,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         if (before != null || again) {
             fresh.fleet().setAuto(!again && before.auto());
         }
-        StockFields.setDataQueue(model, new JobQueue(fresh, fresh.strictClaims()));
+        StockFields.setDataQueue(model, new JobQueue(fresh, StrictClaims.of(host, fresh)));
         if (draining) {
             fresh.dispatcher().refuse(Drain.REASON);
         }

@@ -32,7 +32,7 @@ final class StrictClaims {
     private final boolean mayForbid;
 
     /** {@code mayForbid}: until the settings were read, nobody may claim anything. */
-    StrictClaims(
+    private StrictClaims(
             final ControlPage page,
             final ModelSlot slot,
             final String name,
@@ -43,11 +43,19 @@ final class StrictClaims {
         this.mayForbid = mayForbid;
     }
 
+    static StrictClaims of(final Host host, final ServedModel served) {
+        return new StrictClaims(
+                host.page(),
+                served.slot(),
+                served.model().getModelName(),
+                mayForbid(host.config()));
+    }
+
     /**
      * Whether the settings, which {@code plugins/settings.py} finds and reads, may forbid anything.
      * They are not parsed here: that they mention it is enough, and so is that nobody can tell.
      */
-    static boolean mayForbid(final ConfigManager config) {
+    private static boolean mayForbid(final ConfigManager config) {
         final String variable = System.getenv("SHUNTER_CONFIG");
         String named = config.getProperty("shunter_config", "");
         named = named.isEmpty() && variable != null ? variable : named;

@@ -63,7 +63,7 @@ final class Supervisor {
     }
 
     /** Start it, when Python can. */
-    void start() {
+    synchronized void start() {
         if (host.pythonHasShunter()) {
             launch();
             looks =
