@@ -34,6 +34,7 @@ from shunter.batching.layout import (
     SLOT_SIZE,
     SLOT_WORDS,
     SLOTS_OFFSET,
+    Claims,
     Order,
 )
 from shunter.batching.page_records import (
@@ -186,6 +187,15 @@ class ControlPage:
     def want_front_end(self, number: int) -> None:
         """Say whether the server shall keep a network front end, and of which settings."""
         self._set(_H["front_end_wanted"], number)
+
+    def write_strict_key(self, digest: bytes) -> None:
+        """Say what :attr:`Claims.WITH_KEY` asks for: the SHA-256 of a secret."""
+        for index, word in enumerate(memoryview(digest).cast("q")):
+            self._set(_H["strict_key"] + index, word)
+
+    def allow_strict(self, slot: int, claims: Claims) -> None:
+        """Say which requests for a slot's model may call themselves strict."""
+        self._set(_base(slot) + _S["strict_claims"], claims)
 
     def write_turns(self, strict: Order, best_effort: Order, exclusive: bool) -> None:
         """Say how models take turns on a slice, within each class and between the two."""

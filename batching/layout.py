@@ -32,7 +32,7 @@ The control page::
     |   commands       |    controller writes (seqlock command_sequence)
     |   group commands |    controller writes, one line per worker group
     |   network        |    network front end writes, plain words
-    |   padding        |    controller writes, plain words
+    |   padding        |    controller writes, plain words, and who may claim to be strict
     | slot 1 ...       |
     +------------------+  PAGE_SIZE
 
@@ -47,7 +47,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-LAYOUT_VERSION = 6
+LAYOUT_VERSION = 7
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 LINE = 128
 """Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
@@ -85,6 +85,17 @@ class Order(IntEnum):
     """One batch at a time, the earliest deadline first."""
     ROUND_ROBIN = 3
     """One batch at a time, models in turn, those that have waited too long first."""
+
+
+class Claims(IntEnum):
+    """Which requests for a model may say that they are strict."""
+
+    UNKNOWN = 0
+    """No controller has read the settings yet."""
+    ALL = 1
+    NONE = 2
+    WITH_KEY = 3
+    """Those that bring the secret."""
 
 
 CLASSES = ("strict", "best_effort")
@@ -154,7 +165,7 @@ HEADER = (
         "controller",
         (
             Field("controller_pid", "pid of the controller that wrote last, 0 before the first"),
-            Field("controller_heartbeat_ns", "end of its last duty cycle"),
+            Field("controller_heartbeat_ns", "when it last wrote, at least every second"),
             Field("controller_cycles", "duty cycles of this controller"),
             Field(
                 "front_end_wanted",
@@ -166,6 +177,7 @@ HEADER = (
             Field("max_hold_us", "a hold without progress for longer is ignored, 0: the default"),
             Field("longest_park_us", "a batch that was parked for longer goes on, 0: the default"),
             Field("memory_wanted", "1: parked work shall drop what it holds and begin anew"),
+            Field("strict_key", "SHA-256 of the secret that claims of strict need", count=4),
         ),
     ),
     Section("ready", (Field("ready", "1 when the page is complete; written last"),)),
@@ -250,6 +262,7 @@ SLOT = (
             Field("archive", "path of the model archive, UTF-8, zero padded", width=512),
             Field("last_change", "what became of the last change, for people", width=512),
             Field("default_version", "the model's version for requests that name none", width=128),
+            Field("problem", "why a worker ended or did not load last, for people", width=256),
         ),
     ),
     Section(
@@ -373,6 +386,7 @@ SLOT = (
                 "mask of slots: this model's best effort may run beside their strict work",
                 count=SLOT_WORDS,
             ),
+            Field("strict_claims", "which requests may say that they are strict, CLAIMS_..."),
         ),
     ),
 )
@@ -460,6 +474,7 @@ def constants() -> list[tuple[str, int, str]]:
     rows += [(f"CHANGE_{s.name}", s.value, "state of a change") for s in ChangeState]
     rows += [(f"RUNNER_{s.name}", s.value, "state of a runner") for s in RunnerState]
     rows += [(f"ORDER_{s.name}", s.value, "turns of models on a slice") for s in Order]
+    rows += [(f"CLAIMS_{s.name}", s.value, "who may say that he is strict") for s in Claims]
     parts = ("H", HEADER_FIELDS), ("K", HOLDER_FIELDS), ("R", RUNNER_FIELDS), ("S", SLOT_FIELDS)
     for prefix, fields in parts:
         for name, placed in fields.items():

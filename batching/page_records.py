@@ -21,6 +21,7 @@ from shunter.batching.layout import (
     SLOT_FIELDS,
     SLOT_WORDS,
     TIME_BUCKETS,
+    Claims,
     Order,
     Placed,
     RunnerState,
@@ -68,6 +69,7 @@ class PageHeader:
     max_hold_us: int = _word(0, MAX_WAIT_US)
     longest_park_us: int = _word(0, MAX_WAIT_US)
     memory_wanted: int = _word(0, 1)
+    strict_key: tuple[int, ...] = _words(4, -MAX_COUNT - 1, MAX_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class SlotIdentity:
     archive: str = _text()
     last_change: str = _text()
     default_version: str = _text()
+    problem: str = _text()
 
     @property
     def live(self) -> bool:
@@ -224,6 +227,7 @@ class SlotPadding:
 
     padding_known: int = _word(0, 1)
     beside: tuple[int, ...] = _words(SLOT_WORDS, -MAX_COUNT - 1, MAX_COUNT)
+    strict_claims: int = _word(0, max(Claims))
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,8 +113,25 @@ class _LastError(logging.Handler):
 
 
 def _line(error: BaseException) -> str:
-    """An exception for whoever asked for the model, in a line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    """An exception for whoever asked for the model, in a line: what began it comes first."""
+    chain = [error]
+    while (cause := _cause(chain[-1])) is not None and cause not in chain:
+        chain.append(cause)
+    first, last = _named(chain[-1]), _named(error)
+    return first if first == last else f"{first}, which led to {last}"
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
+
+
+def _named(error: BaseException) -> str:
+    """The kind of an exception and what it says, without repeating the kind."""
+    kind, text = type(error).__name__, str(error).strip()
+    line = text.splitlines()[0] if text else kind
+    return line if line == kind or line.startswith(f"{kind}:") else f"{kind}: {line}"
 
 
 class Worker(TorchModelServiceWorker):

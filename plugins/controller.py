@@ -49,6 +49,8 @@ _ABOUT = {
     _PADDING: "who may run beside whom is",
     _CLAIMS: "the cores of other servers are not known; this server's are",
 }
+BEAT_S = 1.0
+"""A server ends a controller that is silent for several times that."""
 EXIT_NO_PAGE = 2
 EXIT_NOT_ALONE = 3
 
@@ -71,6 +73,7 @@ class ControllerAgent:
         self._left_out: dict[int, str] = {}
         """By slot, why the lists by worker group are not in force."""
         self.settings = Settings()
+        self._strict_key = b""
         self._ever_read = False
         self._profiles = ProfileStore()
         self._claims: CoreClaims | None = None
@@ -83,7 +86,9 @@ class ControllerAgent:
     def reload(self) -> bool:
         """Read the settings again; on an error say so, keep the last good ones, return False."""
         try:
-            self.settings = self._load_settings()
+            settings = self._load_settings()
+            self._strict_key = settings.classes.key_digest()
+            self.settings = settings
         except SettingsError as error:
             LOGGER.error("%s; the last good settings stay in force", error)
             return False
@@ -106,6 +111,8 @@ class ControllerAgent:
             self._complaints.pop(gone, None)
             self._left_out.pop(gone, None)
         self._reconfigure(live, now_ns)
+        if self._ever_read:  # else it is not known; an earlier controller may have known it
+            self._judge()
         written = 0
         for slot in live:
             try:
@@ -114,11 +121,15 @@ class ControllerAgent:
             except Exception as error:  # a broken slot must not stop the others
                 self._complain(slot, error)
         self._cycles += 1
-        if self._ever_read:  # else it is not known; an earlier controller may have known it
+        if self._ever_read:
             self._page.want_front_end(self.settings.nic.number)
             self._preempt(now_ns)
-        self._page.write_controller(self._pid, self._cycles, now_ns)
+        self.beat(now_ns)
         return written
+
+    def beat(self, now_ns: int) -> None:
+        """Say that this controller lives, however long it is until the next duty cycle."""
+        self._page.write_controller(self._pid, self._cycles, now_ns)
 
     def _tend(self, slot: int) -> bool:
         """Write a slot's commands if they are not what they should be; whether it did."""
@@ -180,6 +191,12 @@ class ControllerAgent:
             self._reconfiguration.observe(seen, requests, now_ns)
         except Exception as error:  # serving goes on with what there is
             self._complain(_POLICY, error)
+
+    def _judge(self) -> None:
+        """Say which requests may call themselves strict."""
+        self._page.write_strict_key(self._strict_key)
+        for slot, seen in self._seen.items():
+            self._page.allow_strict(slot, self.settings.classes.claims(seen.identity.model_name))
 
     def _preempt(self, now_ns: int) -> None:
         """Say how models take turns and who may run beside whom."""
@@ -327,8 +344,13 @@ def run(agent: ControllerAgent, page: ControlPage, lifeline: int) -> str:
             agent.do_work(time.monotonic_ns())
             if not is_alive(owner):
                 return f"the server, process {owner}, is gone"
-            pause = agent.settings.controller.interval_ms / 1e3
-            ready, _, _ = select.select([lifeline, signals.descriptor], [], [], pause)
+            due = time.monotonic() + agent.settings.controller.interval_ms / 1e3
+            ready: list[int] = []
+            while not ready and (pause := due - time.monotonic()) > 0:
+                ready, _, _ = select.select(
+                    [lifeline, signals.descriptor], [], [], min(pause, BEAT_S)
+                )
+                agent.beat(time.monotonic_ns())
             if lifeline in ready and not os.read(lifeline, 4096):
                 return "the server closed its end"
             arrived = signals.take()

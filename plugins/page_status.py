@@ -19,6 +19,7 @@ from shunter.batching.page_records import (
     SlotIdentity,
     SlotTelemetry,
 )
+from shunter.batching.processes import is_alive
 from shunter.batching.runners import read_runners
 from shunter.batching.runtime import RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
@@ -35,6 +36,7 @@ COUNTERS = (
     "slo_met",
 )
 
+CONTROLLER_STALE_MS = 5000
 FRONT_END_STALE_NS = 3_000_000_000
 """It writes five times a second; what is older is of one that is gone."""
 
@@ -65,7 +67,7 @@ def _status(page: ControlPage) -> dict[str, Any]:
         "draining": False,
         "controller": {
             "pid": header.controller_pid,
-            "state": "running" if age_ms is not None and age_ms < 5000 else "off",
+            "state": _controller(header.controller_pid, age_ms),
             "restarts": None,
             "heartbeat_age_ms": age_ms,
         },
@@ -73,6 +75,12 @@ def _status(page: ControlPage) -> dict[str, Any]:
         "models": [model for slot in live if (model := _model(page, slot, now))],
         "stock_models": [],
     }
+
+
+def _controller(pid: int, age_ms: float | None) -> str:
+    if age_ms is not None and age_ms < CONTROLLER_STALE_MS:
+        return "running"
+    return "hung" if is_alive(pid) else "off"
 
 
 def _serves(state: FrontEndState, now: int) -> bool:
@@ -85,7 +93,7 @@ def _front_end(page: ControlPage, now: int, wanted: bool) -> dict[str, Any]:
     serves = _serves(state, now)
     trips = state.front_end_rtt_count
     return {
-        "state": "running" if serves else "restarting" if wanted else "off",
+        "state": "running" if serves else _absent(state, wanted),
         "pid": state.front_end_pid if serves else 0,
         "port": state.front_end_port if serves else 0,
         "restarts": None,
@@ -93,6 +101,13 @@ def _front_end(page: ControlPage, now: int, wanted: bool) -> dict[str, Any]:
         "mean_rtt_ms": state.front_end_rtt_ns / 1e6 / trips if trips else None,
         "counters": counters,
     }
+
+
+def _absent(state: FrontEndState, wanted: bool) -> str:
+    """What a front end that says nothing does."""
+    if not wanted:
+        return "off"
+    return "hung" if is_alive(state.front_end_pid) else "restarting"
 
 
 def _network(page: ControlPage, slot: int, now: int) -> dict[str, int] | None:
@@ -163,6 +178,7 @@ def _model(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
         ),
         "auto": identity.auto == 1,
         "last_change": identity.last_change,
+        "problem": identity.problem,
         "network": _network(page, slot, now),
         "holds": bool(holding_models(page, now) >> slot & 1),
         "preemption": _preemption(page, slot, now),

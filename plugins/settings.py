@@ -18,6 +18,10 @@
     best_effort = "round_robin"
     longest_park_ms = 1000
 
+    [classes]               # which requests may say that they are strict
+    allow_strict = ["resnet"]
+    strict_secret_file = "/etc/shunter/strict.key"
+
     [controller]
     interval_ms = 100
 
@@ -32,6 +36,7 @@ names the key, the value and what is allowed; nothing of such a file is used.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tomllib
 import zlib
@@ -41,11 +46,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shunter.batching.estimator import ALPHA, WINDOW
-from shunter.batching.layout import CLASSES, GROUP_COUNT, Order
+from shunter.batching.layout import CLASSES, GROUP_COUNT, Claims, Order
 from shunter.batching.padding import SLOW_DOWN
 from shunter.batching.threshold import DEFAULT_ALPHA, DEFAULT_CAP
 
 FILE = "shunter.toml"
+_SECRET = "classes.strict_secret_file"
 VARIABLE = "SHUNTER_CONFIG"
 MAX_WAIT_MS = 3_600_000
 Table = dict[str, Any]
@@ -130,6 +136,15 @@ def _by_class(check: Callable[[Any], Any], meaning: str) -> Any:
     return check_table
 
 
+def _models(value: Any) -> str | tuple[str, ...]:
+    """A check for all models, none, or a list of names."""
+    if value in ("all", "none"):
+        return str(value)
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise _Bad('"all", "none" or a list of model names')
+    return tuple(value)
+
+
 def _key(check: Callable[[Any], Any], default: Any) -> Any:
     return field(default=default, metadata={"check": check})
 
@@ -186,6 +201,42 @@ class ModelSettings(BatchingSettings):
     def without_lists(self) -> ModelSettings:
         """The same numbers, with nothing by worker group."""
         return replace(self, caps=(), weights=((), ()), preferences=((), ()))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassesSettings:
+    """Which requests may say that they are strict: ``[classes]``.
+
+    Only what a request says of itself is judged, not a model's own class. Requests by UDP are not:
+    whoever has the key of ``[nic]`` may be strict.
+    """
+
+    allow_strict: str | tuple[str, ...] = _key(_models, "all")
+    """Those for all models, for none, or for the models of that list."""
+    strict_secret_file: str | None = _key(_text("a path"), None)
+    """Of these, those that bring this file's content as ``x-shunter-strict-key``; absent: all."""
+
+    def claims(self, model: str) -> Claims:
+        """As the page has it."""
+        allowed = self.allow_strict
+        if allowed == "none" or (isinstance(allowed, tuple) and model not in allowed):
+            return Claims.NONE
+        return Claims.WITH_KEY if self.strict_secret_file else Claims.ALL
+
+    def key_digest(self) -> bytes:
+        """SHA-256 of the secret, zeros where there is none. Raises SettingsError."""
+        if self.strict_secret_file is None:
+            return bytes(hashlib.sha256().digest_size)
+        path = Path(self.strict_secret_file)
+        try:
+            if path.stat().st_mode & 0o077:
+                raise _refused(_SECRET, str(path), "a file that others cannot read; chmod 600 it")
+            secret = path.read_bytes().strip()
+        except OSError as error:
+            raise SettingsError(f"{_SECRET}: {path} cannot be read: {error.strerror}") from error
+        if not secret or not all(0x21 <= byte <= 0x7E for byte in secret):
+            raise _refused(_SECRET, str(path), "a file with one line of ASCII without spaces")
+        return hashlib.sha256(secret).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +339,7 @@ class Settings:
     configuration: ConfigurationSettings = field(default_factory=ConfigurationSettings)
     nic: NicSettings = field(default_factory=NicSettings)
     preemption: PreemptionSettings = field(default_factory=PreemptionSettings)
+    classes: ClassesSettings = field(default_factory=ClassesSettings)
 
     def for_model(self, name: str) -> ModelSettings:
         """Settings of a model: its own keys, else those of ``[batching]``."""
@@ -350,7 +402,10 @@ def parse(document: Table) -> Settings:
     if nic.encrypt and not nic.key_file:
         raise _refused("nic.encrypt", True, "false, or nic.key_file is set")
     preemption = _section(PreemptionSettings(), document.get("preemption", {}), "preemption")
-    return Settings(batching, models, controller, configuration, nic, preemption)
+    classes = _section(ClassesSettings(), document.get("classes", {}), "classes")
+    if classes.strict_secret_file and classes.allow_strict == "none":
+        raise _refused("classes.allow_strict", "none", '"all" or a list, where there is a secret')
+    return Settings(batching, models, controller, configuration, nic, preemption, classes)
 
 
 def _section(defaults: Parsed, table: Table, where: str) -> Parsed:

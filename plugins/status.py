@@ -66,6 +66,9 @@ def render(status: dict[str, Any]) -> Group:
         parts.append(Text("best effort stands still for " + ", ".join(holding)))
     if changes := [model for model in status["models"] if model.get("last_change")]:
         parts.append(_changes(changes))
+    for model in models:
+        if model.get("problem"):
+            parts.append(Text(f"{_name(model)} lost a worker: {model['problem']}"))
     if status.get("stock_models"):
         parts.append(Text("left to stock TorchServe: " + ", ".join(status["stock_models"])))
     return Group(*(part for each in parts for part in (each, "")))

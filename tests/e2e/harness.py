@@ -204,7 +204,13 @@ class Model:
         return self.site.management("GET", f"/models/{self.name}/{self.version}")[0]
 
     def pids(self) -> list[int]:
-        return [worker["pid"] for worker in self.describe()["workers"]]
+        """All its workers, those that drain and those of the network front end included."""
+        state = self.site.management("GET", f"/shunter/models/{self.name}/{self.version}")
+        if state.status != 200:  # left to TorchServe, or without workers
+            return [worker["pid"] for worker in self.describe()["workers"]]
+        groups = [g for g in state["groups"] if g["state"] == "serving"]
+        workers = [worker for group in groups for worker in group["workers"]]
+        return [worker["pid"] for worker in workers + state["draining"]]
 
     def scale(self, low: int, high: int | None = None, *, wait: bool = True) -> Answer:
         counts = {"min_worker": low, "max_worker": low if high is None else high}

@@ -127,6 +127,54 @@ def test_describe_is_that_of_stock_and_knows_what_the_handler_says_of_itself(bot
     assert described[1][0]["customizedMetadata"] == {"inputs": 4, "outputs": 2}
 
 
+def _described(site, model):
+    """A customised describe call under way."""
+    path = f"/models/{model.name}/{model.version}"
+    return site.pool.submit(site.management, "GET", path, customized="true")
+
+
+def test_a_customised_describe_waits_for_its_turn_and_for_no_deadline(site, serve, wait_until):
+    model = serve("ordered", config={"shunter": {"slo_ms": 200}})
+    patient = {"x-shunter-deadline-ms": "60000"}
+    gate, _ = model.hold(headers=patient)
+    before = model.queue("before", headers=patient)
+    described = _described(site, model)
+    wait_until("it waits", lambda: model.waiting() == 2)
+    assert model.ask("expires").status == 504  # it came later, with the model's own deadline
+    assert model.waiting() == 2
+    gate.open()
+    assert before.result().status == 200
+    assert described.result()[0]["customizedMetadata"] == {"described": model.pids()[0]}
+    assert model.order() == ["held", "before", "describe"]
+
+
+def test_a_slow_describe_costs_no_worker(site, serve, tmp_path, wait_until):
+    gate = tmp_path / "described"
+    section = {"environment": {"ECHO_DESCRIBE": str(gate)}}
+    model = serve(config={"responseTimeout": 1, "shunter": section})
+    other = serve(config={"responseTimeout": 1})
+    before = model.pids()
+    described = _described(site, model)
+    wait_until("it runs", lambda: model.order() == ["describe"])
+    stuck = other.gate()
+    assert other.ask("stuck", **stuck.mark).status == 500  # begun later, and over time
+    assert model.pids() == before and not described.done()
+    gate.touch()
+    assert described.result()[0]["customizedMetadata"] == {"described": before[0]}
+    assert model.ask().status == 200 and model.pids() == before
+
+
+def test_describe_lists_the_workers_that_requests_go_to(serve, wait_until):
+    model = serve(initial_workers=2)
+    gate, _ = model.hold("a", "b")
+    assert model.scale(1, wait=False).status == 202
+    wait_until("one is to go", lambda: len(model.state()["draining"]) == 1)
+    assert len(model.describe()["workers"]) == 1
+    assert len(model.pids()) == 2
+    gate.open()
+    wait_until("it is gone", lambda: model.state()["draining"] == [])
+
+
 def _samples(site, name):
     pattern = re.compile(rf'^{name}\{{(.*ModelName="eager".*)\}} (\S+)$', re.MULTILINE)
     return [float(value) for _, value in pattern.findall(site.metrics())]

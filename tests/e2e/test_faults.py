@@ -4,8 +4,10 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 
 import psutil
 import pytest
@@ -92,6 +94,36 @@ def test_a_worker_that_does_not_answer_is_replaced(serve):
     assert not set(model.pids()) & set(before)
 
 
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ({}, "ModuleNotFoundError: No module named 'no_such_package'"),
+        ({"BROKEN_WORDS": "this host has no licence"}, "this host has no licence"),
+    ],
+)
+def test_why_a_model_does_not_load_is_told_wherever_one_looks(site, wait_until, variables, why):
+    config = {"maxRetryTimeoutInSec": 1, "shunter": {"environment": variables}}
+    archive = site.archives.add("broken", "broken", config=config)
+    assert site.register("broken", archive, initial_workers=0).status == 200
+    assert site.management("PUT", "/models/broken", min_worker=1).status == 202
+
+    def problem(status):
+        return next((m["problem"] for m in status["models"] if m["name"] == "broken"), "")
+
+    wait_until("status", lambda: why in problem(site.status()))
+    assert why in problem(site.page_status())
+    assert why in site.management("GET", "/shunter/models/broken")["problem"]
+    wait_until("it is given up", lambda: not site.management("GET", "/models/broken")[0]["workers"])
+    answer = site.inference("POST", "/predictions/broken", "x")
+    assert answer.status == 503 and "no worker left" in answer["message"]
+    assert why in answer["message"]
+    assert site.management("DELETE", "/models/broken").status == 200
+    log = site.log()
+    assert any(why in line and "was lost in state LOADING" in line for line in log.splitlines())
+    if not variables:  # the whole traceback
+        assert 'broken.py", line ' in log and f"MODEL_LOG - {why}" in log
+
+
 def test_what_waits_for_workers_that_cannot_come_back_is_answered_503(serve, site, wait_until):
     model = serve("ordered", config={"maxRetryTimeoutInSec": 1})
     gate, futures = model.hold()
@@ -139,6 +171,25 @@ def _request(site, model, body):
     link = socket.create_connection(("127.0.0.1", site.server.ports.inference))
     link.sendall(f"{head}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
     return link
+
+
+def _heap(site):
+    """Bytes of arrays of bytes that are in use on the server's heap."""
+    command = ["jcmd", str(site.server.pid), "GC.class_histogram"]  # collects garbage before
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return next(int(line.split()[2]) for line in lines if line.split()[3:4] == ["[B"])
+
+
+@pytest.mark.skipif(shutil.which("jcmd") is None, reason="needs a JDK")
+def test_idle_connections_keep_no_body_alive(site, serve):
+    model = serve()
+    before = _heap(site)
+    with contextlib.ExitStack() as links:
+        for number in range(40):
+            weight = "x" * (1 << 20)
+            link = links.enter_context(_request(site, model, {"id": str(number), "x": weight}))
+            assert link.recv(65536).startswith(b"HTTP/1.1 200")
+        assert _heap(site) - before < 10 << 20
 
 
 def test_requests_of_clients_that_hung_up_leave_the_queue(site, serve, wait_until):
@@ -206,3 +257,27 @@ def test_serving_does_not_notice_that_the_controller_dies(site, serve, load, pin
     assert site.commands(model) == numbers
     other = serve("ageing")  # the new controller works: add() waits for its numbers
     assert other.ask().status == 200
+
+
+def test_a_hung_controller_and_a_hung_front_end_are_replaced(site, serve, wait_until):
+    def both(status):
+        return [status[name] for name in ("controller", "front_end")]
+
+    wait_until("both run", lambda: all(p["state"] == "running" for p in both(site.status())))
+    before = both(site.status())
+    for process in before:
+        os.kill(process["pid"], signal.SIGSTOP)
+    wait_until("it shows", lambda: {p["state"] for p in both(site.status())} == {"hung"})
+    assert {p["state"] for p in both(site.page_status())} == {"hung"}
+    wait_until(
+        "others run",
+        lambda: all(
+            now["state"] == "running" and now["restarts"] == then["restarts"] + 1
+            for now, then in zip(both(site.status()), before, strict=True)
+        ),
+        seconds=90,
+    )
+    assert not {p["pid"] for p in both(site.status())} & {p["pid"] for p in before}
+    for name, process in zip(("controller", "network front end"), before, strict=True):
+        assert f"The {name}, process {process['pid']}, has been silent" in site.log()
+    assert serve("ageing").ask().status == 200

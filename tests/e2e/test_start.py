@@ -1,6 +1,8 @@
 """How a server starts: bare, from a snapshot, with tokens, switched off."""
 
 import json
+import os
+import sys
 
 import psutil
 import pytest
@@ -99,3 +101,68 @@ def test_a_bad_section_at_the_start_costs_that_model_and_no_other(
     with running(make_server(plugins, models=[good, bad])) as site:
         assert site.models() == {"good"}
         assert "shunter.slo" in site.log()
+
+
+def test_what_alerts_are_made_of_is_logged_and_counted_as_by_stock(
+    running, make_server, plugins, tmp_path, wait_until
+):
+    grpc = pytest.importorskip("grpc")
+    from shunter.plugins.torchserve.grpc_client import InferenceClient
+
+    folder = tmp_path / "server"
+    trap = folder / "shunter"  # the working directory is not a place to import from
+    trap.mkdir(parents=True)
+    (trap / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    config = {"prefer_direct_buffer": "false"}
+    server = make_server(plugins, folder=folder, quiet=False, config=config)
+    with running(server) as site:
+        assert not (tmp_path / "imported").exists()
+        model = site.add(config={"responseTimeout": 1})
+        for _ in range(5):
+            assert model.ask().status == 200
+        times = (folder / "logs/ts_metrics.log").read_text().count("WorkerThreadTime.Milliseconds")
+        assert times == len(model.ran()) == 5
+        assert "Backend worker error" not in site.log()
+        stuck = model.gate()
+        assert model.ask("stuck", **stuck.mark).status == 500
+        assert model.ask().status == 200
+        wait_until("recovery", lambda: "Auto recovery succeeded" in site.log())
+        lines = site.log().splitlines()
+        expected = [
+            "org.pytorch.serve.wlm.WorkerThread - Backend worker error",
+            "WorkerInitializationException: no answer within responseTimeout of 1 s",
+            "org.pytorch.serve.wlm.WorkerThread - Auto recovery start timestamp: ",
+            "org.pytorch.serve.wlm.WorkerThread - Retry worker: ",
+        ]
+        for words in expected:
+            assert any(words in line for line in lines), words
+        held = model.gate()
+        with InferenceClient(f"127.0.0.1:{site.server.grpc_inference}") as client:
+            marks = {"data": json.dumps({"id": "held", **held.mark}).encode()}
+            with pytest.raises(grpc.RpcError):
+                client.predict(model.name, marks, timeout_s=0.2)
+        wait_until("it is told", lambda: "grpc client call already cancelled" in site.log())
+
+
+NVIDIA_SMI = """#!/bin/sh
+case "$*" in
+  *query-gpu=index*) printf 'index\n0\n' ;;
+  *) printf 'utilization.gpu [%], memory.used [MiB]\n7 %, 11 MiB\n' ;;
+esac
+"""
+
+
+def test_describe_tells_the_use_of_a_gpu_as_stock_does(running, make_server, plugins, tmp_path):
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    said = {}
+    for name, jar in (("stock", None), ("shunter", plugins)):
+        config = {"number_of_gpu": "1", "disable_system_metrics": "true"}
+        path = f"{program.parent}{os.pathsep}{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+        with running(make_server(jar, config=config, env={"PATH": path})) as site:
+            [worker] = site.add(stock=True).describe()["workers"]
+            said[name] = (worker["gpu"], worker["gpuUsage"])
+    assert said["shunter"] == said["stock"]
+    assert "gpuId::0" in said["stock"][1] and "11 MiB" in said["stock"][1]

@@ -132,3 +132,62 @@ def test_serving_is_what_the_worker_runs(monkeypatch):
     args, threads, on_loaded = seen[0]
     assert (args.port, threads, os.environ["OMP_NUM_THREADS"]) == ("7070", 2, "2")
     on_loaded()
+
+
+def _raised(act):
+    try:
+        act()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def _masked():
+    """As TorchServe's loader does it."""
+    try:
+        raise ModuleNotFoundError("No module named 'needed'")
+    except ImportError:
+        raise ModuleNotFoundError("No module named 'ts.torch_handler.mine'")  # noqa: B904
+
+
+def _chosen():
+    try:
+        raise KeyError("inner")
+    except KeyError:
+        raise ValueError("no such size") from None
+
+
+def _explained():
+    try:
+        raise OSError("disk")
+    except OSError as error:
+        raise RuntimeError("no weights\nat all") from error
+
+
+@pytest.mark.parametrize(
+    ("act", "line"),
+    [
+        (
+            _masked,
+            "ModuleNotFoundError: No module named 'needed', which led to "
+            "ModuleNotFoundError: No module named 'ts.torch_handler.mine'",
+        ),
+        (_chosen, "ValueError: no such size"),
+        (_explained, "OSError: disk, which led to RuntimeError: no weights"),
+    ],
+)
+def test_of_an_error_while_loading_what_began_it_is_told_first(act, line):
+    assert serving._line(_raised(act)) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (AssertionError(), "AssertionError"),
+        (AssertionError("AssertionError"), "AssertionError"),
+        (AssertionError("AssertionError: x"), "AssertionError: x"),
+        (AssertionError("x"), "AssertionError: x"),
+    ],
+)
+def test_the_kind_of_an_error_is_told_once(error, line):
+    assert serving._line(error) == line

@@ -1,4 +1,5 @@
 import contextlib
+import hashlib
 import logging
 import os
 import signal
@@ -10,7 +11,7 @@ import pytest
 
 from shunter.batching.configuration import InstanceGroup
 from shunter.batching.control_page import ControlPage, UnstableError
-from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Order
+from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Claims, Order
 from shunter.plugins import controller
 from shunter.plugins.controller import EXIT_NO_PAGE, EXIT_NOT_ALONE, ControllerAgent
 from shunter.plugins.reconfiguration import Wanted
@@ -122,6 +123,42 @@ def test_settings_that_cannot_be_read_leave_turns_and_masks_as_they_are(page, ad
     ControllerAgent(page, fail, 77).do_work(1)
     assert (page.header().strict_order, page.header().exclusive) == (Order.FIFO, 1)
     assert page.read_padding(0) == 5
+
+
+def _claims(page, slot):
+    at = SLOTS_OFFSET + slot * SLOT_SIZE + SLOT_FIELDS["strict_claims"].offset
+    return page.words[at // 8]
+
+
+def test_who_may_claim_to_be_strict_is_on_the_page(agent, page, config, add_model, tmp_path):
+    add_model(0, b"resnet")
+    add_model(1, b"other")
+    agent.do_work(1)
+    assert [_claims(page, slot) for slot in (0, 1, 2)] == [Claims.ALL, Claims.ALL, 0]
+    secret = tmp_path / "secret"
+    secret.write_text("sesame")
+    secret.chmod(0o600)
+    lines = f'allow_strict = ["resnet"]\nstrict_secret_file = "{secret}"\n'
+    config.write_text("[classes]\n" + lines)
+    assert agent.reload()
+    agent.do_work(2)
+    assert [_claims(page, slot) for slot in (0, 1)] == [Claims.WITH_KEY, Claims.NONE]
+    words = b"".join(word.to_bytes(8, "little", signed=True) for word in page.header().strict_key)
+    assert words == hashlib.sha256(b"sesame").digest()
+    secret.chmod(0o644)  # what was read stays in force
+    config.write_text(f'[classes]\nstrict_secret_file = "{secret}"\n')
+    assert not agent.reload()
+    agent.do_work(3)
+    assert [_claims(page, slot) for slot in (0, 1)] == [Claims.WITH_KEY, Claims.NONE]
+
+
+def test_before_settings_were_read_nobody_knows_who_may_claim_to_be_strict(page, add_model):
+    def fail():
+        raise SettingsError("bad")
+
+    add_model(0)
+    ControllerAgent(page, fail, 77).do_work(1)
+    assert _claims(page, 0) == Claims.UNKNOWN
 
 
 def test_it_says_what_it_is(agent):

@@ -69,6 +69,39 @@ def test_a_model_that_may_be_changed_says_so(runtime, auto, batch_size, shown):
     assert {each for each in ("auto", "(not with batch size 1)") if each in capture.get()} == shown
 
 
+def test_why_a_worker_does_not_load_is_shown_as_it_was_told(runtime):
+    told = "ModuleNotFoundError: No module named 'x' [/bold]"
+    field = SLOT_FIELDS["problem"]
+    with ControlPage.attach(runtime / "control") as page:
+        page.words[(SLOTS_OFFSET + SLOT_FIELDS["slot_state"].offset) // 8] = 1
+        text = memoryview(told.encode().ljust(field.field.width, b"\0")).cast("q")
+        for index, word in enumerate(text):
+            page.words[(SLOTS_OFFSET + field.offset) // 8 + index] = word
+    status = page_status.fetch(runtime)
+    assert status["models"][0]["problem"] == told
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(view.render(status))
+    assert f"lost a worker: {told}" in capture.get()
+
+
+def test_who_lives_and_is_silent_is_hung_and_who_is_gone_is_not(runtime):
+    def states():
+        status = page_status.fetch(runtime)
+        return [status[name]["state"] for name in ("controller", "front_end")]
+
+    with ControlPage.attach(runtime / "control") as page:
+        page.want_front_end(7)
+        for pid, expected in ((os.getpid(), ["hung"] * 2), (2**22 + 1, ["off", "restarting"])):
+            page.write_controller(pid, 1, 1)
+            front_end_page.write(page, FrontEndState(pid, 1), ())
+            assert states() == expected
+        now = time.monotonic_ns()
+        page.write_controller(os.getpid(), 1, now)
+        front_end_page.write(page, FrontEndState(os.getpid(), now), ())
+        assert states() == ["running"] * 2
+
+
 def test_the_front_end_and_its_models_are_shown(runtime):
     console = Console(width=200)
 

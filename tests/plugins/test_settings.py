@@ -1,10 +1,11 @@
 import dataclasses
+import hashlib
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shunter.batching.layout import Order
+from shunter.batching.layout import Claims, Order
 from shunter.batching.page_records import GroupCommands, SlotIdentity
 from shunter.plugins.fixed_policy import fixed_commands
 from shunter.plugins.settings import (
@@ -164,11 +165,13 @@ def test_settings_cannot_be_changed():
         ),
         (
             "[contoller]",
-            "contoller = {} is unknown; allowed: batching, configuration, controller, models, nic",
+            "contoller = {} is unknown; allowed: batching, classes, configuration, controller, "
+            "models, nic",
         ),
         (
             "alpha = 0.5",
-            "alpha = 0.5 is unknown; allowed: batching, configuration, controller, models, nic",
+            "alpha = 0.5 is unknown; allowed: batching, classes, configuration, controller, "
+            "models, nic",
         ),
         ("batching = 3", "batching = 3 is not allowed; allowed: a table"),
         ("models = []", "models = [] is not allowed; allowed: a table"),
@@ -358,3 +361,68 @@ def test_a_class_that_no_group_would_take_is_an_error(write):
         commands(text, write, group_count=2)
     assert len(commands(text, write, group_count=3).groups) == 3
     assert commands(text, write, group_count=0).groups == ()
+
+
+@pytest.mark.parametrize(
+    ("section", "model", "claims"),
+    [
+        ({}, "m", Claims.ALL),
+        ({"allow_strict": "all"}, "m", Claims.ALL),
+        ({"allow_strict": "none"}, "m", Claims.NONE),
+        ({"allow_strict": "none"}, "no", Claims.NONE),
+        ({"allow_strict": []}, "m", Claims.NONE),
+        ({"allow_strict": ["m"]}, "m", Claims.ALL),
+        ({"allow_strict": ["m"]}, "n", Claims.NONE),
+        ({"strict_secret_file": "s"}, "m", Claims.WITH_KEY),
+        ({"allow_strict": ["m"], "strict_secret_file": "s"}, "m", Claims.WITH_KEY),
+        ({"allow_strict": ["m"], "strict_secret_file": "s"}, "n", Claims.NONE),
+    ],
+)
+def test_the_operator_says_who_may_claim_to_be_strict(section, model, claims):
+    assert parse({"classes": section}).classes.claims(model) is claims
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        ({"allow_strict": "some"}, "classes.allow_strict"),
+        ({"allow_strict": ["m", 7]}, "classes.allow_strict"),
+        ({"allow_strict": True}, "classes.allow_strict"),
+        ({"allow_strict": "none", "strict_secret_file": "s"}, "classes.allow_strict"),
+        ({"strict_secret_file": ""}, "classes.strict_secret_file"),
+        ({"allow": "all"}, "classes.allow"),
+    ],
+)
+def test_what_is_wrong_about_claims_is_named(section, named):
+    with pytest.raises(SettingsError, match=named):
+        parse({"classes": section})
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "problem"),
+    [
+        (b"open sesame\n", 0o600, "ASCII without spaces"),
+        (b"\n", 0o600, "ASCII without spaces"),
+        ("schlüssel".encode(), 0o600, "ASCII without spaces"),
+        (b"sesame", 0o640, "chmod 600"),
+        (None, 0o600, "cannot be read"),
+    ],
+)
+def test_a_secret_that_cannot_be_one_is_named_and_not_told(tmp_path, content, mode, problem):
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
+    classes = parse({"classes": {"strict_secret_file": str(path)}}).classes
+    with pytest.raises(SettingsError, match=problem) as error:
+        classes.key_digest()
+    assert "sesame" not in str(error.value)
+
+
+def test_of_a_secret_only_its_digest_is_kept(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("sesame\n")
+    path.chmod(0o600)
+    classes = parse({"classes": {"strict_secret_file": str(path)}}).classes
+    assert classes.key_digest() == hashlib.sha256(b"sesame").digest()
+    assert not any(parse({}).classes.key_digest())

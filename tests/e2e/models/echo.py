@@ -5,6 +5,7 @@ Keys of a request's JSON body, all optional: ``id``; ``gate``, a path: run until
 answer.
 ``ECHO_RECORD`` names a file that gets a line for every request that ran. While the file
 ``ECHO_SLOW_LOAD`` exists, loading waits; whoever waits there leaves a file with ``.PID`` added.
+A describe call lasts until the file ``ECHO_DESCRIBE`` exists, if such a file is named.
 When ``ECHO_NO_LOAD`` exists, loading fails, in the way that the file says.
 """
 
@@ -35,14 +36,24 @@ class Echo:
         raise RuntimeError("told to fail at loading")
 
     def handle(self, data, context):
+        if context.get_request_header(0, "describe") == "True":
+            return [self._describe()]
         requests = [self._parse(row) for row in data]
         self.batches += 1
         self._record(requests)
         self._obey(requests)
         facts = {"pid": os.getpid(), "batch": len(requests), "order": self.batches}
         facts["threads"] = os.environ.get("SHUNTER_THREADS")
+        facts["secret"] = context.get_request_header(0, "x-shunter-strict-key")
         pairs = zip(requests, data, strict=True)
         return [self._answer(request, {**facts, "keys": sorted(row)}) for request, row in pairs]
+
+    def _describe(self):
+        self._record([{"id": "describe"}])
+        gate, end = os.environ.get("ECHO_DESCRIBE", "/"), time.monotonic() + 120
+        while not os.path.exists(gate) and time.monotonic() < end:
+            time.sleep(0.002)
+        return {"described": os.getpid()}
 
     @staticmethod
     def _parse(row):

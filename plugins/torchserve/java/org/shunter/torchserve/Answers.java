@@ -98,18 +98,21 @@ final class Answers {
         }
     }
 
-    /** Refuse a REST call with 429 and Retry-After, in the shape of TorchServe's own errors. */
-    static void tooMany(final Job job, final Refusal why) {
+    /** Refuse a REST call with a status that no exception of TorchServe stands for, in its shape. */
+    static void refused(final Job job, final Refusal why) {
+        final boolean isTooMany = why.status() == Refusal.TOO_MANY;
         final JsonObject json = new JsonObject();
         json.addProperty("code", why.status());
-        json.addProperty("type", "TooManyRequestsException");
+        json.addProperty("type", isTooMany ? "TooManyRequestsException" : "ForbiddenException");
         json.addProperty("message", why.text());
         job.response(
                 (json + "\n").getBytes(StandardCharsets.UTF_8),
                 "application/json",
                 why.status(),
-                "Too Many Requests",
-                Map.of("retry-after", String.valueOf(why.retryAfterS())));
+                isTooMany ? "Too Many Requests" : "Forbidden",
+                why.retryAfterS() == 0
+                        ? Map.of()
+                        : Map.of("retry-after", String.valueOf(why.retryAfterS())));
     }
 
     /** Answer with an error; a streamed answer that has begun can only be cut. */

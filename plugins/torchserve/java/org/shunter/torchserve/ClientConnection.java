@@ -5,6 +5,7 @@ import io.netty.channel.Channel;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.util.Attribute;
 import io.netty.util.AttributeKey;
+import java.lang.ref.WeakReference;
 import java.util.ArrayDeque;
 import org.pytorch.serve.job.GRPCJob;
 import org.pytorch.serve.job.RestJob;
@@ -16,7 +17,30 @@ final class ClientConnection {
     /** Pipelined requests on one connection; older ones are forgotten, which only costs work. */
     private static final int MAX_WATCHED = 64;
 
-    private record Watched(Entry entry, Dispatcher dispatcher) {}
+    /**
+     * A request is kept alive by the queue or the batch that it is in. A connection that waits for
+     * its next request must not keep the body of the last one.
+     */
+    private static final class Watched extends WeakReference<Entry> {
+        private final Dispatcher dispatcher;
+
+        Watched(final Entry entry, final Dispatcher dispatcher) {
+            super(entry);
+            this.dispatcher = dispatcher;
+        }
+
+        boolean isDone() {
+            final Entry entry = get();
+            return entry == null || entry.place == Entry.Place.DONE;
+        }
+
+        void abandon() {
+            final Entry entry = get();
+            if (entry != null) {
+                dispatcher.abandon(entry);
+            }
+        }
+    }
 
     private final ArrayDeque<Watched> watched = new ArrayDeque<>(2);
 
@@ -41,8 +65,15 @@ final class ClientConnection {
             final ServerCallStreamObserver<?> call,
             final Entry entry,
             final Dispatcher dispatcher) {
+        final Runnable stock = StockFields.cancelHandler(call);
         try {
-            call.setOnCancelHandler(() -> dispatcher.abandon(entry));
+            call.setOnCancelHandler(
+                    () -> {
+                        dispatcher.abandon(entry);
+                        if (stock != null) {
+                            stock.run(); // says so in the log and ends the call
+                        }
+                    });
         } catch (IllegalStateException e) {
             // A message of a stream that began earlier: gRPC takes no handler any more, and the
             // answer of a cancelled call is dropped when it comes.
@@ -70,15 +101,14 @@ final class ClientConnection {
 
     private synchronized void add(final Watched request) {
         while (!watched.isEmpty()
-                && (watched.peekFirst().entry.place == Entry.Place.DONE
-                        || watched.size() >= MAX_WATCHED)) {
+                && (watched.peekFirst().isDone() || watched.size() >= MAX_WATCHED)) {
             watched.pollFirst();
         }
         watched.addLast(request);
     }
 
     private synchronized void onClosed() {
-        watched.forEach(request -> request.dispatcher.abandon(request.entry));
+        watched.forEach(Watched::abandon);
         watched.clear();
     }
 }

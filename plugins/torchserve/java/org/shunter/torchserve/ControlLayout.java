@@ -6,11 +6,11 @@ final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    static final int LAYOUT_VERSION = 6;
+    static final int LAYOUT_VERSION = 7;
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
-    static final int PAGE_SIZE = 774784;
+    static final int PAGE_SIZE = 807552;
     /** bytes before holder 0 */
     static final int HEADER_SIZE = 2688;
     /** bytes of one holder */
@@ -26,7 +26,7 @@ final class ControlLayout {
     /** offset of slot 0 */
     static final int SLOTS_OFFSET = 21120;
     /** bytes of one slot */
-    static final int SLOT_SIZE = 5888;
+    static final int SLOT_SIZE = 6144;
     /** slots */
     static final int SLOT_COUNT = 128;
     /** words of a mask of slots */
@@ -73,6 +73,14 @@ final class ControlLayout {
     static final int ORDER_EDF = 2;
     /** turns of models on a slice */
     static final int ORDER_ROUND_ROBIN = 3;
+    /** who may say that he is strict */
+    static final int CLAIMS_UNKNOWN = 0;
+    /** who may say that he is strict */
+    static final int CLAIMS_ALL = 1;
+    /** who may say that he is strict */
+    static final int CLAIMS_NONE = 2;
+    /** who may say that he is strict */
+    static final int CLAIMS_WITH_KEY = 3;
     /** MAGIC */
     static final int H_MAGIC = 0;
     /** LAYOUT_VERSION */
@@ -93,7 +101,7 @@ final class ControlLayout {
     static final int H_JVM_HEARTBEAT_NS = 128;
     /** pid of the controller that wrote last, 0 before the first */
     static final int H_CONTROLLER_PID = 256;
-    /** end of its last duty cycle */
+    /** when it last wrote, at least every second */
     static final int H_CONTROLLER_HEARTBEAT_NS = 264;
     /** duty cycles of this controller */
     static final int H_CONTROLLER_CYCLES = 272;
@@ -111,6 +119,8 @@ final class ControlLayout {
     static final int H_LONGEST_PARK_US = 320;
     /** 1: parked work shall drop what it holds and begin anew */
     static final int H_MEMORY_WANTED = 328;
+    /** SHA-256 of the secret that claims of strict need [4] */
+    static final int H_STRICT_KEY = 336;
     /** 1 when the page is complete; written last */
     static final int H_READY = 384;
     /** pid of the network front end, 0 before the first */
@@ -211,164 +221,168 @@ final class ControlLayout {
     static final int S_LAST_CHANGE = 968;
     /** the model's version for requests that name none */
     static final int S_DEFAULT_VERSION = 1480;
+    /** why a worker ended or did not load last, for people */
+    static final int S_PROBLEM = 1608;
     /** time of the last change below */
-    static final int S_UPDATED_NS = 1664;
+    static final int S_UPDATED_NS = 1920;
     /** requests offered, by class [2] */
-    static final int S_ARRIVALS = 1672;
+    static final int S_ARRIVALS = 1928;
     /** requests waiting now, by class [2] */
-    static final int S_QUEUED = 1688;
+    static final int S_QUEUED = 1944;
     /** arrival of the oldest waiting, 0 for none [2] */
-    static final int S_OLDEST_ARRIVAL_NS = 1704;
+    static final int S_OLDEST_ARRIVAL_NS = 1960;
     /** answered by a worker with the reply's own status [2] */
-    static final int S_ANSWERED = 1720;
+    static final int S_ANSWERED = 1976;
     /** of these, after their deadline [2] */
-    static final int S_ANSWERED_LATE = 1736;
+    static final int S_ANSWERED_LATE = 1992;
     /** answered 504 before they ran [2] */
-    static final int S_EXPIRED = 1752;
+    static final int S_EXPIRED = 2008;
     /** refused at the door: queue full, draining, bad header [2] */
-    static final int S_REJECTED = 1768;
+    static final int S_REJECTED = 2024;
     /** answered 5xx by us: worker death, drain time-out [2] */
-    static final int S_FAILED = 1784;
+    static final int S_FAILED = 2040;
     /** client hung up while waiting [2] */
-    static final int S_ABANDONED = 1800;
+    static final int S_ABANDONED = 2056;
     /** requests run again after a worker died */
-    static final int S_RETRIED = 1816;
+    static final int S_RETRIED = 2072;
     /** requests that killed two workers */
-    static final int S_POISONED = 1824;
+    static final int S_POISONED = 2080;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_REQUESTS = 1832;
+    static final int S_IN_FLIGHT_REQUESTS = 2088;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_BATCHES = 1840;
+    static final int S_IN_FLIGHT_BATCHES = 2096;
     /** loaded workers of the current generation */
-    static final int S_READY_WORKERS = 1848;
+    static final int S_READY_WORKERS = 2104;
     /** of these, with a batch */
-    static final int S_BUSY_WORKERS = 1856;
+    static final int S_BUSY_WORKERS = 2112;
     /** adaptive threshold now, in 1/1000 requests */
-    static final int S_THRESHOLD_MILLI = 1864;
+    static final int S_THRESHOLD_MILLI = 2120;
     /** batches answered, by size bucket [16] */
-    static final int S_BATCHES_BY_SIZE = 1872;
+    static final int S_BATCHES_BY_SIZE = 2128;
     /** sum of their service times [16] */
-    static final int S_SERVICE_NS_BY_SIZE = 2000;
+    static final int S_SERVICE_NS_BY_SIZE = 2256;
     /** requests in the batches answered */
-    static final int S_BATCH_REQUESTS = 2128;
+    static final int S_BATCH_REQUESTS = 2384;
     /** answered in time or without a deadline, not 5xx, by class [2] */
-    static final int S_GOOD = 2136;
+    static final int S_GOOD = 2392;
     /** of these, with a deadline [2] */
-    static final int S_SLO_MET = 2152;
+    static final int S_SLO_MET = 2408;
     /** with a deadline, answered after it, not 5xx [2] */
-    static final int S_SLO_LATE = 2168;
+    static final int S_SLO_LATE = 2424;
     /** with a deadline, refused at the door [2] */
-    static final int S_SLO_REJECTED = 2184;
+    static final int S_SLO_REJECTED = 2440;
     /** with a deadline, answered 5xx by a worker or by us [2] */
-    static final int S_SLO_FAILED = 2200;
+    static final int S_SLO_FAILED = 2456;
     /** with a deadline, client hung up while waiting [2] */
-    static final int S_SLO_ABANDONED = 2216;
+    static final int S_SLO_ABANDONED = 2472;
     /** sum of the waits of what was answered, by class [2] */
-    static final int S_QUEUE_NS = 2232;
+    static final int S_QUEUE_NS = 2488;
     /** sum of the service times of what was answered [2] */
-    static final int S_SERVICE_NS = 2248;
+    static final int S_SERVICE_NS = 2504;
     /** sum of the times from arrival to answer [2] */
-    static final int S_LATENCY_NS = 2264;
+    static final int S_LATENCY_NS = 2520;
     /** histogram by class, then bucket [32] */
-    static final int S_QUEUE_TIMES = 2280;
+    static final int S_QUEUE_TIMES = 2536;
     /** histogram by class, then bucket [32] */
-    static final int S_SERVICE_TIMES = 2536;
+    static final int S_SERVICE_TIMES = 2792;
     /** histogram by class, then bucket [32] */
-    static final int S_LATENCY_TIMES = 2792;
+    static final int S_LATENCY_TIMES = 3048;
     /** strict batches answered, by size bucket [16] */
-    static final int S_STRICT_BATCHES = 3048;
+    static final int S_STRICT_BATCHES = 3304;
     /** sum of their service times [16] */
-    static final int S_STRICT_BATCH_NS = 3176;
+    static final int S_STRICT_BATCH_NS = 3432;
     /** the wanted_request taken up last, 0 for none */
-    static final int S_CHANGE_REQUEST = 3328;
+    static final int S_CHANGE_REQUEST = 3584;
     /** what became of it, one of CHANGE_... */
-    static final int S_CHANGE_STATE = 3336;
+    static final int S_CHANGE_STATE = 3592;
     /** loaded workers */
-    static final int S_GROUP_READY = 3456;
+    static final int S_GROUP_READY = 3712;
     /** of these, with a batch */
-    static final int S_GROUP_BUSY = 3464;
+    static final int S_GROUP_BUSY = 3720;
     /** batches answered */
-    static final int S_GROUP_BATCHES = 3472;
+    static final int S_GROUP_BATCHES = 3728;
     /** requests answered */
-    static final int S_GROUP_REQUESTS = 3480;
+    static final int S_GROUP_REQUESTS = 3736;
     /** batch cap of the group's own configuration */
-    static final int S_GROUP_CAP = 3488;
+    static final int S_GROUP_CAP = 3744;
     /** threads per worker, 0 when not set */
-    static final int S_GROUP_THREADS = 3496;
+    static final int S_GROUP_THREADS = 3752;
     /** fitted latency of a batch = fixed + n * per_request */
-    static final int S_GROUP_FIXED_NS = 3504;
+    static final int S_GROUP_FIXED_NS = 3760;
     /** see group_fixed_ns */
-    static final int S_GROUP_PER_REQUEST_NS = 3512;
+    static final int S_GROUP_PER_REQUEST_NS = 3768;
     /** mean absolute error of the predictions */
-    static final int S_GROUP_ERROR_NS = 3520;
+    static final int S_GROUP_ERROR_NS = 3776;
     /** batches that the fit has seen, 0: nothing is known */
-    static final int S_GROUP_FITTED = 3528;
+    static final int S_GROUP_FITTED = 3784;
     /** workers that the configuration asks for */
-    static final int S_GROUP_INSTANCES = 3536;
+    static final int S_GROUP_INSTANCES = 3792;
     /** mask of the slices that its workers may run on */
-    static final int S_GROUP_SLICES = 3544;
+    static final int S_GROUP_SLICES = 3800;
     /** 1: its workers stand still for strict work */
-    static final int S_GROUP_YIELDS = 3552;
+    static final int S_GROUP_YIELDS = 3808;
     /** seqlock: odd while commands change, 0 never written */
-    static final int S_COMMAND_SEQUENCE = 4480;
+    static final int S_COMMAND_SEQUENCE = 4736;
     /** weight of the old threshold when it rises, 0..999999 */
-    static final int S_ALPHA_MILLIONTHS = 4488;
+    static final int S_ALPHA_MILLIONTHS = 4744;
     /** upper bound of the threshold, in 1/1000 requests */
-    static final int S_THRESHOLD_CAP_MILLI = 4496;
+    static final int S_THRESHOLD_CAP_MILLI = 4752;
     /** 0: adapt; else the threshold itself */
-    static final int S_THRESHOLD_FIXED_MILLI = 4504;
+    static final int S_THRESHOLD_FIXED_MILLI = 4760;
     /** deliberate wait, at most registered_max_wait_us */
-    static final int S_MAX_WAIT_US = 4512;
+    static final int S_MAX_WAIT_US = 4768;
     /** 1: one batch may hold both classes */
-    static final int S_MIX_CLASSES = 4520;
+    static final int S_MIX_CLASSES = 4776;
     /** one best-effort batch goes first in this time if one waits as long, 0 never */
-    static final int S_AGEING_US = 4528;
+    static final int S_AGEING_US = 4784;
     /** batches sent to a busy worker, 0 or 1 */
-    static final int S_AHEAD_BATCHES = 4536;
+    static final int S_AHEAD_BATCHES = 4792;
     /** latency of a batch until the fit knows it, 0: unknown */
-    static final int S_LATENCY_FIXED_NS = 4544;
+    static final int S_LATENCY_FIXED_NS = 4800;
     /** see latency_fixed_ns */
-    static final int S_LATENCY_PER_REQUEST_NS = 4552;
+    static final int S_LATENCY_PER_REQUEST_NS = 4808;
     /** 0: threshold by what follows answers; else Rafiqi's quantum */
-    static final int S_QUANTUM_US = 4560;
+    static final int S_QUANTUM_US = 4816;
     /** 1: refuse what would be answered too late */
-    static final int S_ADMISSION = 4568;
+    static final int S_ADMISSION = 4824;
     /** how long before a deadline an answer shall be ready */
-    static final int S_MARGIN_US = 4576;
+    static final int S_MARGIN_US = 4832;
     /** raised when another configuration is wanted, 0 for none */
-    static final int S_WANTED_REQUEST = 4584;
+    static final int S_WANTED_REQUEST = 4840;
     /** worker groups of that configuration */
-    static final int S_WANTED_GROUPS = 4592;
+    static final int S_WANTED_GROUPS = 4848;
     /** 1: its workers choose and keep cores of their own */
-    static final int S_WANTED_PIN = 4600;
+    static final int S_WANTED_PIN = 4856;
     /** batch cap, 0: the group's own */
-    static final int S_COMMAND_CAP = 4608;
+    static final int S_COMMAND_CAP = 4864;
     /** factor of the cap for the class, in 1/1000; 0: never [2] */
-    static final int S_WEIGHT_MILLI = 4616;
+    static final int S_WEIGHT_MILLI = 4872;
     /** groups with a lower number are filled first [2] */
-    static final int S_PREFERENCE = 4632;
+    static final int S_PREFERENCE = 4888;
     /** of the wanted configuration, as the next two */
-    static final int S_WANTED_INSTANCES = 4648;
+    static final int S_WANTED_INSTANCES = 4904;
     /** threads of each instance */
-    static final int S_WANTED_THREADS = 4656;
+    static final int S_WANTED_THREADS = 4912;
     /** largest batch of each instance */
-    static final int S_WANTED_BATCH = 4664;
+    static final int S_WANTED_BATCH = 4920;
     /** workers that are attached to the network front end */
-    static final int S_NETWORK_WORKERS = 5632;
+    static final int S_NETWORK_WORKERS = 5888;
     /** entries of the tensor queue */
-    static final int S_NETWORK_ENTRIES = 5640;
+    static final int S_NETWORK_ENTRIES = 5896;
     /** of these, used by nobody */
-    static final int S_NETWORK_FREE = 5648;
+    static final int S_NETWORK_FREE = 5904;
     /** requests that wait for a worker */
-    static final int S_NETWORK_QUEUED = 5656;
+    static final int S_NETWORK_QUEUED = 5912;
     /** open sessions */
-    static final int S_NETWORK_SESSIONS = 5664;
+    static final int S_NETWORK_SESSIONS = 5920;
     /** requests that clients may have on their way */
-    static final int S_NETWORK_CREDIT = 5672;
+    static final int S_NETWORK_CREDIT = 5928;
     /** 1: the words below are the controller's */
-    static final int S_PADDING_KNOWN = 5760;
+    static final int S_PADDING_KNOWN = 6016;
     /** mask of slots: this model's best effort may run beside their strict work [2] */
-    static final int S_BESIDE = 5768;
+    static final int S_BESIDE = 6024;
+    /** which requests may say that they are strict, CLAIMS_... */
+    static final int S_STRICT_CLAIMS = 6040;
     /** inputs, and outputs, of a function */
     static final int MAX_TENSORS = 8;
     /** workers of a function */

@@ -26,7 +26,6 @@ final class Dispatcher {
     private final Endings endings;
     private final Admission admission;
     private final Presence presence;
-    private final StockMetrics.Overhead overhead = new StockMetrics.Overhead();
 
     private int inFlightRequests;
     private int inFlightBatches;
@@ -143,7 +142,7 @@ final class Dispatcher {
         }
         effects.run();
         Answers.deliver(batch, reply);
-        overhead.report(receivedNs);
+        StockMetrics.batchDone(receivedNs);
     }
 
     /** Only while its group is current: the words are those of the current generation. */
@@ -338,11 +337,13 @@ final class Dispatcher {
         return telemetry.window();
     }
 
-    /** The first worker whose running batch started before that time, or null. */
+    /** The first worker whose running inference started before that time, or null. */
     synchronized Worker overdue(final List<Worker> candidates, final long beforeNs) {
         for (final Worker worker : candidates) {
             final Batch batch = worker.inFlight.peekFirst();
-            if (batch != null && batch.heardNs - beforeNs < 0) {
+            if (batch != null
+                    && batch.heardNs - beforeNs < 0
+                    && !batch.entries.get(0).describes()) {
                 return worker;
             }
         }

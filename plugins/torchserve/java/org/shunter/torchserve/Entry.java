@@ -45,6 +45,11 @@ final class Entry {
 
     /** Runs in a batch of its own: a customised describe call, or a request that saw a death. */
     boolean alone() {
-        return deaths > 0 || job.getCmd() == WorkerCommands.DESCRIBE;
+        return deaths > 0 || describes();
+    }
+
+    /** A customised describe call: no inference, so neither its turn nor its time is one's. */
+    boolean describes() {
+        return job.getCmd() == WorkerCommands.DESCRIBE;
     }
 }

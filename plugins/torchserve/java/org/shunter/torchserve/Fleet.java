@@ -396,7 +396,7 @@ final class Fleet {
             }
         }
         if (hasNoWorker()) {
-            dispatcher.failWaiting(503, "Model \"" + name() + "\" has no worker left");
+            dispatcher.failWaiting(503, served.whyNoWorker());
         }
     }
 }

@@ -41,7 +41,11 @@ final class FrontEnd {
         if (wanted != 0) {
             supervisor =
                     new Supervisor(
-                            host, "network front end", arguments(), "HTTP is served as before");
+                            host,
+                            "network front end",
+                            arguments(),
+                            "HTTP is served as before",
+                            () -> host.page().get(H_FRONT_END_BEAT_NS));
             supervisor.start();
         }
     }
@@ -87,12 +91,15 @@ final class FrontEnd {
         return supervisor == null ? 0 : supervisor.restarts();
     }
 
-    /** {@code off}, {@code restarting} or {@code running}, whoever started it. */
+    /** {@code off}, {@code restarting}, {@code hung} or {@code running}, whoever started it. */
     synchronized String state() {
         if (isServing()) {
             return "running";
         }
-        return supervisor == null || !host.pythonHasShunter() ? "off" : "restarting";
+        if (supervisor == null || !host.pythonHasShunter()) {
+            return "off";
+        }
+        return supervisor.state().equals("hung") ? "hung" : "restarting";
     }
 
     /** Whether one tells its numbers. */

@@ -64,7 +64,7 @@ final class Host {
                         + " ('shunter.handlers.worker', 'shunter.plugins.controller')) else 3)";
         try {
             final Process process =
-                    new ProcessBuilder(python, "-c", probe)
+                    new ProcessBuilder(python, "-P", "-c", probe) // not from the working directory
                             .redirectErrorStream(true)
                             .redirectOutput(ProcessBuilder.Redirect.DISCARD)
                             .start();

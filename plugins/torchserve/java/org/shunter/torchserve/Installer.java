@@ -1,5 +1,7 @@
 package org.shunter.torchserve;
 
+import static org.shunter.torchserve.ControlLayout.H_CONTROLLER_HEARTBEAT_NS;
+
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.ArrayList;
@@ -100,7 +102,8 @@ final class Installer {
                             host,
                             "controller",
                             controllerArguments(host),
-                            "its last numbers stay in force");
+                            "its last numbers stay in force",
+                            () -> host.page().get(H_CONTROLLER_HEARTBEAT_NS));
             controller.start();
             new ShunterMetrics(manager).register();
             new FrontEndMetrics(manager).register();

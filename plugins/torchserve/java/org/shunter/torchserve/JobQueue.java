@@ -5,6 +5,7 @@ import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.http.ServiceUnavailableException;
 import org.pytorch.serve.job.GRPCJob;
 import org.pytorch.serve.job.Job;
+import org.pytorch.serve.util.messages.WorkerCommands;
 
 /**
  * What TorchServe sees as a model's request queue. Nothing is ever stored in it: an offered request
@@ -14,14 +15,17 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
     private static final long serialVersionUID = 1L;
 
     private final transient ServedModel served;
+    private final transient StrictClaims strictClaims;
 
-    JobQueue(final ServedModel served) {
+    JobQueue(final ServedModel served, final StrictClaims strictClaims) {
         this.served = served;
+        this.strictClaims = strictClaims;
     }
 
     @Override
     public boolean offer(final Job job) {
         final RequestTerms terms;
+        final String key = StrictClaims.takeKey(job.getPayload(), job instanceof GRPCJob);
         try {
             terms =
                     job instanceof GRPCJob
@@ -31,19 +35,33 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
             served.dispatcher().countRejected(served.settings().defaultClass());
             return refuse(job, new Refusal(400, e.getMessage(), 0));
         }
+        final boolean claims = terms.requestClass() == RequestClass.STRICT && !isDescribe(job);
+        final Refusal forbidden = claims ? strictClaims.refusalOf(key) : null;
+        if (forbidden != null) {
+            served.dispatcher().countRejected(RequestClass.STRICT);
+            return refuse(job, forbidden);
+        }
         final Entry entry = entry(job, terms);
         // Before the offer: afterwards the request may already be answered.
         ClientConnection.watch(entry, served.dispatcher());
         final Refusal refusal = served.dispatcher().offer(entry);
-        return refusal == null || refuse(job, refusal);
+        if (refusal == null) {
+            return true;
+        }
+        final boolean hasNobody = refusal.status() == 503 && served.fleet().hasNoWorker();
+        return refuse(job, hasNobody ? Refusal.unavailable(served.whyNoWorker()) : refusal);
+    }
+
+    private static boolean isDescribe(final Job job) {
+        return job.getCmd() == WorkerCommands.DESCRIBE;
     }
 
     /** REST calls are answered by TorchServe's own handlers of exceptions where there are some. */
     private static boolean refuse(final Job job, final Refusal why) {
         if (job instanceof GRPCJob) {
             job.sendError(why.status(), why.text());
-        } else if (why.status() == Refusal.TOO_MANY) {
-            Answers.tooMany(job, why);
+        } else if (why.status() == Refusal.TOO_MANY || why.status() == Refusal.FORBIDDEN) {
+            Answers.refused(job, why);
         } else {
             throw why.status() == 400
                     ? new BadRequestException(why.text())
@@ -57,6 +75,9 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
         final RequestClass requestClass =
                 terms.requestClass() == null ? settings.defaultClass() : terms.requestClass();
         final long arrivalNs = job.getBegin();
+        if (isDescribe(job)) { // no inference: it takes as long as it takes
+            return new Entry(job, requestClass, arrivalNs, Entry.NEVER);
+        }
         long relativeNs = terms.deadlineNs();
         if (relativeNs == 0 && requestClass == RequestClass.STRICT) {
             relativeNs = settings.sloNs();

@@ -8,6 +8,7 @@ package org.shunter.torchserve;
  * @param retryAfterS seconds after which it may be taken, or 0 when nothing is known
  */
 record Refusal(int status, String text, long retryAfterS) {
+    static final int FORBIDDEN = 403;
     static final int TOO_MANY = 429;
 
     /** The model does not take requests now. */

@@ -99,13 +99,18 @@ final class RequestQueue {
         return queued[0] + queued[1] + queuedAlone[0] + queuedAlone[1];
     }
 
-    /** The request of a class that runs next in a batch of its own, or null. */
+    /**
+     * The request of a class that runs next in a batch of its own, or null. A describe call waits
+     * for what came before it.
+     */
     Entry peekAlone(final RequestClass requestClass) {
         while (!alone.isEmpty() && alone.peekFirst().place != Entry.Place.QUEUED) {
             alone.pollFirst();
         }
         for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED && entry.requestClass == requestClass) {
+            if (entry.place == Entry.Place.QUEUED
+                    && entry.requestClass == requestClass
+                    && !(entry.describes() && oldestArrivalNs(requestClass) < entry.arrivalNs)) {
                 return entry;
             }
         }

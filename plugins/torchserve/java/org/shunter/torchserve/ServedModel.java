@@ -34,6 +34,7 @@ final class ServedModel {
     private final Fleet fleet;
     private final WantedConfiguration wanted;
     private volatile String defaultVersion = "";
+    private volatile String problem = "";
 
     ServedModel(final Host host, final Model model, final ModelSettings settings) {
         this.host = host;
@@ -105,6 +106,24 @@ final class ServedModel {
 
     ModelSlot slot() {
         return slot;
+    }
+
+    /** Why a worker of it ended or did not load last; empty since one has loaded. */
+    String problem() {
+        return problem;
+    }
+
+    /** What a client is told when all workers were given up. */
+    String whyNoWorker() {
+        return "Model \"" + name() + "\" has no worker left" + (problem.isEmpty() ? "" : ": " + problem);
+    }
+
+    /** A worker loaded, or did not. */
+    void setProblem(final String cause) {
+        if (!cause.equals(problem)) {
+            problem = cause;
+            publishIdentity();
+        }
     }
 
     /** Largest batch of this model. */
@@ -251,6 +270,7 @@ final class ServedModel {
                     slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
                     slot.setText(S_LAST_CHANGE, 512, fleet.lastChange());
                     slot.setText(S_DEFAULT_VERSION, 128, defaultVersion);
+                    slot.setText(S_PROBLEM, 256, problem);
                     slot.set(S_SLOT_STATE, 1);
                     current.groups.forEach(this::publishGroup);
                 });

@@ -9,7 +9,6 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.function.IntToDoubleFunction;
 
 /** Shunter's numbers on TorchServe's own {@code /metrics}. */
 final class ShunterMetrics extends Collector {
@@ -188,12 +187,12 @@ final class ShunterMetrics extends Collector {
         for (final ServedModel model : manager.served()) {
             for (final RequestClass c : RequestClass.all()) {
                 final int first = buckets + 8 * TIME_BUCKETS * c.ordinal();
-                histogram(
+                Histograms.add(
                         samples,
                         name,
                         BY_CLASS,
                         labels(model, c.label()),
-                        counts(model.slot(), first, TIME_BUCKETS),
+                        Histograms.counts(model.slot(), first, TIME_BUCKETS),
                         bucket -> (1L << TIME_BUCKET_SHIFT + bucket) * 1e-9,
                         model.slot().get(ModelSlot.of(sum, c)) * 1e-9);
             }
@@ -205,50 +204,16 @@ final class ShunterMetrics extends Collector {
         final String name = "shunter_batch_size";
         final List<MetricFamilySamples.Sample> samples = new ArrayList<>();
         for (final ServedModel model : manager.served()) {
-            histogram(
+            Histograms.add(
                     samples,
                     name,
                     MODEL,
                     labels(model),
-                    counts(model.slot(), S_BATCHES_BY_SIZE, SIZE_BUCKETS),
+                    Histograms.counts(model.slot(), S_BATCHES_BY_SIZE, SIZE_BUCKETS),
                     bucket -> 1L << bucket,
                     model.slot().get(S_BATCH_REQUESTS));
         }
         return new MetricFamilySamples(name, Type.HISTOGRAM, "Requests in a batch", samples);
-    }
-
-    private static long[] counts(final ModelSlot slot, final int offset, final int buckets) {
-        final long[] counts = new long[buckets];
-        for (int bucket = 0; bucket < buckets; bucket++) {
-            counts[bucket] = slot.get(offset + 8 * bucket);
-        }
-        return counts;
-    }
-
-    /** Prometheus' shape: cumulative counts, and the last bucket is everything. */
-    private static void histogram(
-            final List<MetricFamilySamples.Sample> samples,
-            final String name,
-            final List<String> names,
-            final List<String> labels,
-            final long[] counts,
-            final IntToDoubleFunction upper,
-            final double sum) {
-        final List<String> bucketNames = new ArrayList<>(names);
-        bucketNames.add("le");
-        long total = 0;
-        for (int bucket = 0; bucket < counts.length; bucket++) {
-            total += counts[bucket];
-            final boolean last = bucket == counts.length - 1;
-            final List<String> bucketLabels = new ArrayList<>(labels);
-            bucketLabels.add(
-                    last ? "+Inf" : Collector.doubleToGoString(upper.applyAsDouble(bucket)));
-            samples.add(
-                    new MetricFamilySamples.Sample(
-                            name + "_bucket", bucketNames, bucketLabels, total));
-        }
-        samples.add(new MetricFamilySamples.Sample(name + "_count", names, labels, total));
-        samples.add(new MetricFamilySamples.Sample(name + "_sum", names, labels, sum));
     }
 
     private GaugeMetricFamily queued() {

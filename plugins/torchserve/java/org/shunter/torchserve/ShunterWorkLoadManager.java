@@ -192,7 +192,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         if (before != null || again) {
             fresh.fleet().setAuto(!again && before.auto());
         }
-        StockFields.setDataQueue(model, new JobQueue(fresh));
+        StockFields.setDataQueue(model, new JobQueue(fresh, StrictClaims.of(host, fresh)));
         if (draining) {
             fresh.dispatcher().refuse(Drain.REASON);
         }
@@ -279,9 +279,10 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         if (model == null) {
             return super.getWorkers(name);
         }
-        final List<WorkerThread> workers = new ArrayList<>();
-        model.fleet().workers().forEach(worker -> workers.add(view(worker, model.model())));
-        return workers;
+        // Those that HTTP requests go to; the others are in our own status.
+        return model.fleet().current().workers().stream()
+                .<WorkerThread>map(worker -> view(worker, model.model()))
+                .toList();
     }
 
     @Override
@@ -295,8 +296,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
 
     @Override
     public boolean hasNoWorker(final ModelVersionName name) {
-        final ServedModel model = served.get(name);
-        return model == null ? super.hasNoWorker(name) : model.fleet().hasNoWorker();
+        return !served.containsKey(name) && super.hasNoWorker(name); // our queue says why, too
     }
 
     @Override

@@ -8,6 +8,8 @@ import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonPrimitive;
 import java.lang.management.ManagementFactory;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import org.pytorch.serve.wlm.Model;
@@ -114,6 +116,7 @@ final class Status {
         json.addProperty("generation", served.fleet().current().id);
         json.addProperty("state", served.fleet().isChanging() ? "changing" : "serving");
         json.addProperty("last_change", served.fleet().lastChange());
+        json.addProperty("problem", served.problem());
         json.addProperty("batch_size", served.ceiling());
         json.addProperty("max_batch_delay_ms", model.getMaxBatchDelay());
         final long sloNs = served.settings().sloNs();
@@ -144,6 +147,7 @@ final class Status {
         }
         addGroups(groups, served, served.fleet().network(), "serving");
         json.add("groups", groups);
+        json.add("draining", draining(served));
         return json;
     }
 
@@ -264,17 +268,32 @@ final class Status {
                             ? latency(served.slot(), group.index)
                             : JsonNull.INSTANCE);
             final JsonArray workers = new JsonArray();
-            for (final Worker worker : group.workers) {
-                final JsonObject one = new JsonObject();
-                one.addProperty("id", String.valueOf(worker.address.port()));
-                one.addProperty("pid", worker.pid());
-                one.addProperty("state", worker.state.name());
-                one.addProperty("in_flight", worker.held);
-                one.addProperty("restarts", worker.restarts);
-                workers.add(one);
-            }
+            group.workers.forEach(worker -> workers.add(worker(worker)));
             json.add("workers", workers);
             groups.add(json);
         }
+    }
+
+    /** Workers that get nothing any more and finish what they have. */
+    private static JsonArray draining(final ServedModel served) {
+        final JsonArray workers = new JsonArray();
+        final Fleet fleet = served.fleet();
+        final List<Worker> staying = new ArrayList<>(fleet.current().workers());
+        staying.addAll(fleet.network().workers());
+        fleet.workers().stream()
+                .filter(worker -> !staying.contains(worker))
+                .forEach(worker -> workers.add(worker(worker)));
+        return workers;
+    }
+
+    private static JsonObject worker(final Worker worker) {
+        final JsonObject json = new JsonObject();
+        json.addProperty("id", String.valueOf(worker.address.port()));
+        json.addProperty("pid", worker.pid());
+        json.addProperty("state", worker.state.name());
+        json.addProperty("in_flight", worker.held);
+        json.addProperty("restarts", worker.restarts);
+        json.addProperty("problem", worker.problem());
+        return json;
     }
 }

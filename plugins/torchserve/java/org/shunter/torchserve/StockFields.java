@@ -33,7 +33,22 @@ final class StockFields {
         field(GRPCJob.class, "managementResponseObserver")
     };
 
+    /** gRPC tells nobody which handler a call has. */
+    private static final Field CANCEL_HANDLER =
+            field(grpcClass("ServerCalls$ServerCallStreamObserverImpl"), "onCancelHandler");
+
     private StockFields() {}
+
+    private static Class<?> grpcClass(final String name) {
+        try {
+            return Class.forName(ServerCallStreamObserver.class.getPackageName() + "." + name);
+        } catch (ClassNotFoundException e) {
+            throw new IllegalStateException(
+                    "gRPC has no class " + name + ": this is not the TorchServe that Shunter was"
+                            + " built for",
+                    e);
+        }
+    }
 
     private static Field field(final Class<?> owner, final String name) {
         try {
@@ -121,5 +136,12 @@ final class StockFields {
             }
         }
         return null;
+    }
+
+    /** What TorchServe does when a call is cancelled, or null. */
+    static Runnable cancelHandler(final ServerCallStreamObserver<?> call) {
+        return CANCEL_HANDLER.getDeclaringClass().isInstance(call)
+                ? (Runnable) get(CANCEL_HANDLER, call)
+                : null;
     }
 }

@@ -6,13 +6,15 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.function.LongSupplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Keeps a Python program of ours running: it is started again, later each time, when it ends. Its
- * standard input stays open as long as this JVM lives; its errors go to the log.
+ * Keeps a Python program of ours running: it is started again, later each time, when it ends or
+ * hangs. Its standard input stays open as long as this JVM lives; its errors go to the log.
  */
 final class Supervisor {
     private static final Logger LOGGER = LoggerFactory.getLogger(Supervisor.class);
@@ -20,11 +22,18 @@ final class Supervisor {
     private static final long LONGEST_DELAY_MS = 30_000;
     private static final long GOOD_RUN_NS = TimeUnit.SECONDS.toNanos(60);
     private static final long LAST_WORDS_MS = 1000;
+    private static final long LOOK_MS = 1000;
+    /** Both programs write several times a second; seconds of silence are not load. */
+    private static final int MOST_LOOKS = 15;
 
     private final Host host;
     private final String name;
     private final List<String> arguments;
     private final String meanwhile;
+    private final LongSupplier heartbeat;
+    private final Silence silence =
+            new Silence(TimeUnit.MILLISECONDS.toNanos(LOOK_MS), MOST_LOOKS);
+    private Future<?> looks;
     private Process process;
     private long startedNs;
     private long delayMs = FIRST_DELAY_MS;
@@ -38,22 +47,45 @@ final class Supervisor {
      * @param name what the log calls it
      * @param arguments those of Python
      * @param meanwhile what holds while it is away
+     * @param heartbeat a number that the running program changes all the time
      */
     Supervisor(
             final Host host,
             final String name,
             final List<String> arguments,
-            final String meanwhile) {
+            final String meanwhile,
+            final LongSupplier heartbeat) {
         this.host = host;
         this.name = name;
         this.arguments = arguments;
         this.meanwhile = meanwhile;
+        this.heartbeat = heartbeat;
     }
 
     /** Start it, when Python can. */
-    void start() {
+    synchronized void start() {
         if (host.pythonHasShunter()) {
             launch();
+            looks =
+                    host.timer()
+                            .scheduleWithFixedDelay(
+                                    this::look, LOOK_MS, LOOK_MS, TimeUnit.MILLISECONDS);
+        }
+    }
+
+    /** End it when it hangs, even while it is to end. */
+    private synchronized void look() {
+        if (!isAlive()) {
+            if (stopped) {
+                looks.cancel(false);
+            }
+        } else if (silence.look(heartbeat.getAsLong(), System.nanoTime())) {
+            LOGGER.error(
+                    "The {}, process {}, has been silent for {} s and is killed",
+                    name,
+                    process.pid(),
+                    silence.seconds());
+            process.destroyForcibly();
         }
     }
 
@@ -76,6 +108,7 @@ final class Supervisor {
             relaunchLater();
             return;
         }
+        silence.begin(heartbeat.getAsLong(), System.nanoTime());
         final Process running = process;
         final Thread log = new Thread(() -> log(running), "shunter-log");
         log.setDaemon(true);
@@ -146,12 +179,15 @@ final class Supervisor {
         return process != null && process.isAlive();
     }
 
-    /** {@code running}, {@code restarting} or {@code off}. */
+    /** {@code running}, {@code hung}, {@code restarting} or {@code off}. */
     synchronized String state() {
         if (!host.pythonHasShunter()) {
             return "off";
         }
-        return isAlive() ? "running" : "restarting";
+        if (!isAlive()) {
+            return "restarting";
+        }
+        return silence.isSuspicious() ? "hung" : "running";
     }
 
     /** Its process id, or 0. */

@@ -116,7 +116,7 @@ final class Telemetry {
             final double threshold,
             final long nowNs) {
         for (final RequestClass requestClass : RequestClass.all()) {
-            slot.set(ModelSlot.of(S_QUEUED, requestClass), queue.size(requestClass));
+            slot.set(ModelSlot.of(S_QUEUED, requestClass), queue.waiting(requestClass));
             final long oldest = queue.oldestArrivalNs(requestClass);
             slot.set(
                     ModelSlot.of(S_OLDEST_ARRIVAL_NS, requestClass),

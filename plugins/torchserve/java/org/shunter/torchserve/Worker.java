@@ -79,6 +79,8 @@ final class Worker {
         volatile WorkerConnection connection;
         volatile Future<?> loadTimeout;
         volatile boolean loaded;
+        /** Why it did not load its model, when it said so. */
+        volatile String refusal;
         /** Its end is heard once: a failure is followed by the end of its connection. */
         final AtomicBoolean over = new AtomicBoolean();
 
@@ -105,7 +107,12 @@ final class Worker {
             loadTimeout =
                     host.timer()
                             .schedule(
-                                    () -> fail("the model did not load within " + timeoutS + " s"),
+                                    () -> {
+                                        final String cause =
+                                                "the model did not load within " + timeoutS + " s";
+                                        StockLog.workerError(cause);
+                                        fail(cause);
+                                    },
                                     timeoutS,
                                     TimeUnit.SECONDS);
             connection =
@@ -122,6 +129,7 @@ final class Worker {
                     connection.write(BatchEncoder.encode(batch.entries, connection.allocator()));
                 } catch (RuntimeException | OutOfMemoryError e) {
                     LOGGER.error("A batch for {} could not be written", Worker.this, e);
+                    StockLog.serverError(e);
                     fail("a batch could not be written: " + e);
                 }
             }
@@ -140,13 +148,19 @@ final class Worker {
                 }
             } catch (RuntimeException e) {
                 LOGGER.error("Reply of {} was not handled", Worker.this, e);
+                StockLog.serverError(e);
                 fail("its reply was not understood: " + e);
             }
         }
 
         @Override
         public void onClosed(final String cause) {
-            lost(this, cause);
+            if (loaded || refusal != null) {
+                lost(this, refusal == null ? cause : refusal);
+            } else { // why it ended is in the last lines that it printed
+                process.lastWords()
+                        .thenAccept(why -> lost(this, why.isEmpty() ? cause : cause + ": " + why));
+            }
         }
 
         /** End the process because it misbehaves; the worker starts another. */
@@ -195,6 +209,11 @@ final class Worker {
         return now != null && now.process != null && now.process.exitStatus() == null;
     }
 
+    /** Whether its device is named by its configuration, not by a number of TorchServe. */
+    boolean hasDevice() {
+        return served.placed(group.config()).device() != null;
+    }
+
     /** Why its last process ended or did not load, in a line; empty when none did. */
     String problem() {
         return problem;
@@ -217,6 +236,11 @@ final class Worker {
         try {
             begun.begin();
         } catch (IOException | RuntimeException | Error e) { // else its first load would never end
+            if (e instanceof IOException) {
+                StockLog.workerError(e.getMessage());
+            } else {
+                StockLog.serverError(e);
+            }
             begun.fail(e.getMessage() == null ? e.toString() : e.getMessage());
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -247,14 +271,19 @@ final class Worker {
         loading.cancelLoadTimeout();
         if (reply.code() != 200) {
             LOGGER.error("{} did not load: {} {}", this, reply.code(), reply.message());
-            problem = reply.message();
+            loading.refusal = reply.message();
+            setProblem(reply.message());
             firstLoad.complete(reply.code());
-            loading.fail("load failed: " + reply.message());
+            // It ends by itself, once the whole traceback is printed.
+            loading.process.killAfter(host, GRACE_MS);
             return;
         }
         loading.loaded = true;
-        problem = "";
-        unhealthySinceMs = 0;
+        setProblem("");
+        if (unhealthySinceMs != 0) {
+            unhealthySinceMs = 0;
+            StockLog.recovered();
+        }
         backOff = -1;
         StockMetrics.workerLoaded(
                 "W-" + address.port() + "-" + served.model().getModelVersionName()
@@ -265,10 +294,16 @@ final class Worker {
         firstLoad.complete(200);
     }
 
-    /** End the process because it misbehaves; another is started. */
+    private void setProblem(final String cause) {
+        problem = cause;
+        served.setProblem(cause);
+    }
+
+    /** End the process because it does not answer; another is started. */
     void fail(final String cause) {
         final Life now = life;
         if (now != null) {
+            StockLog.workerError(cause);
             now.fail(cause);
         }
     }
@@ -288,15 +323,20 @@ final class Worker {
             return;
         }
         LOGGER.warn("{} was lost in state {}: {}", this, before, cause);
-        problem = problem.isEmpty() ? cause : problem;
+        if (before == WorkerState.LOADING) {
+            StockLog.loadFailed(served.model().getModelName(), cause);
+        }
+        setProblem(cause);
         firstLoad.complete(gone.ranOutOfMemory() ? 507 : 500);
         retry();
     }
 
     private void retry() {
-        if (unhealthySinceMs == 0) {
+        final boolean first = unhealthySinceMs == 0;
+        if (first) {
             unhealthySinceMs = System.currentTimeMillis();
         }
+        StockLog.recovery(first, unhealthySinceMs);
         if (!isHealthy()) {
             LOGGER.error("{} failed for too long and is given up", this);
             end();
@@ -305,6 +345,7 @@ final class Worker {
         }
         backOff = Math.min(backOff + 1, BACK_OFF_S.length - 1);
         restarts++;
+        StockLog.retry(address.port(), BACK_OFF_S[backOff]);
         host.timer().schedule(this::restart, BACK_OFF_S[backOff], TimeUnit.SECONDS);
     }
 

@@ -7,8 +7,10 @@ import io.netty.channel.Channel;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelInitializer;
 import io.netty.channel.EventLoopGroup;
+import io.netty.channel.PreferHeapByteBufAllocator;
 import io.netty.channel.SimpleChannelInboundHandler;
 import java.io.IOException;
+import org.pytorch.serve.util.ConfigManager;
 
 /** The byte stream to a worker process: buffers out, replies in. It knows nothing of any model. */
 final class WorkerConnection {
@@ -19,6 +21,11 @@ final class WorkerConnection {
         /** The stream ended; nothing more comes. */
         void onClosed(String cause);
     }
+
+    /** {@code prefer_direct_buffer=false}; TorchServe's own default, but not ours. */
+    private static final boolean PREFERS_HEAP =
+            "false".equalsIgnoreCase(
+                    ConfigManager.getInstance().getProperty("prefer_direct_buffer", ""));
 
     private final Channel channel;
 
@@ -66,8 +73,9 @@ final class WorkerConnection {
         }
     }
 
+    /** Buffers outside the heap, where the channel takes them as they are, unless told not to. */
     ByteBufAllocator allocator() {
-        return channel.alloc();
+        return PREFERS_HEAP ? new PreferHeapByteBufAllocator(channel.alloc()) : channel.alloc();
     }
 
     /** Send a message; a failed write shows as a closed connection. */

@@ -6,6 +6,7 @@ import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import org.pytorch.serve.metrics.Metric;
 import org.pytorch.serve.metrics.MetricCache;
 import org.pytorch.serve.util.ConfigManager;
@@ -24,6 +25,9 @@ final class WorkerOutput extends Thread {
     private final InputStream stream;
     private final boolean error;
     private final Runnable onStarted;
+    private final CompletableFuture<Void> ended = new CompletableFuture<>();
+    private volatile String lastLine = "";
+    private volatile String lastException = "";
 
     WorkerOutput(
             final String name,
@@ -46,6 +50,35 @@ final class WorkerOutput extends Thread {
             }
         } catch (IOException e) {
             LOGGER.debug("Output of {} ended: {}", getName(), e.toString());
+        } finally {
+            ended.complete(null);
+        }
+    }
+
+    /** Completed when all was read. */
+    CompletableFuture<Void> ended() {
+        return ended;
+    }
+
+    /** Its last line that is not empty. */
+    String lastLine() {
+        return lastLine;
+    }
+
+    /** The last line that ends a traceback of Python, empty when there was none. */
+    String lastException() {
+        return lastException;
+    }
+
+    private void remember(final String line) {
+        if (line.isBlank()) {
+            return;
+        }
+        lastLine = line;
+        final int colon = line.indexOf(':');
+        final String kind = colon < 0 ? line : line.substring(0, colon);
+        if ((kind.endsWith("Error") || kind.endsWith("Exception")) && kind.indexOf(' ') < 0) {
+            lastException = line;
         }
     }
 
@@ -59,6 +92,7 @@ final class WorkerOutput extends Thread {
             }
             return;
         }
+        remember(line);
         if (line.endsWith(STARTED)) {
             onStarted.run();
         }

@@ -5,10 +5,16 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.stream.Stream;
 
 /** An operating system process that serves models. It knows nothing of any model. */
 final class WorkerProcess {
+    /** A child of it may keep its output open for longer. */
+    private static final long LAST_WORDS_MS = 2000;
+
     private final Process process;
+    private final WorkerOutput output;
+    private final WorkerOutput errors;
     private final CompletableFuture<Void> listening = new CompletableFuture<>();
 
     private WorkerProcess(final WorkerLaunch launch) throws IOException {
@@ -19,16 +25,34 @@ final class WorkerProcess {
         process = builder.start();
         process.getOutputStream().close();
         final Runnable started = () -> listening.complete(null);
-        new WorkerOutput(launch.name(), process.getInputStream(), false, started).start();
-        new WorkerOutput(launch.name(), process.getErrorStream(), true, started).start();
-        process.onExit()
-                .thenAccept(
-                        p ->
-                                listening.completeExceptionally(
-                                        new IOException(
-                                                "the process ended with status "
-                                                        + p.exitValue()
-                                                        + " before it listened")));
+        output = new WorkerOutput(launch.name(), process.getInputStream(), false, started);
+        errors = new WorkerOutput(launch.name(), process.getErrorStream(), true, started);
+        output.start();
+        errors.start();
+        process.onExit().thenCompose(ended -> lastWords()).thenAccept(this::endedEarly);
+    }
+
+    private void endedEarly(final String why) {
+        final String status = "the process ended with status " + process.exitValue();
+        listening.completeExceptionally(
+                new IOException(
+                        status + " before it listened" + (why.isEmpty() ? "" : ": " + why)));
+    }
+
+    /** Completed when all it printed is in the log, with the line that says why it ended. */
+    CompletableFuture<String> lastWords() {
+        return CompletableFuture.allOf(output.ended(), errors.ended())
+                .completeOnTimeout(null, LAST_WORDS_MS, TimeUnit.MILLISECONDS)
+                .thenApply(
+                        read ->
+                                Stream.of(
+                                                errors.lastException(),
+                                                output.lastException(),
+                                                errors.lastLine(),
+                                                output.lastLine())
+                                        .filter(line -> !line.isEmpty())
+                                        .findFirst()
+                                        .orElse(""));
     }
 
     /** Start it; returns at once. */

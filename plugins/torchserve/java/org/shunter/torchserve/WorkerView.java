@@ -63,10 +63,10 @@ final class WorkerView extends WorkerThread {
         return worker.createdMs;
     }
 
-    /** Without a call of nvidia-smi per worker, which stock makes for every describe. */
+    /** Stock asks nvidia-smi by number, which a worker on a device of its own does not have. */
     @Override
     public String getGpuUsage() {
-        return "N/A";
+        return worker.hasDevice() ? "N/A" : super.getGpuUsage();
     }
 
     @Override
