@@ -245,6 +245,57 @@ def test_a_batch_is_dropped_once_at_most(page, clock, holder):
     assert (len(tries), runner.get("drops")) == (4, 2)
 
 
+class Alarm(BaseException):
+    """What a handler's own time limit raises, wherever its thread is."""
+
+
+def test_an_exception_while_it_stands_still_leaves_the_gate_as_it_was(page, clock, holder):
+    gate, runner = gate_of(page, clock)
+
+    def alarm():
+        raise Alarm
+
+    for times in (1, 2):
+        holder.hold(1, 1, clock.now_ns)
+        clock.at = {clock.slept + 3: alarm}
+        with pytest.raises(Alarm):
+            gate.begin_batch()
+        assert runner.get("runner_state") == RunnerState.RUNNING
+        assert runner.get("preemptions") == times
+        assert runner.get("parked_ns") == times * 2 * 200_000
+    clock.at = {clock.slept + 4: lambda: holder.hold(0, 0, clock.now_ns)}
+    gate.begin_batch()
+    assert runner.get("preemptions") == 3
+    assert runner.get("runner_state") == RunnerState.RUNNING
+
+
+def test_threads_that_stand_still_together_do_so_once(page, clock, holder):
+    gate, runner = gate_of(page, clock)
+    page.words[HEADER_FIELDS["longest_park_us"].offset // 8] = 10_000
+    gate.begin_batch()
+    holder.hold(1, 1, clock.now_ns)
+    both, waits = threading.Barrier(2), []
+    is_held = gate._is_held
+
+    def looked(now_ns):
+        found = is_held(now_ns)
+        if len(waits) < 2:  # both have seen the hold before either has the lock
+            waits.append(now_ns)
+            both.wait(30)
+        return found
+
+    gate._is_held = looked
+    clock.at = {40: lambda: holder.hold(0, 0, clock.now_ns)}
+    threads = [threading.Thread(target=gate.check) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert clock.slept == 40
+    assert (runner.get("preemptions"), runner.get("parked_ns")) == (1, 40 * 200_000)
+    assert gate._parked_ns == 40 * 200_000
+
+
 @pytest.mark.parametrize("slot", [-1, 0, 127])
 def test_a_model_without_a_slot_has_its_own_default(page, clock, holder, slot):
     gate, runner = gate_of(page, clock, slot=slot, beside=0)
