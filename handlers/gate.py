@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -37,6 +37,8 @@ EVERY_SLOT = (1 << 64 * SLOT_WORDS) - 1
 _H = {name: placed.offset // 8 for name, placed in HEADER_FIELDS.items()}
 _S = {name: placed.offset // 8 for name, placed in SLOT_FIELDS.items()}
 Result = TypeVar("Result")
+Keep = Callable[..., Callable[[], Sequence[object]]]
+"""Takes the arguments of work; what it returns gives them again as they were then."""
 
 
 class Dropped(BaseException):  # no error: what catches Exception must let it pass
@@ -114,14 +116,16 @@ class Gate:
                     self._stand(now_ns)
         self._passed_ns = now_ns
 
-    def guard(self, work: Callable[..., Result]) -> Callable[..., Result]:
+    def guard(self, work: Callable[..., Result], keep: Keep) -> Callable[..., Result]:
         """The same work as a batch that can stand still, and begins anew when it was dropped.
 
-        It is dropped once at most: else it might never end.
+        It is dropped once at most: else it might never end. ``keep`` is called where a batch may
+        be dropped, before it begins: its handler may change its arguments.
         """
 
         def guarded(*args: object) -> Result:
             self.begin_batch()
+            as_given = keep(*args) if self._may_drop else None
             try:
                 self._has_begun = True
                 return work(*args)
@@ -131,7 +135,8 @@ class Gate:
                 self._has_begun = False
             self._was_dropped = True
             self.check()
-            return work(*args)
+            assert as_given is not None  # else it is never dropped
+            return work(*as_given())
 
         return guarded
 

@@ -211,11 +211,11 @@ def _give_way(service: Service, link: FrontEndLink | None) -> None:
     """Let a best-effort worker's batches stand still for strict requests."""
     if os.environ.get(PREEMPTIBLE_VARIABLE) != "1":
         return
-    from shunter.handlers.yielding import yielding_of
+    from shunter.handlers.yielding import keep_requests, yielding_of
 
     yielding = yielding_of(service, os.environ)
     if yielding is not None:
-        service._entry_point = yielding.guard(service._entry_point)
+        service._entry_point = yielding.guard(service._entry_point, keep_requests)
         if link is not None:
             link.guard(yielding.guard)
 

@@ -13,6 +13,7 @@ is wanted.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import sys
@@ -31,7 +32,7 @@ from shunter.batching.control_page import ControlPage, PageError
 from shunter.batching.layout import CLASSES
 from shunter.handlers.device_check import DeviceCheck, StreamMark, device_of_model
 from shunter.handlers.fx_boundaries import OperationBoundaries
-from shunter.handlers.gate import Gate, Standing
+from shunter.handlers.gate import Gate, Keep, Standing
 from shunter.handlers.preemptible import SEGMENT_MS, Preemptible, models_of
 from shunter.handlers.sample import section_of
 
@@ -85,9 +86,9 @@ class Yielding:
                 kind(model, check, target_ns=target_ns, runner=self._runner, catch_up=catch_up)
             )
 
-    def guard(self, work: Callable[..., Result]) -> Callable[..., Result]:
+    def guard(self, work: Callable[..., Result], keep: Keep) -> Callable[..., Result]:
         """Batches of ``work`` stand still before they begin, and begin anew when dropped."""
-        return self._gate.guard(self._timed(work))
+        return self._gate.guard(self._timed(work), keep)
 
     def _timed(self, work: Callable[..., Result]) -> Callable[..., Result]:
         """Where nothing is known of the inside of a batch, the batch is the longest part."""
@@ -104,6 +105,17 @@ class Yielding:
             return result
 
         return timed
+
+
+def keep_requests(inputs: Any, context: Any) -> Callable[[], tuple[Any, Any]]:
+    """What gives a batch of TorchServe's as it is now, whatever its handler changes meanwhile."""
+    kept, processors = copy.deepcopy((inputs, context.request_processor))
+
+    def again() -> tuple[Any, Any]:
+        context.request_processor = processors  # headers of requests, and those of answers
+        return kept, context
+
+    return again
 
 
 def _nothing() -> None:
