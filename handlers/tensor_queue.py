@@ -31,6 +31,7 @@ from shunter.batching.wire_layout import Flags, WireStatus
 from shunter.handlers.device_driver import DeviceError
 
 logger = logging.getLogger("shunter.tensor_queue")
+_IDEMPOTENT = int(Flags.IDEMPOTENT)  # arithmetic of enum members is slow
 Infer = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
 
 
@@ -134,6 +135,8 @@ class QueueWorker:
         inputs, outputs = queue.arrays()
         self._inputs = [torch.from_numpy(array) for array in inputs]
         self._outputs = [torch.from_numpy(array) for array in outputs]
+        self._copies = [tensor[:0] for tensor in self._inputs]
+        """Room for the inputs of one batch."""
         self._infer = infer
 
     def run(self, first: int, count: int) -> list[int]:
@@ -162,14 +165,22 @@ class QueueWorker:
     def _may_run_twice(self, first: int, count: int) -> bool:
         """Whether any of these may: here after a failure, or elsewhere when this worker dies."""
         words = self._queue.words
-        return any(words[at] & Flags.IDEMPOTENT for at in self._flags[first : first + count])
+        return any(words[at] & _IDEMPOTENT for at in self._flags[first : first + count])
+
+    def _copied(self, inputs: list[torch.Tensor], count: int) -> list[torch.Tensor]:
+        if len(self._copies[0]) < count:  # kept: new memory would cost more than the copy
+            self._copies = [torch.empty_like(tensor) for tensor in inputs]
+        copies = [copy[:count] for copy in self._copies]
+        for copy, tensor in zip(copies, inputs, strict=True):
+            copy.copy_(tensor)
+        return copies
 
     def _work(self, first: int, count: int) -> None:
         last = first + count
         inputs = [tensor[first:last] for tensor in self._inputs]
         if self._may_run_twice(first, count):
             # A handler may write into its inputs, and the ring's are those of the next run.
-            inputs = [tensor.clone() for tensor in inputs]
+            inputs = self._copied(inputs, count)
         self._infer(inputs, [tensor[first:last] for tensor in self._outputs])
 
     def _failed(self, first: int, count: int) -> None:
@@ -177,7 +188,7 @@ class QueueWorker:
 
     def close(self) -> None:
         """Let go of what it holds, before the queue is unmapped."""
-        self._inputs, self._outputs = [], []
+        self._inputs, self._outputs, self._copies = [], [], []
 
 
 class StagedQueueWorker(QueueWorker):
