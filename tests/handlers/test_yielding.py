@@ -16,8 +16,9 @@ from shunter.batching.control_page import ControlPage
 from shunter.batching.holds import claim
 from shunter.batching.layout import RunnerState
 from shunter.batching.runners import read_runners
+from shunter.handlers import yielding
 from shunter.handlers.fx_boundaries import OperationBoundaries
-from shunter.handlers.preemptible import Preemptible
+from shunter.handlers.preemptible import PASSES, Preemptible
 from shunter.handlers.yielding import Wish, keep_requests, yielding_of
 
 
@@ -89,6 +90,19 @@ def test_a_batch_stands_still_on_the_word_of_another_process(page, tmp_path):
     assert torch.equal(results[0], expected)
     [line] = read_runners(page)
     assert (line.preemptions, line.batches) == (1, 1)
+
+
+def test_how_many_multiprocessors_a_pass_keeps_busy_is_not_known(page, tmp_path, monkeypatch):
+    handler = Handler()
+    monkeypatch.setattr(yielding, "device_of_model", lambda model: torch.device("cuda", 0))
+    monkeypatch.setattr(yielding, "DeviceCheck", lambda check, mark: check)
+    monkeypatch.setattr(yielding, "catch_up", lambda device: True)
+    yielding_of(service_of(handler), environ(tmp_path))
+    for _ in range(PASSES + 1):
+        handler.handle(torch.ones(2, 8), None)
+    [line] = read_runners(page)
+    assert line.solo_ns > 0
+    assert line.solo_cpu_ns == 0  # and not the time of the host
 
 
 @pytest.mark.parametrize(
