@@ -24,6 +24,7 @@ from ts.utils.util import PredictionException
 
 from shunter.handlers import allocation, gentle
 from shunter.handlers.inbox import Disconnected, ProtocolError
+from shunter.handlers.load_errors import LastError, LoadFailed, explain, flush_output
 from shunter.handlers.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.output import LINES, LineHandler
 from shunter.handlers.placement import PREEMPTIBLE_VARIABLE
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 FRONT_END = "SHUNTER_FRONT_END"
 """Environment: where the network front end listens for workers, if this is one of its."""
+
+DIED = "Backend worker process died."
 
 # The name under which TorchServe logs these, for users who set its level.
 logger = logging.getLogger("ts.service")
@@ -93,28 +96,6 @@ def _check(results: Any, expected: int, model_name: str) -> str | None:
         )
         return "number of batch response mismatched"
     return None
-
-
-class _LastError(logging.Handler):
-    """Remembers the last exception that was logged: TorchServe's loader tells only its kind."""
-
-    error: BaseException | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            self.error = record.exc_info[1]
-
-    def __enter__(self) -> _LastError:
-        logging.getLogger().addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger().removeHandler(self)
-
-
-def _line(error: BaseException) -> str:
-    """An exception for whoever asked for the model, in a line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 class Worker(TorchModelServiceWorker):
@@ -176,21 +157,24 @@ class Worker(TorchModelServiceWorker):
         self, message: dict[str, Any], cl_socket: socket.socket
     ) -> tuple[Service, FrontEndLink | None]:
         LINES.flush()  # loading may take minutes and may end the process
-        with _LastError() as last:
+        with LastError() as last:
             try:
                 service, result, code = self.load_model(message)
                 link = _link(service) if code == 200 else None
                 if code == 200:
                     _give_way(service, link)
             except Exception as error:
-                cl_socket.sendall(create_load_model_response(500, _line(error)))
-                raise
+                logging.error(DIED, exc_info=True)
+                flush_output()
+                cl_socket.sendall(create_load_model_response(500, explain(error)))
+                raise LoadFailed from error
         allocation.give_back()
         if code == 200:
             _warm_up(service)
         elif last.error is not None:
-            result += f": {_line(last.error)}"
+            result += f": {explain(last.error)}"
         self._on_loaded()
+        flush_output()
         cl_socket.sendall(create_load_model_response(code, result))
         if code != 200:
             raise RuntimeError(f"{code} - {result}")
@@ -254,11 +238,13 @@ def run(args: Namespace, threads: int | None, on_loaded: Callable[[], None]) -> 
     try:
         worker = Worker(args, threads, on_loaded)
         worker.run_server()
+    except LoadFailed:
+        pass  # it is in the log
     except Exception as error:
         if isinstance(error, TimeoutError) and worker is not None and not worker.connected:
             logging.error("Backend worker did not receive connection in: %d", SOCKET_ACCEPT_TIMEOUT)
         else:
-            logging.error("Backend worker process died.", exc_info=True)
+            logging.error(DIED, exc_info=True)
     finally:
         if args.sock_type == "unix" and args.sock_name is not None:
             Path(args.sock_name).unlink(missing_ok=True)

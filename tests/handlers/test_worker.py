@@ -301,6 +301,39 @@ def test_any_other_error_while_loading_ends_the_worker_with_its_traceback(make_s
     assert "ValueError: will not load" in server.log()
 
 
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        ("import not_there", "ModuleNotFoundError: No module named 'not_there'"),
+        ("from os import not_there", "ImportError: cannot import name 'not_there' from 'os' ("),
+        (
+            "try:\n    open('/not/there')\nexcept OSError as error:\n"
+            "    raise ValueError('no weights') from error",
+            "ValueError: no weights, caused by FileNotFoundError: [Errno 2] No such file or "
+            "directory: '/not/there'",
+        ),
+        ("assert False", "AssertionError"),
+    ],
+)
+def test_why_a_handler_does_not_load_is_in_the_log_before_it_is_answered(
+    make_server, handler, reason
+):
+    server = make_server()
+    (server.folder / "tiny.py").write_text(f"print('a last word')\n{handler}\n")
+    server.connect().load()
+    code, length = struct.unpack("!ii", server.socket.recv(8, socket.MSG_WAITALL))
+    log = server.log()  # whoever has the answer ends the process
+    message = server.socket.recv(length, socket.MSG_WAITALL).decode()
+    assert code == 500
+    assert message.startswith(reason)
+    assert message == reason or "(" in reason
+    assert "a last word" in log
+    assert "Backend worker process died." in log
+    assert handler.splitlines()[-1].strip() in log  # the traceback of the cause
+    assert server.exit_status() == 1
+    assert server.log().count("Backend worker process died.") == 1
+
+
 TENSORS = """
 shunter:
   tensors:
