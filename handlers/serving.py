@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 FRONT_END = "SHUNTER_FRONT_END"
 """Environment: where the network front end listens for workers, if this is one of its."""
 
+METRICS = "SHUNTER_METRICS"
+"""Environment: ``reply`` where the server takes metric lines out of replies."""
 DIED = "Backend worker process died."
 
 # The name under which TorchServe logs these, for users who set its level.
@@ -64,7 +66,7 @@ def answer(service: Service, batch: Batch) -> bytes:
     if problem:
         return failure_reply(ids, problem, 503)
     metrics.add_time(PREDICTION_METRIC, round((time.time() - start) * 1000, 2))
-    return success_reply(results, ids, context)
+    return success_reply(results, ids, context, LINES.for_reply())
 
 
 def _explain(error: Exception) -> tuple[str, int]:
@@ -234,6 +236,7 @@ def run(args: Namespace, threads: int | None, on_loaded: Callable[[], None]) -> 
     handler = LineHandler(LINES)
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[handler])
     use_direct_route(handler)
+    LINES.for_replies = os.environ.get(METRICS) == "reply"
     worker: Worker | None = None
     try:
         worker = Worker(args, threads, on_loaded)

@@ -258,6 +258,24 @@ def test_metric_lines_and_prints_appear_although_no_request_follows(server, wire
     assert "printed by the handler" in server.log()
 
 
+def test_metrics_of_a_batch_are_in_its_reply_where_the_server_takes_them(make_server, wire):
+    server = make_server(SHUNTER_METRICS="reply").connect().load()
+    server.expect(create_load_model_response(200, "loaded model noop"))
+    for _ in range(2):
+        server.send(batch(wire, b"x", b"y", content_type=""))
+        code, length = struct.unpack("!ii", server.socket.recv(8, socket.MSG_WAITALL))
+        message = server.socket.recv(length, socket.MSG_WAITALL).decode()
+        first, *metrics = message.split("\n")
+        assert (code, first, len(metrics)) == (200, "Prediction success", 1)
+        assert metrics[0].startswith("[METRICS]PredictionTime.Milliseconds:")
+        server.expect(bytes(success(b"x", b"y"))[8 + len(first) :])
+    server.send(batch(wire, b"fail"))
+    server.expect(failure("Prediction failed", 503))
+    server.socket.close()
+    assert server.exit_status() == 0
+    assert "[METRICS]" not in server.log()
+
+
 def test_a_worker_ends_well_when_the_front_end_goes_and_loses_no_line(make_server, wire):
     server = make_server(OMP_NUM_THREADS="1").connect().load()
     server.expect(create_load_model_response(200, "loaded model noop"))
