@@ -47,7 +47,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-LAYOUT_VERSION = 6
+LAYOUT_VERSION = 7
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 LINE = 128
 """Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
@@ -225,8 +225,7 @@ RUNNER = (
             Field("segments", "parts of one pass between which it can stand still, 0: unknown"),
             Field("segment_ns", "time of the longest part"),
             Field("solo_ns", "time of one pass alone"),
-            Field("solo_cpu_ns", "processor time of one pass alone"),
-            Field("solo_bytes", "bytes that one pass reads and writes"),
+            Field("solo_cpu_ns", "processor time of one pass alone, 0: unknown"),
             Field("solo_batch", "size of the batch that these were measured with"),
         ),
     ),

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */
-#define SHUNTER_LAYOUT_VERSION 6 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 7 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
 #define SHUNTER_PAGE_SIZE 774784 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
@@ -92,9 +92,8 @@
 #define SHUNTER_R_SEGMENTS 112 /* parts of one pass between which it can stand still, 0: unknown */
 #define SHUNTER_R_SEGMENT_NS 120 /* time of the longest part */
 #define SHUNTER_R_SOLO_NS 128 /* time of one pass alone */
-#define SHUNTER_R_SOLO_CPU_NS 136 /* processor time of one pass alone */
-#define SHUNTER_R_SOLO_BYTES 144 /* bytes that one pass reads and writes */
-#define SHUNTER_R_SOLO_BATCH 152 /* size of the batch that these were measured with */
+#define SHUNTER_R_SOLO_CPU_NS 136 /* processor time of one pass alone, 0: unknown */
+#define SHUNTER_R_SOLO_BATCH 144 /* size of the batch that these were measured with */
 #define SHUNTER_S_SLOT_SEQUENCE 0 /* seqlock: odd while identity changes */
 #define SHUNTER_S_SLOT_STATE 8 /* 0 free, 1 live */
 #define SHUNTER_S_GENERATION 16 /* current generation id of the model version */

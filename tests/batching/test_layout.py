@@ -66,8 +66,7 @@ RUNNER = {
     "segment_ns": 120,
     "solo_ns": 128,
     "solo_cpu_ns": 136,
-    "solo_bytes": 144,
-    "solo_batch": 152,
+    "solo_batch": 144,
 }
 SLOT = {
     "slot_sequence": 0,
@@ -187,7 +186,7 @@ def test_slot_fields_stand_where_they_always_stood():
 
 
 def test_sizes_are_what_other_programs_were_compiled_with():
-    assert layout.LAYOUT_VERSION == 6
+    assert layout.LAYOUT_VERSION == 7
     assert layout.HEADER_SIZE == 2688
     assert layout.HOLDER_SIZE == 128
     assert layout.HOLDER_COUNT == 16

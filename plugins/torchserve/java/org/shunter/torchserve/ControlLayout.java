@@ -6,7 +6,7 @@ final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    static final int LAYOUT_VERSION = 6;
+    static final int LAYOUT_VERSION = 7;
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
@@ -177,12 +177,10 @@ final class ControlLayout {
     static final int R_SEGMENT_NS = 120;
     /** time of one pass alone */
     static final int R_SOLO_NS = 128;
-    /** processor time of one pass alone */
+    /** processor time of one pass alone, 0: unknown */
     static final int R_SOLO_CPU_NS = 136;
-    /** bytes that one pass reads and writes */
-    static final int R_SOLO_BYTES = 144;
     /** size of the batch that these were measured with */
-    static final int R_SOLO_BATCH = 152;
+    static final int R_SOLO_BATCH = 144;
     /** seqlock: odd while identity changes */
     static final int S_SLOT_SEQUENCE = 0;
     /** 0 free, 1 live */
