@@ -252,7 +252,6 @@ class RunnerLine:
     segment_ns: int = _word(0, MAX_COUNT)
     solo_ns: int = _word(0, MAX_COUNT)
     solo_cpu_ns: int = _word(0, MAX_COUNT)
-    solo_bytes: int = _word(0, MAX_COUNT)
     solo_batch: int = _word(0, MAX_COUNT)
 
 

@@ -4,18 +4,20 @@ REEF preempts a best-effort task by killing its kernels and restores it a few ke
 (section 4.3). Here work is cut in segments and stands still between two of them with all that it
 has computed, so nothing is done twice; it is only begun anew where its memory is wanted.
 
-====================  =========  =====================================================
-state                 event      next
-====================  =========  =====================================================
-RUNNING               HELD       YIELDING: strict work has come, the segment is going on
-YIELDING              BOUNDARY   PARKED: the segment has ended
-YIELDING              RELEASED   RUNNING: the strict work was over before the segment was
-PARKED                RELEASED   RESTORING: it may go on
-PARKED                WAITED     RESTORING: it has stood still for as long as it may
-PARKED                WANTED     RESTORING: its memory is wanted; it will begin anew
-RESTORING             HELD       PARKED: strict work came again before it went on
-RESTORING             WENT_ON    RUNNING
-====================  =========  =====================================================
+====================  ===========  =====================================================
+state                 event        next
+====================  ===========  =====================================================
+RUNNING               HELD         YIELDING: strict work holds its slices
+YIELDING              BOUNDARY     PARKED: the segment has ended
+PARKED                RELEASED     RESTORING: it may go on
+PARKED                WAITED       RESTORING: it has stood still for as long as it may
+PARKED                WANTED       RESTORING: its memory is wanted; it will begin anew
+RESTORING             WENT_ON      RUNNING
+any                   INTERRUPTED  RUNNING: an exception, such as a handler's alarm
+====================  ===========  =====================================================
+
+Holds are looked at between segments only: nothing is released while it yields, and what is held
+again while it is restored is seen at the next boundary.
 """
 
 from __future__ import annotations
@@ -37,17 +39,17 @@ class Event(Enum):
     WAITED = "waited"
     WANTED = "wanted"
     WENT_ON = "went on"
+    INTERRUPTED = "interrupted"
 
 
 TABLE = {
     (RunnerState.RUNNING, Event.HELD): RunnerState.YIELDING,
     (RunnerState.YIELDING, Event.BOUNDARY): RunnerState.PARKED,
-    (RunnerState.YIELDING, Event.RELEASED): RunnerState.RUNNING,
     (RunnerState.PARKED, Event.RELEASED): RunnerState.RESTORING,
     (RunnerState.PARKED, Event.WAITED): RunnerState.RESTORING,
     (RunnerState.PARKED, Event.WANTED): RunnerState.RESTORING,
-    (RunnerState.RESTORING, Event.HELD): RunnerState.PARKED,
     (RunnerState.RESTORING, Event.WENT_ON): RunnerState.RUNNING,
+    **{(state, Event.INTERRUPTED): RunnerState.RUNNING for state in RunnerState},
 }
 
 

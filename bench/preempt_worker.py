@@ -57,7 +57,7 @@ class Work:
             target_ns=int(args.segment_ms * 1e6),
             runner=self.runner,
         )
-        self._pass = self.gate.guard(lambda: self.network(self.example))
+        self._pass = self.gate.guard(lambda: self.network(self.example), lambda: tuple)
         for _ in range(2 * PASSES):
             self._pass()
         if part.cut is None:

@@ -20,11 +20,10 @@ from typing import Any, Protocol
 import torch
 
 from shunter.handlers.device_driver import Driver
-from shunter.handlers.device_graphs import Chain
+from shunter.handlers.device_graphs import costs_us
 from shunter.handlers.device_ladder import group
 
 WARM_UPS = 3
-_REPEATS = 10
 
 
 class Recorder(Protocol):
@@ -39,8 +38,11 @@ class Recorder(Protocol):
     def end(self) -> int | None:
         """A graph by its handle; None if there was nothing."""
 
-    def cost_us(self, handle: int) -> float:
-        """Time of a graph alone on the device; it is run for that."""
+    def costs_us(self, parts: Sequence[int], restore: Callable[[], None]) -> list[float]:
+        """Time of each part on the device in a pass through all of them, which is run for that.
+
+        ``restore`` puts the inputs back before a pass.
+        """
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,11 @@ def capture(
     where it is not, such as a pass that waits for a result.
     """
     inputs = [tensor.clone() for tensor in example]
+
+    def restore() -> None:
+        for there, here in zip(inputs, example, strict=True):
+            there.copy_(here)
+
     parts: list[int] = []
     recording = False
 
@@ -99,13 +106,14 @@ def capture(
         with _hooked(model, cut):
             for _ in range(WARM_UPS):
                 model(*inputs)
+            restore()  # a pass may work on its inputs in place
             recording = True
             recorder.begin()
             try:
                 outputs = model(*inputs)
             finally:
                 end()
-        costs = [recorder.cost_us(part) for part in parts]
+        costs = recorder.costs_us(parts, restore)
     return Captured(parts, costs, inputs, outputs, (model, recorder))
 
 
@@ -141,12 +149,15 @@ class CudaRecorder:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Nothing else may be captured on the device meanwhile."""
-        torch.cuda.synchronize(self._device)
+        """Nothing else may be captured on the device meanwhile.
+
+        Waits for nothing but its own stream: best effort may stand still on others.
+        """
         gc.collect()  # what is freed within a capture spoils it
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
-        torch.cuda.synchronize(self._device)
+        self._stream.synchronize()
 
     def begin(self) -> None:
         """See :class:`Recorder`."""
@@ -166,18 +177,7 @@ class CudaRecorder:
         nodes = self._driver.results("cuGraphGetNodes", handle)[1]
         return handle if nodes else None
 
-    def cost_us(self, handle: int) -> float:
-        """See :class:`Recorder`; of many in one launch, so that the host's time does not count."""
-        many = Chain(self._driver, [handle] * _REPEATS)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        took = []
-        try:
-            for _ in range(WARM_UPS):
-                begin.record()
-                many.launch(self._stream.cuda_stream)
-                end.record()
-                end.synchronize()
-                took.append(1000 * begin.elapsed_time(end) / _REPEATS)
-        finally:
-            many.close()
-        return min(took)
+    def costs_us(self, parts: Sequence[int], restore: Callable[[], None]) -> list[float]:
+        """See :class:`Recorder`."""
+        stream = self._stream.cuda_stream
+        return costs_us(self._driver, stream, parts, restore, WARM_UPS)

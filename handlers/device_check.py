@@ -34,14 +34,21 @@ class DeviceCheck:
     """In place of a gate's check: waits for older segments, then looks at the gate."""
 
     def __init__(
-        self, check: Callable[[], None], mark: Callable[[], Mark], window: int = WINDOW
+        self,
+        check: Callable[[], None],
+        mark: Callable[[], Mark],
+        window: int = WINDOW,
+        is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing,
     ) -> None:
         """``mark`` makes a new mark; ``window`` segments may be on the device."""
         self._check, self._mark, self._window = check, mark, window
+        self._is_capturing = is_capturing
         self._marks: deque[Mark] = deque()
 
     def __call__(self) -> None:
         """A boundary has come."""
+        if self._is_capturing():
+            return  # a handler captures a graph: nothing runs, and to wait would spoil it
         mark = self._mark()
         mark.record()
         self._marks.append(mark)
@@ -64,6 +71,19 @@ class StreamMark:
     def synchronize(self) -> None:
         """Return when the device is there."""
         self._event.synchronize()
+
+
+def catch_up(device: torch.device) -> bool:
+    """Return when the device has done everything; False, at once, while a graph is captured."""
+    if torch.cuda.is_current_stream_capturing():
+        return False
+    torch.cuda.synchronize(device)
+    return True
+
+
+def unknown_time_ns() -> int:
+    """Of a device's multiprocessors: how many are busy is not known, and 0 says so."""
+    return 0
 
 
 def device_of_model(model: nn.Module) -> torch.device | None:

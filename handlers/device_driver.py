@@ -19,6 +19,14 @@ class DeviceError(RuntimeError):
     """
 
 
+class NotSupported(DeviceError):
+    """The device, its driver or the binding has no such function: another way may do."""
+
+
+_NOT_SUPPORTED = 801
+"""CUDA_ERROR_NOT_SUPPORTED."""
+
+
 def cuda_driver() -> Any:
     """cuda-python's module of the driver. Raises ImportError without it."""
     try:
@@ -52,13 +60,19 @@ class Driver:
         return found[0] if found else None
 
     def results(self, name: str, *arguments: Any) -> list[Any]:
-        """All results of a function. Raises DeviceError, also when the driver lacks it."""
+        """All results of a function. Raises DeviceError: NotSupported when there is none."""
         try:
             error, *found = getattr(self.module, name)(*arguments)
         except (AttributeError, RuntimeError) as failure:  # an older binding, an older driver
-            raise DeviceError(f"{name}: {failure}") from failure
+            raise NotSupported(f"{name}: {failure}") from failure
+        except TypeError as failure:
+            raise DeviceError(
+                f"{name}: cuda-python takes other arguments than this program gives ({failure}); "
+                "install one that is known: pip install 'shunter[gpu]'"
+            ) from failure
         if int(error) != self._done:
-            raise DeviceError(f"{name}: {getattr(error, 'name', error)}")
+            kind = NotSupported if int(error) == _NOT_SUPPORTED else DeviceError
+            raise kind(f"{name}: {getattr(error, 'name', error)}")
         return found
 
     def enter(self) -> None:

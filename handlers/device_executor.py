@@ -24,7 +24,7 @@ import torch
 
 from shunter.handlers.device_capture import Captured
 from shunter.handlers.device_driver import DeviceError, Driver
-from shunter.handlers.device_flags import LONGEST_PARK_NS, FlagWord, Watcher
+from shunter.handlers.device_flags import LONGEST_PARK_NS, PAUSE_S, FlagWord, Watcher
 from shunter.handlers.device_ladder import (
     TARGET_US,
     WANTED,
@@ -74,12 +74,12 @@ class DeviceExecutor:
         environment: Mapping[str, str] = os.environ,
         longest_park_ns: int = LONGEST_PARK_NS,
         current: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None,
-        pause_s: Callable[[], float] = float,
+        pause_s: Callable[[], float] = lambda: PAUSE_S,
     ) -> None:
         """``held``: whether others' strict work holds this device; strict work here need not say.
 
         ``current`` makes a stream, by its handle, that of torch's copies; ``pause_s``: see
-        :class:`Watcher`; 0 suits holders in other processes, and costs a processor.
+        :class:`Watcher`.
         Raises DeviceError, RungError for a rung in the environment that cannot be had.
         """
         self.rung = choose(found, measured, environment.get(WANTED))

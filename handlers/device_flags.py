@@ -25,6 +25,8 @@ from shunter.handlers.device_driver import Driver
 logger = logging.getLogger("shunter.device_flags")
 LONGEST_PARK_NS = 1_000_000_000
 """A batch that stood still for longer goes on."""
+PAUSE_S = 0.00005
+"""Between two looks of a watcher: short against a segment, and little of a processor."""
 _COUNTER_AT = 128
 """Bytes from the word to the counter, which has another writer."""
 
@@ -149,10 +151,10 @@ class Watcher:
         held: Callable[[], bool],
         *,
         longest_park_ns: int = LONGEST_PARK_NS,
-        pause_s: Callable[[], float] = float,
+        pause_s: Callable[[], float] = lambda: PAUSE_S,
     ) -> None:
         """``held``: whether to stand still, by the hold words. ``pause_s``: how long until the
-        next look; with 0 the thread takes one processor while best-effort work runs.
+        next look; with 0, for measurements, the thread takes one processor meanwhile.
         """
         self._flag, self._held, self._pause_s = flag, held, pause_s
         self._patience = Patience(longest_park_ns)

@@ -8,13 +8,20 @@ with gates between them on the stream, which does the same for more work of the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from shunter.handlers.device_driver import DeviceError, Driver
+from shunter.handlers.device_driver import DeviceError, Driver, NotSupported
 from shunter.handlers.device_flags import FlagWord
+
+MOST_AHEAD = 64
+"""Steps that are put on a stream before the first of them is done. A stream takes about a thousand;
+whoever puts one more on it waits in the driver, where strict work would wait, too."""
+_LOOK_S = 0.00005
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,14 @@ def _seen(address: int) -> int:
     return address
 
 
-Step = int | MemoryOperation
+@dataclass(frozen=True)
+class Stamp:
+    """The device notes the time in an event; in a chain only."""
+
+    event: Any
+
+
+Step = int | MemoryOperation | Stamp
 """A graph, by its handle, or an operation."""
 
 
@@ -88,10 +102,13 @@ class Chain:
                 before = [self._add(graph, before, step)]
             self._executable = driver.call("cuGraphInstantiate", graph, 0)
 
-    def _add(self, graph: Any, before: list[Any], step: int | list[MemoryOperation]) -> Any:
+    def _add(self, graph: Any, before: list[Any], step: int | Stamp | list[MemoryOperation]) -> Any:
         driver = self._driver
         if isinstance(step, int):
             return driver.call("cuGraphAddChildGraphNode", graph, before, len(before), step)
+        if isinstance(step, Stamp):
+            number = len(before)
+            return driver.call("cuGraphAddEventRecordNode", graph, before, number, step.event)
         what = driver.module.CUDA_BATCH_MEM_OP_NODE_PARAMS()
         what.ctx = driver.context
         what.count, what.flags = len(step), 0
@@ -121,11 +138,15 @@ def _runs(steps: Sequence[Step], kind: type) -> list[Any]:
 
 
 class Launches:
-    """Steps on a stream one by one, what :class:`Chain` is where operations are no nodes."""
+    """Steps on a stream one by one, what :class:`Chain` is where operations are no nodes.
+
+    To launch them takes until all but ``MOST_AHEAD`` are done, gates included.
+    """
 
     def __init__(self, driver: Driver, steps: Sequence[Step]) -> None:
         """Raises DeviceError."""
         self._driver = driver
+        self._marks = [driver.event() for _ in range(2)]
         self._steps = [
             Chain(driver, step) if isinstance(step, list) else step for step in _runs(steps, int)
         ]
@@ -144,18 +165,57 @@ class Launches:
 
     def launch(self, stream: Any) -> None:
         """As :meth:`Chain.launch`."""
-        for step in self._steps:
+        for number, step in enumerate(self._steps):
+            if number % (MOST_AHEAD // 2) == 0:
+                self._keep_within(number // (MOST_AHEAD // 2), stream)
             if isinstance(step, Chain):
                 step.launch(stream)
             else:
                 step.on_stream(self._driver, stream)
 
+    def _keep_within(self, part: int, stream: Any) -> None:
+        """Before a part of half as many steps: wait for the end of the last but one before it."""
+        if part >= 2:
+            while not self._driver.is_done(self._marks[(part - 1) % 2]):
+                time.sleep(_LOOK_S)
+        self._driver.call("cuEventRecord", self._marks[part % 2], stream)
+
 
 def chain(driver: Driver, steps: Sequence[Step]) -> Chain | Launches:
-    """The steps as one graph, or one by one where the driver takes no operations in graphs."""
+    """The steps as one graph, or one by one where the driver takes no operations in graphs.
+
+    Raises DeviceError for whatever else goes wrong.
+    """
     try:
         return Chain(driver, steps)
-    except DeviceError:
+    except NotSupported:
         if not any(isinstance(step, MemoryOperation) for step in steps):
             raise
         return Launches(driver, steps)
+
+
+def costs_us(
+    driver: Driver, stream: Any, parts: Sequence[int], restore: Callable[[], None], rounds: int
+) -> list[float]:
+    """Time of each graph on the device within a pass through all of them, the shortest of some.
+
+    Always the whole pass, from what ``restore`` puts in its inputs: a part that finds what it
+    does not follow may read what is not its. Raises DeviceError.
+    """
+    timing = int(driver.module.CUevent_flags.CU_EVENT_DEFAULT)
+    least = [math.inf] * len(parts)
+    with ExitStack() as made:
+        stamps = [driver.call("cuEventCreate", timing) for _ in range(len(parts) + 1)]
+        for event in stamps:
+            made.callback(driver.call, "cuEventDestroy", event)
+        marks = map(Stamp, stamps[1:])
+        steps = [Stamp(stamps[0]), *itertools.chain(*zip(parts, marks, strict=True))]
+        whole = Chain(driver, steps)
+        made.callback(whole.close)
+        for _ in range(rounds):
+            restore()
+            whole.launch(stream)
+            driver.call("cuStreamSynchronize", stream)
+            took = [driver.call("cuEventElapsedTime", *pair) for pair in itertools.pairwise(stamps)]
+            least = [min(a, 1000 * b) for a, b in zip(least, took, strict=True)]
+    return least

@@ -95,7 +95,8 @@ class DeviceQueueWorker(QueueWorker):
 
         Raises DeviceError, and has let go of everything then.
         """
-        self._queue, self._infer, self._driver, self._stream = queue, infer, driver, stream
+        super().__init__(queue, infer)
+        self._driver, self._stream = driver, stream
         self._batch = min(batch, queue.entries)
         try:
             self._make(view)

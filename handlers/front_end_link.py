@@ -37,11 +37,14 @@ from shunter.handlers.tensor_queue import (
     TensorConfigError,
     device_of,
     infer_of,
+    keep_inputs,
     tensor_specs,
 )
 
 if TYPE_CHECKING:
     from ts.service import Service
+
+    from shunter.handlers.gate import Keep
 
 logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
@@ -117,9 +120,9 @@ class FrontEndLink:
         self._spin_us = spin_us
         self._told = ""
 
-    def guard(self, wrap: Callable[[Infer], Infer]) -> None:
+    def guard(self, wrap: Callable[[Infer, Keep], Infer]) -> None:
         """From now on let batches run as ``wrap`` makes them."""
-        self._infer = wrap(self._infer)
+        self._infer = wrap(self._infer, keep_inputs)
 
     def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
         """Serve until ``server``, which is then readable, says that it is over."""

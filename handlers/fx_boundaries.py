@@ -22,16 +22,8 @@ from torch import fx, nn
 
 from shunter.batching.cutting import Cut, cut
 from shunter.batching.runners import Runner
-from shunter.handlers.preemptible import (
-    GROWTH,
-    PASSES,
-    Preemptible,
-    batch_of,
-    is_opaque,
-    report,
-    restore,
-    size_of,
-)
+from shunter.handlers.modules import batch_of, is_opaque, restore, size_of
+from shunter.handlers.preemptible import GROWTH, PASSES, Preemptible, at_once, report
 
 logger = logging.getLogger("shunter.preemptible")
 
@@ -40,16 +32,21 @@ class _Timed(fx.Interpreter):
     """Runs a graph and notes when each operation begins."""
 
     def __init__(
-        self, module: fx.GraphModule, check: Callable[[], None], catch_up: Callable[[], None]
+        self, module: fx.GraphModule, check: Callable[[], None], catch_up: Callable[[], bool]
     ) -> None:
         super().__init__(module, garbage_collect_values=True)
         self._check, self._catch_up = check, catch_up
+        self._stood_ns = 0
         self.times_ns: list[int] = []
+        """As if it had never stood still."""
 
     def run_node(self, n: fx.Node) -> Any:
-        self._check()
         self._catch_up()
-        self.times_ns.append(time.monotonic_ns())
+        begin_ns = time.monotonic_ns()
+        self._check()
+        end_ns = time.monotonic_ns()
+        self._stood_ns += end_ns - begin_ns
+        self.times_ns.append(end_ns - self._stood_ns)
         return super().run_node(n)
 
 
@@ -63,7 +60,8 @@ class OperationBoundaries:
         *,
         target_ns: int,
         runner: Runner | None = None,
-        catch_up: Callable[[], None] = lambda: None,
+        catch_up: Callable[[], bool] = at_once,
+        cpu_time_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
         """Attach to ``model``, as :class:`shunter.handlers.preemptible.Preemptible` is."""
 
@@ -71,7 +69,7 @@ class OperationBoundaries:
             check()
 
         self._model, self._check, self._target_ns = model, stand_still, target_ns
-        self._runner, self._catch_up = runner, catch_up
+        self._runner, self._catch_up, self._cpu_time_ns = runner, catch_up, cpu_time_ns
         self._inner = model.forward
         self._before = model.__dict__.get("forward")
         self._size = 0
@@ -105,7 +103,8 @@ class OperationBoundaries:
         size = size_of((*args, *kwargs.values()))
         if self._graph is None or size > self._size * GROWTH:
             result = self._inner(*args, **kwargs)
-            if self._preparing.acquire(blocking=False):
+            # Nothing is to be measured while it is captured in a graph.
+            if self._catch_up() and self._preparing.acquire(blocking=False):
                 try:
                     self._prepare(result, args, kwargs)
                     self._size = size
@@ -125,9 +124,9 @@ class OperationBoundaries:
         nodes = list(graph.graph.nodes)
         passes, cpu_ns = [], 0
         for _ in range(PASSES):
-            timed, begin_ns = _Timed(graph, self._check, self._catch_up), time.process_time_ns()
+            timed, begin_ns = _Timed(graph, self._check, self._catch_up), self._cpu_time_ns()
             found = timed.run(*bound.arguments.values())
-            cpu_ns = time.process_time_ns() - begin_ns
+            cpu_ns = self._cpu_time_ns() - begin_ns
             if not _equal(found, result):
                 raise ValueError("its graph gives another result")
             passes.append([b - a for a, b in itertools.pairwise(timed.times_ns)])
@@ -141,7 +140,7 @@ class OperationBoundaries:
         graph.recompile()
         self._graph = graph
         batch = batch_of((*args, *kwargs.values()))
-        report(self._model, self._cut, self._runner, batch, sum(least), cpu_ns, 0)
+        report(self._model, self._cut, self._runner, batch, sum(least), cpu_ns)
 
     def _give_up(self, error: Exception) -> None:
         name = type(self._model).__name__
@@ -156,6 +155,7 @@ class OperationBoundaries:
             target_ns=self._target_ns,
             runner=self._runner,
             catch_up=self._catch_up,
+            cpu_time_ns=self._cpu_time_ns,
         )
 
 

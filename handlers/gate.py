@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -37,6 +37,8 @@ EVERY_SLOT = (1 << 64 * SLOT_WORDS) - 1
 _H = {name: placed.offset // 8 for name, placed in HEADER_FIELDS.items()}
 _S = {name: placed.offset // 8 for name, placed in SLOT_FIELDS.items()}
 Result = TypeVar("Result")
+Keep = Callable[..., Callable[[], Sequence[object]]]
+"""Takes the arguments of work; what it returns gives them again as they were then."""
 
 
 class Dropped(BaseException):  # no error: what catches Exception must let it pass
@@ -108,17 +110,22 @@ class Gate:
         now_ns = self._clock()
         if is_raised(self._page, self._slices) and not self._has_aged and self._is_held(now_ns):
             with self._lock:
-                self._stand(now_ns, self._has_begun and self._may_drop and not self._was_dropped)
+                # Another thread may have stood still meanwhile, for this one too.
+                now_ns = self._clock()
+                if not self._has_aged and self._is_held(now_ns):
+                    self._stand(now_ns)
         self._passed_ns = now_ns
 
-    def guard(self, work: Callable[..., Result]) -> Callable[..., Result]:
+    def guard(self, work: Callable[..., Result], keep: Keep) -> Callable[..., Result]:
         """The same work as a batch that can stand still, and begins anew when it was dropped.
 
-        It is dropped once at most: else it might never end.
+        It is dropped once at most: else it might never end. ``keep`` is called where a batch may
+        be dropped, before it begins: its handler may change its arguments.
         """
 
         def guarded(*args: object) -> Result:
             self.begin_batch()
+            as_given = keep(*args) if self._may_drop else None
             try:
                 self._has_begun = True
                 return work(*args)
@@ -128,7 +135,8 @@ class Gate:
                 self._has_begun = False
             self._was_dropped = True
             self.check()
-            return work(*args)
+            assert as_given is not None  # else it is never dropped
+            return work(*as_given())
 
         return guarded
 
@@ -140,7 +148,18 @@ class Gate:
         found = held(self._page, self._slices, now_ns, beside=beside, max_hold_ns=max_hold_ns)
         return found != 0
 
-    def _stand(self, now_ns: int, may_drop: bool) -> None:
+    def _stand(self, began_ns: int) -> None:
+        """Until it may go on. Whatever exception ends the wait leaves it running."""
+        try:
+            self._yield(began_ns)
+            ended = self._park(began_ns)
+        except BaseException:
+            self._move(Event.INTERRUPTED, self._clock())
+            raise
+        if ended is Event.WANTED:
+            raise Dropped
+
+    def _yield(self, now_ns: int) -> None:
         raised_ns = since_ns(self._page, self._slices)
         self._move(Event.HELD, now_ns)
         self._move(Event.BOUNDARY, now_ns)
@@ -149,34 +168,36 @@ class Gate:
         if raised_ns > self._passed_ns:  # else it was up before there was anything to preempt
             runner.add("yield_ns", now_ns - raised_ns)
             runner.set("yield_worst_ns", max(runner.get("yield_worst_ns"), now_ns - raised_ns))
-        ended = self._sleep_until_over(now_ns, may_drop)
-        if ended is Event.WANTED:
-            raise Dropped
 
-    def _sleep_until_over(self, began_ns: int, may_drop: bool) -> Event:
-        words, before_ns = self._page.words, self._parked_ns
-        while True:
-            self._sleep(STEP_S)
-            now_ns = self._clock()
-            self._parked_ns = before_ns + now_ns - began_ns
-            ended = end_of_parking(
-                is_held=self._is_held(now_ns),
-                parked_ns=self._parked_ns,
-                longest_park_ns=words[_H["longest_park_us"]] * 1000 or LONGEST_PARK_NS,
-                memory_is_wanted=words[_H["memory_wanted"]] == 1,
-                may_drop=may_drop,
-            )
-            if ended is not None:
-                break
-            self._runner.beat(now_ns)
+    def _park(self, began_ns: int) -> Event:
+        before_ns = self._parked_ns
+        now_ns, ended = began_ns, None
+        try:
+            while ended is None:
+                self._runner.beat(now_ns)
+                self._sleep(STEP_S)
+                now_ns = self._clock()
+                self._parked_ns = before_ns + now_ns - began_ns
+                ended = self._end_of_parking(now_ns)
+        finally:
+            self._runner.add("parked_ns", now_ns - began_ns)
         self._has_aged = ended is Event.WAITED
-        self._runner.add("parked_ns", now_ns - began_ns)
         lowered_ns = progress_ns(self._page)
         if ended is Event.RELEASED and began_ns < lowered_ns <= now_ns:
             self._runner.add("restore_ns", now_ns - lowered_ns)
         self._move(ended, now_ns)
         self._move(Event.WENT_ON, now_ns)
         return ended
+
+    def _end_of_parking(self, now_ns: int) -> Event | None:
+        words = self._page.words
+        return end_of_parking(
+            is_held=self._is_held(now_ns),
+            parked_ns=self._parked_ns,
+            longest_park_ns=words[_H["longest_park_us"]] * 1000 or LONGEST_PARK_NS,
+            memory_is_wanted=words[_H["memory_wanted"]] == 1,
+            may_drop=self._has_begun and self._may_drop and not self._was_dropped,
+        )
 
     def _move(self, event: Event, now_ns: int) -> None:
         self._state = after(self._state, event)

@@ -33,7 +33,8 @@ def begin(cpus: Collection[int], near: Collection[int]) -> Callable[[], None]:
     timer.daemon = True
     timer.start()
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    os.sched_setaffinity(0, near)
+    with contextlib.suppress(OSError):  # the cpuset has changed: it loads where it is
+        os.sched_setaffinity(0, near)
     return end_now
 
 
@@ -98,8 +99,9 @@ def _each_thread(change: Callable[[int], None]) -> None:
     done: set[int] = set()
     while new := set(_threads(os.getpid())) - done:
         for thread in new:
-            # It ended meanwhile, or is another user's.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            # It ended meanwhile, is another user's, or its cpuset has none of those CPUs any more
+            # (EINVAL): where it is then is the kernel's choice, and no reason not to serve.
+            with contextlib.suppress(OSError):
                 change(thread)
         done |= new
 

@@ -1,9 +1,13 @@
 """Standard output of a worker, which the JVM reads line by line.
 
 Log lines leave at once, as in TorchServe. Metric lines only feed counters and gauges, so they are
-gathered and written in one go, at most ``INTERVAL`` seconds after the first of them, and in front
-of any log line: the order of lines never changes. A thread does the late writing, since the main
-thread may by then wait for a request or sit in a handler for seconds.
+gathered and written in one go, at most twice ``INTERVAL`` seconds later, and in front of any log
+line: the order of lines never changes. A thread does the late writing, since the main thread may by
+then wait for a request or sit in a handler for seconds.
+
+Where the server takes metrics out of replies (:attr:`LineWriter.for_replies`), those of a batch go
+to it in the reply to the batch, so that they are counted before it is answered, and cost no write
+and no reader. Log lines then leave without them, and the thread writes what no reply has taken.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import sys
 import threading
@@ -25,6 +30,9 @@ MAX_PENDING = 10_000
 
 METRIC_PREFIX = "[METRICS]"
 
+# A reply must stay within max_response_size; what is longer goes the other way.
+MAX_IN_REPLY = 64 * 1024
+
 
 class LineWriter:
     """Writes lines to a stream, the urgent ones at once and the others together."""
@@ -33,7 +41,11 @@ class LineWriter:
         """Write to ``stream``, by default to what ``sys.stdout`` is at each time."""
         self.stream = stream
         self._interval = interval
+        self.for_replies = False
+        """Pending lines wait for a reply that takes them."""
         self._pending: deque[str] = deque()
+        self._taken = 0
+        """Lines that have left ``_pending`` so far."""
         # Re-entrant, like those of logging: a finaliser may log while this thread writes.
         self._lock = threading.RLock()
         self._due = threading.Event()
@@ -55,18 +67,37 @@ class LineWriter:
     def write(self, line: str) -> None:
         """Write what is pending and then ``line``, now."""
         with self._lock:
-            self._pending.append(line)
-            self.flush()
+            self._write_lines([line] if self.for_replies else [*self._take(), line])
 
     def flush(self) -> None:
         """Write what is pending, now. When nobody can read it any more, forget it."""
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            lines = []
-            while self._pending:
-                lines.append(self._pending.popleft())
-            if lines:
-                lines.append("")
-                _write(self.stream or sys.stdout, "\n".join(lines))
+        with self._lock:
+            self._write_lines(self._take())
+
+    def for_reply(self) -> str:
+        """What is pending, for a reply that takes it; nothing where replies take none."""
+        if not self.for_replies or not self._pending:
+            return ""
+        with self._lock:
+            lines = self._take()
+            text = "\n".join(lines)
+            if len(text) > MAX_IN_REPLY:
+                self._write_lines(lines)
+                return ""
+        return text
+
+    def _take(self, before: float = math.inf) -> list[str]:
+        """Pending lines, the first so many of all that there ever were."""
+        lines = []
+        while self._pending and self._taken < before:
+            lines.append(self._pending.popleft())
+            self._taken += 1
+        return lines
+
+    def _write_lines(self, lines: list[str]) -> None:
+        if lines:
+            with contextlib.suppress(OSError, ValueError):
+                _write(self.stream or sys.stdout, "\n".join([*lines, ""]))
 
     def _arm(self) -> None:
         self._armed = True
@@ -90,10 +121,14 @@ class LineWriter:
         while True:
             self._due.wait()
             self._due.clear()
-            time.sleep(self._interval)
-            # Disarm first: a line added from here on arms again, and is perhaps written already.
+            # Disarm first: a line added from here on arms again, and is perhaps among these.
             self._armed = False
-            self.flush()
+            with self._lock:
+                due = self._taken + len(self._pending)
+            time.sleep(self._interval)
+            # Not those that came meanwhile: a reply may be about to take them.
+            with self._lock:
+                self._write_lines(self._take(due))
 
     def start_anew_in_child(self) -> None:
         """After a fork: the lines belong to the parent, and the thread stayed with it."""

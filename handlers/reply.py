@@ -5,8 +5,9 @@
     i32 code, message
     { id, content type, i32 status, phrase, i32 count { name, value }*count, body }* i32 -1
 
-Failures are rare and go through TorchServe's own encoder; so do replies that a streaming handler
-sends in between.
+Where the server takes metrics out of replies, their lines follow the message of one that succeeds,
+which nobody else reads. Failures are rare and go through TorchServe's own encoder; so do replies
+that a streaming handler sends in between.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ def failure_reply(ids: dict[int, str], message: str, code: int) -> bytes:
     return create_predict_response(None, ids, message, code)
 
 
-def success_reply(results: list[Any], ids: dict[int, str], context: Context) -> bytes:
+def success_reply(
+    results: list[Any], ids: dict[int, str], context: Context, metrics: str = ""
+) -> bytes:
     """Return the reply with one result for each id, or the failure if one has no JSON."""
-    parts: list[bytes | bytearray] = [_HEAD]
+    parts: list[bytes | bytearray] = [_head(metrics) if metrics else _HEAD]
     processors = context.request_processor
     for index, request_id in ids.items():
         processor = processors[index]
@@ -90,6 +93,11 @@ def _description(processor: Any) -> bytes:
             encode_response_headers(headers),
         )
     )
+
+
+def _head(metrics: str) -> bytes:
+    message = _MESSAGE + b"\n" + metrics.encode("utf-8", "backslashreplace")
+    return _i32(200) + _i32(len(message)) + message
 
 
 def _body(value: Any) -> bytes | bytearray | None:

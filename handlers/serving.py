@@ -24,6 +24,7 @@ from ts.utils.util import PredictionException
 
 from shunter.handlers import allocation, gentle
 from shunter.handlers.inbox import Disconnected, ProtocolError
+from shunter.handlers.load_errors import LastError, LoadFailed, explain, flush_output
 from shunter.handlers.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.output import LINES, LineHandler
 from shunter.handlers.placement import PREEMPTIBLE_VARIABLE
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 FRONT_END = "SHUNTER_FRONT_END"
 """Environment: where the network front end listens for workers, if this is one of its."""
+
+METRICS = "SHUNTER_METRICS"
+"""Environment: ``reply`` where the server takes metric lines out of replies."""
+DIED = "Backend worker process died."
 
 # The name under which TorchServe logs these, for users who set its level.
 logger = logging.getLogger("ts.service")
@@ -61,7 +66,7 @@ def answer(service: Service, batch: Batch) -> bytes:
     if problem:
         return failure_reply(ids, problem, 503)
     metrics.add_time(PREDICTION_METRIC, round((time.time() - start) * 1000, 2))
-    return success_reply(results, ids, context)
+    return success_reply(results, ids, context, LINES.for_reply())
 
 
 def _explain(error: Exception) -> tuple[str, int]:
@@ -93,45 +98,6 @@ def _check(results: Any, expected: int, model_name: str) -> str | None:
         )
         return "number of batch response mismatched"
     return None
-
-
-class _LastError(logging.Handler):
-    """Remembers the last exception that was logged: TorchServe's loader tells only its kind."""
-
-    error: BaseException | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            self.error = record.exc_info[1]
-
-    def __enter__(self) -> _LastError:
-        logging.getLogger().addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger().removeHandler(self)
-
-
-def _line(error: BaseException) -> str:
-    """An exception for whoever asked for the model, in a line: what began it comes first."""
-    chain = [error]
-    while (cause := _cause(chain[-1])) is not None and cause not in chain:
-        chain.append(cause)
-    first, last = _named(chain[-1]), _named(error)
-    return first if first == last else f"{first}, which led to {last}"
-
-
-def _cause(error: BaseException) -> BaseException | None:
-    if error.__cause__ is not None or error.__suppress_context__:
-        return error.__cause__
-    return error.__context__
-
-
-def _named(error: BaseException) -> str:
-    """The kind of an exception and what it says, without repeating the kind."""
-    kind, text = type(error).__name__, str(error).strip()
-    line = text.splitlines()[0] if text else kind
-    return line if line == kind or line.startswith(f"{kind}:") else f"{kind}: {line}"
 
 
 class Worker(TorchModelServiceWorker):
@@ -193,21 +159,24 @@ class Worker(TorchModelServiceWorker):
         self, message: dict[str, Any], cl_socket: socket.socket
     ) -> tuple[Service, FrontEndLink | None]:
         LINES.flush()  # loading may take minutes and may end the process
-        with _LastError() as last:
+        with LastError() as last:
             try:
                 service, result, code = self.load_model(message)
                 link = _link(service) if code == 200 else None
                 if code == 200:
                     _give_way(service, link)
             except Exception as error:
-                cl_socket.sendall(create_load_model_response(500, _line(error)))
-                raise
+                logging.error(DIED, exc_info=True)
+                flush_output()
+                cl_socket.sendall(create_load_model_response(500, explain(error)))
+                raise LoadFailed from error
         allocation.give_back()
         if code == 200:
             _warm_up(service)
         elif last.error is not None:
-            result += f": {_line(last.error)}"
+            result += f": {explain(last.error)}"
         self._on_loaded()
+        flush_output()
         cl_socket.sendall(create_load_model_response(code, result))
         if code != 200:
             raise RuntimeError(f"{code} - {result}")
@@ -228,11 +197,11 @@ def _give_way(service: Service, link: FrontEndLink | None) -> None:
     """Let a best-effort worker's batches stand still for strict requests."""
     if os.environ.get(PREEMPTIBLE_VARIABLE) != "1":
         return
-    from shunter.handlers.yielding import yielding_of
+    from shunter.handlers.yielding import keep_requests, yielding_of
 
     yielding = yielding_of(service, os.environ)
     if yielding is not None:
-        service._entry_point = yielding.guard(service._entry_point)
+        service._entry_point = yielding.guard(service._entry_point, keep_requests)
         if link is not None:
             link.guard(yielding.guard)
 
@@ -267,15 +236,18 @@ def run(args: Namespace, threads: int | None, on_loaded: Callable[[], None]) -> 
     handler = LineHandler(LINES)
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[handler])
     use_direct_route(handler)
+    LINES.for_replies = os.environ.get(METRICS) == "reply"
     worker: Worker | None = None
     try:
         worker = Worker(args, threads, on_loaded)
         worker.run_server()
+    except LoadFailed:
+        pass  # it is in the log
     except Exception as error:
         if isinstance(error, TimeoutError) and worker is not None and not worker.connected:
             logging.error("Backend worker did not receive connection in: %d", SOCKET_ACCEPT_TIMEOUT)
         else:
-            logging.error("Backend worker process died.", exc_info=True)
+            logging.error(DIED, exc_info=True)
     finally:
         if args.sock_type == "unix" and args.sock_name is not None:
             Path(args.sock_name).unlink(missing_ok=True)

@@ -9,7 +9,8 @@ The handler class is the one that serves TorchServe's requests, too. It declares
         outputs: [{name: scores, dtype: float32, shape: [1000]}]
 
 and has ``infer(inputs, outputs)``: lists of torch tensors, batch first, views of the queue's memory
-without a copy; it fills the outputs, which are 0 before, in place. A handler of TorchServe's
+without a copy, or copies where a request of the batch may run twice, so that its own input stays as
+it came; it fills the outputs, which are 0 before, in place. A handler of TorchServe's
 ``BaseHandler`` kind, with ``inference(batch)``, is used as it is; what it returns must have the
 outputs' shapes and is copied into them. Of a model on a GPU they are tensors of that GPU
 (:mod:`shunter.handlers.device_queue`), and the handler's kernels belong on torch's current stream.
@@ -30,6 +31,7 @@ from shunter.batching.wire_layout import Flags, WireStatus
 from shunter.handlers.device_driver import DeviceError
 
 logger = logging.getLogger("shunter.tensor_queue")
+_IDEMPOTENT = int(Flags.IDEMPOTENT)  # arithmetic of enum members is slow
 Infer = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
 
 
@@ -116,15 +118,25 @@ def device_of(handler: Any, gpu_id: int | None) -> torch.device | None:
     return device if device.type == "cuda" else None
 
 
+def keep_inputs(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> Callable[[], tuple]:
+    """What gives a batch as it is now, whatever its handler writes into its inputs meanwhile."""
+    kept = [tensor.clone() for tensor in inputs]
+    return lambda: (kept, outputs)
+
+
 class QueueWorker:
     """Runs batches of a queue."""
 
     def __init__(self, queue: TensorQueue, infer: Infer) -> None:
         """Views of the whole rings are made once; a batch is a slice of them."""
         self._queue = queue
+        # Of twice the entries, as the rings have.
+        self._flags = [queue.entry(at, "entry_flags") for at in range(queue.entries)] * 2
         inputs, outputs = queue.arrays()
         self._inputs = [torch.from_numpy(array) for array in inputs]
         self._outputs = [torch.from_numpy(array) for array in outputs]
+        self._copies = [tensor[:0] for tensor in self._inputs]
+        """Room for the inputs of one batch."""
         self._infer = infer
 
     def run(self, first: int, count: int) -> list[int]:
@@ -146,14 +158,29 @@ class QueueWorker:
         return [WireStatus.OK] * count
 
     def _again(self, at: int) -> int:
-        entry = self._queue.entry(at % self._queue.entries, "entry_flags")
-        if self._queue.words[entry] & Flags.IDEMPOTENT:
+        if self._may_run_twice(at, 1):
             return self.run(at, 1)[0]
         return WireStatus.HANDLER_FAILED
+
+    def _may_run_twice(self, first: int, count: int) -> bool:
+        """Whether any of these may: here after a failure, or elsewhere when this worker dies."""
+        words = self._queue.words
+        return any(words[at] & _IDEMPOTENT for at in self._flags[first : first + count])
+
+    def _copied(self, inputs: list[torch.Tensor], count: int) -> list[torch.Tensor]:
+        if len(self._copies[0]) < count:  # kept: new memory would cost more than the copy
+            self._copies = [torch.empty_like(tensor) for tensor in inputs]
+        copies = [copy[:count] for copy in self._copies]
+        for copy, tensor in zip(copies, inputs, strict=True):
+            copy.copy_(tensor)
+        return copies
 
     def _work(self, first: int, count: int) -> None:
         last = first + count
         inputs = [tensor[first:last] for tensor in self._inputs]
+        if self._may_run_twice(first, count):
+            # A handler may write into its inputs, and the ring's are those of the next run.
+            inputs = self._copied(inputs, count)
         self._infer(inputs, [tensor[first:last] for tensor in self._outputs])
 
     def _failed(self, first: int, count: int) -> None:
@@ -161,7 +188,7 @@ class QueueWorker:
 
     def close(self) -> None:
         """Let go of what it holds, before the queue is unmapped."""
-        self._inputs, self._outputs = [], []
+        self._inputs, self._outputs, self._copies = [], [], []
 
 
 class StagedQueueWorker(QueueWorker):

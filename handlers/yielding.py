@@ -13,6 +13,7 @@ is wanted.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import sys
@@ -23,16 +24,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from ts.service import Service
 
 from shunter.batching import runners
 from shunter.batching.control_page import ControlPage, PageError
 from shunter.batching.layout import CLASSES
-from shunter.handlers.device_check import DeviceCheck, StreamMark, device_of_model
+from shunter.handlers.device_check import (
+    DeviceCheck,
+    StreamMark,
+    catch_up,
+    device_of_model,
+    unknown_time_ns,
+)
 from shunter.handlers.fx_boundaries import OperationBoundaries
-from shunter.handlers.gate import Gate, Standing
-from shunter.handlers.preemptible import SEGMENT_MS, Preemptible, models_of
+from shunter.handlers.gate import Gate, Keep, Standing
+from shunter.handlers.modules import models_of
+from shunter.handlers.preemptible import SEGMENT_MS, Preemptible
 from shunter.handlers.sample import section_of
 
 RUNTIME = "SHUNTER_RUNTIME"
@@ -76,18 +83,18 @@ class Yielding:
         """Let every model of a handler stand still inside of its passes."""
         for model in models_of(handler):
             kind = OperationBoundaries if wish.boundaries == "fx" else Preemptible
-            check, catch_up = self._gate.check, _nothing
+            check, times = self._gate.check, {}
             if (device := device_of_model(model)) is not None:
                 check = DeviceCheck(check, partial(StreamMark, device))
-                catch_up = partial(torch.cuda.synchronize, device)
+                times = {"catch_up": partial(catch_up, device), "cpu_time_ns": unknown_time_ns}
             target_ns = int(wish.segment_ms * 1e6)
             self._parts.append(
-                kind(model, check, target_ns=target_ns, runner=self._runner, catch_up=catch_up)
+                kind(model, check, target_ns=target_ns, runner=self._runner, **times)
             )
 
-    def guard(self, work: Callable[..., Result]) -> Callable[..., Result]:
+    def guard(self, work: Callable[..., Result], keep: Keep) -> Callable[..., Result]:
         """Batches of ``work`` stand still before they begin, and begin anew when dropped."""
-        return self._gate.guard(self._timed(work))
+        return self._gate.guard(self._timed(work), keep)
 
     def _timed(self, work: Callable[..., Result]) -> Callable[..., Result]:
         """Where nothing is known of the inside of a batch, the batch is the longest part."""
@@ -106,8 +113,15 @@ class Yielding:
         return timed
 
 
-def _nothing() -> None:
-    """What is computed here is there at once."""
+def keep_requests(inputs: Any, context: Any) -> Callable[[], tuple[Any, Any]]:
+    """What gives a batch of TorchServe's as it is now, whatever its handler changes meanwhile."""
+    kept, processors = copy.deepcopy((inputs, context.request_processor))
+
+    def again() -> tuple[Any, Any]:
+        context.request_processor = processors  # headers of requests, and those of answers
+        return kept, context
+
+    return again
 
 
 def yielding_of(service: Service, environ: Mapping[str, str]) -> Yielding | None:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from shunter.batching.control_page import ControlPage
 from shunter.batching.front_end_page import read_network
 from shunter.batching.layout import SLOT_COUNT, RunnerState
-from shunter.batching.padding import Capacity, Pair, PairJudge, Pass, Served, may_pad
+from shunter.batching.padding import Capacity, Pass, may_pad
 from shunter.batching.page_records import GroupTelemetry, RunnerLine, SlotIdentity
+from shunter.batching.pair_judge import Pair, PairJudge, Served
 from shunter.batching.runners import read_runners
 from shunter.plugins.settings import PreemptionSettings
 
@@ -224,7 +225,7 @@ class PaddingControl:
     def _fits(self, strict: _Slot, best_effort: _Slot) -> bool | None:
         """Whether both rules hold, by profiles.
 
-        None while these are not known and the kernel would take cores back in any case.
+        None while these are not known, where strict work would have its cores back in any case.
         """
         takes_back = all(self._preempts(line) for line in best_effort.runners)
         first, second = _strict_pass(strict), _best_effort_pass(best_effort)
@@ -253,7 +254,7 @@ def _pairs(slots: Mapping[int, _Slot], yielding: Mapping[int, _Slot]) -> list[Pa
 
 
 def _strict_pass(seen: _Slot) -> Pass | None:
-    """From the fitted latency of its groups; how many bytes it moves is not known.
+    """From the fitted latency of its groups.
 
     None where a group does not say how many threads it has, or nothing was fitted.
     """
@@ -263,17 +264,14 @@ def _strict_pass(seen: _Slot) -> Pass | None:
         return None
     group = min(fitted, key=lambda each: each.group_fixed_ns + each.group_per_request_ns)
     solo_ns = max(1, group.group_fixed_ns + group.group_per_request_ns)
-    return Pass(solo_ns, cpu_ns=solo_ns * group.group_threads, bytes=0)
+    return Pass(solo_ns, cpu_ns=solo_ns * group.group_threads)
 
 
 def _best_effort_pass(seen: _Slot) -> Pass | None:
     """The heaviest of its runners' passes, None when one of them has not been measured."""
-    if not all(line.solo_ns and line.solo_cpu_ns for line in seen.runners):
+    if not all(line.solo_ns for line in seen.runners):
         return None
-    passes = [
-        Pass(line.solo_ns, line.solo_cpu_ns, line.solo_bytes, line.segment_ns)
-        for line in seen.runners
-    ]
+    passes = [Pass(line.solo_ns, line.solo_cpu_ns, line.segment_ns) for line in seen.runners]
     return max(passes, key=lambda each: each.segment_ns or each.solo_ns, default=None)
 
 

@@ -97,9 +97,8 @@
 #define SHUNTER_R_SEGMENTS 112 /* parts of one pass between which it can stand still, 0: unknown */
 #define SHUNTER_R_SEGMENT_NS 120 /* time of the longest part */
 #define SHUNTER_R_SOLO_NS 128 /* time of one pass alone */
-#define SHUNTER_R_SOLO_CPU_NS 136 /* processor time of one pass alone */
-#define SHUNTER_R_SOLO_BYTES 144 /* bytes that one pass reads and writes */
-#define SHUNTER_R_SOLO_BATCH 152 /* size of the batch that these were measured with */
+#define SHUNTER_R_SOLO_CPU_NS 136 /* processor time of one pass alone, 0: unknown */
+#define SHUNTER_R_SOLO_BATCH 144 /* size of the batch that these were measured with */
 #define SHUNTER_S_SLOT_SEQUENCE 0 /* seqlock: odd while identity changes */
 #define SHUNTER_S_SLOT_STATE 8 /* 0 free, 1 live */
 #define SHUNTER_S_GENERATION 16 /* current generation id of the model version */

@@ -67,8 +67,7 @@ RUNNER = {
     "segment_ns": 120,
     "solo_ns": 128,
     "solo_cpu_ns": 136,
-    "solo_bytes": 144,
-    "solo_batch": 152,
+    "solo_batch": 144,
 }
 SLOT = {
     "slot_sequence": 0,

@@ -16,7 +16,20 @@ def test_the_documented_table_is_the_table():
     states, events = RunnerState.__members__, Event.__members__
     rows = [row for row in words if row[0] in states and row[1] in events]
     told = {(row[0], row[1]): row[2].rstrip(":") for row in rows}
+    assert "any                   INTERRUPTED  RUNNING" in preemption.__doc__
+    told |= {(state, "INTERRUPTED"): "RUNNING" for state in states}
     assert told == {(s.name, e.name): following.name for (s, e), following in TABLE.items()}
+
+
+def test_the_pairs_that_are_possible_are_these():
+    # A hold is looked at between segments only, so none ends while one yields, and none is seen
+    # while one is restored.
+    possible = {
+        *((R, Event.HELD), (Y, Event.BOUNDARY), (B, Event.WENT_ON)),
+        *((P, Event.RELEASED), (P, Event.WAITED), (P, Event.WANTED)),
+        *((state, Event.INTERRUPTED) for state in RunnerState),
+    }
+    assert set(TABLE) == possible
 
 
 @pytest.mark.parametrize("pair", list(itertools.product(RunnerState, Event)))

@@ -57,7 +57,10 @@ class FakeStreams(fake_cuda.FakeCuda):
         CU_STREAM_MEM_OP_WAIT_VALUE_32=WAIT, CU_STREAM_MEM_OP_WRITE_VALUE_32=WRITE
     )
     CUstreamBatchMemOpParams, CUDA_BATCH_MEM_OP_NODE_PARAMS = Operation, Node
-    CUdevResourceType = SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=1)
+    CUdevResourceType = SimpleNamespace(
+        CU_DEV_RESOURCE_TYPE_SM=1, CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG=1000
+    )
+    CUdevWorkqueueConfigScope = SimpleNamespace(CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED=1)
     CUgreenCtxCreate_flags = SimpleNamespace(CU_GREEN_CTX_DEFAULT_STREAM=1)
 
     def __init__(self, seed=0, **options):
@@ -70,6 +73,8 @@ class FakeStreams(fake_cuda.FakeCuda):
         """Streams, in the order of launches of graphs."""
         self.started = []
         """Streams, in the order in which steps of graphs ran."""
+        self.described = []
+        """Resources of green contexts."""
         self._graphs = {}
         self._lock = threading.RLock()
 
@@ -179,6 +184,16 @@ class FakeStreams(fake_cuda.FakeCuda):
             steps.append(self._operation(each.operation, what.address, what.value))
         return self._add(graph, before, count, steps)
 
+    def cuGraphAddEventRecordNode(self, graph, before, count, event):
+        def stamp():
+            self._events[event].at = len(self.started)
+
+        return self._add(graph, before, count, [((lambda: True), stamp)])
+
+    def cuEventElapsedTime(self, begin, end):
+        """Milliseconds; every step takes a microsecond, and so does a stamp."""
+        return (self._events[end].at - self._events[begin].at) / 1000
+
     def cuGraphInstantiate(self, graph, flags):
         name = self._make("executable")
         self._graphs[name] = list(self._graphs[graph])
@@ -204,6 +219,8 @@ class FakeStreams(fake_cuda.FakeCuda):
     # ---- green contexts
 
     def cuDeviceGetDevResource(self, device, kind):
+        if kind == self.CUdevResourceType.CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG:
+            return SimpleNamespace(wqConfig=SimpleNamespace(sharingScope=0))
         return SimpleNamespace(sm=SimpleNamespace(smCount=self.attributes["sms"]))
 
     def cuDevSmResourceSplitByCount(self, groups, everything, flags, least):
@@ -214,6 +231,8 @@ class FakeStreams(fake_cuda.FakeCuda):
         return (OK, [part], 1, everything)
 
     def cuDevResourceGenerateDesc(self, parts, count):
+        assert len(parts) == count
+        self.described.append(parts)
         return parts[0].sm.smCount
 
     def cuGreenCtxCreate(self, wanted, device, flags):
@@ -256,8 +275,8 @@ class FakeRecorder(TorchDispatchMode):
         steps, self._steps = self._steps, None
         return self._cuda.graph_of(*steps) if steps else None
 
-    def cost_us(self, handle):
-        return self._cost
+    def costs_us(self, parts, restore):
+        return [self._cost] * len(parts)
 
 
 def _again(function, arguments, options, made):

@@ -4,10 +4,13 @@ The real module is called with what our files give it. Without a driver every ca
 before its arguments were taken: a wrong name or kind is another error.
 """
 
+from types import SimpleNamespace
+
 import pytest
 
 from shunter.handlers.device_driver import Driver
 from shunter.handlers.device_graphs import MemoryOperation
+from shunter.handlers.device_padding import _queues
 
 cuda = pytest.importorskip("cuda.bindings.driver", reason="needs cuda-python", exc_type=ImportError)
 GRAPH, STREAM, DEVICE = 5, 7, 0
@@ -31,6 +34,10 @@ CALLS = {
     "cuGraphGetNodes": (GRAPH,),
     "cuGraphAddChildGraphNode": (GRAPH, [cuda.CUgraphNode(3)], 1, GRAPH),
     "cuGraphAddBatchMemOpNode": (GRAPH, [], 0, node()),
+    "cuGraphAddEventRecordNode": (GRAPH, [cuda.CUgraphNode(3)], 1, 9),
+    "cuEventCreate": (0,),
+    "cuEventElapsedTime": (9, 11),
+    "cuEventDestroy": (9,),
     "cuGraphInstantiate": (GRAPH, 0),
     "cuGraphUpload": (GRAPH, STREAM),
     "cuGraphLaunch": (GRAPH, STREAM),
@@ -62,8 +69,18 @@ def no_driver():
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_takes_its_arguments(name):
-    with pytest.raises(RuntimeError, match="libcuda"):
+    with pytest.raises(RuntimeError, match="libcuda|NVIDIA driver library"):
         getattr(cuda, name)(*CALLS[name])
+
+
+def test_the_queues_of_a_green_context_can_be_its_own():
+    if not hasattr(cuda, "CUdevWorkqueueConfigScope"):
+        pytest.skip("needs cuda-python 13.1")
+    balanced = cuda.CUdevWorkqueueConfigScope.CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED
+    found = cuda.CUdevResource()
+    driver = SimpleNamespace(module=cuda, device=DEVICE, call=lambda *_: found)
+    assert _queues(driver) == [found]
+    assert found.wqConfig.sharingScope == balanced
 
 
 @pytest.mark.parametrize("waits", [True, False])

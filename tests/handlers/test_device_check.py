@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from shunter.handlers.device_check import DeviceCheck, device_of_model
+from shunter.handlers import device_check
+from shunter.handlers.device_check import DeviceCheck, catch_up, device_of_model
 
 
 class Device:
@@ -36,12 +37,35 @@ def test_no_more_segments_are_on_the_device_than_may_be(window):
     def look():
         outstanding.append(device.queued - device.done)
 
-    check = DeviceCheck(look, device.mark, window)
+    check = DeviceCheck(look, device.mark, window, lambda: False)
     for _ in range(20):
         device.launch()
         check()
     assert max(outstanding) == window - 1
     assert outstanding[-1] == window - 1  # and as many are there, so that it is never idle
+
+
+def test_a_handler_that_captures_a_graph_is_left_alone():
+    device, looks, capturing = Device(), [], [True]
+    check = DeviceCheck(lambda: looks.append(1), device.mark, 1, lambda: capturing[0])
+    for _ in range(3):
+        device.launch()
+        check()
+    assert (looks, device.done) == ([], 0)
+    capturing[0] = False
+    check()
+    assert (looks, device.done) == ([1], 3)
+
+
+def test_nobody_waits_for_a_device_while_a_graph_is_captured(monkeypatch):
+    waited = []
+    cuda = device_check.torch.cuda
+    monkeypatch.setattr(cuda, "synchronize", waited.append)
+    monkeypatch.setattr(cuda, "is_current_stream_capturing", lambda: True)
+    assert not catch_up("cuda:0")
+    monkeypatch.setattr(cuda, "is_current_stream_capturing", lambda: False)
+    assert catch_up("cuda:0")
+    assert waited == ["cuda:0"]
 
 
 def test_the_device_of_a_model_is_where_its_weights_are():

@@ -180,6 +180,38 @@ def test_a_hold_without_progress_does_not_park_for_ever(page, clock, holder):
     assert 500_000_000 <= runner.get("parked_ns") < 502_000_000
 
 
+def same(*args):
+    """Of work that changes none of its arguments."""
+    return lambda: args
+
+
+def test_a_dropped_batch_begins_anew_with_what_it_was_given(page, clock, holder):
+    gate, _ = gate_of(page, clock, may_drop=True)
+    page.words[HEADER_FIELDS["memory_wanted"].offset // 8] = 1
+    runs = []
+
+    def work(rows):
+        runs.append(list(rows))
+        rows[0] /= 255  # a handler may normalise in place
+        if len(runs) == 1:
+            holder.hold(1, 1, clock.now_ns)
+        gate.check()
+        return rows
+
+    def keep(rows):
+        kept = list(rows)
+        return lambda: (kept,)
+
+    clock.at = {3: lambda: holder.hold(0, 0, clock.now_ns)}
+    assert gate.guard(work, keep)([255.0]) == [1.0]
+    assert runs == [[255.0]] * 2
+
+
+def test_what_is_never_dropped_is_not_kept(page, clock):
+    gate, _ = gate_of(page, clock)
+    assert gate.guard(lambda x: x + 1, lambda x: pytest.fail("it was kept"))(1) == 2
+
+
 def test_a_dropped_batch_begins_anew_when_the_hold_is_over(page, clock, holder):
     gate, runner = gate_of(page, clock, may_drop=True)
     wanted = HEADER_FIELDS["memory_wanted"].offset // 8
@@ -194,7 +226,7 @@ def test_a_dropped_batch_begins_anew_when_the_hold_is_over(page, clock, holder):
         return number + 1
 
     clock.at = {3: lambda: holder.hold(0, 0, clock.now_ns)}
-    assert gate.guard(work)(41) == 42
+    assert gate.guard(work, same)(41) == 42
     assert runs == [41, 41]
     assert runner.get("drops") == 1
     assert clock.slept == 3  # standing still, with nothing in its hands, before it began anew
@@ -224,7 +256,7 @@ def test_a_drop_passes_handlers_that_catch_every_error(page, clock, holder):
             pytest.fail("it was swallowed")
 
     clock.at = {9: lambda: holder.hold(0, 0, clock.now_ns)}
-    gate.guard(work)()
+    gate.guard(work, same)()
     assert tries == [0, 9]
 
 
@@ -240,9 +272,60 @@ def test_a_batch_is_dropped_once_at_most(page, clock, holder):
         gate.check()
         return "done"
 
-    assert gate.guard(work)() == "done"
-    assert gate.guard(work)() == "done"
+    assert gate.guard(work, same)() == "done"
+    assert gate.guard(work, same)() == "done"
     assert (len(tries), runner.get("drops")) == (4, 2)
+
+
+class Alarm(BaseException):
+    """What a handler's own time limit raises, wherever its thread is."""
+
+
+def test_an_exception_while_it_stands_still_leaves_the_gate_as_it_was(page, clock, holder):
+    gate, runner = gate_of(page, clock)
+
+    def alarm():
+        raise Alarm
+
+    for times in (1, 2):
+        holder.hold(1, 1, clock.now_ns)
+        clock.at = {clock.slept + 3: alarm}
+        with pytest.raises(Alarm):
+            gate.begin_batch()
+        assert runner.get("runner_state") == RunnerState.RUNNING
+        assert runner.get("preemptions") == times
+        assert runner.get("parked_ns") == times * 2 * 200_000
+    clock.at = {clock.slept + 4: lambda: holder.hold(0, 0, clock.now_ns)}
+    gate.begin_batch()
+    assert runner.get("preemptions") == 3
+    assert runner.get("runner_state") == RunnerState.RUNNING
+
+
+def test_threads_that_stand_still_together_do_so_once(page, clock, holder):
+    gate, runner = gate_of(page, clock)
+    page.words[HEADER_FIELDS["longest_park_us"].offset // 8] = 10_000
+    gate.begin_batch()
+    holder.hold(1, 1, clock.now_ns)
+    both, waits = threading.Barrier(2), []
+    is_held = gate._is_held
+
+    def looked(now_ns):
+        found = is_held(now_ns)
+        if len(waits) < 2:  # both have seen the hold before either has the lock
+            waits.append(now_ns)
+            both.wait(30)
+        return found
+
+    gate._is_held = looked
+    clock.at = {40: lambda: holder.hold(0, 0, clock.now_ns)}
+    threads = [threading.Thread(target=gate.check) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert clock.slept == 40
+    assert (runner.get("preemptions"), runner.get("parked_ns")) == (1, 40 * 200_000)
+    assert gate._parked_ns == 40 * 200_000
 
 
 @pytest.mark.parametrize("slot", [-1, 0, 127])

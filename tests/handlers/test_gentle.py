@@ -175,6 +175,23 @@ end()
 """)
 
 
+def test_cpus_that_a_cpuset_has_taken_away_end_no_worker():
+    run("""
+import errno
+tried = []
+
+def refuse(thread, cpus):
+    tried.append(thread)
+    raise OSError(errno.EINVAL, "Invalid argument")
+
+thread, real = Thread(), os.sched_setaffinity
+os.sched_setaffinity = refuse
+gentle.move_threads(cpus, first)
+assert thread.id in tried and os.getpid() in tried
+assert places(None, thread) == [cpus, cpus]
+""")
+
+
 def test_who_leaves_takes_only_what_nobody_wants_on_any_cpu():
     run("""
 os.sched_setaffinity(0, first)

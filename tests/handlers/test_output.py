@@ -60,6 +60,56 @@ def test_lines_are_written_although_nobody_flushes(stream):
     assert "".join(stream.writes) == "line 0\nline 1\nline 2\n"
 
 
+def test_a_reply_takes_what_is_pending_and_log_lines_leave_without_it(stream):
+    lines = LineWriter(stream, interval=3600)
+    lines.for_replies = True
+    assert lines.for_reply() == ""
+    lines.add("a")
+    lines.write("log")
+    lines.add("b")
+    assert lines.for_reply() == "a\nb"
+    assert lines.for_reply() == ""
+    lines.add("c")
+    lines.flush()
+    assert stream.writes == ["log\n", "c\n"]
+
+
+def test_where_replies_take_nothing_lines_are_written(stream):
+    lines = LineWriter(stream, interval=3600)
+    lines.add("a")
+    assert lines.for_reply() == ""
+    lines.flush()
+    assert stream.writes == ["a\n"]
+
+
+def test_what_is_too_long_for_a_reply_is_written(stream, monkeypatch):
+    monkeypatch.setattr(output, "MAX_IN_REPLY", 4)
+    lines = LineWriter(stream, interval=3600)
+    lines.for_replies = True
+    lines.add("ab")
+    lines.add("cd")
+    assert lines.for_reply() == ""
+    assert stream.writes == ["ab\ncd\n"]
+
+
+def test_the_late_writer_leaves_new_lines_to_the_reply(stream, monkeypatch):
+    asleep, awake = threading.Event(), threading.Event()
+
+    def sleep(seconds):
+        asleep.set()
+        awake.wait(30)
+
+    monkeypatch.setattr(output.time, "sleep", sleep)
+    lines = LineWriter(stream, interval=1)
+    lines.for_replies = True
+    lines.add("of an earlier batch")
+    asleep.wait(30)
+    lines.add("new")
+    awake.set()
+    assert stream.written.wait(30)
+    assert stream.writes[0] == "of an earlier batch\n"
+
+
 def test_no_line_is_lost_or_doubled_between_threads(stream):
     lines = LineWriter(stream, interval=0.0005)
 

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from shunter.handlers import preemptible
+from shunter.handlers import fx_boundaries, preemptible
 from shunter.handlers.fx_boundaries import OperationBoundaries
-from shunter.handlers.preemptible import PASSES, Preemptible, models_of
+from shunter.handlers.modules import models_of
+from shunter.handlers.preemptible import PASSES, Preemptible
 
 
 class Residual(nn.Module):
@@ -171,9 +172,22 @@ def test_a_larger_batch_is_measured_anew_and_a_smaller_one_is_not():
     assert part.cut is first
     passes(model, inputs(7), 1)
     assert part.cut is None
-    passes(model, inputs(2), PASSES + 1)  # of another batch: not what is to be known
-    assert part.cut is None
+    passes(model, inputs(2), 1)
+    assert part.cut is first  # of smaller batches it is known
     passes(model, inputs(7), PASSES)
+    assert part.cut not in (None, first)
+    second = part.cut
+    passes(model, inputs(2), 1)
+    assert part.cut is second
+
+
+@pytest.mark.parametrize("every", [1000, 2, 4, 20])
+def test_rare_large_batches_keep_no_model_from_being_cut(every):
+    model, inputs = make("shared")
+    part = Preemptible(model, lambda: None, target_ns=0)
+    for number in range(3 * PASSES):
+        passes(model, inputs(64 if number % every == 0 else 2), 1)
+    passes(model, inputs(2), 1)
     assert part.cut is not None
 
 
@@ -200,24 +214,87 @@ def test_passes_that_go_another_way_each_time_can_stand_still_at_every_call():
     assert stops.checks - before == 7
 
 
-def test_a_pass_that_stood_still_is_not_measured():
+class Time:
+    """Passes only where the test says so."""
+
+    now_ns = 10**9
+
+    def monotonic_ns(self):
+        return self.now_ns
+
+    def spend(self, ns):
+        self.now_ns += ns
+
+
+class Slow(nn.Module):
+    """Takes so long."""
+
+    __module__ = "torch.nn.slow"  # torch.fx does not look inside
+
+    def __init__(self, time, ns):
+        super().__init__()
+        self.time, self.ns = time, ns
+
+    def forward(self, x):
+        self.time.spend(self.ns)
+        return x
+
+
+class Page(dict):
+    """A runner's line."""
+
+    def get(self, name):
+        return super().get(name, 0)
+
+    set = dict.__setitem__
+
+
+@pytest.mark.parametrize("kind", [Preemptible, OperationBoundaries])
+def test_the_time_that_a_pass_stood_still_is_not_its_own(kind, monkeypatch):
+    time, runner = Time(), Page()
+    monkeypatch.setattr(preemptible, "time", time)
+    monkeypatch.setattr(fx_boundaries, "time", time)
+    model = nn.Sequential(Slow(time, 1_000_000), Slow(time, 2_000_000), nn.Identity())
+    part = kind(
+        model,
+        lambda: time.spend(50_000_000),  # strict work holds it at every boundary
+        target_ns=1_500_000,
+        runner=runner,
+        cpu_time_ns=lambda: 0,
+    )
+    passes(model, torch.zeros(1), PASSES + 1)
+    assert part.cut is not None
+    assert runner["solo_ns"] == 3_000_000
+    assert runner["segment_ns"] == 2_000_000
+
+
+def test_a_pass_that_is_captured_in_a_graph_is_not_measured():
     model, inputs = make("residual")
-    target_ns = 2_000_000
+    capturing = [True]
+    part = Preemptible(model, lambda: None, target_ns=0, catch_up=lambda: not capturing[0])
+    passes(model, inputs(2), 2 * PASSES)
+    assert part.cut is None
+    capturing[0] = False
+    passes(model, inputs(2), PASSES + 1)
+    assert part.cut is not None
 
-    def check():
-        threading.Event().wait(0.004)
 
-    part = Preemptible(model, check, target_ns=0)
-    part._target_ns = target_ns
-    part._checked_ns = 0
-    real = preemptible.time.monotonic_ns
-    ticks = iter(range(0, 10**15, target_ns))
-    try:
-        preemptible.time.monotonic_ns = lambda: next(ticks)
-        passes(model, inputs(1), PASSES + 1)
-        assert part.cut is None
-    finally:
-        preemptible.time.monotonic_ns = real
+def test_a_graph_of_operations_is_not_made_while_a_handler_captures_one():
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            type(self).calls += 1
+            return x + 1
+
+    capturing = [True]
+    model = Counting()
+    OperationBoundaries(model, lambda: None, target_ns=0, catch_up=lambda: not capturing[0])
+    passes(model, torch.zeros(1), 3)
+    assert Counting.calls == 3
+    capturing[0] = False
+    passes(model, torch.zeros(1), 1)
+    assert Counting.calls > 4
 
 
 @pytest.mark.parametrize("compiled", ["script", "compile", "compiled in place"])

@@ -258,6 +258,24 @@ def test_metric_lines_and_prints_appear_although_no_request_follows(server, wire
     assert "printed by the handler" in server.log()
 
 
+def test_metrics_of_a_batch_are_in_its_reply_where_the_server_takes_them(make_server, wire):
+    server = make_server(SHUNTER_METRICS="reply").connect().load()
+    server.expect(create_load_model_response(200, "loaded model noop"))
+    for _ in range(2):
+        server.send(batch(wire, b"x", b"y", content_type=""))
+        code, length = struct.unpack("!ii", server.socket.recv(8, socket.MSG_WAITALL))
+        message = server.socket.recv(length, socket.MSG_WAITALL).decode()
+        first, *metrics = message.split("\n")
+        assert (code, first, len(metrics)) == (200, "Prediction success", 1)
+        assert metrics[0].startswith("[METRICS]PredictionTime.Milliseconds:")
+        server.expect(bytes(success(b"x", b"y"))[8 + len(first) :])
+    server.send(batch(wire, b"fail"))
+    server.expect(failure("Prediction failed", 503))
+    server.socket.close()
+    assert server.exit_status() == 0
+    assert "[METRICS]" not in server.log()
+
+
 def test_a_worker_ends_well_when_the_front_end_goes_and_loses_no_line(make_server, wire):
     server = make_server(OMP_NUM_THREADS="1").connect().load()
     server.expect(create_load_model_response(200, "loaded model noop"))
@@ -299,6 +317,39 @@ def test_any_other_error_while_loading_ends_the_worker_with_its_traceback(make_s
     server.expect(create_load_model_response(500, "ValueError: will not load"))
     assert server.exit_status() == 1
     assert "ValueError: will not load" in server.log()
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        ("import not_there", "ModuleNotFoundError: No module named 'not_there'"),
+        ("from os import not_there", "ImportError: cannot import name 'not_there' from 'os' ("),
+        (
+            "try:\n    open('/not/there')\nexcept OSError as error:\n"
+            "    raise ValueError('no weights') from error",
+            "ValueError: no weights, caused by FileNotFoundError: [Errno 2] No such file or "
+            "directory: '/not/there'",
+        ),
+        ("assert False", "AssertionError"),
+    ],
+)
+def test_why_a_handler_does_not_load_is_in_the_log_before_it_is_answered(
+    make_server, handler, reason
+):
+    server = make_server()
+    (server.folder / "tiny.py").write_text(f"print('a last word')\n{handler}\n")
+    server.connect().load()
+    code, length = struct.unpack("!ii", server.socket.recv(8, socket.MSG_WAITALL))
+    log = server.log()  # whoever has the answer ends the process
+    message = server.socket.recv(length, socket.MSG_WAITALL).decode()
+    assert code == 500
+    assert message.startswith(reason)
+    assert message == reason or "(" in reason
+    assert "a last word" in log
+    assert "Backend worker process died." in log
+    assert handler.splitlines()[-1].strip() in log  # the traceback of the cause
+    assert server.exit_status() == 1
+    assert server.log().count("Backend worker process died.") == 1
 
 
 TENSORS = """

@@ -1,5 +1,6 @@
 """A loaded best-effort worker's batches go through the gate of its server's page."""
 
+import copy
 import logging
 import os
 import threading
@@ -9,14 +10,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from ts.context import RequestProcessor
 
 from shunter.batching.control_page import ControlPage
 from shunter.batching.holds import claim
 from shunter.batching.layout import RunnerState
 from shunter.batching.runners import read_runners
+from shunter.handlers import yielding
 from shunter.handlers.fx_boundaries import OperationBoundaries
-from shunter.handlers.preemptible import Preemptible
-from shunter.handlers.yielding import Wish, yielding_of
+from shunter.handlers.preemptible import PASSES, Preemptible
+from shunter.handlers.yielding import Wish, keep_requests, yielding_of
 
 
 class Handler:
@@ -69,7 +72,7 @@ def test_a_batch_stands_still_on_the_word_of_another_process(page, tmp_path):
     handler, x = Handler(), torch.ones(2, 8)
     expected = handler.handle(x, None)
     service = service_of(handler)
-    guarded = yielding_of(service, environ(tmp_path)).guard(service._entry_point)
+    guarded = yielding_of(service, environ(tmp_path)).guard(service._entry_point, keep_requests)
     [line] = read_runners(page)
     assert (line.runner_pid, line.runner_slot, line.runner_slices) == (os.getpid(), 3, 5)
     assert line.runner_class == 1
@@ -89,6 +92,19 @@ def test_a_batch_stands_still_on_the_word_of_another_process(page, tmp_path):
     assert (line.preemptions, line.batches) == (1, 1)
 
 
+def test_how_many_multiprocessors_a_pass_keeps_busy_is_not_known(page, tmp_path, monkeypatch):
+    handler = Handler()
+    monkeypatch.setattr(yielding, "device_of_model", lambda model: torch.device("cuda", 0))
+    monkeypatch.setattr(yielding, "DeviceCheck", lambda check, mark: check)
+    monkeypatch.setattr(yielding, "catch_up", lambda device: True)
+    yielding_of(service_of(handler), environ(tmp_path))
+    for _ in range(PASSES + 1):
+        handler.handle(torch.ones(2, 8), None)
+    [line] = read_runners(page)
+    assert line.solo_ns > 0
+    assert line.solo_cpu_ns == 0  # and not the time of the host
+
+
 @pytest.mark.parametrize(
     ("boundaries", "kind"), [("modules", Preemptible), ("fx", OperationBoundaries)]
 )
@@ -103,12 +119,30 @@ def test_the_bound_of_what_cannot_be_cut_is_its_longest_batch(page, tmp_path):
     handler = Handler()
     handler.model = torch.jit.script(handler.model)
     service = service_of(handler)
-    guarded = yielding_of(service, environ(tmp_path)).guard(service._entry_point)
+    guarded = yielding_of(service, environ(tmp_path)).guard(service._entry_point, keep_requests)
     for _ in range(3):
         guarded(torch.ones(1, 8), None)
     [line] = read_runners(page)
     assert line.segments == 0
     assert line.segment_ns > 0
+
+
+def test_a_kept_batch_is_as_it_came_whatever_its_handler_changed():
+    context = SimpleNamespace(request_processor=[RequestProcessor({"a": "1"})])
+    again = keep_requests([{"body": bytearray(b"xy")}, {"body": {"n": [1, 2]}}], context)
+    inputs = again()[0]
+    kept = copy.deepcopy(inputs)
+    given, used = copy.deepcopy(inputs), context.request_processor
+    again = keep_requests(given, context)
+    given[0]["body"][:] = b"zz"
+    given[1].pop("body")["n"].clear()
+    used[0].get_request_properties().clear()
+    used[0].add_response_property("from", "the first run")
+    inputs, found = again()
+    assert found is context
+    assert inputs == kept
+    assert context.request_processor[0].get_request_properties() == {"a": "1"}
+    assert context.request_processor[0].get_response_headers() == {}
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,20 @@ def test_what_is_not_known_stands_still_where_the_kernel_does_not_help(server):
     assert measure(server, 0.0, 3000) == [0] * 3000
 
 
+@pytest.mark.parametrize(("segment_ns", "tried"), [(MS // 10, True), (MS, False)])
+def test_beside_strict_work_on_a_gpu_only_short_segments_are_tried(server, segment_ns, tried):
+    gpu = 1 << 50
+    server.idle = False  # no kernel takes multiprocessors back
+    server.add(0, (gpu, 0))
+    server.group(0, **LIGHT_STRICT)
+    server.add(1, (gpu, 1))
+    # How many multiprocessors it keeps busy is not known.
+    server.runner(0, 1, gpu, **LIGHT | {"solo_cpu_ns": 0, "segment_ns": segment_ns})
+    server.cycle()
+    assert measure(server, 0.0, 600) == [0] * 600, "nothing is known before it was measured"
+    assert measure(server, 0.0, 2000)[-1] == tried
+
+
 def test_workers_of_the_network_front_end_may_be_anywhere(server):
     server.add(0, (0b0001, 0))
     server.add(1, (0b1000, 1))

@@ -187,12 +187,10 @@ final class ControlLayout {
     static final int R_SEGMENT_NS = 120;
     /** time of one pass alone */
     static final int R_SOLO_NS = 128;
-    /** processor time of one pass alone */
+    /** processor time of one pass alone, 0: unknown */
     static final int R_SOLO_CPU_NS = 136;
-    /** bytes that one pass reads and writes */
-    static final int R_SOLO_BYTES = 144;
     /** size of the batch that these were measured with */
-    static final int R_SOLO_BATCH = 152;
+    static final int R_SOLO_BATCH = 144;
     /** seqlock: odd while identity changes */
     static final int S_SLOT_SEQUENCE = 0;
     /** 0 free, 1 live */

@@ -7,7 +7,8 @@ import java.util.Map;
  * A worker's message: the answer to a load or a batch, or one part of a streamed answer.
  *
  * @param code HTTP status of the whole batch
- * @param message text that goes with a status other than 200
+ * @param message text that goes with a status other than 200; with 200, lines of metrics after the
+ *     first
  * @param predictions one per request of the batch; empty for a load
  */
 record Reply(int code, String message, List<Prediction> predictions) {

@@ -142,6 +142,7 @@ final class Worker {
             }
             try {
                 if (loaded) {
+                    WorkerOutput.takeMetrics(reply);
                     dispatcher.onReply(Worker.this, reply);
                 } else {
                     onLoadReply(this, reply);

@@ -132,6 +132,7 @@ record WorkerLaunch(
         }
         variables.putAll(more);
         variables.put("SHUNTER_RUNTIME", host.runtime().path().toString());
+        variables.put("SHUNTER_METRICS", "reply"); // see WorkerOutput.takeMetrics
         if (isPinned(group)) {
             variables.put("SHUNTER_CORES", group.cores());
         }

@@ -82,14 +82,32 @@ final class WorkerOutput extends Thread {
         }
     }
 
+    /** Count what follows the first line of a reply's message, before the reply is delivered. */
+    static void takeMetrics(final Reply reply) {
+        final String message = reply.message();
+        int end = reply.code() == 200 ? message.indexOf('\n') : -1;
+        while (end >= 0) {
+            final int begin = end + 1;
+            end = message.indexOf('\n', begin);
+            takeMetric(end < 0 ? message.substring(begin) : message.substring(begin, end), 0);
+        }
+    }
+
+    /** Whether the line is a metric's; it is counted then. */
+    private static boolean takeMetric(final String line, final int at) {
+        if (!line.startsWith(METRIC, at)) {
+            return false;
+        }
+        try {
+            update(line.substring(at + METRIC.length()));
+        } catch (RuntimeException e) {
+            LOGGER.error("Metric line of a worker was not taken: {}", line, e);
+        }
+        return true;
+    }
+
     private void take(final String line) {
-        final int at = line.startsWith(PREFIX) ? PREFIX.length() : 0;
-        if (line.startsWith(METRIC, at)) {
-            try {
-                update(line.substring(at + METRIC.length()));
-            } catch (RuntimeException e) {
-                LOGGER.error("Metric line of {} was not taken: {}", getName(), line, e);
-            }
+        if (takeMetric(line, line.startsWith(PREFIX) ? PREFIX.length() : 0)) {
             return;
         }
         remember(line);
