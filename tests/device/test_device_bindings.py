@@ -69,7 +69,7 @@ def no_driver():
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_takes_its_arguments(name):
-    with pytest.raises(RuntimeError, match="libcuda|NVIDIA driver library"):
+    with pytest.raises(RuntimeError, match=r"libcuda|NVIDIA driver library"):
         getattr(cuda, name)(*CALLS[name])
 
 

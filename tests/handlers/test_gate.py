@@ -12,7 +12,7 @@ import pytest
 
 from shunter.batching import holds, runners
 from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import HEADER_FIELDS, SLOT_FIELDS, SLOTS_OFFSET, RunnerState
+from shunter.batching.layout import HEADER_FIELDS, SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, RunnerState
 from shunter.handlers.gate import EVERY_SLOT, Gate, Standing
 
 ME = os.getpid()
@@ -103,7 +103,7 @@ def test_other_slices_are_none_of_its_business(page, clock, holder):
 
 
 def padding(page, slot, mask, known=1):
-    base = SLOTS_OFFSET // 8 + slot * 5888 // 8
+    base = SLOTS_OFFSET // 8 + slot * SLOT_SIZE // 8
     page.words[base + SLOT_FIELDS["beside"].offset // 8] = mask
     page.words[base + SLOT_FIELDS["padding_known"].offset // 8] = known
 
