@@ -17,6 +17,7 @@ from shunter.batching.layout import (
     HEADER_FIELDS,
     RUNNER_FIELDS,
     SIZE_BUCKETS,
+    SLICE_WORDS,
     SLOT_COUNT,
     SLOT_FIELDS,
     SLOT_WORDS,
@@ -25,6 +26,7 @@ from shunter.batching.layout import (
     Placed,
     RunnerState,
 )
+from shunter.batching.slices import EVERY, read_slices, words_of
 
 MAX_COUNT = 2**63 - 1
 MAX_BATCH = 1 << 20
@@ -45,6 +47,10 @@ def _word(low: int, high: int, default: Any = 0) -> Any:
 
 def _words(count: int, low: int, high: int, default: int = 0) -> Any:
     return _word(low, high, (default,) * count)
+
+
+def _slices() -> Any:
+    return field(default=0, metadata={"low": 0, "high": EVERY, "slices": True})
 
 
 def _text() -> Any:
@@ -161,7 +167,7 @@ class GroupTelemetry:
     group_error_ns: int = _word(0, MAX_COUNT)
     group_fitted: int = _word(0, MAX_COUNT)
     group_instances: int = _word(0, MAX_BATCH)
-    group_slices: int = _word(-MAX_COUNT - 1, MAX_COUNT)
+    group_slices: int = _slices()
     group_yields: int = _word(0, 1)
 
 
@@ -234,7 +240,7 @@ class RunnerLine:
     runner_heartbeat_ns: int = _word(0, MAX_COUNT)
     runner_slot: int = _word(-1, SLOT_COUNT - 1, -1)
     runner_class: int = _word(0, 1)
-    runner_slices: int = _word(-MAX_COUNT - 1, MAX_COUNT)
+    runner_slices: int = _slices()
     runner_state: int = _word(0, max(RunnerState))
     runner_since_ns: int = _word(0, MAX_COUNT)
     preemptions: int = _word(0, MAX_COUNT)
@@ -269,6 +275,7 @@ class _Plan:
     low: int
     high: int
     is_text: bool
+    is_slices: bool
     is_tuple: bool
 
 
@@ -294,6 +301,7 @@ def _plans(kind: type) -> tuple[_Plan, ...]:
                 limits.get("low", 0),
                 limits.get("high", 0),
                 "text" in limits,
+                "slices" in limits,
                 at.field.count > 1,
             )
         )
@@ -310,6 +318,8 @@ def decode(kind: type[Record], words: memoryview, base: int = 0) -> Record:
         part = words[base + plan.start : base + plan.start + plan.count]
         if plan.is_text:
             values[plan.name] = part.tobytes().split(b"\0", 1)[0].decode("utf-8", "replace")
+        elif plan.is_slices:
+            values[plan.name] = read_slices(words, base + plan.start)
         else:
             cut = tuple(min(max(value, plan.low), plan.high) for value in part)
             values[plan.name] = cut if plan.is_tuple else cut[0]
@@ -324,10 +334,13 @@ def encode(record: Any, words: MutableSequence[int], base: int = 0) -> None:
     stores: list[tuple[int, int]] = []
     for plan in _plans(type(record)):
         value = getattr(record, plan.name)
-        for i, word in enumerate(value if plan.is_tuple else (value,)):
+        parts = value if plan.is_tuple and not plan.is_slices else (value,)
+        for word in parts:
             if not plan.low <= word <= plan.high:
                 raise ValueError(f"{plan.name} = {word}; allowed: {plan.low} to {plan.high}")
-            stores.append((base + plan.start + i, word))
+        if plan.is_slices:
+            parts = words_of(value, SLICE_WORDS)
+        stores += [(base + plan.start + i, word) for i, word in enumerate(parts)]
     for index, word in stores:
         words[index] = word
 
@@ -335,9 +348,3 @@ def encode(record: Any, words: MutableSequence[int], base: int = 0) -> None:
 def mask_of(words: Sequence[int], at: int, count: int) -> int:
     """The mask in ``count`` signed words from index ``at``, the lowest bits first."""
     return sum((words[at + i] & _WORD) << 64 * i for i in range(count))
-
-
-def words_of(mask: int, count: int) -> list[int]:
-    """The inverse of :func:`mask_of`: bit 63 of a word is its sign in Python and Java."""
-    parts = [mask >> 64 * i & _WORD for i in range(count)]
-    return [part - (part >> 63 << 64) for part in parts]

@@ -12,8 +12,22 @@ static void store(const struct shunter_core *core, uint32_t field, uint64_t valu
     atomic_store_explicit(&core->line[field / 8], value, memory_order_release);
 }
 
+static bool is_empty(const struct slice_set *set) {
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        any |= set->words[i];
+    }
+    return !any;
+}
+
+static void add(struct slice_set *set, const struct slice_set *more) {
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        set->words[i] |= more->words[i];
+    }
+}
+
 static bool is_up(const struct function *function) {
-    return function->strict && function->slices;
+    return function->strict && !is_empty(&function->slices);
 }
 
 static void store_models(const struct shunter_core *core, const uint64_t *models) {
@@ -22,37 +36,64 @@ static void store_models(const struct shunter_core *core, const uint64_t *models
     }
 }
 
-/* The mask is raised last, and lowered first. */
+/* Store the words that differ from what the line says. */
+static void store_changes(struct shunter_core *core, const struct slice_set *slices) {
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        if (core->held.words[i] != slices->words[i]) {
+            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, slices->words[i]);
+        }
+    }
+    core->held = *slices;
+}
+
+/* What comes, then the number, then what goes: batching/hold_words.py says why. */
+static void store_slices(struct shunter_core *core, const struct slice_set *slices) {
+    if (!memcmp(&core->held, slices, sizeof *slices)) {
+        return;
+    }
+    core->hold_number++;
+    if (is_empty(slices)) {
+        store(core, SHUNTER_K_HOLD_NUMBER, 0);
+    } else {
+        struct slice_set both = core->held;
+        add(&both, slices);
+        store_changes(core, &both);
+        store(core, SHUNTER_K_HOLD_NUMBER, core->hold_number);
+    }
+    store_changes(core, slices);
+}
+
+/* The slices are raised last, and lowered first. */
 static void say(
-    struct shunter_core *core, uint64_t mask, const uint64_t *models, uint64_t now_ns,
-    bool raises) {
-    if (raises && mask) {
+    struct shunter_core *core, const struct slice_set *slices, const uint64_t *models,
+    uint64_t now_ns, bool raises) {
+    if (raises && !is_empty(slices)) {
         store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
         store_models(core, models);
-        if (!core->held) {
+        if (is_empty(&core->held)) {
             store(core, SHUNTER_K_HOLD_SINCE_NS, now_ns);
         }
         store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
-        store(core, SHUNTER_K_HOLD_MASK, mask);
+        store_slices(core, slices);
     } else {
-        store(core, SHUNTER_K_HOLD_MASK, mask);
+        store_slices(core, slices);
         store_models(core, models);
     }
-    core->held = mask;
 }
 
 static void show(struct shunter_core *core, uint64_t now_ns, bool raises) {
     if (!core->line) {
         return;
     }
-    uint64_t mask = 0, models[SHUNTER_SLOT_WORDS] = {0};
+    struct slice_set slices = {{0}};
+    uint64_t models[SHUNTER_SLOT_WORDS] = {0};
     bool nameless = false;
     for (const struct link *at = core->all.next; at != &core->all; at = at->next) {
         const struct function *function = OWNER_OF(at, function, link);
         if (!is_up(function)) {
             continue;
         }
-        mask |= function->slices;
+        add(&slices, &function->slices);
         if (function->slot < 0) {
             nameless = true;
         } else {
@@ -62,7 +103,7 @@ static void show(struct shunter_core *core, uint64_t now_ns, bool raises) {
     if (nameless) { // beside whom nobody knows, nothing runs
         memset(models, 0, sizeof models);
     }
-    say(core, mask, models, now_ns, raises);
+    say(core, &slices, models, now_ns, raises);
 }
 
 static void count(
@@ -101,7 +142,7 @@ void shunter_beat(const struct shunter_core *core, uint64_t now_ns) {
 }
 
 int shunter_core_set_hold(
-    struct shunter_core *core, uint16_t func_id, int32_t slot, uint64_t slices,
+    struct shunter_core *core, uint16_t func_id, int32_t slot, const uint64_t *slices,
     uint64_t now_ns) {
     struct function *function = core->functions[func_id];
     if (!function) {
@@ -110,16 +151,17 @@ int shunter_core_set_hold(
     if (slot < -1 || slot >= SHUNTER_SLOT_COUNT) {
         return -EINVAL;
     }
-    if (function->slot == slot && function->slices == slices) {
+    if (function->slot == slot &&
+        !memcmp(function->slices.words, slices, sizeof function->slices.words)) {
         return 0;
     }
     const bool was_up = is_up(function);
-    function->slices = 0;
+    function->slices = (struct slice_set){{0}};
     if (was_up) {
         show(core, now_ns, false);
     }
     function->slot = slot;
-    function->slices = slices;
+    memcpy(function->slices.words, slices, sizeof function->slices.words);
     if (is_up(function)) {
         show(core, now_ns, true);
     }
@@ -127,9 +169,10 @@ int shunter_core_set_hold(
 }
 
 void shunter_core_hold_at(struct shunter_core *core, void *line, uint64_t now_ns) {
-    const uint64_t none[SHUNTER_SLOT_WORDS] = {0};
+    const uint64_t models[SHUNTER_SLOT_WORDS] = {0};
+    const struct slice_set none = {{0}};
     if (core->line) {
-        say(core, 0, none, now_ns, false);
+        say(core, &none, models, now_ns, false);
     }
     core->line = line;
     shunter_beat(core, now_ns);

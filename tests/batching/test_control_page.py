@@ -36,7 +36,7 @@ def test_a_page_is_private_and_never_replaces_a_file(page, page_path):
     ("field", "expected"),
     [
         ("magic", "magic is 99"),
-        ("layout_version", "layout_version is 99, this program knows 6"),
+        ("layout_version", "layout_version is 99, this program knows 7"),
     ]
     + [(name, f"{name} is 99") for name in ("page_size", "header_size", "slot_size", "slot_count")],
 )

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from shunter.batching.layout import Order
+from shunter.batching.layout import DEVICE_COUNT, Order
+from shunter.batching.slices import ALL_CPUS, ALL_DEVICES, EVERY, of_cpus, of_device
 
 pytestmark = pytest.mark.java
 
-ALL_CPUS = (1 << 48) - 1
 STRICT, BEST_EFFORT = 0, 1
 
 
@@ -27,25 +27,30 @@ def lines(run_tool, tmp_path):
     return lines
 
 
-def test_a_mask_names_cores_modulo_48_and_devices_by_first_appearance(lines):
+def test_slices_are_those_of_cores_and_of_devices_by_first_appearance(lines):
     def devices(*numbers):
-        return sum(1 << 48 + n for n in numbers)
+        return sum(map(of_device, numbers))
 
     table = [
         (None, None, ALL_CPUS),
         ("auto", None, ALL_CPUS),
         ("0", None, 1),
         ("0-3,8", None, 0b1_0000_1111),
-        ("47-49", None, 1 << 47 | 0b11),
-        ("0-8191", None, ALL_CPUS),
+        ("0", None, of_cpus([0])),
+        ("47-49,511", None, of_cpus([47, 48, 49, 511])),
+        ("63-64", None, of_cpus([63, 64])),
+        ("3,512", None, ALL_CPUS),
+        ("8000-8191", None, ALL_CPUS),
         (None, "GPU-a", devices(0)),
         ("0-3", "GPU-a", devices(0)),
         (None, "GPU-b,GPU-a", devices(0, 1)),
         (None, " GPU-c , GPU-b ", devices(1, 2)),
         ("1", "", 0b10),
         (None, "-1", ALL_CPUS),
-        *((None, f"MIG-{n}", devices(n)) for n in range(3, 16)),
-        (None, "MIG-16", devices(0)),
+        *((None, f"MIG-{n}", devices(n)) for n in range(3, DEVICE_COUNT)),
+        (None, "MIG-8", ALL_DEVICES),
+        (None, "MIG-9", ALL_DEVICES),
+        (None, "GPU-a", devices(0)),
     ]
     found = lines("slices", [row[:2] for row in table])
     assert [int(text, 16) for text in found] == [row[2] for row in table]
@@ -103,7 +108,7 @@ def test_the_line_is_always_what_the_models_hold_together(line):
     for _ in range(600):
         now += rng.choice([1, 1, 1, MAX_HOLD_NS // 3, MAX_HOLD_NS, MAX_HOLD_NS + 1])
         model = rng.randrange(len(slots))
-        mask = rng.choice([0, 0, 1, 0b110, 1 << 63, ALL_CPUS])
+        mask = rng.choice([0, 0, 1, 0b110, 1 << 63, 1 << 64, of_device(7), ALL_CPUS, EVERY])
         rows.append((now, model, mask, slots[model]) if rng.random() < 0.7 else (now, model))
     rows += [(now + 1, model, 0, slot) for model, slot in enumerate(slots)]
     *found, released, after = line(rows)

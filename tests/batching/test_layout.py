@@ -42,10 +42,11 @@ HEADER = {
 HOLDER = {
     "holder_pid": 0,
     "holder_heartbeat_ns": 8,
-    "hold_mask": 16,
+    "hold_number": 16,
     "hold_since_ns": 24,
     "hold_progress_ns": 32,
     "hold_models": 40,
+    "hold_slices": 56,
 }
 RUNNER = {
     "runner_pid": 0,
@@ -53,21 +54,21 @@ RUNNER = {
     "runner_slot": 16,
     "runner_class": 24,
     "runner_slices": 32,
-    "runner_state": 40,
-    "runner_since_ns": 48,
-    "preemptions": 56,
-    "parked_ns": 64,
-    "yield_ns": 72,
-    "yield_worst_ns": 80,
-    "restore_ns": 88,
-    "drops": 96,
-    "batches": 104,
-    "segments": 112,
-    "segment_ns": 120,
-    "solo_ns": 128,
-    "solo_cpu_ns": 136,
-    "solo_bytes": 144,
-    "solo_batch": 152,
+    "runner_state": 104,
+    "runner_since_ns": 112,
+    "preemptions": 120,
+    "parked_ns": 128,
+    "yield_ns": 136,
+    "yield_worst_ns": 144,
+    "restore_ns": 152,
+    "drops": 160,
+    "batches": 168,
+    "segments": 176,
+    "segment_ns": 184,
+    "solo_ns": 192,
+    "solo_cpu_ns": 200,
+    "solo_bytes": 208,
+    "solo_batch": 216,
 }
 SLOT = {
     "slot_sequence": 0,
@@ -132,37 +133,39 @@ SLOT = {
     "group_fitted": 3528,
     "group_instances": 3536,
     "group_slices": 3544,
-    "group_yields": 3552,
-    "command_sequence": 4480,
-    "alpha_millionths": 4488,
-    "threshold_cap_milli": 4496,
-    "threshold_fixed_milli": 4504,
-    "max_wait_us": 4512,
-    "mix_classes": 4520,
-    "ageing_us": 4528,
-    "ahead_batches": 4536,
-    "latency_fixed_ns": 4544,
-    "latency_per_request_ns": 4552,
-    "quantum_us": 4560,
-    "admission": 4568,
-    "margin_us": 4576,
-    "wanted_request": 4584,
-    "wanted_groups": 4592,
-    "wanted_pin": 4600,
-    "command_cap": 4608,
-    "weight_milli": 4616,
-    "preference": 4632,
-    "wanted_instances": 4648,
-    "wanted_threads": 4656,
-    "wanted_batch": 4664,
-    "network_workers": 5632,
-    "network_entries": 5640,
-    "network_free": 5648,
-    "network_queued": 5656,
-    "network_sessions": 5664,
-    "network_credit": 5672,
-    "padding_known": 5760,
-    "beside": 5768,
+    "group_yields": 3616,
+    "command_sequence": 5504,
+    "alpha_millionths": 5512,
+    "threshold_cap_milli": 5520,
+    "threshold_fixed_milli": 5528,
+    "max_wait_us": 5536,
+    "mix_classes": 5544,
+    "ageing_us": 5552,
+    "ahead_batches": 5560,
+    "latency_fixed_ns": 5568,
+    "latency_per_request_ns": 5576,
+    "quantum_us": 5584,
+    "admission": 5592,
+    "margin_us": 5600,
+    "wanted_request": 5608,
+    "wanted_groups": 5616,
+    "wanted_pin": 5624,
+    "command_cap": 5632,
+    "weight_milli": 5640,
+    "preference": 5656,
+    "wanted_instances": 5672,
+    "wanted_threads": 5680,
+    "wanted_batch": 5688,
+    "wanted_cpus": 5696,
+    "wanted_device": 5760,
+    "network_workers": 7680,
+    "network_entries": 7688,
+    "network_free": 7696,
+    "network_queued": 7704,
+    "network_sessions": 7712,
+    "network_credit": 7720,
+    "padding_known": 7808,
+    "beside": 7816,
 }
 
 
@@ -187,7 +190,7 @@ def test_slot_fields_stand_where_they_always_stood():
 
 
 def test_sizes_are_what_other_programs_were_compiled_with():
-    assert layout.LAYOUT_VERSION == 6
+    assert layout.LAYOUT_VERSION == 7
     assert layout.HEADER_SIZE == 2688
     assert layout.HOLDER_SIZE == 128
     assert layout.HOLDER_COUNT == 16
@@ -195,11 +198,13 @@ def test_sizes_are_what_other_programs_were_compiled_with():
     assert layout.RUNNER_SIZE == 256
     assert layout.RUNNER_COUNT == 64
     assert layout.SLOTS_OFFSET == 21120
-    assert layout.SLOT_SIZE == 5888
+    assert layout.SLOT_SIZE == 7936
     assert layout.SLOT_COUNT == 128
     assert layout.GROUP_COUNT == 8
-    assert layout.GROUP_STRIDE == 128
-    assert layout.PAGE_SIZE == 774784
+    assert layout.GROUP_STRIDE == 256
+    assert layout.PAGE_SIZE == 1036928
+    assert (layout.CPU_SLICES, layout.DEVICE_COUNT, layout.DEVICE_SLICES) == (512, 8, 8)
+    assert layout.SLICE_WORDS == 9
     assert (layout.COUNTER_COUNT, layout.COUNTER_NAME_BYTES) == (64, 24)
 
 

@@ -102,6 +102,12 @@ public final class PageTool {
         if (name.equals("beside")) {
             return SLOT_WORDS;
         }
+        if (name.equals("group_slices")) {
+            return SLICE_WORDS;
+        }
+        if (name.equals("wanted_cpus")) {
+            return CPU_SLICES / Long.SIZE;
+        }
         final int next = i + 1 < fields.size() ? fields.get(i + 1).getInt(null) : offset + 8;
         final int words = (next - offset) / 8;
         return words == 2 || words == SIZE_BUCKETS || words == 2 * TIME_BUCKETS ? words : 1;

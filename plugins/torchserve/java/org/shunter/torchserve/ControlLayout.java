@@ -6,11 +6,11 @@ final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    static final int LAYOUT_VERSION = 6;
+    static final int LAYOUT_VERSION = 7;
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
-    static final int PAGE_SIZE = 774784;
+    static final int PAGE_SIZE = 1036928;
     /** bytes before holder 0 */
     static final int HEADER_SIZE = 2688;
     /** bytes of one holder */
@@ -26,11 +26,21 @@ final class ControlLayout {
     /** offset of slot 0 */
     static final int SLOTS_OFFSET = 21120;
     /** bytes of one slot */
-    static final int SLOT_SIZE = 5888;
+    static final int SLOT_SIZE = 7936;
     /** slots */
     static final int SLOT_COUNT = 128;
     /** words of a mask of slots */
     static final int SLOT_WORDS = 2;
+    /** slices that are CPUs; those of device 0 follow */
+    static final int CPU_SLICES = 512;
+    /** devices that have slices of their own */
+    static final int DEVICE_COUNT = 8;
+    /** slices of each device */
+    static final int DEVICE_SLICES = 8;
+    /** bytes of the name of a device, or a part of one */
+    static final int DEVICE_BYTES = 64;
+    /** words of a set of slices */
+    static final int SLICE_WORDS = 9;
     /** counters of the network front end */
     static final int COUNTER_COUNT = 64;
     /** bytes of the name of each */
@@ -38,7 +48,7 @@ final class ControlLayout {
     /** worker groups per slot */
     static final int GROUP_COUNT = 8;
     /** bytes between groups */
-    static final int GROUP_STRIDE = 128;
+    static final int GROUP_STRIDE = 256;
     /** batch size buckets, by power of two */
     static final int SIZE_BUCKETS = 16;
     /** time buckets, by power of two */
@@ -135,14 +145,16 @@ final class ControlLayout {
     static final int K_HOLDER_PID = 0;
     /** a reader ignores a holder whose heartbeat is old */
     static final int K_HOLDER_HEARTBEAT_NS = 8;
-    /** bit s set: best-effort work on slice s must stand still */
-    static final int K_HOLD_MASK = 16;
-    /** when the mask last became non-zero */
+    /** 0: nothing is held; else another after each change of slices */
+    static final int K_HOLD_NUMBER = 16;
+    /** when the number last became non-zero */
     static final int K_HOLD_SINCE_NS = 24;
     /** when strict work that holds last began or ended a batch */
     static final int K_HOLD_PROGRESS_NS = 32;
     /** mask of slots: whose strict work holds [2] */
     static final int K_HOLD_MODELS = 40;
+    /** best-effort work on these must stand still, if the number is not 0 [9] */
+    static final int K_HOLD_SLICES = 56;
     /** process that owns this line, 0 when free */
     static final int R_RUNNER_PID = 0;
     /** when it last wrote */
@@ -151,38 +163,38 @@ final class ControlLayout {
     static final int R_RUNNER_SLOT = 16;
     /** class of its work, by index */
     static final int R_RUNNER_CLASS = 24;
-    /** mask of the slices that it runs on */
+    /** the slices that it runs on [9] */
     static final int R_RUNNER_SLICES = 32;
     /** one of RUNNER_... */
-    static final int R_RUNNER_STATE = 40;
+    static final int R_RUNNER_STATE = 104;
     /** since when it is in this state */
-    static final int R_RUNNER_SINCE_NS = 48;
+    static final int R_RUNNER_SINCE_NS = 112;
     /** times that it was parked */
-    static final int R_PREEMPTIONS = 56;
+    static final int R_PREEMPTIONS = 120;
     /** sum of the times parked */
-    static final int R_PARKED_NS = 64;
+    static final int R_PARKED_NS = 128;
     /** sum of the times from raised word to parked */
-    static final int R_YIELD_NS = 72;
+    static final int R_YIELD_NS = 136;
     /** the longest of these */
-    static final int R_YIELD_WORST_NS = 80;
+    static final int R_YIELD_WORST_NS = 144;
     /** sum of the times from lowered word to running */
-    static final int R_RESTORE_NS = 88;
+    static final int R_RESTORE_NS = 152;
     /** times that it gave its memory back and began a batch anew */
-    static final int R_DROPS = 96;
+    static final int R_DROPS = 160;
     /** batches that it ran */
-    static final int R_BATCHES = 104;
+    static final int R_BATCHES = 168;
     /** parts of one pass between which it can stand still, 0: unknown */
-    static final int R_SEGMENTS = 112;
+    static final int R_SEGMENTS = 176;
     /** time of the longest part */
-    static final int R_SEGMENT_NS = 120;
+    static final int R_SEGMENT_NS = 184;
     /** time of one pass alone */
-    static final int R_SOLO_NS = 128;
+    static final int R_SOLO_NS = 192;
     /** processor time of one pass alone */
-    static final int R_SOLO_CPU_NS = 136;
+    static final int R_SOLO_CPU_NS = 200;
     /** bytes that one pass reads and writes */
-    static final int R_SOLO_BYTES = 144;
+    static final int R_SOLO_BYTES = 208;
     /** size of the batch that these were measured with */
-    static final int R_SOLO_BATCH = 152;
+    static final int R_SOLO_BATCH = 216;
     /** seqlock: odd while identity changes */
     static final int S_SLOT_SEQUENCE = 0;
     /** 0 free, 1 live */
@@ -305,70 +317,74 @@ final class ControlLayout {
     static final int S_GROUP_FITTED = 3528;
     /** workers that the configuration asks for */
     static final int S_GROUP_INSTANCES = 3536;
-    /** mask of the slices that its workers may run on */
+    /** slices that its workers may run on [9] */
     static final int S_GROUP_SLICES = 3544;
     /** 1: its workers stand still for strict work */
-    static final int S_GROUP_YIELDS = 3552;
+    static final int S_GROUP_YIELDS = 3616;
     /** seqlock: odd while commands change, 0 never written */
-    static final int S_COMMAND_SEQUENCE = 4480;
+    static final int S_COMMAND_SEQUENCE = 5504;
     /** weight of the old threshold when it rises, 0..999999 */
-    static final int S_ALPHA_MILLIONTHS = 4488;
+    static final int S_ALPHA_MILLIONTHS = 5512;
     /** upper bound of the threshold, in 1/1000 requests */
-    static final int S_THRESHOLD_CAP_MILLI = 4496;
+    static final int S_THRESHOLD_CAP_MILLI = 5520;
     /** 0: adapt; else the threshold itself */
-    static final int S_THRESHOLD_FIXED_MILLI = 4504;
+    static final int S_THRESHOLD_FIXED_MILLI = 5528;
     /** deliberate wait, at most registered_max_wait_us */
-    static final int S_MAX_WAIT_US = 4512;
+    static final int S_MAX_WAIT_US = 5536;
     /** 1: one batch may hold both classes */
-    static final int S_MIX_CLASSES = 4520;
+    static final int S_MIX_CLASSES = 5544;
     /** one best-effort batch goes first in this time if one waits as long, 0 never */
-    static final int S_AGEING_US = 4528;
+    static final int S_AGEING_US = 5552;
     /** batches sent to a busy worker, 0 or 1 */
-    static final int S_AHEAD_BATCHES = 4536;
+    static final int S_AHEAD_BATCHES = 5560;
     /** latency of a batch until the fit knows it, 0: unknown */
-    static final int S_LATENCY_FIXED_NS = 4544;
+    static final int S_LATENCY_FIXED_NS = 5568;
     /** see latency_fixed_ns */
-    static final int S_LATENCY_PER_REQUEST_NS = 4552;
+    static final int S_LATENCY_PER_REQUEST_NS = 5576;
     /** 0: threshold by what follows answers; else Rafiqi's quantum */
-    static final int S_QUANTUM_US = 4560;
+    static final int S_QUANTUM_US = 5584;
     /** 1: refuse what would be answered too late */
-    static final int S_ADMISSION = 4568;
+    static final int S_ADMISSION = 5592;
     /** how long before a deadline an answer shall be ready */
-    static final int S_MARGIN_US = 4576;
+    static final int S_MARGIN_US = 5600;
     /** raised when another configuration is wanted, 0 for none */
-    static final int S_WANTED_REQUEST = 4584;
+    static final int S_WANTED_REQUEST = 5608;
     /** worker groups of that configuration */
-    static final int S_WANTED_GROUPS = 4592;
+    static final int S_WANTED_GROUPS = 5616;
     /** 1: its workers choose and keep cores of their own */
-    static final int S_WANTED_PIN = 4600;
+    static final int S_WANTED_PIN = 5624;
     /** batch cap, 0: the group's own */
-    static final int S_COMMAND_CAP = 4608;
+    static final int S_COMMAND_CAP = 5632;
     /** factor of the cap for the class, in 1/1000; 0: never [2] */
-    static final int S_WEIGHT_MILLI = 4616;
+    static final int S_WEIGHT_MILLI = 5640;
     /** groups with a lower number are filled first [2] */
-    static final int S_PREFERENCE = 4632;
+    static final int S_PREFERENCE = 5656;
     /** of the wanted configuration, as the next two */
-    static final int S_WANTED_INSTANCES = 4648;
+    static final int S_WANTED_INSTANCES = 5672;
     /** threads of each instance */
-    static final int S_WANTED_THREADS = 4656;
+    static final int S_WANTED_THREADS = 5680;
     /** largest batch of each instance */
-    static final int S_WANTED_BATCH = 4664;
+    static final int S_WANTED_BATCH = 5688;
+    /** slices of CPUs for its workers, 0: as wanted_pin says [8] */
+    static final int S_WANTED_CPUS = 5696;
+    /** name of their device or a part of one */
+    static final int S_WANTED_DEVICE = 5760;
     /** workers that are attached to the network front end */
-    static final int S_NETWORK_WORKERS = 5632;
+    static final int S_NETWORK_WORKERS = 7680;
     /** entries of the tensor queue */
-    static final int S_NETWORK_ENTRIES = 5640;
+    static final int S_NETWORK_ENTRIES = 7688;
     /** of these, used by nobody */
-    static final int S_NETWORK_FREE = 5648;
+    static final int S_NETWORK_FREE = 7696;
     /** requests that wait for a worker */
-    static final int S_NETWORK_QUEUED = 5656;
+    static final int S_NETWORK_QUEUED = 7704;
     /** open sessions */
-    static final int S_NETWORK_SESSIONS = 5664;
+    static final int S_NETWORK_SESSIONS = 7712;
     /** requests that clients may have on their way */
-    static final int S_NETWORK_CREDIT = 5672;
+    static final int S_NETWORK_CREDIT = 7720;
     /** 1: the words below are the controller's */
-    static final int S_PADDING_KNOWN = 5760;
+    static final int S_PADDING_KNOWN = 7808;
     /** mask of slots: this model's best effort may run beside their strict work [2] */
-    static final int S_BESIDE = 5768;
+    static final int S_BESIDE = 7816;
     /** inputs, and outputs, of a function */
     static final int MAX_TENSORS = 8;
     /** workers of a function */

@@ -27,7 +27,7 @@ final class Host {
     private final ControlPage page;
     private final Hold hold;
     private final Turns turns;
-    private final Slices slices = new Slices();
+    private final Slices slices = new Slices(LOGGER::warn);
     private final boolean pythonHasShunter;
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService pool;

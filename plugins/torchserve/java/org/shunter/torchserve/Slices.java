@@ -2,71 +2,76 @@ package org.shunter.torchserve;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
 
 /**
- * Which parts of this machine workers may run on, as bits of a mask: CPU c is bit c % 48, devices
- * follow in the order in which they were first named. Workers are told their mask and do not
- * compute it: this is the only table.
+ * Which slices of this machine workers run on. Devices are numbered in the order in which they were
+ * first named. Workers are told their slices and do not compute them: this is the only table.
  */
 final class Slices {
-    private static final int CPUS = 48;
-    private static final int DEVICES = 16;
-    /** Every CPU. */
-    static final long ALL_CPUS = (1L << CPUS) - 1;
-
+    private final Consumer<String> warn;
     private final List<String> devices = new ArrayList<>();
 
+    /** {@code warn} is told what makes less of this machine than there is. */
+    Slices(final Consumer<String> warn) {
+        this.warn = warn;
+    }
+
     /**
-     * The mask of workers that were given this.
+     * The slices of workers that were given this.
      *
      * @param cores Linux cpu list, {@link GroupConfig#AUTO} or null
      * @param device value of CUDA_VISIBLE_DEVICES, or null
      */
-    long of(final String cores, final String device) {
-        final long onDevices = device == null ? 0 : ofDevices(device);
-        if (onDevices != 0) {
+    SliceSet of(final String cores, final String device) {
+        final SliceSet onDevices = device == null ? SliceSet.NONE : ofDevices(device);
+        if (!onDevices.isEmpty()) {
             return onDevices;
         }
-        return cores == null || cores.equals(GroupConfig.AUTO) ? ALL_CPUS : ofCores(cores);
+        return cores == null || cores.equals(GroupConfig.AUTO) ? SliceSet.ALL_CPUS : ofCores(cores);
     }
 
-    /** CPUs of a mask that this process may use; 0 for devices. */
-    static int cpus(final long mask) {
+    /** CPUs among some slices that this process may use; 0 for devices. */
+    static int cpus(final SliceSet slices) {
         final int here = Runtime.getRuntime().availableProcessors();
-        return (mask & ALL_CPUS) == ALL_CPUS ? here : Math.min(here, Long.bitCount(mask & ALL_CPUS));
+        final int told = slices.cpus();
+        return told == ControlLayout.CPU_SLICES ? here : Math.min(here, told);
     }
 
-    /** Whether a mask names a device. */
-    static boolean hasDevice(final long mask) {
-        return (mask & ~ALL_CPUS) != 0;
-    }
-
-    private static long ofCores(final String list) {
-        long mask = 0;
+    private static SliceSet ofCores(final String list) {
+        SliceSet found = SliceSet.NONE;
         for (final String part : list.split(",")) {
             final String[] ends = part.split("-");
             final int first = Integer.parseInt(ends[0]);
-            final int last = Integer.parseInt(ends[ends.length - 1]);
-            for (int cpu = first; cpu <= Math.min(last, first + CPUS - 1); cpu++) {
-                mask |= 1L << cpu % CPUS;
-            }
+            found = found.or(SliceSet.ofCpus(first, Integer.parseInt(ends[ends.length - 1])));
         }
-        return mask;
+        return found;
     }
 
     /** None for a text that hides all devices: an empty one, or -1. */
-    private synchronized long ofDevices(final String list) {
-        long mask = 0;
+    private synchronized SliceSet ofDevices(final String list) {
+        SliceSet found = SliceSet.NONE;
         for (final String part : list.split(",")) {
             final String name = part.strip();
-            if (name.isEmpty() || name.equals("-1")) {
-                continue;
+            if (!name.isEmpty() && !name.equals("-1")) {
+                found = found.or(ofDevice(name));
             }
-            if (!devices.contains(name)) {
-                devices.add(name);
-            }
-            mask |= 1L << CPUS + devices.indexOf(name) % DEVICES;
         }
-        return mask;
+        return found;
+    }
+
+    private SliceSet ofDevice(final String name) {
+        if (!devices.contains(name)) {
+            devices.add(name);
+            if (devices.size() == ControlLayout.DEVICE_COUNT + 1) {
+                warn.accept(
+                        name
+                                + " is one device more than "
+                                + ControlLayout.DEVICE_COUNT
+                                + ": best-effort work on it, and on those after it, stands still for"
+                                + " strict work on any device");
+            }
+        }
+        return SliceSet.ofDevice(devices.indexOf(name), 0, ControlLayout.DEVICE_SLICES);
     }
 }

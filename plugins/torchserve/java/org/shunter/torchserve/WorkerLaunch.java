@@ -59,15 +59,15 @@ record WorkerLaunch(
             more.put("SHUNTER_CLIENT_TIMEOUT_NS", Long.toString(clientTimeoutNs(model)));
         }
         final boolean choosesGpu = placed.device() == null && gpuId >= 0;
-        final long slices =
+        final SliceSet slices =
                 choosesGpu
                         ? host.slices().of(null, String.valueOf(gpuId))
                         : workers.place.slices();
         more.put("SHUNTER_SLOT", Integer.toString(served.slot().index()));
-        more.put("SHUNTER_SLICES", "0x" + Long.toHexString(slices));
+        more.put("SHUNTER_SLICES", slices.toString());
         if (workers.place.yields()) {
             more.put("SHUNTER_PREEMPTIBLE", "1");
-            if (!Slices.hasDevice(slices)) {
+            if (!slices.hasDevice()) {
                 more.putIfAbsent("SHUNTER_SCHED", "idle");
             }
         }
