@@ -52,8 +52,56 @@ def test_slices_are_those_of_cores_and_of_devices_by_first_appearance(lines):
         (None, "MIG-9", ALL_DEVICES),
         (None, "GPU-a", devices(0)),
     ]
-    found = lines("slices", [row[:2] for row in table])
-    assert [int(text, 16) for text in found] == [row[2] for row in table]
+    found = [line.split("|") for line in lines("slices", [None, *(row[:2] for row in table)])]
+    assert [int(slices, 16) for slices, _, _ in found] == [row[2] for row in table]
+    asked = [told.count("asked [") for _, _, told in found]
+    assert sum(asked) == 3 + 7
+    named = ["GPU-a", "GPU-b,GPU-a", "GPU-c,GPU-b", "", "-1", "MIG-3"]
+    assert [line[1] for line in found[10:16]] == named
+    assert "more than 8" in found[-3][2]
+
+
+def test_a_device_is_the_same_by_all_its_names(lines):
+    a, b = "GPU-aaaa", "GPU-bbbb"
+
+    def known(uuid, gpu, start=0, size=8):
+        return {"uuid": uuid, "gpu": gpu, "start": start, "size": size}
+
+    low, high = known("MIG-11", b, 0, 4), known("MIG-22", b, 4, 4)
+    nvml = {"0": known(a, a), a: known(a, a), "GPU-aa": known(a, a), "1": known(b, b)}
+    nvml |= {"MIG-11": low, f"MIG-{b}/1/0": low, "MIG-22": high, "MIG-2": high}
+    table = [
+        ("0", of_device(0), a),
+        (a, of_device(0), a),
+        ("GPU-aa", of_device(0), a),
+        ("MIG-2", of_device(1, 4, 4), "MIG-22"),
+        (f"MIG-{b}/1/0", of_device(1, 0, 4), "MIG-11"),
+        ("MIG-11,MIG-22", of_device(1), "MIG-11,MIG-22"),
+        ("1, 0", of_device(1) | of_device(0), f"{b},{a}"),
+        ("7", of_device(2), "7"),  # as CUDA would: who names it gets what there is
+    ]
+    found = lines("slices", [nvml, *((None, name) for name, _, _ in table)])
+    split = [line.split("|") for line in found]
+    assert [(int(slices, 16), named) for slices, named, _ in split] == [row[1:] for row in table]
+    assert [told.count("asked [") for _, _, told in split] == [1] * 7 + [2]
+    assert ["warned" in told for _, _, told in split] == [False] * 7 + [True]
+    assert split[5][2] == "[asked [MIG-11, MIG-22]]"
+    assert split[6][2] == "[asked [1]]"
+
+
+@pytest.mark.parametrize(
+    ("number", "visible", "device"),
+    [
+        (1, None, "1"),
+        (1, "", "1"),
+        (1, "4, GPU-a", "GPU-a"),
+        (0, "4,GPU-a", "4"),
+        (2, "4,GPU-a", "2"),
+    ],
+)
+def test_a_stock_number_counts_what_the_server_may_see(run_tool, number, visible, device):
+    done = run_tool("TurnsTool", "stock", str(number), *([] if visible is None else [visible]))
+    assert done.stdout.strip() == device, done.stderr
 
 
 MAX_HOLD_NS = 2_000_000_000

@@ -20,11 +20,18 @@ import java.util.concurrent.atomic.AtomicInteger;
 public final class TurnsTool {
     private TurnsTool() {}
 
-    /** {@code (slices|hold|turns) FILE}, {@code random SEED STEPS}, {@code threads MODELS BATCHES}. */
+    /**
+     * {@code (slices|hold|turns) FILE}, {@code random SEED STEPS}, {@code threads MODELS BATCHES},
+     * {@code stock NUMBER [VISIBLE]}.
+     */
     public static void main(final String[] args) throws Exception {
         switch (args[0]) {
             case "slices":
                 slices(rows(args[1]));
+                break;
+            case "stock":
+                System.out.println(
+                        Slices.ofStock(Integer.parseInt(args[1]), args.length > 2 ? args[2] : null));
                 break;
             case "hold":
                 hold(rows(args[1]));
@@ -53,13 +60,35 @@ public final class TurnsTool {
         return new ControlPage(ByteBuffer.allocateDirect(PAGE_SIZE));
     }
 
-    /** Rows of cores and device; prints their slices by one table. */
+    /**
+     * What NVML knows: an object of names and devices, or null; then rows of cores and device. Prints
+     * their slices by one table, the names of their devices, and what was asked and warned.
+     */
     private static void slices(final JsonArray rows) {
-        final Slices table = new Slices(text -> {});
-        for (final JsonElement element : rows) {
-            final JsonArray row = element.getAsJsonArray();
-            System.out.println(table.of(text(row.get(0)), text(row.get(1))));
+        final JsonElement nvml = rows.get(0);
+        final List<String> told = new ArrayList<>();
+        final Slices table =
+                new Slices(
+                        new DeviceNames(
+                                names -> {
+                                    told.add("asked " + names);
+                                    return nvml.isJsonNull() ? "null" : answer(nvml, names);
+                                },
+                                text -> told.add("warned " + text)),
+                        text -> told.add("warned " + text));
+        for (int i = 1; i < rows.size(); i++) {
+            final JsonArray row = rows.get(i).getAsJsonArray();
+            final String device = text(row.get(1));
+            final SliceSet found = table.of(text(row.get(0)), device);
+            System.out.println(found + "|" + (device == null ? "" : table.named(device)) + "|" + told);
+            told.clear();
         }
+    }
+
+    private static String answer(final JsonElement nvml, final List<String> names) {
+        final JsonArray answer = new JsonArray();
+        names.forEach(name -> answer.add(nvml.getAsJsonObject().get(name)));
+        return answer.toString();
     }
 
     private static String text(final JsonElement value) {

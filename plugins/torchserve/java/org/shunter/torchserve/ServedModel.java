@@ -162,7 +162,7 @@ final class ServedModel {
         }
         return IntStream.range(0, model.getNumCores())
                 .map(i -> model.isHasCfgDeviceIds() ? model.getDeviceIds().get(i) : i)
-                .mapToObj(String::valueOf)
+                .mapToObj(i -> Slices.ofStock(i, System.getenv("CUDA_VISIBLE_DEVICES")))
                 .collect(Collectors.joining(","));
     }
 

@@ -3,17 +3,20 @@ package org.shunter.torchserve;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
+import java.util.stream.Collectors;
 
 /**
- * Which slices of this machine workers run on. Devices are numbered in the order in which they were
+ * Which slices of this machine workers run on. GPUs are numbered in the order in which they were
  * first named. Workers are told their slices and do not compute them: this is the only table.
  */
 final class Slices {
+    private final DeviceNames names;
     private final Consumer<String> warn;
-    private final List<String> devices = new ArrayList<>();
+    private final List<String> gpus = new ArrayList<>();
 
     /** {@code warn} is told what makes less of this machine than there is. */
-    Slices(final Consumer<String> warn) {
+    Slices(final DeviceNames names, final Consumer<String> warn) {
+        this.names = names;
         this.warn = warn;
     }
 
@@ -48,30 +51,41 @@ final class Slices {
         return found;
     }
 
+    /** A list of devices as in CUDA_VISIBLE_DEVICES, each by its one name. */
+    String named(final String list) {
+        final List<DeviceNames.Device> found = names.of(list);
+        return found.isEmpty()
+                ? list
+                : found.stream().map(DeviceNames.Device::name).collect(Collectors.joining(","));
+    }
+
+    /** Which device TorchServe means by a number: it counts what this process may see. */
+    static String ofStock(final int number, final String visible) {
+        final String[] seen = visible == null || visible.isBlank() ? new String[0] : visible.split(",");
+        return number < seen.length ? seen[number].strip() : String.valueOf(number);
+    }
+
     /** None for a text that hides all devices: an empty one, or -1. */
-    private synchronized SliceSet ofDevices(final String list) {
+    private SliceSet ofDevices(final String list) {
         SliceSet found = SliceSet.NONE;
-        for (final String part : list.split(",")) {
-            final String name = part.strip();
-            if (!name.isEmpty() && !name.equals("-1")) {
-                found = found.or(ofDevice(name));
-            }
+        for (final DeviceNames.Device device : names.of(list)) {
+            found = found.or(SliceSet.ofDevice(number(device.gpu()), device.start(), device.size()));
         }
         return found;
     }
 
-    private SliceSet ofDevice(final String name) {
-        if (!devices.contains(name)) {
-            devices.add(name);
-            if (devices.size() == ControlLayout.DEVICE_COUNT + 1) {
+    private synchronized int number(final String gpu) {
+        if (!gpus.contains(gpu)) {
+            gpus.add(gpu);
+            if (gpus.size() == ControlLayout.DEVICE_COUNT + 1) {
                 warn.accept(
-                        name
+                        gpu
                                 + " is one device more than "
                                 + ControlLayout.DEVICE_COUNT
                                 + ": best-effort work on it, and on those after it, stands still for"
                                 + " strict work on any device");
             }
         }
-        return SliceSet.ofDevice(devices.indexOf(name), 0, ControlLayout.DEVICE_SLICES);
+        return gpus.indexOf(gpu);
     }
 }

@@ -23,6 +23,8 @@ import org.pytorch.serve.wlm.Model;
 record WorkerLaunch(
         String name, List<String> command, Map<String, String> environment, File folder) {
 
+    private static final String DEVICES = "CUDA_VISIBLE_DEVICES";
+
     /** Where the network front end listens for its workers; {@code batching/attach.py}. */
     private static final String NETWORK = "nic.sock";
 
@@ -61,7 +63,7 @@ record WorkerLaunch(
         final boolean choosesGpu = placed.device() == null && gpuId >= 0;
         final SliceSet slices =
                 choosesGpu
-                        ? host.slices().of(null, String.valueOf(gpuId))
+                        ? host.slices().of(null, Slices.ofStock(gpuId, System.getenv(DEVICES)))
                         : workers.place.slices();
         more.put("SHUNTER_SLOT", Integer.toString(served.slot().index()));
         more.put("SHUNTER_SLICES", slices.toString());
@@ -151,7 +153,7 @@ record WorkerLaunch(
             variables.put("MKL_NUM_THREADS", threads);
         }
         if (group.device() != null) {
-            variables.put("CUDA_VISIBLE_DEVICES", group.device());
+            variables.put(DEVICES, host.slices().named(group.device()));
         }
         return variables;
     }
