@@ -17,7 +17,6 @@ from shunter.batching.layout import (
     HEADER_FIELDS,
     RUNNER_FIELDS,
     SIZE_BUCKETS,
-    SLICE_WORDS,
     SLOT_COUNT,
     SLOT_FIELDS,
     SLOT_WORDS,
@@ -26,7 +25,7 @@ from shunter.batching.layout import (
     Placed,
     RunnerState,
 )
-from shunter.batching.slices import EVERY, read_slices, words_of
+from shunter.batching.slices import ALL_CPUS, EVERY, words_of
 
 MAX_COUNT = 2**63 - 1
 MAX_BATCH = 1 << 20
@@ -49,8 +48,8 @@ def _words(count: int, low: int, high: int, default: int = 0) -> Any:
     return _word(low, high, (default,) * count)
 
 
-def _slices() -> Any:
-    return field(default=0, metadata={"low": 0, "high": EVERY, "slices": True})
+def _mask(most: int) -> Any:
+    return field(default=0, metadata={"low": 0, "high": most, "mask": True})
 
 
 def _text() -> Any:
@@ -167,7 +166,7 @@ class GroupTelemetry:
     group_error_ns: int = _word(0, MAX_COUNT)
     group_fitted: int = _word(0, MAX_COUNT)
     group_instances: int = _word(0, MAX_BATCH)
-    group_slices: int = _slices()
+    group_slices: int = _mask(EVERY)
     group_yields: int = _word(0, 1)
 
 
@@ -210,6 +209,8 @@ class GroupCommands:
     wanted_instances: int = _word(0, MAX_BATCH)
     wanted_threads: int = _word(0, MAX_BATCH)
     wanted_batch: int = _word(0, MAX_BATCH)
+    wanted_cpus: int = _mask(ALL_CPUS)
+    wanted_device: str = _text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ class RunnerLine:
     runner_heartbeat_ns: int = _word(0, MAX_COUNT)
     runner_slot: int = _word(-1, SLOT_COUNT - 1, -1)
     runner_class: int = _word(0, 1)
-    runner_slices: int = _slices()
+    runner_slices: int = _mask(EVERY)
     runner_state: int = _word(0, max(RunnerState))
     runner_since_ns: int = _word(0, MAX_COUNT)
     preemptions: int = _word(0, MAX_COUNT)
@@ -275,7 +276,7 @@ class _Plan:
     low: int
     high: int
     is_text: bool
-    is_slices: bool
+    is_mask: bool
     is_tuple: bool
 
 
@@ -301,7 +302,7 @@ def _plans(kind: type) -> tuple[_Plan, ...]:
                 limits.get("low", 0),
                 limits.get("high", 0),
                 "text" in limits,
-                "slices" in limits,
+                "mask" in limits,
                 at.field.count > 1,
             )
         )
@@ -318,8 +319,8 @@ def decode(kind: type[Record], words: memoryview, base: int = 0) -> Record:
         part = words[base + plan.start : base + plan.start + plan.count]
         if plan.is_text:
             values[plan.name] = part.tobytes().split(b"\0", 1)[0].decode("utf-8", "replace")
-        elif plan.is_slices:
-            values[plan.name] = read_slices(words, base + plan.start)
+        elif plan.is_mask:
+            values[plan.name] = int.from_bytes(part.tobytes(), "little")
         else:
             cut = tuple(min(max(value, plan.low), plan.high) for value in part)
             values[plan.name] = cut if plan.is_tuple else cut[0]
@@ -327,22 +328,32 @@ def decode(kind: type[Record], words: memoryview, base: int = 0) -> Record:
 
 
 def encode(record: Any, words: MutableSequence[int], base: int = 0) -> None:
-    """Store a record's numbers word by word, each checked before the first is stored.
+    """Store a record word by word, all checked before the first is stored.
 
-    Raises ValueError naming a field whose value is out of range.
+    Raises ValueError naming a field whose value is out of range, or is a text that is too long.
     """
     stores: list[tuple[int, int]] = []
     for plan in _plans(type(record)):
         value = getattr(record, plan.name)
-        parts = value if plan.is_tuple and not plan.is_slices else (value,)
-        for word in parts:
-            if not plan.low <= word <= plan.high:
-                raise ValueError(f"{plan.name} = {word}; allowed: {plan.low} to {plan.high}")
-        if plan.is_slices:
-            parts = words_of(value, SLICE_WORDS)
+        parts = _parts_of_text(plan, value) if plan.is_text else _parts(plan, value)
         stores += [(base + plan.start + i, word) for i, word in enumerate(parts)]
     for index, word in stores:
         words[index] = word
+
+
+def _parts(plan: _Plan, value: Any) -> Sequence[int]:
+    numbers = value if plan.is_tuple and not plan.is_mask else (value,)
+    for word in numbers:
+        if not plan.low <= word <= plan.high:
+            raise ValueError(f"{plan.name} = {word}; allowed: {plan.low} to {plan.high}")
+    return words_of(value, plan.count) if plan.is_mask else numbers
+
+
+def _parts_of_text(plan: _Plan, value: str) -> Sequence[int]:
+    encoded, most = value.encode(), 8 * plan.count
+    if len(encoded) > most or b"\0" in encoded:
+        raise ValueError(f"{plan.name} = {value!r}; allowed: {most} bytes, none of them 0")
+    return memoryview(encoded.ljust(most, b"\0")).cast("q").tolist()
 
 
 def mask_of(words: Sequence[int], at: int, count: int) -> int:

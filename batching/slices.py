@@ -14,6 +14,7 @@ Shared memory holds a set as ``SLICE_WORDS`` signed 8-byte words, the lowest bit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from shunter.batching.layout import CPU_SLICES, DEVICE_COUNT, DEVICE_SLICES, SLICE_WORDS
@@ -22,6 +23,16 @@ SliceSet: TypeAlias = int
 ALL_CPUS: SliceSet = (1 << CPU_SLICES) - 1
 EVERY: SliceSet = (1 << 64 * SLICE_WORDS) - 1
 ALL_DEVICES: SliceSet = EVERY & ~ALL_CPUS
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Where an instance runs."""
+
+    cpus: SliceSet = 0
+    """0: wherever the model's others do."""
+    device: str = ""
+    """Its one name, or that of the part of one; empty: none."""
 
 
 def of_cpus(cpus: Iterable[int]) -> SliceSet:

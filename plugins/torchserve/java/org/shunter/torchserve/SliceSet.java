@@ -77,6 +77,27 @@ final class SliceSet {
         return count;
     }
 
+    /** Its CPUs as a Linux cpu list; empty if there are none. */
+    String cpuList() {
+        final StringBuilder list = new StringBuilder();
+        for (int cpu = 0; cpu < CPU_SLICES; cpu++) {
+            if (!has(cpu)) {
+                continue;
+            }
+            list.append(list.length() == 0 ? "" : ",").append(cpu);
+            final int first = cpu;
+            while (cpu + 1 < CPU_SLICES && has(cpu + 1)) {
+                cpu++;
+            }
+            list.append(cpu == first ? "" : "-" + cpu);
+        }
+        return list.toString();
+    }
+
+    private boolean has(final int bit) {
+        return (words[bit / Long.SIZE] >> bit % Long.SIZE & 1) == 1;
+    }
+
     boolean overlaps(final SliceSet other) {
         for (int i = 0; i < words.length; i++) {
             if ((words[i] & other.words[i]) != 0) {
