@@ -159,6 +159,7 @@ struct function {
     int32_t slot;    /* of its model on the control page, -1: none */
     uint32_t strict; /* requests that hold */
     struct slice_set slices; /* that they hold, none while nobody would run them */
+    bool somewhere;          /* there are some */
 };
 
 struct shunter_core {
@@ -179,6 +180,7 @@ struct shunter_core {
     uint64_t unknown_ns; /* when answers to unknown sessions were counted anew */
     uint32_t unknown;
     _Atomic uint64_t *line; /* of the control page: what strict requests hold; NULL: none */
+    bool holds;             /* it says something */
     struct slice_set held;  /* what it says */
     uint64_t hold_number;   /* of its last change */
 };

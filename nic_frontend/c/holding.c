@@ -12,22 +12,8 @@ static void store(const struct shunter_core *core, uint32_t field, uint64_t valu
     atomic_store_explicit(&core->line[field / 8], value, memory_order_release);
 }
 
-static bool is_empty(const struct slice_set *set) {
-    uint64_t any = 0;
-    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
-        any |= set->words[i];
-    }
-    return !any;
-}
-
-static void add(struct slice_set *set, const struct slice_set *more) {
-    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
-        set->words[i] |= more->words[i];
-    }
-}
-
 static bool is_up(const struct function *function) {
-    return function->strict && !is_empty(&function->slices);
+    return function->strict && function->somewhere;
 }
 
 static void store_models(const struct shunter_core *core, const uint64_t *models) {
@@ -36,47 +22,47 @@ static void store_models(const struct shunter_core *core, const uint64_t *models
     }
 }
 
-/* Store the words that differ from what the line says. */
-static void store_changes(struct shunter_core *core, const struct slice_set *slices) {
-    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
-        if (core->held.words[i] != slices->words[i]) {
-            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, slices->words[i]);
-        }
-    }
-    core->held = *slices;
-}
-
 /* What comes, then the number, then what goes: batching/hold_words.py says why. */
-static void store_slices(struct shunter_core *core, const struct slice_set *slices) {
-    if (!memcmp(&core->held, slices, sizeof *slices)) {
+static void store_slices(struct shunter_core *core, const struct slice_set *slices, bool any) {
+    uint64_t *said = core->held.words;
+    const uint64_t *now = slices->words;
+    uint64_t differs = 0;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        differs |= said[i] ^ now[i];
+    }
+    if (!differs) {
         return;
     }
     core->hold_number++;
-    if (is_empty(slices)) {
-        store(core, SHUNTER_K_HOLD_NUMBER, 0);
-    } else {
-        struct slice_set both = core->held;
-        add(&both, slices);
-        store_changes(core, &both);
-        store(core, SHUNTER_K_HOLD_NUMBER, core->hold_number);
+    core->holds = any;
+    for (uint32_t i = 0; any && i < SHUNTER_SLICE_WORDS; i++) {
+        if (now[i] & ~said[i]) {
+            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, said[i] | now[i]);
+        }
     }
-    store_changes(core, slices);
+    store(core, SHUNTER_K_HOLD_NUMBER, any ? core->hold_number : 0);
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        if (said[i] & ~now[i]) {
+            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, now[i]);
+        }
+        said[i] = now[i];
+    }
 }
 
 /* The slices are raised last, and lowered first. */
 static void say(
-    struct shunter_core *core, const struct slice_set *slices, const uint64_t *models,
+    struct shunter_core *core, const struct slice_set *slices, bool any, const uint64_t *models,
     uint64_t now_ns, bool raises) {
-    if (raises && !is_empty(slices)) {
+    if (raises && any) {
         store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
         store_models(core, models);
-        if (is_empty(&core->held)) {
+        if (!core->holds) {
             store(core, SHUNTER_K_HOLD_SINCE_NS, now_ns);
         }
         store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
-        store_slices(core, slices);
+        store_slices(core, slices, any);
     } else {
-        store_slices(core, slices);
+        store_slices(core, slices, any);
         store_models(core, models);
     }
 }
@@ -87,13 +73,16 @@ static void show(struct shunter_core *core, uint64_t now_ns, bool raises) {
     }
     struct slice_set slices = {{0}};
     uint64_t models[SHUNTER_SLOT_WORDS] = {0};
-    bool nameless = false;
+    bool any = false, nameless = false;
     for (const struct link *at = core->all.next; at != &core->all; at = at->next) {
         const struct function *function = OWNER_OF(at, function, link);
         if (!is_up(function)) {
             continue;
         }
-        add(&slices, &function->slices);
+        any = true;
+        for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+            slices.words[i] |= function->slices.words[i];
+        }
         if (function->slot < 0) {
             nameless = true;
         } else {
@@ -103,7 +92,7 @@ static void show(struct shunter_core *core, uint64_t now_ns, bool raises) {
     if (nameless) { // beside whom nobody knows, nothing runs
         memset(models, 0, sizeof models);
     }
-    say(core, &slices, models, now_ns, raises);
+    say(core, &slices, any, models, now_ns, raises);
 }
 
 static void count(
@@ -156,12 +145,15 @@ int shunter_core_set_hold(
         return 0;
     }
     const bool was_up = is_up(function);
-    function->slices = (struct slice_set){{0}};
+    function->somewhere = false;
     if (was_up) {
         show(core, now_ns, false);
     }
     function->slot = slot;
-    memcpy(function->slices.words, slices, sizeof function->slices.words);
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        function->slices.words[i] = slices[i];
+        function->somewhere |= slices[i] != 0;
+    }
     if (is_up(function)) {
         show(core, now_ns, true);
     }
@@ -172,7 +164,7 @@ void shunter_core_hold_at(struct shunter_core *core, void *line, uint64_t now_ns
     const uint64_t models[SHUNTER_SLOT_WORDS] = {0};
     const struct slice_set none = {{0}};
     if (core->line) {
-        say(core, &none, models, now_ns, false);
+        say(core, &none, false, models, now_ns, false);
     }
     core->line = line;
     shunter_beat(core, now_ns);
