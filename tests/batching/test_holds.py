@@ -183,6 +183,19 @@ def test_a_killed_holder_lets_go_and_its_line_can_be_claimed_again(page, page_pa
     assert held(page, EVERY, NOW) == 0
 
 
+@pytest.mark.parametrize("number", [0, 1, 7])
+def test_a_line_that_was_left_in_the_midst_of_a_change_is_cleared(page, number):
+    holder = claim(page, ME, NOW)
+    holder.hold(EVERY, 1, NOW)
+    at = (HEADER_SIZE + holder.index * 128) // 8
+    page.words[at + HOLDER_FIELDS["hold_number"].offset // 8] = number
+    page.unlock(HEADER_SIZE + holder.index * 128)  # as the kernel does for one that is killed
+    again = claim(page, ME, NOW)
+    assert again.index == holder.index
+    again.hold(1 << 512, 1, NOW)
+    assert held(page, EVERY, NOW) == 1 << 512
+
+
 @given(st.lists(st.tuples(st.integers(0, EVERY), st.integers(0, (1 << 128) - 1)), max_size=20))
 def test_held_is_what_was_said_last(steps):
     class Page:

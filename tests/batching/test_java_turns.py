@@ -189,6 +189,11 @@ def test_beside_a_model_without_a_slot_no_model_is_named(line):
     assert [row[:2] for row in found] == [(1, 8), (1, 0), (0b11, 0), (1, 8), (0, 0)]
 
 
+def test_a_hold_that_moves_is_never_missed(run_tool):
+    done = run_tool("TurnsTool", "moves", "2000000")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 BEHIND = [[10, 0, BEST_EFFORT, 900]]
 """Model 0 runs; the others wait behind it."""
 

@@ -22,12 +22,15 @@ public final class TurnsTool {
 
     /**
      * {@code (slices|hold|turns) FILE}, {@code random SEED STEPS}, {@code threads MODELS BATCHES},
-     * {@code stock NUMBER [VISIBLE]}.
+     * {@code stock NUMBER [VISIBLE]}, {@code moves COUNT}.
      */
     public static void main(final String[] args) throws Exception {
         switch (args[0]) {
             case "slices":
                 slices(rows(args[1]));
+                break;
+            case "moves":
+                moves(Integer.parseInt(args[1]));
                 break;
             case "stock":
                 System.out.println(
@@ -121,6 +124,36 @@ public final class TurnsTool {
         print(page);
         parts.get(0).show(SliceSet.of(1), 1, 1);
         print(page);
+    }
+
+    /** A hold moves between slices of all words; who reads meanwhile must find one of them. */
+    private static void moves(final int count) throws InterruptedException {
+        final ControlPage page = page();
+        page.set(HEADER_SIZE + K_HOLDER_PID, 1);
+        page.set(HEADER_SIZE + K_HOLDER_HEARTBEAT_NS, 1);
+        final Hold hold = new Hold(page);
+        final Hold.Part part = hold.part();
+        final SliceSet[] places = new SliceSet[SLICE_WORDS];
+        for (int i = 0; i < SLICE_WORDS; i++) {
+            places[i] = set("1" + "0".repeat(16 * i));
+        }
+        part.show(places[0], 3, 1);
+        final Random random = new Random(count);
+        final Thread writer =
+                new Thread(
+                        () -> {
+                            for (int i = 0; i < count; i++) {
+                                part.show(places[random.nextInt(SLICE_WORDS)], 3, 1);
+                            }
+                        });
+        writer.start();
+        long looks = 0;
+        while (writer.isAlive()) {
+            ensure(!hold.held(1).isEmpty(), "a hold that moves was missed");
+            looks++;
+        }
+        writer.join();
+        ensure(looks > 0, "nobody looked");
     }
 
     private static SliceSet set(final String text) {
