@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from shunter.batching.layout import CLASSES, SLOT_COUNT
+from shunter.batching.slices import EVERY, SliceSet
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import AEAD_TAG
 from shunter.batching.wire_layout import LARGEST_SEGMENT, MAX_SEGMENTS
@@ -33,13 +34,11 @@ RESPONSE_TIMEOUT_S = 120.0
 """TorchServe's, where nobody says another."""
 LONGEST_NS = 86_400_000_000_000
 """One day, of a deadline."""
-LARGEST_MASK = (1 << 64) - 1
-"""Of slices."""
 _RANGES = {
     "slo_ns": (0, LONGEST_NS),
     "client_timeout_ns": (0, LONGEST_NS),
     "slot": (-1, SLOT_COUNT - 1),
-    "slices": (0, LARGEST_MASK),
+    "slices": (0, EVERY),
 }
 _PAYLOAD = LARGEST_SEGMENT - AEAD_TAG
 """The most that a segment of any session carries."""
@@ -70,8 +69,8 @@ class Attach:
     """Latest deadline of every request, after its arrival; 0: none."""
     slot: int = -1
     """Of its model on the server's control page, -1: none."""
-    slices: int = 0
-    """Mask of the slices that its strict requests want for themselves, 0: none."""
+    slices: SliceSet = 0
+    """The slices that its strict requests want for themselves, 0: none."""
 
     def to_json(self) -> dict[str, Any]:
         """For :func:`send`."""

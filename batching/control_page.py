@@ -50,9 +50,9 @@ from shunter.batching.page_records import (
     decode,
     encode,
     mask_of,
-    words_of,
 )
 from shunter.batching.processes import try_lock, unlock
+from shunter.batching.slices import words_of
 
 READ_ATTEMPTS = 100
 _SEQUENCE_LIMIT = 1 << 62

@@ -116,6 +116,15 @@ RUNNER_COUNT = 64
 SLOT_COUNT = 128
 SLOT_WORDS = SLOT_COUNT // 64
 """Words of a mask of slots: slot s is bit s % 64 of word s // 64."""
+CPU_SLICES = 512
+DEVICE_COUNT = 8
+DEVICE_SLICES = 8
+"""Of one device: a GPU that is parted has seven compute and eight memory slices, and an instance's
+place is told in memory slices."""
+DEVICE_BYTES = 64
+"""Of a device's name, UTF-8: that of an NVIDIA GPU or a MIG instance has 40."""
+SLICE_WORDS = (CPU_SLICES + DEVICE_COUNT * DEVICE_SLICES) // 64
+"""Words of a set of slices, see :mod:`shunter.batching.slices`: those of the CPUs come first."""
 COUNTER_COUNT = 64
 """Counters of the network front end; each has a name of at most COUNTER_NAME_BYTES."""
 COUNTER_NAME_BYTES = 24
@@ -208,10 +217,15 @@ HOLDER = (
         (
             Field("holder_pid", "process that owns this word, 0 when free"),
             Field("holder_heartbeat_ns", "a reader ignores a holder whose heartbeat is old"),
-            Field("hold_mask", "bit s set: best-effort work on slice s must stand still"),
-            Field("hold_since_ns", "when the mask last became non-zero"),
+            Field("hold_number", "0: nothing is held; else another after each change of slices"),
+            Field("hold_since_ns", "when the number last became non-zero"),
             Field("hold_progress_ns", "when strict work that holds last began or ended a batch"),
             Field("hold_models", "mask of slots: whose strict work holds", count=SLOT_WORDS),
+            Field(
+                "hold_slices",
+                "best-effort work on these must stand still, if the number is not 0",
+                count=SLICE_WORDS,
+            ),
         ),
     ),
 )
@@ -224,7 +238,7 @@ RUNNER = (
             Field("runner_heartbeat_ns", "when it last wrote"),
             Field("runner_slot", "slot of its model, -1 for none"),
             Field("runner_class", "class of its work, by index"),
-            Field("runner_slices", "mask of the slices that it runs on"),
+            Field("runner_slices", "the slices that it runs on", count=SLICE_WORDS),
             Field("runner_state", "one of RUNNER_..."),
             Field("runner_since_ns", "since when it is in this state"),
             Field("preemptions", "times that it was parked"),
@@ -259,7 +273,7 @@ SLOT = (
             Field("model_version", "UTF-8, zero padded", width=128),
             Field("auto", "1: the controller may change the configuration"),
             Field("archive", "path of the model archive, UTF-8, zero padded", width=512),
-            Field("last_change", "what became of the last change, for people", width=512),
+            Field("last_change", "what became of the last change, for people", width=256),
             Field("default_version", "the model's version for requests that name none", width=128),
             Field("problem", "why a worker ended or did not load last, for people", width=256),
         ),
@@ -324,7 +338,7 @@ SLOT = (
             Field("group_error_ns", "mean absolute error of the predictions"),
             Field("group_fitted", "batches that the fit has seen, 0: nothing is known"),
             Field("group_instances", "workers that the configuration asks for"),
-            Field("group_slices", "mask of the slices that its workers may run on"),
+            Field("group_slices", "slices that its workers may run on", count=SLICE_WORDS),
             Field("group_yields", "1: its workers stand still for strict work"),
         ),
         repeat=GROUP_COUNT,
@@ -362,6 +376,12 @@ SLOT = (
             Field("wanted_instances", "of the wanted configuration, as the next two"),
             Field("wanted_threads", "threads of each instance"),
             Field("wanted_batch", "largest batch of each instance"),
+            Field(
+                "wanted_cpus",
+                "slices of CPUs for its workers, 0: as wanted_pin says",
+                count=CPU_SLICES // 64,
+            ),
+            Field("wanted_device", "name of their device or a part of one", width=DEVICE_BYTES),
         ),
         repeat=GROUP_COUNT,
     ),
@@ -461,6 +481,11 @@ def constants() -> list[tuple[str, int, str]]:
         ("SLOT_SIZE", SLOT_SIZE, "bytes of one slot"),
         ("SLOT_COUNT", SLOT_COUNT, "slots"),
         ("SLOT_WORDS", SLOT_WORDS, "words of a mask of slots"),
+        ("CPU_SLICES", CPU_SLICES, "slices that are CPUs; those of device 0 follow"),
+        ("DEVICE_COUNT", DEVICE_COUNT, "devices that have slices of their own"),
+        ("DEVICE_SLICES", DEVICE_SLICES, "slices of each device"),
+        ("DEVICE_BYTES", DEVICE_BYTES, "bytes of the name of a device, or a part of one"),
+        ("SLICE_WORDS", SLICE_WORDS, "words of a set of slices"),
         ("COUNTER_COUNT", COUNTER_COUNT, "counters of the network front end"),
         ("COUNTER_NAME_BYTES", COUNTER_NAME_BYTES, "bytes of the name of each"),
         ("GROUP_COUNT", GROUP_COUNT, "worker groups per slot"),

@@ -26,6 +26,7 @@ from shunter.batching.layout import (
     Placed,
     RunnerState,
 )
+from shunter.batching.slices import ALL_CPUS, EVERY, words_of
 
 MAX_COUNT = 2**63 - 1
 MAX_BATCH = 1 << 20
@@ -46,6 +47,10 @@ def _word(low: int, high: int, default: Any = 0) -> Any:
 
 def _words(count: int, low: int, high: int, default: int = 0) -> Any:
     return _word(low, high, (default,) * count)
+
+
+def _mask(most: int) -> Any:
+    return field(default=0, metadata={"low": 0, "high": most, "mask": True})
 
 
 def _text() -> Any:
@@ -164,7 +169,7 @@ class GroupTelemetry:
     group_error_ns: int = _word(0, MAX_COUNT)
     group_fitted: int = _word(0, MAX_COUNT)
     group_instances: int = _word(0, MAX_BATCH)
-    group_slices: int = _word(-MAX_COUNT - 1, MAX_COUNT)
+    group_slices: int = _mask(EVERY)
     group_yields: int = _word(0, 1)
 
 
@@ -207,6 +212,8 @@ class GroupCommands:
     wanted_instances: int = _word(0, MAX_BATCH)
     wanted_threads: int = _word(0, MAX_BATCH)
     wanted_batch: int = _word(0, MAX_BATCH)
+    wanted_cpus: int = _mask(ALL_CPUS)
+    wanted_device: str = _text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +245,7 @@ class RunnerLine:
     runner_heartbeat_ns: int = _word(0, MAX_COUNT)
     runner_slot: int = _word(-1, SLOT_COUNT - 1, -1)
     runner_class: int = _word(0, 1)
-    runner_slices: int = _word(-MAX_COUNT - 1, MAX_COUNT)
+    runner_slices: int = _mask(EVERY)
     runner_state: int = _word(0, max(RunnerState))
     runner_since_ns: int = _word(0, MAX_COUNT)
     preemptions: int = _word(0, MAX_COUNT)
@@ -272,6 +279,7 @@ class _Plan:
     low: int
     high: int
     is_text: bool
+    is_mask: bool
     is_tuple: bool
 
 
@@ -297,7 +305,8 @@ def _plans(kind: type) -> tuple[_Plan, ...]:
                 limits.get("low", 0),
                 limits.get("high", 0),
                 "text" in limits,
-                at.field.count > 1,
+                "mask" in limits,
+                at.field.count > 1 and "mask" not in limits,
             )
         )
     return tuple(plans)
@@ -313,6 +322,8 @@ def decode(kind: type[Record], words: memoryview, base: int = 0) -> Record:
         part = words[base + plan.start : base + plan.start + plan.count]
         if plan.is_text:
             values[plan.name] = part.tobytes().split(b"\0", 1)[0].decode("utf-8", "replace")
+        elif plan.is_mask:
+            values[plan.name] = int.from_bytes(part.tobytes(), "little")
         else:
             cut = tuple(min(max(value, plan.low), plan.high) for value in part)
             values[plan.name] = cut if plan.is_tuple else cut[0]
@@ -320,27 +331,34 @@ def decode(kind: type[Record], words: memoryview, base: int = 0) -> Record:
 
 
 def encode(record: Any, words: MutableSequence[int], base: int = 0) -> None:
-    """Store a record's numbers word by word, each checked before the first is stored.
+    """Store a record word by word, all checked before the first is stored.
 
-    Raises ValueError naming a field whose value is out of range.
+    Raises ValueError naming a field whose value is out of range, or is a text that is too long.
     """
     stores: list[tuple[int, int]] = []
     for plan in _plans(type(record)):
         value = getattr(record, plan.name)
-        for i, word in enumerate(value if plan.is_tuple else (value,)):
-            if not plan.low <= word <= plan.high:
-                raise ValueError(f"{plan.name} = {word}; allowed: {plan.low} to {plan.high}")
-            stores.append((base + plan.start + i, word))
+        parts = _parts_of_text(plan, value) if plan.is_text else _parts(plan, value)
+        stores += [(base + plan.start + i, word) for i, word in enumerate(parts)]
     for index, word in stores:
         words[index] = word
+
+
+def _parts(plan: _Plan, value: Any) -> Sequence[int]:
+    numbers = value if plan.is_tuple else (value,)
+    for word in numbers:
+        if not plan.low <= word <= plan.high:
+            raise ValueError(f"{plan.name} = {word}; allowed: {plan.low} to {plan.high}")
+    return words_of(value, plan.count) if plan.is_mask else numbers
+
+
+def _parts_of_text(plan: _Plan, value: str) -> Sequence[int]:
+    encoded, most = value.encode(), 8 * plan.count
+    if len(encoded) > most or b"\0" in encoded:
+        raise ValueError(f"{plan.name} = {value!r}; allowed: {most} bytes, none of them 0")
+    return memoryview(encoded.ljust(most, b"\0")).cast("q").tolist()
 
 
 def mask_of(words: Sequence[int], at: int, count: int) -> int:
     """The mask in ``count`` signed words from index ``at``, the lowest bits first."""
     return sum((words[at + i] & _WORD) << 64 * i for i in range(count))
-
-
-def words_of(mask: int, count: int) -> list[int]:
-    """The inverse of :func:`mask_of`: bit 63 of a word is its sign in Python and Java."""
-    parts = [mask >> 64 * i & _WORD for i in range(count)]
-    return [part - (part >> 63 << 64) for part in parts]

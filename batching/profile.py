@@ -77,6 +77,37 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class SliceKind:
+    """What each instance ran on: cores of a CPU, a GPU, or a MIG instance."""
+
+    kind: str = "cpu"
+    """``cpu`` or ``gpu``."""
+    profile: str = ""
+    """Of the MIG instance, as ``3g.40gb``; empty: a whole GPU."""
+    memory_gib: float = 0.0
+    """Of the device."""
+
+    def __post_init__(self) -> None:
+        """Check that there is such a thing."""
+        if self.kind not in ("cpu", "gpu"):
+            raise ProfileError(f"slice kind {self.kind!r}; allowed: cpu, gpu")
+        if not isinstance(self.profile, str):
+            raise ProfileError(f"slice profile {self.profile!r}; allowed: a text")
+        if not _is_amount(self.memory_gib) or (self.memory_gib > 0) != (self.kind == "gpu"):
+            raise ProfileError(
+                f"slice memory_gib {self.memory_gib!r}; allowed: above 0 for a gpu, else 0"
+            )
+        if self.profile and self.kind == "cpu":
+            raise ProfileError(f"slice profile {self.profile!r}; allowed: none for a cpu")
+
+    def __str__(self) -> str:
+        """For people."""
+        if self.kind == "cpu":
+            return "CPU cores"
+        return f"{self.profile or 'a whole GPU'} with {self.memory_gib:g} GiB"
+
+
+@dataclass(frozen=True)
 class Provenance:
     """What was measured, and where; :meth:`differences` says when that is elsewhere."""
 
@@ -92,11 +123,12 @@ class Provenance:
     date: str = ""
     shunter: str = ""
     python: str = ""
+    slice: SliceKind = SliceKind()
 
     def __post_init__(self) -> None:
         """Check the types."""
         for name, value in vars(self).items():
-            if name != "cores" and not isinstance(value, str):
+            if name not in ("cores", "slice") and not isinstance(value, str):
                 raise ProfileError(f"{name} {value!r}; allowed: a text")
         if not (_is_whole(self.cores, 1) and self.cores <= MAX_CORES):
             raise ProfileError(f"cores {self.cores!r}; allowed: 1 to {MAX_CORES}")
@@ -104,7 +136,8 @@ class Provenance:
     def differences(self, other: Provenance) -> list[str]:
         """What makes a profile of ``self`` unusable for ``other``, in words."""
         names = {"model_hash": "model", "cpu": "processor", "cores": "cores", "torch": "torch"}
-        return [
+        slices = [f"{self.slice}, here {other.slice}"] if self.slice != other.slice else []
+        return slices + [
             f"{word} {getattr(self, name)[:40]!r}, here {getattr(other, name)[:40]!r}"
             if isinstance(getattr(self, name), str)
             else f"{getattr(self, name)} {word}, here {getattr(other, name)}"
@@ -205,8 +238,10 @@ def read_profile(text: str | bytes) -> Profile:
         )
     try:
         cells = [Cell(**each) for each in content["cells"]]
+        provenance = {**content["provenance"]}
+        provenance["slice"] = SliceKind(**provenance.get("slice", {}))
         profile = Profile(
-            provenance=Provenance(**content["provenance"]),
+            provenance=Provenance(**provenance),
             cells={(cell.threads, cell.batch): cell for cell in cells},
             **{name: content[name] for name in _NUMBERS},
             alone=content.get("alone", False),

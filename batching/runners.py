@@ -18,6 +18,7 @@ from shunter.batching.layout import (
 )
 from shunter.batching.page_records import RunnerLine, decode
 from shunter.batching.processes import is_alive
+from shunter.batching.slices import SliceSet, words_of
 
 _R = {name: placed.offset // 8 for name, placed in RUNNER_FIELDS.items()}
 
@@ -33,6 +34,7 @@ class Runner:
         self._words, self._base = words, base
         for item in fields(RunnerLine):
             self.set(item.name, 0)
+        self.set_slices(0)
         self.set("runner_slot", -1)
         self.beat(now_ns)
         self.set("runner_pid", pid)
@@ -40,6 +42,11 @@ class Runner:
     def set(self, name: str, value: int) -> None:
         """Store a word."""
         self._words[self._base + _R[name]] = value
+
+    def set_slices(self, slices: SliceSet) -> None:
+        """Say where it runs."""
+        for i, word in enumerate(words_of(slices)):
+            self._words[self._base + _R["runner_slices"] + i] = word
 
     def add(self, name: str, amount: int) -> None:
         """Add to a word."""

@@ -18,6 +18,7 @@ import torch
 
 from shunter.batching.control_page import ControlPage
 from shunter.batching.holds import claim, held
+from shunter.batching.slices import of_device
 from shunter.handlers.device_capture import Captured, CudaRecorder, Recorder, capture
 from shunter.handlers.device_driver import Driver, cuda_driver
 from shunter.handlers.device_executor import (
@@ -30,7 +31,7 @@ from shunter.handlers.device_ladder import Capabilities, Rung
 from shunter.handlers.device_runner import Whole
 
 NAMES = ("vgg19", "resnet152", "densenet201", "inception_v3", "distilbert")
-SLICE = 1 << 48
+SLICE = of_device(0)
 AGEING_PAUSE_S = 0.0005
 WARM_UP = 5
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from shunter.batching.attach import (
-    LARGEST_MASK,
     RESPONSE_TIMEOUT_S,
     Attach,
     AttachError,
@@ -28,6 +27,7 @@ from shunter.batching.attach import (
 )
 from shunter.batching.layout import CLASSES, SLOT_COUNT
 from shunter.batching.native import WorkerQueue, worker_queue
+from shunter.batching.slices import EVERY
 from shunter.batching.tensor_queue import QueueError, TensorQueue
 from shunter.handlers.device_queue import queue_worker
 from shunter.handlers.sample import section_of
@@ -84,14 +84,14 @@ def _number(variable: str, default: int, unit: str) -> int:
 
 
 def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The model's slot, and the mask of the slices that its strict requests want for themselves.
+    """The model's slot, and the slices that its strict requests want for themselves.
 
     What is missing or wrong is -1 and 0: requests are served all the same. A worker that stands
     still for strict requests would do so for its own, so it wants nothing.
     """
     slot = _integer(environ.get("SHUNTER_SLOT", ""), 10)
     slices = _integer(environ.get("SHUNTER_SLICES", ""), 16)
-    if environ.get("SHUNTER_PREEMPTIBLE") == "1" or not 0 <= slices <= LARGEST_MASK:
+    if environ.get("SHUNTER_PREEMPTIBLE") == "1" or not 0 <= slices <= EVERY:
         slices = 0
     return (slot if 0 <= slot < SLOT_COUNT else -1), slices
 

@@ -22,11 +22,11 @@ from shunter.batching.holds import (
     mask_of,
     progress_ns,
     since_ns,
-    words_of,
 )
 from shunter.batching.layout import HEADER_FIELDS, SLOT_FIELDS, SLOT_SIZE, SLOT_WORDS, SLOTS_OFFSET
 from shunter.batching.preemption import LONGEST_PARK_NS, Event, RunnerState, after, end_of_parking
 from shunter.batching.runners import Runner
+from shunter.batching.slices import EVERY, SliceSet
 
 STEP_S = 0.0002
 """Parked work looks so often whether it may go on. Under SCHED_IDLE that takes nothing from others,
@@ -51,8 +51,8 @@ class Standing:
 
     slot: int = -1
     """Of its model; -1: it has none."""
-    slices: int = 0
-    """Mask of the slices that it runs on."""
+    slices: SliceSet = 0
+    """On which it runs."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Standing:
@@ -64,6 +64,9 @@ class Standing:
                 numbers[variable] = int(text, 0)
             except ValueError:
                 raise ValueError(f"{variable}={text!r}; allowed: a whole number") from None
+        if not 0 <= numbers[SLICES_VARIABLE] <= EVERY:
+            text = environ[SLICES_VARIABLE]
+            raise ValueError(f"{SLICES_VARIABLE}={text!r}; allowed: 0 to {EVERY:#x}")
         return cls(numbers[SLOT_VARIABLE], numbers[SLICES_VARIABLE])
 
 
@@ -97,7 +100,7 @@ class Gate:
         self._known_at = base + _S["padding_known"]
         self._beside_at = base + _S["beside"]
         runner.set("runner_slot", standing.slot)
-        runner.set("runner_slices", words_of(standing.slices, 1)[0])
+        runner.set_slices(standing.slices)
 
     def begin_batch(self) -> None:
         """Before each batch: it can stand still here, and has not done so yet."""

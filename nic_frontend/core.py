@@ -17,6 +17,7 @@ import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shunter.batching.slices import SliceSet
 from shunter.batching.wire import (
     PROTECTIONS,
     REASONS,
@@ -196,7 +197,7 @@ class Core:
         """From now on; those of a new function are the class 0 and no deadline."""
         self.functions[func_id].defaults = defaults
 
-    def set_hold(self, func_id: int, slot: int, slices: int, now_ns: int) -> None:
+    def set_hold(self, func_id: int, slot: int, slices: SliceSet, now_ns: int) -> None:
         """Where the strict requests of a function run from now on; ``slices`` 0: nowhere."""
         self.holds.place(func_id, slot, slices, now_ns)
 

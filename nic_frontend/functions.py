@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from shunter.batching.attach import Attach, AttachError, peer_process, receive, send
 from shunter.batching.layout import CLASSES
+from shunter.batching.slices import SliceSet
 from shunter.batching.tensor_queue import QueueError, TensorQueue, entries_within
 from shunter.batching.wire_layout import WORKER_COUNT, WireStatus
 from shunter.nic_frontend.data_path import DataPath
@@ -49,7 +50,7 @@ class Worker:
     killed: bool = False
     leaving: bool = False
     left: bool = False
-    slices: int = 0
+    slices: SliceSet = 0
     """Where its strict requests run."""
 
     @property

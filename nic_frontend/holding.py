@@ -8,16 +8,16 @@ request that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from shunter.batching.hold_words import stores
 from shunter.batching.layout import HOLDER_FIELDS, SLOT_WORDS
+from shunter.batching.slices import SliceSet, words_of
 
 _K = {name: placed.offset // 8 for name, placed in HOLDER_FIELDS.items()}
-_HEARTBEAT, _MASK = _K["holder_heartbeat_ns"], _K["hold_mask"]
-_SINCE, _PROGRESS, _MODELS = _K["hold_since_ns"], _K["hold_progress_ns"], _K["hold_models"]
-_WORD = (1 << 64) - 1
+_HEARTBEAT, _MODELS = _K["holder_heartbeat_ns"], _K["hold_models"]
+_SINCE, _PROGRESS = _K["hold_since_ns"], _K["hold_progress_ns"]
 
 
 class Line(Protocol):
@@ -32,7 +32,7 @@ class Hold:
 
     slot: int = -1
     """Of its model on the page, -1: it has none there."""
-    slices: int = 0
+    slices: SliceSet = 0
     """Those of its workers, 0 while it has none: nobody would run what holds them."""
     strict: int = 0
     """Requests that hold: see :attr:`shunter.nic_frontend.sessions.Call.holds`."""
@@ -51,8 +51,9 @@ class Holds:
         self.of: dict[int, Hold] = {}
         """By function."""
         self._line: Line | None = None
-        self._mask = 0
+        self._said: SliceSet = 0
         """What the line says."""
+        self._number = 0
 
     def write_to(self, line: Line | None, now_ns: int) -> None:
         """Say it here from now on; the line before is lowered."""
@@ -62,7 +63,7 @@ class Holds:
             line[_HEARTBEAT] = now_ns
         self._show(now_ns, raises=True)
 
-    def place(self, func_id: int, slot: int, slices: int, now_ns: int) -> None:
+    def place(self, func_id: int, slot: int, slices: SliceSet, now_ns: int) -> None:
         """A function's slot and slices from now on."""
         hold = self.of[func_id]
         if (hold.slot, hold.slices) == (slot, slices):
@@ -94,39 +95,38 @@ class Holds:
 
     def _show(self, now_ns: int, *, raises: bool) -> None:
         up = [hold for hold in self.of.values() if hold.is_up]
-        mask = models = 0
+        slices = models = 0
         for hold in up:
-            mask |= hold.slices
+            slices |= hold.slices
             models |= 1 << hold.slot if hold.slot >= 0 else 0
         if any(hold.slot < 0 for hold in up):
             models = 0  # beside whom nobody knows, nothing runs
-        self._store(mask, models, now_ns, raises=raises)
+        self._store(slices, models, now_ns, raises=raises)
 
-    def _store(self, mask: int, models: int, now_ns: int, *, raises: bool) -> None:
-        """A reader that sees a mask also sees whose it is: the mask is raised last, lowered
+    def _store(self, slices: SliceSet, models: int, now_ns: int, *, raises: bool) -> None:
+        """A reader that sees slices also sees whose they are: they are raised last, lowered
         first."""
         line = self._line
         if line is None:
             return
-        if raises and mask:
+        if raises and slices:
             line[_HEARTBEAT] = now_ns
-            for word, value in _words(models):
-                line[word] = value
-            if not self._mask:
+            self._store_models(line, models)
+            if not self._said:
                 line[_SINCE] = now_ns
             line[_PROGRESS] = now_ns
-            line[_MASK] = _signed(mask)
+            self._store_slices(line, slices)
         else:
-            line[_MASK] = _signed(mask)
-            for word, value in _words(models):
+            self._store_slices(line, slices)
+            self._store_models(line, models)
+
+    def _store_slices(self, line: Line, slices: SliceSet) -> None:
+        if slices != self._said:
+            self._number += 1
+            for word, value in stores(self._said, slices, self._number):
                 line[word] = value
-        self._mask = mask
+            self._said = slices
 
-
-def _words(models: int) -> Iterator[tuple[int, int]]:
-    for n in range(SLOT_WORDS):
-        yield _MODELS + n, _signed(models >> 64 * n & _WORD)
-
-
-def _signed(word: int) -> int:
-    return word - (word >> 63 << 64)
+    def _store_models(self, line: Line, models: int) -> None:
+        for n, value in enumerate(words_of(models, SLOT_WORDS)):
+            line[_MODELS + n] = value

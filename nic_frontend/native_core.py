@@ -24,6 +24,7 @@ from ctypes import (
 from typing import Any
 
 from shunter.batching.native import PEER_BYTES, check, library
+from shunter.batching.slices import SliceSet
 from shunter.batching.wire_layout import HEADER_BYTES, MAX_SEGMENTS
 from shunter.nic_frontend.core import (
     DROPS,
@@ -42,6 +43,7 @@ from shunter.nic_frontend.session_struct import (
     HoldLine,
     SessionStruct,
     defaults_struct,
+    slice_words,
     struct_of,
 )
 from shunter.nic_frontend.sessions import Session
@@ -143,9 +145,10 @@ class NativeCore:
         structure = byref(defaults_struct(defaults))
         check(self._library.shunter_core_set_defaults(self._core, func_id, structure), "defaults")
 
-    def set_hold(self, func_id: int, slot: int, slices: int, now_ns: int) -> None:
+    def set_hold(self, func_id: int, slot: int, slices: SliceSet, now_ns: int) -> None:
         """Where the strict requests of a function run from now on."""
-        result = self._library.shunter_core_set_hold(self._core, func_id, slot, slices, now_ns)
+        words = slice_words(slices)
+        result = self._library.shunter_core_set_hold(self._core, func_id, slot, words, now_ns)
         check(result, f"hold of function {func_id}")
 
     def hold_at(self, line: memoryview | None, now_ns: int) -> None:
@@ -291,7 +294,7 @@ def _declare(found: ctypes.CDLL) -> None:
             *(c_uint32, c_uint32),
         ),
         "set_defaults": (core, c_uint16, POINTER(DefaultsStruct)),
-        "set_hold": (core, c_uint16, c_int32, c_uint64, c_uint64),
+        "set_hold": (core, c_uint16, c_int32, POINTER(c_uint64), c_uint64),
         "hold_at": (core, c_void_p, c_uint64),
         "add_session": (core, POINTER(SessionStruct), c_uint64),
         "limit": (core, c_uint32, c_uint32),

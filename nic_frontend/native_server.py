@@ -21,6 +21,7 @@ from ctypes import (
 )
 
 from shunter.batching.native import PEER_BYTES, QueueView, check, library, view_of
+from shunter.batching.slices import SliceSet
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.nic_frontend.core import DROPS
 from shunter.nic_frontend.defaults import Defaults
@@ -30,6 +31,7 @@ from shunter.nic_frontend.session_struct import (
     HoldLine,
     SessionStruct,
     defaults_struct,
+    slice_words,
     struct_of,
 )
 from shunter.nic_frontend.sessions import Session
@@ -143,10 +145,10 @@ class NativeServer:
         result = self._library.shunter_core_set_defaults(self._core, func_id, structure)
         check(result, f"defaults of function {func_id}")
 
-    def set_hold(self, func_id: int, slot: int, slices: int) -> None:
+    def set_hold(self, func_id: int, slot: int, slices: SliceSet) -> None:
         """Where its strict requests run from now on: see :class:`holding.Hold`."""
-        now_ns = time.monotonic_ns()
-        result = self._library.shunter_core_set_hold(self._core, func_id, slot, slices, now_ns)
+        words, now_ns = slice_words(slices), time.monotonic_ns()
+        result = self._library.shunter_core_set_hold(self._core, func_id, slot, words, now_ns)
         check(result, f"hold of function {func_id}")
 
     def hold_at(self, line: memoryview | None) -> None:
@@ -287,7 +289,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "server_waiting": (handle, c_uint16),
         "stream_peer": (c_int, POINTER(c_uint8)),
         "core_set_defaults": (handle, c_uint16, POINTER(DefaultsStruct)),
-        "core_set_hold": (handle, c_uint16, c_int32, c_uint64, c_uint64),
+        "core_set_hold": (handle, c_uint16, c_int32, POINTER(c_uint64), c_uint64),
         "core_hold_at": (handle, c_void_p, c_uint64),
         "core_limit": (handle, c_uint32, c_uint32),
         "core_add_session": (handle, POINTER(SessionStruct), c_uint64),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from shunter.batching.queue_worker import address_of, fence
 from shunter.batching.segments import Segment
+from shunter.batching.slices import SliceSet
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.wire import behind, unpack
 from shunter.batching.wire_layout import AHEAD, HEADER_BYTES, Flags, MessageType, WireStatus
@@ -445,7 +446,7 @@ class PythonServer:
         """What its requests take from their model from now on."""
         self._core.set_defaults(func_id, defaults)
 
-    def set_hold(self, func_id: int, slot: int, slices: int) -> None:
+    def set_hold(self, func_id: int, slot: int, slices: SliceSet) -> None:
         """Where its strict requests run from now on: see :class:`holding.Hold`."""
         self._core.set_hold(func_id, slot, slices, time.monotonic_ns())
 

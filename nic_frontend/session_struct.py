@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_uint8, c_uint16, c_uint32, c_uint64
+from ctypes import Array, Structure, c_uint8, c_uint16, c_uint32, c_uint64
 
-from shunter.batching.layout import HOLDER_SIZE
+from shunter.batching.layout import HOLDER_SIZE, SLICE_WORDS
 from shunter.batching.native import PEER_BYTES
+from shunter.batching.slices import SliceSet, words_of
 from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.sessions import Session
 
@@ -14,6 +15,7 @@ _KEY = c_uint8 * 16
 
 HoldLine = c_uint64 * (HOLDER_SIZE // 8)
 """Words of a holder."""
+_SliceWords = c_uint64 * SLICE_WORDS
 
 
 class SessionStruct(Structure):
@@ -67,3 +69,8 @@ class DefaultsStruct(Structure):
 def defaults_struct(defaults: Defaults) -> DefaultsStruct:
     """What requests take from their model."""
     return DefaultsStruct(defaults.slo_ns, defaults.timeout_ns, defaults.priority)
+
+
+def slice_words(slices: SliceSet) -> Array[c_uint64]:
+    """A set of slices as C takes it."""
+    return _SliceWords(*words_of(slices))

@@ -15,6 +15,7 @@ from shunter.batching.page_records import (
     SlotCommands,
     SlotIdentity,
 )
+from shunter.batching.slices import Slice
 from shunter.plugins.reconfiguration import Wanted
 from shunter.plugins.settings import ModelSettings
 
@@ -61,11 +62,14 @@ def with_configuration(commands: Commands, wanted: Wanted | None) -> Commands:
     groups = list(commands.groups)
     groups += [GroupCommands()] * (len(wanted.groups) - len(groups))
     for i, group in enumerate(wanted.groups):
+        where = wanted.slices[i] if i < len(wanted.slices) else Slice()
         groups[i] = replace(
             groups[i],
             wanted_instances=group.instances,
             wanted_threads=group.threads,
             wanted_batch=group.batch,
+            wanted_cpus=where.cpus,
+            wanted_device=where.device,
         )
     return Commands(slot, tuple(groups))
 

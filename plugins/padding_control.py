@@ -19,19 +19,17 @@ from shunter.batching.padding import Capacity, Pass, may_pad
 from shunter.batching.page_records import GroupTelemetry, RunnerLine, SlotIdentity
 from shunter.batching.pair_judge import Pair, PairJudge, Served
 from shunter.batching.runners import read_runners
+from shunter.batching.slices import ALL_CPUS, EVERY, SliceSet, has_device
 from shunter.plugins.settings import PreemptionSettings
 
 LOGGER = logging.getLogger("shunter.padding")
-CPU_SLICES = (1 << 48) - 1
-"""Slices that are processors; those above are devices."""
 _ALL_SLOTS = (1 << SLOT_COUNT) - 1
-_ALL_SLICES = -1
 _BEST_EFFORT = 1
 
 
 def kernel_preempts(line: RunnerLine) -> bool:
     """Whether the kernel gives this runner's cores to strict work at once."""
-    if line.runner_slices & ~CPU_SLICES:
+    if has_device(line.runner_slices):
         return False
     try:
         return os.sched_getscheduler(line.runner_pid) == os.SCHED_IDLE
@@ -56,15 +54,15 @@ class _Slot:
     """Whether the network front end feeds workers of it."""
     runners: list[RunnerLine] = field(default_factory=list)
 
-    def slices(self, yields: bool) -> int:
+    def slices(self, yields: bool) -> SliceSet:
         """Where its groups that give way run, or the others; 0: there are none."""
         masks = [
-            group.group_slices or _ALL_SLICES
+            group.group_slices or EVERY
             for group in self.groups
             if bool(group.group_yields) is yields
         ]
         if self.on_network and not yields:
-            masks.append(CPU_SLICES)  # where these workers run is not on the page
+            masks.append(ALL_CPUS)  # where these workers run is not on the page
         return _union(masks)
 
     @property

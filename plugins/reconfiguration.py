@@ -39,6 +39,7 @@ from shunter.batching.optimizer import (
 from shunter.batching.page_records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.profile import Profile, latency_table, memory_of
 from shunter.batching.sharing import Demand, share_cores
+from shunter.batching.slices import Slice
 from shunter.plugins.settings import ConfigurationSettings
 
 LOGGER = logging.getLogger("shunter.reconfiguration")
@@ -55,6 +56,8 @@ class Wanted:
     request: int
     groups: Configuration
     pin: bool
+    slices: tuple[Slice, ...] = ()
+    """Of the groups, as far as they are to have one of their own."""
 
 
 @dataclass(frozen=True)

@@ -111,10 +111,12 @@ int shunter_core_remove_function(struct shunter_core *core, uint16_t func_id);
 
 /*
  * Where the strict requests of a function run: the slot of its model on the control page, -1 for
- * none, and a mask of slices, 0 while nobody runs them. 0, or a negative errno: ENOENT, EINVAL.
+ * none, and the SHUNTER_SLICE_WORDS words of a set of slices, which is empty while nobody runs them.
+ * 0, or a negative errno: ENOENT, EINVAL.
  */
 int shunter_core_set_hold(
-    struct shunter_core *core, uint16_t func_id, int32_t slot, uint64_t slices, uint64_t now_ns);
+    struct shunter_core *core, uint16_t func_id, int32_t slot, const uint64_t *slices,
+    uint64_t now_ns);
 /*
  * Say on this holder's line of the control page what strict requests hold, from the header of the
  * first of them to the end of the last; NULL: say it nowhere. It must stay mapped until then.

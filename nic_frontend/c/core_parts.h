@@ -133,6 +133,11 @@ struct owner {
     uint64_t req_id;
 };
 
+/* Slices of the machine; batching/slices.py says which bit is which. */
+struct slice_set {
+    uint64_t words[SHUNTER_SLICE_WORDS];
+};
+
 struct function {
     uint16_t id;
     unsigned input_count, output_count;
@@ -153,7 +158,8 @@ struct function {
     struct shunter_defaults defaults;
     int32_t slot;    /* of its model on the control page, -1: none */
     uint32_t strict; /* requests that hold */
-    uint64_t slices; /* that they hold, 0 while nobody would run them */
+    struct slice_set slices; /* that they hold, none while nobody would run them */
+    bool somewhere;          /* there are some */
 };
 
 struct shunter_core {
@@ -174,7 +180,9 @@ struct shunter_core {
     uint64_t unknown_ns; /* when answers to unknown sessions were counted anew */
     uint32_t unknown;
     _Atomic uint64_t *line; /* of the control page: what strict requests hold; NULL: none */
-    uint64_t held;          /* what it says */
+    bool holds;             /* it says something */
+    struct slice_set held;  /* what it says */
+    uint64_t hold_number;   /* of its last change */
 };
 
 static inline struct call *call_of(struct session *session, uint64_t req_id) {

@@ -13,7 +13,7 @@ static void store(const struct shunter_core *core, uint32_t field, uint64_t valu
 }
 
 static bool is_up(const struct function *function) {
-    return function->strict && function->slices;
+    return function->strict && function->somewhere;
 }
 
 static void store_models(const struct shunter_core *core, const uint64_t *models) {
@@ -22,37 +22,67 @@ static void store_models(const struct shunter_core *core, const uint64_t *models
     }
 }
 
-/* The mask is raised last, and lowered first. */
+/* What comes, then the number, then what goes: batching/hold_words.py says why. */
+static void store_slices(struct shunter_core *core, const struct slice_set *slices, bool any) {
+    uint64_t *said = core->held.words;
+    const uint64_t *now = slices->words;
+    uint64_t differs = 0;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        differs |= said[i] ^ now[i];
+    }
+    if (!differs) {
+        return;
+    }
+    core->hold_number++;
+    core->holds = any;
+    for (uint32_t i = 0; any && i < SHUNTER_SLICE_WORDS; i++) {
+        if (now[i] & ~said[i]) {
+            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, said[i] | now[i]);
+        }
+    }
+    store(core, SHUNTER_K_HOLD_NUMBER, any ? core->hold_number : 0);
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        if (said[i] & ~now[i]) {
+            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, now[i]);
+        }
+        said[i] = now[i];
+    }
+}
+
+/* The slices are raised last, and lowered first. */
 static void say(
-    struct shunter_core *core, uint64_t mask, const uint64_t *models, uint64_t now_ns,
-    bool raises) {
-    if (raises && mask) {
+    struct shunter_core *core, const struct slice_set *slices, bool any, const uint64_t *models,
+    uint64_t now_ns, bool raises) {
+    if (raises && any) {
         store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
         store_models(core, models);
-        if (!core->held) {
+        if (!core->holds) {
             store(core, SHUNTER_K_HOLD_SINCE_NS, now_ns);
         }
         store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
-        store(core, SHUNTER_K_HOLD_MASK, mask);
+        store_slices(core, slices, any);
     } else {
-        store(core, SHUNTER_K_HOLD_MASK, mask);
+        store_slices(core, slices, any);
         store_models(core, models);
     }
-    core->held = mask;
 }
 
 static void show(struct shunter_core *core, uint64_t now_ns, bool raises) {
     if (!core->line) {
         return;
     }
-    uint64_t mask = 0, models[SHUNTER_SLOT_WORDS] = {0};
-    bool nameless = false;
+    struct slice_set slices = {{0}};
+    uint64_t models[SHUNTER_SLOT_WORDS] = {0};
+    bool any = false, nameless = false;
     for (const struct link *at = core->all.next; at != &core->all; at = at->next) {
         const struct function *function = OWNER_OF(at, function, link);
         if (!is_up(function)) {
             continue;
         }
-        mask |= function->slices;
+        any = true;
+        for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+            slices.words[i] |= function->slices.words[i];
+        }
         if (function->slot < 0) {
             nameless = true;
         } else {
@@ -62,7 +92,7 @@ static void show(struct shunter_core *core, uint64_t now_ns, bool raises) {
     if (nameless) { // beside whom nobody knows, nothing runs
         memset(models, 0, sizeof models);
     }
-    say(core, mask, models, now_ns, raises);
+    say(core, &slices, any, models, now_ns, raises);
 }
 
 static void count(
@@ -101,7 +131,7 @@ void shunter_beat(const struct shunter_core *core, uint64_t now_ns) {
 }
 
 int shunter_core_set_hold(
-    struct shunter_core *core, uint16_t func_id, int32_t slot, uint64_t slices,
+    struct shunter_core *core, uint16_t func_id, int32_t slot, const uint64_t *slices,
     uint64_t now_ns) {
     struct function *function = core->functions[func_id];
     if (!function) {
@@ -110,16 +140,20 @@ int shunter_core_set_hold(
     if (slot < -1 || slot >= SHUNTER_SLOT_COUNT) {
         return -EINVAL;
     }
-    if (function->slot == slot && function->slices == slices) {
+    if (function->slot == slot &&
+        !memcmp(function->slices.words, slices, sizeof function->slices.words)) {
         return 0;
     }
     const bool was_up = is_up(function);
-    function->slices = 0;
+    function->somewhere = false;
     if (was_up) {
         show(core, now_ns, false);
     }
     function->slot = slot;
-    function->slices = slices;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        function->slices.words[i] = slices[i];
+        function->somewhere |= slices[i] != 0;
+    }
     if (is_up(function)) {
         show(core, now_ns, true);
     }
@@ -127,9 +161,10 @@ int shunter_core_set_hold(
 }
 
 void shunter_core_hold_at(struct shunter_core *core, void *line, uint64_t now_ns) {
-    const uint64_t none[SHUNTER_SLOT_WORDS] = {0};
+    const uint64_t models[SHUNTER_SLOT_WORDS] = {0};
+    const struct slice_set none = {{0}};
     if (core->line) {
-        say(core, 0, none, now_ns, false);
+        say(core, &none, false, models, now_ns, false);
     }
     core->line = line;
     shunter_beat(core, now_ns);

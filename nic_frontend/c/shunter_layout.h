@@ -8,7 +8,7 @@
 /* Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */
 #define SHUNTER_LAYOUT_VERSION 7 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
-#define SHUNTER_PAGE_SIZE 807552 /* bytes of the control page */
+#define SHUNTER_PAGE_SIZE 1036928 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
 #define SHUNTER_HOLDER_SIZE 128 /* bytes of one holder */
 #define SHUNTER_HOLDER_COUNT 16 /* holders */
@@ -16,13 +16,18 @@
 #define SHUNTER_RUNNER_SIZE 256 /* bytes of one runner */
 #define SHUNTER_RUNNER_COUNT 64 /* runners */
 #define SHUNTER_SLOTS_OFFSET 21120 /* offset of slot 0 */
-#define SHUNTER_SLOT_SIZE 6144 /* bytes of one slot */
+#define SHUNTER_SLOT_SIZE 7936 /* bytes of one slot */
 #define SHUNTER_SLOT_COUNT 128 /* slots */
 #define SHUNTER_SLOT_WORDS 2 /* words of a mask of slots */
+#define SHUNTER_CPU_SLICES 512 /* slices that are CPUs; those of device 0 follow */
+#define SHUNTER_DEVICE_COUNT 8 /* devices that have slices of their own */
+#define SHUNTER_DEVICE_SLICES 8 /* slices of each device */
+#define SHUNTER_DEVICE_BYTES 64 /* bytes of the name of a device, or a part of one */
+#define SHUNTER_SLICE_WORDS 9 /* words of a set of slices */
 #define SHUNTER_COUNTER_COUNT 64 /* counters of the network front end */
 #define SHUNTER_COUNTER_NAME_BYTES 24 /* bytes of the name of each */
 #define SHUNTER_GROUP_COUNT 8 /* worker groups per slot */
-#define SHUNTER_GROUP_STRIDE 128 /* bytes between groups */
+#define SHUNTER_GROUP_STRIDE 256 /* bytes between groups */
 #define SHUNTER_SIZE_BUCKETS 16 /* batch size buckets, by power of two */
 #define SHUNTER_TIME_BUCKETS 16 /* time buckets, by power of two */
 #define SHUNTER_TIME_BUCKET_SHIFT 18 /* the first bucket ends at 2 to this, in ns */
@@ -76,29 +81,30 @@
 #define SHUNTER_H_FRONT_END_COUNTERS 2104 /* since the front end started [64] */
 #define SHUNTER_K_HOLDER_PID 0 /* process that owns this word, 0 when free */
 #define SHUNTER_K_HOLDER_HEARTBEAT_NS 8 /* a reader ignores a holder whose heartbeat is old */
-#define SHUNTER_K_HOLD_MASK 16 /* bit s set: best-effort work on slice s must stand still */
-#define SHUNTER_K_HOLD_SINCE_NS 24 /* when the mask last became non-zero */
+#define SHUNTER_K_HOLD_NUMBER 16 /* 0: nothing is held; else another after each change of slices */
+#define SHUNTER_K_HOLD_SINCE_NS 24 /* when the number last became non-zero */
 #define SHUNTER_K_HOLD_PROGRESS_NS 32 /* when strict work that holds last began or ended a batch */
 #define SHUNTER_K_HOLD_MODELS 40 /* mask of slots: whose strict work holds [2] */
+#define SHUNTER_K_HOLD_SLICES 56 /* best-effort work on these must stand still, if the number is not 0 [9] */
 #define SHUNTER_R_RUNNER_PID 0 /* process that owns this line, 0 when free */
 #define SHUNTER_R_RUNNER_HEARTBEAT_NS 8 /* when it last wrote */
 #define SHUNTER_R_RUNNER_SLOT 16 /* slot of its model, -1 for none */
 #define SHUNTER_R_RUNNER_CLASS 24 /* class of its work, by index */
-#define SHUNTER_R_RUNNER_SLICES 32 /* mask of the slices that it runs on */
-#define SHUNTER_R_RUNNER_STATE 40 /* one of RUNNER_... */
-#define SHUNTER_R_RUNNER_SINCE_NS 48 /* since when it is in this state */
-#define SHUNTER_R_PREEMPTIONS 56 /* times that it was parked */
-#define SHUNTER_R_PARKED_NS 64 /* sum of the times parked */
-#define SHUNTER_R_YIELD_NS 72 /* sum of the times from raised word to parked */
-#define SHUNTER_R_YIELD_WORST_NS 80 /* the longest of these */
-#define SHUNTER_R_RESTORE_NS 88 /* sum of the times from lowered word to running */
-#define SHUNTER_R_DROPS 96 /* times that it gave its memory back and began a batch anew */
-#define SHUNTER_R_BATCHES 104 /* batches that it ran */
-#define SHUNTER_R_SEGMENTS 112 /* parts of one pass between which it can stand still, 0: unknown */
-#define SHUNTER_R_SEGMENT_NS 120 /* time of the longest part */
-#define SHUNTER_R_SOLO_NS 128 /* time of one pass alone */
-#define SHUNTER_R_SOLO_CPU_NS 136 /* processor time of one pass alone, 0: unknown */
-#define SHUNTER_R_SOLO_BATCH 144 /* size of the batch that these were measured with */
+#define SHUNTER_R_RUNNER_SLICES 32 /* the slices that it runs on [9] */
+#define SHUNTER_R_RUNNER_STATE 104 /* one of RUNNER_... */
+#define SHUNTER_R_RUNNER_SINCE_NS 112 /* since when it is in this state */
+#define SHUNTER_R_PREEMPTIONS 120 /* times that it was parked */
+#define SHUNTER_R_PARKED_NS 128 /* sum of the times parked */
+#define SHUNTER_R_YIELD_NS 136 /* sum of the times from raised word to parked */
+#define SHUNTER_R_YIELD_WORST_NS 144 /* the longest of these */
+#define SHUNTER_R_RESTORE_NS 152 /* sum of the times from lowered word to running */
+#define SHUNTER_R_DROPS 160 /* times that it gave its memory back and began a batch anew */
+#define SHUNTER_R_BATCHES 168 /* batches that it ran */
+#define SHUNTER_R_SEGMENTS 176 /* parts of one pass between which it can stand still, 0: unknown */
+#define SHUNTER_R_SEGMENT_NS 184 /* time of the longest part */
+#define SHUNTER_R_SOLO_NS 192 /* time of one pass alone */
+#define SHUNTER_R_SOLO_CPU_NS 200 /* processor time of one pass alone, 0: unknown */
+#define SHUNTER_R_SOLO_BATCH 208 /* size of the batch that these were measured with */
 #define SHUNTER_S_SLOT_SEQUENCE 0 /* seqlock: odd while identity changes */
 #define SHUNTER_S_SLOT_STATE 8 /* 0 free, 1 live */
 #define SHUNTER_S_GENERATION 16 /* current generation id of the model version */
@@ -112,88 +118,90 @@
 #define SHUNTER_S_AUTO 448 /* 1: the controller may change the configuration */
 #define SHUNTER_S_ARCHIVE 456 /* path of the model archive, UTF-8, zero padded */
 #define SHUNTER_S_LAST_CHANGE 968 /* what became of the last change, for people */
-#define SHUNTER_S_DEFAULT_VERSION 1480 /* the model's version for requests that name none */
-#define SHUNTER_S_PROBLEM 1608 /* why a worker ended or did not load last, for people */
-#define SHUNTER_S_UPDATED_NS 1920 /* time of the last change below */
-#define SHUNTER_S_ARRIVALS 1928 /* requests offered, by class [2] */
-#define SHUNTER_S_QUEUED 1944 /* requests waiting now, by class [2] */
-#define SHUNTER_S_OLDEST_ARRIVAL_NS 1960 /* arrival of the oldest waiting, 0 for none [2] */
-#define SHUNTER_S_ANSWERED 1976 /* answered by a worker with the reply's own status [2] */
-#define SHUNTER_S_ANSWERED_LATE 1992 /* of these, after their deadline [2] */
-#define SHUNTER_S_EXPIRED 2008 /* answered 504 before they ran [2] */
-#define SHUNTER_S_REJECTED 2024 /* refused at the door: queue full, draining, bad header [2] */
-#define SHUNTER_S_FAILED 2040 /* answered 5xx by us: worker death, drain time-out [2] */
-#define SHUNTER_S_ABANDONED 2056 /* client hung up while waiting [2] */
-#define SHUNTER_S_RETRIED 2072 /* requests run again after a worker died */
-#define SHUNTER_S_POISONED 2080 /* requests that killed two workers */
-#define SHUNTER_S_IN_FLIGHT_REQUESTS 2088 /* sent, not answered */
-#define SHUNTER_S_IN_FLIGHT_BATCHES 2096 /* sent, not answered */
-#define SHUNTER_S_READY_WORKERS 2104 /* loaded workers of the current generation */
-#define SHUNTER_S_BUSY_WORKERS 2112 /* of these, with a batch */
-#define SHUNTER_S_THRESHOLD_MILLI 2120 /* adaptive threshold now, in 1/1000 requests */
-#define SHUNTER_S_BATCHES_BY_SIZE 2128 /* batches answered, by size bucket [16] */
-#define SHUNTER_S_SERVICE_NS_BY_SIZE 2256 /* sum of their service times [16] */
-#define SHUNTER_S_BATCH_REQUESTS 2384 /* requests in the batches answered */
-#define SHUNTER_S_GOOD 2392 /* answered in time or without a deadline, not 5xx, by class [2] */
-#define SHUNTER_S_SLO_MET 2408 /* of these, with a deadline [2] */
-#define SHUNTER_S_SLO_LATE 2424 /* with a deadline, answered after it, not 5xx [2] */
-#define SHUNTER_S_SLO_REJECTED 2440 /* with a deadline, refused at the door [2] */
-#define SHUNTER_S_SLO_FAILED 2456 /* with a deadline, answered 5xx by a worker or by us [2] */
-#define SHUNTER_S_SLO_ABANDONED 2472 /* with a deadline, client hung up while waiting [2] */
-#define SHUNTER_S_QUEUE_NS 2488 /* sum of the waits of what was answered, by class [2] */
-#define SHUNTER_S_SERVICE_NS 2504 /* sum of the service times of what was answered [2] */
-#define SHUNTER_S_LATENCY_NS 2520 /* sum of the times from arrival to answer [2] */
-#define SHUNTER_S_QUEUE_TIMES 2536 /* histogram by class, then bucket [32] */
-#define SHUNTER_S_SERVICE_TIMES 2792 /* histogram by class, then bucket [32] */
-#define SHUNTER_S_LATENCY_TIMES 3048 /* histogram by class, then bucket [32] */
-#define SHUNTER_S_STRICT_BATCHES 3304 /* strict batches answered, by size bucket [16] */
-#define SHUNTER_S_STRICT_BATCH_NS 3432 /* sum of their service times [16] */
-#define SHUNTER_S_CHANGE_REQUEST 3584 /* the wanted_request taken up last, 0 for none */
-#define SHUNTER_S_CHANGE_STATE 3592 /* what became of it, one of CHANGE_... */
-#define SHUNTER_S_GROUP_READY 3712 /* loaded workers */
-#define SHUNTER_S_GROUP_BUSY 3720 /* of these, with a batch */
-#define SHUNTER_S_GROUP_BATCHES 3728 /* batches answered */
-#define SHUNTER_S_GROUP_REQUESTS 3736 /* requests answered */
-#define SHUNTER_S_GROUP_CAP 3744 /* batch cap of the group's own configuration */
-#define SHUNTER_S_GROUP_THREADS 3752 /* threads per worker, 0 when not set */
-#define SHUNTER_S_GROUP_FIXED_NS 3760 /* fitted latency of a batch = fixed + n * per_request */
-#define SHUNTER_S_GROUP_PER_REQUEST_NS 3768 /* see group_fixed_ns */
-#define SHUNTER_S_GROUP_ERROR_NS 3776 /* mean absolute error of the predictions */
-#define SHUNTER_S_GROUP_FITTED 3784 /* batches that the fit has seen, 0: nothing is known */
-#define SHUNTER_S_GROUP_INSTANCES 3792 /* workers that the configuration asks for */
-#define SHUNTER_S_GROUP_SLICES 3800 /* mask of the slices that its workers may run on */
-#define SHUNTER_S_GROUP_YIELDS 3808 /* 1: its workers stand still for strict work */
-#define SHUNTER_S_COMMAND_SEQUENCE 4736 /* seqlock: odd while commands change, 0 never written */
-#define SHUNTER_S_ALPHA_MILLIONTHS 4744 /* weight of the old threshold when it rises, 0..999999 */
-#define SHUNTER_S_THRESHOLD_CAP_MILLI 4752 /* upper bound of the threshold, in 1/1000 requests */
-#define SHUNTER_S_THRESHOLD_FIXED_MILLI 4760 /* 0: adapt; else the threshold itself */
-#define SHUNTER_S_MAX_WAIT_US 4768 /* deliberate wait, at most registered_max_wait_us */
-#define SHUNTER_S_MIX_CLASSES 4776 /* 1: one batch may hold both classes */
-#define SHUNTER_S_AGEING_US 4784 /* one best-effort batch goes first in this time if one waits as long, 0 never */
-#define SHUNTER_S_AHEAD_BATCHES 4792 /* batches sent to a busy worker, 0 or 1 */
-#define SHUNTER_S_LATENCY_FIXED_NS 4800 /* latency of a batch until the fit knows it, 0: unknown */
-#define SHUNTER_S_LATENCY_PER_REQUEST_NS 4808 /* see latency_fixed_ns */
-#define SHUNTER_S_QUANTUM_US 4816 /* 0: threshold by what follows answers; else Rafiqi's quantum */
-#define SHUNTER_S_ADMISSION 4824 /* 1: refuse what would be answered too late */
-#define SHUNTER_S_MARGIN_US 4832 /* how long before a deadline an answer shall be ready */
-#define SHUNTER_S_WANTED_REQUEST 4840 /* raised when another configuration is wanted, 0 for none */
-#define SHUNTER_S_WANTED_GROUPS 4848 /* worker groups of that configuration */
-#define SHUNTER_S_WANTED_PIN 4856 /* 1: its workers choose and keep cores of their own */
-#define SHUNTER_S_COMMAND_CAP 4864 /* batch cap, 0: the group's own */
-#define SHUNTER_S_WEIGHT_MILLI 4872 /* factor of the cap for the class, in 1/1000; 0: never [2] */
-#define SHUNTER_S_PREFERENCE 4888 /* groups with a lower number are filled first [2] */
-#define SHUNTER_S_WANTED_INSTANCES 4904 /* of the wanted configuration, as the next two */
-#define SHUNTER_S_WANTED_THREADS 4912 /* threads of each instance */
-#define SHUNTER_S_WANTED_BATCH 4920 /* largest batch of each instance */
-#define SHUNTER_S_NETWORK_WORKERS 5888 /* workers that are attached to the network front end */
-#define SHUNTER_S_NETWORK_ENTRIES 5896 /* entries of the tensor queue */
-#define SHUNTER_S_NETWORK_FREE 5904 /* of these, used by nobody */
-#define SHUNTER_S_NETWORK_QUEUED 5912 /* requests that wait for a worker */
-#define SHUNTER_S_NETWORK_SESSIONS 5920 /* open sessions */
-#define SHUNTER_S_NETWORK_CREDIT 5928 /* requests that clients may have on their way */
-#define SHUNTER_S_PADDING_KNOWN 6016 /* 1: the words below are the controller's */
-#define SHUNTER_S_BESIDE 6024 /* mask of slots: this model's best effort may run beside their strict work [2] */
-#define SHUNTER_S_STRICT_CLAIMS 6040 /* which requests may say that they are strict, CLAIMS_... */
+#define SHUNTER_S_DEFAULT_VERSION 1224 /* the model's version for requests that name none */
+#define SHUNTER_S_PROBLEM 1352 /* why a worker ended or did not load last, for people */
+#define SHUNTER_S_UPDATED_NS 1664 /* time of the last change below */
+#define SHUNTER_S_ARRIVALS 1672 /* requests offered, by class [2] */
+#define SHUNTER_S_QUEUED 1688 /* requests waiting now, by class [2] */
+#define SHUNTER_S_OLDEST_ARRIVAL_NS 1704 /* arrival of the oldest waiting, 0 for none [2] */
+#define SHUNTER_S_ANSWERED 1720 /* answered by a worker with the reply's own status [2] */
+#define SHUNTER_S_ANSWERED_LATE 1736 /* of these, after their deadline [2] */
+#define SHUNTER_S_EXPIRED 1752 /* answered 504 before they ran [2] */
+#define SHUNTER_S_REJECTED 1768 /* refused at the door: queue full, draining, bad header [2] */
+#define SHUNTER_S_FAILED 1784 /* answered 5xx by us: worker death, drain time-out [2] */
+#define SHUNTER_S_ABANDONED 1800 /* client hung up while waiting [2] */
+#define SHUNTER_S_RETRIED 1816 /* requests run again after a worker died */
+#define SHUNTER_S_POISONED 1824 /* requests that killed two workers */
+#define SHUNTER_S_IN_FLIGHT_REQUESTS 1832 /* sent, not answered */
+#define SHUNTER_S_IN_FLIGHT_BATCHES 1840 /* sent, not answered */
+#define SHUNTER_S_READY_WORKERS 1848 /* loaded workers of the current generation */
+#define SHUNTER_S_BUSY_WORKERS 1856 /* of these, with a batch */
+#define SHUNTER_S_THRESHOLD_MILLI 1864 /* adaptive threshold now, in 1/1000 requests */
+#define SHUNTER_S_BATCHES_BY_SIZE 1872 /* batches answered, by size bucket [16] */
+#define SHUNTER_S_SERVICE_NS_BY_SIZE 2000 /* sum of their service times [16] */
+#define SHUNTER_S_BATCH_REQUESTS 2128 /* requests in the batches answered */
+#define SHUNTER_S_GOOD 2136 /* answered in time or without a deadline, not 5xx, by class [2] */
+#define SHUNTER_S_SLO_MET 2152 /* of these, with a deadline [2] */
+#define SHUNTER_S_SLO_LATE 2168 /* with a deadline, answered after it, not 5xx [2] */
+#define SHUNTER_S_SLO_REJECTED 2184 /* with a deadline, refused at the door [2] */
+#define SHUNTER_S_SLO_FAILED 2200 /* with a deadline, answered 5xx by a worker or by us [2] */
+#define SHUNTER_S_SLO_ABANDONED 2216 /* with a deadline, client hung up while waiting [2] */
+#define SHUNTER_S_QUEUE_NS 2232 /* sum of the waits of what was answered, by class [2] */
+#define SHUNTER_S_SERVICE_NS 2248 /* sum of the service times of what was answered [2] */
+#define SHUNTER_S_LATENCY_NS 2264 /* sum of the times from arrival to answer [2] */
+#define SHUNTER_S_QUEUE_TIMES 2280 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_SERVICE_TIMES 2536 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_LATENCY_TIMES 2792 /* histogram by class, then bucket [32] */
+#define SHUNTER_S_STRICT_BATCHES 3048 /* strict batches answered, by size bucket [16] */
+#define SHUNTER_S_STRICT_BATCH_NS 3176 /* sum of their service times [16] */
+#define SHUNTER_S_CHANGE_REQUEST 3328 /* the wanted_request taken up last, 0 for none */
+#define SHUNTER_S_CHANGE_STATE 3336 /* what became of it, one of CHANGE_... */
+#define SHUNTER_S_GROUP_READY 3456 /* loaded workers */
+#define SHUNTER_S_GROUP_BUSY 3464 /* of these, with a batch */
+#define SHUNTER_S_GROUP_BATCHES 3472 /* batches answered */
+#define SHUNTER_S_GROUP_REQUESTS 3480 /* requests answered */
+#define SHUNTER_S_GROUP_CAP 3488 /* batch cap of the group's own configuration */
+#define SHUNTER_S_GROUP_THREADS 3496 /* threads per worker, 0 when not set */
+#define SHUNTER_S_GROUP_FIXED_NS 3504 /* fitted latency of a batch = fixed + n * per_request */
+#define SHUNTER_S_GROUP_PER_REQUEST_NS 3512 /* see group_fixed_ns */
+#define SHUNTER_S_GROUP_ERROR_NS 3520 /* mean absolute error of the predictions */
+#define SHUNTER_S_GROUP_FITTED 3528 /* batches that the fit has seen, 0: nothing is known */
+#define SHUNTER_S_GROUP_INSTANCES 3536 /* workers that the configuration asks for */
+#define SHUNTER_S_GROUP_SLICES 3544 /* slices that its workers may run on [9] */
+#define SHUNTER_S_GROUP_YIELDS 3616 /* 1: its workers stand still for strict work */
+#define SHUNTER_S_COMMAND_SEQUENCE 5504 /* seqlock: odd while commands change, 0 never written */
+#define SHUNTER_S_ALPHA_MILLIONTHS 5512 /* weight of the old threshold when it rises, 0..999999 */
+#define SHUNTER_S_THRESHOLD_CAP_MILLI 5520 /* upper bound of the threshold, in 1/1000 requests */
+#define SHUNTER_S_THRESHOLD_FIXED_MILLI 5528 /* 0: adapt; else the threshold itself */
+#define SHUNTER_S_MAX_WAIT_US 5536 /* deliberate wait, at most registered_max_wait_us */
+#define SHUNTER_S_MIX_CLASSES 5544 /* 1: one batch may hold both classes */
+#define SHUNTER_S_AGEING_US 5552 /* one best-effort batch goes first in this time if one waits as long, 0 never */
+#define SHUNTER_S_AHEAD_BATCHES 5560 /* batches sent to a busy worker, 0 or 1 */
+#define SHUNTER_S_LATENCY_FIXED_NS 5568 /* latency of a batch until the fit knows it, 0: unknown */
+#define SHUNTER_S_LATENCY_PER_REQUEST_NS 5576 /* see latency_fixed_ns */
+#define SHUNTER_S_QUANTUM_US 5584 /* 0: threshold by what follows answers; else Rafiqi's quantum */
+#define SHUNTER_S_ADMISSION 5592 /* 1: refuse what would be answered too late */
+#define SHUNTER_S_MARGIN_US 5600 /* how long before a deadline an answer shall be ready */
+#define SHUNTER_S_WANTED_REQUEST 5608 /* raised when another configuration is wanted, 0 for none */
+#define SHUNTER_S_WANTED_GROUPS 5616 /* worker groups of that configuration */
+#define SHUNTER_S_WANTED_PIN 5624 /* 1: its workers choose and keep cores of their own */
+#define SHUNTER_S_COMMAND_CAP 5632 /* batch cap, 0: the group's own */
+#define SHUNTER_S_WEIGHT_MILLI 5640 /* factor of the cap for the class, in 1/1000; 0: never [2] */
+#define SHUNTER_S_PREFERENCE 5656 /* groups with a lower number are filled first [2] */
+#define SHUNTER_S_WANTED_INSTANCES 5672 /* of the wanted configuration, as the next two */
+#define SHUNTER_S_WANTED_THREADS 5680 /* threads of each instance */
+#define SHUNTER_S_WANTED_BATCH 5688 /* largest batch of each instance */
+#define SHUNTER_S_WANTED_CPUS 5696 /* slices of CPUs for its workers, 0: as wanted_pin says [8] */
+#define SHUNTER_S_WANTED_DEVICE 5760 /* name of their device or a part of one */
+#define SHUNTER_S_NETWORK_WORKERS 7680 /* workers that are attached to the network front end */
+#define SHUNTER_S_NETWORK_ENTRIES 7688 /* entries of the tensor queue */
+#define SHUNTER_S_NETWORK_FREE 7696 /* of these, used by nobody */
+#define SHUNTER_S_NETWORK_QUEUED 7704 /* requests that wait for a worker */
+#define SHUNTER_S_NETWORK_SESSIONS 7712 /* open sessions */
+#define SHUNTER_S_NETWORK_CREDIT 7720 /* requests that clients may have on their way */
+#define SHUNTER_S_PADDING_KNOWN 7808 /* 1: the words below are the controller's */
+#define SHUNTER_S_BESIDE 7816 /* mask of slots: this model's best effort may run beside their strict work [2] */
+#define SHUNTER_S_STRICT_CLAIMS 7832 /* which requests may say that they are strict, CLAIMS_... */
 
 _Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");
 _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==

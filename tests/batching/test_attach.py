@@ -73,7 +73,7 @@ def test_a_worker_that_says_no_more_has_no_place():
         ("slot", "3"),
         ("slot", None),
         ("slices", -1),
-        ("slices", 1 << 64),
+        ("slices", 1 << 576),
         ("slices", 1.0),
     ],
 )

@@ -210,6 +210,13 @@ def test_bad_commands_are_refused_before_anything_is_stored(page):
         page.write_commands(0, SlotCommands(), [GroupCommands(weight_milli=(1, -1))])
     with pytest.raises(ValueError, match="9 groups"):
         page.write_commands(0, SlotCommands(), [GroupCommands()] * 9)
+    for wrong, text in (
+        (GroupCommands(wanted_cpus=1 << 512), "wanted_cpus = 13"),
+        (GroupCommands(wanted_device="é" * 33), "wanted_device = 'éé.*64 bytes"),
+        (GroupCommands(wanted_device="a\0b"), "none of them 0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            page.write_commands(0, SlotCommands(), [wrong])
     assert page.command_sequence(0) == 2
     assert page.read_commands(0).slot == COMMANDS
 

@@ -20,11 +20,11 @@ from shunter.batching.holds import (
     progress_ns,
     since_ns,
 )
-from shunter.batching.layout import HEADER_SIZE, HOLDER_COUNT, HOLDER_FIELDS
+from shunter.batching.layout import HEADER_SIZE, HOLDER_COUNT, HOLDER_FIELDS, PAGE_SIZE
+from shunter.batching.slices import EVERY, of_device
 
 ME = os.getpid()
 NOW = 10**12
-EVERY = (1 << 64) - 1
 
 
 def word(page, index, name):
@@ -61,14 +61,25 @@ def test_the_masks_of_all_holders_count_together(page, page_path):
         assert not is_raised(page, 0b001)
 
 
-def test_every_slice_up_to_the_sign_bit_can_be_held(page):
+def test_every_slice_up_to_the_last_can_be_held(page):
     holder = claim(page, ME, NOW)
-    holder.hold(1 << 63 | 1, 1 << 127 | 1, NOW)
-    assert held(page, EVERY, NOW) == 1 << 63 | 1
-    assert word(page, holder.index, "hold_mask") == 1 - 2**63
+    slices = 1 | 1 << 63 | 1 << 511 | of_device(7)
+    holder.hold(slices, 1 << 127 | 1, NOW)
+    assert held(page, EVERY, NOW) == slices
+    assert word(page, holder.index, "hold_slices") == 1 - 2**63
     assert holding_models(page, NOW) == 1 << 127 | 1
-    with pytest.raises(ValueError, match="bits 0 to 63"):
-        holder.hold(1 << 64, 1, NOW)
+    with pytest.raises(ValueError, match="bits 0 to 575"):
+        holder.hold(1 << 576, 1, NOW)
+    assert held(page, EVERY, NOW) == slices
+
+
+def test_cpus_and_devices_that_once_had_one_bit_have_their_own(page):
+    holder = claim(page, ME, NOW)
+    holder.hold(1, 1, NOW)  # CPU 0
+    assert held(page, 1 << 48, NOW) == 0
+    holder.hold(of_device(0, 0, 1), 1, NOW)
+    assert not is_raised(page, of_device(0, 1, 1) | of_device(1))
+    assert is_raised(page, of_device(0))
 
 
 @pytest.mark.parametrize(
@@ -172,18 +183,27 @@ def test_a_killed_holder_lets_go_and_its_line_can_be_claimed_again(page, page_pa
     assert held(page, EVERY, NOW) == 0
 
 
-@given(st.lists(st.tuples(st.integers(0, EVERY), st.integers(0, EVERY**2)), max_size=20))
-def test_held_is_what_was_said_last(steps):
-    class Words(dict):
-        def __missing__(self, key):
-            return 0
+@pytest.mark.parametrize("number", [0, 1, 7])
+def test_a_line_that_was_left_in_the_midst_of_a_change_is_cleared(page, number):
+    holder = claim(page, ME, NOW)
+    holder.hold(EVERY, 1, NOW)
+    at = (HEADER_SIZE + holder.index * 128) // 8
+    page.words[at + HOLDER_FIELDS["hold_number"].offset // 8] = number
+    page.unlock(HEADER_SIZE + holder.index * 128)  # as the kernel does for one that is killed
+    again = claim(page, ME, NOW)
+    assert again.index == holder.index
+    again.hold(1 << 512, 1, NOW)
+    assert held(page, EVERY, NOW) == 1 << 512
 
+
+@given(st.lists(st.tuples(st.integers(0, EVERY), st.integers(0, (1 << 128) - 1)), max_size=20))
+def test_held_is_what_was_said_last(steps):
     class Page:
-        words = Words()
+        words = memoryview(bytearray(PAGE_SIZE)).cast("q")
 
     page = Page()
     holder = holds.Holder(page, 1, ME, NOW)
-    for mask, models in steps:
-        holder.hold(mask, models, NOW)
-        assert held(page, EVERY, NOW) == mask
-        assert holding_models(page, NOW) == (models if mask else 0)
+    for slices, models in steps:
+        holder.hold(slices, models, NOW)
+        assert held(page, EVERY, NOW) == slices
+        assert holding_models(page, NOW) == (models if slices else 0)

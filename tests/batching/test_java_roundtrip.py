@@ -4,8 +4,13 @@ import json
 
 import pytest
 
+from shunter.batching.configuration import InstanceGroup
 from shunter.batching.control_page import ControlPage
 from shunter.batching.layout import RUNNERS_OFFSET, SLOT_FIELDS, SLOTS_OFFSET
+from shunter.batching.page_records import Commands, SlotCommands
+from shunter.batching.slices import Slice, of_cpus
+from shunter.plugins.fixed_policy import with_configuration
+from shunter.plugins.reconfiguration import Wanted
 
 pytestmark = pytest.mark.java
 
@@ -90,3 +95,25 @@ def test_java_finds_a_wrong_row_of_every_table(run_tool, golden, tmp_path, name,
     done = run_tool("GoldenTool", name, path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert [line.split(" ", 1)[0] for line in done.stdout.splitlines()] == tables
+
+
+def test_java_reads_the_slice_of_each_wanted_group(run_tool, page, page_path):
+    groups = tuple(InstanceGroup(n, 2, 8) for n in range(1, 6))
+    slices = (
+        Slice(of_cpus([0, 1, 2, 7, 63, 64, 510, 511])),
+        Slice(device="GPU-" + 60 * "a"),
+        Slice(of_cpus([5]), "MIG-1"),
+        Slice(),
+    )
+    for pin, rest in ((True, "auto"), (False, "null")):
+        wanted = with_configuration(Commands(SlotCommands(), ()), Wanted(1, groups, pin, slices))
+        page.write_commands(0, *wanted)
+        assert page.read_commands(0).groups[:5] == wanted.groups
+        done = run_tool("PageTool", "wanted", page_path)
+        assert done.stdout.splitlines()[-5:] == [
+            "1x2x8 0-2,7,63-64,510-511 null",
+            f"2x2x8 {rest} GPU-{60 * 'a'}",
+            "3x2x8 5 MIG-1",
+            f"4x2x8 {rest} null",
+            f"5x2x8 {rest} null",
+        ], done.stderr

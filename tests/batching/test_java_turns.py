@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from shunter.batching.layout import Order
+from shunter.batching.layout import DEVICE_COUNT, Order
+from shunter.batching.slices import ALL_CPUS, ALL_DEVICES, EVERY, of_cpus, of_device
 
 pytestmark = pytest.mark.java
 
-ALL_CPUS = (1 << 48) - 1
 STRICT, BEST_EFFORT = 0, 1
 
 
@@ -27,28 +27,81 @@ def lines(run_tool, tmp_path):
     return lines
 
 
-def test_a_mask_names_cores_modulo_48_and_devices_by_first_appearance(lines):
+def test_slices_are_those_of_cores_and_of_devices_by_first_appearance(lines):
     def devices(*numbers):
-        return sum(1 << 48 + n for n in numbers)
+        return sum(map(of_device, numbers))
 
     table = [
         (None, None, ALL_CPUS),
         ("auto", None, ALL_CPUS),
         ("0", None, 1),
         ("0-3,8", None, 0b1_0000_1111),
-        ("47-49", None, 1 << 47 | 0b11),
-        ("0-8191", None, ALL_CPUS),
+        ("0", None, of_cpus([0])),
+        ("47-49,511", None, of_cpus([47, 48, 49, 511])),
+        ("63-64", None, of_cpus([63, 64])),
+        ("3,512", None, ALL_CPUS),
+        ("8000-8191", None, ALL_CPUS),
         (None, "GPU-a", devices(0)),
         ("0-3", "GPU-a", devices(0)),
         (None, "GPU-b,GPU-a", devices(0, 1)),
         (None, " GPU-c , GPU-b ", devices(1, 2)),
         ("1", "", 0b10),
         (None, "-1", ALL_CPUS),
-        *((None, f"MIG-{n}", devices(n)) for n in range(3, 16)),
-        (None, "MIG-16", devices(0)),
+        *((None, f"MIG-{n}", devices(n)) for n in range(3, DEVICE_COUNT)),
+        (None, "MIG-8", ALL_DEVICES),
+        (None, "MIG-9", ALL_DEVICES),
+        (None, "GPU-a", devices(0)),
     ]
-    found = lines("slices", [row[:2] for row in table])
-    assert [int(text, 16) for text in found] == [row[2] for row in table]
+    found = [line.split("|") for line in lines("slices", [None, *(row[:2] for row in table)])]
+    assert [int(slices, 16) for slices, _, _ in found] == [row[2] for row in table]
+    asked = [told.count("asked [") for _, _, told in found]
+    assert sum(asked) == 3 + 7
+    named = ["GPU-a", "GPU-b,GPU-a", "GPU-c,GPU-b", "", "-1", "MIG-3"]
+    assert [line[1] for line in found[10:16]] == named
+    assert "more than 8" in found[-3][2]
+
+
+def test_a_device_is_the_same_by_all_its_names(lines):
+    a, b = "GPU-aaaa", "GPU-bbbb"
+
+    def known(uuid, gpu, start=0, size=8):
+        return {"uuid": uuid, "gpu": gpu, "start": start, "size": size}
+
+    low, high = known("MIG-11", b, 0, 4), known("MIG-22", b, 4, 4)
+    nvml = {"0": known(a, a), a: known(a, a), "GPU-aa": known(a, a), "1": known(b, b)}
+    nvml |= {"MIG-11": low, f"MIG-{b}/1/0": low, "MIG-22": high, "MIG-2": high}
+    table = [
+        ("0", of_device(0), a),
+        (a, of_device(0), a),
+        ("GPU-aa", of_device(0), a),
+        ("MIG-2", of_device(1, 4, 4), "MIG-22"),
+        (f"MIG-{b}/1/0", of_device(1, 0, 4), "MIG-11"),
+        ("MIG-11,MIG-22", of_device(1), "MIG-11,MIG-22"),
+        ("1, 0", of_device(1) | of_device(0), f"{b},{a}"),
+        ("7", of_device(2), "7"),  # as CUDA would: who names it gets what there is
+    ]
+    found = lines("slices", [nvml, *((None, name) for name, _, _ in table)])
+    split = [line.split("|") for line in found]
+    assert [(int(slices, 16), named) for slices, named, _ in split] == [row[1:] for row in table]
+    assert [told.count("asked [") for _, _, told in split] == [1] * 7 + [2]
+    assert ["warned" in told for _, _, told in split] == [False] * 7 + [True]
+    assert split[5][2] == "[asked [MIG-11, MIG-22]]"
+    assert split[6][2] == "[asked [1]]"
+
+
+@pytest.mark.parametrize(
+    ("number", "visible", "device"),
+    [
+        (1, None, "1"),
+        (1, "", "1"),
+        (1, "4, GPU-a", "GPU-a"),
+        (0, "4,GPU-a", "4"),
+        (2, "4,GPU-a", "2"),
+    ],
+)
+def test_a_stock_number_counts_what_the_server_may_see(run_tool, number, visible, device):
+    done = run_tool("TurnsTool", "stock", str(number), *([] if visible is None else [visible]))
+    assert done.stdout.strip() == device, done.stderr
 
 
 MAX_HOLD_NS = 2_000_000_000
@@ -103,7 +156,7 @@ def test_the_line_is_always_what_the_models_hold_together(line):
     for _ in range(600):
         now += rng.choice([1, 1, 1, MAX_HOLD_NS // 3, MAX_HOLD_NS, MAX_HOLD_NS + 1])
         model = rng.randrange(len(slots))
-        mask = rng.choice([0, 0, 1, 0b110, 1 << 63, ALL_CPUS])
+        mask = rng.choice([0, 0, 1, 0b110, 1 << 63, 1 << 64, of_device(7), ALL_CPUS, EVERY])
         rows.append((now, model, mask, slots[model]) if rng.random() < 0.7 else (now, model))
     rows += [(now + 1, model, 0, slot) for model, slot in enumerate(slots)]
     *found, released, after = line(rows)
@@ -134,6 +187,11 @@ def test_beside_a_model_without_a_slot_no_model_is_named(line):
     rows = [(1, 0, 1, 3), (2, 1, 1, -1), (3, 1, 0b11, -1), (4, 1, 0, -1), (5, 0, 0, 3)]
     *found, _, _ = line(rows)
     assert [row[:2] for row in found] == [(1, 8), (1, 0), (0b11, 0), (1, 8), (0, 0)]
+
+
+def test_a_hold_that_moves_is_never_missed(run_tool):
+    done = run_tool("TurnsTool", "moves", "2000000")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 BEHIND = [[10, 0, BEST_EFFORT, 900]]

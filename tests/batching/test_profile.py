@@ -14,6 +14,7 @@ from shunter.batching.profile import (
     Profile,
     ProfileError,
     Provenance,
+    SliceKind,
     batch_sizes,
     cautious,
     interpolate,
@@ -24,6 +25,7 @@ from shunter.batching.profile import (
 )
 
 INF = math.inf
+PART = SliceKind("gpu", "3g.40gb", 40)
 HERE = Provenance(
     model="digits",
     model_hash="ab" * 32,
@@ -88,6 +90,10 @@ def changed(**content):
     return json.dumps({key: value for key, value in whole.items() if value is not ...})
 
 
+def on_slice(value):
+    return changed(provenance=asdict(HERE) | {"slice": value})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -126,6 +132,14 @@ def changed(**content):
         (changed(provenance=asdict(HERE) | {"cpu": None}), "cpu None; allowed: a text"),
         (changed(provenance=asdict(HERE) | {"cores": "4"}), "cores '4'; allowed: 1 to 8192"),
         (changed(provenance=asdict(HERE) | {"cores": 10**12}), "cores 1000000000000; allowed: 1"),
+        (changed(provenance="ab"), "incomplete or damaged: 'str' object is not a mapping"),
+        (on_slice("cpu"), "incomplete or damaged: "),
+        (on_slice({"gpu": 1}), "incomplete or damaged: SliceKind.__init__() got an unexpected"),
+        (on_slice({"kind": "tpu"}), "slice kind 'tpu'; allowed: cpu, gpu"),
+        (on_slice({"kind": "gpu"}), "slice memory_gib 0.0; allowed: above 0 for a gpu, else 0"),
+        (on_slice({"memory_gib": 40}), "slice memory_gib 40; allowed: above 0 for a gpu, else 0"),
+        (on_slice({"profile": "1g.5gb"}), "slice profile '1g.5gb'; allowed: none for a cpu"),
+        (on_slice({"profile": 1}), "slice profile 1; allowed: a text"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(text, message):
@@ -184,6 +198,8 @@ def test_a_damaged_cell_is_refused(damage, message):
         ({"cores": 8}, "4 cores, here 8"),
         ({"torch": "2.13.0"}, "torch '2.9.0', here '2.13.0'"),
         ({"cores": 8, "torch": "3"}, "4 cores, here 8; torch '2.9.0', here '3'"),
+        ({"slice": PART}, "CPU cores, here 3g.40gb with 40 GiB"),
+        ({"slice": SliceKind("gpu", "", 80)}, "CPU cores, here a whole GPU with 80 GiB"),
     ],
 )
 def test_a_profile_from_elsewhere_is_refused_with_what_differs(other, what):
@@ -192,6 +208,21 @@ def test_a_profile_from_elsewhere_is_refused_with_what_differs(other, what):
     assert str(error.value) == (
         f"the profile of digits was measured with {what}: run `shunter profile` again"
     )
+
+
+def test_a_profile_says_on_which_kind_of_slice_it_was_measured():
+    of_part = replace(profile_of({(1, 1): 5.0}), provenance=replace(HERE, slice=PART))
+    again = read_profile(of_part.to_json())
+    assert again == of_part
+    again.check_usable(replace(HERE, slice=PART))
+    with pytest.raises(ProfileError, match=r"3g\.40gb with 40 GiB, here CPU cores"):
+        again.check_usable(HERE)
+
+
+def test_a_file_that_says_no_kind_of_slice_is_of_cpu_cores():
+    old = asdict(HERE)
+    del old["slice"]
+    assert read_profile(changed(provenance=old)) == profile_of({(1, 1): 5.0})
 
 
 def test_another_day_another_name_and_another_python_do_no_harm():

@@ -14,6 +14,7 @@ import pytest
 from shunter.batching import holds
 from shunter.batching.control_page import ControlPage
 from shunter.batching.layout import HEADER_SIZE, HOLDER_FIELDS, HOLDER_SIZE, RUNNERS_OFFSET
+from shunter.batching.slices import EVERY
 from shunter.nic_frontend.client import BadRequestError, InferenceError, Session, TooLateError
 
 pytestmark = pytest.mark.e2e
@@ -116,8 +117,7 @@ def test_only_strict_requests_hold_the_slices_of_their_workers(served, site, cli
         assert held_ns() == before
         session.infer([NUMBERS], best_effort=False)
         assert held_ns() > before
-        every = (1 << 64) - 1
-        wait_until("nothing is held", lambda: not holds.held(page, every, time.monotonic_ns()))
+        wait_until("nothing is held", lambda: not holds.held(page, EVERY, time.monotonic_ns()))
 
 
 def test_scaling_leaves_them_alone(served, site, client):

@@ -25,13 +25,13 @@ from shunter.batching.layout import (
     RUNNERS_OFFSET,
     SLOT_WORDS,
 )
+from shunter.batching.slices import ALL_CPUS, read_slices
 
 pytestmark = pytest.mark.e2e
 
 STRICT = {"x-shunter-class": "strict"}
 BEST_EFFORT = {"x-shunter-class": "best-effort"}
 GIVES_WAY = {"shunter": {"class": "best_effort"}}
-ALL_CPUS = (1 << 48) - 1
 
 
 class Page:
@@ -56,7 +56,7 @@ class Page:
         at = {name: (HEADER_SIZE + f.offset) // 8 for name, f in HOLDER_FIELDS.items()}
         models = at["hold_models"]
         bits = [self.page.words[models + i] << 64 * i for i in range(SLOT_WORDS)]
-        return self.page.words[at["hold_mask"]], sum(bits)
+        return read_slices(self.page.words, at["hold_slices"]), sum(bits)
 
     def holder(self):
         return self.page.words[(HEADER_SIZE + HOLDER_FIELDS["holder_pid"].offset) // 8]

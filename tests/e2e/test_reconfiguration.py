@@ -1,13 +1,22 @@
 """The controller finds a model's best configuration and changes to it without anyone noticing."""
 
+import itertools
 import json
 import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
 
 from shunter.allocator.topology import read_topology
+from shunter.batching.configuration import InstanceGroup
+from shunter.batching.control_page import ControlPage
+from shunter.batching.layout import ChangeState
+from shunter.batching.page_records import SlotChange
+from shunter.batching.slices import ALL_CPUS, Slice, has_device, of_cpus
+from shunter.plugins.fixed_policy import with_configuration
+from shunter.plugins.reconfiguration import Wanted
 from shunter.plugins.torchserve.host import free_ports
 
 pytestmark = [
@@ -225,6 +234,49 @@ def test_a_model_whose_place_is_given_stays_in_the_operators_hands(site, serve, 
 def test_cores_that_each_worker_takes_for_itself_leave_it_to_the_controller(serve):
     model = serve(batch_size=8, config={"shunter": {"cores": "auto"}})
     assert model.configuration()["auto"] is True
+
+
+def _places(model):
+    """Affinity and device of each worker."""
+    found = []
+    for pid in model.pids():
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        variables = dict(pair.split("=", 1) for pair in pairs if pair)
+        found.append((os.sched_getaffinity(pid), variables.get("CUDA_VISIBLE_DEVICES")))
+    return sorted(found, key=str)
+
+
+def test_the_controller_says_where_groups_run_and_may_say_it_again(site, serve, wait_until):
+    model = serve(batch_size=8)
+    here, default = os.sched_getaffinity(0), os.environ.get("CUDA_VISIBLE_DEVICES")
+    cpu = max(here)
+    with ControlPage.attach(Path(site.status()["runtime"]) / "control") as page:
+        slot = next(s for s in page.live_slots() if page.read_identity(s).model_name == model.name)
+        commands = page.read_commands(slot)
+
+        numbers = itertools.count(1000)
+
+        def want(*slices):
+            number = next(numbers)
+            wanted = Wanted(number, (InstanceGroup(1, 1, 8),) * 2, False, slices)
+
+            def serves():
+                # The controller, which wants nothing, writes what it wants after each change.
+                if page.wanted_request(slot) != number:
+                    page.write_commands(slot, *with_configuration(commands, wanted))
+                return page.read_change(slot) == SlotChange(number, ChangeState.SERVES)
+
+            wait_until("the change", serves)
+            wait_until("two workers", lambda: len(model.pids()) == 2)
+            assert model.configuration()["auto"] is True
+            return [group.group_slices for group in page.read_groups(slot, 2)]
+
+        on_cpu, on_device = want(Slice(of_cpus([cpu])), Slice(device="GPU-none"))
+        assert on_cpu == of_cpus([cpu])
+        assert has_device(on_device) and not on_device & ALL_CPUS
+        assert _places(model) == sorted([({cpu}, default), (here, "GPU-none")], key=str)
+        assert want() == [ALL_CPUS] * 2
+        assert _places(model) == [(here, default)] * 2
 
 
 def test_auto_together_with_given_cores_is_refused_before_anything_changes(serve):

@@ -43,6 +43,7 @@ from shunter.batching.page_records import (
     SlotCommands,
     SlotNetwork,
 )
+from shunter.batching.slices import of_cpus
 from shunter.batching.threshold import AdaptiveThreshold, QuantumThreshold, hold_ns, step
 
 HERE = Path(__file__).parent
@@ -348,7 +349,7 @@ COUNTERS = {"requests": 11, "drop_tag": 22, "bytes_in": 1 << 40}
 NETWORK = SlotNetwork(2, 256, 250, 3, 4, 16)
 GROUP_COMMANDS = (
     GroupCommands(16, (1000, 500), (0, 1)),
-    GroupCommands(0, (0, 1000), (1, 0)),
+    GroupCommands(0, (0, 1000), (1, 0), 2, 4, 8, of_cpus([0, 63, 64, 511]), "MIG-1/2"),
 )
 
 

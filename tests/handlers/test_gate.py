@@ -12,7 +12,13 @@ import pytest
 
 from shunter.batching import holds, runners
 from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import HEADER_FIELDS, SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, RunnerState
+from shunter.batching.layout import (
+    HEADER_FIELDS,
+    SLOT_FIELDS,
+    SLOT_SIZE,
+    SLOTS_OFFSET,
+    RunnerState,
+)
 from shunter.handlers.gate import EVERY_SLOT, Gate, Standing
 
 ME = os.getpid()
@@ -103,7 +109,7 @@ def test_other_slices_are_none_of_its_business(page, clock, holder):
 
 
 def padding(page, slot, mask, known=1):
-    base = SLOTS_OFFSET // 8 + slot * SLOT_SIZE // 8
+    base = (SLOTS_OFFSET + slot * SLOT_SIZE) // 8
     page.words[base + SLOT_FIELDS["beside"].offset // 8] = mask
     page.words[base + SLOT_FIELDS["padding_known"].offset // 8] = known
 
@@ -338,11 +344,14 @@ def test_a_model_without_a_slot_has_its_own_default(page, clock, holder, slot):
 
 
 def test_the_environment_says_where_it_stands():
-    found = Standing.read({"SHUNTER_SLOT": "5", "SHUNTER_SLICES": "0x8000000000000001"})
-    assert found == Standing(5, 1 << 63 | 1)
+    found = Standing.read({"SHUNTER_SLOT": "5", "SHUNTER_SLICES": hex(1 << 575 | 1)})
+    assert found == Standing(5, 1 << 575 | 1)
     assert Standing.read({}) == Standing(-1, 0)
     with pytest.raises(ValueError, match="SHUNTER_SLICES='all'; allowed: a whole number"):
         Standing.read({"SHUNTER_SLICES": "all"})
+    for text in ("-1", hex(1 << 576)):
+        with pytest.raises(ValueError, match=f"SHUNTER_SLICES='{text}'; allowed: 0 to 0xff"):
+            Standing.read({"SHUNTER_SLICES": text})
 
 
 HOLDER = """

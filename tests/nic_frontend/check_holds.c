@@ -16,10 +16,17 @@ bool holds_are_right(
             strict += works && !call->priority && !(call->state == RECEIVING && call->stalled);
         }
     }
-    const uint64_t mask = strict && core->line ? function->slices : 0;
-    const uint64_t model = mask && function->slot >= 0 ? 1ULL << function->slot % 64 : 0;
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        const uint64_t word = strict && core->line ? function->slices.words[i] : 0;
+        any |= word;
+        if (line[SHUNTER_K_HOLD_SLICES / 8 + i] != word) {
+            return false;
+        }
+    }
+    const uint64_t model = any && function->slot >= 0 ? 1ULL << function->slot % 64 : 0;
     const uint64_t *models = line + SHUNTER_K_HOLD_MODELS / 8;
     const bool second = function->slot >= 64;
-    return strict == function->strict && line[SHUNTER_K_HOLD_MASK / 8] == mask &&
+    return strict == function->strict && !line[SHUNTER_K_HOLD_NUMBER / 8] == !any &&
            models[second] == model && models[!second] == 0;
 }

@@ -241,7 +241,11 @@ bool holds_are_right(
 static void move(void) {
     const int32_t slot = (int32_t)below(SHUNTER_SLOT_COUNT + 1) - 1;
     if (chance(80)) {
-        shunter_core_set_hold(world.core, FUNC, slot, chance(80) ? next() : 0, world.now);
+        uint64_t slices[SHUNTER_SLICE_WORDS] = {0};
+        for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+            slices[i] = chance(50) ? next() : 0;
+        }
+        shunter_core_set_hold(world.core, FUNC, slot, slices, world.now);
     } else {
         shunter_core_hold_at(world.core, chance(70) ? line : NULL, world.now);
     }
@@ -277,7 +281,7 @@ int main(int argc, char **argv) {
         if (below(300) == 0) {
             move();
         }
-        world.holding += line[SHUNTER_K_HOLD_MASK / 8] != 0;
+        world.holding += line[SHUNTER_K_HOLD_NUMBER / 8] != 0;
         if (!holds_are_right(world.core, FUNC, SESSIONS, line)) {
             wrong("what is held is not what the requests hold");
         }

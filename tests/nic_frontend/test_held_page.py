@@ -11,10 +11,10 @@ from shunter.batching import holds
 from shunter.batching.control_page import ControlPage
 from shunter.batching.layout import HEADER_SIZE, HOLDER_COUNT, HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.processes import try_lock
+from shunter.batching.slices import EVERY, read_slices
 from shunter.batching.wire_layout import WireStatus
 
-EVERY = (1 << 64) - 1
-PLACE = {"slot": 3, "slices": 1 << 63 | 0b101}
+PLACE = {"slot": 3, "slices": 1 << 575 | 1 << 63 | 0b101}
 SLICES = PLACE["slices"]
 BEST_EFFORT = 2
 
@@ -46,7 +46,14 @@ class Held:
         """A word of every holder."""
         field = HOLDER_FIELDS[name].offset
         at = [(HEADER_SIZE + n * HOLDER_SIZE + field) // 8 for n in range(HOLDER_COUNT)]
-        return [self.page.words[n] & EVERY for n in at]
+        return [self.page.words[n] & (1 << 64) - 1 for n in at]
+
+    @property
+    def slices(self):
+        """Of every holder."""
+        at = (HEADER_SIZE + HOLDER_FIELDS["hold_slices"].offset) // 8
+        lines = range(at, at + HOLDER_COUNT * HOLDER_SIZE // 8, HOLDER_SIZE // 8)
+        return [read_slices(self.page.words, line) for line in lines]
 
     @property
     def since_ns(self):
@@ -76,7 +83,7 @@ def test_its_slices_are_held_while_a_strict_request_runs(held, nic):
     client.ask(7)
     nic.until(held.site.ran, "it runs")
     held.until(SLICES)
-    index = held.words("hold_mask").index(SLICES)
+    index = held.slices.index(SLICES)
     assert held.words("holder_pid")[index] == held.site.front
     assert held.words("hold_models")[index] == 1 << 3
     progress = held.words("hold_progress_ns")[index]
@@ -152,7 +159,7 @@ def test_a_front_end_that_is_killed_holds_nothing_and_the_next_one_does(held, ni
     killed = held.site.front
     held.site.kill(killed)
     assert held.now() == 0
-    assert SLICES in held.words("hold_mask")  # only because it is dead
+    assert SLICES in held.slices  # only because it is dead
     held.serve()
     nic.until(lambda: killed not in held.words("holder_pid"), "its line is taken over")
     held.site.go_on()  # the worker sees that it is alone
@@ -174,7 +181,7 @@ def test_a_worker_that_is_killed_holds_nothing(held, nic):
     held.site.kill(worker)
     held.until(0)
     assert client.answers(1) == {1: WireStatus.WORKER_DIED}
-    assert max(held.words("hold_mask")) == 0
+    assert max(held.slices) == 0
 
 
 def test_at_its_end_it_gives_its_line_back(held):
@@ -185,6 +192,6 @@ def test_at_its_end_it_gives_its_line_back(held):
     held.until(SLICES)
     held.site.kill(held.site.front, signal.SIGTERM)
     assert held.site.front not in held.words("holder_pid")
-    assert max(held.words("hold_mask")) == max(held.words("hold_models")) == 0
+    assert max(held.slices) == max(held.words("hold_models")) == 0
     lines = [holds.claim(held.page, os.getpid(), 1).index for _ in range(HOLDER_COUNT - 1)]
     assert len(set(lines)) == HOLDER_COUNT - 1

@@ -3,6 +3,7 @@
 import pytest
 
 from shunter.batching.layout import HOLDER_FIELDS, HOLDER_SIZE
+from shunter.batching.slices import EVERY, read_slices
 from shunter.batching.wire_layout import Flags, MessageType, WireStatus
 from shunter.handlers.front_end_link import place_of
 from shunter.nic_frontend.core import IDLE_NS, RECEIVE_NS, STALL_NS, Defaults
@@ -10,7 +11,7 @@ from shunter.nic_frontend.holding import Hold, Holds
 from shunter.nic_frontend.native_core import NativeCore
 from shunter.nic_frontend.sessions import Session
 
-SLOT, SLICES = 70, 1 << 63 | 0b101
+SLOT, SLICES = 70, 1 << 575 | 1 << 63 | 0b101
 WORD = (1 << 64) - 1
 K = {name: placed.offset // 8 for name, placed in HOLDER_FIELDS.items()}
 
@@ -26,7 +27,9 @@ class Line:
 
     @property
     def mask(self):
-        return self.hold_mask
+        slices = read_slices(self.words, K["hold_slices"])
+        assert (slices == 0) == (self.hold_number == 0)
+        return slices
 
     @property
     def slots(self):
@@ -289,20 +292,23 @@ def test_the_mask_is_raised_last_and_lowered_first():
             stores.append((index, value))
 
     holds, models = Holds(), [K["hold_models"], K["hold_models"] + 1]
-    holds.of[1] = Hold(slot=2, slices=1)
+    holds.of[1] = Hold(slot=2, slices=1 | 1 << 512)
     holds.write_to(Recorder(), 5)
     stores.clear()
     holds.count(1, 1, 6)
     assert [index for index, _ in stores] == [
         *(K["holder_heartbeat_ns"], *models, K["hold_since_ns"], K["hold_progress_ns"]),
-        K["hold_mask"],
+        *(K["hold_slices"], K["hold_slices"] + 8, K["hold_number"]),
     ]
     stores.clear()
     holds.count(1, 1, 7)
     holds.count(1, -1, 8)
     assert stores == []  # only the first and the last are told
     holds.count(1, -1, 9)
-    assert [index for index, _ in stores] == [K["hold_mask"], *models]
+    assert [index for index, _ in stores] == [
+        *(K["hold_number"], K["hold_slices"], K["hold_slices"] + 8),
+        *models,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -310,8 +316,8 @@ def test_the_mask_is_raised_last_and_lowered_first():
     [
         ({}, (-1, 0)),
         ({"SHUNTER_SLOT": "3", "SHUNTER_SLICES": "0x1f"}, (3, 31)),
-        ({"SHUNTER_SLOT": "127", "SHUNTER_SLICES": "0xffffffffffffffff"}, (127, WORD)),
-        ({"SHUNTER_SLOT": "128", "SHUNTER_SLICES": "0x10000000000000000"}, (-1, 0)),
+        ({"SHUNTER_SLOT": "127", "SHUNTER_SLICES": hex(EVERY)}, (127, EVERY)),
+        ({"SHUNTER_SLOT": "128", "SHUNTER_SLICES": hex(EVERY + 1)}, (-1, 0)),
         ({"SHUNTER_SLOT": "-1", "SHUNTER_SLICES": "-0x1"}, (-1, 0)),
         ({"SHUNTER_SLOT": "x", "SHUNTER_SLICES": "all"}, (-1, 0)),
         ({"SHUNTER_SLOT": "3", "SHUNTER_SLICES": "0x1", "SHUNTER_PREEMPTIBLE": "1"}, (3, 0)),

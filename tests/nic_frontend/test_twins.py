@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shunter.batching.layout import HOLDER_FIELDS, HOLDER_SIZE
+from shunter.batching.slices import read_slices
 from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
 from shunter.nic_frontend.core import Place, Ready, Withdraw
@@ -45,7 +46,7 @@ class World:
         self.awaited = []
         self.lines = [memoryview(bytearray(HOLDER_SIZE)).cast("q") for _ in pair]
         self.is_shown = True
-        self.slot, self.slices = 70, 1 << 63 | 3
+        self.slot, self.slices = 70, 1 << 570 | 1 << 63 | 3
         for core, line in zip(pair, self.lines, strict=True):
             core.add_function(FUNC, SIZES["inputs"], SIZES["outputs"], ENTRIES)
             core.set_defaults(FUNC, Defaults(1, 7_000, 12_000))
@@ -179,7 +180,7 @@ class World:
         """The function's workers come or go, or the page of their server does."""
         if self.random.random() < 0.8:
             self.slot = self.random.choice([-1, 0, 63, 64, 127])
-            self.slices = self.random.choice([0, 1, 6, 1 << 63])
+            self.slices = self.random.choice([0, 1, 6, 1 << 63, 1 << 64, 1 << 575 | 1])
             for core in self.pair:
                 core.set_hold(FUNC, self.slot, self.slices, self.now)
         else:
@@ -195,8 +196,9 @@ class World:
         strict = sum(call.holds for call in calls)
         assert python.holds.of[FUNC].strict == strict
         holds = strict and self.slices and self.is_shown
-        mask = self.lines[0][HOLDER_FIELDS["hold_mask"].offset // 8]
-        assert mask % (1 << 64) == (self.slices if holds else 0)
+        found = read_slices(self.lines[0], HOLDER_FIELDS["hold_slices"].offset // 8)
+        assert found == (self.slices if holds else 0)
+        assert bool(self.lines[0][HOLDER_FIELDS["hold_number"].offset // 8]) == (found != 0)
         models = self.lines[0].tobytes()[HOLDER_FIELDS["hold_models"].offset :][:16]
         named = 1 << self.slot if holds and self.slot >= 0 else 0
         assert int.from_bytes(models, "little") == named

@@ -21,6 +21,7 @@ from shunter.batching.layout import (
     RunnerState,
 )
 from shunter.batching.page_records import RunnerLine, SlotIdentity
+from shunter.batching.slices import ALL_CPUS, of_cpus, of_device, words_of
 from shunter.plugins.padding_control import (
     PaddingControl,
     kernel_preempts,
@@ -31,7 +32,7 @@ from shunter.plugins.settings import PreemptionSettings
 MS = 10**6
 CYCLE_NS = 100 * MS
 ALL = (1 << SLOT_COUNT) - 1
-CPUS = (1 << 48) - 1
+CPUS = ALL_CPUS
 LIGHT = {"solo_ns": MS, "solo_cpu_ns": MS, "segment_ns": MS // 10}
 LIGHT_STRICT = {"fitted": 9, "fixed_ns": 10 * MS, "threads": 1}
 AUTO, ALWAYS, NEVER = (PreemptionSettings(padding=each) for each in ("auto", "always", "never"))
@@ -60,7 +61,9 @@ class Server:
         """``groups``: slices and whether the group gives way."""
         self.poke(slot, "slot_state", 1)
         for group, (slices, yields) in enumerate(groups):
-            self.group(slot, group, slices=slices, yields=yields)
+            self.group(slot, group, yields=yields)
+            for i, word in enumerate(words_of(slices)):
+                self.poke(slot, "group_slices", word, group * GROUP_STRIDE // 8 + i)
         self.identities[slot] = SlotIdentity(
             slot_state=1,
             generation=generation,
@@ -85,7 +88,9 @@ class Server:
         for name, value in values.items():
             name = name if name in RUNNER_FIELDS else f"runner_{name}"
             at = RUNNERS_OFFSET + index * RUNNER_SIZE + RUNNER_FIELDS[name].offset
-            self.page.words[at // 8] = value
+            words = words_of(value) if name == "runner_slices" else [value]
+            for i, word in enumerate(words):
+                self.page.words[at // 8 + i] = word
 
     def cycle(self, settings=AUTO):
         self.now += CYCLE_NS
@@ -149,13 +154,13 @@ def test_a_model_with_both_kinds_of_groups_gives_way_to_itself(server):
 
 def test_groups_whose_slices_are_not_told_are_everywhere(server):
     server.add(0, (0, 0))
-    server.add(1, (1 << 50, 1))
+    server.add(1, (of_device(3), 1))
     server.cycle(NEVER)
     assert server.mask(1) == 0b10
 
 
 def test_highest_slices_and_slots_count_too(server):
-    high = -(1 << 63)
+    high = 1 << 575
     server.add(SLOT_COUNT - 1, (high, 0))
     server.add(63, (high, 1))
     server.cycle(NEVER)
@@ -364,8 +369,9 @@ sys.stdin.read()
     [
         (os.SCHED_IDLE, CPUS, True),
         (os.SCHED_OTHER, CPUS, False),
-        (os.SCHED_IDLE, 1 << 48, False),
-        (os.SCHED_IDLE, -(1 << 63), False),
+        (os.SCHED_IDLE, of_cpus([48, 511]), True),
+        (os.SCHED_IDLE, of_device(0, 0, 1), False),
+        (os.SCHED_IDLE, of_device(7, 7, 1), False),
     ],
 )
 def test_the_kernel_preempts_what_is_idle_on_processors(policy, slices, expected):

@@ -17,7 +17,7 @@ import java.util.Locale;
 public final class PageTool {
     private PageTool() {}
 
-    /** {@code dump FILE}, {@code create FILE}. */
+    /** {@code dump FILE}, {@code create FILE}, {@code wanted FILE}. */
     public static void main(final String[] args) throws Exception {
         final Path file = Path.of(args[1]);
         switch (args[0]) {
@@ -27,9 +27,23 @@ public final class PageTool {
             case "create":
                 create(file);
                 break;
+            case "wanted":
+                wanted(ByteBuffer.wrap(Files.readAllBytes(file)));
+                break;
             default:
                 throw new IllegalArgumentException(args[0]);
         }
+    }
+
+    /** The groups that the controller wants of the model in slot 0: what, and where. */
+    private static void wanted(final ByteBuffer bytes) {
+        bytes.position(SLOTS_OFFSET).limit(SLOTS_OFFSET + SLOT_SIZE);
+        new WantedConfiguration(new ModelSlot(bytes.slice(), 0))
+                .next()
+                .forEach(
+                        group ->
+                                System.out.println(
+                                        group.text() + " " + group.cores() + " " + group.device()));
     }
 
     private static void dump(final ByteBuffer bytes) throws IllegalAccessException {
@@ -102,8 +116,14 @@ public final class PageTool {
         if (name.equals("beside")) {
             return SLOT_WORDS;
         }
-        if (name.equals("default_version")) { // a text of as many bytes as some table has
+        if (name.equals("default_version") || name.equals("last_change")) { // as long as a table
             return 1;
+        }
+        if (name.equals("group_slices")) {
+            return SLICE_WORDS;
+        }
+        if (name.equals("wanted_cpus")) {
+            return CPU_SLICES / Long.SIZE;
         }
         final int next = i + 1 < fields.size() ? fields.get(i + 1).getInt(null) : offset + 8;
         final int words = (next - offset) / 8;

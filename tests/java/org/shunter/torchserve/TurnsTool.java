@@ -6,6 +6,7 @@ import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonParser;
 import java.io.IOException;
+import java.math.BigInteger;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -19,11 +20,21 @@ import java.util.concurrent.atomic.AtomicInteger;
 public final class TurnsTool {
     private TurnsTool() {}
 
-    /** {@code (slices|hold|turns) FILE}, {@code random SEED STEPS}, {@code threads MODELS BATCHES}. */
+    /**
+     * {@code (slices|hold|turns) FILE}, {@code random SEED STEPS}, {@code threads MODELS BATCHES},
+     * {@code stock NUMBER [VISIBLE]}, {@code moves COUNT}.
+     */
     public static void main(final String[] args) throws Exception {
         switch (args[0]) {
             case "slices":
                 slices(rows(args[1]));
+                break;
+            case "moves":
+                moves(Integer.parseInt(args[1]));
+                break;
+            case "stock":
+                System.out.println(
+                        Slices.ofStock(Integer.parseInt(args[1]), args.length > 2 ? args[2] : null));
                 break;
             case "hold":
                 hold(rows(args[1]));
@@ -52,13 +63,35 @@ public final class TurnsTool {
         return new ControlPage(ByteBuffer.allocateDirect(PAGE_SIZE));
     }
 
-    /** Rows of cores and device; prints their masks by one table. */
+    /**
+     * What NVML knows: an object of names and devices, or null; then rows of cores and device. Prints
+     * their slices by one table, the names of their devices, and what was asked and warned.
+     */
     private static void slices(final JsonArray rows) {
-        final Slices table = new Slices();
-        for (final JsonElement element : rows) {
-            final JsonArray row = element.getAsJsonArray();
-            System.out.println(Long.toHexString(table.of(text(row.get(0)), text(row.get(1)))));
+        final JsonElement nvml = rows.get(0);
+        final List<String> told = new ArrayList<>();
+        final Slices table =
+                new Slices(
+                        new DeviceNames(
+                                names -> {
+                                    told.add("asked " + names);
+                                    return nvml.isJsonNull() ? "null" : answer(nvml, names);
+                                },
+                                text -> told.add("warned " + text)),
+                        text -> told.add("warned " + text));
+        for (int i = 1; i < rows.size(); i++) {
+            final JsonArray row = rows.get(i).getAsJsonArray();
+            final String device = text(row.get(1));
+            final SliceSet found = table.of(text(row.get(0)), device);
+            System.out.println(found + "|" + (device == null ? "" : table.named(device)) + "|" + told);
+            told.clear();
         }
+    }
+
+    private static String answer(final JsonElement nvml, final List<String> names) {
+        final JsonArray answer = new JsonArray();
+        names.forEach(name -> answer.add(nvml.getAsJsonObject().get(name)));
+        return answer.toString();
     }
 
     private static String text(final JsonElement value) {
@@ -66,8 +99,8 @@ public final class TurnsTool {
     }
 
     /**
-     * Rows of time, model, and then slices and slot, or nothing for progress; prints mask, models,
-     * since and progress after each.
+     * Rows of time, model, and then slices and slot, or nothing for progress; prints slices, models,
+     * since and progress after each. While nothing is held the number is 0.
      */
     private static void hold(final JsonArray rows) {
         final ControlPage page = page();
@@ -83,26 +116,72 @@ public final class TurnsTool {
             if (row.size() == 2) {
                 part.progress(now);
             } else {
-                final long slices = Long.parseUnsignedLong(row.get(2).getAsString(), 16);
-                part.show(slices, row.get(3).getAsInt(), now);
+                part.show(set(row.get(2).getAsString()), row.get(3).getAsInt(), now);
             }
             print(page);
         }
         hold.release();
         print(page);
-        parts.get(0).show(1, 1, 1);
+        parts.get(0).show(SliceSet.of(1), 1, 1);
         print(page);
     }
 
+    /** A hold moves between slices of all words; who reads meanwhile must find one of them. */
+    private static void moves(final int count) throws InterruptedException {
+        final ControlPage page = page();
+        page.set(HEADER_SIZE + K_HOLDER_PID, 1);
+        page.set(HEADER_SIZE + K_HOLDER_HEARTBEAT_NS, 1);
+        final Hold hold = new Hold(page);
+        final Hold.Part part = hold.part();
+        final SliceSet[] places = new SliceSet[SLICE_WORDS];
+        for (int i = 0; i < SLICE_WORDS; i++) {
+            places[i] = set("1" + "0".repeat(16 * i));
+        }
+        part.show(places[0], 3, 1);
+        final Random random = new Random(count);
+        final Thread writer =
+                new Thread(
+                        () -> {
+                            for (int i = 0; i < count; i++) {
+                                part.show(places[random.nextInt(SLICE_WORDS)], 3, 1);
+                            }
+                        });
+        writer.start();
+        long looks = 0;
+        while (writer.isAlive()) {
+            ensure(!hold.held(1).isEmpty(), "a hold that moves was missed");
+            looks++;
+        }
+        writer.join();
+        ensure(looks > 0, "nobody looked");
+    }
+
+    private static SliceSet set(final String text) {
+        final BigInteger bits = new BigInteger(text, 16);
+        final long[] words = new long[SLICE_WORDS];
+        for (int i = 0; i < SLICE_WORDS; i++) {
+            words[i] = bits.shiftRight(Long.SIZE * i).longValue();
+        }
+        return SliceSet.of(words);
+    }
+
     private static void print(final ControlPage page) {
-        final StringBuilder line = new StringBuilder();
+        final long[] told = new long[SLICE_WORDS];
+        for (int i = 0; i < SLICE_WORDS; i++) {
+            told[i] = page.get(HEADER_SIZE + K_HOLD_SLICES + 8 * i);
+        }
+        final SliceSet slices = SliceSet.of(told);
+        ensure(
+                slices.isEmpty() == (page.get(HEADER_SIZE + K_HOLD_NUMBER) == 0),
+                "the number says something else than the slices");
+        final StringBuilder line = new StringBuilder().append(slices);
         final int[] words = {
-            K_HOLD_MASK, K_HOLD_MODELS, K_HOLD_MODELS + 8, K_HOLD_SINCE_NS, K_HOLD_PROGRESS_NS
+            K_HOLD_MODELS, K_HOLD_MODELS + 8, K_HOLD_SINCE_NS, K_HOLD_PROGRESS_NS
         };
         for (final int word : words) {
-            line.append(Long.toHexString(page.get(HEADER_SIZE + word))).append(' ');
+            line.append(' ').append(Long.toHexString(page.get(HEADER_SIZE + word)));
         }
-        System.out.println(line.toString().strip());
+        System.out.println(line);
     }
 
     /** A request of a {@link Model}. */
@@ -122,7 +201,7 @@ public final class TurnsTool {
     /** Does what a dispatcher does. */
     private static final class Model {
         final int number;
-        final long slices;
+        final SliceSet slices;
         final boolean yields;
         final Turns turns;
         final Turns.Player player;
@@ -142,25 +221,25 @@ public final class TurnsTool {
         AtomicInteger[] users = {};
         volatile int done;
 
-        Model(final Turns turns, final int number, final long slices, final List<Integer> started) {
+        Model(final Turns turns, final int number, final SliceSet slices, final List<Integer> started) {
             this.turns = turns;
             this.number = number;
             this.slices = slices;
-            this.cpus = Long.bitCount(slices);
+            this.cpus = slices.cpus();
             this.yields = true;
             this.started = started;
             this.player = turns.join(() -> event(0, () -> {}));
         }
 
-        private long of(final RequestClass requestClass) {
+        private SliceSet of(final RequestClass requestClass) {
             final boolean runs = running.stream().anyMatch(run -> run.is(requestClass));
-            return runs && turns.rules().apply(requestClass, yields) ? slices : 0;
+            return runs && turns.rules().apply(requestClass, yields) ? slices : SliceSet.NONE;
         }
 
         /** CPUs that its best-effort batches use. */
         int used() {
             final long runs = running.stream().filter(r -> r.is(RequestClass.BEST_EFFORT)).count();
-            return of(RequestClass.BEST_EFFORT) == 0 ? 0 : (int) runs * cpus;
+            return of(RequestClass.BEST_EFFORT).isEmpty() ? 0 : (int) runs * cpus;
         }
 
         boolean waits(final RequestClass requestClass) {
@@ -296,13 +375,17 @@ public final class TurnsTool {
                                     row.get(0).getAsInt(),
                                     row.get(1).getAsInt(),
                                     row.get(2).getAsInt()),
-                            Long::bitCount);
+                            SliceSet::cpus);
             final List<Integer> started = new ArrayList<>();
             final List<Model> models = new ArrayList<>();
             for (final JsonElement each : row.get(3).getAsJsonArray()) {
                 final JsonArray told = each.getAsJsonArray();
                 final Model model =
-                        new Model(turns, models.size(), told.get(0).getAsLong(), started);
+                        new Model(
+                                turns,
+                                models.size(),
+                                SliceSet.of(told.get(0).getAsLong()),
+                                started);
                 model.ageingNs = told.get(1).getAsLong();
                 model.cpus = told.size() > 2 ? told.get(2).getAsInt() : model.cpus;
                 model.workers = told.size() > 3 ? told.get(3).getAsInt() : model.workers;
@@ -328,12 +411,12 @@ public final class TurnsTool {
     private static void random(final Random random, final int steps) {
         clock = 0;
         final ControlPage page = page();
-        final Turns turns = new Turns(page, Long::bitCount);
+        final Turns turns = new Turns(page, SliceSet::cpus);
         final List<Model> models = new ArrayList<>();
         for (int i = 0; i < 5; i++) {
-            models.add(new Model(turns, i, 1 + random.nextInt(7), new ArrayList<>()));
+            models.add(new Model(turns, i, set(Integer.toHexString(1 + random.nextInt(7))), new ArrayList<>()));
             models.get(i).ageingNs = random.nextInt(3) * 20;
-            models.get(i).cpus = 1 + random.nextInt(Long.bitCount(models.get(i).slices));
+            models.get(i).cpus = 1 + random.nextInt(models.get(i).slices.cpus());
             models.get(i).workers = 1 + random.nextInt(3);
         }
         models.forEach(model -> model.others = models);
@@ -420,12 +503,12 @@ public final class TurnsTool {
                 }
             }
         }
-        return used > 0 && used + model.used() + model.cpus > Long.bitCount(model.slices);
+        return used > 0 && used + model.used() + model.cpus > model.slices.cpus();
     }
 
     private static boolean conflict(
             final Turns.Rules rules, final Model a, final Request x, final Model b, final Request y) {
-        return (a.slices & b.slices) != 0
+        return a.slices.overlaps(b.slices)
                 && rules.apply(x.requestClass, true)
                 && rules.apply(y.requestClass, true)
                 && (rules.exclusive() || x.requestClass == y.requestClass);
@@ -480,7 +563,7 @@ public final class TurnsTool {
         final List<Thread> threads = new ArrayList<>();
         final AtomicInteger finished = new AtomicInteger();
         for (int i = 0; i < count; i++) {
-            final Model model = new Model(turns, i, 1, new ArrayList<>());
+            final Model model = new Model(turns, i, SliceSet.of(1), new ArrayList<>());
             model.users = users;
             threads.add(new Thread(() -> finished.addAndGet(work(model, batches))));
         }

@@ -10,7 +10,7 @@ final class ControlLayout {
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
-    static final int PAGE_SIZE = 807552;
+    static final int PAGE_SIZE = 1036928;
     /** bytes before holder 0 */
     static final int HEADER_SIZE = 2688;
     /** bytes of one holder */
@@ -26,11 +26,21 @@ final class ControlLayout {
     /** offset of slot 0 */
     static final int SLOTS_OFFSET = 21120;
     /** bytes of one slot */
-    static final int SLOT_SIZE = 6144;
+    static final int SLOT_SIZE = 7936;
     /** slots */
     static final int SLOT_COUNT = 128;
     /** words of a mask of slots */
     static final int SLOT_WORDS = 2;
+    /** slices that are CPUs; those of device 0 follow */
+    static final int CPU_SLICES = 512;
+    /** devices that have slices of their own */
+    static final int DEVICE_COUNT = 8;
+    /** slices of each device */
+    static final int DEVICE_SLICES = 8;
+    /** bytes of the name of a device, or a part of one */
+    static final int DEVICE_BYTES = 64;
+    /** words of a set of slices */
+    static final int SLICE_WORDS = 9;
     /** counters of the network front end */
     static final int COUNTER_COUNT = 64;
     /** bytes of the name of each */
@@ -38,7 +48,7 @@ final class ControlLayout {
     /** worker groups per slot */
     static final int GROUP_COUNT = 8;
     /** bytes between groups */
-    static final int GROUP_STRIDE = 128;
+    static final int GROUP_STRIDE = 256;
     /** batch size buckets, by power of two */
     static final int SIZE_BUCKETS = 16;
     /** time buckets, by power of two */
@@ -145,14 +155,16 @@ final class ControlLayout {
     static final int K_HOLDER_PID = 0;
     /** a reader ignores a holder whose heartbeat is old */
     static final int K_HOLDER_HEARTBEAT_NS = 8;
-    /** bit s set: best-effort work on slice s must stand still */
-    static final int K_HOLD_MASK = 16;
-    /** when the mask last became non-zero */
+    /** 0: nothing is held; else another after each change of slices */
+    static final int K_HOLD_NUMBER = 16;
+    /** when the number last became non-zero */
     static final int K_HOLD_SINCE_NS = 24;
     /** when strict work that holds last began or ended a batch */
     static final int K_HOLD_PROGRESS_NS = 32;
     /** mask of slots: whose strict work holds [2] */
     static final int K_HOLD_MODELS = 40;
+    /** best-effort work on these must stand still, if the number is not 0 [9] */
+    static final int K_HOLD_SLICES = 56;
     /** process that owns this line, 0 when free */
     static final int R_RUNNER_PID = 0;
     /** when it last wrote */
@@ -161,36 +173,36 @@ final class ControlLayout {
     static final int R_RUNNER_SLOT = 16;
     /** class of its work, by index */
     static final int R_RUNNER_CLASS = 24;
-    /** mask of the slices that it runs on */
+    /** the slices that it runs on [9] */
     static final int R_RUNNER_SLICES = 32;
     /** one of RUNNER_... */
-    static final int R_RUNNER_STATE = 40;
+    static final int R_RUNNER_STATE = 104;
     /** since when it is in this state */
-    static final int R_RUNNER_SINCE_NS = 48;
+    static final int R_RUNNER_SINCE_NS = 112;
     /** times that it was parked */
-    static final int R_PREEMPTIONS = 56;
+    static final int R_PREEMPTIONS = 120;
     /** sum of the times parked */
-    static final int R_PARKED_NS = 64;
+    static final int R_PARKED_NS = 128;
     /** sum of the times from raised word to parked */
-    static final int R_YIELD_NS = 72;
+    static final int R_YIELD_NS = 136;
     /** the longest of these */
-    static final int R_YIELD_WORST_NS = 80;
+    static final int R_YIELD_WORST_NS = 144;
     /** sum of the times from lowered word to running */
-    static final int R_RESTORE_NS = 88;
+    static final int R_RESTORE_NS = 152;
     /** times that it gave its memory back and began a batch anew */
-    static final int R_DROPS = 96;
+    static final int R_DROPS = 160;
     /** batches that it ran */
-    static final int R_BATCHES = 104;
+    static final int R_BATCHES = 168;
     /** parts of one pass between which it can stand still, 0: unknown */
-    static final int R_SEGMENTS = 112;
+    static final int R_SEGMENTS = 176;
     /** time of the longest part */
-    static final int R_SEGMENT_NS = 120;
+    static final int R_SEGMENT_NS = 184;
     /** time of one pass alone */
-    static final int R_SOLO_NS = 128;
+    static final int R_SOLO_NS = 192;
     /** processor time of one pass alone, 0: unknown */
-    static final int R_SOLO_CPU_NS = 136;
+    static final int R_SOLO_CPU_NS = 200;
     /** size of the batch that these were measured with */
-    static final int R_SOLO_BATCH = 144;
+    static final int R_SOLO_BATCH = 208;
     /** seqlock: odd while identity changes */
     static final int S_SLOT_SEQUENCE = 0;
     /** 0 free, 1 live */
@@ -218,169 +230,173 @@ final class ControlLayout {
     /** what became of the last change, for people */
     static final int S_LAST_CHANGE = 968;
     /** the model's version for requests that name none */
-    static final int S_DEFAULT_VERSION = 1480;
+    static final int S_DEFAULT_VERSION = 1224;
     /** why a worker ended or did not load last, for people */
-    static final int S_PROBLEM = 1608;
+    static final int S_PROBLEM = 1352;
     /** time of the last change below */
-    static final int S_UPDATED_NS = 1920;
+    static final int S_UPDATED_NS = 1664;
     /** requests offered, by class [2] */
-    static final int S_ARRIVALS = 1928;
+    static final int S_ARRIVALS = 1672;
     /** requests waiting now, by class [2] */
-    static final int S_QUEUED = 1944;
+    static final int S_QUEUED = 1688;
     /** arrival of the oldest waiting, 0 for none [2] */
-    static final int S_OLDEST_ARRIVAL_NS = 1960;
+    static final int S_OLDEST_ARRIVAL_NS = 1704;
     /** answered by a worker with the reply's own status [2] */
-    static final int S_ANSWERED = 1976;
+    static final int S_ANSWERED = 1720;
     /** of these, after their deadline [2] */
-    static final int S_ANSWERED_LATE = 1992;
+    static final int S_ANSWERED_LATE = 1736;
     /** answered 504 before they ran [2] */
-    static final int S_EXPIRED = 2008;
+    static final int S_EXPIRED = 1752;
     /** refused at the door: queue full, draining, bad header [2] */
-    static final int S_REJECTED = 2024;
+    static final int S_REJECTED = 1768;
     /** answered 5xx by us: worker death, drain time-out [2] */
-    static final int S_FAILED = 2040;
+    static final int S_FAILED = 1784;
     /** client hung up while waiting [2] */
-    static final int S_ABANDONED = 2056;
+    static final int S_ABANDONED = 1800;
     /** requests run again after a worker died */
-    static final int S_RETRIED = 2072;
+    static final int S_RETRIED = 1816;
     /** requests that killed two workers */
-    static final int S_POISONED = 2080;
+    static final int S_POISONED = 1824;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_REQUESTS = 2088;
+    static final int S_IN_FLIGHT_REQUESTS = 1832;
     /** sent, not answered */
-    static final int S_IN_FLIGHT_BATCHES = 2096;
+    static final int S_IN_FLIGHT_BATCHES = 1840;
     /** loaded workers of the current generation */
-    static final int S_READY_WORKERS = 2104;
+    static final int S_READY_WORKERS = 1848;
     /** of these, with a batch */
-    static final int S_BUSY_WORKERS = 2112;
+    static final int S_BUSY_WORKERS = 1856;
     /** adaptive threshold now, in 1/1000 requests */
-    static final int S_THRESHOLD_MILLI = 2120;
+    static final int S_THRESHOLD_MILLI = 1864;
     /** batches answered, by size bucket [16] */
-    static final int S_BATCHES_BY_SIZE = 2128;
+    static final int S_BATCHES_BY_SIZE = 1872;
     /** sum of their service times [16] */
-    static final int S_SERVICE_NS_BY_SIZE = 2256;
+    static final int S_SERVICE_NS_BY_SIZE = 2000;
     /** requests in the batches answered */
-    static final int S_BATCH_REQUESTS = 2384;
+    static final int S_BATCH_REQUESTS = 2128;
     /** answered in time or without a deadline, not 5xx, by class [2] */
-    static final int S_GOOD = 2392;
+    static final int S_GOOD = 2136;
     /** of these, with a deadline [2] */
-    static final int S_SLO_MET = 2408;
+    static final int S_SLO_MET = 2152;
     /** with a deadline, answered after it, not 5xx [2] */
-    static final int S_SLO_LATE = 2424;
+    static final int S_SLO_LATE = 2168;
     /** with a deadline, refused at the door [2] */
-    static final int S_SLO_REJECTED = 2440;
+    static final int S_SLO_REJECTED = 2184;
     /** with a deadline, answered 5xx by a worker or by us [2] */
-    static final int S_SLO_FAILED = 2456;
+    static final int S_SLO_FAILED = 2200;
     /** with a deadline, client hung up while waiting [2] */
-    static final int S_SLO_ABANDONED = 2472;
+    static final int S_SLO_ABANDONED = 2216;
     /** sum of the waits of what was answered, by class [2] */
-    static final int S_QUEUE_NS = 2488;
+    static final int S_QUEUE_NS = 2232;
     /** sum of the service times of what was answered [2] */
-    static final int S_SERVICE_NS = 2504;
+    static final int S_SERVICE_NS = 2248;
     /** sum of the times from arrival to answer [2] */
-    static final int S_LATENCY_NS = 2520;
+    static final int S_LATENCY_NS = 2264;
     /** histogram by class, then bucket [32] */
-    static final int S_QUEUE_TIMES = 2536;
+    static final int S_QUEUE_TIMES = 2280;
     /** histogram by class, then bucket [32] */
-    static final int S_SERVICE_TIMES = 2792;
+    static final int S_SERVICE_TIMES = 2536;
     /** histogram by class, then bucket [32] */
-    static final int S_LATENCY_TIMES = 3048;
+    static final int S_LATENCY_TIMES = 2792;
     /** strict batches answered, by size bucket [16] */
-    static final int S_STRICT_BATCHES = 3304;
+    static final int S_STRICT_BATCHES = 3048;
     /** sum of their service times [16] */
-    static final int S_STRICT_BATCH_NS = 3432;
+    static final int S_STRICT_BATCH_NS = 3176;
     /** the wanted_request taken up last, 0 for none */
-    static final int S_CHANGE_REQUEST = 3584;
+    static final int S_CHANGE_REQUEST = 3328;
     /** what became of it, one of CHANGE_... */
-    static final int S_CHANGE_STATE = 3592;
+    static final int S_CHANGE_STATE = 3336;
     /** loaded workers */
-    static final int S_GROUP_READY = 3712;
+    static final int S_GROUP_READY = 3456;
     /** of these, with a batch */
-    static final int S_GROUP_BUSY = 3720;
+    static final int S_GROUP_BUSY = 3464;
     /** batches answered */
-    static final int S_GROUP_BATCHES = 3728;
+    static final int S_GROUP_BATCHES = 3472;
     /** requests answered */
-    static final int S_GROUP_REQUESTS = 3736;
+    static final int S_GROUP_REQUESTS = 3480;
     /** batch cap of the group's own configuration */
-    static final int S_GROUP_CAP = 3744;
+    static final int S_GROUP_CAP = 3488;
     /** threads per worker, 0 when not set */
-    static final int S_GROUP_THREADS = 3752;
+    static final int S_GROUP_THREADS = 3496;
     /** fitted latency of a batch = fixed + n * per_request */
-    static final int S_GROUP_FIXED_NS = 3760;
+    static final int S_GROUP_FIXED_NS = 3504;
     /** see group_fixed_ns */
-    static final int S_GROUP_PER_REQUEST_NS = 3768;
+    static final int S_GROUP_PER_REQUEST_NS = 3512;
     /** mean absolute error of the predictions */
-    static final int S_GROUP_ERROR_NS = 3776;
+    static final int S_GROUP_ERROR_NS = 3520;
     /** batches that the fit has seen, 0: nothing is known */
-    static final int S_GROUP_FITTED = 3784;
+    static final int S_GROUP_FITTED = 3528;
     /** workers that the configuration asks for */
-    static final int S_GROUP_INSTANCES = 3792;
-    /** mask of the slices that its workers may run on */
-    static final int S_GROUP_SLICES = 3800;
+    static final int S_GROUP_INSTANCES = 3536;
+    /** slices that its workers may run on [9] */
+    static final int S_GROUP_SLICES = 3544;
     /** 1: its workers stand still for strict work */
-    static final int S_GROUP_YIELDS = 3808;
+    static final int S_GROUP_YIELDS = 3616;
     /** seqlock: odd while commands change, 0 never written */
-    static final int S_COMMAND_SEQUENCE = 4736;
+    static final int S_COMMAND_SEQUENCE = 5504;
     /** weight of the old threshold when it rises, 0..999999 */
-    static final int S_ALPHA_MILLIONTHS = 4744;
+    static final int S_ALPHA_MILLIONTHS = 5512;
     /** upper bound of the threshold, in 1/1000 requests */
-    static final int S_THRESHOLD_CAP_MILLI = 4752;
+    static final int S_THRESHOLD_CAP_MILLI = 5520;
     /** 0: adapt; else the threshold itself */
-    static final int S_THRESHOLD_FIXED_MILLI = 4760;
+    static final int S_THRESHOLD_FIXED_MILLI = 5528;
     /** deliberate wait, at most registered_max_wait_us */
-    static final int S_MAX_WAIT_US = 4768;
+    static final int S_MAX_WAIT_US = 5536;
     /** 1: one batch may hold both classes */
-    static final int S_MIX_CLASSES = 4776;
+    static final int S_MIX_CLASSES = 5544;
     /** one best-effort batch goes first in this time if one waits as long, 0 never */
-    static final int S_AGEING_US = 4784;
+    static final int S_AGEING_US = 5552;
     /** batches sent to a busy worker, 0 or 1 */
-    static final int S_AHEAD_BATCHES = 4792;
+    static final int S_AHEAD_BATCHES = 5560;
     /** latency of a batch until the fit knows it, 0: unknown */
-    static final int S_LATENCY_FIXED_NS = 4800;
+    static final int S_LATENCY_FIXED_NS = 5568;
     /** see latency_fixed_ns */
-    static final int S_LATENCY_PER_REQUEST_NS = 4808;
+    static final int S_LATENCY_PER_REQUEST_NS = 5576;
     /** 0: threshold by what follows answers; else Rafiqi's quantum */
-    static final int S_QUANTUM_US = 4816;
+    static final int S_QUANTUM_US = 5584;
     /** 1: refuse what would be answered too late */
-    static final int S_ADMISSION = 4824;
+    static final int S_ADMISSION = 5592;
     /** how long before a deadline an answer shall be ready */
-    static final int S_MARGIN_US = 4832;
+    static final int S_MARGIN_US = 5600;
     /** raised when another configuration is wanted, 0 for none */
-    static final int S_WANTED_REQUEST = 4840;
+    static final int S_WANTED_REQUEST = 5608;
     /** worker groups of that configuration */
-    static final int S_WANTED_GROUPS = 4848;
+    static final int S_WANTED_GROUPS = 5616;
     /** 1: its workers choose and keep cores of their own */
-    static final int S_WANTED_PIN = 4856;
+    static final int S_WANTED_PIN = 5624;
     /** batch cap, 0: the group's own */
-    static final int S_COMMAND_CAP = 4864;
+    static final int S_COMMAND_CAP = 5632;
     /** factor of the cap for the class, in 1/1000; 0: never [2] */
-    static final int S_WEIGHT_MILLI = 4872;
+    static final int S_WEIGHT_MILLI = 5640;
     /** groups with a lower number are filled first [2] */
-    static final int S_PREFERENCE = 4888;
+    static final int S_PREFERENCE = 5656;
     /** of the wanted configuration, as the next two */
-    static final int S_WANTED_INSTANCES = 4904;
+    static final int S_WANTED_INSTANCES = 5672;
     /** threads of each instance */
-    static final int S_WANTED_THREADS = 4912;
+    static final int S_WANTED_THREADS = 5680;
     /** largest batch of each instance */
-    static final int S_WANTED_BATCH = 4920;
+    static final int S_WANTED_BATCH = 5688;
+    /** slices of CPUs for its workers, 0: as wanted_pin says [8] */
+    static final int S_WANTED_CPUS = 5696;
+    /** name of their device or a part of one */
+    static final int S_WANTED_DEVICE = 5760;
     /** workers that are attached to the network front end */
-    static final int S_NETWORK_WORKERS = 5888;
+    static final int S_NETWORK_WORKERS = 7680;
     /** entries of the tensor queue */
-    static final int S_NETWORK_ENTRIES = 5896;
+    static final int S_NETWORK_ENTRIES = 7688;
     /** of these, used by nobody */
-    static final int S_NETWORK_FREE = 5904;
+    static final int S_NETWORK_FREE = 7696;
     /** requests that wait for a worker */
-    static final int S_NETWORK_QUEUED = 5912;
+    static final int S_NETWORK_QUEUED = 7704;
     /** open sessions */
-    static final int S_NETWORK_SESSIONS = 5920;
+    static final int S_NETWORK_SESSIONS = 7712;
     /** requests that clients may have on their way */
-    static final int S_NETWORK_CREDIT = 5928;
+    static final int S_NETWORK_CREDIT = 7720;
     /** 1: the words below are the controller's */
-    static final int S_PADDING_KNOWN = 6016;
+    static final int S_PADDING_KNOWN = 7808;
     /** mask of slots: this model's best effort may run beside their strict work [2] */
-    static final int S_BESIDE = 6024;
+    static final int S_BESIDE = 7816;
     /** which requests may say that they are strict, CLAIMS_... */
-    static final int S_STRICT_CLAIMS = 6040;
+    static final int S_STRICT_CLAIMS = 7832;
     /** inputs, and outputs, of a function */
     static final int MAX_TENSORS = 8;
     /** workers of a function */

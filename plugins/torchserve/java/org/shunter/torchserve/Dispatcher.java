@@ -360,7 +360,7 @@ final class Dispatcher {
      */
     synchronized void excuse(
             final List<Worker> candidates,
-            final long heldSlices,
+            final SliceSet heldSlices,
             final long forNs,
             final long mostNs) {
         for (final Worker worker : candidates) {
@@ -368,7 +368,7 @@ final class Dispatcher {
             final Batch batch = worker.inFlight.peekFirst();
             if (batch != null
                     && place.yields()
-                    && (place.slices() & heldSlices) != 0
+                    && place.slices().overlaps(heldSlices)
                     && batch.excusedNs < mostNs) {
                 batch.excusedNs += forNs;
                 batch.heardNs += forNs;

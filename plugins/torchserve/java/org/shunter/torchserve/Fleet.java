@@ -79,7 +79,8 @@ final class Fleet {
 
     /** Whether the controller may change the configuration. */
     boolean auto() {
-        return auto && served.whyNotAuto(current.configuration()) == null;
+        final boolean places = current.placedByController;
+        return auto && served.whyNotAuto(places ? List.of() : current.configuration()) == null;
     }
 
     /** The result of the last change, for people. */
@@ -190,6 +191,15 @@ final class Fleet {
         if (whyNot != null) {
             throw new BadRequestException("auto: " + name() + " " + whyNot);
         }
+    }
+
+    /** As {@link #configure}, for the controller, which may place the groups. */
+    synchronized CompletableFuture<Void> configureAsWanted(final List<GroupConfig> wanted) {
+        final CompletableFuture<Void> done = configure(wanted, false, false, null);
+        if (next != null) {
+            next.placedByController = true;
+        }
+        return done;
     }
 
     /** Serve what waits, take nothing new, end all workers. */

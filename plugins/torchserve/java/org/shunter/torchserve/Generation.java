@@ -8,6 +8,8 @@ import java.util.function.Function;
 final class Generation {
     final long id;
     final List<WorkerGroup> groups = new ArrayList<>();
+    /** The controller chose where its groups are, and may choose again; its fleet's lock guards it. */
+    boolean placedByController;
 
     /** {@code place} says where the workers of a group run. */
     Generation(

@@ -56,6 +56,11 @@ record GroupConfig(
         return new GroupConfig(instances, threads, batch, classes, cpus, device, preemptible);
     }
 
+    /** The same group on another device. */
+    GroupConfig withDevice(final String name) {
+        return new GroupConfig(instances, threads, batch, classes, cores, name, preemptible);
+    }
+
     /** This triple with the classes and the placement of another group. */
     GroupConfig placedLike(final GroupConfig other) {
         return new GroupConfig(

@@ -2,12 +2,16 @@ package org.shunter.torchserve;
 
 import static org.shunter.torchserve.ControlLayout.*;
 
+import java.util.ArrayList;
+import java.util.List;
+
 /**
  * This server's own line of hold words: on which slices best-effort work must stand still, because
  * strict requests wait or run there. Every model has a {@link Part} in it.
  *
- * <p>Readers look at the mask first. So what they look at next is there before a mask is raised,
- * and goes only after it is lowered.
+ * <p>Readers look at the slices first. So what they look at next is there before slices are raised,
+ * and goes only after they are lowered. {@code batching/hold_words.py} says how the slices' own words
+ * are stored.
  */
 final class Hold {
     /** A holder that did not beat for so long is not believed; {@code batching/holds.py}. */
@@ -18,14 +22,18 @@ final class Hold {
 
     private static final int LINE = HEADER_SIZE;
 
+    private static final int READ_ATTEMPTS = 8;
+
     private final ControlPage page;
-    /** Models that hold each slice. */
-    private final int[] holders = new int[Long.SIZE];
+    private final List<Part> holding = new ArrayList<>();
 
     private final long[] models = new long[SLOT_WORDS];
     /** Models without a slot that hold. */
     private int nameless;
-    private long mask;
+    /** What the line says. */
+    private SliceSet said = SliceSet.NONE;
+
+    private long number;
     private boolean released;
 
     Hold(final ControlPage page) {
@@ -34,7 +42,9 @@ final class Hold {
 
     /** What one model holds. Its dispatcher's lock guards it. */
     final class Part {
-        private long slices;
+        /** Written under the lock of the line, too. */
+        private SliceSet slices = SliceSet.NONE;
+
         private int slot = -1;
         /** Whether there is strict work, even if it has got nowhere for too long. */
         private boolean works;
@@ -54,25 +64,24 @@ final class Hold {
          * @param worksOn where it has strict work
          * @param ofSlot slot of the model, -1 for none
          */
-        void show(final long worksOn, final int ofSlot, final long nowNs) {
-            if (worksOn != 0 && !works) {
+        void show(final SliceSet worksOn, final int ofSlot, final long nowNs) {
+            final boolean worked = works;
+            works = !worksOn.isEmpty();
+            if (works && !worked) {
                 progressNs = nowNs;
             }
-            works = worksOn != 0;
-            final long wanted = nowNs - progressNs > maxHoldNs() ? 0 : worksOn;
-            if (wanted == slices && (wanted == 0 || ofSlot == slot)) {
+            final SliceSet wanted = nowNs - progressNs > maxHoldNs() ? SliceSet.NONE : worksOn;
+            if (wanted.equals(slices) && (wanted.isEmpty() || ofSlot == slot)) {
                 return;
             }
             change(this, wanted, ofSlot, nowNs);
-            slices = wanted;
-            slot = ofSlot;
-            holds = wanted != 0;
+            holds = !wanted.isEmpty();
         }
 
         /** A batch of strict work that holds began or ended. */
         void progress(final long nowNs) {
             progressNs = nowNs;
-            if (slices != 0) {
+            if (holds) {
                 page.set(LINE + K_HOLD_PROGRESS_NS, nowNs);
             }
         }
@@ -84,26 +93,59 @@ final class Hold {
     }
 
     private synchronized void change(
-            final Part part, final long wanted, final int slot, final long nowNs) {
+            final Part part, final SliceSet wanted, final int slot, final long nowNs) {
+        final boolean held = !part.slices.isEmpty();
+        final boolean holds = !wanted.isEmpty();
+        final int before = part.slot;
+        part.slices = wanted;
+        part.slot = slot;
         if (released) {
             return;
         }
-        if (part.slices == 0 && wanted != 0) {
+        if (!held && holds) {
+            holding.add(part);
             page.set(LINE + K_HOLD_PROGRESS_NS, nowNs);
-            if (mask == 0) {
+            if (said.isEmpty()) {
                 page.set(LINE + K_HOLD_SINCE_NS, nowNs);
             }
+        } else if (held && !holds) {
+            holding.remove(part);
         }
-        final boolean named = part.slices != 0 && slot == part.slot;
-        if (wanted != 0 && !named) {
+        if (holds && !(held && slot == before)) {
             setModel(slot, true);
         }
-        count(part.slices, -1);
-        count(wanted, 1);
-        page.set(LINE + K_HOLD_MASK, mask);
-        if (part.slices != 0 && (wanted == 0 || slot != part.slot)) {
-            setModel(part.slot, false);
+        SliceSet all = SliceSet.NONE;
+        for (int i = 0; i < holding.size(); i++) {
+            all = all.or(holding.get(i).slices);
         }
+        say(all);
+        if (held && !(holds && slot == before)) {
+            setModel(before, false);
+        }
+    }
+
+    /** What comes, then the number, then what goes. */
+    private void say(final SliceSet slices) {
+        if (slices.equals(said)) {
+            return;
+        }
+        number++;
+        if (slices.isEmpty()) {
+            page.set(LINE + K_HOLD_NUMBER, 0);
+        } else {
+            store(said.or(slices));
+            page.set(LINE + K_HOLD_NUMBER, number);
+        }
+        store(slices);
+    }
+
+    private void store(final SliceSet slices) {
+        for (int word = 0; word < SLICE_WORDS; word++) {
+            if (slices.word(word) != said.word(word)) {
+                page.set(LINE + K_HOLD_SLICES + 8 * word, slices.word(word));
+            }
+        }
+        said = slices;
     }
 
     /** While one that cannot be named holds, none is: beside nobody known, nobody may run. */
@@ -120,14 +162,6 @@ final class Hold {
         }
     }
 
-    private void count(final long slices, final int by) {
-        for (long left = slices; left != 0; left &= left - 1) {
-            final int slice = Long.numberOfTrailingZeros(left);
-            holders[slice] += by;
-            mask = holders[slice] > 0 ? mask | 1L << slice : mask & ~(1L << slice);
-        }
-    }
-
     /** This server lives. */
     synchronized void heartbeat(final long nowNs) {
         if (!released) {
@@ -138,7 +172,7 @@ final class Hold {
     /** Nothing is held any more, whatever comes; the server ends. */
     synchronized void release() {
         released = true;
-        page.set(LINE + K_HOLD_MASK, 0);
+        say(SliceSet.NONE);
         for (int word = 0; word < SLOT_WORDS; word++) {
             page.set(LINE + K_HOLD_MODELS + 8 * word, 0);
         }
@@ -158,22 +192,40 @@ final class Hold {
     }
 
     /** The slices that anybody holds, this server or another process. */
-    long held(final long nowNs) {
-        long held = 0;
+    SliceSet held(final long nowNs) {
+        SliceSet held = SliceSet.NONE;
         for (int i = 0; i < HOLDER_COUNT; i++) {
             final int line = HEADER_SIZE + i * HOLDER_SIZE;
-            held |= lives(line, nowNs) ? page.get(line + K_HOLD_MASK) : 0;
+            if (page.get(line + K_HOLD_NUMBER) != 0 && lives(line, nowNs)) {
+                held = held.or(read(line));
+            }
         }
         return held;
     }
 
+    /** Each slice as it was at some moment; while they change, all that was seen of them. */
+    private SliceSet read(final int line) {
+        final long[] words = new long[SLICE_WORDS];
+        for (int attempt = 0; attempt < READ_ATTEMPTS; attempt++) {
+            final long before = page.get(line + K_HOLD_NUMBER);
+            for (int word = 0; before != 0 && word < SLICE_WORDS; word++) {
+                words[word] |= page.get(line + K_HOLD_SLICES + 8 * word);
+            }
+            if (page.get(line + K_HOLD_NUMBER) == before) {
+                break;
+            }
+        }
+        return SliceSet.of(words);
+    }
+
     /** Whether anybody holds some of these slices, or has begun to hold any since then. */
-    boolean disturbs(final long slices, final long sinceNs, final long nowNs) {
+    boolean disturbs(final SliceSet slices, final long sinceNs, final long nowNs) {
         for (int i = 0; i < HOLDER_COUNT; i++) {
             final int line = HEADER_SIZE + i * HOLDER_SIZE;
             if (lives(line, nowNs)
-                    && ((page.get(line + K_HOLD_MASK) & slices) != 0
-                            || page.get(line + K_HOLD_SINCE_NS) - sinceNs > 0)) {
+                    && (page.get(line + K_HOLD_SINCE_NS) - sinceNs > 0
+                            || page.get(line + K_HOLD_NUMBER) != 0
+                                    && read(line).overlaps(slices))) {
                 return true;
             }
         }

@@ -2,6 +2,9 @@ package org.shunter.torchserve;
 
 import io.netty.channel.EventLoopGroup;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -27,7 +30,8 @@ final class Host {
     private final ControlPage page;
     private final Hold hold;
     private final Turns turns;
-    private final Slices slices = new Slices();
+    private final Slices slices =
+            new Slices(new DeviceNames(this::askForDevices, LOGGER::warn), LOGGER::warn);
     private final boolean pythonHasShunter;
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService pool;
@@ -82,6 +86,32 @@ final class Host {
                         + " plugin's built-in numbers; pip install shunter there to change that",
                 python);
         return false;
+    }
+
+    /** What names of devices stand for, in JSON; {@code null} where nobody knows. */
+    private String askForDevices(final List<String> names) {
+        if (!pythonHasShunter) {
+            return "null";
+        }
+        final List<String> command = new ArrayList<>();
+        command.add(config.getPythonExecutable());
+        command.addAll(List.of("-m", "shunter.allocator.device_names", "--"));
+        command.addAll(names);
+        try {
+            final Process process =
+                    new ProcessBuilder(command)
+                            .redirectError(ProcessBuilder.Redirect.DISCARD)
+                            .start();
+            if (process.waitFor(30, TimeUnit.SECONDS)) { // what it prints fits into the pipe
+                return new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+            }
+            process.destroyForcibly();
+        } catch (IOException e) {
+            LOGGER.warn("{} could not be started: {}", command.get(0), e.toString());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        return "null";
     }
 
     ConfigManager config() {

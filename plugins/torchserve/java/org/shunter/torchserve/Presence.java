@@ -94,7 +94,7 @@ final class Presence {
 
     /** Whether a worker may be given a batch of a class now; else the dispatcher is called. */
     boolean mayStart(final Worker worker, final RequestClass requestClass, final long now) {
-        final long slices = worker.group.place.slices();
+        final SliceSet slices = worker.group.place.slices();
         if (requestClass == RequestClass.BEST_EFFORT && player.strictWaits(slices)) {
             return false; // the turn may come before best effort has ended
         }
@@ -120,7 +120,7 @@ final class Presence {
     void settle(final long now, final Effects effects) {
         sent.removeIf(worker -> worker.inFlight.isEmpty());
         rules = turns.rules();
-        hold.show(gone ? 0 : heldSlices(), slot.index(), now);
+        hold.show(gone ? SliceSet.NONE : heldSlices(), slot.index(), now);
         if (rules.apply() || player.isActive()) {
             player.settle(
                     running(RequestClass.STRICT),
@@ -143,27 +143,27 @@ final class Presence {
      * Slices on which strict requests run, or wait for a worker that is ready: one that is still
      * loading may take long, and nobody is helped by standing still for it.
      */
-    private long heldSlices() {
-        long mask = 0;
+    private SliceSet heldSlices() {
+        SliceSet held = SliceSet.NONE;
         if (rules.exclusive()) {
-            return mask;
+            return held;
         }
         if (queue.waiting(RequestClass.STRICT) > 0) {
             final List<Worker> workers = crew.workers();
             for (int i = 0; i < workers.size(); i++) {
                 final WorkerGroup.Place place = workers.get(i).group.place;
                 if (!place.yields() && crew.isReadyFor(workers.get(i), RequestClass.STRICT)) {
-                    mask |= place.slices();
+                    held = held.or(place.slices());
                 }
             }
         }
         for (int i = 0; i < sent.size(); i++) {
             final WorkerGroup.Place place = sent.get(i).group.place;
             if (!place.yields() && runsStrict(sent.get(i))) {
-                mask |= place.slices();
+                held = held.or(place.slices());
             }
         }
-        return mask;
+        return held;
     }
 
     /** It holds two batches at most. */
@@ -185,16 +185,18 @@ final class Presence {
     }
 
     /** Slices on which batches of a class run that take turns. */
-    private long running(final RequestClass requestClass) {
-        long mask = 0;
+    private SliceSet running(final RequestClass requestClass) {
+        SliceSet running = SliceSet.NONE;
         for (final Worker worker : sent) {
             if (takesTurns(worker, requestClass)) {
                 for (final Batch batch : worker.inFlight) {
-                    mask |= batch.requestClass == requestClass ? worker.group.place.slices() : 0;
+                    if (batch.requestClass == requestClass) {
+                        running = running.or(worker.group.place.slices());
+                    }
                 }
             }
         }
-        return mask;
+        return running;
     }
 
     /** CPUs that a worker uses: all of its slices unless its group says how many. */

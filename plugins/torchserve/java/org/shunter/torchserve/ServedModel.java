@@ -181,7 +181,7 @@ final class ServedModel {
         }
         return IntStream.range(0, model.getNumCores())
                 .map(i -> model.isHasCfgDeviceIds() ? model.getDeviceIds().get(i) : i)
-                .mapToObj(String::valueOf)
+                .mapToObj(i -> Slices.ofStock(i, System.getenv("CUDA_VISIBLE_DEVICES")))
                 .collect(Collectors.joining(","));
     }
 
@@ -298,7 +298,11 @@ final class ServedModel {
         slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
         slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
         slot.set(ModelSlot.ofGroup(S_GROUP_INSTANCES, group.index), group.config().instances());
-        slot.set(ModelSlot.ofGroup(S_GROUP_SLICES, group.index), group.place.slices());
+        for (int word = 0; word < SLICE_WORDS; word++) {
+            slot.set(
+                    ModelSlot.ofGroup(S_GROUP_SLICES, group.index) + 8 * word,
+                    group.place.slices().word(word));
+        }
         slot.set(ModelSlot.ofGroup(S_GROUP_YIELDS, group.index), group.place.yields() ? 1 : 0);
         Telemetry.publishFit(slot, group);
     }

@@ -219,7 +219,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             final Effects effects = new Effects();
             host.turns().obey(effects);
             effects.run();
-            final long heldSlices = host.hold().held(now);
+            final SliceSet heldSlices = host.hold().held(now);
             final long passedNs = now - lastTickNs;
             lastTickNs = now;
             runners.observe(all());

@@ -2,71 +2,90 @@ package org.shunter.torchserve;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
+import java.util.stream.Collectors;
 
 /**
- * Which parts of this machine workers may run on, as bits of a mask: CPU c is bit c % 48, devices
- * follow in the order in which they were first named. Workers are told their mask and do not
- * compute it: this is the only table.
+ * Which slices of this machine workers run on. GPUs are numbered in the order in which they were
+ * first named. Workers are told their slices and do not compute them: this is the only table.
  */
 final class Slices {
-    private static final int CPUS = 48;
-    private static final int DEVICES = 16;
-    /** Every CPU. */
-    static final long ALL_CPUS = (1L << CPUS) - 1;
+    private final DeviceNames names;
+    private final Consumer<String> warn;
+    private final List<String> gpus = new ArrayList<>();
 
-    private final List<String> devices = new ArrayList<>();
+    /** {@code warn} is told what makes less of this machine than there is. */
+    Slices(final DeviceNames names, final Consumer<String> warn) {
+        this.names = names;
+        this.warn = warn;
+    }
 
     /**
-     * The mask of workers that were given this.
+     * The slices of workers that were given this.
      *
      * @param cores Linux cpu list, {@link GroupConfig#AUTO} or null
      * @param device value of CUDA_VISIBLE_DEVICES, or null
      */
-    long of(final String cores, final String device) {
-        final long onDevices = device == null ? 0 : ofDevices(device);
-        if (onDevices != 0) {
+    SliceSet of(final String cores, final String device) {
+        final SliceSet onDevices = device == null ? SliceSet.NONE : ofDevices(device);
+        if (!onDevices.isEmpty()) {
             return onDevices;
         }
-        return cores == null || cores.equals(GroupConfig.AUTO) ? ALL_CPUS : ofCores(cores);
+        return cores == null || cores.equals(GroupConfig.AUTO) ? SliceSet.ALL_CPUS : ofCores(cores);
     }
 
-    /** CPUs of a mask that this process may use; 0 for devices. */
-    static int cpus(final long mask) {
+    /** CPUs among some slices that this process may use; 0 for devices. */
+    static int cpus(final SliceSet slices) {
         final int here = Runtime.getRuntime().availableProcessors();
-        return (mask & ALL_CPUS) == ALL_CPUS ? here : Math.min(here, Long.bitCount(mask & ALL_CPUS));
+        final int told = slices.cpus();
+        return told == ControlLayout.CPU_SLICES ? here : Math.min(here, told);
     }
 
-    /** Whether a mask names a device. */
-    static boolean hasDevice(final long mask) {
-        return (mask & ~ALL_CPUS) != 0;
-    }
-
-    private static long ofCores(final String list) {
-        long mask = 0;
+    private static SliceSet ofCores(final String list) {
+        SliceSet found = SliceSet.NONE;
         for (final String part : list.split(",")) {
             final String[] ends = part.split("-");
             final int first = Integer.parseInt(ends[0]);
-            final int last = Integer.parseInt(ends[ends.length - 1]);
-            for (int cpu = first; cpu <= Math.min(last, first + CPUS - 1); cpu++) {
-                mask |= 1L << cpu % CPUS;
-            }
+            found = found.or(SliceSet.ofCpus(first, Integer.parseInt(ends[ends.length - 1])));
         }
-        return mask;
+        return found;
+    }
+
+    /** A list of devices as in CUDA_VISIBLE_DEVICES, each by its one name. */
+    String named(final String list) {
+        final List<DeviceNames.Device> found = names.of(list);
+        return found.isEmpty()
+                ? list
+                : found.stream().map(DeviceNames.Device::name).collect(Collectors.joining(","));
+    }
+
+    /** Which device TorchServe means by a number: it counts what this process may see. */
+    static String ofStock(final int number, final String visible) {
+        final String[] seen = visible == null || visible.isBlank() ? new String[0] : visible.split(",");
+        return number < seen.length ? seen[number].strip() : String.valueOf(number);
     }
 
     /** None for a text that hides all devices: an empty one, or -1. */
-    private synchronized long ofDevices(final String list) {
-        long mask = 0;
-        for (final String part : list.split(",")) {
-            final String name = part.strip();
-            if (name.isEmpty() || name.equals("-1")) {
-                continue;
-            }
-            if (!devices.contains(name)) {
-                devices.add(name);
-            }
-            mask |= 1L << CPUS + devices.indexOf(name) % DEVICES;
+    private SliceSet ofDevices(final String list) {
+        SliceSet found = SliceSet.NONE;
+        for (final DeviceNames.Device device : names.of(list)) {
+            found = found.or(SliceSet.ofDevice(number(device.gpu()), device.start(), device.size()));
         }
-        return mask;
+        return found;
+    }
+
+    private synchronized int number(final String gpu) {
+        if (!gpus.contains(gpu)) {
+            gpus.add(gpu);
+            if (gpus.size() == ControlLayout.DEVICE_COUNT + 1) {
+                warn.accept(
+                        gpu
+                                + " is one device more than "
+                                + ControlLayout.DEVICE_COUNT
+                                + ": best-effort work on it, and on those after it, stands still for"
+                                + " strict work on any device");
+            }
+        }
+        return gpus.indexOf(gpu);
     }
 }

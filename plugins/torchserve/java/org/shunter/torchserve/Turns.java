@@ -4,7 +4,7 @@ import static org.shunter.torchserve.ControlLayout.*;
 
 import java.util.ArrayList;
 import java.util.List;
-import java.util.function.LongToIntFunction;
+import java.util.function.ToIntFunction;
 
 /**
  * Whose turn it is, where one model at a time runs on slices that several share: in the order that
@@ -54,7 +54,7 @@ final class Turns {
     private static final long LONG_AGO_NS = Long.MIN_VALUE / 2;
 
     private final ControlPage page;
-    private final LongToIntFunction cpus;
+    private final ToIntFunction<SliceSet> cpus;
     /** Those that run or wait. */
     private final List<Player> active = new ArrayList<>();
 
@@ -66,8 +66,8 @@ final class Turns {
         this(page, Slices::cpus);
     }
 
-    /** {@code cpus}: how many CPUs there are on a mask of slices. */
-    Turns(final ControlPage page, final LongToIntFunction cpus) {
+    /** {@code cpus}: how many CPUs there are among some slices. */
+    Turns(final ControlPage page, final ToIntFunction<SliceSet> cpus) {
         this.page = page;
         this.cpus = cpus;
     }
@@ -113,7 +113,7 @@ final class Turns {
     final class Player {
         private final Runnable decide;
         private final long number;
-        private final long[] running = new long[RequestClass.COUNT];
+        private final SliceSet[] running = none();
         /** CPUs that its running batches use, and that the next one would use more. */
         private final int[] width = new int[RequestClass.COUNT];
 
@@ -122,12 +122,12 @@ final class Turns {
         private int widest;
         /** Workers that may start since {@link #begin}, by class: one decision asks several times. */
         private final List<List<Object>> allowed = List.of(new ArrayList<>(), new ArrayList<>());
-        private final long[] waiting = new long[RequestClass.COUNT];
+        private final SliceSet[] waiting = none();
         /** What it could not start since {@link #begin}. */
-        private final long[] refused = new long[RequestClass.COUNT];
+        private final SliceSet[] refused = none();
         /** What stood in others' way at any time since the last {@link #settle}. */
-        private final long[] ran = new long[RequestClass.COUNT];
-        private final long[] waited = new long[RequestClass.COUNT];
+        private final SliceSet[] ran = none();
+        private final SliceSet[] waited = none();
         private final long[] arrivalNs = new long[RequestClass.COUNT];
         private final long[] deadlineNs = new long[RequestClass.COUNT];
         private final long[] lastTurnNs = {LONG_AGO_NS, LONG_AGO_NS};
@@ -150,11 +150,11 @@ final class Turns {
          *
          * @param used CPUs that best-effort batches use
          */
-        void begin(final long strict, final long bestEffort, final int used) {
+        void begin(final SliceSet strict, final SliceSet bestEffort, final int used) {
             allowed.forEach(List::clear);
-            if ((strict | bestEffort) == 0 && !listed) {
-                refused[0] = 0;
-                refused[1] = 0;
+            if (strict.isEmpty() && bestEffort.isEmpty() && !listed) {
+                refused[0] = SliceSet.NONE;
+                refused[1] = SliceSet.NONE;
                 return; // it has nothing to do with turns, and takes no lock for them
             }
             synchronized (Turns.this) {
@@ -162,19 +162,19 @@ final class Turns {
                 running[1] = bestEffort;
                 width[1] = used;
                 widest = Math.max(widest, used);
-                ran[0] |= strict;
-                ran[1] |= bestEffort;
-                if ((strict | bestEffort) != 0) {
+                ran[0] = ran[0].or(strict);
+                ran[1] = ran[1].or(bestEffort);
+                if (!(strict.isEmpty() && bestEffort.isEmpty())) {
                     enlist(this);
                 }
-                refused[0] = 0;
-                refused[1] = 0;
+                refused[0] = SliceSet.NONE;
+                refused[1] = SliceSet.NONE;
             }
         }
 
         /** Whether strict requests wait for their turn on some of these slices, by this decision. */
-        boolean strictWaits(final long slices) {
-            return (refused[RequestClass.STRICT.ordinal()] & slices) != 0;
+        boolean strictWaits(final SliceSet slices) {
+            return refused[RequestClass.STRICT.ordinal()].overlaps(slices);
         }
 
         /**
@@ -190,7 +190,7 @@ final class Turns {
         boolean take(
                 final Object worker,
                 final RequestClass requestClass,
-                final long slices,
+                final SliceSet slices,
                 final int wanted,
                 final long oldestNs,
                 final long tightestNs,
@@ -206,24 +206,24 @@ final class Turns {
                 if (allowed.get(c).contains(worker)) {
                     return true; // it is counted already
                 }
-                if (now.exclusive && (running[1 - c] & slices) != 0) {
+                if (now.exclusive && running[1 - c].overlaps(slices)) {
                     if (requestClass == RequestClass.STRICT) {
-                        refused[c] |= slices; // no more best effort goes before it
+                        refused[c] = refused[c].or(slices); // no more best effort goes before it
                     }
                     return false; // it decides again when that ends, without being called
                 }
                 if (mayStart(this, c, slices, nowNs)) {
-                    running[c] |= slices;
+                    running[c] = running[c].or(slices);
                     width[c] += wanted;
                     widest = Math.max(widest, width[1]);
-                    ran[c] |= slices;
+                    ran[c] = ran[c].or(slices);
                     allowed.get(c).add(worker);
                     enlist(this);
                     return true;
                 }
-                refused[c] |= slices;
-                waiting[c] |= slices;
-                waited[c] |= slices;
+                refused[c] = refused[c].or(slices);
+                waiting[c] = waiting[c].or(slices);
+                waited[c] = waited[c].or(slices);
                 enlist(this);
                 return false;
             }
@@ -238,14 +238,14 @@ final class Turns {
          * @param bestEffortWaits the same of the others
          */
         void settle(
-                final long strict,
-                final long bestEffort,
+                final SliceSet strict,
+                final SliceSet bestEffort,
                 final int used,
                 final boolean strictWaits,
                 final boolean bestEffortWaits,
                 final long nowNs,
                 final Effects effects) {
-            if ((strict | bestEffort) == 0 && !listed) {
+            if (strict.isEmpty() && bestEffort.isEmpty() && !listed) {
                 return;
             }
             synchronized (Turns.this) {
@@ -262,30 +262,38 @@ final class Turns {
                     waited[c] = waiting[c];
                 }
                 widest = used;
-                if ((running[0] | running[1] | waiting[0] | waiting[1]) == 0) {
+                if (running[0].isEmpty()
+                        && running[1].isEmpty()
+                        && waiting[0].isEmpty()
+                        && waiting[1].isEmpty()) {
                     listed = false;
                     active.remove(this);
                 }
             }
         }
 
-        private void set(final int c, final long runs, final boolean waits, final long nowNs) {
+        private void set(final int c, final SliceSet runs, final boolean waits, final long nowNs) {
             running[c] = runs;
-            ran[c] |= runs;
-            waiting[c] = waits ? refused[c] : 0;
-            lastTurnNs[c] = runs != 0 ? nowNs : lastTurnNs[c];
-            if (runs != 0) {
+            ran[c] = ran[c].or(runs);
+            waiting[c] = waits ? refused[c] : SliceSet.NONE;
+            lastTurnNs[c] = runs.isEmpty() ? lastTurnNs[c] : nowNs;
+            if (!runs.isEmpty()) {
                 enlist(this);
             }
         }
 
         /** What stood in the others' way and does not any more. */
-        private long freed(final int c) {
+        private SliceSet freed(final int c) {
             final boolean shares = rules.share(c);
-            final long ended = shares && width[c] < widest ? ran[c] : ran[c] & ~running[c];
-            final long stillThere = shares ? waiting[c] : waiting[c] | running[c];
-            return ended | waited[c] & ~stillThere;
+            final SliceSet ended =
+                    shares && width[c] < widest ? ran[c] : ran[c].andNot(running[c]);
+            final SliceSet stillThere = shares ? waiting[c] : waiting[c].or(running[c]);
+            return ended.or(waited[c].andNot(stillThere));
         }
+    }
+
+    private static SliceSet[] none() {
+        return new SliceSet[] {SliceSet.NONE, SliceSet.NONE};
     }
 
     private void enlist(final Player player) {
@@ -296,9 +304,9 @@ final class Turns {
     }
 
     private static boolean runs(
-            final Player player, final int c, final long slices, final Rules now) {
+            final Player player, final int c, final SliceSet slices, final Rules now) {
         for (int other = 0; other < RequestClass.COUNT; other++) {
-            if (now.conflict(c, other) && (player.running[other] & slices) != 0) {
+            if (now.conflict(c, other) && player.running[other].overlaps(slices)) {
                 return true;
             }
         }
@@ -306,7 +314,7 @@ final class Turns {
     }
 
     /** Whether what others run leaves no room for the next batch of a player. */
-    private boolean othersRun(final Player player, final int c, final long slices) {
+    private boolean othersRun(final Player player, final int c, final SliceSet slices) {
         final Rules now = rules;
         int used = 0;
         for (final Player other : active) {
@@ -320,7 +328,7 @@ final class Turns {
         return used > 0 && used + player.width[c] + player.more[c] > cpus.applyAsInt(slices);
     }
 
-    private boolean mayStart(final Player asking, final int c, final long slices, final long nowNs) {
+    private boolean mayStart(final Player asking, final int c, final SliceSet slices, final long nowNs) {
         if (othersRun(asking, c, slices)) {
             return false;
         }
@@ -339,8 +347,8 @@ final class Turns {
     /** Whether nothing is in the way of what a player waits for. */
     private boolean couldGo(final Player player, final long nowNs) {
         for (int c = 0; c < RequestClass.COUNT; c++) {
-            final long slices = player.waiting[c];
-            if (slices != 0 && !othersRun(player, c, slices) && isFirst(player, c, slices, nowNs)) {
+            final SliceSet slices = player.waiting[c];
+            if (!slices.isEmpty() && !othersRun(player, c, slices) && isFirst(player, c, slices, nowNs)) {
                 return true;
             }
         }
@@ -352,12 +360,12 @@ final class Turns {
             final Player other,
             final Player player,
             final int c,
-            final long slices,
+            final SliceSet slices,
             final long nowNs) {
         final Rules now = rules;
         for (int otherClass = 0; otherClass < RequestClass.COUNT; otherClass++) {
             if (now.conflict(c, otherClass)
-                    && (other.waiting[otherClass] & slices) != 0
+                    && other.waiting[otherClass].overlaps(slices)
                     && precedes(other, otherClass, player, c, nowNs)) {
                 return true;
             }
@@ -403,19 +411,19 @@ final class Turns {
                 continue;
             }
             for (int c = 0; c < RequestClass.COUNT; c++) {
-                long freed = 0;
+                SliceSet freed = SliceSet.NONE;
                 for (int other = 0; other < RequestClass.COUNT; other++) {
-                    freed |= now.conflict(c, other) ? from.freed(other) : 0;
+                    freed = now.conflict(c, other) ? freed.or(from.freed(other)) : freed;
                 }
-                final long slices = player.waiting[c] & freed;
-                if (slices != 0 && isFirst(player, c, slices, nowNs)) {
+                final SliceSet slices = player.waiting[c].and(freed);
+                if (!slices.isEmpty() && isFirst(player, c, slices, nowNs)) {
                     effects.later(player.decide);
                 }
             }
         }
     }
 
-    private boolean isFirst(final Player player, final int c, final long slices, final long nowNs) {
+    private boolean isFirst(final Player player, final int c, final SliceSet slices, final long nowNs) {
         for (final Player other : active) {
             if (other != player && isBefore(other, player, c, slices, nowNs)) {
                 return false;

@@ -2,7 +2,11 @@ package org.shunter.torchserve;
 
 import static org.shunter.torchserve.ControlLayout.*;
 
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.Executor;
 import org.pytorch.serve.http.BadRequestException;
@@ -13,7 +17,11 @@ import org.slf4j.LoggerFactory;
 final class WantedConfiguration {
     private static final Logger LOGGER = LoggerFactory.getLogger(WantedConfiguration.class);
     private static final int FIXED = 3;
-    private static final int PER_GROUP = 3;
+    private static final int CPU_WORDS = CPU_SLICES / Long.SIZE;
+    private static final int DEVICE_WORDS = DEVICE_BYTES / Long.BYTES;
+    private static final int CPUS = 3;
+    private static final int DEVICE = CPUS + CPU_WORDS;
+    private static final int PER_GROUP = DEVICE + DEVICE_WORDS;
     private static final int MOST = 9999;
     private static final int[] OFFSETS = offsets();
 
@@ -35,24 +43,37 @@ final class WantedConfiguration {
             offsets[at] = ModelSlot.ofGroup(S_WANTED_INSTANCES, group);
             offsets[at + 1] = ModelSlot.ofGroup(S_WANTED_THREADS, group);
             offsets[at + 2] = ModelSlot.ofGroup(S_WANTED_BATCH, group);
+            for (int i = 0; i < CPU_WORDS; i++) {
+                offsets[at + CPUS + i] = ModelSlot.ofGroup(S_WANTED_CPUS, group) + 8 * i;
+            }
+            for (int i = 0; i < DEVICE_WORDS; i++) {
+                offsets[at + DEVICE + i] = ModelSlot.ofGroup(S_WANTED_DEVICE, group) + 8 * i;
+            }
         }
         return offsets;
     }
 
     /** Start the change that the controller asks for, on {@code pool}, if that is a new one. */
     void obey(final Fleet fleet, final Executor pool) {
+        final List<GroupConfig> groups = next();
+        if (groups != null) {
+            slot.set(S_CHANGE_STATE, CHANGE_UNDER_WAY);
+            slot.set(S_CHANGE_REQUEST, seen);
+            final long request = seen;
+            pool.execute(() -> change(fleet, groups, request));
+        }
+    }
+
+    /** What the controller asks for, if that is new; null otherwise. */
+    List<GroupConfig> next() {
         if (slot.get(S_WANTED_REQUEST) == seen
                 || !slot.readCommands(words, OFFSETS)
                 || words[0] == 0
                 || words[0] == seen) {
-            return;
+            return null;
         }
         seen = words[0];
-        slot.set(S_CHANGE_STATE, CHANGE_UNDER_WAY);
-        slot.set(S_CHANGE_REQUEST, seen);
-        final long request = seen;
-        final List<GroupConfig> groups = groups();
-        pool.execute(() -> change(fleet, groups, request));
+        return groups(words);
     }
 
     private void change(final Fleet fleet, final List<GroupConfig> groups, final long request) {
@@ -60,7 +81,7 @@ final class WantedConfiguration {
             if (!fleet.auto()) {
                 throw new BadRequestException("auto is false");
             }
-            fleet.configure(groups, false, false, null)
+            fleet.configureAsWanted(groups)
                     .whenComplete(
                             (done, error) ->
                                     finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));
@@ -77,7 +98,7 @@ final class WantedConfiguration {
     }
 
     /** The words as groups; they come from another process, so each is clamped. */
-    private List<GroupConfig> groups() {
+    private static List<GroupConfig> groups(final long[] words) {
         final List<GroupConfig> groups = new ArrayList<>();
         for (int i = 0; i < Math.min(words[1], GROUP_COUNT); i++) {
             final int at = FIXED + PER_GROUP * i;
@@ -86,9 +107,25 @@ final class WantedConfiguration {
                                     clamp(words[at], 1, MOST),
                                     clamp(words[at + 1], 0, MOST),
                                     clamp(words[at + 2], 1, 1 << 20))
-                            .withCores(words[2] == 1 ? GroupConfig.AUTO : null));
+                            .withCores(cores(words, at + CPUS))
+                            .withDevice(device(words, at + DEVICE)));
         }
         return groups; // empty is refused by who is asked
+    }
+
+    private static String cores(final long[] words, final int at) {
+        final String list = SliceSet.of(Arrays.copyOfRange(words, at, at + CPU_WORDS)).cpuList();
+        return !list.isEmpty() ? list : words[2] == 1 ? GroupConfig.AUTO : null;
+    }
+
+    private static String device(final long[] words, final int at) {
+        final ByteBuffer bytes = ByteBuffer.allocate(DEVICE_BYTES).order(ByteOrder.LITTLE_ENDIAN);
+        bytes.asLongBuffer().put(words, at, DEVICE_WORDS);
+        int length = 0;
+        while (length < DEVICE_BYTES && bytes.get(length) != 0) {
+            length++;
+        }
+        return length == 0 ? null : new String(bytes.array(), 0, length, StandardCharsets.UTF_8);
     }
 
     private static int clamp(final long value, final int low, final int high) {

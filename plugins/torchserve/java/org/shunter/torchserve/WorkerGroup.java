@@ -8,10 +8,10 @@ final class WorkerGroup {
     /**
      * Where its workers run.
      *
-     * @param slices mask of {@link Slices}
+     * @param slices of {@link Slices}
      * @param yields whether they stand still for strict work
      */
-    record Place(long slices, boolean yields) {}
+    record Place(SliceSet slices, boolean yields) {}
 
     final int index;
     /** Its batches come from the network front end; the dispatcher gives it none. */

@@ -23,6 +23,8 @@ import org.pytorch.serve.wlm.Model;
 record WorkerLaunch(
         String name, List<String> command, Map<String, String> environment, File folder) {
 
+    private static final String DEVICES = "CUDA_VISIBLE_DEVICES";
+
     /** Where the network front end listens for its workers; {@code batching/attach.py}. */
     private static final String NETWORK = "nic.sock";
 
@@ -59,15 +61,15 @@ record WorkerLaunch(
             more.put("SHUNTER_CLIENT_TIMEOUT_NS", Long.toString(clientTimeoutNs(model)));
         }
         final boolean choosesGpu = placed.device() == null && gpuId >= 0;
-        final long slices =
+        final SliceSet slices =
                 choosesGpu
-                        ? host.slices().of(null, String.valueOf(gpuId))
+                        ? host.slices().of(null, Slices.ofStock(gpuId, System.getenv(DEVICES)))
                         : workers.place.slices();
         more.put("SHUNTER_SLOT", Integer.toString(served.slot().index()));
-        more.put("SHUNTER_SLICES", "0x" + Long.toHexString(slices));
+        more.put("SHUNTER_SLICES", slices.toString());
         if (workers.place.yields()) {
             more.put("SHUNTER_PREEMPTIBLE", "1");
-            if (!Slices.hasDevice(slices)) {
+            if (!slices.hasDevice()) {
                 more.putIfAbsent("SHUNTER_SCHED", "idle");
             }
         }
@@ -152,7 +154,7 @@ record WorkerLaunch(
             variables.put("MKL_NUM_THREADS", threads);
         }
         if (group.device() != null) {
-            variables.put("CUDA_VISIBLE_DEVICES", group.device());
+            variables.put(DEVICES, host.slices().named(group.device()));
         }
         return variables;
     }
