@@ -64,6 +64,10 @@ class LatencyTable:
         """Largest batch of one instance."""
         return self.ms.shape[1]
 
+    def capped(self, batch: int) -> LatencyTable:
+        """The same instances with batches of at most ``batch``; their sum may be larger."""
+        return self if batch >= self.batch else LatencyTable(self.ms[:, :batch])
+
     def largest(self, ms: float, capacity: int, batch: int) -> Vector:
         """Largest batch, at most ``batch``, within ``ms``, by threads 0..capacity."""
         item = np.zeros(capacity + 1)
@@ -128,6 +132,11 @@ class Choice:
     def instances(self) -> int:
         """Worker processes."""
         return sum(group.instances for group in self.configuration)
+
+    @property
+    def batch(self) -> int:
+        """Requests that run at once."""
+        return sum(group.instances * group.batch for group in self.configuration)
 
     @property
     def threads(self) -> int:

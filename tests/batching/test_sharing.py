@@ -42,6 +42,12 @@ def test_a_batch_that_no_share_can_hold_still_leaves_everyone_a_core():
     assert sum(map(sum, shares.values())) <= 4 and all(map(any, shares.values()))
 
 
+def test_batches_that_do_not_fit_together_are_shared_out_as_rounds():
+    small = table(batch=4)
+    shares = share_cores([8], {0: Demand(small, 32, 40.0), 1: Demand(small, 16, 4.0)})
+    assert shares[0][0] > shares[1][0] >= 1
+
+
 @given(
     st.lists(st.integers(0, 8), min_size=1, max_size=3).filter(any),
     st.lists(st.tuples(st.integers(1, 16), st.floats(0.1, 100)), min_size=1, max_size=4),
