@@ -354,8 +354,8 @@ def _check_processor() -> None:
     """Every word here is published by the order of stores alone."""
     if (machine := os.uname().machine) != _PROCESSOR:
         raise PageError(
-            f"Shunter needs an {_PROCESSOR} processor, this one is {machine}: the shared page relies "
-            "on stores that become visible in program order"
+            f"Shunter needs an {_PROCESSOR} processor, this one is {machine}: the shared page "
+            "relies on stores that become visible in program order"
         )
 
 

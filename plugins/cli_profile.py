@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shunter.plugins.cli_files import check_finite, stdout
+from shunter.plugins.cli_files import check_finite, registered_batch, stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -96,7 +93,7 @@ def profile(
     check_finite(precision=precision, seconds=seconds)
     if max_batch is not None and max_batch > LARGEST_BATCH:
         raise UserError(f"--max-batch {max_batch}: allowed: 1 to {LARGEST_BATCH}")
-    default_batch = _registered_batch(model)
+    default_batch = registered_batch(model) or DEFAULT_BATCH
     topology = read_topology()
     task = profiler.Task(
         archive=model,
@@ -113,37 +110,6 @@ def profile(
         raise UserError(f"--output {path}: {path.parent} is not a folder")
     _warn_if_busy(topology)
     _show(_run(task, path, topology, Console(stderr=True)), path, stdout())
-
-
-def _registered_batch(archive: Path) -> int:
-    """Largest batch that a server makes of the model's requests, as its archive says."""
-    from shunter.batching.profile import LARGEST_BATCH
-
-    config = _model_config(archive)
-    section = config.get("shunter")
-    wanted = section.get("max_batch") if isinstance(section, dict) else None
-    for size in (wanted, config.get("batchSize")):
-        if isinstance(size, int) and size > 0:
-            return min(size, LARGEST_BATCH)
-    return DEFAULT_BATCH
-
-
-def _model_config(archive: Path) -> dict[str, Any]:
-    """The model-config.yaml of an archive, without unpacking the rest."""
-    import yaml
-
-    if archive.is_dir():
-        raise UserError(f"{archive} is a folder: make an archive of it with `shunter pack`")
-    if not archive.exists():
-        raise UserError(f"{archive} does not exist")
-    damage = (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error)
-    try:
-        with zipfile.ZipFile(archive) as content:
-            name = json.loads(content.read("MAR-INF/MANIFEST.json"))["model"].get("configFile")
-            config = yaml.safe_load(content.read(name)) if name else None
-    except (*damage, AttributeError, zipfile.BadZipFile, yaml.YAMLError) as error:
-        raise UserError(f"{archive} cannot be read as a model archive: {error}") from error
-    return config if isinstance(config, dict) else {}
 
 
 def _samples(inputs: list[Path], content_type: str | None) -> list[Sample]:
@@ -272,12 +238,12 @@ def _count(number: int, word: str) -> str:
 
 def _show(profile: Profile, path: Path, console: Console) -> None:
     """What was measured, and last where it is."""
-    from shunter.plugins import planning
+    from shunter.plugins import plan_view
 
-    console.print(planning.cell_table(profile))
+    console.print(plan_view.cell_table(profile))
     for (threads, batch), reason in sorted(profile.failed.items()):
         print(f"{_count(threads, 'thread')}, batch {batch} cannot be measured: {reason}")
     print(f"{_count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.way}")
-    if said := planning.stated_error(profile):
+    if said := plan_view.stated_error(profile):
         print(said)
     print(path)

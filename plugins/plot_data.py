@@ -88,7 +88,7 @@ def speedup_series(
     found = []
     for profile in profiles:
         model, cores = profile.provenance.model, threads or profile.threads
-        plans = plan_each(profile, [cores])
+        plans = plan_each(profile, [cores], largest=profile.batch)
         expected: dict[str, dict[int, float]] = {name: {} for name in BASELINES}
         for each in plans:
             for name in BASELINES:

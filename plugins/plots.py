@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.profile import Profile
-from shunter.plugins.planning import FAT, three_digits
+from shunter.plugins.plan_view import three_digits
+from shunter.plugins.planning import FAT
 from shunter.plugins.plot_data import (
     BASELINES,
     FULL_ROWS,
