@@ -31,45 +31,55 @@ INTERRUPTED = 130
 Report = Callable[["Progress"], None]
 
 
+Model = Annotated[Path, typer.Argument(help="A model archive, NAME.mar.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, help="Most threads of one instance; default: cores of a NUMA node."),
+]
+MaxBatch = Annotated[
+    int | None, typer.Option(min=1, help="Largest batch; default: the model's own, else 64.")
+]
+Exhaustive = Annotated[
+    bool, typer.Option("--exhaustive", help="Measure every cell, also those of no use.")
+]
+Alone = Annotated[
+    bool, typer.Option("--alone", help="One instance at a time, not as many as run together.")
+]
+Inputs = Annotated[
+    list[Path] | None,
+    typer.Option("--input", help="Body of a request; several are sent in turn."),
+]
+ContentType = Annotated[
+    str | None, typer.Option(help="Of --input; default: by the file's name.")
+]
+Restart = Annotated[bool, typer.Option("--restart", help="Forget what an earlier run measured.")]
+Output = Annotated[
+    Path | None, typer.Option(help="Default: NAME.profile.json beside the archive.")
+]
+Precision = Annotated[
+    float, typer.Option(min=0.001, max=1, help="Half the 95 % interval, as a share.")
+]
+Seconds = Annotated[
+    float,
+    typer.Option(
+        min=0.01,
+        help="Time for one cell; 2 warm-ups and 6 runs are made anyway, 3 if over 3 x as long.",
+    ),
+]
+
+
 def profile(
-    model: Annotated[Path, typer.Argument(help="A model archive, NAME.mar.")],
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Most threads of one instance; default: cores of a NUMA node."),
-    ] = None,
-    max_batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Largest batch; default: the model's own, else 64."),
-    ] = None,
-    exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Measure every cell, also those of no use.")
-    ] = False,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="One instance at a time, not as many as run together.")
-    ] = False,
-    inputs: Annotated[
-        list[Path] | None,
-        typer.Option("--input", help="Body of a request; several are sent in turn."),
-    ] = None,
-    content_type: Annotated[
-        str | None, typer.Option(help="Of --input; default: by the file's name.")
-    ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Forget what an earlier run measured.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="Default: NAME.profile.json beside the archive.")
-    ] = None,
-    precision: Annotated[
-        float, typer.Option(min=0.001, max=1, help="Half the 95 % interval, as a share.")
-    ] = 0.02,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.01,
-            help="Time for one cell; 2 warm-ups and 6 runs are made anyway, 3 if over 3 x as long.",
-        ),
-    ] = 10.0,
+    model: Model,
+    threads: Threads = None,
+    max_batch: MaxBatch = None,
+    exhaustive: Exhaustive = False,
+    alone: Alone = False,
+    inputs: Inputs = None,
+    content_type: ContentType = None,
+    restart: Restart = False,
+    output: Output = None,
+    precision: Precision = 0.02,
+    seconds: Seconds = 10.0,
 ) -> None:
     """Measure a model's latency by threads and batch size, on this host.
 
