@@ -192,6 +192,10 @@ class ControlPage:
         """Say whether the server shall keep a network front end, and of which settings."""
         self._set(_H["front_end_wanted"], number)
 
+    def tell_settings(self, valid: bool) -> None:
+        """Say whether the settings file could be read the last time."""
+        self._set(_H["settings_invalid"], int(not valid))
+
     def write_turns(self, strict: Order, best_effort: Order, exclusive: bool) -> None:
         """Say how models take turns on a slice, within each class and between the two."""
         self._set(_H["strict_order"], strict)

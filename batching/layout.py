@@ -47,7 +47,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-LAYOUT_VERSION = 6
+LAYOUT_VERSION = 7
 MAGIC = int.from_bytes(b"SHUNTER\0", "little")
 LINE = 128
 """Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
@@ -166,6 +166,7 @@ HEADER = (
             Field("max_hold_us", "a hold without progress for longer is ignored, 0: the default"),
             Field("longest_park_us", "a batch that was parked for longer goes on, 0: the default"),
             Field("memory_wanted", "1: parked work shall drop what it holds and begin anew"),
+            Field("settings_invalid", "1: the settings file cannot be used, the last good holds"),
         ),
     ),
     Section("ready", (Field("ready", "1 when the page is complete; written last"),)),

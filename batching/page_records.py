@@ -68,6 +68,7 @@ class PageHeader:
     max_hold_us: int = _word(0, MAX_WAIT_US)
     longest_park_us: int = _word(0, MAX_WAIT_US)
     memory_wanted: int = _word(0, 1)
+    settings_invalid: int = _word(0, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from shunter.batching.page_records import (
     SlotCommands,
     SlotIdentity,
 )
-from shunter.plugins.reconfiguration import Wanted
+from shunter.plugins.observed import Wanted
 from shunter.plugins.settings import ModelSettings
 
 

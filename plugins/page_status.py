@@ -68,6 +68,7 @@ def _status(page: ControlPage) -> dict[str, Any]:
             "state": "running" if age_ms is not None and age_ms < 5000 else "off",
             "restarts": None,
             "heartbeat_age_ms": age_ms,
+            "settings_valid": not header.settings_invalid,
         },
         "front_end": _front_end(page, now, header.front_end_wanted != 0),
         "models": [model for slot in live if (model := _model(page, slot, now))],

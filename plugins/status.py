@@ -13,6 +13,9 @@ from shunter.batching.layout import CLASSES
 from shunter.plugins.errors import UserError
 
 PATH = "/shunter/status"
+INVALID = (
+    "shunter.toml cannot be used, the last good settings are in force; the server's log says why"
+)
 
 
 def fetch(management: str, token: str | None = None, timeout_s: float = 5) -> dict[str, Any]:
@@ -90,6 +93,7 @@ def _headline(status: dict[str, Any]) -> Text:
         f"up {status['uptime_s']:.0f} s{draining}\n"
         f"controller {controller['state']}{beat}"
         + ("" if controller["restarts"] is None else f", restarts {controller['restarts']}")
+        + ("" if controller.get("settings_valid", True) else f"\n{INVALID}")
     )
 
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */
-#define SHUNTER_LAYOUT_VERSION 6 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 7 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
 #define SHUNTER_PAGE_SIZE 774784 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
@@ -59,6 +59,7 @@
 #define SHUNTER_H_MAX_HOLD_US 312 /* a hold without progress for longer is ignored, 0: the default */
 #define SHUNTER_H_LONGEST_PARK_US 320 /* a batch that was parked for longer goes on, 0: the default */
 #define SHUNTER_H_MEMORY_WANTED 328 /* 1: parked work shall drop what it holds and begin anew */
+#define SHUNTER_H_SETTINGS_INVALID 336 /* 1: the settings file cannot be used, the last good holds */
 #define SHUNTER_H_READY 384 /* 1 when the page is complete; written last */
 #define SHUNTER_H_FRONT_END_PID 512 /* pid of the network front end, 0 before the first */
 #define SHUNTER_H_FRONT_END_BEAT_NS 520 /* when it last wrote */

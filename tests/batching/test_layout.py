@@ -28,6 +28,7 @@ HEADER = {
     "max_hold_us": 312,
     "longest_park_us": 320,
     "memory_wanted": 328,
+    "settings_invalid": 336,
     "ready": 384,
     "front_end_pid": 512,
     "front_end_beat_ns": 520,
@@ -187,7 +188,7 @@ def test_slot_fields_stand_where_they_always_stood():
 
 
 def test_sizes_are_what_other_programs_were_compiled_with():
-    assert layout.LAYOUT_VERSION == 6
+    assert layout.LAYOUT_VERSION == 7
     assert layout.HEADER_SIZE == 2688
     assert layout.HOLDER_SIZE == 128
     assert layout.HOLDER_COUNT == 16

@@ -170,6 +170,19 @@ def test_status_shows_models_queues_batches_and_workers(run, management):
     assert "left to stock TorchServe: sequence/1.0" in out
 
 
+def test_status_says_when_the_settings_cannot_be_used():
+    def text(**more):
+        found = {**STATUS, "controller": {**STATUS["controller"], **more}}
+        console = Console(width=200)
+        with console.capture() as capture:
+            console.print(view.render(found))
+        return capture.get()
+
+    assert "shunter.toml cannot be used" in text(settings_valid=False)
+    assert "shunter.toml" not in text(settings_valid=True)
+    assert "shunter.toml" not in text()
+
+
 def test_status_fits_a_narrow_terminal():
     assert all(len(line) <= 80 for line in text_of(view.render(STATUS)).splitlines())
 

@@ -9,7 +9,8 @@ from shunter.batching.configuration import format_configuration, parse_configura
 from shunter.batching.layout import ChangeState
 from shunter.batching.page_records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.profile import Cell, Profile, Provenance
-from shunter.plugins.reconfiguration import Observed, Reconfiguration
+from shunter.plugins.observed import Observed
+from shunter.plugins.reconfiguration import Reconfiguration
 from shunter.plugins.settings import ConfigurationSettings
 
 SECOND = 10**9

@@ -6,7 +6,7 @@ final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    static final int LAYOUT_VERSION = 6;
+    static final int LAYOUT_VERSION = 7;
     /** 'SHUNTER' and a zero, little-endian */
     static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
@@ -111,6 +111,8 @@ final class ControlLayout {
     static final int H_LONGEST_PARK_US = 320;
     /** 1: parked work shall drop what it holds and begin anew */
     static final int H_MEMORY_WANTED = 328;
+    /** 1: the settings file cannot be used, the last good holds */
+    static final int H_SETTINGS_INVALID = 336;
     /** 1 when the page is complete; written last */
     static final int H_READY = 384;
     /** pid of the network front end, 0 before the first */
