@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-SAMPLES = ("digits",)
+SAMPLES = ("digits", "minilm", "resnet50")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,7 +44,10 @@ def main(argv: list[str] | None = None) -> None:
 
 @app.command()
 def pack(
-    model: Annotated[str, typer.Argument(help="A folder with handler.py, or a sample: digits.")],
+    model: Annotated[
+        str,
+        typer.Argument(help=f"A folder with handler.py, or a sample: {', '.join(SAMPLES)}."),
+    ],
     store: Annotated[Path, typer.Option(help="Model store to write into.")] = Path("store"),
     name: Annotated[str | None, typer.Option(help="Model name; default: the folder's.")] = None,
     version: Annotated[str, typer.Option(help="Model version.")] = "1.0",
@@ -66,14 +69,28 @@ def pack(
     from shunter.model_store.pack import PackError, pack
 
     try:
-        if model in SAMPLES:
+        if model == "digits":
             _pack_digits(store, name or model, version, eager)
         elif eager:
             raise UserError("--eager is for the sample digits; a folder says it by its files")
+        elif model in SAMPLES:
+            print(_pack_sample(model, store, name or model, version))
         else:
             print(pack(Path(model), store, name=name, version=version))
     except (PackError, OSError) as error:
         raise UserError(str(error)) from error
+
+
+def _pack_sample(model: str, store: Path, name: str, version: str) -> Path:
+    with _stderr().status(f"packing {model}"):
+        if model == "minilm":
+            from shunter.model_store.minilm.archive import pack_minilm
+
+            return pack_minilm(store, name=name, version=version)
+        _require("PIL")
+        from shunter.model_store.resnet50.archive import pack_resnet50
+
+        return pack_resnet50(store, name=name, version=version)
 
 
 def _pack_digits(store: Path, name: str, version: str, eager: bool) -> None:

