@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="shunter",
-    help="Batching, placement and deadlines for unmodified TorchServe and Triton.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -31,6 +30,23 @@ app = typer.Typer(
 )
 
 SAMPLES = ("digits", "minilm", "resnet50")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"shunter {version('shunter')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print it and exit.")
+    ] = False,
+) -> None:
+    """Batching, placement and deadlines for unmodified TorchServe and Triton."""
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -166,6 +166,13 @@ def test_settings_that_cannot_be_used_show_in_log_metrics_and_status(
     assert site.status()["controller"]["settings_valid"] is True
 
 
+def test_a_message_shows_an_equals_sign_as_one(site, serve):
+    model = serve()
+    answer = site.management("PUT", f"/shunter/models/{model.name}/configuration")
+    assert answer.status == 400
+    assert "?configuration=1x8x32" in answer.text
+
+
 def test_the_metrics_port_shows_the_numbers_of_the_status(site, serve):
     model = serve("ordered")
     model.ask()

@@ -1,6 +1,7 @@
 """The command line: what it says, what it refuses, and how."""
 
 import http.server
+import importlib.metadata
 import importlib.util
 import json
 import math
@@ -203,6 +204,19 @@ def test_status_says_when_the_settings_cannot_be_used():
     assert "shunter.toml cannot be used" in text(settings_valid=False)
     assert "shunter.toml" not in text(settings_valid=True)
     assert "shunter.toml" not in text()
+
+
+def test_a_name_is_not_broken_in_a_narrow_terminal():
+    name = "sentence-embeddings-multilingual"
+    (model,) = STATUS["models"]
+    text = text_of(view.render({**STATUS, "models": [{**model, "name": name}]}))
+    assert text.count(f"{name}/1.0") == 4
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_version_is_that_of_the_package(run):
+    status, out, _ = run("--version")
+    assert (status, out) == (0, f"shunter {importlib.metadata.version('shunter')}\n")
 
 
 def test_status_fits_a_narrow_terminal():
