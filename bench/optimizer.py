@@ -31,7 +31,8 @@ from shunter.batching.optimizer import (
     maximise_rate,
     minimise_latency,
 )
-from shunter.batching.profile import batch_sizes, interpolate
+from shunter.batching.profile import batch_sizes
+from shunter.batching.profile_table import interpolate
 from shunter.batching.sharing import latency_curve, share_threads
 
 NAME = "optimizer"

@@ -50,7 +50,8 @@ from shunter.batching.configuration import Configuration, InstanceGroup, format_
 from shunter.batching.host_memory import available_bytes
 from shunter.batching.measurement import Effort
 from shunter.batching.optimizer import LatencyTable, minimise_latency
-from shunter.batching.profile import Profile, latency_table, memory_of
+from shunter.batching.profile import Profile
+from shunter.batching.profile_table import latency_table, memory_of
 from shunter.plugins.archives import UnpackedModel, unpack
 
 NAME = "packrat_micro"

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from shunter.plugins.profiler import Progress, Task
 
 DEFAULT_BATCH = 64
-BUSY = 0.2
-"""CPUs that something else may use before a warning."""
 INTERRUPTED = 130
 
 Report = Callable[["Progress"], None]
@@ -114,11 +112,11 @@ def profile(
         alone=alone,
         effort=Effort(precision=precision, seconds=seconds),
         restart=restart,
+        busy=lambda: _busy(topology),
     )
     path = output or profile_path(model)
     if not path.absolute().parent.is_dir():
         raise UserError(f"--output {path}: {path.parent} is not a folder")
-    _warn_if_busy(topology)
     _show(_run(task, path, topology, Console(stderr=True)), path, stdout())
 
 
@@ -147,7 +145,9 @@ def _instance_threads(topology: Topology, wanted: int | None) -> int:
     return wanted
 
 
-def _warn_if_busy(topology: Topology) -> None:
+def _busy(topology: Topology) -> float:
+    """CPUs that something else uses, with a warning when these are too many."""
+    from shunter.batching.profile import BUSY
     from shunter.plugins.profiler import busy_cores
 
     busy = busy_cores(topology)
@@ -157,6 +157,7 @@ def _warn_if_busy(topology: Topology) -> None:
             "measured beside it are too high",
             file=sys.stderr,
         )
+    return round(busy, 2)
 
 
 def _run(task: Task, path: Path, topology: Topology, console: Console) -> Profile:
@@ -254,6 +255,6 @@ def _show(profile: Profile, path: Path, console: Console) -> None:
     for (threads, batch), reason in sorted(profile.failed.items()):
         print(f"{_count(threads, 'thread')}, batch {batch} cannot be measured: {reason}")
     print(f"{_count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.way}")
-    if said := plan_view.stated_error(profile):
+    for said in filter(None, (plan_view.stated_error(profile), plan_view.stated_doubt(profile))):
         print(said)
     print(path)

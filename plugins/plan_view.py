@@ -118,10 +118,19 @@ def stated_error(profile: Profile) -> str:
     return f"an exhaustive profile might lead to choices up to {profile.error:.1%} faster"
 
 
+def stated_doubt(profile: Profile) -> str:
+    """Why a server does not act on the profile, in a sentence; empty when it does."""
+    if not profile.doubt:
+        return ""
+    return f"{profile.doubt}: no server changes its configuration by it; measure again, --restart"
+
+
 def _doubts(profile: Profile) -> list[Text]:
+    doubts = [Text(said)] if (said := stated_doubt(profile)) else []
     if not profile.complete:
-        return [Text("the profile is not complete: run `shunter profile` again to finish it")]
-    return [Text(stated_error(profile))] if profile.error else []
+        unfinished = "the profile is not complete: run `shunter profile` again to finish it"
+        return [*doubts, Text(unfinished)]
+    return [*doubts, Text(stated_error(profile))] if profile.error else doubts
 
 
 def _beside_chosen(plan: Plan, row: Row) -> str:

@@ -16,7 +16,8 @@ from shunter.batching.optimizer import (
     minimise_latency,
     spread_over,
 )
-from shunter.batching.profile import Profile, latency_table, memory_of
+from shunter.batching.profile import Profile
+from shunter.batching.profile_table import latency_table, memory_of
 from shunter.batching.sharing import Demand
 from shunter.plugins.observed import Wanted
 from shunter.plugins.settings import ConfigurationSettings

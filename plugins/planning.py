@@ -24,7 +24,8 @@ from shunter.batching.optimizer import (
     minimise_latency,
     spread_over,
 )
-from shunter.batching.profile import Profile, batch_sizes, latency_table, memory_of
+from shunter.batching.profile import Profile, batch_sizes
+from shunter.batching.profile_table import latency_table, memory_of
 from shunter.plugins.errors import UserError
 
 CHOSEN, FAT, ONE_PER_CORE = "chosen", "fat", "one per core"

@@ -69,7 +69,9 @@ def draw_profile(profile: Profile) -> Figure:
     axes.set_xlabel("batch size")
     axes.set_ylabel("threads of the instance")
     what = profile.provenance
-    axes.set_title(f"{what.model}: latency of one batch\n{what.cpu}, torch {what.torch}", size=10)
+    busy = f", {profile.doubt}" if profile.doubt else ""
+    where = f"{what.cpu}, torch {what.torch}{busy}"
+    axes.set_title(f"{what.model}: latency of one batch\n{where}", size=10)
     bar = figure.colorbar(mappable, ax=axes, label="latency (ms)")
     _plain_ticks(bar.ax.yaxis)
     _legend_of_cells(figure, found)

@@ -44,6 +44,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from shunter.batching.allowed import allowed
 from shunter.plugins.settings_keys import (  # noqa: F401 - who reads settings needs the sections
     BatchingSettings,
     ConfigurationSettings,
@@ -52,7 +53,6 @@ from shunter.plugins.settings_keys import (  # noqa: F401 - who reads settings n
     NicSettings,
     PreemptionSettings,
     Settings,
-    allowed,
 )
 
 FILE = "shunter.toml"

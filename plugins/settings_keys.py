@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar
 
-from annotated_types import Ge, Le
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
 from pydantic.dataclasses import dataclass
 
+from shunter.batching.allowed import number_in_words
 from shunter.batching.estimator import ALPHA, WINDOW
 from shunter.batching.layout import CLASSES, GROUP_COUNT, Order
 from shunter.batching.padding import SLOW_DOWN
@@ -25,10 +25,6 @@ _section = dataclass(
     slots=True,
     config=ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True),
 )
-
-
-def _range(low: float, high: float, *, whole: bool = False) -> str:
-    return f"a {'whole ' if whole else ''}number from {low:.12g} to {high:.12g}"
 
 
 def _number(default: Any, low: float, high: float) -> Any:
@@ -44,7 +40,7 @@ def _zero_or(low: float, high: float) -> Any:
             raise ValueError(value)
         return value
 
-    said = {"allowed": f"0 or {_range(low, high)}"}
+    said = {"allowed": f"0 or {number_in_words({'ge': low, 'le': high})}"}
     return Annotated[float, AfterValidator(check), Field(strict=True, json_schema_extra=said)]
 
 
@@ -236,17 +232,3 @@ class Settings:
         if found is not None:
             return found
         return ModelSettings(*(getattr(self.batching, f.name) for f in fields(self.batching)))
-
-
-def allowed(section: Any, key: str) -> str:
-    """What a key of a section may be, in words."""
-    field = section.__pydantic_fields__[key]
-    if isinstance(field.json_schema_extra, dict):
-        return str(field.json_schema_extra["allowed"])
-    if field.annotation is bool:
-        return "true or false"
-    if get_origin(field.annotation) is Literal:
-        return " or ".join(get_args(field.annotation))
-    low = next(part.ge for part in field.metadata if isinstance(part, Ge))
-    high = next(part.le for part in field.metadata if isinstance(part, Le))
-    return _range(low, high, whole=field.annotation is int)

@@ -193,6 +193,7 @@ def test_equal_configurations_are_called_the_same():
     [
         ({"error": 0.0123}, "up to 1.2% faster"),
         ({"error": 1e-5}, "no faster choice"),
+        ({"busy": 2.0}, "something else used 2.0 CPUs, so its latencies are too high"),
         ({"complete": False}, "run `shunter profile` again to finish it"),
     ],
 )
