@@ -61,7 +61,8 @@ class PlatformWheel(bdist_wheel):
         self.root_is_pure = False
 
     def get_tag(self) -> tuple[str, str, str]:
-        built = Path(self.bdist_dir) / "shunter/nic_frontend" / library.LIBRARY
+        lib = self.get_finalized_command("build").build_lib
+        built = Path(lib) / "shunter/nic_frontend" / library.LIBRARY
         return "py3", "none", manylinux(built) or super().get_tag()[2]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from shunter.batching.optimizer import LatencyTable, Memory
+from shunter.batching.latency_table import LatencyTable, Memory
 from shunter.batching.profile import Cell, Profile
 
 CAUTION = 0.02

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shunter.batching.optimizer import LatencyTable, NoConfiguration
+from shunter.batching.latency_table import LatencyTable
+from shunter.batching.optimizer import NoConfiguration
 from shunter.batching.packing import Packing, convolve
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +13,7 @@ from shunter.plugins.cli_nic import nic
 from shunter.plugins.cli_plan import plan
 from shunter.plugins.cli_plot import plot
 from shunter.plugins.cli_profile import profile
+from shunter.plugins.cli_status import status
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -195,65 +193,7 @@ def demo() -> None:
     raise typer.Exit(demonstration.run(Console()))
 
 
-@app.command()
-def status(
-    runtime: Annotated[
-        Path | None,
-        typer.Option(help="Runtime folder of a server on this host; default: the only one."),
-    ] = None,
-    management: Annotated[
-        str | None, typer.Option(help="Ask a management API instead; it knows more.")
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="SHUNTER_TOKEN", help="Management key, where tokens are on."),
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch/--once", help="Refresh until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON as it is.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between refreshes.")] = 1.0,
-) -> None:
-    """Show models, queues, batches and workers of a running server.
-
-    On the server's own host no key is needed. The management API also tells each worker.
-
-    Examples:
-
-      shunter status --watch
-
-      shunter status --management http://127.0.0.1:8081 --token 4Xk29sQz
-    """
-    from rich.console import Console
-
-    from shunter.plugins import page_status
-    from shunter.plugins import status as view
-
-    def fetch() -> dict[str, Any]:
-        if management is None:
-            return page_status.fetch(runtime)
-        return view.fetch(management, token)
-
-    if as_json:
-        print(json.dumps(fetch(), indent=2))
-    elif watch:
-        _watch(fetch, every)
-    else:
-        Console().print(view.render(fetch()))
-
-
-def _watch(fetch: Callable[[], dict[str, Any]], every: float) -> None:
-    from rich.live import Live
-
-    from shunter.plugins import status as view
-
-    try:
-        with Live(view.render(fetch()), auto_refresh=False) as live:
-            while True:
-                time.sleep(every)
-                live.update(view.render(fetch()), refresh=True)
-    except KeyboardInterrupt:
-        pass  # The usual way to end it.
-
-
+app.command()(status)
 app.command()(profile)
 app.command()(plan)
 app.command()(nic)

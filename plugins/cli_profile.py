@@ -254,7 +254,9 @@ def _show(profile: Profile, path: Path, console: Console) -> None:
     console.print(plan_view.cell_table(profile))
     for (threads, batch), reason in sorted(profile.failed.items()):
         print(f"{_count(threads, 'thread')}, batch {batch} cannot be measured: {reason}")
+    if said := plan_view.stated_doubt(profile):
+        print(said)
     print(f"{_count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.way}")
-    for said in filter(None, (plan_view.stated_error(profile), plan_view.stated_doubt(profile))):
+    if said := plan_view.stated_error(profile):
         print(said)
     print(path)

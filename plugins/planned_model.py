@@ -8,14 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from shunter.batching.configuration import Configuration, layout, with_ceiling
 from shunter.batching.estimator import BatchSizeEstimator
-from shunter.batching.optimizer import (
-    Choice,
-    LatencyTable,
-    Memory,
-    NoConfiguration,
-    minimise_latency,
-    spread_over,
-)
+from shunter.batching.latency_table import LatencyTable, Memory
+from shunter.batching.optimizer import Choice, NoConfiguration, minimise_latency, spread_over
 from shunter.batching.profile import Profile
 from shunter.batching.profile_table import latency_table, memory_of
 from shunter.batching.sharing import Demand

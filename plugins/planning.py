@@ -16,14 +16,8 @@ from shunter.batching.configuration import (
     InstanceGroup,
     format_configuration,
 )
-from shunter.batching.optimizer import (
-    LatencyTable,
-    Memory,
-    NoConfiguration,
-    maximise_rate,
-    minimise_latency,
-    spread_over,
-)
+from shunter.batching.latency_table import LatencyTable, Memory
+from shunter.batching.optimizer import NoConfiguration, maximise_rate, minimise_latency, spread_over
 from shunter.batching.profile import Profile, batch_sizes
 from shunter.batching.profile_table import latency_table, memory_of
 from shunter.plugins.errors import UserError

@@ -29,6 +29,7 @@ PURE = {
     "batching.configuration",
     "batching.cutting",
     "batching.estimator",
+    "batching.latency_table",
     "batching.layout",
     "batching.measurement",
     "batching.optimizer",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.optimizer import Memory
+from shunter.batching.latency_table import Memory
 from shunter.batching.profile import (
     Cell,
     Profile,

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.optimizer import LatencyTable
+from shunter.batching.latency_table import LatencyTable
 from shunter.batching.sharing import Demand, share_cores
 
 
