@@ -158,7 +158,9 @@ def test_settings_that_cannot_be_used_show_in_log_metrics_and_status(
         wait_until("the metric says so", lambda: valid() == 0)
         assert site.status()["controller"]["settings_valid"] is False
         assert site.page_status()["controller"]["settings_valid"] is False
-        (line,) = (x for x in site.log().splitlines() if "batching.alpha = 7 is not" in x)
+        told = "batching.alpha = 7 is not"
+        wait_until("the log says so", lambda: told in site.log())  # it comes through a pipe
+        (line,) = (x for x in site.log().splitlines() if told in x)
         assert "ERROR" in line.split("controller:")[0]
     finally:
         read_again(good)
