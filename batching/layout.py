@@ -362,6 +362,7 @@ SLOT = (
             Field("network_queued", "requests that wait for a worker"),
             Field("network_sessions", "open sessions"),
             Field("network_credit", "requests that clients may have on their way"),
+            Field("network_needs_mb", "memory of its queue, more than queue_mb allows; 0: it fits"),
         ),
     ),
     Section(

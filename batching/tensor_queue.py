@@ -42,6 +42,15 @@ class QueueError(Exception):
     """The descriptors are not a queue that this program can use; the message says why."""
 
 
+class QueueTooLargeError(QueueError):
+    """The queue would take more memory than it may."""
+
+    def __init__(self, message: str, needs_mb: int) -> None:
+        """``needs_mb``: with so many megabytes it could be."""
+        super().__init__(message)
+        self.needs_mb = needs_mb
+
+
 def ring_entries(sizes: Sequence[int], wanted: int) -> int:
     """At least ``wanted`` entries so that the rings of all these sizes end on a page.
 
@@ -67,7 +76,7 @@ def entries_within(specs: Sequence[TensorSpec], batch: int, most_bytes: int) -> 
     """How many entries a queue is to have whose rings may take so many bytes together.
 
     Two batches, or more up to what is usual; fewer, though at least one batch, where that is too
-    much. Raises QueueError, which says what is needed, when even one batch is too much.
+    much. Raises QueueTooLargeError, which says what is needed, when even one batch is too much.
     """
     sizes = [spec.bytes for spec in specs]
     each, step = sum(sizes), _step(sizes)
@@ -75,9 +84,11 @@ def entries_within(specs: Sequence[TensorSpec], batch: int, most_bytes: int) -> 
     if least * each > most_bytes:
         worst = max(specs, key=lambda spec: _step([spec.bytes]))
         why = f" ({worst.name}, {worst.bytes} bytes, must come in multiples of {step})"
-        raise QueueError(
+        needs_mb = -(-least * each >> 20)
+        raise QueueTooLargeError(
             f"{least} entries of {each} bytes{why if least > batch else ''} need "
-            f"{-(-least * each >> 20)} MB; queue_mb allows {most_bytes >> 20}"
+            f"{needs_mb} MB; queue_mb allows {most_bytes >> 20}",
+            needs_mb,
         )
     room = min(MAX_ENTRIES, most_bytes // each) if each else MAX_ENTRIES
     wanted = max(2 * batch, min(USUAL_ENTRIES, room, USUAL_BYTES // max(1, each)))

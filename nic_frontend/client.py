@@ -36,6 +36,7 @@ from shunter.nic_frontend.errors import (
     InferenceError,
     ServerError,
     TooLateError,
+    UnavailableError,
     UnreachableError,
 )
 from shunter.nic_frontend.exchange import Exchange
@@ -54,6 +55,7 @@ __all__ = [
     "ServerError",
     "Session",
     "TooLateError",
+    "UnavailableError",
     "UnreachableError",
 ]
 

@@ -26,6 +26,10 @@ class ServerError(InferenceError):
         self.status = status
 
 
+class UnavailableError(ServerError):
+    """The server's, for now: the model has no worker, so the request did not run; try again."""
+
+
 class TooLateError(InferenceError):
     """The time's: the deadline has passed, or a server that is there needs longer than allowed."""
 
@@ -47,14 +51,21 @@ _SERVER_REASONS: dict[int, str] = {
     WireStatus.LOST_ANSWER: "the request ran, but its answer is no longer kept",
     WireStatus.UNKNOWN_SESSION: "the server has lost the session; "
     "it is not known whether the request ran",
-    WireStatus.NO_WORKER: "the request did not run: the model has no worker",
     WireStatus.RETRY_LATER: "the server has no room",
 }
 
 
 def error_of(status: int) -> InferenceError:
     """The exception for a status that is not OK."""
+    if status == WireStatus.NO_WORKER:
+        return UnavailableError("the request did not run: the model has no worker", status)
     if status in _REASONS:
         kind, text = _REASONS[status]
         return kind(text)
     return ServerError(_SERVER_REASONS.get(status, f"status {status}"), status)
+
+
+def no_worker(model: str, reason: str) -> UnavailableError:
+    """The exception for a model that is known, and has no worker now."""
+    text = f"model {model} has no network worker now: {reason}"
+    return UnavailableError(text, WireStatus.NO_WORKER)

@@ -17,8 +17,14 @@ from dataclasses import dataclass, field
 
 from shunter.batching.attach import Attach, AttachError, peer_process, receive, send
 from shunter.batching.layout import CLASSES
-from shunter.batching.tensor_queue import QueueError, TensorQueue, entries_within
+from shunter.batching.tensor_queue import (
+    QueueError,
+    QueueTooLargeError,
+    TensorQueue,
+    entries_within,
+)
 from shunter.batching.wire_layout import WORKER_COUNT, WireStatus
+from shunter.nic_frontend.absences import GONE, NEVER_CAME, Absences
 from shunter.nic_frontend.data_path import DataPath
 from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.dispatch import Policy
@@ -116,8 +122,11 @@ class Functions:
         self._workers: dict[int, Worker] = {}
         """By the descriptors of their connections."""
         self._refused = ""
+        self.absences = Absences()
         self.default_versions: Mapping[str, str] = {}
         """Of the models of a server: the version of sessions that name none."""
+        self.knows_models = False
+        """Whether those are all that there are."""
 
     def close(self) -> None:
         """Let go of everything; workers see that the front end is gone."""
@@ -149,6 +158,17 @@ class Functions:
                 return function
         return None
 
+    def why_none(self, model: str, version: str) -> str | None:
+        """Why a model has no worker now; None: nobody knows of such a model."""
+        if self.knows_models and model not in self.default_versions:
+            return None
+        wanted = version or self.default_versions.get(model, "")
+        if reason := self.absences.why(model, wanted, time.monotonic()):
+            return reason
+        if any((each.model, each.version) == (model, wanted) for each in self.all()):
+            return GONE
+        return NEVER_CAME if not version and model in self.default_versions else None
+
     # ---- workers come
 
     def on_worker(self, listener: socket.socket) -> None:
@@ -165,12 +185,14 @@ class Functions:
     def _on_message(self, connection: socket.socket) -> None:
         descriptor = connection.fileno()
         worker = self._workers.get(descriptor)
+        attach = None
         try:
             content, descriptors = receive(connection)
             for each in descriptors:
                 os.close(each)
             if worker is None:
-                self._attach(connection, Attach.from_json(content))
+                attach = Attach.from_json(content)
+                self._attach(connection, attach)
             elif content == {"leave": True}:
                 worker.leaving = True
                 self._path.drain_worker(worker.func_id, worker.index)
@@ -180,7 +202,15 @@ class Functions:
             if worker is not None:
                 self._gone(worker)
             else:
+                self._note(attach, error)
                 self._refuse(connection, error)
+
+    def _note(self, attach: Attach | None, error: Exception) -> None:
+        """Clients hear why a model has no worker."""
+        if attach is not None and isinstance(error, AttachError | QueueError | OSError):
+            needs_mb = error.needs_mb if isinstance(error, QueueTooLargeError) else 0
+            reason, now = f"its worker was refused: {error}", time.monotonic()
+            self.absences.note(attach.model, attach.version, reason, now, needs_mb)
 
     def _refuse(self, connection: socket.socket, error: Exception) -> None:
         self._ready.known(connection)
@@ -220,6 +250,7 @@ class Functions:
         self._path.set_defaults(function.id, _defaults(attach))
         self._ready.known(connection)
         function.workers[worker.index] = worker
+        self.absences.clear(attach.model, attach.version)
         self._workers[connection.fileno()] = worker
         function.slot = attach.slot
         self._place(function)
@@ -255,6 +286,8 @@ class Functions:
         self._path.remove_worker(worker.func_id, worker.index)
         function = self._functions[worker.func_id]
         del function.workers[worker.index]
+        if not function.workers:
+            self.absences.note(function.model, function.version, GONE, time.monotonic())
         self._place(function)
         os.close(worker.doorbell)
         worker.connection.close()

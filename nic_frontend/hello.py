@@ -130,6 +130,18 @@ def parse_cookie(payload: bytes, nonce: bytes) -> int:
     return int(_COOKIE.unpack(payload)[1])
 
 
+def pack_refusal(nonce: bytes, reason: str) -> bytes:
+    """The payload of a HELLO_ACK that says why there is no session; no longer than a hello."""
+    return nonce + reason.encode()[: _HELLO.size - NONCE]
+
+
+def parse_refusal(payload: bytes, nonce: bytes) -> str:
+    """The inverse of :func:`pack_refusal`. Raises HelloError for the answer to another hello."""
+    if payload[:NONCE] != nonce:
+        raise HelloError("not the answer to this hello")
+    return payload[NONCE:].decode(errors="ignore")
+
+
 @dataclass(frozen=True)
 class Opened:
     """What the server says of a session."""

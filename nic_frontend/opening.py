@@ -10,12 +10,18 @@ from shunter.batching.wire import Header, WrongHeader, check_tag, parse
 from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
 from shunter.nic_frontend.aead import client_guard
 from shunter.nic_frontend.client_core import ClientCore, Guard
-from shunter.nic_frontend.errors import AuthenticationError, BadRequestError, error_of
+from shunter.nic_frontend.errors import (
+    AuthenticationError,
+    BadRequestError,
+    error_of,
+    no_worker,
+)
 from shunter.nic_frontend.hello import (
     Hello,
     HelloError,
     Opened,
     parse_cookie,
+    parse_refusal,
     payload_keys,
     session_key,
 )
@@ -87,6 +93,8 @@ class Opening:
             cookie = parse_cookie(payload, self._hello.nonce)
             self._hello = replace(self._hello, cookie=cookie)
             self._due_ns, self._wait_ns, self._said_ns = now_ns, FIRST_WAIT_NS, 0
+        elif header.status == WireStatus.NO_WORKER:
+            raise no_worker(self._hello.model, parse_refusal(payload, self._hello.nonce))
         elif payload == self._hello.nonce and header.status != WireStatus.RETRY_LATER:
             raise error_of(header.status)
 

@@ -21,6 +21,7 @@ from shunter.nic_frontend.hello import (
     cookie_is_good,
     cookie_of,
     pack_cookie,
+    pack_refusal,
     payload_keys,
     room,
     session_key,
@@ -107,7 +108,7 @@ class Reception:
         """The answer to a hello that may open a session, and the session's id or 0."""
         function = self._functions.find(hello.model, hello.version)
         if function is None:
-            return _hello_ack(header, WireStatus.UNKNOWN_FUNCTION, hello.nonce), 0
+            return self._no_function(header, hello), 0
         protect = agreed(
             hello.want, can=not self._no_encryption, must=self._encrypt
         )
@@ -137,6 +138,13 @@ class Reception:
                 self._tell(f"no session for {hello.model}: {error}")
             return _hello_ack(header, status, hello.nonce), 0
         return _hello_ack(header, WireStatus.OK, opened.pack(), session, grant), session.id
+
+    def _no_function(self, header: Header, hello: Hello) -> bytes:
+        """The answer when a model is not served: there is none, or it has no worker now."""
+        reason = self._functions.why_none(hello.model, hello.version)
+        if reason is None:
+            return _hello_ack(header, WireStatus.UNKNOWN_FUNCTION, hello.nonce)
+        return _hello_ack(header, WireStatus.NO_WORKER, pack_refusal(hello.nonce, reason))
 
     def _tell(self, text: str) -> None:
         """Once, however often it is so."""

@@ -59,6 +59,7 @@ class ServerLink:
         self._told.clear()
         self._slots.clear()
         self._front_end.functions.default_versions = {}
+        self._front_end.functions.knows_models = False
 
     def cycle(self, now_ns: int) -> None:
         """What is due."""
@@ -143,8 +144,9 @@ class ServerLink:
         self._read_slots(page)
         known = [identity for _, identity in self._slots.values()]
         front_end.functions.default_versions = {i.model_name: i.default_version for i in known}
+        front_end.functions.knows_models = True
         slots = {(i.model_name, i.model_version): slot for slot, (_, i) in self._slots.items()}
-        told = set()
+        told = self._tell_of_refused(page, slots)
         for function in front_end.functions.all():
             slot = slots.get((function.model, function.version))
             if slot is not None:
@@ -153,6 +155,18 @@ class ServerLink:
         for slot in (self._told - told) & set(slots.values()):
             front_end_page.write_network(page, slot, SlotNetwork())
         self._told = told
+
+    def _tell_of_refused(
+        self, page: ControlPage, slots: dict[tuple[str, str], int]
+    ) -> set[int]:
+        """Of models whose workers are refused because their queue is too large; their slots."""
+        found, now = set(), time.monotonic()
+        for model, slot in slots.items():
+            if needs_mb := self._front_end.functions.absences.needs_mb(*model, now):
+                refused = SlotNetwork(network_needs_mb=needs_mb)
+                front_end_page.write_network(page, slot, refused)
+                found.add(slot)
+        return found
 
     def _serve(self, page: ControlPage, slot: int, function: Function) -> None:
         """Tell of a function, and take its policy."""

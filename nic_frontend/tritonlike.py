@@ -31,6 +31,7 @@ from shunter.nic_frontend.client import (
     InferenceError,
     Session,
     TooLateError,
+    UnavailableError,
     UnreachableError,
 )
 from shunter.nic_frontend.connecting import Key
@@ -67,6 +68,7 @@ _STATUS: tuple[tuple[type[Exception], str], ...] = (
     (RegionError, "StatusCode.INVALID_ARGUMENT"),
     (TooLateError, "StatusCode.DEADLINE_EXCEEDED"),
     (UnreachableError, "StatusCode.UNAVAILABLE"),
+    (UnavailableError, "StatusCode.UNAVAILABLE"),
     (AuthenticationError, "StatusCode.UNAUTHENTICATED"),
     (InferenceError, "StatusCode.INTERNAL"),
 )

@@ -186,6 +186,7 @@
 #define SHUNTER_S_NETWORK_QUEUED 5656 /* requests that wait for a worker */
 #define SHUNTER_S_NETWORK_SESSIONS 5664 /* open sessions */
 #define SHUNTER_S_NETWORK_CREDIT 5672 /* requests that clients may have on their way */
+#define SHUNTER_S_NETWORK_NEEDS_MB 5680 /* memory of its queue, more than queue_mb allows; 0: it fits */
 #define SHUNTER_S_PADDING_KNOWN 5760 /* 1: the words below are the controller's */
 #define SHUNTER_S_BESIDE 5768 /* mask of slots: this model's best effort may run beside their strict work [2] */
 

@@ -276,7 +276,7 @@ class Worker:
         self._thread.start()
 
     def close(self):
-        self._other.close()
+        self._other.close()  # twice does no harm
         self._thread.join(30)
         assert not self._thread.is_alive()
         self._server.close()
@@ -321,9 +321,14 @@ class Service:
 
     def serve(self, model, inputs, outputs, infer, **more):
         """A worker, attached; inputs and outputs as pairs of dtype and shape."""
+        worker = self.start_worker(model, inputs, outputs, infer, **more)
+        self.wait_for(model)
+        return worker
+
+    def start_worker(self, model, inputs, outputs, infer, **more):
+        """The same, whether or not it can attach."""
         path = self._folder / "nic.sock"
         self._workers.append(Worker(path, model, inputs, outputs, infer, **more))
-        self.wait_for(model)
         return self._workers[-1]
 
     def wait_for(self, model):

@@ -22,6 +22,7 @@ from shunter.nic_frontend.errors import (
     BadRequestError,
     ServerError,
     TooLateError,
+    UnavailableError,
     UnreachableError,
     error_of,
 )
@@ -338,6 +339,7 @@ def test_what_is_no_answer_to_a_hello_means_nothing(datagram):
     [
         (None, hello_ack(NONCE, WireStatus.UNKNOWN_FUNCTION), BadRequestError),
         (None, hello_ack(NONCE, WireStatus.BAD_REQUEST), BadRequestError),
+        (None, hello_ack(NONCE + b"why", WireStatus.NO_WORKER), UnavailableError),
         (None, hello_ack(NONCE, WireStatus.MUST_ENCRYPT), AuthenticationError),
         (None, hello_ack(opened(), WireStatus.OK, 5, bytes(16)), AuthenticationError),
         (bytes(32), hello_ack(opened(), WireStatus.OK, 5), AuthenticationError),

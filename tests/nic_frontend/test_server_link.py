@@ -123,8 +123,8 @@ def serve(data_path, built, server, monkeypatch):
         monkeypatch.setattr(data_paths, "library", lambda: None)
     with contextlib.ExitStack() as stack:
 
-        def serve(*, only_this=True):
-            front_end = FrontEnd(Settings(server.folder / NAME, port=0))
+        def serve(*, only_this=True, **settings):
+            front_end = FrontEnd(Settings(server.folder / NAME, port=0, **settings))
             link = ServerLink(front_end, only_live(server.folder), only_this=only_this)
             thread = threading.Thread(target=front_end.run, args=(link.cycle,))
             thread.start()
@@ -267,7 +267,34 @@ def test_nobody_gets_another_version_than_the_default(server, serve, work, clien
     client(front_end, version="1")
     with nic.Raw(types.SimpleNamespace(port=front_end.port, key=None), "tcp") as stranger:
         stranger.hello()
+        header, reason = stranger.get()
+        assert header.status == WireStatus.NO_WORKER and b"none has attached" in reason
+    with nic.Raw(types.SimpleNamespace(port=front_end.port, key=None), "tcp") as stranger:
+        stranger.hello(model="another")
         assert stranger.get()[0].status == WireStatus.UNKNOWN_FUNCTION
+
+
+def test_a_model_that_the_server_has_no_more_is_unknown(server, serve, work, client, nic):
+    server.register(0, "1", default_version="1")
+    front_end = serve()
+    wait_until("it knows", lambda: front_end.functions.default_versions)
+    front_end.functions.absences.note("m", "1", "its worker was refused", time.monotonic())
+    front_end.functions.absences.note("past", "1", "its worker was refused", time.monotonic())
+    assert "refused" in front_end.functions.why_none("m", "")
+    assert front_end.functions.why_none("past", "") is None
+
+
+def test_the_page_says_how_much_a_queue_needs_that_is_too_large(server, serve):
+    server.register(0, "1", default_version="1")
+    front_end = serve(queue_bytes=1 << 20)
+    tensor = (TensorSpec("x", "uint8", (1 << 20,)),)
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as worker:
+        worker.connect(str(server.folder / NAME))
+        send(worker, Attach("m", "1", tensor, (X,), 2, os.getpid()).to_json())
+        refusal, _ = receive(worker)
+        assert "queue_mb allows 1" in refusal["refused"]
+    wait_until("it says so", lambda: server.network.network_needs_mb >= 2)
+    assert "queue_mb allows 1" in front_end.functions.why_none("m", "")
 
 
 def test_a_server_that_is_gone_has_no_default_version_any_more(server, serve):
