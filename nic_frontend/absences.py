@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 REMEMBER_S = 60.0
-"""So long a model is known whose worker is gone or was refused; refused ones try again and again."""
+"""So long a model is known whose worker is gone or was refused, which tries again and again."""
 MOST = 256
 """Models that are remembered."""
 GONE = "its last worker has ended, and no other is there yet"
