@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shunter.batching.native import library
 from shunter.batching.wire import with_crc
 from shunter.batching.wire_layout import TAG_OFFSET, X64_FIELDS, Flags
+from shunter.nic_frontend.library import library
 from shunter.nic_frontend.sessions import PayloadKeys, Session
 
 if TYPE_CHECKING:

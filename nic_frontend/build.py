@@ -97,11 +97,11 @@ def compiler() -> list[str]:
 
 
 def main() -> int:
-    """Build what is missing; the exit status. Only a slower path is lost without it."""
+    """Build what is missing; the exit status. All but the network front end works without it."""
     try:
         print(ensure())
     except BuildError as error:
-        print(f"The data path will run in Python, slower: {error}", file=sys.stderr)
+        print(f"No network front end without its C library: {error}", file=sys.stderr)
     return 0
 
 

@@ -72,7 +72,8 @@ class FrontEnd:
     def __init__(self, settings: Settings) -> None:
         """Bind everything.
 
-        Raises OSError when an address is taken, ValueError when it is to encrypt and cannot.
+        Raises OSError when an address is taken, LibraryError when there is no C library, ValueError
+        when it is to encrypt and cannot.
         """
         self.settings = settings
         self._closing: list[Callable[[], object]] = []

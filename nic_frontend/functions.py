@@ -28,6 +28,7 @@ from shunter.nic_frontend.absences import GONE, NEVER_CAME, Absences
 from shunter.nic_frontend.data_path import DataPath
 from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.dispatch import Policy
+from shunter.nic_frontend.library import path as library_path
 from shunter.nic_frontend.readiness import Readiness
 
 LOGGER = logging.getLogger("shunter.nic")
@@ -237,7 +238,8 @@ class Functions:
             int(attach.response_timeout_s * 1e9),
             slices=attach.slices,
         )
-        answer = {"func_id": function.id, "worker": worker.index}
+        library = str(library_path().resolve())
+        answer = {"func_id": function.id, "worker": worker.index, "library": library}
         descriptors = [self._socket, doorbell, self._doorbell, *function.queue.descriptors]
         try:
             self._path.add_worker(function.id, worker.index, attach.batch, doorbell)

@@ -20,8 +20,9 @@ from ctypes import (
 )
 from functools import cache
 
-from shunter.batching.native import check, library
+from shunter.batching.native import check
 from shunter.batching.wire_layout import MAX_TENSORS, WINDOW
+from shunter.nic_frontend.library import library
 
 
 class _Settings(Structure):

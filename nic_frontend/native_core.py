@@ -23,7 +23,7 @@ from ctypes import (
 )
 from typing import Any
 
-from shunter.batching.native import PEER_BYTES, check, library
+from shunter.batching.native import PEER_BYTES, check
 from shunter.batching.wire_layout import HEADER_BYTES, MAX_SEGMENTS
 from shunter.nic_frontend.core import (
     DROPS,
@@ -37,6 +37,7 @@ from shunter.nic_frontend.core import (
     Withdraw,
 )
 from shunter.nic_frontend.defaults import Defaults
+from shunter.nic_frontend.library import library
 from shunter.nic_frontend.session_struct import (
     DefaultsStruct,
     HoldLine,

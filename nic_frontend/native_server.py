@@ -20,11 +20,12 @@ from ctypes import (
     c_void_p,
 )
 
-from shunter.batching.native import PEER_BYTES, QueueView, check, library, view_of
+from shunter.batching.native import PEER_BYTES, QueueView, check, view_of
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.nic_frontend.core import DROPS
 from shunter.nic_frontend.defaults import Defaults
 from shunter.nic_frontend.dispatch import Policy
+from shunter.nic_frontend.library import require
 from shunter.nic_frontend.session_struct import (
     DefaultsStruct,
     HoldLine,
@@ -86,9 +87,11 @@ class NativeServer:
     """Sessions, functions and workers of one front end."""
 
     def __init__(self, udp: int, doorbell: int, wake: int, *, spin_us: int, gro: bool) -> None:
-        """Descriptors of the socket, the doorbell and of what else run() returns for."""
-        found = library()
-        assert found is not None
+        """Descriptors of the socket, the doorbell and of what else run() returns for.
+
+        Raises LibraryError.
+        """
+        found = require()
         self._library = found
         _declare(found)
         self._handle = c_void_p()

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shunter.batching.native import library
 from shunter.batching.wire_layout import HEADER_BYTES, WireStatus
 from shunter.nic_frontend.client_core import ClientCore, Refused
+from shunter.nic_frontend.library import library
 from shunter.nic_frontend.native_client import NativeClient
 from shunter.nic_frontend.transports import (
     NO_WAIT,

@@ -119,11 +119,16 @@ def _settings(config: Path | None, given: dict[str, Any]) -> NicSettings:
 
 def _build() -> None:
     from shunter.nic_frontend.build import BuildError, ensure
+    from shunter.nic_frontend.library import LibraryError, require
 
     try:
         ensure()
     except BuildError as error:
-        print(f"The data path runs in Python, slower: {error}", file=sys.stderr)
+        try:
+            require()  # an older one, or one of the operator's, may do
+        except LibraryError as missing:
+            raise UserError(f"{missing}; to build it was tried: {error}") from error
+        print(f"the C library is older than its sources, and: {error}", file=sys.stderr)
 
 
 def _take_descriptors() -> None:
@@ -152,10 +157,11 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
 
 def _front_end(settings: Settings) -> FrontEnd:
     from shunter.nic_frontend.front_end import FrontEnd
+    from shunter.nic_frontend.library import LibraryError
 
     try:
         return FrontEnd(settings)
-    except ValueError as error:
+    except (ValueError, LibraryError) as error:
         raise UserError(str(error)) from error
     except OSError as error:
         where = error.filename or f"{settings.host} port {settings.port}"

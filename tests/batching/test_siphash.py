@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.native import library
 from shunter.batching.siphash import siphash24
+from shunter.nic_frontend.library import library
 
 KEY = bytes(range(16))
 PUBLISHED = (

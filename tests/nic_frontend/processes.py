@@ -108,7 +108,6 @@ def _answer(front, control, attached):
         "functions": functions,
         "attached": attached,
         "memories": _memories(),
-        "path": type(front.path).__name__,
         "rss_kb": int(Path("/proc/self/statm").read_text().split()[1]) * 4,
     }
     connection.send(json.dumps(content).encode())
@@ -162,12 +161,12 @@ def main():
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them here
     print(os.getpid(), flush=True)
     while line := sys.stdin.readline():
-        role, native, options = json.loads(line)
+        role, library, options = json.loads(line)
         pid = os.fork()
         if pid == 0:
             os.close(0)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.environ["SHUNTER_NATIVE"] = native
+            os.environ["SHUNTER_NATIVE"] = library
             try:
                 ROLES[role](**options)
             except BaseException:

@@ -227,8 +227,7 @@ def test_a_full_queue_grants_nothing_and_loses_nothing(site, nic):
     assert list(second.answers(1)) == [asked]
 
 
-def test_entries_go_from_hand_to_hand_where_there_are_few(mixed_site, nic):
-    site = mixed_site
+def test_entries_go_from_hand_to_hand_where_there_are_few(site, nic):
     site.serve(**SMALL)
     site.hold()
     site.worker(batch=1)

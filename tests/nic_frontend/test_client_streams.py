@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from shunter.batching.native import library
 from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import Header, parse
@@ -17,6 +16,7 @@ from shunter.batching.wire_layout import HEADER_BYTES, WINDOW, MessageType, Wire
 from shunter.nic_frontend import exchange as exchanges
 from shunter.nic_frontend.client import Session, TooLateError
 from shunter.nic_frontend.hello import Hello, Opened
+from shunter.nic_frontend.library import library
 from shunter.nic_frontend.native_client import NativeClient
 
 LONG = 30

@@ -80,21 +80,20 @@ def test_what_kills_its_worker_twice_is_the_cause(site, nic):
     assert site.function()["free"] == site.function()["entries"]
 
 
-def test_a_worker_that_hangs_is_killed(both_sites, nic):
-    for site in both_sites:
-        site.serve()
-        client = waiting_client(site, nic)
-        site.hold()
-        site.worker(model="patient")
-        asked, again = client.ask(1), client.ask(2, add=Flags.IDEMPOTENT)
-        hung = site.worker(batch=2, timeout_s=0.3)
-        assert client.answers(1) == {asked: WireStatus.WORKER_DIED}
-        nic.until(lambda hung=hung: not alive(hung), "it is killed")
-        assert site.function()["workers"] == []
-        site.go_on()
-        site.worker(timeout_s=0)
-        assert client.answers(1) == {again: client.expected(2)}
-        assert site.function("patient")["workers"] == [0]
+def test_a_worker_that_hangs_is_killed(site, nic):
+    site.serve()
+    client = waiting_client(site, nic)
+    site.hold()
+    site.worker(model="patient")
+    asked, again = client.ask(1), client.ask(2, add=Flags.IDEMPOTENT)
+    hung = site.worker(batch=2, timeout_s=0.3)
+    assert client.answers(1) == {asked: WireStatus.WORKER_DIED}
+    nic.until(lambda: not alive(hung), "it is killed")
+    assert site.function()["workers"] == []
+    site.go_on()
+    site.worker(timeout_s=0)
+    assert client.answers(1) == {again: client.expected(2)}
+    assert site.function("patient")["workers"] == [0]
 
 
 def alive(pid):
@@ -133,8 +132,7 @@ def test_an_answer_that_was_finished_before_the_death_is_sent(site):
     assert client.answers(1) == {asked: [b"\x09" * 512]}
 
 
-def test_a_front_end_that_is_killed_is_replaced_and_workers_find_the_new_one(mixed_site, nic):
-    site = mixed_site
+def test_a_front_end_that_is_killed_is_replaced_and_workers_find_the_new_one(site, nic):
     settings = {"unix": str(site.folder / "nic.stream")}
     site.serve(**settings)
     workers = [site.worker(), site.worker()]
@@ -164,43 +162,39 @@ def test_a_front_end_ends_when_it_is_told_to_and_leaves_no_socket(site):
     assert puppet.connection.recv(1) == b"" == client.socket.recv(1)
 
 
-def test_while_it_ends_it_lets_the_next_one_listen_and_when_told_again_it_leaves(both_sites, nic):
-    for site in both_sites:
-        front = site.serve(run_s=3600)
-        site.worker()
-        client = site.client()
-        site.hold()
-        client.ask(1)
-        nic.until(lambda site=site: site.executions() == {1: 1}, "it runs")
-        os.kill(front, signal.SIGTERM)
-        path = site.folder / "nic.sock"
-        nic.until(lambda path=path: not path.exists(), "it listens no more")
-        assert site.function()["workers"] == [0]  # it waits for the answer
-        site.kill(front, signal.SIGTERM)
-        assert client.answers(1) == {1: WireStatus.WORKER_DIED}
+def test_while_it_ends_it_lets_the_next_one_listen_and_when_told_again_it_leaves(site, nic):
+    front = site.serve(run_s=3600)
+    site.worker()
+    client = site.client()
+    site.hold()
+    client.ask(1)
+    nic.until(lambda: site.executions() == {1: 1}, "it runs")
+    os.kill(front, signal.SIGTERM)
+    path = site.folder / "nic.sock"
+    nic.until(lambda: not path.exists(), "it listens no more")
+    assert site.function()["workers"] == [0]  # it waits for the answer
+    site.kill(front, signal.SIGTERM)
+    assert client.answers(1) == {1: WireStatus.WORKER_DIED}
 
 
-def test_clients_that_vanish_leave_nothing_behind(both_sites, nic):
-    known = []
-    for site in both_sites:
-        site.serve()
-        site.worker()
-        known.append((site, site.client(), site.look()))
-        for kind in ("udp", "tcp"):
-            for number in range(20):
-                client = site.client(kind)
-                client.ask(100 + number)
-                client.segment(2, 0)  # and never the rest of it
-                client.answers(1)
-                client.socket.close()
-    for site, keeper, before in known:
-        nic.until(lambda site=site: site.look()["sessions"] == 1 + 20, "streams are forgotten")
-        nic.until(lambda site=site: is_empty(site.function()), "all are free")
-        after = site.look()
-        assert after["memories"] == before["memories"]
-        assert after["rss_kb"] < before["rss_kb"] + 8_000
-        asked = keeper.ask(1)
-        assert keeper.answers(1) == {asked: keeper.expected(1)}
+def test_clients_that_vanish_leave_nothing_behind(site, nic):
+    site.serve()
+    site.worker()
+    keeper, before = site.client(), site.look()
+    for kind in ("udp", "tcp"):
+        for number in range(20):
+            client = site.client(kind)
+            client.ask(100 + number)
+            client.segment(2, 0)  # and never the rest of it
+            client.answers(1)
+            client.socket.close()
+    nic.until(lambda: site.look()["sessions"] == 1 + 20, "streams are forgotten")
+    nic.until(lambda: is_empty(site.function()), "all are free")
+    after = site.look()
+    assert after["memories"] == before["memories"]
+    assert after["rss_kb"] < before["rss_kb"] + 8_000
+    asked = keeper.ask(1)
+    assert keeper.answers(1) == {asked: keeper.expected(1)}
 
 
 def test_a_client_that_vanishes_while_its_request_runs_holds_it_until_it_has_run(site, nic):

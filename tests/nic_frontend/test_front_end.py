@@ -14,23 +14,17 @@ TWO_OUTPUTS = [("b", "uint8", [300]), ("d", "uint8", [0]), ("e", "int64", [2, 2]
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["open", "keyed"])
 @pytest.mark.parametrize("kind", ["udp", "tcp", "unix"])
-def test_requests_are_answered(mixed_site, nic, kind, key):
-    mixed_site.serve(key=key, unix=str(mixed_site.folder / "nic.stream"))
-    mixed_site.worker(inputs=TWO_INPUTS, outputs=TWO_OUTPUTS)
-    client = mixed_site.client(kind)
+def test_requests_are_answered(site, nic, kind, key):
+    site.serve(key=key, unix=str(site.folder / "nic.stream"))
+    site.worker(inputs=TWO_INPUTS, outputs=TWO_OUTPUTS)
+    client = site.client(kind)
     asked = {client.ask(name): name for name in range(1000, 1020)}
     assert client.answers(20) == {i: client.expected(name) for i, name in asked.items()}
     client.acknowledge(21, add=Flags.ACK_REQ)
     assert client.get()[0].type == MessageType.CREDIT
     # The acknowledgement may be there before the front end has seen that the batch is done.
-    nic.until(lambda: mixed_site.function()["free"] == mixed_site.function()["entries"])
-    assert mixed_site.executions() == dict.fromkeys(asked.values(), 1)
-
-
-def test_the_data_path_is_the_one_that_was_asked_for(site):
-    site.serve()
-    expected = "NativeServer" if site.front_native else "PythonServer"
-    assert site.look()["path"] == expected
+    nic.until(lambda: site.function()["free"] == site.function()["entries"])
+    assert site.executions() == dict.fromkeys(asked.values(), 1)
 
 
 def small(site, entries=8, **options):
@@ -109,8 +103,7 @@ def test_versions_are_functions_of_their_own_and_the_last_is_the_default(site):
 
 
 @pytest.mark.parametrize("options", [{}, {"key": KEY}], ids=["", "key"])
-def test_of_a_batch_that_fails_only_what_may_run_twice_runs_alone(mixed_site, nic, options):
-    site = mixed_site
+def test_of_a_batch_that_fails_only_what_may_run_twice_runs_alone(site, nic, options):
     site.serve(**options)
     client = patient_client(site)
     again = Flags.IDEMPOTENT

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shunter.batching import native
 from shunter.batching.wire_layout import LARGEST_SEGMENT
+from shunter.nic_frontend import library as libraries
 from shunter.nic_frontend.client import Session
 from shunter.nic_frontend.listeners import SO_RCVBUFFORCE
 
@@ -47,7 +47,7 @@ def pieces_of(datagrams):
 @pytest.fixture
 def send(built):
     """Sends and tells how many were sent, and the state afterwards."""
-    library = native.library()
+    library = libraries.library()
     gift = Gift()
 
     def call(connection, pieces):

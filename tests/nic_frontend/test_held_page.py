@@ -22,13 +22,13 @@ BEST_EFFORT = 2
 class Held:
     """The page of a server that this process plays, with a front end and workers."""
 
-    def __init__(self, nic, processes, folder, native):
+    def __init__(self, nic, processes, folder):
         folder.mkdir(mode=0o700)
         self._lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         assert try_lock(self._lock, 0, 0)
         path, me = folder / "control", os.getpid()
         self.page = ControlPage.create(path, owner_pid=me, created_unix_ns=1, now_ns=1)
-        self.site, self._until = nic.Site(processes, folder, native), nic.until
+        self.site, self._until = nic.Site(processes, folder), nic.until
 
     def close(self):
         self.site.close()
@@ -59,11 +59,11 @@ class Held:
         self._until(lambda: self.site.front in self.words("holder_pid"), "it has a line")
 
 
-@pytest.fixture(params=[(True, True), (False, False)], ids=["c", "python"])
-def held(request, nic, processes, tmp_path):
+@pytest.fixture
+def held(nic, processes, tmp_path):
     with contextlib.ExitStack() as stack:
         folder = tmp_path / f"shunter-{os.geteuid()}-{os.getpid()}"
-        held = Held(nic, processes, folder, request.param)
+        held = Held(nic, processes, folder)
         stack.callback(held.close)
         held.serve()
         yield held

@@ -12,7 +12,6 @@ import time
 import numpy as np
 import pytest
 
-from shunter.batching import native
 from shunter.batching.wire import Header, parse
 from shunter.batching.wire_layout import (
     SACK_RECEIVING,
@@ -22,6 +21,7 @@ from shunter.batching.wire_layout import (
     WireStatus,
 )
 from shunter.nic_frontend import client as clients
+from shunter.nic_frontend import library as libraries
 from shunter.nic_frontend.client import Session
 from shunter.nic_frontend.client_core import FIRST_RTO_NS
 from shunter.nic_frontend.native_client import NativeClient
@@ -124,7 +124,7 @@ def test_over_a_bad_link_every_request_is_answered_once(make_service, segment, k
 @pytest.fixture
 def pair():
     """A session over a connected socket, and the server's end."""
-    if native.library() is None:
+    if libraries.library() is None:
         pytest.skip("there is no library of the data path")
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server,
@@ -406,7 +406,7 @@ def test_a_closed_session_still_says_its_numbers(pair):
 def test_the_same_under_the_sanitizers(sanitized):
     library, environment = sanitized
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", __file__]
-    more = {**environment, native.VARIABLE: library}
+    more = {**environment, libraries.VARIABLE: library}
     done = subprocess.run(
         [*command, "-k", "not bad_link and not sanitizers"],
         env={**os.environ, **more},
@@ -427,7 +427,7 @@ def message(data):
 
 
 def test_a_stream_that_is_full_keeps_messages_whole_and_asks_the_caller_to_come_back():
-    if native.library() is None:
+    if libraries.library() is None:
         pytest.skip("there is no library of the data path")
     server, connection = socket.socketpair()
     size = 400_000

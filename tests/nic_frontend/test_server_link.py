@@ -23,7 +23,6 @@ from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire_layout import WireStatus
 from shunter.handlers.front_end_link import FrontEndLink
-from shunter.nic_frontend import data_path as data_paths
 from shunter.nic_frontend import front_end as module
 from shunter.nic_frontend import functions, listeners, server_link
 from shunter.nic_frontend.front_end import FrontEnd, Settings
@@ -31,7 +30,6 @@ from shunter.nic_frontend.native_server import COUNTERS
 from shunter.nic_frontend.server_link import ServerLink
 
 PATIENCE_S = 20
-both_data_paths = pytest.mark.parametrize("data_path", ["c", "python"])
 HOLD = (
     "import fcntl, os, sys; lock = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o600);"
     "fcntl.lockf(lock, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
@@ -110,17 +108,9 @@ def server(start_server):
 
 
 @pytest.fixture
-def data_path():
-    """In which language; tests that look at it ask for both."""
-    return "c"
-
-
-@pytest.fixture
-def serve(data_path, built, server, monkeypatch):
+def serve(built, server, monkeypatch):
     """Runs a front end of the server."""
     monkeypatch.setattr(server_link, "LOOK_NS", 50_000_000)
-    if data_path == "python":
-        monkeypatch.setattr(data_paths, "library", lambda: None)
     with contextlib.ExitStack() as stack:
 
         def serve(*, only_this=True, **settings):
@@ -205,7 +195,6 @@ def answer(client, req_id=1):
     return int.from_bytes(y, "little") == 2 * int.from_bytes(x.tobytes(), "little")
 
 
-@both_data_paths
 def test_it_tells_its_numbers_and_those_of_its_models(server, serve, work, client):
     front_end = serve()
     work(server)
@@ -336,7 +325,6 @@ def test_by_hand_it_goes_over_to_the_next_server(start_server, server, serve, wo
     wait_until("it tells its numbers there", lambda: following.network.network_workers == 1)
 
 
-@both_data_paths
 def test_what_is_held_is_said_on_the_next_server_s_page(start_server, server, serve, work, client):
     front_end = serve(only_this=False)
     work(server, slot=0, slices=0b11).end()
@@ -358,7 +346,6 @@ def test_what_is_held_is_said_on_the_next_server_s_page(start_server, server, se
     wait_until("nothing is held", lambda: is_held(following.page) == 0)
 
 
-@both_data_paths
 def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client):
     front_end = serve()
     worker = work(server)
@@ -373,7 +360,6 @@ def test_at_its_end_what_is_on_its_way_is_answered(server, serve, work, client):
     assert [answer(each) for each in clients] == [True] * 4
 
 
-@both_data_paths
 def test_at_its_end_what_does_not_end_is_an_error(server, serve, work, client, monkeypatch):
     monkeypatch.setattr(module, "FINISH_S", 0.05)
     monkeypatch.setattr(module, "RUN_S", 0.05)
@@ -389,7 +375,6 @@ def test_at_its_end_what_does_not_end_is_an_error(server, serve, work, client, m
     assert sorted(answer(each) for each in clients) == [502, 521, 521, 521]
 
 
-@both_data_paths
 def test_a_request_for_a_model_without_workers_does_not_wait_for_ever(
     server, serve, work, client, monkeypatch
 ):
@@ -457,7 +442,6 @@ def test_a_page_that_another_front_end_writes_is_left_alone(server, serve, caplo
         assert server.told.state.front_end_pid == 0
 
 
-@both_data_paths
 def test_nothing_is_held_while_the_classes_take_turns(server, serve, work, client):
     def is_held():
         return held(server.page, 0b11, time.monotonic_ns(), max_hold_ns=1 << 62)
@@ -477,7 +461,6 @@ def test_nothing_is_held_while_the_classes_take_turns(server, serve, work, clien
     wait_until("it is done", lambda: is_held() == 0)
 
 
-@both_data_paths
 def test_without_a_free_line_for_holds_it_serves_all_the_same(server, serve, work, client, caplog):
     with ControlPage.attach(server.folder / "control") as page:
         with contextlib.suppress(NoHolderError):

@@ -1,7 +1,6 @@
 """Streams: slow readers, silence, and rubbish."""
 
 import contextlib
-import os
 import socket
 
 import pytest
@@ -9,9 +8,7 @@ import pytest
 from shunter.batching import attach
 from shunter.batching.wire import Header
 from shunter.batching.wire_layout import Flags, MessageType, WireStatus
-from shunter.nic_frontend.core import Send
 from shunter.nic_frontend.hello import Hello
-from shunter.nic_frontend.python_server import PythonServer
 
 BIG = [("b", "uint8", [1 << 18])]
 """An answer of 256 KB."""
@@ -68,24 +65,23 @@ def test_a_client_that_reads_late_gets_everything(served, nic, kind):
         nic.until(lambda: served.function()["free"] == served.function()["entries"])
 
 
-def test_who_stops_in_the_midst_is_closed_and_holds_nothing(both_sites, nic):
+def test_who_stops_in_the_midst_is_closed_and_holds_nothing(site, nic):
     stopped, keepers = [], []
-    for site in both_sites:
-        site.serve(unix=str(site.folder / "nic.stream"))
-        site.worker()
-        keepers += [site.client(kind) for kind in ("tcp", "unix")]
-        for kind in ("tcp", "unix"):
-            silent, half_hello = site.stranger(kind), site.stranger(kind)
-            half_hello.put(Header(type=MessageType.HELLO, length=Hello.BYTES).pack() + b"x")
-            half_header, half_payload = site.client(kind), site.client(kind)
-            half_header.put(half_header.header().pack()[:33])
-            half_payload.put(half_payload.header().pack() + b"y" * 100)
-            stopped += [c.socket for c in (silent, half_hello, half_header, half_payload)]
-        worker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stopped.append(worker)
-        worker.settimeout(nic.PATIENCE_S)
-        worker.connect(str(site.folder / attach.NAME))
-        nic.until(lambda site=site: site.look()["stats"]["bytes_in"] >= 2 * (33 + 164))
+    site.serve(unix=str(site.folder / "nic.stream"))
+    site.worker()
+    keepers += [site.client(kind) for kind in ("tcp", "unix")]
+    for kind in ("tcp", "unix"):
+        silent, half_hello = site.stranger(kind), site.stranger(kind)
+        half_hello.put(Header(type=MessageType.HELLO, length=Hello.BYTES).pack() + b"x")
+        half_header, half_payload = site.client(kind), site.client(kind)
+        half_header.put(half_header.header().pack()[:33])
+        half_payload.put(half_payload.header().pack() + b"y" * 100)
+        stopped += [c.socket for c in (silent, half_hello, half_header, half_payload)]
+    worker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    stopped.append(worker)
+    worker.settimeout(nic.PATIENCE_S)
+    worker.connect(str(site.folder / attach.NAME))
+    nic.until(lambda: site.look()["stats"]["bytes_in"] >= 2 * (33 + 164))
     for each in stopped:
         with each, contextlib.suppress(ConnectionResetError):
             assert each.recv(1) == b""
@@ -93,9 +89,8 @@ def test_who_stops_in_the_midst_is_closed_and_holds_nothing(both_sites, nic):
         asked = keeper.ask(5)
         assert keeper.answers(1) == {asked: keeper.expected(5)}
         keeper.acknowledge(asked + 1)
-    for site in both_sites:
-        nic.until(lambda site=site: site.look()["sessions"] == 2)
-        nic.until(lambda site=site: site.function()["free"] == site.function()["entries"])
+    nic.until(lambda: site.look()["sessions"] == 2)
+    nic.until(lambda: site.function()["free"] == site.function()["entries"])
 
 
 def test_a_stream_that_closes_in_the_midst_of_a_payload_harms_nobody(served, nic, kind):
@@ -167,21 +162,3 @@ def test_half_a_payload_keeps_no_other_request_from_running(site, nic):
     assert second.names(second.batch()) == [7]
     second.done(WireStatus.OK)
     assert list(client.answers(1)) == [asked]
-
-
-def test_what_is_for_a_session_that_has_ended_is_dropped():
-    """The twin in Python collects what is to be sent before it sends it."""
-    with contextlib.ExitStack() as stack:
-        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        bells = [os.eventfd(0), os.eventfd(0)]
-        for bell in bells:
-            stack.callback(os.close, bell)
-        server = PythonServer(udp.fileno(), *bells, spin_us=0, gro=False)
-        stack.callback(server.close)
-        mine, its = socket.socketpair()
-        stack.enter_context(mine)
-        descriptor = its.detach()
-        server.add_stream(descriptor, 5)
-        header = Header(type=MessageType.CREDIT, session=5).pack()
-        server._act([Send(5, server.stream_peer(descriptor), header)])
-        assert server.stats()["bytes_out"] == 64

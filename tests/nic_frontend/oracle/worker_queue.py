@@ -1,4 +1,4 @@
-"""The worker's end of a tensor queue in Python: the twin of ``nic_frontend/c/worker.c``."""
+"""The worker's end of a tensor queue in Python: the twin of ``c/worker.c``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def address_of(peer: bytes) -> tuple[str, int] | tuple[str, int, int, int]:
 
 
 class PythonWorkerQueue:
-    """See :class:`shunter.batching.native.NativeWorkerQueue`."""
+    """See :class:`shunter.batching.native.WorkerQueue`."""
 
     def __init__(
         self,
