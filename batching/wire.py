@@ -25,6 +25,7 @@ _TYPES = frozenset(map(int, MessageType))
 _TAGGED, _ENCRYPTED = int(Flags.HDR_TAG), int(Flags.PAYLOAD_AEAD)
 _WORDS = HEADER_BYTES // 8
 _CRC = struct.Struct("<I")
+_LOW = 1 << 32
 AEAD_TAG = 16
 """Bytes behind an encrypted payload."""
 PROTECTIONS = Flags.PAYLOAD_AEAD | Flags.PAYLOAD_CRC
@@ -143,3 +144,17 @@ def check_tag(header: Header, datagram: bytes | bytearray, key: bytes | None) ->
             raise WrongHeader("tag")
     elif not tagged or siphash24(key, bytes(datagram[:TAG_OFFSET])) != header.tag:
         raise WrongHeader("tag")
+
+
+def nearest(low: int, about: int) -> int:
+    """The number with these low 32 bits that is nearest to ``about`` >= 0.
+
+    >>> nearest(5, 2**32 + 1) - 2**32, nearest(2**32 - 1, 2**32 + 1)
+    (5, 4294967295)
+    """
+    number = about - about % _LOW + low
+    if number > about + _LOW // 2:
+        number -= _LOW
+    elif number <= about - _LOW // 2:
+        number += _LOW
+    return max(0, number)

@@ -20,8 +20,8 @@ import numpy as np
 
 from shunter.batching.wire import with_crc
 from shunter.batching.wire_layout import TAG_OFFSET, X64_FIELDS, Flags
+from shunter.nic_frontend.keys import PayloadKeys
 from shunter.nic_frontend.library import library
-from shunter.nic_frontend.sessions import PayloadKeys, Session
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -86,12 +86,6 @@ class Guard:
             return _cipher(self.open_key).decrypt(_NONCE.pack(number), payload, data)
         except InvalidTag:
             return None
-
-
-def server_guard(session: Session) -> Guard:
-    """The server's end of a session that protects its payloads."""
-    keys = session.keys or PayloadKeys(b"", b"")
-    return Guard(session.protect, session.key, keys.to_client, keys.to_server)
 
 
 def client_guard(protect: int, tag_key: bytes | None, keys: PayloadKeys | None) -> Guard | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from shunter.batching.segments import Segment, SegmentPlan
-from shunter.batching.wire import PROTECTIONS, Header, WrongHeader, check_tag, parse
+from shunter.batching.wire import PROTECTIONS, Header, WrongHeader, check_tag, nearest, parse
 from shunter.batching.wire_layout import (
     SACK_RECEIVING,
     WINDOW,
@@ -19,7 +19,6 @@ from shunter.batching.wire_layout import (
     MessageType,
     WireStatus,
 )
-from shunter.nic_frontend.sessions import nearest
 
 FIRST_RTO_NS = 20_000_000
 LEAST_RTO_NS = 2_000_000

@@ -5,9 +5,8 @@ from __future__ import annotations
 import resource
 import socket
 
-from shunter.nic_frontend.core import MOST_SESSIONS
 from shunter.nic_frontend.listeners import set_gro
-from shunter.nic_frontend.native_server import NativeServer
+from shunter.nic_frontend.native_server import MOST_SESSIONS, NativeServer
 
 MOST_DESCRIPTORS = 4096
 """The data path takes streams whose descriptors are less."""

@@ -26,9 +26,8 @@ from shunter.batching.tensor_queue import (
 from shunter.batching.wire_layout import WORKER_COUNT, WireStatus
 from shunter.nic_frontend.absences import GONE, NEVER_CAME, Absences
 from shunter.nic_frontend.data_path import DataPath
-from shunter.nic_frontend.defaults import Defaults
-from shunter.nic_frontend.dispatch import Policy
 from shunter.nic_frontend.library import path as library_path
+from shunter.nic_frontend.page_policy import Defaults, Policy
 from shunter.nic_frontend.readiness import Readiness
 
 LOGGER = logging.getLogger("shunter.nic")

@@ -25,7 +25,7 @@ from shunter.batching.siphash import siphash24
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.batching.wire import PROTECTIONS, behind
 from shunter.batching.wire_layout import LARGEST_SEGMENT, MAX_TENSORS, Flags, WireStatus
-from shunter.nic_frontend.sessions import PayloadKeys
+from shunter.nic_frontend.keys import PayloadKeys
 
 NONCE = 16
 KEY = 16

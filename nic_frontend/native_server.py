@@ -20,24 +20,42 @@ from ctypes import (
     c_void_p,
 )
 
+from shunter.batching.layout import HOLDER_SIZE
 from shunter.batching.native import PEER_BYTES, QueueView, check, view_of
 from shunter.batching.tensor_queue import TensorQueue
-from shunter.nic_frontend.core import DROPS
-from shunter.nic_frontend.defaults import Defaults
-from shunter.nic_frontend.dispatch import Policy
+from shunter.batching.wire import REASONS
 from shunter.nic_frontend.library import require
-from shunter.nic_frontend.session_struct import (
-    DefaultsStruct,
-    HoldLine,
-    SessionStruct,
-    defaults_struct,
-    struct_of,
-)
-from shunter.nic_frontend.sessions import Session
+from shunter.nic_frontend.page_policy import Defaults, Policy
+from shunter.nic_frontend.sessions import Opening, SessionStruct, struct_of
 
+MOST_SESSIONS = 8192
+"""At once; one of the data path takes about 20 KB."""
+DROPS = (
+    *REASONS,
+    *("session", "peer", "replay", "direction", "func_id", "old", "credit", "full"),
+    *("sizes", "duplicate", "sack", "cancel"),
+    *("aead", "crc"),
+)
+"""Why datagrams are dropped; the order is that of ``enum shunter_drop``. The last line is of
+payloads, which the shell looks at."""
 HELLOS = 16
 _HELLO_BYTES = 1536
 _STREAMS = 64
+
+
+HoldLine = c_uint64 * (HOLDER_SIZE // 8)
+"""Words of a holder."""
+
+
+class DefaultsStruct(Structure):
+    """``struct shunter_defaults``."""
+
+    _fields_ = (("slo_ns", c_uint64), ("timeout_ns", c_uint64), ("priority", c_uint8))
+
+
+def defaults_struct(defaults: Defaults) -> DefaultsStruct:
+    """What requests take from their model."""
+    return DefaultsStruct(defaults.slo_ns, defaults.timeout_ns, defaults.priority)
 
 
 class _Settings(Structure):
@@ -197,7 +215,7 @@ class NativeServer:
         result = self._library.shunter_server_remove_worker(self._handle, func_id, worker)
         check(result, f"worker {worker}")
 
-    def add_session(self, session: Session, now_ns: int) -> int:
+    def add_session(self, session: Opening, now_ns: int) -> int:
         """Open a session; returns its first grant.
 
         Raises OSError: EEXIST, E2BIG for its segments, ENOSPC when there are too many sessions.

@@ -1,11 +1,37 @@
-"""A model's numbers of the control page as the network front end's policy. Pure."""
+"""What a model's requests take from it, and its numbers of the control page as the network front
+end's policy. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shunter.batching.page_records import Commands, GroupTelemetry
-from shunter.nic_frontend.dispatch import Policy
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What requests take from their model; the rules are those of its requests over HTTP."""
+
+    priority: int = 0
+    """Class of those that name none."""
+    slo_ns: int = 0
+    """Deadline of strict ones that have none, after their arrival. 0: none."""
+    timeout_ns: int = 0
+    """Latest deadline of all, after their arrival. 0: none."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Numbers of the release rule; see :mod:`shunter.batching.release`."""
+
+    threshold: float = 1.0
+    max_wait_ns: int = 0
+    margin_ns: int = 2_000_000
+    ageing_ns: int = 1_000_000_000
+    fixed_ns: int = 0
+    per_request_ns: int = 0
+    ahead: int = 1
 
 
 def policy_of(commands: Commands | None, groups: Sequence[GroupTelemetry]) -> Policy:

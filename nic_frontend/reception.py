@@ -27,7 +27,7 @@ from shunter.nic_frontend.hello import (
     session_key,
 )
 from shunter.nic_frontend.hello_times import HelloTimes
-from shunter.nic_frontend.sessions import Session, origin_of
+from shunter.nic_frontend.sessions import Opening, origin_of
 
 LOGGER = logging.getLogger("shunter.nic")
 MOST_OPENED = 512
@@ -154,11 +154,11 @@ class Reception:
 
     def _session(
         self, function: Function, hello: Hello, opened: Opened, peer: bytes, *, stream: bool
-    ) -> Session:
+    ) -> Opening:
         """Its id is not known yet."""
         key = self._key
         encrypts = key and opened.protect & Flags.PAYLOAD_AEAD
-        return Session(
+        return Opening(
             id=0,
             func_id=function.id,
             peer=peer,
@@ -175,7 +175,7 @@ class Reception:
             return "the client does not encrypt"
         return f"the client wants encryption, and {self._no_encryption}"
 
-    def _add(self, session: Session) -> int:
+    def _add(self, session: Opening) -> int:
         """Add a session under a new id; its first grant. Raises OSError when it cannot be."""
         while True:
             session.id = secrets.randbelow((1 << 32) - 1) + 1
@@ -189,7 +189,7 @@ def _hello_ack(
     header: Header,
     status: WireStatus,
     payload: bytes,
-    session: Session | None = None,
+    session: Opening | None = None,
     grant: int = 0,
 ) -> bytes:
     answer = Header(

@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracle.core import GAP_NS, RECEIVE_NS, Drop, Place, Ready, Send
+from oracle.sessions import Replay
 from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire import Header, behind, check_tag, parse
+from shunter.batching.wire import Header, behind, check_tag, nearest, parse
 from shunter.batching.wire_layout import LARGEST_SEGMENT, Flags, MessageType, WireStatus
 from shunter.nic_frontend import aead, build
 from shunter.nic_frontend.aead import Guard, client_guard, crc32c
 from shunter.nic_frontend.client import AuthenticationError, Client
 from shunter.nic_frontend.client_core import ClientCore
-from shunter.nic_frontend.core import GAP_NS, RECEIVE_NS, Drop, Place, Ready, Send
 from shunter.nic_frontend.front_end import FrontEnd, Settings
 from shunter.nic_frontend.hello import (
     Hello,
@@ -31,9 +32,9 @@ from shunter.nic_frontend.hello import (
     room,
     session_key,
 )
+from shunter.nic_frontend.keys import PayloadKeys
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.opening import Opening
-from shunter.nic_frontend.sessions import PayloadKeys, Replay, nearest
 
 AEAD, CRC = int(Flags.PAYLOAD_AEAD), int(Flags.PAYLOAD_CRC)
 KEY = bytes(range(32))

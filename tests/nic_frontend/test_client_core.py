@@ -6,6 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from oracle.core import Hello, Place, Ready, Send
+from oracle.sessions import CallState, Session
 from shunter.batching.segments import SegmentPlan
 from shunter.batching.wire import Header, parse
 from shunter.batching.wire_layout import HEADER_BYTES, WINDOW, Flags, MessageType, WireStatus
@@ -20,9 +22,7 @@ from shunter.nic_frontend.client_core import (
     Landing,
     Refused,
 )
-from shunter.nic_frontend.core import Hello, Place, Ready, Send
 from shunter.nic_frontend.exchange import SILENCE_NS
-from shunter.nic_frontend.sessions import CallState, Session
 
 MS = 1_000_000
 FUNC, SESSION = 5, 0xBEEF0001

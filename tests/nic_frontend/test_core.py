@@ -2,10 +2,7 @@
 
 import pytest
 
-from shunter.batching.siphash import siphash24
-from shunter.batching.wire import Header, parse
-from shunter.batching.wire_layout import Flags, MessageType, WireStatus
-from shunter.nic_frontend.core import (
+from oracle.core import (
     GAP_NS,
     IDLE_NS,
     KEEP_NS,
@@ -19,7 +16,10 @@ from shunter.nic_frontend.core import (
     Send,
     Withdraw,
 )
-from shunter.nic_frontend.sessions import NEXT, CallState, Session, nearest
+from oracle.sessions import NEXT, CallState, Session
+from shunter.batching.siphash import siphash24
+from shunter.batching.wire import Header, nearest, parse
+from shunter.batching.wire_layout import Flags, MessageType, WireStatus
 
 KEY = bytes(range(16))
 SECOND = 1_000_000_000

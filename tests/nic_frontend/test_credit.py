@@ -2,12 +2,12 @@
 
 import pytest
 
+from oracle.core import KEEP_NS, SPARE_NS, Drop, Place, Ready, Send
+from oracle.credit import MOST_PLANS, MOST_PROMISE_NS
+from oracle.sessions import PROMISE_NS, Session
+from oracle.silence import AWAKE_NS
 from shunter.batching.wire import Header, parse
 from shunter.batching.wire_layout import WINDOW, Flags, MessageType, WireStatus
-from shunter.nic_frontend.core import KEEP_NS, SPARE_NS, Drop, Place, Ready, Send
-from shunter.nic_frontend.credit import MOST_PLANS, MOST_PROMISE_NS
-from shunter.nic_frontend.sessions import PROMISE_NS, Session
-from shunter.nic_frontend.silence import AWAKE_NS
 
 FUNC = 7
 MS = 1_000_000

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from oracle.core import Ready
+from oracle.dispatch import Dispatch, Hand, Policy
 from shunter.nic_frontend import build
-from shunter.nic_frontend.core import Ready
-from shunter.nic_frontend.dispatch import Dispatch, Hand, Policy
 from shunter.nic_frontend.library import library
 
 HERE = Path(__file__).parent

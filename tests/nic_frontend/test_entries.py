@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.nic_frontend.entries import EntryRing, Waiting, WaitingEntries
+from oracle.entries import EntryRing, Waiting, WaitingEntries
 
 SIZES = st.integers(1, 12)
 

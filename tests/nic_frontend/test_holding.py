@@ -2,13 +2,13 @@
 
 import pytest
 
+from oracle.core import IDLE_NS, RECEIVE_NS, STALL_NS, Defaults
+from oracle.holding import Hold, Holds
+from oracle.native_core import NativeCore
+from oracle.sessions import Session
 from shunter.batching.layout import HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.wire_layout import Flags, MessageType, WireStatus
 from shunter.handlers.front_end_link import place_of
-from shunter.nic_frontend.core import IDLE_NS, RECEIVE_NS, STALL_NS, Defaults
-from shunter.nic_frontend.holding import Hold, Holds
-from shunter.nic_frontend.native_core import NativeCore
-from shunter.nic_frontend.sessions import Session
 
 SLOT, SLICES = 70, 1 << 63 | 0b101
 WORD = (1 << 64) - 1

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.wire_layout import WINDOW
-from shunter.nic_frontend.sessions import (
+from oracle.sessions import (
     NEXT,
     REPLAY_BITS,
     REPLAY_JUMP,
@@ -15,10 +14,10 @@ from shunter.nic_frontend.sessions import (
     CallState,
     Replay,
     Session,
-    nearest,
-    origin_of,
-    origin_of_user,
 )
+from shunter.batching.wire import nearest
+from shunter.batching.wire_layout import WINDOW
+from shunter.nic_frontend.sessions import origin_of, origin_of_user
 
 LOW = 1 << 32
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from oracle.core import MOST_UNKNOWN, UNKNOWN_NS, Drop, Send, Withdraw
+from oracle.sessions import Session
+from oracle.silence import AWAKE_NS, IDLE_NS, MOST_LOOKS, REST_NS
 from shunter.batching.wire import Header, parse
 from shunter.batching.wire_layout import Flags, MessageType, WireStatus
 from shunter.nic_frontend.client import Session as Client
 from shunter.nic_frontend.client import UnreachableError
-from shunter.nic_frontend.core import MOST_UNKNOWN, UNKNOWN_NS, Drop, Send, Withdraw
-from shunter.nic_frontend.sessions import Session
-from shunter.nic_frontend.silence import AWAKE_NS, IDLE_NS, MOST_LOOKS, REST_NS
 
 FUNC = 7
 PEER = bytes([2]).ljust(32, b"\0")

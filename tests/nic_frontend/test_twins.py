@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracle.core import Place, Ready, Withdraw
+from oracle.sessions import Session
 from shunter.batching.layout import HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.wire import Header, behind
 from shunter.batching.wire_layout import Flags, MessageType
-from shunter.nic_frontend.core import Place, Ready, Withdraw
-from shunter.nic_frontend.defaults import Defaults
-from shunter.nic_frontend.sessions import Session
+from shunter.nic_frontend.page_policy import Defaults
 
 FUZZ = settings.get_current_profile_name() == "fuzz"
 EXAMPLES, DATAGRAMS = (1200, 200_000) if FUZZ else (60, 10_000)

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from oracle.entries import EntryRing
+from oracle.sessions import PROMISE_NS, Call, CallState, Session, Turn
 from shunter.batching.segments import SegmentPlan
-from shunter.nic_frontend.defaults import Defaults
-from shunter.nic_frontend.entries import EntryRing
-from shunter.nic_frontend.sessions import PROMISE_NS, Call, CallState, Session, Turn
+from shunter.nic_frontend.page_policy import Defaults
 
 MOST_PROMISE_NS = 500_000_000
 """Room is kept for no longer for a session whose requests take long to come."""

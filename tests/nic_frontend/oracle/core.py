@@ -17,23 +17,24 @@ import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from oracle.credit import Function
+from oracle.entries import EntryRing
+from oracle.holding import Hold, Holds, Line
+from oracle.sessions import Call, CallState, Session, Turn
+from oracle.silence import IDLE_NS, Kind, Silence
 from shunter.batching.wire import (
     PROTECTIONS,
-    REASONS,
     Header,
     WrongHeader,
     behind,
     check_tag,
+    nearest,
     parse,
     unpack,
 )
 from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
-from shunter.nic_frontend.credit import Function
-from shunter.nic_frontend.defaults import Defaults
-from shunter.nic_frontend.entries import EntryRing
-from shunter.nic_frontend.holding import Hold, Holds, Line
-from shunter.nic_frontend.sessions import Call, CallState, Session, Turn, nearest
-from shunter.nic_frontend.silence import IDLE_NS, Kind, Silence
+from shunter.nic_frontend.native_server import MOST_SESSIONS
+from shunter.nic_frontend.page_policy import Defaults
 
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""
@@ -53,16 +54,6 @@ STALL_NS = 10_000_000
 """A strict request of which nothing new has come for so long, or that is not complete RECEIVE_NS
 after its first segment, holds no best-effort work any more until it is complete."""
 MOST_TRIES = 2
-MOST_SESSIONS = 8192
-"""At once; one of the data path takes about 20 KB."""
-DROPS = (
-    *REASONS,
-    *("session", "peer", "replay", "direction", "func_id", "old", "credit", "full"),
-    *("sizes", "duplicate", "sack", "cancel"),
-    *("aead", "crc"),
-)
-"""Why datagrams are dropped; the order is that of ``enum shunter_drop``. The last line is of
-payloads, which the shell looks at."""
 _LOW = 0xFFFFFFFF
 _ASKING = frozenset({MessageType.REQ, MessageType.ACK, MessageType.SACK})
 
@@ -410,7 +401,7 @@ class Core:
         call.req_id, call.entry, call.received = header.req_id, entry, 0
         call.flags, call.tries, call.status, call.stalled = header.flags, 0, 0, False
         call.begun_ns = call.arrived_ns = now_ns
-        call.priority, call.deadline_ns = function.defaults.terms(header, now_ns)
+        call.priority, call.deadline_ns = terms(function.defaults, header, now_ns)
         function.owners[entry] = session.id, call.req_id
         self._become(function, call, CallState.RECEIVING, now_ns)
         return self._segment(session, function, call, header, now_ns)
@@ -797,3 +788,12 @@ class Core:
 def _number(session: Session, header: Header) -> int:
     """All bits of the number of a client's datagram."""
     return nearest(header.pkt_no, session.replay.highest)
+
+
+def terms(defaults: Defaults, header: Header, now_ns: int) -> tuple[int, int]:
+    """Class and deadline of a request that arrives now; a deadline of 0: none."""
+    priority = min(header.priority, 2) - 1 if header.priority else defaults.priority
+    budget = header.deadline_us * 1000 or (0 if priority else defaults.slo_ns)
+    if defaults.timeout_ns:
+        budget = min(budget or defaults.timeout_ns, defaults.timeout_ns)
+    return priority, now_ns + budget if budget else 0

@@ -35,7 +35,7 @@ class Hold:
     slices: int = 0
     """Those of its workers, 0 while it has none: nobody would run what holds them."""
     strict: int = 0
-    """Requests that hold: see :attr:`shunter.nic_frontend.sessions.Call.holds`."""
+    """Requests that hold: see :attr:`oracle.sessions.Call.holds`."""
 
     @property
     def is_up(self) -> bool:

@@ -1,4 +1,4 @@
-"""The C twin of :class:`shunter.nic_frontend.core.Core`, with the same methods and actions.
+"""The C twin of :class:`oracle.core.Core`, with the same methods and actions.
 
 For tests: the data path calls the C core from C.
 """
@@ -23,10 +23,7 @@ from ctypes import (
 )
 from typing import Any
 
-from shunter.batching.native import PEER_BYTES, check
-from shunter.batching.wire_layout import HEADER_BYTES, MAX_SEGMENTS
-from shunter.nic_frontend.core import (
-    DROPS,
+from oracle.core import (
     Action,
     Drop,
     Hello,
@@ -36,16 +33,13 @@ from shunter.nic_frontend.core import (
     Whom,
     Withdraw,
 )
-from shunter.nic_frontend.defaults import Defaults
+from oracle.sessions import Session
+from shunter.batching.native import PEER_BYTES, check
+from shunter.batching.wire_layout import HEADER_BYTES, MAX_SEGMENTS
 from shunter.nic_frontend.library import library
-from shunter.nic_frontend.session_struct import (
-    DefaultsStruct,
-    HoldLine,
-    SessionStruct,
-    defaults_struct,
-    struct_of,
-)
-from shunter.nic_frontend.sessions import Session
+from shunter.nic_frontend.native_server import DROPS, DefaultsStruct, HoldLine, defaults_struct
+from shunter.nic_frontend.page_policy import Defaults
+from shunter.nic_frontend.sessions import SessionStruct, struct_of
 
 _PLACE, _READY, _WITHDRAW, _SEND, _HELLO, _DROP = range(1, 7)
 

@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from oracle.core import Ready
+from oracle.entries import Waiting, WaitingEntries
 from shunter.batching.release import may_send_ahead, should_release, split
 from shunter.batching.wire_layout import AHEAD
-from shunter.nic_frontend.core import Ready
-from shunter.nic_frontend.entries import Waiting, WaitingEntries
-
-
-@dataclass(frozen=True)
-class Policy:
-    """Numbers of the release rule; see :mod:`shunter.batching.release`."""
-
-    threshold: float = 1.0
-    max_wait_ns: int = 0
-    margin_ns: int = 2_000_000
-    ageing_ns: int = 1_000_000_000
-    fixed_ns: int = 0
-    per_request_ns: int = 0
-    ahead: int = 1
+from shunter.nic_frontend.page_policy import Policy
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from enum import Enum
 from itertools import islice
 
-from shunter.nic_frontend.credit import Function
-from shunter.nic_frontend.sessions import Session
+from oracle.credit import Function
+from oracle.sessions import Session
 
 AWAKE_NS = 1_000_000_000
 """A session that has said nothing for so long gets no share of the credit."""
