@@ -36,7 +36,7 @@ The control page::
     | slot 1 ...       |
     +------------------+  PAGE_SIZE
 
-The bytes of the split path are in :mod:`shunter.batching.wire_layout`.
+The bytes of a tensor queue are in :mod:`shunter.batching.queue_layout`.
 
 Times are ``CLOCK_MONOTONIC`` nanoseconds (Java ``System.nanoTime``, Python
 ``time.monotonic_ns``) unless the name says otherwise.

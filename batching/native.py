@@ -16,8 +16,8 @@ from ctypes import (
 )
 from functools import cache
 
+from shunter.batching.queue_layout import MAX_TENSORS, digest
 from shunter.batching.tensor_queue import TensorQueue
-from shunter.batching.wire_layout import MAX_TENSORS, digest
 
 PEER_BYTES = 32
 

@@ -1,7 +1,7 @@
 """The tensor queue of a function: its page, and a ring of entries for every tensor.
 
 The front end creates a queue and hands its descriptors to workers over a Unix socket; both sides
-then work on the same memory. :mod:`shunter.batching.wire_layout` declares the page. Every word is
+then work on the same memory. :mod:`shunter.batching.queue_layout` declares the page. Every word is
 one aligned 8-byte load or store with one writer; who reads a word that publishes others reads it
 first.
 """
@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.double_map import PAGE, Mapping, is_sealed, sealed_memory
-from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import (
+from shunter.batching.queue_layout import (
     ENTRY_FIELDS,
     ENTRY_SIZE,
     MAX_ENTRIES,
@@ -33,6 +32,7 @@ from shunter.batching.wire_layout import (
     WORKER_SIZE,
     queue_bytes,
 )
+from shunter.batching.tensor_spec import TensorSpec
 
 USUAL_ENTRIES, USUAL_BYTES = 1024, 64 << 20
 """A queue is not larger than either without need."""

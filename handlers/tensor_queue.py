@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from shunter.batching.queue_layout import IDEMPOTENT, EntryStatus
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import Flags, WireStatus
 from shunter.handlers.device_driver import DeviceError
 
 logger = logging.getLogger("shunter.tensor_queue")
@@ -140,16 +140,16 @@ class QueueWorker:
             self._failed(first, count)
             logger.exception("The handler failed on a batch of %d.", count)
             if count == 1:
-                return [WireStatus.HANDLER_FAILED]
+                return [EntryStatus.HANDLER_FAILED]
             # One of them may be the cause: each that may run twice once more, alone.
             return [self._again(at) for at in range(first, first + count)]
-        return [WireStatus.OK] * count
+        return [EntryStatus.OK] * count
 
     def _again(self, at: int) -> int:
         entry = self._queue.entry(at % self._queue.entries, "entry_flags")
-        if self._queue.words[entry] & Flags.IDEMPOTENT:
+        if self._queue.words[entry] & IDEMPOTENT:
             return self.run(at, 1)[0]
-        return WireStatus.HANDLER_FAILED
+        return EntryStatus.HANDLER_FAILED
 
     def _work(self, first: int, count: int) -> None:
         last = first + count

@@ -15,6 +15,7 @@ from pathlib import Path
 from shunter.batching import native
 from shunter.batching.native import LibraryError
 from shunter.nic_frontend import build
+from shunter.nic_frontend.wire.layout import digest
 
 logger = logging.getLogger("shunter.native")
 PATH = build.HERE / build.LIBRARY
@@ -39,7 +40,7 @@ def library() -> ctypes.CDLL | None:
     if os.environ.get(VARIABLE) == "0" or not path().exists():
         return None
     try:
-        return native.load(str(path()))
+        return _load()
     except LibraryError as error:
         logger.warning("%s", error)
         return None
@@ -52,6 +53,14 @@ def require() -> ctypes.CDLL:
     if not path().exists():
         raise LibraryError(f"there is no {path()}; {ADVICE}")
     try:
-        return native.load(str(path()))
+        return _load()
     except LibraryError as error:
         raise LibraryError(f"{error}; {ADVICE}") from error
+
+
+def _load() -> ctypes.CDLL:
+    found = native.load(str(path()))
+    found.shunter_wire_digest.restype = ctypes.c_uint64
+    if found.shunter_wire_digest() != digest():
+        raise LibraryError(f"{path()} is of another version")
+    return found

@@ -17,7 +17,7 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.settings import NicSettings, SettingsError, find, load
 
 if TYPE_CHECKING:
-    from shunter.nic_frontend.front_end import FrontEnd, Settings
+    from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 
 SETTLE_S = 1.5
 """Workers look for a front end twice a second."""
@@ -139,7 +139,7 @@ def _take_descriptors() -> None:
 
 def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
     from shunter.batching.attach import NAME  # brings numpy, which other commands need not wait for
-    from shunter.nic_frontend.front_end import Settings
+    from shunter.nic_frontend.server.front_end import Settings
 
     return Settings(
         attach=folder.path / NAME,
@@ -156,8 +156,8 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
 
 
 def _front_end(settings: Settings) -> FrontEnd:
-    from shunter.nic_frontend.front_end import FrontEnd
     from shunter.nic_frontend.library import LibraryError
+    from shunter.nic_frontend.server.front_end import FrontEnd
 
     try:
         return FrontEnd(settings)
@@ -172,7 +172,7 @@ def _front_end(settings: Settings) -> FrontEnd:
 
 
 def _serve(front_end: FrontEnd, folder: RuntimeFolder, *, only_this: bool) -> None:
-    from shunter.nic_frontend.server_link import ServerLink
+    from shunter.nic_frontend.server.server_link import ServerLink
 
     link = ServerLink(front_end, folder, only_this=only_this)
     try:

@@ -12,7 +12,7 @@ from shunter.batching.attach import NAME, Attach
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend import build, library
 from shunter.nic_frontend.client import InferenceError, Session
-from shunter.nic_frontend.front_end import FrontEnd, Settings
+from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 
 IMAGE = TensorSpec("image", "float32", (3, 32, 64))
 SCORES = TensorSpec("scores", "float32", (1024,))

@@ -16,13 +16,13 @@ from oracle.core import Core, Place
 from oracle.native_core import NativeCore
 from oracle.sessions import Session
 from shunter.batching.attach import Attach
-from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire import Header, behind
-from shunter.batching.wire_layout import Flags, MessageType
 from shunter.handlers import front_end_link
 from shunter.nic_frontend import build, library
-from shunter.nic_frontend.front_end import FrontEnd, Settings
+from shunter.nic_frontend.server.front_end import FrontEnd, Settings
+from shunter.nic_frontend.wire.header import Header, behind
+from shunter.nic_frontend.wire.layout import Flags, MessageType
+from shunter.nic_frontend.wire.segments import SegmentPlan
 
 PEER = bytes([2, 0, 0x1F, 0x90, 127, 0, 0, 1]).ljust(32, b"\0")
 OTHER_PEER = bytes([2, 0, 0x1F, 0x91, 127, 0, 0, 1]).ljust(32, b"\0")

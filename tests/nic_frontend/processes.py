@@ -20,10 +20,10 @@ from shunter.batching.attach import NAME, Attach
 from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers import front_end_link
-from shunter.nic_frontend import front_end as front_ends
-from shunter.nic_frontend import listeners
-from shunter.nic_frontend.front_end import FrontEnd, Settings
-from shunter.nic_frontend.server_link import ServerLink
+from shunter.nic_frontend.server import front_end as front_ends
+from shunter.nic_frontend.server import listeners
+from shunter.nic_frontend.server.front_end import FrontEnd, Settings
+from shunter.nic_frontend.server.server_link import ServerLink
 
 FAILING = 0xBAD
 RETRY_S = 0.02

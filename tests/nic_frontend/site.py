@@ -18,12 +18,12 @@ import numpy as np
 
 from oracle.worker_queue import PythonWorkerQueue
 from shunter.batching import attach
-from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire import Header, parse
-from shunter.batching.wire_layout import Flags, MessageType, WireStatus
-from shunter.nic_frontend.hello import Hello, Opened, parse_cookie, session_key
+from shunter.nic_frontend.wire.header import Header, parse
+from shunter.nic_frontend.wire.hello import Hello, Opened, parse_cookie, session_key
+from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.segments import SegmentPlan
 
 PROCESSES = Path(__file__).with_name("processes.py")
 PATIENCE_S = 60

@@ -5,7 +5,7 @@ from numpy.random import mtrand
 
 from shunter.batching.native import LibraryError
 from shunter.nic_frontend import library
-from shunter.nic_frontend.front_end import FrontEnd, Settings
+from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 
 
 @pytest.fixture

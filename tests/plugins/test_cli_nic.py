@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shunter.batching.runtime import RuntimeFolder
-from shunter.nic_frontend import build, library, listeners
+from shunter.nic_frontend import build, library
+from shunter.nic_frontend.server import listeners
 from shunter.plugins import cli, cli_nic
 from shunter.plugins.cli_nic import _placed, _settings
 from shunter.plugins.errors import UserError

@@ -2,7 +2,7 @@
 
 This is the reference; ``c/core.c`` is its twin, and the same tests and the same mutated datagrams
 go through both. Everything that is rare stays out of it: HELLO is handed up
-(:mod:`shunter.nic_frontend.hello`), and sessions and functions are added and removed by the shell.
+(:mod:`shunter.nic_frontend.wire.hello`), and the shell adds and removes sessions and functions.
 
 Nothing here touches a payload. ``Place`` says where the bytes of a datagram belong, and it is said
 only when header, session, window and the registered sizes all agree, so no header can write
@@ -22,7 +22,9 @@ from oracle.entries import EntryRing
 from oracle.holding import Hold, Holds, Line
 from oracle.sessions import Call, CallState, Session, Turn
 from oracle.silence import IDLE_NS, Kind, Silence
-from shunter.batching.wire import (
+from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.native_server import MOST_SESSIONS
+from shunter.nic_frontend.wire.header import (
     PROTECTIONS,
     Header,
     WrongHeader,
@@ -32,9 +34,7 @@ from shunter.batching.wire import (
     parse,
     unpack,
 )
-from shunter.batching.wire_layout import HEADER_BYTES, Flags, MessageType, WireStatus
-from shunter.nic_frontend.native_server import MOST_SESSIONS
-from shunter.nic_frontend.page_policy import Defaults
+from shunter.nic_frontend.wire.layout import HEADER_BYTES, Flags, MessageType, WireStatus
 
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""

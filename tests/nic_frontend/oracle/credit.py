@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 from oracle.entries import EntryRing
 from oracle.sessions import PROMISE_NS, Call, CallState, Session, Turn
-from shunter.batching.segments import SegmentPlan
-from shunter.nic_frontend.page_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.wire.segments import SegmentPlan
 
 MOST_PROMISE_NS = 500_000_000
 """Room is kept for no longer for a session whose requests take long to come."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from shunter.batching.wire_layout import SACK_RECEIVING, WINDOW, Flags
-from shunter.nic_frontend.sessions import Opening
+from shunter.nic_frontend.server.sessions import Opening
+from shunter.nic_frontend.wire.layout import SACK_RECEIVING, WINDOW, Flags
 
 REPLAY_BITS = 1024
 """Datagrams that may overtake one another."""

@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Sequence
 
-from shunter.batching.segments import SegmentPlan
+from shunter.batching.queue_layout import AHEAD
 from shunter.batching.tensor_queue import TensorQueue
-from shunter.batching.wire import Header
-from shunter.batching.wire_layout import AHEAD, Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.header import Header
+from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.segments import SegmentPlan
 
 _FENCE = threading.Lock()
 _FAMILIES = {socket.AF_INET: 16, socket.AF_INET6: 28}
