@@ -102,14 +102,6 @@ int shunter_client_send(
 int shunter_client_repeat(
     struct shunter_client *client, struct shunter_call *call, uint32_t seq, uint64_t now);
 
-/* ---- client_receive.c */
-
-/* Datagrams that are there; how many, or a negative errno. */
-int shunter_client_receive_datagrams(struct shunter_client *client);
-
-/* ---- client_stream.c */
-
-int shunter_client_receive_stream(struct shunter_client *client);
 /* Send what was kept, as far as the socket takes it. */
 int shunter_client_flush_stream(struct shunter_client *client);
 /*
@@ -118,5 +110,11 @@ int shunter_client_flush_stream(struct shunter_client *client);
  */
 int shunter_client_send_stream(
     struct shunter_client *client, struct iovec *pieces, size_t count);
+
+/* ---- client_receive.c */
+
+/* Datagrams that are there; how many, or a negative errno. */
+int shunter_client_receive_datagrams(struct shunter_client *client);
+int shunter_client_receive_stream(struct shunter_client *client);
 
 #endif

@@ -146,3 +146,71 @@ int shunter_client_receive_datagrams(struct shunter_client *client) {
     const int error = take_in(client, landed, count, shunter_client_now_ns());
     return error ? error : came;
 }
+
+/* ---- streams */
+
+/* What follows a header on a stream: its payload, or something to be thrown away. */
+static int begin_payload(struct shunter_client *client) {
+    if (!shunter_call_is_ours(client, &client->head)) {
+        return -EPROTO;
+    }
+    client->live.heard_ns = shunter_client_now_ns();
+    shunter_call_heed_credit(client, &client->head);
+    client->into = NULL;
+    client->left = client->head.length;
+    uint8_t *place = NULL;
+    if (shunter_call_place(client, &client->head, &place)) {
+        client->into = place;
+    }
+    return 0;
+}
+
+static int end_payload(struct shunter_client *client) {
+    uint8_t *place = NULL;
+    client->have = 0;
+    client->live.packets++;
+    if (shunter_call_place(client, &client->head, &place)) {
+        shunter_call_received(client, &client->head, shunter_client_now_ns());
+        return 0;
+    }
+    return shunter_call_heed(client, &client->head, client->spill, shunter_client_now_ns());
+}
+
+int shunter_client_receive_stream(struct shunter_client *client) {
+    int count = 0;
+    for (;;) {
+        const bool in_head = client->have < SHUNTER_HEADER_BYTES;
+        uint8_t *into = in_head ? (uint8_t *)&client->head + client->have
+            : client->into      ? client->into
+                                : client->spill + (client->head.length - client->left);
+        const size_t wanted = in_head ? SHUNTER_HEADER_BYTES - client->have : client->left;
+        if (wanted) {
+            const ssize_t got = recv(client->settings.socket, into, wanted, MSG_DONTWAIT);
+            if (got == 0) {
+                return -ECONNRESET;
+            }
+            if (got < 0) {
+                return errno == EAGAIN ? count : errno == EINTR ? count : -errno;
+            }
+            count++;
+            if (in_head) {
+                client->have += (uint32_t)got;
+            } else {
+                client->left -= (uint32_t)got;
+                client->into = client->into ? client->into + got : NULL;
+            }
+        }
+        if (in_head && client->have == SHUNTER_HEADER_BYTES) {
+            const int error = begin_payload(client);
+            if (error) {
+                return error;
+            }
+        }
+        if (client->have == SHUNTER_HEADER_BYTES && client->left == 0) {
+            const int error = end_payload(client);
+            if (error) {
+                return error;
+            }
+        }
+    }
+}

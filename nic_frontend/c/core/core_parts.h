@@ -7,40 +7,13 @@
 #include <string.h>
 
 #include "core.h"
+#include "links.h"
 
 #define NO_ENTRY (-1)
 #define IDLE_NS 60000000000ULL
 #define KEEP_NS 2000000000ULL
 #define REPLAY_WORDS 16
 #define ADDRESS_ROWS 1024
-
-/* ---- rings: a head and what is in it, each in one ring at most */
-
-struct link {
-    struct link *next, *prev;
-};
-
-#define OWNER_OF(pointer, type, member) \
-    ((struct type *)(void *)((char *)(pointer) - offsetof(struct type, member)))
-
-static inline void link_alone(struct link *link) { link->next = link->prev = link; }
-
-static inline bool is_alone(const struct link *link) { return link->next == link; }
-
-static inline void link_out(struct link *link) {
-    link->next->prev = link->prev;
-    link->prev->next = link->next;
-    link_alone(link);
-}
-
-/* It becomes the last; it may be in a ring, also in this one. */
-static inline void link_last(struct link *ring, struct link *link) {
-    link_out(link);
-    link->next = ring;
-    link->prev = ring->prev;
-    ring->prev->next = link;
-    ring->prev = link;
-}
 
 /* ---- requests */
 
@@ -198,23 +171,49 @@ static inline uint32_t next_free(const struct function *function, uint32_t at) {
     return at;
 }
 
-/* ---- core.c */
+/* ---- actions.c */
 
-void shunter_become(
-    struct shunter_core *core, struct function *function, struct call *call,
-    enum state state, uint64_t now_ns);
-/* The client has its answer, or wants none. */
-void shunter_forget(
-    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
 /* A datagram without payload to a session's peer. */
 void shunter_control(
     const struct shunter_core *core, struct session *session, uint8_t type, uint64_t req_id,
     uint16_t status, const void *payload, uint16_t length);
+/* The segments of an answer that a client has not got; ``have``: bits of those that it has. */
+void shunter_answer(
+    const struct shunter_core *core, struct session *session, const struct call *call,
+    const uint8_t *have, uint32_t have_bytes);
+void shunter_error(
+    const struct shunter_core *core, struct session *session, uint64_t req_id, uint16_t status);
+/* Which segments of a request are here. */
+void shunter_sack(
+    const struct shunter_core *core, struct session *session, const struct call *call);
+
+/* ---- calls.c */
+
+void shunter_become(
+    struct shunter_core *core, struct function *function, struct call *call,
+    enum state state, uint64_t now_ns);
+/* A kept answer was asked for. */
+void shunter_touch(struct function *function, struct call *call, uint64_t now_ns);
+/* Its entry and its place are free. */
+void shunter_end_call(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
+/* The client has its answer, or wants none. */
+void shunter_forget(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
+/* Remove a closing session. */
+void shunter_take_out(struct shunter_core *core, struct session *session);
+
+/* ---- reassembly.c */
+
+/* A segment of a request came. */
+void shunter_request(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    uint64_t now_ns);
+
+/* ---- credit.c */
 
 #define PROMISE_NS 50000000ULL
 #define FIRST_PROMISES 4 /* at once to a new address */
-
-/* ---- credit.c */
 
 /* Whether there is an entry for this session. */
 bool shunter_has_room(const struct function *function, const struct session *session);
@@ -261,13 +260,28 @@ void shunter_look_at_stall(
 /* Say that the holder lives. */
 void shunter_beat(const struct shunter_core *core, uint64_t now_ns);
 
-/* ---- sessions.c */
+/* ---- addresses.c */
 
+/* NULL: there is none. */
+struct address *shunter_address_of(struct shunter_core *core, uint64_t origin);
+/* The same, made when it is new; NULL: there is no memory. */
+struct address *shunter_come_from(struct shunter_core *core, uint64_t origin);
+struct line *shunter_line_of(struct address *address, const struct function *function);
+/* One more session, or one less (-1). */
+void shunter_count_session(struct shunter_core *core, struct session *session, int32_t more);
+/* An address, and lines of it, that have no sessions any more are gone. */
+void shunter_forget_unused(struct shunter_core *core, struct address *address);
+void shunter_set_awake(struct shunter_core *core, struct session *session, bool awake);
 /* It has said something. */
 void shunter_is_heard(struct shunter_core *core, struct session *session, uint64_t now_ns);
-/* Sessions that are silent for long, or too long. */
-void shunter_look_at_silence(struct shunter_core *core, uint64_t now_ns);
-/* Remove a closing session. */
-void shunter_take_out(struct shunter_core *core, struct session *session);
+/* Whose place a new session of this address takes, NULL: nobody gives way. */
+struct session *shunter_who_gives_way(
+    const struct shunter_core *core, enum kind kind, const struct address *mine,
+    uint64_t now_ns);
+
+/* ---- sessions.c */
+
+/* Remove it, and offer what it had to nobody yet. */
+void shunter_leave(struct shunter_core *core, struct session *session, uint64_t now_ns);
 
 #endif

@@ -75,4 +75,14 @@ bool shunter_should_release(
     uint64_t margin_us);
 void shunter_split(uint32_t queued, const uint32_t *caps, uint32_t count, uint32_t *sizes);
 
+/* A run of entries that begins with the most urgent of a class; they wait no more. */
+struct shunter_held shunter_take(struct shunter_served *served, uint8_t class, uint32_t most);
+/* Give a run to a worker. */
+void shunter_give(
+    struct shunter_served *served, uint32_t worker, struct shunter_held run, uint64_t now_ns);
+
+static inline uint32_t shunter_in_flight(const struct shunter_hand *hand) {
+    return (uint32_t)(hand->given - hand->done);
+}
+
 #endif

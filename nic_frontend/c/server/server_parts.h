@@ -2,6 +2,8 @@
 #ifndef SHUNTER_SERVER_PARTS_H
 #define SHUNTER_SERVER_PARTS_H
 
+#include <sys/types.h>
+
 #include "aead.h"
 #include "backend.h"
 #include "dispatch.h"
@@ -82,6 +84,13 @@ void shunter_hand_over(
 void shunter_payload_is_there(
     struct shunter_server *server, const struct shunter_guard *guard, const uint8_t *header,
     uint8_t *place, uint32_t length, const uint8_t *tag);
+
+/* Protect a payload that is about to be sent; its length, or -1 when it cannot be. */
+ssize_t shunter_protect(
+    struct shunter_server *server, const struct shunter_guard *guard, struct shunter_x64 *header,
+    const uint8_t **payload);
+/* Of the core: do what it says. */
+void shunter_act(void *context, const struct shunter_action *action);
 
 void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream);

@@ -228,7 +228,9 @@ def test_the_split_in_c_is_the_golden_one(built):
 def program(tmp_path_factory):
     """dispatch_events.c with the C dispatcher, under the sanitizers."""
     found = tmp_path_factory.mktemp("dispatch") / "dispatch_events"
-    sources = [HERE / "dispatch_events.c", build.SOURCES / "server/dispatch.c"]
+    parts = ("dispatch", "waiting", "batches", "release")
+    sources = [HERE / "dispatch_events.c"]
+    sources += [build.SOURCES / f"server/{part}.c" for part in parts]
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS, *build.SANITIZERS, "-D_GNU_SOURCE"]
     command = [os.environ.get("CC", "cc"), *flags, *build.includes(), *map(str, sources)]
     subprocess.run([*command, "-o", str(found)], check=True)
