@@ -2,7 +2,7 @@
 
 from shunter.nic_frontend.client.async_client import AsyncClient
 from shunter.nic_frontend.client.calls import Options
-from shunter.nic_frontend.client.client import Client, Session
+from shunter.nic_frontend.client.client import Client
 from shunter.nic_frontend.client.errors import (
     AuthenticationError,
     BadRequestError,
@@ -12,6 +12,7 @@ from shunter.nic_frontend.client.errors import (
     UnavailableError,
     UnreachableError,
 )
+from shunter.nic_frontend.client.session import Session
 from shunter.nic_frontend.wire.aead import NoCipherError
 
 __all__ = [

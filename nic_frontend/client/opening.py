@@ -11,7 +11,8 @@ from shunter.nic_frontend.client.errors import (
     error_of,
     no_worker,
 )
-from shunter.nic_frontend.client.protocol.core import ClientCore, Guard
+from shunter.nic_frontend.client.protocol.core import ClientCore
+from shunter.nic_frontend.client.protocol.state import Guard
 from shunter.nic_frontend.wire.aead import client_guard
 from shunter.nic_frontend.wire.header import Header, WrongHeader, check_tag, parse
 from shunter.nic_frontend.wire.hello import (

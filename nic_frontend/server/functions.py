@@ -9,96 +9,33 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from shunter.batching.attach import Attach, AttachError, peer_process, receive, send
-from shunter.batching.layout import CLASSES
 from shunter.batching.queue_layout import WORKER_COUNT
-from shunter.batching.tensor_queue import (
-    QueueError,
-    QueueTooLargeError,
-    TensorQueue,
-    entries_within,
-)
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.tensor_queue import QueueError, QueueTooLargeError
 from shunter.nic_frontend.library import path as library_path
 from shunter.nic_frontend.server.absences import GONE, NEVER_CAME, Absences
 from shunter.nic_frontend.server.data_path import DataPath
-from shunter.nic_frontend.server.model_policy import Defaults, Policy
+from shunter.nic_frontend.server.model_policy import Policy
 from shunter.nic_frontend.server.readiness import Readiness
-from shunter.nic_frontend.wire.header import AEAD_TAG
-from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, MAX_SEGMENTS, WireStatus
+from shunter.nic_frontend.server.workers import (
+    Function,
+    Worker,
+    burst_of,
+    check_together,
+    defaults_of,
+    end_stuck,
+    queue_of,
+    try_send,
+)
+from shunter.nic_frontend.wire.layout import WireStatus
 
 LOGGER = logging.getLogger("shunter.nic")
 WORKERLESS_S = 10.0
 """A request waits so long for a function's next worker, when its last one is gone."""
-KILL_NS = 2_000_000_000
-"""A process that is killed has so long to end."""
-_PAYLOAD = LARGEST_SEGMENT - AEAD_TAG
-"""The most that a segment of any session carries."""
-_TRUESIZE = 1.1
-"""Memory of the kernel for a byte of a large datagram."""
-_SMALL = 2304
-"""The same for a small datagram as a whole."""
-
-
-@dataclass
-class Worker:
-    """A worker that is attached."""
-
-    connection: socket.socket
-    func_id: int
-    index: int
-    doorbell: int
-    pid: int
-    timeout_ns: int
-    """A batch may run so long; 0: as long as it wants."""
-    killed: bool = False
-    leaving: bool = False
-    left: bool = False
-    slices: int = 0
-    """Where its strict requests run."""
-
-    @property
-    def stays(self) -> bool:
-        """Whether it takes more batches."""
-        return not self.leaving and not self.killed
-
-
-@dataclass
-class Function:
-    """One version of a model."""
-
-    id: int
-    attach: Attach
-    queue: TensorQueue
-    workers: dict[int, Worker] = field(default_factory=dict)
-    alone_since: float = 0.0
-    """When its last worker went, 0: it has one."""
-    slot: int = -1
-    """Of its model on the server's control page, as its newest worker says."""
-
-    @property
-    def model(self) -> str:
-        """Name of its model."""
-        return self.attach.model
-
-    @property
-    def version(self) -> str:
-        """Version of its model."""
-        return self.attach.version
-
-    def is_version_of(self, attach: Attach) -> bool:
-        """Whether it is the model version of a worker."""
-        return (self.model, self.version) == (attach.model, attach.version)
-
-    def has_tensors_of(self, attach: Attach) -> bool:
-        """Whether a worker takes and gives the same tensors."""
-        return (self.attach.inputs, self.attach.outputs) == (attach.inputs, attach.outputs)
 
 
 class Functions:
@@ -207,29 +144,28 @@ class Functions:
             if worker is not None:
                 self._gone(worker)
             else:
-                self._note(attach, error)
-                self._refuse(connection, error)
+                self._refuse(connection, attach, error)
 
-    def _note(self, attach: Attach | None, error: Exception) -> None:
-        """Clients hear why a model has no worker."""
-        if attach is not None and isinstance(error, AttachError | QueueError | OSError):
+    def _refuse(
+        self, connection: socket.socket, attach: Attach | None, error: Exception
+    ) -> None:
+        """The worker hears why, and so do clients of its model, if it has said which."""
+        if attach is not None:
             needs_mb = error.needs_mb if isinstance(error, QueueTooLargeError) else 0
             reason, now = f"its worker was refused: {error}", time.monotonic()
             self.absences.note(attach.model, attach.version, reason, now, needs_mb)
-
-    def _refuse(self, connection: socket.socket, error: Exception) -> None:
         self._ready.known(connection)
         self._ready.unwatch(connection.fileno())
         if not isinstance(error, EOFError):
             if str(error) != self._refused:  # it tries again and again
                 LOGGER.warning("a worker was refused: %s", error)
                 self._refused = str(error)
-            _try_send(connection, {"refused": str(error)})
+            try_send(connection, {"refused": str(error)})
         connection.close()
 
     def _attach(self, connection: socket.socket, attach: Attach) -> None:
         for side in (attach.inputs, attach.outputs):
-            _check_together(side)
+            check_together(side)
         function = self._function(attach)
         free = [i for i in range(WORKER_COUNT) if i not in function.workers]
         if not free:
@@ -242,6 +178,7 @@ class Functions:
             doorbell,
             peer_process(connection)[0],
             int(attach.response_timeout_s * 1e9),
+            model=attach.model,
             slices=attach.slices,
         )
         library = str(library_path().resolve())
@@ -255,7 +192,7 @@ class Functions:
                 self._path.remove_worker(function.id, worker.index)
             os.close(doorbell)
             raise
-        self._path.set_defaults(function.id, _defaults(attach))
+        self._path.set_defaults(function.id, defaults_of(attach))
         self._ready.known(connection)
         function.workers[worker.index] = worker
         self.absences.clear(attach.model, attach.version)
@@ -272,11 +209,8 @@ class Functions:
             if function.workers:
                 raise AttachError(f"{attach.model}: its tensors are not those of its peers")
         func_id = next(i for i in range(1, 1 << 16) if i not in self._functions)
-        specs = (*attach.inputs, *attach.outputs)
-        wanted = entries_within(specs, attach.batch, self._queue_bytes)
-        queue = TensorQueue.create(func_id, attach.inputs, attach.outputs, wanted)
-        asked = sum(max(_SMALL, _TRUESIZE * spec.bytes) for spec in attach.inputs)
-        burst = max(1, min(queue.entries, int(self._receive_bytes / asked)))
+        queue = queue_of(attach, func_id, self._queue_bytes)
+        burst = burst_of(attach, queue, self._receive_bytes)
         try:
             self._path.add_function(func_id, queue, Policy(), burst)
         except BaseException:
@@ -302,46 +236,21 @@ class Functions:
 
     def _place(self, function: Function) -> None:
         """Strict requests hold the slices of all workers that could run them."""
-        slices = 0
-        for worker in function.workers.values():
-            slices |= worker.slices
-        self._path.set_hold(function.id, function.slot, slices)
-
-    def _end_stuck(self, now_ns: int) -> None:
-        """Kill workers that do not answer: their server starts others.
-
-        They are gone when their connections end, and nothing of them can write into the queue
-        any more; or when even that takes long.
-        """
-        for worker in list(self._workers.values()):
-            busy_ns = self._path.busy_ns(worker.func_id, worker.index, now_ns)
-            if not worker.timeout_ns or busy_ns <= worker.timeout_ns:
-                continue
-            if not worker.killed:
-                worker.killed = True
-                LOGGER.warning(
-                    "worker %d (pid %d) of %s is killed: no answer within responseTimeout of %g s",
-                    *(worker.index, worker.pid, self._functions[worker.func_id].model),
-                    worker.timeout_ns / 1e9,
-                )
-                self._path.drain_worker(worker.func_id, worker.index)
-                _kill(worker.pid)
-            elif busy_ns > worker.timeout_ns + KILL_NS:
-                self._gone(worker)
+        self._path.set_hold(function.id, function.slot, function.slices)
 
     def let_go(self) -> None:
         """Workers that want to leave and have answered everything."""
         for worker in self._workers.values():
-            if not worker.leaving or worker.left:
-                continue
-            if self._path.is_idle(worker.func_id, worker.index):
+            wants = worker.leaving and not worker.left
+            if wants and self._path.is_idle(worker.func_id, worker.index):
                 worker.left = True
-                _try_send(worker.connection, {"left": True})
+                try_send(worker.connection, {"left": True})
 
     def cycle(self, now_ns: int, *, more_may_come: bool) -> None:
         """From time to time: remove what nobody uses, end who is stuck, answer for who is gone."""
         self._remove_unused()
-        self._end_stuck(now_ns)
+        for worker in end_stuck(self._path, self._workers.values(), now_ns):
+            self._gone(worker)
         self._answer_for_nobody(WORKERLESS_S if more_may_come else 0.0)
 
     def _remove_unused(self) -> None:
@@ -367,12 +276,9 @@ class Functions:
 
     def go_on(self) -> bool:
         """Whether a worker has something to do that it will do."""
-        return any(map(self._goes_on, self._functions.values()))
-
-    def _goes_on(self, function: Function) -> bool:
-        if not any(worker.stays for worker in function.workers.values()):
-            return False
-        return self._path.waiting(function.id) > 0 or self.is_running()
+        served = [each for each in self._functions.values() if each.has_staying_worker]
+        waits = any(self._path.waiting(each.id) > 0 for each in served)
+        return waits or (bool(served) and self.is_running())
 
     def is_running(self) -> bool:
         """Whether a batch runs."""
@@ -392,31 +298,3 @@ class Functions:
         """Take leave of all workers."""
         for worker in list(self._workers.values()):
             self._gone(worker)
-
-
-def _defaults(attach: Attach) -> Defaults:
-    """What requests take from their model: as its newest worker says."""
-    priority = CLASSES.index(attach.request_class)
-    return Defaults(priority, attach.slo_ns, attach.client_timeout_ns)
-
-
-def _check_together(side: Sequence[TensorSpec]) -> None:
-    """Raises AttachError for tensors that no session could carry in one request."""
-    count = sum(-(-spec.bytes // _PAYLOAD) for spec in side)
-    if count > MAX_SEGMENTS:
-        total = sum(spec.bytes for spec in side)
-        raise AttachError(f"{total} bytes are {count} segments, at most {MAX_SEGMENTS}")
-
-
-def _kill(pid: int) -> None:
-    """End a process of ours; 0 is one that this process cannot see."""
-    if pid > 0:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _try_send(connection: socket.socket, content: dict[str, object]) -> None:
-    try:
-        send(connection, content)
-    except OSError:
-        return  # it is gone, or will be

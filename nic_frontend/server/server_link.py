@@ -22,7 +22,7 @@ from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_liv
 from shunter.nic_frontend.server.front_end import FrontEnd
 from shunter.nic_frontend.server.functions import Function
 from shunter.nic_frontend.server.model_policy import policy_of
-from shunter.nic_frontend.server.native_server import COUNTERS
+from shunter.nic_frontend.server.structures import COUNTERS
 
 LOGGER = logging.getLogger("shunter.nic")
 LOOK_NS = 1_000_000_000

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shunter.nic_frontend.client.protocol.core import ClientCore, Refused
+from shunter.nic_frontend.client.protocol.core import ClientCore
 from shunter.nic_frontend.client.protocol.native_client import NativeClient
+from shunter.nic_frontend.client.protocol.state import Refused
 from shunter.nic_frontend.client.protocol.transports import (
     NO_WAIT,
     SPIN,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from shunter.nic_frontend.client.protocol.core import ClientCore, Landing, Outgoing, Refused
+from shunter.nic_frontend.client.protocol.core import ClientCore
+from shunter.nic_frontend.client.protocol.state import Landing, Outgoing, Refused
 from shunter.nic_frontend.client.protocol.transports import Datagrams, Piece, Stream
 from shunter.nic_frontend.wire.segments import Segment, SegmentPlan
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Protocol
 
-from shunter.nic_frontend.client.protocol.core import Refused
+from shunter.nic_frontend.client.protocol.state import Refused
 from shunter.nic_frontend.wire.header import AEAD_TAG, PROTECTIONS, behind
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, MessageType
 

@@ -24,24 +24,20 @@ from typing import Any
 
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend.client.calls import Array, Options
-from shunter.nic_frontend.client.client import Client, Session
+from shunter.nic_frontend.client.client import Client
 from shunter.nic_frontend.client.connecting import Key
-from shunter.nic_frontend.client.errors import (
-    AuthenticationError,
-    BadRequestError,
-    InferenceError,
-    TooLateError,
-    UnavailableError,
-    UnreachableError,
-)
+from shunter.nic_frontend.client.errors import BadRequestError, InferenceError, UnreachableError
+from shunter.nic_frontend.client.session import Session
 from shunter.nic_frontend.client.triton.async_requests import InferAsyncRequest, Threads
+from shunter.nic_frontend.client.triton.errors import as_triton
 from shunter.nic_frontend.client.triton.models import (
     NOT_SERVED,
     model_config,
     model_metadata,
     server_metadata,
 )
-from shunter.nic_frontend.client.triton.shared_regions import RegionError, Regions
+from shunter.nic_frontend.client.triton.shared_memory import SharedMemory
+from shunter.nic_frontend.client.triton.shared_regions import RegionError
 from shunter.nic_frontend.client.triton.tensors import (
     InferenceServerException,
     InferInput,
@@ -54,23 +50,9 @@ from shunter.nic_frontend.client.triton.tensors import (
 
 LIVE_S = 1.0
 """A server that says nothing for so long is not live."""
-_STATUS: tuple[tuple[type[Exception], str], ...] = (
-    (BadRequestError, "StatusCode.INVALID_ARGUMENT"),
-    (RegionError, "StatusCode.INVALID_ARGUMENT"),
-    (TooLateError, "StatusCode.DEADLINE_EXCEEDED"),
-    (UnreachableError, "StatusCode.UNAVAILABLE"),
-    (UnavailableError, "StatusCode.UNAVAILABLE"),
-    (AuthenticationError, "StatusCode.UNAUTHENTICATED"),
-    (InferenceError, "StatusCode.INTERNAL"),
-)
 
 
-def _as_triton(error: Exception) -> InferenceServerException:
-    status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    return InferenceServerException(str(error), status, error)
-
-
-class InferenceServerClient:
+class InferenceServerClient(SharedMemory):
     """A client of all models of a front end, for several threads."""
 
     def __init__(
@@ -93,11 +75,11 @@ class InferenceServerClient:
         """
         if ssl:
             text = "there is no TLS; key= names the pre-shared key, encrypt=True encrypts tensors"
-            raise _as_triton(BadRequestError(text))
+            raise as_triton(BadRequestError(text))
         url = url if "://" in url else f"udp://{url}"
         self._verbose = verbose
         self._client = Client(url, key=key, encrypt=encrypt, timeout_s=network_timeout)
-        self._regions = Regions()
+        super().__init__()
         self._threads = Threads(concurrency)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -130,7 +112,7 @@ class InferenceServerClient:
     ) -> InferResult:
         """Ask once, or once for each element of the batch. Raises InferenceServerException."""
         if sequence_id or sequence_start or sequence_end:
-            raise _as_triton(BadRequestError("sequences are not served"))
+            raise as_triton(BadRequestError("sequences are not served"))
         begun = time.perf_counter()
         options = Options(
             deadline_ms=timeout / 1000 if timeout else None,
@@ -141,7 +123,7 @@ class InferenceServerClient:
             session = self._client.model(model_name, model_version)
             found = self._infer(session, inputs, outputs, options)
         except (InferenceError, RegionError) as error:
-            raise _as_triton(error) from error
+            raise as_triton(error) from error
         if self._verbose:
             print(f"{model_name}: {1000 * (time.perf_counter() - begun):.3f} ms")
         return InferResult(model_name, model_version, request_id, found, outputs)
@@ -163,7 +145,7 @@ class InferenceServerClient:
         """
         if callback is not None and not callable(callback):
             text = "the third argument is the callback; give model_version by its name"
-            raise _as_triton(BadRequestError(text))
+            raise as_triton(BadRequestError(text))
         taken = [each.snapshot() for each in inputs]
         wanted = None if outputs is None else [copy(each) for each in outputs]
         ask = partial(
@@ -242,7 +224,7 @@ class InferenceServerClient:
     ) -> dict[str, Any]:
         """Name, version of the wire format, extensions. Raises InferenceServerException."""
         if not self.is_server_live(client_timeout=client_timeout):
-            raise _as_triton(UnreachableError("the server says nothing"))
+            raise as_triton(UnreachableError("the server says nothing"))
         return server_metadata()
 
     def get_model_metadata(
@@ -280,54 +262,13 @@ class InferenceServerClient:
                 with self._session(name, version, timeout_s) as session:
                     pass
         except InferenceError as error:
-            raise _as_triton(error) from error
+            raise as_triton(error) from error
         return session.inputs, session.outputs
 
     def _session(self, name: str, version: str, timeout_s: float) -> Session:
         """Another one, of another patience."""
         settings = {**self._client.settings, "timeout_s": timeout_s}
         return Session(self._client.url, name, version=version, **settings)
-
-    # ---- shared memory
-
-    def register_system_shared_memory(
-        self, name: str, key: str, byte_size: int, offset: int = 0, **_: Any
-    ) -> None:
-        """Let tensors lie in a region that tritonclient.utils.shared_memory has made."""
-        try:
-            self._regions.register(name, key, byte_size, offset)
-        except RegionError as error:
-            raise _as_triton(error) from error
-
-    def unregister_system_shared_memory(self, name: str = "", **_: Any) -> None:
-        """Forget a region, or all."""
-        try:
-            self._regions.unregister(name)
-        except RegionError as error:
-            raise _as_triton(error) from error
-
-    def get_system_shared_memory_status(
-        self, region_name: str = "", **_: Any
-    ) -> list[dict[str, Any]]:
-        """The registered regions."""
-        try:
-            found = self._regions.find(region_name)
-        except RegionError as error:
-            raise _as_triton(error) from error
-        return [
-            {"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.byte_size}
-            for r in found
-        ]
-
-    def unregister_cuda_shared_memory(self, name: str = "", **_: Any) -> None:
-        """Nothing when all are meant, of which there are none."""
-        if name:
-            raise _as_triton(RegionError(f"no CUDA region '{name}' is registered"))
-
-    def get_cuda_shared_memory_status(self, region_name: str = "", **_: Any) -> list[Any]:
-        """None."""
-        self.unregister_cuda_shared_memory(region_name)
-        return []
 
     def close(self) -> None:
         """End all sessions; requests of ``async_infer`` that have not begun are cancelled."""

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from oracle.core import Hello, Place, Ready, Send
 from oracle.sessions import CallState, Session
 from shunter.nic_frontend.client.exchange import SILENCE_NS
-from shunter.nic_frontend.client.protocol.core import (
+from shunter.nic_frontend.client.protocol.core import MOST_REST_NS, RETRY_NS, ClientCore
+from shunter.nic_frontend.client.protocol.state import (
     FIRST_RTO_NS,
     LEAST_RTO_NS,
     MOST_PATIENCE_NS,
-    MOST_REST_NS,
-    RETRY_NS,
     STREAM_RTO_NS,
-    ClientCore,
     Landing,
     Refused,
 )

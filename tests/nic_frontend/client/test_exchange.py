@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend.client import Session
-from shunter.nic_frontend.client import client as clients
+from shunter.nic_frontend.client import connection as connections
 from shunter.nic_frontend.client import exchange as exchanges
+from shunter.nic_frontend.client import session as sessions
 from shunter.nic_frontend.client.call_queue import UNSERVED_NS
 from shunter.nic_frontend.client.calls import Options, Tensors
 from shunter.nic_frontend.client.errors import (
@@ -400,7 +401,8 @@ def clock(monkeypatch):
             return self.now
 
     made = Clock()
-    monkeypatch.setattr(exchanges, "time", made)
+    for module in (connections, exchanges):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
@@ -708,7 +710,7 @@ def test_small_segments_are_sent_together(make_service, monkeypatch):
         outputs[0].copy_(inputs[0] + 1)
 
     service.serve("large", shape, shape, infer)
-    monkeypatch.setattr(clients, "segment_of", lambda _: 1408)
+    monkeypatch.setattr(sessions, "segment_of", lambda _: 1408)
     array = np.random.default_rng(0).random((3, 224, 224), np.float32)
     with Session(service.url(), "large", timeout_s=LONG) as session:
         assert session._exchange.core.inputs.count == 428
@@ -720,7 +722,7 @@ def test_small_segments_are_sent_together(make_service, monkeypatch):
 def test_a_session_that_the_server_has_forgotten(
     make_service, double, idempotent, monkeypatch
 ):
-    monkeypatch.setattr(exchanges, "native_session", lambda *_: None)
+    monkeypatch.setattr(connections, "native_session", lambda *_: None)
     service = make_service()
     service.serve("double", **double)
     with Session(service.url(), "double", timeout_s=LONG) as session:

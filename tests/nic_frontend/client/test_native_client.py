@@ -14,9 +14,9 @@ import pytest
 
 from shunter.nic_frontend import library as libraries
 from shunter.nic_frontend.client import Session
-from shunter.nic_frontend.client import client as clients
-from shunter.nic_frontend.client.protocol.core import FIRST_RTO_NS
+from shunter.nic_frontend.client import session as sessions
 from shunter.nic_frontend.client.protocol.native_client import NativeClient
+from shunter.nic_frontend.client.protocol.state import FIRST_RTO_NS
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.layout import SACK_RECEIVING, WINDOW, Flags, MessageType, WireStatus
 
@@ -94,7 +94,7 @@ def test_over_a_bad_link_every_request_is_answered_once(make_service, segment, k
     service = make_service(key=key)
     shapes = [("int64", (200,)), ("float32", (3,))], [("int64", (200,)), ("float32", (2,))]
     service.serve("m", *shapes, infer)
-    monkeypatch.setattr(clients, "segment_of", lambda _: segment)
+    monkeypatch.setattr(sessions, "segment_of", lambda _: segment)
     link = Link(int(service.url().rpartition(":")[2]), segment, 0.05)
     try:
         with Session(f"udp://127.0.0.1:{link.port}", "m", key=key, timeout_s=LONG) as session:

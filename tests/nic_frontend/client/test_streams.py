@@ -11,7 +11,7 @@ import pytest
 
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend.client import Session, TooLateError
-from shunter.nic_frontend.client import exchange as exchanges
+from shunter.nic_frontend.client import connection as connections
 from shunter.nic_frontend.client.protocol.native_client import NativeClient
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.wire.header import Header, parse
@@ -111,7 +111,7 @@ def message(kind, payload=b"", **fields):
 def is_native(request, built, monkeypatch):
     """Whether the session is in C."""
     if request.param == "python":
-        monkeypatch.setattr(exchanges, "native_session", lambda *_: None)
+        monkeypatch.setattr(connections, "native_session", lambda *_: None)
     elif library() is None:
         pytest.skip("there is no library of the data path")
     return request.param == "c"

@@ -37,13 +37,8 @@ from oracle.sessions import Session
 from shunter.batching.native import PEER_BYTES, check
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.server.model_policy import Defaults
-from shunter.nic_frontend.server.native_server import (
-    DROPS,
-    DefaultsStruct,
-    HoldLine,
-    defaults_struct,
-)
 from shunter.nic_frontend.server.sessions import SessionStruct, struct_of
+from shunter.nic_frontend.server.structures import DROPS, DefaultsStruct, HoldLine, defaults_struct
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, MAX_SEGMENTS
 
 _PLACE, _READY, _WITHDRAW, _SEND, _HELLO, _DROP = range(1, 7)

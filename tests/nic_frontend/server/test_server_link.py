@@ -25,8 +25,8 @@ from shunter.handlers.front_end_link import FrontEndLink
 from shunter.nic_frontend.server import front_end as module
 from shunter.nic_frontend.server import functions, listeners, server_link
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
-from shunter.nic_frontend.server.native_server import COUNTERS
 from shunter.nic_frontend.server.server_link import ServerLink
+from shunter.nic_frontend.server.structures import COUNTERS
 from shunter.nic_frontend.wire.layout import WireStatus
 
 PATIENCE_S = 20

@@ -668,9 +668,9 @@ def array_of(number):
     [{"crc": True}, pytest.param({"encrypt": True, "key": KEY}, marks=needs_cipher, id="aead")],
 )
 def test_a_client_protects_what_it_is_told_to(lossless, monkeypatch, scheme, how):
-    from shunter.nic_frontend.client import client as clients
+    from shunter.nic_frontend.client import session as sessions
 
-    monkeypatch.setattr(clients, "segment_of", lambda _: 1408)  # 29 segments, as on a network
+    monkeypatch.setattr(sessions, "segment_of", lambda _: 1408)  # 29 segments, as on a network
     service = lossless(key=how.get("key"))
     with Client(service.url(scheme), timeout_s=60, **how) as client:
         asked = [array_of(i) for i in range(12)]

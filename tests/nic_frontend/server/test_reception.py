@@ -1,4 +1,4 @@
-from shunter.nic_frontend.server.hello_times import MOST, HelloTimes
+from shunter.nic_frontend.server.reception import MOST_BETWEEN, HelloTimes
 
 
 def test_the_time_between_both_hellos_counts():
@@ -28,8 +28,8 @@ def test_a_second_hello_counts_once():
 
 def test_who_never_comes_back_costs_bounded_memory():
     times = HelloTimes()
-    for i in range(10 * MOST):
+    for i in range(10 * MOST_BETWEEN):
         times.cookie_sent(i.to_bytes(4, "little"), i)
-    assert len(times._sent) == MOST
+    assert len(times._sent) == MOST_BETWEEN
     times.came_back((0).to_bytes(4, "little"), 10**9)
     assert times.count == 0

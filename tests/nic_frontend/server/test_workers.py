@@ -4,7 +4,7 @@ import pytest
 
 from shunter.batching.attach import AttachError
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.nic_frontend.server.functions import _check_together
+from shunter.nic_frontend.server.workers import check_together
 
 MOST = 2048 * (15 * 4096 - 16)
 """Bytes of a request in as many segments as there may be, each as long as one may be."""
@@ -17,7 +17,7 @@ MOST = 2048 * (15 * 4096 - 16)
 def test_what_no_session_could_carry_is_refused(sizes, fits):
     specs = tuple(TensorSpec(f"t{i}", "uint8", (size,)) for i, size in enumerate(sizes))
     if fits:
-        _check_together(specs)
+        check_together(specs)
     else:
         with pytest.raises(AttachError, match="at most 2048"):
-            _check_together(specs)
+            check_together(specs)
