@@ -28,7 +28,8 @@ from shunter.batching.attach import (
 )
 from shunter.batching.layout import CLASSES, SLOT_COUNT
 from shunter.batching.native import LibraryError, WorkerQueue, load
-from shunter.batching.tensor_queue import QueueError, TensorQueue
+from shunter.batching.queue_size import QueueError
+from shunter.batching.tensor_queue import TensorQueue
 from shunter.handlers.device_queue import queue_worker
 from shunter.handlers.sample import section_of
 from shunter.handlers.tensor_queue import (

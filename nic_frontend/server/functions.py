@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from shunter.batching.attach import Attach, AttachError, peer_process, receive, send
 from shunter.batching.queue_layout import WORKER_COUNT
-from shunter.batching.tensor_queue import QueueError, QueueTooLargeError
+from shunter.batching.queue_size import QueueError, QueueTooLargeError
 from shunter.nic_frontend.library import path as library_path
 from shunter.nic_frontend.server.absences import GONE, NEVER_CAME, Absences
 from shunter.nic_frontend.server.data_path import DataPath

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from shunter.batching.attach import Attach, AttachError, send
 from shunter.batching.layout import CLASSES
-from shunter.batching.tensor_queue import TensorQueue, entries_within
+from shunter.batching.queue_size import entries_within
+from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.model_policy import Defaults

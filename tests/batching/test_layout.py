@@ -161,6 +161,7 @@ SLOT = {
     "network_queued": 5656,
     "network_sessions": 5664,
     "network_credit": 5672,
+    "network_needs_mb": 5680,
     "padding_known": 5760,
     "beside": 5768,
 }
