@@ -1,7 +1,7 @@
 /*
  * What the front end does with a datagram: bytes and the time in, actions out.
  *
- * tests/nic_frontend/oracle/core.py, its twin, says what everything means; the same tests and the same
+ * Its twin in the tests, oracle/core.py, says what everything means; the same tests and the same
  * mutated datagrams go through both. No I/O, no clock, no thread. Memory is taken when a function
  * or a session is added and given back when it is removed.
  */
