@@ -2,6 +2,8 @@ package org.shunter.torchserve;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.LongConsumer;
+import java.util.function.LongSupplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -15,8 +17,34 @@ final class Dispatcher {
     private static final long STRICT_MEMORY_NS = 1_000_000_000L;
     private static final int MAX_DEATHS = 2;
 
+    /**
+     * What a model's registration sets.
+     *
+     * @param capacity requests that may wait
+     * @param registeredWaitUs longest deliberate wait
+     * @param sloNs default deadline of strict requests, 0 for none
+     */
+    record Limits(int capacity, long registeredWaitUs, long sloNs) {}
+
+    /**
+     * What the dispatchers of a server share.
+     *
+     * @param timer for what must happen at a time
+     * @param hold what strict requests hold
+     * @param turns whose turn it is
+     * @param clock nanoseconds, as {@link System#nanoTime}
+     * @param answered hears when each reply came, after its answers were sent
+     */
+    record Shared(
+            Wakeup.Timer timer,
+            Hold hold,
+            Turns turns,
+            LongSupplier clock,
+            LongConsumer answered) {}
+
     private final String name;
     private final ModelSlot slot;
+    private final LongSupplier clock;
     private final Telemetry telemetry;
     private final Wakeup wakeup;
     private final RequestQueue queue = new RequestQueue();
@@ -26,7 +54,7 @@ final class Dispatcher {
     private final Endings endings;
     private final Admission admission;
     private final Presence presence;
-    private final StockMetrics.Overhead overhead = new StockMetrics.Overhead();
+    private final LongConsumer answered;
 
     private int inFlightRequests;
     private int inFlightBatches;
@@ -38,21 +66,37 @@ final class Dispatcher {
             final String name,
             final ModelSlot slot,
             final Commands commands,
-            final int capacity,
-            final long registeredWaitUs,
-            final long sloNs,
-            final Host host) {
+            final Limits limits,
+            final Shared shared) {
         this.name = name;
         this.slot = slot;
+        this.clock = shared.clock();
+        this.answered = shared.answered();
         this.telemetry = new Telemetry(slot);
-        this.wakeup = new Wakeup(host.timer(), this::decideAgain);
+        this.wakeup = new Wakeup(shared.timer(), this::decideAgain);
         final Forecast forecast = new Forecast(commands);
-        this.crew = new Crew(commands, forecast, sloNs);
+        this.crew = new Crew(commands, forecast, limits.sloNs());
         this.draft = new Draft(queue, crew, forecast, commands);
-        this.presence = new Presence(slot, queue, crew, commands, host, this::decideAgain);
-        this.plan = new Plan(queue, crew, draft, forecast, commands, presence, registeredWaitUs);
+        this.presence =
+                new Presence(
+                        slot,
+                        queue,
+                        crew,
+                        commands,
+                        shared.hold(),
+                        shared.turns(),
+                        this::decideAgain);
+        this.plan =
+                new Plan(
+                        queue,
+                        crew,
+                        draft,
+                        forecast,
+                        commands,
+                        presence,
+                        limits.registeredWaitUs());
         this.endings = new Endings(name, telemetry);
-        this.admission = new Admission(name, capacity, queue, crew, commands, endings);
+        this.admission = new Admission(name, limits.capacity(), queue, crew, commands, endings);
     }
 
     /**
@@ -80,7 +124,7 @@ final class Dispatcher {
             }
             queue.add(entry);
             if (entry.requestClass == RequestClass.STRICT) {
-                presence.announce();
+                presence.announce(entry.arrivalNs);
                 warnOfYielding();
             }
             decide(entry.arrivalNs, effects);
@@ -121,8 +165,8 @@ final class Dispatcher {
     }
 
     /** A worker answered its oldest batch, or a part of it. */
-    void onReply(final Worker worker, final Reply reply) {
-        final long receivedNs = System.nanoTime();
+    void onReply(final BatchWorker worker, final Reply reply) {
+        final long receivedNs = clock.getAsLong();
         final Effects effects = new Effects();
         final Batch batch;
         synchronized (this) {
@@ -143,18 +187,18 @@ final class Dispatcher {
         }
         effects.run();
         Answers.deliver(batch, reply);
-        overhead.report(receivedNs);
+        answered.accept(receivedNs);
     }
 
     /** Only while its group is current: the words are those of the current generation. */
-    private void publishFit(final Worker worker) {
+    private void publishFit(final BatchWorker worker) {
         if (crew.workers().contains(worker)) {
             Telemetry.publishFit(slot, worker.group);
         }
     }
 
     private void complete(
-            final Worker worker, final Batch batch, final Reply reply, final long now) {
+            final BatchWorker worker, final Batch batch, final Reply reply, final long now) {
         plan.settle(now, arrivals);
         worker.inFlight.pollFirst();
         worker.held = worker.inFlight.size();
@@ -186,12 +230,12 @@ final class Dispatcher {
     }
 
     /** A worker loaded its model. */
-    void onReady(final Worker worker) {
+    void onReady(final BatchWorker worker) {
         final Effects effects = new Effects();
         synchronized (this) {
             apply(worker, WorkerState.Event.LOADED);
-            worker.freeSinceNs = System.nanoTime();
-            decide(System.nanoTime(), effects);
+            worker.freeSinceNs = clock.getAsLong();
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
     }
@@ -202,21 +246,21 @@ final class Dispatcher {
      *
      * @return false when it had ended before
      */
-    boolean onLost(final Worker worker, final String cause) {
+    boolean onLost(final BatchWorker worker, final String cause) {
         final Effects effects = new Effects();
         synchronized (this) {
             if (!apply(worker, WorkerState.Event.LOST)) {
                 return false;
             }
             takeBack(worker, true, cause, effects);
-            decide(System.nanoTime(), effects);
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
         return true;
     }
 
     private void takeBack(
-            final Worker worker, final boolean died, final String cause, final Effects effects) {
+            final BatchWorker worker, final boolean died, final String cause, final Effects effects) {
         boolean running = died;
         for (final Batch batch : worker.inFlight) {
             inFlightBatches--;
@@ -238,21 +282,21 @@ final class Dispatcher {
     }
 
     /** A worker ends for good; false when it had ended before. */
-    boolean onEnd(final Worker worker) {
+    boolean onEnd(final BatchWorker worker) {
         final Effects effects = new Effects();
         synchronized (this) {
             if (!apply(worker, WorkerState.Event.END)) {
                 return false;
             }
             takeBack(worker, false, "the worker was stopped", effects);
-            decide(System.nanoTime(), effects);
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
         return true;
     }
 
     /** Give a worker no more batches; true when it holds none and can end now. */
-    boolean drain(final Worker worker) {
+    boolean drain(final BatchWorker worker) {
         final Effects effects = new Effects();
         final boolean over;
         synchronized (this) {
@@ -265,11 +309,11 @@ final class Dispatcher {
     }
 
     /** Move a worker on; false when the event means nothing in its state. */
-    synchronized boolean change(final Worker worker, final WorkerState.Event event) {
+    synchronized boolean change(final BatchWorker worker, final WorkerState.Event event) {
         return apply(worker, event);
     }
 
-    private boolean apply(final Worker worker, final WorkerState.Event event) {
+    private boolean apply(final BatchWorker worker, final WorkerState.Event event) {
         final WorkerState next =
                 worker.state == WorkerState.STOPPED ? null : worker.state.after(event);
         if (next == null) {
@@ -280,7 +324,7 @@ final class Dispatcher {
     }
 
     /** From now on batches go to these workers; the others finish what they hold. */
-    void setWorkers(final List<Worker> current) {
+    void setWorkers(final List<? extends BatchWorker> current) {
         final Effects effects = new Effects();
         synchronized (this) {
             crew.replaceBy(current);
@@ -288,7 +332,7 @@ final class Dispatcher {
                 admission.workersCame();
             }
             failUnserved(effects);
-            decide(System.nanoTime(), effects);
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
     }
@@ -339,8 +383,8 @@ final class Dispatcher {
     }
 
     /** The first worker whose running batch started before that time, or null. */
-    synchronized Worker overdue(final List<Worker> candidates, final long beforeNs) {
-        for (final Worker worker : candidates) {
+    synchronized <W extends BatchWorker> W overdue(final List<W> candidates, final long beforeNs) {
+        for (final W worker : candidates) {
             final Batch batch = worker.inFlight.peekFirst();
             if (batch != null && batch.heardNs - beforeNs < 0) {
                 return worker;
@@ -358,11 +402,11 @@ final class Dispatcher {
      * @param mostNs of a batch's time altogether
      */
     synchronized void excuse(
-            final List<Worker> candidates,
+            final List<? extends BatchWorker> candidates,
             final long heldSlices,
             final long forNs,
             final long mostNs) {
-        for (final Worker worker : candidates) {
+        for (final BatchWorker worker : candidates) {
             final WorkerGroup.Place place = worker.group.place;
             final Batch batch = worker.inFlight.peekFirst();
             if (batch != null
@@ -384,7 +428,7 @@ final class Dispatcher {
     void refresh() {
         final Effects effects = new Effects();
         synchronized (this) {
-            presence.settle(System.nanoTime(), effects);
+            presence.settle(clock.getAsLong(), effects);
         }
         effects.run();
     }
@@ -393,7 +437,7 @@ final class Dispatcher {
     void detach(final ControlPage page) {
         final Effects effects = new Effects();
         synchronized (this) {
-            presence.leave(System.nanoTime(), effects);
+            presence.leave(clock.getAsLong(), effects);
             page.release(slot);
         }
         effects.run();
@@ -402,7 +446,7 @@ final class Dispatcher {
     private void decideAgain() {
         final Effects effects = new Effects();
         synchronized (this) {
-            decide(System.nanoTime(), effects);
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
     }
@@ -458,7 +502,7 @@ final class Dispatcher {
         }
         inFlightBatches++;
         inFlightRequests += batch.size();
-        shipment.worker().enqueue(batch);
+        shipment.worker().add(batch);
         batch.disturbed = presence.disturbed(shipment.worker(), now, now);
         presence.sent(shipment.worker(), batch, now);
         effects.flush(shipment.worker());
@@ -466,7 +510,7 @@ final class Dispatcher {
 
     /** Every event ends so: what this model says to others is what is true now. */
     private void settle(final Effects effects) {
-        final long now = System.nanoTime();
+        final long now = clock.getAsLong();
         presence.settle(now, effects);
         telemetry.publish(queue, inFlightRequests, inFlightBatches, plan.threshold(), now);
     }

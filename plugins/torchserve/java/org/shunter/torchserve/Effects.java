@@ -12,10 +12,10 @@ import org.slf4j.LoggerFactory;
 final class Effects {
     private static final Logger LOGGER = LoggerFactory.getLogger(Effects.class);
 
-    private final List<Worker> flush = new ArrayList<>(2);
+    private final List<BatchWorker> flush = new ArrayList<>(2);
     private List<Runnable> later;
 
-    void flush(final Worker worker) {
+    void flush(final BatchWorker worker) {
         if (!flush.contains(worker)) {
             flush.add(worker);
         }

@@ -27,6 +27,7 @@ final class Host {
     private final ControlPage page;
     private final Hold hold;
     private final Turns turns;
+    private final StockMetrics.Overhead overhead = new StockMetrics.Overhead();
     private final Slices slices = new Slices();
     private final boolean pythonHasShunter;
     private final ScheduledThreadPoolExecutor timer;
@@ -108,6 +109,12 @@ final class Host {
     /** Whose turn it is on this server. */
     Turns turns() {
         return turns;
+    }
+
+    /** What all dispatchers of this server use. */
+    Dispatcher.Shared shared() {
+        return new Dispatcher.Shared(
+                timer::schedule, hold, turns, System::nanoTime, overhead::report);
     }
 
     /** The parts of this machine. */

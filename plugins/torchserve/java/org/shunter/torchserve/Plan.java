@@ -19,7 +19,7 @@ final class Plan {
     private final Crew crew;
     private final Draft draft;
     private final Commands commands;
-    private final List<Worker> free = new ArrayList<>();
+    private final List<BatchWorker> free = new ArrayList<>();
     private final Forecast forecast;
     private final Presence presence;
     private final Patience patience;
@@ -77,7 +77,7 @@ final class Plan {
     }
 
     /** A worker answered a batch of that size; what it holds still is in its {@code inFlight}. */
-    void answered(final Worker worker, final int size, final long nowNs, final long arrivals) {
+    void answered(final BatchWorker worker, final int size, final long nowNs, final long arrivals) {
         final Batch ahead = worker.inFlight.peekFirst();
         final long waiting = queue.size() + (ahead == null ? 0 : ahead.size());
         patience.answered(nowNs, size, waiting, arrivals, forecast.fixedNs(worker));
@@ -134,7 +134,7 @@ final class Plan {
     private boolean releaseToFree(final RequestClass requestClass, final int queued) {
         long total = 0;
         long freeSinceNs = Long.MAX_VALUE;
-        for (final Worker worker : free) {
+        for (final BatchWorker worker : free) {
             total += crew.cap(worker, requestClass);
             freeSinceNs = Math.min(freeSinceNs, worker.freeSinceNs);
         }
@@ -148,7 +148,7 @@ final class Plan {
         final long deadlineNs = queue.peek(requestClass).deadlineNs;
         final long slackUs =
                 deadlineNs == Entry.NEVER ? ReleaseRule.NO_SLACK : (deadlineNs - now) / 1000;
-        final Worker next = free.get(0);
+        final BatchWorker next = free.get(0);
         final int size = Math.min((queued + free.size() - 1) / free.size(), crew.cap(next, requestClass));
         final long predictedUs = forecast.batchNs(next, size) / 1000;
         final long marginUs = forecast.cautionNs(next) / 1000;
@@ -166,7 +166,7 @@ final class Plan {
 
     /** Split what waits over the free workers, the preferred groups first. */
     private void fill(final RequestClass requestClass) {
-        final List<Worker> available = new ArrayList<>(free);
+        final List<BatchWorker> available = new ArrayList<>(free);
         int from = 0;
         while (from < available.size() && queue.size(requestClass) > 0) {
             final long tier = crew.preference(available.get(from), requestClass);
@@ -179,8 +179,8 @@ final class Plan {
         }
     }
 
-    private void fillTier(final RequestClass requestClass, final List<Worker> tier) {
-        final List<Worker> sharing = new ArrayList<>(tier);
+    private void fillTier(final RequestClass requestClass, final List<BatchWorker> tier) {
+        final List<BatchWorker> sharing = new ArrayList<>(tier);
         if (requestClass == RequestClass.STRICT
                 && queue.size(RequestClass.BEST_EFFORT) > 0
                 && tier.stream()
@@ -192,7 +192,7 @@ final class Plan {
         final long[] perRequest = new long[caps.length];
         boolean known = caps.length > 1;
         for (int i = 0; i < caps.length; i++) {
-            final Worker worker = sharing.get(i);
+            final BatchWorker worker = sharing.get(i);
             caps[i] = crew.cap(worker, requestClass);
             fixed[i] = forecast.busyNs(worker, now) + forecast.fixedNs(worker);
             perRequest[i] = forecast.perRequestNs(worker);
@@ -205,7 +205,7 @@ final class Plan {
                         : ReleaseRule.split(queued, caps);
         for (int i = 0; i < tier.size(); i++) {
             if (sizes[i] > 0) {
-                final Worker worker = tier.get(i);
+                final BatchWorker worker = tier.get(i);
                 final boolean spread =
                         requestClass == RequestClass.BEST_EFFORT && sizes[i] == caps[i];
                 final int size = spread ? staggered(worker, sizes[i]) : sizes[i];
@@ -223,8 +223,8 @@ final class Plan {
      * Workers that will be free soon take their share of strict requests too: with best effort
      * waiting they would otherwise begin another long batch just when these could use them.
      */
-    private void addBusy(final List<Worker> sharing, final RequestClass requestClass) {
-        for (final Worker worker : crew.workers()) {
+    private void addBusy(final List<BatchWorker> sharing, final RequestClass requestClass) {
+        for (final BatchWorker worker : crew.workers()) {
             if (crew.isReadyFor(worker, requestClass)
                     && !presence.takesTurns(worker, requestClass)
                     && worker.inFlight.size() == 1
@@ -239,8 +239,8 @@ final class Plan {
     /** Every worker that may take this class is busy: hand the next batch to one of them early. */
     private void sendAhead(final RequestClass requestClass) {
         while (queue.size(requestClass) > 0) {
-            Worker soonest = null;
-            for (final Worker worker : crew.workers()) {
+            BatchWorker soonest = null;
+            for (final BatchWorker worker : crew.workers()) {
                 if (mayTakeAhead(worker, requestClass)
                         && (soonest == null || startNs(worker) < startNs(soonest))) {
                     soonest = worker;
@@ -255,7 +255,7 @@ final class Plan {
         }
     }
 
-    private boolean mayTakeAhead(final Worker worker, final RequestClass requestClass) {
+    private boolean mayTakeAhead(final BatchWorker worker, final RequestClass requestClass) {
         if (!crew.isReadyFor(worker, requestClass)
                 || draft.has(worker)
                 || presence.takesTurns(worker, requestClass)) {
@@ -285,12 +285,12 @@ final class Plan {
                         crew.hasStrictTraffic());
     }
 
-    private static long startNs(final Worker worker) {
+    private static long startNs(final BatchWorker worker) {
         return worker.inFlight.peekFirst().startNs;
     }
 
     /** With strict traffic, best-effort batches of several workers end one after the other. */
-    private int staggered(final Worker worker, final int cap) {
+    private int staggered(final BatchWorker worker, final int cap) {
         if (!crew.hasStrictTraffic()
                 || !crew.serves(worker, RequestClass.STRICT)
                 || !forecast.knows(worker)) {
@@ -309,7 +309,7 @@ final class Plan {
 
     private void collectFree(final RequestClass requestClass) {
         free.clear();
-        for (final Worker worker : crew.workers()) {
+        for (final BatchWorker worker : crew.workers()) {
             if (crew.isReadyFor(worker, requestClass)
                     && worker.inFlight.isEmpty()
                     && !draft.has(worker)) {

@@ -47,10 +47,11 @@ final class ServedModel {
                         name(),
                         slot,
                         commands,
-                        capacity(model),
-                        model.getMaxBatchDelay() * 1000L,
-                        settings.sloNs(),
-                        host);
+                        new Dispatcher.Limits(
+                                capacity(model),
+                                model.getMaxBatchDelay() * 1000L,
+                                settings.sloNs()),
+                        host.shared());
         this.fleet = new Fleet(host, this, initialConfiguration(settings.configuration()));
         if (slot.index() < 0) {
             LOGGER.warn(

@@ -1,7 +1,6 @@
 package org.shunter.torchserve;
 
 import java.io.IOException;
-import java.util.ArrayDeque;
 import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -15,11 +14,10 @@ import org.slf4j.LoggerFactory;
  * One worker of one model: a process and a connection, and the batches it was given. It lives
  * through several processes when they die.
  *
- * <p>{@code state} and {@code inFlight} are guarded by the dispatcher's lock. Batches are written
- * in the order in which they were put into {@code outbox} under that lock, on the connection's
- * thread.
+ * <p>Batches are written in the order in which they were put into {@code outbox} under the
+ * dispatcher's lock, on the connection's thread.
  */
-final class Worker {
+final class Worker extends BatchWorker {
     private static final Logger LOGGER = LoggerFactory.getLogger(Worker.class);
     private static final int[] BACK_OFF_S = {
         0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597
@@ -32,7 +30,6 @@ final class Worker {
     static final long LISTEN_TIMEOUT_S = 120;
 
     final WorkerAddress address;
-    final WorkerGroup group;
     final int gpuId;
     final long createdMs = System.currentTimeMillis();
     /** Completed with an HTTP status when the first load succeeded or failed. */
@@ -41,13 +38,7 @@ final class Worker {
     /** Completed when the worker has ended for good. */
     final CompletableFuture<Void> ended = new CompletableFuture<>();
 
-    final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
-    /** When its last answer came or it became ready; guarded by the dispatcher's lock. */
-    long freeSinceNs = System.nanoTime();
-    volatile WorkerState state = WorkerState.STARTING;
     volatile int restarts;
-    /** Batches it holds, for readers without the lock. */
-    volatile int held;
 
     private final Host host;
     private final ServedModel served;
@@ -63,10 +54,10 @@ final class Worker {
             final WorkerGroup group,
             final WorkerAddress address,
             final int gpuId) {
+        super(group);
         this.host = host;
         this.served = served;
         this.dispatcher = served.dispatcher();
-        this.group = group;
         this.address = address;
         this.gpuId = gpuId;
     }
@@ -205,7 +196,7 @@ final class Worker {
         return held > 0;
     }
 
-    /** Largest batch this worker takes now. */
+    @Override
     int cap() {
         return served.cap(group);
     }
@@ -224,17 +215,16 @@ final class Worker {
         }
     }
 
-    /** Queue a batch for writing; the dispatcher's lock is held. */
+    @Override
     void enqueue(final Batch batch) {
-        inFlight.addLast(batch);
-        held = inFlight.size();
         life.outbox.add(batch);
     }
 
     /**
-     * Write what was queued; no lock of the dispatcher is held. Always on the connection's own
-     * thread: a write from another thread could be overtaken by one from there.
+     * Always on the connection's own thread: a write from another thread could be overtaken by one
+     * from there.
      */
+    @Override
     void flush() {
         final Life now = life;
         final WorkerConnection open = now.connection;
@@ -330,6 +320,7 @@ final class Worker {
     }
 
     /** End for good; what it still holds runs elsewhere. */
+    @Override
     void end() {
         if (dispatcher.onEnd(this)) {
             final Life last = life;
