@@ -15,7 +15,6 @@ import org.slf4j.LoggerFactory;
 final class Dispatcher {
     private static final Logger LOGGER = LoggerFactory.getLogger(Dispatcher.class);
     private static final long STRICT_MEMORY_NS = 1_000_000_000L;
-    private static final int MAX_DEATHS = 2;
 
     /**
      * What a model's registration sets.
@@ -44,6 +43,7 @@ final class Dispatcher {
 
     private final String name;
     private final ModelSlot slot;
+    private final Commands commands;
     private final LongSupplier clock;
     private final Telemetry telemetry;
     private final Wakeup wakeup;
@@ -70,6 +70,7 @@ final class Dispatcher {
             final Shared shared) {
         this.name = name;
         this.slot = slot;
+        this.commands = commands;
         this.clock = shared.clock();
         this.answered = shared.answered();
         this.telemetry = new Telemetry(slot);
@@ -111,6 +112,7 @@ final class Dispatcher {
             if (entry.place == Entry.Place.DONE) {
                 return null; // the client hung up in the meantime
             }
+            obey(effects);
             final Refusal refusal = admission.refusalOf(entry, effects);
             if (refusal != null) {
                 entry.place = Entry.Place.DONE; // its closing connection is not a client that left
@@ -168,26 +170,49 @@ final class Dispatcher {
     void onReply(final BatchWorker worker, final Reply reply) {
         final long receivedNs = clock.getAsLong();
         final Effects effects = new Effects();
-        final Batch batch;
         synchronized (this) {
-            batch = worker.inFlight.peekFirst();
+            final Batch batch = worker.inFlight.peekFirst();
             if (batch == null) {
                 throw new IllegalStateException("a reply without a batch");
             }
             if (Answers.isPartial(reply)) {
                 batch.heardNs = receivedNs;
                 batch.entries.forEach(entry -> entry.streamed = true);
+                effects.deliver(batch, reply);
             } else {
-                complete(worker, batch, reply, receivedNs);
-                if (worker.state == WorkerState.DRAINING && worker.inFlight.isEmpty()) {
-                    effects.later(worker::end);
-                }
+                final int[] statuses = Answers.statuses(batch, reply);
+                take(worker, batch);
+                effects.deliver(batch, reply); // from here on, whatever fails below
+                guard("counting an answer", () -> account(worker, batch, reply, statuses, receivedNs));
+                endIfDrained(worker, effects);
                 decide(receivedNs, effects);
             }
         }
         effects.run();
-        Answers.deliver(batch, reply);
         answered.accept(receivedNs);
+    }
+
+    /** A fault costs what it interrupts, not the answers that are on their way. */
+    private void guard(final String what, final Runnable action) {
+        try {
+            action.run();
+        } catch (RuntimeException e) {
+            LOGGER.error("{}: {} failed", name, what, e);
+        }
+    }
+
+    /** A batch is not in flight any more. */
+    private void take(final BatchWorker worker, final Batch batch) {
+        worker.remove(batch);
+        inFlightBatches--;
+        inFlightRequests -= batch.size();
+        batch.entries.forEach(entry -> entry.place = Entry.Place.DONE);
+    }
+
+    private static void endIfDrained(final BatchWorker worker, final Effects effects) {
+        if (worker.state == WorkerState.DRAINING && worker.inFlight.isEmpty()) {
+            effects.later(worker::end);
+        }
     }
 
     /** Only while its group is current: the words are those of the current generation. */
@@ -197,16 +222,16 @@ final class Dispatcher {
         }
     }
 
-    private void complete(
-            final BatchWorker worker, final Batch batch, final Reply reply, final long now) {
+    private void account(
+            final BatchWorker worker,
+            final Batch batch,
+            final Reply reply,
+            final int[] statuses,
+            final long now) {
         plan.settle(now, arrivals);
-        worker.inFlight.pollFirst();
-        worker.held = worker.inFlight.size();
         worker.freeSinceNs = now;
         presence.progress(batch, now);
-        inFlightBatches--;
-        inFlightRequests -= batch.size();
-        telemetry.answered(batch, Answers.statuses(batch, reply), now);
+        telemetry.answered(batch, statuses, now);
         worker.group.batches++;
         worker.group.requests += batch.size();
         final boolean disturbed =
@@ -217,16 +242,47 @@ final class Dispatcher {
             worker.group.fit.observe(batch.size(), now - batch.startNs);
             publishFit(worker);
         }
-        for (final Entry entry : batch.entries) {
-            entry.place = Entry.Place.DONE;
-        }
         plan.answered(worker, batch.size(), now, arrivals);
-        final Batch next = worker.inFlight.peekFirst();
+        begin(worker.inFlight.peekFirst(), worker, now);
+    }
+
+    /** A worker could start on this batch now. */
+    private void begin(final Batch next, final BatchWorker worker, final long now) {
         if (next != null) {
             next.startNs = now;
             next.heardNs = now;
             next.disturbed = presence.disturbed(worker, now, now);
         }
+    }
+
+    /**
+     * A batch could not be written, which is not its worker's fault. Its requests are tried each
+     * alone; one that was alone is the cause.
+     */
+    void onUnsent(final BatchWorker worker, final Batch batch, final int status, final String why) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            if (!worker.inFlight.contains(batch)) {
+                return; // the worker died meanwhile, and it was taken back
+            }
+            final boolean ran = worker.inFlight.peekFirst() == batch;
+            take(worker, batch);
+            if (batch.size() == 1) {
+                endings.failed(batch.entries, status, why, effects);
+            } else {
+                for (int i = batch.size() - 1; i >= 0; i--) {
+                    batch.entries.get(i).isolated = true;
+                    queue.restore(batch.entries.get(i));
+                }
+            }
+            final long now = clock.getAsLong();
+            if (ran) {
+                begin(worker.inFlight.peekFirst(), worker, now);
+            }
+            endIfDrained(worker, effects);
+            decide(now, effects);
+        }
+        effects.run();
     }
 
     /** A worker loaded its model. */
@@ -241,44 +297,41 @@ final class Dispatcher {
     }
 
     /**
-     * A worker died. What it was running is tried once more, alone; what it had not begun goes back
-     * to its place in the queue.
+     * A worker died. What it was running may be tried once more, alone; what it had not begun goes
+     * back to its place in the queue.
      *
      * @return false when it had ended before
      */
-    boolean onLost(final BatchWorker worker, final String cause) {
+    boolean onLost(final BatchWorker worker, final Loss loss) {
         final Effects effects = new Effects();
         synchronized (this) {
             if (!apply(worker, WorkerState.Event.LOST)) {
                 return false;
             }
-            takeBack(worker, true, cause, effects);
+            takeBack(worker, loss, effects);
             decide(clock.getAsLong(), effects);
         }
         effects.run();
         return true;
     }
 
-    private void takeBack(
-            final BatchWorker worker, final boolean died, final String cause, final Effects effects) {
-        boolean running = died;
-        for (final Batch batch : worker.inFlight) {
-            inFlightBatches--;
-            inFlightRequests -= batch.size();
+    private void takeBack(final BatchWorker worker, final Loss loss, final Effects effects) {
+        final Batch running = worker.inFlight.peekFirst();
+        while (!worker.inFlight.isEmpty()) { // backwards, because what is put back goes in front
+            final Batch batch = worker.inFlight.peekLast();
+            take(worker, batch);
+            final boolean begun = batch == running && batch.sent;
             for (int i = batch.size() - 1; i >= 0; i--) {
                 final Entry entry = batch.entries.get(i);
-                entry.deaths += running ? 1 : 0;
-                if (entry.deaths >= MAX_DEATHS || entry.streamed) {
-                    endings.givenUp(entry, cause, effects);
+                entry.deaths += begun && loss.isDeath() ? 1 : 0;
+                if (begun && !loss.permitsAnotherRun(entry)) {
+                    endings.givenUp(entry, loss, effects);
                 } else {
                     telemetry.retried();
                     queue.restore(entry);
                 }
             }
-            running = false;
         }
-        worker.inFlight.clear();
-        worker.held = 0;
     }
 
     /** A worker ends for good; false when it had ended before. */
@@ -288,7 +341,7 @@ final class Dispatcher {
             if (!apply(worker, WorkerState.Event.END)) {
                 return false;
             }
-            takeBack(worker, false, "the worker was stopped", effects);
+            takeBack(worker, Loss.stopped(), effects);
             decide(clock.getAsLong(), effects);
         }
         effects.run();
@@ -424,13 +477,26 @@ final class Dispatcher {
         return presence.holds();
     }
 
-    /** Nothing happened to this model, but what it says to others may have to change. */
+    /** Nothing happened to this model, but it may be commanded otherwise, or say so to others. */
     void refresh() {
         final Effects effects = new Effects();
         synchronized (this) {
-            presence.settle(clock.getAsLong(), effects);
+            if (obey(effects)) {
+                decide(clock.getAsLong(), effects);
+            } else {
+                presence.settle(clock.getAsLong(), effects);
+            }
         }
         effects.run();
+    }
+
+    /** Take over what the controller wrote; true when that was something. */
+    private boolean obey(final Effects effects) {
+        final boolean changed = commands.refresh();
+        if (changed) {
+            failUnserved(effects);
+        }
+        return changed;
     }
 
     /** The model's slot goes to another model: later events of this one must not touch it. */
@@ -452,28 +518,25 @@ final class Dispatcher {
     }
 
     private void decide(final long now, final Effects effects) {
-        plan.settle(now, arrivals);
-        presence.begin();
-        if (queue.size() > 0) {
-            expire(now, effects);
-            consult(now);
-            for (final Draft.Shipment shipment : draft.shipments()) {
-                send(shipment, now, effects);
-            }
-            draft.givenUp().forEach(entry -> endings.expired(entry, now, effects));
-            draft.begin(now); // requests would keep their bodies until the next decision
-            wakeup.at(Math.min(plan.wakeNs(), expiryNs(now)), now);
-        }
+        guard("deciding", () -> release(now, effects));
+        draft.begin(now); // requests would keep their bodies until the next decision
         settle(effects);
     }
 
-    /** A fault in a plan costs the rest of that plan, not the answers that are on their way. */
-    private void consult(final long now) {
-        try {
-            plan.next(now, now - lastStrictNs < STRICT_MEMORY_NS);
-        } catch (RuntimeException e) {
-            LOGGER.error("Planning for {} failed", name, e);
+    private void release(final long now, final Effects effects) {
+        obey(effects);
+        plan.settle(now, arrivals);
+        presence.begin();
+        if (queue.size() == 0) {
+            return;
         }
+        expire(now, effects);
+        guard("planning", () -> plan.next(now, now - lastStrictNs < STRICT_MEMORY_NS));
+        for (final Draft.Shipment shipment : draft.shipments()) {
+            send(shipment, now, effects);
+        }
+        draft.givenUp().forEach(entry -> endings.expired(entry, now, effects));
+        wakeup.at(Math.min(plan.wakeNs(), expiryNs(now)), now);
     }
 
     /** When to look again for what can no longer be answered in time. */
@@ -496,22 +559,25 @@ final class Dispatcher {
     }
 
     private void send(final Draft.Shipment shipment, final long now, final Effects effects) {
+        final BatchWorker worker = shipment.worker();
         final Batch batch = new Batch(shipment.entries(), shipment.requestClass(), now);
-        for (final Entry entry : batch.entries) {
-            entry.job.setScheduled();
-        }
         inFlightBatches++;
         inFlightRequests += batch.size();
-        shipment.worker().add(batch);
-        batch.disturbed = presence.disturbed(shipment.worker(), now, now);
-        presence.sent(shipment.worker(), batch, now);
-        effects.flush(shipment.worker());
+        worker.add(batch);
+        effects.flush(worker);
+        guard(
+                "sending",
+                () -> {
+                    batch.entries.forEach(entry -> entry.job.setScheduled());
+                    batch.disturbed = presence.disturbed(worker, now, now);
+                    presence.sent(worker, batch, now);
+                });
     }
 
     /** Every event ends so: what this model says to others is what is true now. */
     private void settle(final Effects effects) {
         final long now = clock.getAsLong();
-        presence.settle(now, effects);
+        guard("settling", () -> presence.settle(now, effects));
         telemetry.publish(queue, inFlightRequests, inFlightBatches, plan.threshold(), now);
     }
 }

@@ -35,21 +35,29 @@ final class Endings {
         effects.refuse(entry, 503, full + "; a strict request took this one's place");
     }
 
-    /** It ended too many workers, or had begun to answer when its worker died. */
-    void givenUp(final Entry entry, final String cause, final Effects effects) {
+    /** Its worker was lost, and it does not run again. */
+    void givenUp(final Entry entry, final Loss loss, final Effects effects) {
         entry.place = Entry.Place.DONE;
         telemetry.failed(entry);
-        if (!entry.streamed) {
-            telemetry.poisoned();
-            LOGGER.error(
-                    "Request {} to {} ended {} workers (last: {}) and is answered 500",
-                    entry.job.getJobId(),
-                    name,
-                    entry.deaths,
-                    cause);
+        if (!Loss.isPoison(entry)) {
+            effects.refuse(
+                    entry,
+                    loss.jobStatus(),
+                    "Worker died. The request is not run again: " + loss.cause());
+            return;
         }
+        telemetry.poisoned();
+        LOGGER.error(
+                "Request {} to {} ended {} workers (last: {}) and is answered {}",
+                entry.job.getJobId(),
+                name,
+                entry.deaths,
+                loss.cause(),
+                loss.status());
         effects.refuse(
-                entry, 500, "Worker died. The request ended " + entry.deaths + " workers: " + cause);
+                entry,
+                loss.jobStatus(),
+                "Worker died. The request ended " + entry.deaths + " workers: " + loss.cause());
     }
 
     /** Nobody is left to serve them. */

@@ -67,7 +67,8 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
             relativeNs = relativeNs == 0 ? clientNs : Math.min(relativeNs, clientNs);
         }
         final long deadlineNs = relativeNs == 0 ? Entry.NEVER : arrivalNs + relativeNs;
-        return new Entry(job, requestClass, arrivalNs, deadlineNs);
+        return new Entry(
+                job, requestClass, arrivalNs, deadlineNs, terms.rerun(settings.retry()));
     }
 
     /** Requests that may wait. */

@@ -49,21 +49,20 @@ final class Plan {
 
     /** Decide; the results are in the draft and in {@link #wakeNs} until the next call. */
     void next(final long nowNs, final boolean hasStrictTraffic) {
-        commands.refresh();
         draft.begin(nowNs);
         wakeNs = Entry.NEVER;
         now = nowNs;
         threshold = patience.threshold();
         crew.setStrictTraffic(hasStrictTraffic);
-        for (final RequestClass requestClass : RequestClass.all()) {
-            releaseAlone(requestClass);
-        }
         if (bestEffortIsDue()) {
             releaseDue();
         }
         bestEffortWaits = bestEffortIsDue();
-        release(RequestClass.STRICT);
-        release(RequestClass.BEST_EFFORT);
+        for (final RequestClass requestClass : RequestClass.all()) {
+            releaseAlone(requestClass);
+            release(requestClass);
+        }
+        free.clear();
     }
 
     /** When to look again if nothing happens, or {@link Entry#NEVER}. */
@@ -90,7 +89,11 @@ final class Plan {
 
     /** One batch of best effort per ageing interval goes first, so that it cannot starve. */
     private boolean bestEffortIsDue() {
-        final long oldest = queue.oldestArrivalNs(RequestClass.BEST_EFFORT);
+        final Entry alone = queue.peekAlone(RequestClass.BEST_EFFORT);
+        final long oldest =
+                Math.min(
+                        queue.oldestArrivalNs(RequestClass.BEST_EFFORT),
+                        alone == null ? Entry.NEVER : alone.arrivalNs);
         return commands.ageingUs > 0
                 && oldest != Entry.NEVER
                 && now - Math.max(oldest, draft.lastBestEffortNs()) >= commands.ageingUs * 1000;
@@ -110,7 +113,13 @@ final class Plan {
 
     private void releaseDue() {
         collectFree(RequestClass.BEST_EFFORT);
-        if (!free.isEmpty()) {
+        if (free.isEmpty()) {
+            return;
+        }
+        final Entry alone = queue.peekAlone(RequestClass.BEST_EFFORT);
+        if (alone != null) {
+            draft.shipAlone(free.get(0), alone);
+        } else {
             final int cap = crew.cap(free.get(0), RequestClass.BEST_EFFORT);
             draft.shipNext(free.get(0), RequestClass.BEST_EFFORT, cap, cap);
         }
@@ -261,7 +270,8 @@ final class Plan {
                 || presence.takesTurns(worker, requestClass)) {
             return false;
         }
-        for (final RequestClass each : RequestClass.all()) {
+        for (int c = 0; c <= requestClass.ordinal(); c++) {
+            final RequestClass each = RequestClass.all()[c];
             if (queue.peekAlone(each) != null && crew.serves(worker, each)) {
                 return false; // that request needs a worker that holds nothing
             }

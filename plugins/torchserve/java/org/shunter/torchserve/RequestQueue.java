@@ -38,15 +38,22 @@ final class RequestQueue {
     void add(final Entry entry) {
         entry.order = nextOrder++;
         insert(entry);
-        if (!entry.alone()) {
+        if (entry.alone()) {
+            alone.addLast(entry);
+        } else {
             byArrival.get(entry.requestClass.ordinal()).addLast(entry);
         }
     }
 
-    /** Put a request back that was sent to a worker which died; it keeps its place in the order. */
+    /**
+     * Put a request back that was sent to a worker which died; it keeps its place in the order. Of
+     * several, the youngest comes first.
+     */
     void restore(final Entry entry) {
         insert(entry);
-        if (!entry.alone()) {
+        if (entry.alone()) {
+            alone.addFirst(entry);
+        } else {
             byArrival.get(entry.requestClass.ordinal()).addFirst(entry);
         }
     }
@@ -54,7 +61,6 @@ final class RequestQueue {
     private void insert(final Entry entry) {
         entry.place = Entry.Place.QUEUED;
         if (entry.alone()) {
-            alone.addLast(entry);
             queuedAlone[entry.requestClass.ordinal()]++;
         } else {
             byDeadline.get(entry.requestClass.ordinal()).add(entry);
@@ -67,14 +73,21 @@ final class RequestQueue {
         entry.place = to;
         if (entry.alone()) {
             queuedAlone[entry.requestClass.ordinal()]--;
+            alone.remove(entry);
         } else {
             queued[entry.requestClass.ordinal()]--;
+            compact(entry.requestClass.ordinal());
         }
-        compact(entry.requestClass.ordinal());
     }
 
+    /** What is gone keeps its body as long as it is here. */
     private void compact(final int c) {
         final ArrayDeque<Entry> arrivals = byArrival.get(c);
+        if (queued[c] == 0) {
+            arrivals.clear();
+            byDeadline.get(c).clear();
+            return;
+        }
         if (arrivals.size() > 2 * queued[c] + 64) {
             arrivals.removeIf(e -> e.place != Entry.Place.QUEUED);
         }
@@ -101,11 +114,8 @@ final class RequestQueue {
 
     /** The request of a class that runs next in a batch of its own, or null. */
     Entry peekAlone(final RequestClass requestClass) {
-        while (!alone.isEmpty() && alone.peekFirst().place != Entry.Place.QUEUED) {
-            alone.pollFirst();
-        }
         for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED && entry.requestClass == requestClass) {
+            if (entry.requestClass == requestClass) {
                 return entry;
             }
         }
@@ -179,14 +189,7 @@ final class RequestQueue {
             expired.add(next);
             next = peek(requestClass);
         }
-        for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED
-                    && entry.requestClass == requestClass
-                    && entry.deadlineNs < atNs) {
-                remove(entry, Entry.Place.DONE);
-                expired.add(entry);
-            }
-        }
+        takeAlone(requestClass, atNs, expired);
     }
 
     /** Earliest deadline of all that wait, or {@link Entry#NEVER}. */
@@ -197,9 +200,7 @@ final class RequestQueue {
             earliest = entry == null ? earliest : Math.min(earliest, entry.deadlineNs);
         }
         for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED) {
-                earliest = Math.min(earliest, entry.deadlineNs);
-            }
+            earliest = Math.min(earliest, entry.deadlineNs);
         }
         return earliest;
     }
@@ -208,12 +209,19 @@ final class RequestQueue {
     List<Entry> takeAll(final RequestClass requestClass) {
         final List<Entry> all = new ArrayList<>();
         take(requestClass, Integer.MAX_VALUE, all);
-        for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED && entry.requestClass == requestClass) {
+        takeAlone(requestClass, Entry.NEVER, all);
+        return all;
+    }
+
+    /** Take out those that run alone and have a deadline before {@code atNs}, NEVER: all of them. */
+    private void takeAlone(
+            final RequestClass requestClass, final long atNs, final List<Entry> taken) {
+        for (final Entry entry : List.copyOf(alone)) {
+            if (entry.requestClass == requestClass
+                    && (entry.deadlineNs < atNs || atNs == Entry.NEVER)) {
                 remove(entry, Entry.Place.DONE);
-                all.add(entry);
+                taken.add(entry);
             }
         }
-        return all;
     }
 }

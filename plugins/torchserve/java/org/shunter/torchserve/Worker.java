@@ -1,5 +1,6 @@
 package org.shunter.torchserve;
 
+import io.netty.buffer.ByteBuf;
 import java.io.IOException;
 import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
@@ -22,7 +23,10 @@ final class Worker extends BatchWorker {
     private static final int[] BACK_OFF_S = {
         0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597
     };
+    /** Killed by signal 9, as the kernel does when memory is out. */
     private static final int OUT_OF_MEMORY = 137;
+    /** So long after its connection closed, a process has ended, or is not waited for any more. */
+    private static final long EXIT_MS = 500;
     private static final long GRACE_MS = 5000;
     /** It answers what the network front end gave it first, which it may take 10 s for. */
     private static final long NETWORK_GRACE_MS = 12_000;
@@ -70,6 +74,8 @@ final class Worker extends BatchWorker {
         volatile WorkerConnection connection;
         volatile Future<?> loadTimeout;
         volatile boolean loaded;
+        /** Only for the connection's thread. */
+        private boolean writing;
         /** Its end is heard once: a failure is followed by the end of its connection. */
         final AtomicBoolean over = new AtomicBoolean();
 
@@ -108,14 +114,32 @@ final class Worker extends BatchWorker {
         }
 
         void writeOutbox() {
-            for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
-                try {
-                    connection.write(BatchEncoder.encode(batch.entries, connection.allocator()));
-                } catch (RuntimeException | OutOfMemoryError e) {
-                    LOGGER.error("A batch for {} could not be written", Worker.this, e);
-                    fail("a batch could not be written: " + e);
-                }
+            if (writing) {
+                return; // what a batch that cannot be written leads to is written after it
             }
+            writing = true;
+            for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
+                write(batch);
+            }
+            writing = false;
+        }
+
+        private void write(final Batch batch) {
+            if (!connection.isOpen()) {
+                return; // it is taken back, and was not begun
+            }
+            final ByteBuf message;
+            try {
+                message = BatchEncoder.encode(batch.entries, connection.allocator());
+            } catch (RuntimeException | OutOfMemoryError e) {
+                LOGGER.error("{} requests for {} could not be written", batch.size(), Worker.this, e);
+                final int status = e instanceof Error ? Loss.INSUFFICIENT_STORAGE : 500;
+                dispatcher.onUnsent(
+                        Worker.this, batch, status, "The request could not be sent to a worker: " + e);
+                return;
+            }
+            batch.sent = true;
+            connection.write(message);
         }
 
         @Override
@@ -135,18 +159,28 @@ final class Worker extends BatchWorker {
             }
         }
 
+        /** How its process ended tells what to answer, and is known a moment later. */
         @Override
         public void onClosed(final String cause) {
-            lost(this, cause);
+            process.afterExit(
+                    EXIT_MS,
+                    () -> {
+                        final boolean killed = ranOutOfMemory();
+                        lost(this, Loss.died(killed ? Loss.INSUFFICIENT_STORAGE : 500, cause));
+                    });
         }
 
         /** End the process because it misbehaves; the worker starts another. */
-        void fail(final String cause) {
+        void fail(final Loss loss) {
             final WorkerProcess running = process;
             if (running != null) {
                 running.kill();
             }
-            lost(this, cause);
+            lost(this, loss);
+        }
+
+        void fail(final String cause) {
+            fail(Loss.died(500, cause));
         }
 
         void release() {
@@ -255,20 +289,20 @@ final class Worker extends BatchWorker {
         firstLoad.complete(200);
     }
 
-    /** End the process because it misbehaves; another is started. */
-    void fail(final String cause) {
+    /** End the process because it does not answer in time; another is started. */
+    void timeOut(final String cause) {
         final Life now = life;
         if (now != null) {
-            now.fail(cause);
+            now.fail(Loss.timedOut(cause));
         }
     }
 
     /** A process or its connection is gone. */
-    private void lost(final Life gone, final String cause) {
+    private void lost(final Life gone, final Loss loss) {
         final WorkerState before = state;
         if (gone != life
                 || !gone.over.compareAndSet(false, true)
-                || !dispatcher.onLost(this, cause)) {
+                || !dispatcher.onLost(this, loss)) {
             gone.release();
             return;
         }
@@ -277,9 +311,9 @@ final class Worker extends BatchWorker {
             finish();
             return;
         }
-        LOGGER.warn("{} was lost in state {}: {}", this, before, cause);
-        problem = problem.isEmpty() ? cause : problem;
-        firstLoad.complete(gone.ranOutOfMemory() ? 507 : 500);
+        LOGGER.warn("{} was lost in state {}: {}", this, before, loss.cause());
+        problem = problem.isEmpty() ? loss.cause() : problem;
+        firstLoad.complete(gone.ranOutOfMemory() ? Loss.INSUFFICIENT_STORAGE : 500);
         retry();
     }
 

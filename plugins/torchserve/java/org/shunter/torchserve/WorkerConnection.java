@@ -66,6 +66,11 @@ final class WorkerConnection {
         }
     }
 
+    /** Whether the stream has not ended. */
+    boolean isOpen() {
+        return channel.isActive();
+    }
+
     ByteBufAllocator allocator() {
         return channel.alloc();
     }
