@@ -15,6 +15,7 @@ import org.slf4j.LoggerFactory;
 final class Dispatcher {
     private static final Logger LOGGER = LoggerFactory.getLogger(Dispatcher.class);
     private static final long STRICT_MEMORY_NS = 1_000_000_000L;
+    private static final long AFTER_FAULT_NS = 100_000_000L;
 
     /**
      * What a model's registration sets.
@@ -107,32 +108,35 @@ final class Dispatcher {
      */
     Refusal offer(final Entry entry) {
         final Effects effects = new Effects();
+        final Refusal refusal;
         synchronized (this) {
             telemetry.arrived(entry.requestClass);
             if (entry.place == Entry.Place.DONE) {
                 return null; // the client hung up in the meantime
             }
             obey(effects);
-            final Refusal refusal = admission.refusalOf(entry, effects);
+            refusal = admission.refusalOf(entry, effects);
             if (refusal != null) {
                 entry.place = Entry.Place.DONE; // its closing connection is not a client that left
                 telemetry.rejected(entry);
-                return refusal;
+            } else {
+                accept(entry);
+                decide(entry.arrivalNs, effects);
             }
-            plan.settle(entry.arrivalNs, arrivals);
-            arrivals++;
-            if (entry.requestClass == RequestClass.STRICT) {
-                lastStrictNs = entry.arrivalNs;
-            }
-            queue.add(entry);
-            if (entry.requestClass == RequestClass.STRICT) {
-                presence.announce(entry.arrivalNs);
-                warnOfYielding();
-            }
-            decide(entry.arrivalNs, effects);
         }
         effects.run();
-        return null;
+        return refusal;
+    }
+
+    private void accept(final Entry entry) {
+        plan.settle(entry.arrivalNs, arrivals);
+        arrivals++;
+        queue.add(entry);
+        if (entry.requestClass == RequestClass.STRICT) {
+            lastStrictNs = entry.arrivalNs;
+            presence.announce(entry.arrivalNs);
+            warnOfYielding();
+        }
     }
 
     private void warnOfYielding() {
@@ -192,12 +196,17 @@ final class Dispatcher {
         answered.accept(receivedNs);
     }
 
-    /** A fault costs what it interrupts, not the answers that are on their way. */
+    /**
+     * A fault costs what it interrupts, not the answers that are on their way; what waits is looked
+     * at again.
+     */
     private void guard(final String what, final Runnable action) {
         try {
             action.run();
         } catch (RuntimeException e) {
             LOGGER.error("{}: {} failed", name, what, e);
+            final long now = clock.getAsLong();
+            wakeup.at(now + AFTER_FAULT_NS, now);
         }
     }
 
@@ -531,12 +540,17 @@ final class Dispatcher {
             return;
         }
         expire(now, effects);
-        guard("planning", () -> plan.next(now, now - lastStrictNs < STRICT_MEMORY_NS));
+        guard("planning", () -> plan.next(now, hasStrictTraffic(now)));
         for (final Draft.Shipment shipment : draft.shipments()) {
             send(shipment, now, effects);
         }
         draft.givenUp().forEach(entry -> endings.expired(entry, now, effects));
         wakeup.at(Math.min(plan.wakeNs(), expiryNs(now)), now);
+    }
+
+    /** Strict requests came lately, or still wait. */
+    private boolean hasStrictTraffic(final long now) {
+        return now - lastStrictNs < STRICT_MEMORY_NS || queue.waiting(RequestClass.STRICT) > 0;
     }
 
     /** When to look again for what can no longer be answered in time. */

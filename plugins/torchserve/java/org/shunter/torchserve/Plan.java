@@ -54,6 +54,14 @@ final class Plan {
         now = nowNs;
         threshold = patience.threshold();
         crew.setStrictTraffic(hasStrictTraffic);
+        try {
+            release();
+        } finally {
+            free.clear(); // a worker that ended is not kept
+        }
+    }
+
+    private void release() {
         if (bestEffortIsDue()) {
             releaseDue();
         }
@@ -62,7 +70,6 @@ final class Plan {
             releaseAlone(requestClass);
             release(requestClass);
         }
-        free.clear();
     }
 
     /** When to look again if nothing happens, or {@link Entry#NEVER}. */
@@ -126,16 +133,19 @@ final class Plan {
     }
 
     private void release(final RequestClass requestClass) {
-        final int queued = queue.size(requestClass);
-        if (queued == 0) {
-            return;
-        }
+        int before = Integer.MAX_VALUE;
+        int queued = queue.size(requestClass);
         collectFree(requestClass);
-        if (!free.isEmpty() && !releaseToFree(requestClass, queued)) {
-            return;
+        // Again while it helps: a batch that was cut for a deadline leaves requests behind.
+        while (queued > 0 && queued < before && !free.isEmpty()) {
+            if (!releaseToFree(requestClass, queued)) {
+                return;
+            }
+            before = queued;
+            queued = queue.size(requestClass);
+            collectFree(requestClass);
         }
-        collectFree(requestClass);
-        if (free.isEmpty()) {
+        if (queued > 0 && free.isEmpty()) {
             sendAhead(requestClass);
         }
     }

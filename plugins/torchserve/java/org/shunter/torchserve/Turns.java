@@ -245,6 +245,7 @@ final class Turns {
                 final boolean bestEffortWaits,
                 final long nowNs,
                 final Effects effects) {
+            allowed.forEach(List::clear);
             if ((strict | bestEffort) == 0 && !listed) {
                 return;
             }

@@ -17,8 +17,10 @@ import org.pytorch.serve.util.messages.WorkerCommands;
  * A dispatcher without a server: time stands still until it is moved, workers are lists, and what
  * every client got is written down.
  */
-final class TestModel {
+class TestModel {
     static final long MS = 1_000_000L;
+    private static final long ALARM_TAKES_NS = 1000;
+    private static final int MOST_ALARMS = 10_000;
 
     /** A client's request and what it was answered. */
     static final class Request extends Job {
@@ -72,6 +74,8 @@ final class TestModel {
         boolean canWrite = true;
         /** The next batches cannot be encoded. */
         int unencodable;
+        /** The next decisions fail when they look at it. */
+        int faults;
 
         boolean ended;
 
@@ -83,16 +87,22 @@ final class TestModel {
 
         @Override
         int cap() {
+            if (faults > 0) {
+                faults--;
+                throw new IllegalStateException("told to fail");
+            }
+            return allowed();
+        }
+
+        int allowed() {
             final int commanded = commands.cap(group.index);
             return Math.max(1, commanded > 0 ? Math.min(commanded, cap) : cap);
         }
 
         @Override
         void enqueue(final Batch batch) {
-            if (inFlight.size() > 2) {
-                throw new AssertionError("more in flight than a worker may hold");
-            }
             outbox.add(batch);
+            onGiven(this, batch);
         }
 
         @Override
@@ -220,17 +230,23 @@ final class TestModel {
         return handle;
     }
 
-    /** For tests that look at what was written. */
+    /** For tests that look at what workers are given, and at what is written to them. */
+    void onGiven(final FakeWorker worker, final Batch batch) {}
+
     void onSent(final FakeWorker worker, final Batch batch) {}
 
     /** Let time pass; what is due happens. */
     void pass(final long ns) {
         final long endNs = now + ns;
+        int rung = 0;
         for (Alarm next = due(endNs); next != null; next = due(endNs)) {
-            now = Math.max(now, next.atNs);
+            now = Math.max(now, next.atNs) + ALARM_TAKES_NS;
             next.task.run();
+            if (++rung > MOST_ALARMS) {
+                throw new AssertionError("the timer rings all the time");
+            }
         }
-        now = endNs;
+        now = Math.max(now, endNs);
     }
 
     private Alarm due(final long endNs) {
