@@ -158,6 +158,7 @@
 #define SHUNTER_S_GROUP_INSTANCES 3536 /* workers that the configuration asks for */
 #define SHUNTER_S_GROUP_SLICES 3544 /* mask of the slices that its workers may run on */
 #define SHUNTER_S_GROUP_YIELDS 3552 /* 1: its workers stand still for strict work */
+#define SHUNTER_S_GROUP_CLASSES 3560 /* mask of the classes that it takes, 0: all */
 #define SHUNTER_S_COMMAND_SEQUENCE 4480 /* seqlock: odd while commands change, 0 never written */
 #define SHUNTER_S_ALPHA_MILLIONTHS 4488 /* weight of the old threshold when it rises, 0..999999 */
 #define SHUNTER_S_THRESHOLD_CAP_MILLI 4496 /* upper bound of the threshold, in 1/1000 requests */

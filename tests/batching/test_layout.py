@@ -133,6 +133,7 @@ SLOT = {
     "group_instances": 3536,
     "group_slices": 3544,
     "group_yields": 3552,
+    "group_classes": 3560,
     "command_sequence": 4480,
     "alpha_millionths": 4488,
     "threshold_cap_milli": 4496,

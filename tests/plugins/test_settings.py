@@ -358,3 +358,15 @@ def test_a_class_that_no_group_would_take_is_an_error(write):
         commands(text, write, group_count=2)
     assert len(commands(text, write, group_count=3).groups) == 3
     assert commands(text, write, group_count=0).groups == ()
+
+
+def test_a_class_that_its_only_groups_shall_not_take_is_an_error(write):
+    text = "[models.resnet.weights]\nstrict = [0, 1]\n"
+    identity = SlotIdentity(slot_state=1, group_count=2, model_name="resnet")
+    settings = load(write(text)).for_model("resnet")
+    fixed_commands(settings, identity)
+    fixed_commands(settings, identity, [2, 0])
+    fixed_commands(settings, identity, [1, 3])
+    fixed_commands(settings, identity, [2, 2])  # nobody takes it anyway
+    with pytest.raises(ValueError, match=r"weights\.strict is 0 for all 1 worker groups that take"):
+        fixed_commands(settings, identity, [1, 2])

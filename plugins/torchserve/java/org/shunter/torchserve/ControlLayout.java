@@ -309,6 +309,8 @@ final class ControlLayout {
     static final int S_GROUP_SLICES = 3544;
     /** 1: its workers stand still for strict work */
     static final int S_GROUP_YIELDS = 3552;
+    /** mask of the classes that it takes, 0: all */
+    static final int S_GROUP_CLASSES = 3560;
     /** seqlock: odd while commands change, 0 never written */
     static final int S_COMMAND_SEQUENCE = 4480;
     /** weight of the old threshold when it rises, 0..999999 */

@@ -23,8 +23,9 @@ final class Dispatcher {
      * @param capacity requests that may wait
      * @param registeredWaitUs longest deliberate wait
      * @param sloNs default deadline of strict requests, 0 for none
+     * @param company whether a free worker waits for a full batch, as stock's do
      */
-    record Limits(int capacity, long registeredWaitUs, long sloNs) {}
+    record Limits(int capacity, long registeredWaitUs, long sloNs, boolean company) {}
 
     /**
      * What the dispatchers of a server share.
@@ -96,7 +97,7 @@ final class Dispatcher {
                         forecast,
                         commands,
                         presence,
-                        limits.registeredWaitUs());
+                        new Patience(commands, limits.registeredWaitUs(), limits.company()));
         this.endings = new Endings(name, telemetry);
         this.admission = new Admission(name, limits.capacity(), queue, crew, commands, endings);
     }

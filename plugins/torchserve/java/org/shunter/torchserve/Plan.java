@@ -37,14 +37,14 @@ final class Plan {
             final Forecast forecast,
             final Commands commands,
             final Presence presence,
-            final long registeredWaitUs) {
+            final Patience patience) {
         this.queue = queue;
         this.crew = crew;
         this.draft = draft;
         this.forecast = forecast;
         this.commands = commands;
         this.presence = presence;
-        this.patience = new Patience(commands, registeredWaitUs);
+        this.patience = patience;
     }
 
     /** Decide; the results are in the draft and in {@link #wakeNs} until the next call. */
@@ -151,6 +151,9 @@ final class Plan {
     }
 
     private boolean releaseToFree(final RequestClass requestClass, final int queued) {
+        if (patience.wantsCompany()) {
+            keepFillable(requestClass, queued);
+        }
         long total = 0;
         long freeSinceNs = Long.MAX_VALUE;
         for (final BatchWorker worker : free) {
@@ -181,6 +184,17 @@ final class Plan {
                 ReleaseRule.wakeAfterUs(heldUs, slackUs, maxWaitUs, predictedUs, marginUs);
         wakeNs = Math.min(wakeNs, Math.min(now + wakeUs * 1000, patience.held()));
         return false;
+    }
+
+    /** A worker that waits for a full batch does not share it with one that is free as well. */
+    private void keepFillable(final RequestClass requestClass, final int queued) {
+        long left = queued;
+        int full = 0;
+        while (full < free.size() && left >= crew.cap(free.get(full), requestClass)) {
+            left -= crew.cap(free.get(full), requestClass);
+            full++;
+        }
+        free.subList(Math.min(free.size(), Math.max(1, full)), free.size()).clear();
     }
 
     /** Split what waits over the free workers, the preferred groups first. */

@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.EnumSet;
 import java.util.List;
+import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
@@ -50,7 +51,8 @@ final class ServedModel {
                         new Dispatcher.Limits(
                                 capacity(model),
                                 model.getMaxBatchDelay() * 1000L,
-                                settings.sloNs()),
+                                settings.sloNs(),
+                                settings.company()),
                         host.shared());
         this.fleet = new Fleet(host, this, initialConfiguration(settings.configuration()));
         if (slot.index() < 0) {
@@ -275,12 +277,17 @@ final class ServedModel {
         }
     }
 
+    private static long mask(final Set<RequestClass> classes) {
+        return classes.stream().mapToLong(each -> 1L << each.ordinal()).sum();
+    }
+
     private void publishGroup(final WorkerGroup group) {
         slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
         slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
         slot.set(ModelSlot.ofGroup(S_GROUP_INSTANCES, group.index), group.config().instances());
         slot.set(ModelSlot.ofGroup(S_GROUP_SLICES, group.index), group.place.slices());
         slot.set(ModelSlot.ofGroup(S_GROUP_YIELDS, group.index), group.place.yields() ? 1 : 0);
+        slot.set(ModelSlot.ofGroup(S_GROUP_CLASSES, group.index), mask(group.config().classes()));
         Telemetry.publishFit(slot, group);
     }
 }

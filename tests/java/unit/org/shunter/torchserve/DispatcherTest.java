@@ -71,7 +71,6 @@ class DispatcherTest {
         final TestModel.FakeWorker worker = busy(4);
         final TestModel.Request waits = model.strict("waits");
         worker.answer();
-        // The page is gone for a moment: whatever reads it fails.
         final TestModel.FakeWorker broken =
                 model.new FakeWorker(model.group(0), 4) {
                     @Override
@@ -277,5 +276,52 @@ class DispatcherTest {
                                         "b", "", 200, "OK", Map.of(), "for b".getBytes()))));
         assertEquals(List.of(500), model.requests.get(1).statuses);
         assertEquals(List.of("for b"), model.requests.get(2).texts);
+    }
+
+    private static final int WAIT_MS = 10_000;
+
+    private static TestModel withCompany() {
+        return new TestModel(new Dispatcher.Limits(100, WAIT_MS * 1000L, 0, true));
+    }
+
+    @Test
+    void withCompanyAFreeWorkerWaitsForAFullBatch() {
+        final TestModel model = withCompany();
+        final TestModel.FakeWorker[] workers = model.serve(2, 2);
+        model.strict("a");
+        model.pass(100 * MS);
+        assertEquals(List.of(), workers[0].running());
+        model.strict("b");
+        assertEquals(List.of("a", "b"), workers[0].running());
+        assertEquals(List.of(), workers[1].running());
+        for (final String name : List.of("c", "d", "e")) {
+            model.strict(name);
+        }
+        assertEquals(List.of("c", "d"), workers[1].running());
+        assertEquals(1, model.dispatcher.waiting());
+    }
+
+    @Test
+    void withCompanyNobodyWaitsForLongerThanTheRegisteredDelay() {
+        final TestModel model = withCompany();
+        final TestModel.FakeWorker[] workers = model.serve(4, 4);
+        model.strict("a");
+        model.pass((WAIT_MS - 1) * MS);
+        model.strict("b");
+        assertEquals(List.of(), workers[0].running());
+        model.pass(MS);
+        assertEquals(List.of("a", "b"), workers[0].running());
+        assertEquals(List.of(), workers[1].running());
+    }
+
+    @Test
+    void withCompanyADeadlineIsStillMet() {
+        final TestModel model = withCompany();
+        final TestModel.FakeWorker worker = model.serve(4)[0];
+        model.offer(new TestModel.Request("a", "a"), STRICT, 50 * MS, Rerun.AFTER_DEATH);
+        model.pass(47 * MS);
+        assertEquals(List.of(), worker.running());
+        model.pass(2 * MS);
+        assertEquals(List.of("a"), worker.running());
     }
 }

@@ -45,6 +45,7 @@ class ScheduleTest {
     /** One schedule. */
     private static final class Schedule extends TestModel {
         private final Random random;
+        /** Nothing that lets best effort go before strict is asked for. */
         private final boolean plain;
         private final List<FakeWorker> workers = new ArrayList<>();
         private List<FakeWorker> current = new ArrayList<>();
@@ -56,13 +57,19 @@ class ScheduleTest {
         }
 
         private Schedule(final Random random) {
-            super(
+            this(
+                    random,
                     new Dispatcher.Limits(
                             random.nextBoolean() ? 100 : 4,
                             random.nextBoolean() ? 0 : 5000,
-                            random.nextBoolean() ? 0 : 20 * MS));
+                            random.nextBoolean() ? 0 : 20 * MS,
+                            random.nextInt(4) == 0));
+        }
+
+        private Schedule(final Random random, final Dispatcher.Limits limits) {
+            super(limits);
             this.random = random;
-            this.plain = random.nextBoolean();
+            this.plain = !limits.company() && random.nextBoolean();
         }
 
         void run() {
@@ -265,7 +272,7 @@ class ScheduleTest {
             return entry.place == Entry.Place.QUEUED && entry.requestClass == RequestClass.STRICT;
         }
 
-        /** Neither ageing, nor a wait for company, nor a worker that is better for it and busy. */
+        /** Neither ageing, nor a wait for a full batch, nor a worker that is better for it and busy. */
         private boolean nothingKeepsStrictBack(final FakeWorker worker) {
             return plain
                     && commands.commanded()

@@ -206,7 +206,7 @@ class TestModel {
     private long numbers;
 
     TestModel(final int capacity, final long waitMs) {
-        this(new Dispatcher.Limits(capacity, waitMs * 1000, 0));
+        this(new Dispatcher.Limits(capacity, waitMs * 1000, 0, false));
     }
 
     TestModel(final Dispatcher.Limits limits) {
