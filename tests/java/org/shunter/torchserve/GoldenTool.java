@@ -166,7 +166,7 @@ public final class GoldenTool {
                 default:
                     rule.held();
             }
-            states.addAll(List.of(rule.value(), rule.returning(), worth));
+            states.addAll(List.of(rule.value(), rule.returning, worth));
         }
         return states.stream().mapToDouble(Double::doubleValue).toArray();
     }

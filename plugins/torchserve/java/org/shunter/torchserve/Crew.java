@@ -12,9 +12,11 @@ final class Crew {
     private final Commands commands;
     private final Forecast forecast;
     private final long sloNs;
+    private final Object lock;
     private boolean strictTraffic;
 
-    Crew(final Commands commands, final Forecast forecast, final long sloNs) {
+    Crew(final Object lock, final Commands commands, final Forecast forecast, final long sloNs) {
+        this.lock = lock;
         this.commands = commands;
         this.forecast = forecast;
         this.sloNs = sloNs;
@@ -22,17 +24,20 @@ final class Crew {
 
     /** All of them, ready or not. */
     List<BatchWorker> workers() {
+        assert Thread.holdsLock(lock);
         return workers;
     }
 
     /** From now on these. */
     void replaceBy(final List<? extends BatchWorker> current) {
+        assert Thread.holdsLock(lock);
         workers.clear();
         workers.addAll(current);
     }
 
     /** Whether there are workers, and all of them stand still for strict work. */
     boolean yields() {
+        assert Thread.holdsLock(lock);
         for (final BatchWorker worker : workers) {
             if (!worker.group.place.yields()) {
                 return false;
@@ -47,11 +52,13 @@ final class Crew {
     }
 
     void setStrictTraffic(final boolean now) {
+        assert Thread.holdsLock(lock);
         strictTraffic = now;
     }
 
     /** Whether a worker, ready or not, takes this class. */
     boolean hasWorkerFor(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         for (final BatchWorker worker : workers) {
             if (serves(worker, requestClass)) {
                 return true;
@@ -80,6 +87,7 @@ final class Crew {
      * a best-effort batch add at most half of the SLO of strict ones that may have to wait for it.
      */
     int cap(final BatchWorker worker, final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         long cap = worker.cap();
         cap = Math.min(cap, cap * commands.weight(worker.group.index, requestClass) / 1000);
         if (requestClass == RequestClass.BEST_EFFORT

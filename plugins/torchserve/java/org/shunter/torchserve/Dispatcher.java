@@ -49,7 +49,7 @@ final class Dispatcher {
     private final LongSupplier clock;
     private final Telemetry telemetry;
     private final Wakeup wakeup;
-    private final RequestQueue queue = new RequestQueue();
+    private final RequestQueue queue = new RequestQueue(this);
     private final Crew crew;
     private final Draft draft;
     private final Plan plan;
@@ -78,10 +78,11 @@ final class Dispatcher {
         this.telemetry = new Telemetry(slot);
         this.wakeup = new Wakeup(shared.timer(), this::decideAgain);
         final Forecast forecast = new Forecast(commands);
-        this.crew = new Crew(commands, forecast, limits.sloNs());
-        this.draft = new Draft(queue, crew, forecast, commands);
+        this.crew = new Crew(this, commands, forecast, limits.sloNs());
+        this.draft = new Draft(this, queue, crew, forecast, commands);
         this.presence =
                 new Presence(
+                        this,
                         slot,
                         queue,
                         crew,
@@ -91,6 +92,7 @@ final class Dispatcher {
                         this::decideAgain);
         this.plan =
                 new Plan(
+                        this,
                         queue,
                         crew,
                         draft,
@@ -98,8 +100,9 @@ final class Dispatcher {
                         commands,
                         presence,
                         new Patience(commands, limits.registeredWaitUs(), limits.company()));
-        this.endings = new Endings(name, telemetry);
-        this.admission = new Admission(name, limits.capacity(), queue, crew, commands, endings);
+        this.endings = new Endings(this, name, telemetry);
+        this.admission =
+                new Admission(this, name, limits.capacity(), queue, crew, commands, endings);
     }
 
     /**
@@ -213,6 +216,7 @@ final class Dispatcher {
 
     /** A batch is not in flight any more. */
     private void take(final BatchWorker worker, final Batch batch) {
+        assert Thread.holdsLock(this);
         worker.remove(batch);
         inFlightBatches--;
         inFlightRequests -= batch.size();
@@ -377,6 +381,7 @@ final class Dispatcher {
     }
 
     private boolean apply(final BatchWorker worker, final WorkerState.Event event) {
+        assert Thread.holdsLock(this);
         final WorkerState next =
                 worker.state == WorkerState.STOPPED ? null : worker.state.after(event);
         if (next == null) {
@@ -425,6 +430,11 @@ final class Dispatcher {
             settle(effects);
         }
         effects.run();
+    }
+
+    /** Run something that looks at what the lock guards. */
+    synchronized void look(final Runnable at) {
+        at.run();
     }
 
     /** Nothing waits and nothing runs. */

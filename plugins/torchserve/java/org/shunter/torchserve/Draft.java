@@ -11,6 +11,7 @@ final class Draft {
     /** A batch for a worker. */
     record Shipment(BatchWorker worker, RequestClass requestClass, List<Entry> entries) {}
 
+    private final Object lock;
     private final RequestQueue queue;
     private final Crew crew;
     private final Forecast forecast;
@@ -21,10 +22,12 @@ final class Draft {
     private long lastBestEffortNs;
 
     Draft(
+            final Object lock,
             final RequestQueue queue,
             final Crew crew,
             final Forecast forecast,
             final Commands commands) {
+        this.lock = lock;
         this.queue = queue;
         this.crew = crew;
         this.forecast = forecast;
@@ -32,12 +35,14 @@ final class Draft {
     }
 
     void begin(final long nowNs) {
+        assert Thread.holdsLock(lock);
         shipments.clear();
         givenUp.clear();
         now = nowNs;
     }
 
     List<Shipment> shipments() {
+        assert Thread.holdsLock(lock);
         return shipments;
     }
 
@@ -72,6 +77,7 @@ final class Draft {
 
     /** Give a worker one request in a batch of its own. */
     void shipAlone(final BatchWorker worker, final Entry entry) {
+        assert Thread.holdsLock(lock);
         queue.remove(entry, Entry.Place.SENT);
         ship(worker, entry.requestClass, new ArrayList<>(List.of(entry)));
     }

@@ -15,6 +15,7 @@ final class Plan {
     /** How long a worker that is late is waited for. */
     private static final long LATE_NS = 1_000_000;
 
+    private final Object lock;
     private final RequestQueue queue;
     private final Crew crew;
     private final Draft draft;
@@ -31,6 +32,7 @@ final class Plan {
     private long wakeNs;
 
     Plan(
+            final Object lock,
             final RequestQueue queue,
             final Crew crew,
             final Draft draft,
@@ -38,6 +40,7 @@ final class Plan {
             final Commands commands,
             final Presence presence,
             final Patience patience) {
+        this.lock = lock;
         this.queue = queue;
         this.crew = crew;
         this.draft = draft;
@@ -49,6 +52,7 @@ final class Plan {
 
     /** Decide; the results are in the draft and in {@link #wakeNs} until the next call. */
     void next(final long nowNs, final boolean hasStrictTraffic) {
+        assert Thread.holdsLock(lock);
         draft.begin(nowNs);
         wakeNs = Entry.NEVER;
         now = nowNs;
@@ -74,11 +78,13 @@ final class Plan {
 
     /** When to look again if nothing happens, or {@link Entry#NEVER}. */
     long wakeNs() {
+        assert Thread.holdsLock(lock);
         return wakeNs;
     }
 
     /** Time passes; before each arrival is counted. */
     void settle(final long nowNs, final long arrivals) {
+        assert Thread.holdsLock(lock);
         patience.settle(nowNs, arrivals);
     }
 
@@ -91,6 +97,7 @@ final class Plan {
 
     /** Requests worth a batch, per worker. */
     double threshold() {
+        assert Thread.holdsLock(lock);
         return patience.threshold();
     }
 
@@ -313,7 +320,7 @@ final class Plan {
                         crew.cap(worker, requestClass),
                         worker.inFlight.size(),
                         commands.aheadBatches,
-                        0,
+                        free.size(),
                         requestClass == RequestClass.STRICT,
                         running.requestClass == RequestClass.STRICT,
                         crew.hasStrictTraffic());

@@ -9,6 +9,7 @@ import java.util.List;
  * down, so that nothing stays held for ever. Guarded by its dispatcher's lock.
  */
 final class Presence {
+    private final Object lock;
     private final ModelSlot slot;
     private final RequestQueue queue;
     private final Crew crew;
@@ -24,6 +25,7 @@ final class Presence {
     private boolean gone;
 
     Presence(
+            final Object lock,
             final ModelSlot slot,
             final RequestQueue queue,
             final Crew crew,
@@ -31,6 +33,7 @@ final class Presence {
             final Hold line,
             final Turns turns,
             final Runnable decide) {
+        this.lock = lock;
         this.slot = slot;
         this.queue = queue;
         this.crew = crew;
@@ -49,6 +52,7 @@ final class Presence {
 
     /** A strict request came: best effort need not wait for the plan to stand still. */
     void announce(final long now) {
+        assert Thread.holdsLock(lock);
         rules = turns.rules();
         hold.show(heldSlices(), slot.index(), now);
     }
@@ -69,6 +73,7 @@ final class Presence {
 
     /** A batch began or ended. */
     void progress(final Batch batch, final long now) {
+        assert Thread.holdsLock(lock);
         if (batch.hasStrict()) {
             hold.progress(now);
         }
@@ -76,6 +81,7 @@ final class Presence {
 
     /** A decision begins. */
     void begin() {
+        assert Thread.holdsLock(lock);
         rules = turns.rules();
         if (rules.apply() || player.isActive()) {
             player.begin(
@@ -119,6 +125,7 @@ final class Presence {
 
     /** An event is over. */
     void settle(final long now, final Effects effects) {
+        assert Thread.holdsLock(lock);
         sent.removeIf(worker -> worker.inFlight.isEmpty());
         rules = turns.rules();
         hold.show(gone ? 0 : heldSlices(), slot.index(), now);

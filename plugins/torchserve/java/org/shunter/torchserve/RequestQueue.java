@@ -8,7 +8,7 @@ import java.util.PriorityQueue;
 
 /**
  * The waiting requests of one model: earliest deadline first inside a class, arrival order between
- * equal deadlines. Not thread-safe; its dispatcher holds the lock.
+ * equal deadlines. Guarded by its dispatcher's lock.
  *
  * <p>A request leaves from the middle (client gone) by changing its place; the structures skip it
  * when they meet it and are rebuilt when most of what they hold is gone.
@@ -25,9 +25,12 @@ final class RequestQueue {
     private final ArrayDeque<Entry> alone = new ArrayDeque<>();
     private final int[] queued = new int[RequestClass.COUNT];
     private final int[] queuedAlone = new int[RequestClass.COUNT];
+    private final Object lock;
     private long nextOrder;
 
-    RequestQueue() {
+    /** {@code lock}: whoever calls holds it. */
+    RequestQueue(final Object lock) {
+        this.lock = lock;
         for (int i = 0; i < RequestClass.COUNT; i++) {
             byDeadline.add(new PriorityQueue<>(64, EARLIEST_DEADLINE));
             byArrival.add(new ArrayDeque<>());
@@ -59,6 +62,7 @@ final class RequestQueue {
     }
 
     private void insert(final Entry entry) {
+        assert Thread.holdsLock(lock);
         entry.place = Entry.Place.QUEUED;
         if (entry.alone()) {
             queuedAlone[entry.requestClass.ordinal()]++;
@@ -70,6 +74,7 @@ final class RequestQueue {
 
     /** Take a waiting request out. */
     void remove(final Entry entry, final Entry.Place to) {
+        assert Thread.holdsLock(lock);
         entry.place = to;
         if (entry.alone()) {
             queuedAlone[entry.requestClass.ordinal()]--;
@@ -99,21 +104,25 @@ final class RequestQueue {
 
     /** Waiting requests of a class that may share a batch. */
     int size(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         return queued[requestClass.ordinal()];
     }
 
     /** Waiting requests of a class, those that run alone included. */
     int waiting(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         return queued[requestClass.ordinal()] + queuedAlone[requestClass.ordinal()];
     }
 
     /** All waiting requests. */
     int size() {
+        assert Thread.holdsLock(lock);
         return queued[0] + queued[1] + queuedAlone[0] + queuedAlone[1];
     }
 
     /** The request of a class that runs next in a batch of its own, or null. */
     Entry peekAlone(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         for (final Entry entry : alone) {
             if (entry.requestClass == requestClass) {
                 return entry;
@@ -124,6 +133,7 @@ final class RequestQueue {
 
     /** The request of a class that runs next, or null. */
     Entry peek(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         final PriorityQueue<Entry> heap = byDeadline.get(requestClass.ordinal());
         while (!heap.isEmpty() && heap.peek().place != Entry.Place.QUEUED) {
             heap.poll();
@@ -133,6 +143,7 @@ final class RequestQueue {
 
     /** Arrival of the oldest waiting request of a class, or {@link Entry#NEVER}. */
     long oldestArrivalNs(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
         while (!arrivals.isEmpty() && arrivals.peekFirst().place != Entry.Place.QUEUED) {
             arrivals.pollFirst();
@@ -166,6 +177,7 @@ final class RequestQueue {
 
     /** The youngest waiting request of a class that may share a batch, or null. */
     Entry youngest(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
         while (!arrivals.isEmpty() && arrivals.peekLast().place != Entry.Place.QUEUED) {
             arrivals.pollLast();

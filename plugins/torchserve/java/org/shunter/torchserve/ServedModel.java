@@ -215,6 +215,10 @@ final class ServedModel {
 
     /** Bring the group words of the control page up to date. */
     void publishGroups() {
+        dispatcher.look(this::setGroups);
+    }
+
+    private void setGroups() {
         final Generation current = fleet.current();
         int ready = 0;
         int busy = 0;
@@ -238,25 +242,28 @@ final class ServedModel {
 
     /** Bring the identity words of the control page up to date. */
     void publishIdentity() {
-        slot.changeIdentity(
-                () -> {
-                    defaultVersion = defaultVersion();
-                    final Generation current = fleet.current();
-                    slot.set(S_GENERATION, current.id);
-                    slot.set(S_REGISTERED_BATCH_SIZE, ceiling());
-                    slot.set(S_REGISTERED_MAX_WAIT_US, model.getMaxBatchDelay() * 1000L);
-                    slot.set(S_QUEUE_CAPACITY, dispatcher.capacity());
-                    slot.set(S_GROUP_COUNT, current.groups.size());
-                    slot.set(S_SLO_US, settings.sloNs() / 1000);
-                    slot.setText(S_MODEL_NAME, 256, model.getModelName());
-                    slot.setText(S_MODEL_VERSION, 128, model.getVersion());
-                    slot.set(S_AUTO, fleet.auto() ? 1 : 0);
-                    slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
-                    slot.setText(S_LAST_CHANGE, 512, fleet.lastChange());
-                    slot.setText(S_DEFAULT_VERSION, 128, defaultVersion);
-                    slot.set(S_SLOT_STATE, 1);
-                    current.groups.forEach(this::publishGroup);
-                });
+        final Generation current = fleet.current();
+        dispatcher.look(() -> current.groups.forEach(group -> Telemetry.publishFit(slot, group)));
+        slot.changeIdentity(this::setIdentity);
+    }
+
+    private void setIdentity() {
+        defaultVersion = defaultVersion();
+        final Generation current = fleet.current();
+        slot.set(S_GENERATION, current.id);
+        slot.set(S_REGISTERED_BATCH_SIZE, ceiling());
+        slot.set(S_REGISTERED_MAX_WAIT_US, model.getMaxBatchDelay() * 1000L);
+        slot.set(S_QUEUE_CAPACITY, dispatcher.capacity());
+        slot.set(S_GROUP_COUNT, current.groups.size());
+        slot.set(S_SLO_US, settings.sloNs() / 1000);
+        slot.setText(S_MODEL_NAME, 256, model.getModelName());
+        slot.setText(S_MODEL_VERSION, 128, model.getVersion());
+        slot.set(S_AUTO, fleet.auto() ? 1 : 0);
+        slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
+        slot.setText(S_LAST_CHANGE, 512, fleet.lastChange());
+        slot.setText(S_DEFAULT_VERSION, 128, defaultVersion);
+        slot.set(S_SLOT_STATE, 1);
+        current.groups.forEach(this::publishGroup);
     }
 
     /** The version of this model for requests that name none; empty when it is not registered. */
@@ -288,6 +295,5 @@ final class ServedModel {
         slot.set(ModelSlot.ofGroup(S_GROUP_SLICES, group.index), group.place.slices());
         slot.set(ModelSlot.ofGroup(S_GROUP_YIELDS, group.index), group.place.yields() ? 1 : 0);
         slot.set(ModelSlot.ofGroup(S_GROUP_CLASSES, group.index), mask(group.config().classes()));
-        Telemetry.publishFit(slot, group);
     }
 }
