@@ -142,18 +142,18 @@ final class Plan {
     private void release(final RequestClass requestClass) {
         int before = Integer.MAX_VALUE;
         int queued = queue.size(requestClass);
-        collectFree(requestClass);
         // Again while it helps: a batch that was cut for a deadline leaves requests behind.
-        while (queued > 0 && queued < before && !free.isEmpty()) {
+        while (queued > 0 && queued < before) {
+            collectFree(requestClass); // which takes a turn, so not without a request
+            if (free.isEmpty()) {
+                sendAhead(requestClass);
+                return;
+            }
             if (!releaseToFree(requestClass, queued)) {
                 return;
             }
             before = queued;
             queued = queue.size(requestClass);
-            collectFree(requestClass);
-        }
-        if (queued > 0 && free.isEmpty()) {
-            sendAhead(requestClass);
         }
     }
 

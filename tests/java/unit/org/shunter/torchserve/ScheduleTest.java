@@ -290,7 +290,6 @@ class ScheduleTest {
         }
 
         private void finish() {
-            page.set(ControlLayout.H_EXCLUSIVE, 0);
             command(
                     () -> {
                         for (int group = 0; group < 3; group++) {
