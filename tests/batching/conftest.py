@@ -71,7 +71,7 @@ def run_tool(tmp_path_factory):
         pytest.skip("needs an installed TorchServe")
     build = pytest.importorskip("shunter.plugins.torchserve.build")
     # In a package of the jar, because it uses classes that only their package sees.
-    sources = [str(path) for path in SOURCES.rglob("*.java")]
+    sources = [str(path) for path in (SOURCES / "org").rglob("*.java")]
     jar = build.ensure() / build.JAR
     host = build.torchserve_home() / "frontend/model-server.jar"
     classes = tmp_path_factory.mktemp("classes")

@@ -38,7 +38,7 @@ final class Worker {
     /** Completed with an HTTP status when the first load succeeded or failed. */
     final CompletableFuture<Integer> firstLoad = new CompletableFuture<>();
 
-    /** Completed when the worker has ended for good. */
+    /** Completed when the worker has ended for good and its process is gone. */
     final CompletableFuture<Void> ended = new CompletableFuture<>();
 
     final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
@@ -81,6 +81,8 @@ final class Worker {
         volatile boolean loaded;
         /** Its end is heard once: a failure is followed by the end of its connection. */
         final AtomicBoolean over = new AtomicBoolean();
+        /** Completed when it has no process any more, or will have none. */
+        final CompletableFuture<Void> gone = new CompletableFuture<>();
 
         void begin() throws IOException, InterruptedException {
             address.clean();
@@ -95,9 +97,9 @@ final class Worker {
             LOGGER.debug("{} command line: {}", launch.name(), launch.command());
             process = WorkerProcess.start(launch);
             host.watch(process);
+            process.onExit(() -> gone.complete(null));
             process.awaitListening(LISTEN_TIMEOUT_S);
             if (!dispatcher.change(Worker.this, WorkerState.Event.STARTED)) {
-                process.kill(); // it has no connection, whose end would end it
                 release();
                 return;
             }
@@ -165,7 +167,9 @@ final class Worker {
                 open.close();
             }
             final WorkerProcess running = process;
-            if (running != null) {
+            if (running != null && open == null) {
+                running.kill(); // it was given nothing, and has no connection whose end would end it
+            } else if (running != null) {
                 running.killAfter(host, group.isNetwork ? NETWORK_GRACE_MS : GRACE_MS);
             }
             outbox.clear();
@@ -213,7 +217,11 @@ final class Worker {
     /** Start the process, connect and load; runs on a pool thread. */
     void start() {
         final Life begun = new Life();
-        life = begun;
+        life = begun; // before the state is read: who ends it now sees this process or prevents it
+        if (state == WorkerState.STOPPED) {
+            begun.gone.complete(null);
+            return;
+        }
         try {
             begun.begin();
         } catch (IOException | RuntimeException | Error e) { // else its first load would never end
@@ -221,6 +229,9 @@ final class Worker {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             begun.fail("interrupted");
+        }
+        if (begun.process == null) {
+            begun.gone.complete(null);
         }
     }
 
@@ -341,13 +352,23 @@ final class Worker {
     }
 
     private void finish() {
+        firstLoad.complete(500);
+        served.fleet().onEnded(this);
+        final Life last = life;
+        if (last == null) {
+            gone();
+        } else {
+            last.gone.thenRun(this::gone);
+        }
+    }
+
+    /** Not before: a process that is still starting would make its socket again. */
+    private void gone() {
         try {
             address.clean();
         } catch (IOException e) {
             LOGGER.debug("Socket of {} was not removed", this, e);
         }
-        firstLoad.complete(500);
-        served.fleet().onEnded(this);
         ended.complete(null);
     }
 
