@@ -320,6 +320,11 @@ final class Dispatcher {
         effects.run();
     }
 
+    /** Read what this object's lock guards; lock nothing else but a slot's words meanwhile. */
+    synchronized void read(final Runnable reader) {
+        reader.run();
+    }
+
     /** Nothing waits and nothing runs. */
     synchronized boolean isIdle() {
         return queue.size() == 0 && inFlightRequests == 0;

@@ -57,6 +57,9 @@ final class WantedConfiguration {
 
     private void change(final Fleet fleet, final List<GroupConfig> groups, final long request) {
         try {
+            if (groups.isEmpty()) {
+                throw new BadRequestException("a configuration has at least one worker group");
+            }
             if (!fleet.auto()) {
                 throw new BadRequestException("auto is false");
             }
@@ -65,7 +68,9 @@ final class WantedConfiguration {
                             (done, error) ->
                                     finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));
         } catch (RuntimeException e) { // else the change would be under way for ever
-            LOGGER.warn("{}", fleet.refused(e.getMessage() == null ? e.toString() : e.getMessage()));
+            final String reason = e.getMessage() == null ? e.toString() : e.getMessage();
+            fleet.tell("refused: " + reason);
+            LOGGER.warn("{}: the change was {}", fleet, fleet.lastChange());
             finish(request, CHANGE_UNDONE);
         }
     }
@@ -88,7 +93,7 @@ final class WantedConfiguration {
                                     clamp(words[at + 2], 1, 1 << 20))
                             .withCores(words[2] == 1 ? GroupConfig.AUTO : null));
         }
-        return groups; // empty is refused by who is asked
+        return groups;
     }
 
     private static int clamp(final long value, final int low, final int high) {
