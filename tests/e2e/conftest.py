@@ -138,11 +138,15 @@ def settings(tmp_path_factory):
     return path
 
 
+CHECKED = "-ea:org.shunter..."
+"""The plugin's own assertions: locks that must be held."""
+
+
 class Brief(Server):
     """For a few requests: its JVM does not compile with effort what would not pay."""
 
     def __init__(self, *, env=None, **arguments):
-        env = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", **(env or {})}
+        env = {"JDK_JAVA_OPTIONS": f"-XX:TieredStopAtLevel=1 {CHECKED}", **(env or {})}
         super().__init__(env=env, **arguments)
 
 
@@ -180,7 +184,8 @@ def site(harness, archives, plugins, settings, tmp_path_factory):
     }
     # Cores of its own, whatever else is served on this host.
     claims = {"SHUNTER_CORE_CLAIMS": str(tmp_path_factory.mktemp("claims") / "cores")}
-    server = Server(model_store=archives.folder, plugins=plugins, config=config, env=claims)
+    env = {"JDK_JAVA_OPTIONS": CHECKED, **claims}
+    server = Server(model_store=archives.folder, plugins=plugins, config=config, env=env)
     with harness.running(server, archives, tmp_path_factory.mktemp("site")) as site:
         yield site
 
