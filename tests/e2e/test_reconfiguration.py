@@ -67,6 +67,7 @@ def test_the_configuration_follows_the_load_both_ways(
             described = model.describe()
             # What was registered: the controller's choice is no scale call.
             assert (described["minWorkers"], described["maxWorkers"]) == (1, 1)
+            assert model.configuration()["registered"] == "1x0x8"
         runs(model, FAT)
         wait_until("the old ones ended", lambda: len(model.pids()) == 1)
         assert [len(each) for each in cores_of(model)] == [2]
@@ -267,6 +268,8 @@ def test_who_may_change_a_model_is_saved_at_once_and_never_costs_the_model(
         assert saved(site) == ("1x0x4", False)
         model.configure(auto="true")
         assert saved(site) == ("1x0x4", True)
+    config = server.folder / "logs/config"
+    (config / ".shunter").rename(config / "shunter")  # where earlier versions kept it
     # From now on the controller must not; the snapshot says that it may.
     archives.add("kept", config={"shunter": {"cores": "0"}})
     server = make_bare(model_store=archives.folder, plugins=plugins, **common)

@@ -240,6 +240,7 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         json.addProperty("model", model.name());
         json.addProperty("generation", model.fleet().current().id);
         json.addProperty(CONFIGURATION, GroupConfig.text(model.fleet().current().configuration()));
+        json.addProperty("registered", GroupConfig.text(model.fleet().registered()));
         json.addProperty("auto", model.fleet().auto());
         json.addProperty("state", model.fleet().isChanging() ? "changing" : "serving");
         json.addProperty("last_change", model.fleet().lastChange());
