@@ -80,6 +80,7 @@ def test_workers_that_end_while_they_start_leave_no_socket_and_no_number(site, s
         assert model.scale(3, wait=False).status == 202
         assert model.scale(1, wait=False).status == 202
     assert model.scale(1).status == 200
+    wait_until("their processes end", lambda: len(site.server.worker_pids()) == len(_numbers(site)))
     wait_until("no other socket is left", left)
     highest = max(_numbers(site))
     for _ in range(3):
