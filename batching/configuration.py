@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shunter.batching.layout import GROUP_COUNT
-
 # As GroupConfig.java, which reads what users write.
 MAX_INSTANCES = 9999
 MAX_THREADS = 9999
 MAX_BATCH = 999_999
+MAX_GROUPS = 8
+"""Of one model; a server has room for at least as many."""
 
 _GROUP = re.compile(r"([0-9]{1,6})x([0-9]{1,6})x([0-9]{1,6})", re.ASCII)
 
@@ -41,8 +41,8 @@ Configuration = tuple[InstanceGroup, ...]
 def parse_configuration(text: str) -> Configuration:
     """Return the groups of ``INSTANCESxTHREADSxBATCH[,...]``."""
     parts = text.replace(" ", "").split(",")
-    if len(parts) > GROUP_COUNT:
-        raise ConfigurationError(f"{text!r}: {len(parts)} groups, at most {GROUP_COUNT}")
+    if len(parts) > MAX_GROUPS:
+        raise ConfigurationError(f"{text!r}: {len(parts)} groups, at most {MAX_GROUPS}")
     return tuple(_parse_group(text, part) for part in parts)
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import math
 import mmap
 import os
 from types import TracebackType
-
-from shunter.batching.host_memory import available_bytes
 
 PAGE = mmap.PAGESIZE
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -29,13 +28,13 @@ _libc.mmap.argtypes = [
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
-def sealed_memory(name: str, size: int) -> int:
+def sealed_memory(name: str, size: int, free_bytes: float = math.inf) -> int:
     """Descriptor of ``size`` bytes of zeros that nobody can make shorter or longer.
 
-    Raises OSError when there is no room: the blocks are taken now, so that touching them later
+    ``free_bytes``: what the host has free. Raises OSError when there is no room: the blocks are taken now, so that touching them later
     cannot fail.
     """
-    if size > available_bytes():  # the kernel would try, and end whoever is in its way
+    if size > free_bytes:  # the kernel would try, and end whoever is in its way
         raise OSError(errno.ENOMEM, f"there is no memory for {size} bytes of {name}")
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

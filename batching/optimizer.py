@@ -21,9 +21,8 @@ from itertools import combinations
 
 import numpy as np
 
-from shunter.batching.configuration import Configuration, InstanceGroup
+from shunter.batching.configuration import MAX_GROUPS, Configuration, InstanceGroup
 from shunter.batching.latency_table import LatencyTable, Memory
-from shunter.batching.layout import GROUP_COUNT
 from shunter.batching.packing import Packing, Vector, pack
 
 
@@ -221,7 +220,7 @@ def _choice(
 ) -> Choice:
     """The instances as groups, as many as the control page holds."""
     kinds = Counter(instances)
-    while len(kinds) > GROUP_COUNT:
+    while len(kinds) > MAX_GROUPS:
         kinds = _merge(table, kinds, limit_ms)
     groups = tuple(InstanceGroup(kinds[kind], *kind) for kind in sorted(kinds, reverse=True))
     latency = max(table.of(*kind) for kind in kinds)

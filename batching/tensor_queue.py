@@ -9,8 +9,9 @@ first.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -78,8 +79,11 @@ class TensorQueue:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         entries: int,
+        free_bytes: Callable[[], float] = lambda: math.inf,
     ) -> TensorQueue:
         """Make a queue of at least so many entries.
+
+        ``free_bytes`` says how much memory the host has free.
 
         Raises QueueError for what cannot be a queue, OSError when there is no memory.
         """
@@ -90,10 +94,10 @@ class TensorQueue:
         entries = ring_entries([spec.bytes for spec in specs], entries)
         made: list[int] = []
         try:
-            made.append(sealed_memory("shunter-queue", _page_up(queue_bytes(entries))))
+            made.append(sealed_memory("shunter-queue", _page_up(queue_bytes(entries)), free_bytes()))
             for spec in specs:
                 size = max(PAGE, entries * spec.bytes)
-                made.append(sealed_memory(f"shunter-{spec.name}"[:200], size))
+                made.append(sealed_memory(f"shunter-{spec.name}"[:200], size, free_bytes()))
             queue = cls(made, entries, inputs, outputs)
         except BaseException:
             for descriptor in made:

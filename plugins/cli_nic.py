@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shunter.batching.host_memory import available_bytes
 from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
 
@@ -163,6 +164,7 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
         encrypt=settings.encrypt,
         spin_us=settings.spin_us,
         queue_bytes=settings.queue_mb << 20,
+        free_bytes=available_bytes,
         settle_s=SETTLE_S,
     )
 

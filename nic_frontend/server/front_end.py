@@ -7,6 +7,7 @@ stream, a signal, or 200 ms.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import time
@@ -61,6 +62,8 @@ class Settings:
     gro: bool = True
     queue_bytes: int = 1 << 30
     """The tensors of one function may take so much memory."""
+    free_bytes: Callable[[], float] = lambda: math.inf
+    """How much memory the host has free."""
     settle_s: float = 0.0
     """So long after its start, and after each new server, a client whose model is not known gets
     no answer, and asks again: its workers may be on their way."""
@@ -124,6 +127,7 @@ class FrontEnd:
             ready,
             shared=(self.udp.fileno(), self.doorbell),
             queue_bytes=settings.queue_bytes,
+            free_bytes=settings.free_bytes,
             receive_bytes=self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         )
         self._closing += [functions.close_queues, path.close, functions.close]

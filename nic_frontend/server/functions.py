@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from shunter.batching.attach import Attach, AttachError, peer_process, receive, send
 from shunter.batching.queue_layout import WORKER_COUNT
@@ -48,6 +48,7 @@ class Functions:
         *,
         shared: Sequence[int],
         queue_bytes: int,
+        free_bytes: Callable[[], float],
         receive_bytes: int,
     ) -> None:
         """None yet.
@@ -58,7 +59,7 @@ class Functions:
         self._path = path
         self._ready = ready
         self._socket, self._doorbell = shared
-        self._queue_bytes = queue_bytes
+        self._queue_bytes, self._free_bytes = queue_bytes, free_bytes
         self._receive_bytes = receive_bytes
         self._functions: dict[int, Function] = {}
         self._workers: dict[int, Worker] = {}
@@ -209,7 +210,7 @@ class Functions:
             if function.workers:
                 raise AttachError(f"{attach.model}: its tensors are not those of its peers")
         func_id = next(i for i in range(1, 1 << 16) if i not in self._functions)
-        queue = queue_of(attach, func_id, self._queue_bytes)
+        queue = queue_of(attach, func_id, self._queue_bytes, self._free_bytes)
         burst = burst_of(attach, queue, self._receive_bytes)
         try:
             self._path.add_function(func_id, queue, Policy(), burst)

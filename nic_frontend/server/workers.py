@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shunter.batching.attach import Attach, AttachError, send
@@ -101,10 +101,12 @@ class Function:
         return (self.attach.inputs, self.attach.outputs) == (attach.inputs, attach.outputs)
 
 
-def queue_of(attach: Attach, func_id: int, most_bytes: int) -> TensorQueue:
+def queue_of(
+    attach: Attach, func_id: int, most_bytes: int, free_bytes: Callable[[], float]
+) -> TensorQueue:
     """A new queue for the tensors of a worker. Raises QueueError, OSError."""
     wanted = entries_within((*attach.inputs, *attach.outputs), attach.batch, most_bytes)
-    return TensorQueue.create(func_id, attach.inputs, attach.outputs, wanted)
+    return TensorQueue.create(func_id, attach.inputs, attach.outputs, wanted, free_bytes)
 
 
 def burst_of(attach: Attach, queue: TensorQueue, receive_bytes: int) -> int:

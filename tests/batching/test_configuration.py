@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from shunter.batching.configuration import (
     MAX_BATCH,
+    MAX_GROUPS,
     MAX_INSTANCES,
     MAX_THREADS,
     ConfigurationError,
@@ -13,7 +14,6 @@ from shunter.batching.configuration import (
     parse_configuration,
     with_ceiling,
 )
-from shunter.batching.layout import GROUP_COUNT
 
 GROUPS = st.builds(
     InstanceGroup,
@@ -37,7 +37,7 @@ def test_spaces_between_and_zero_threads_are_fine():
     )
 
 
-@given(st.lists(GROUPS, min_size=1, max_size=GROUP_COUNT))
+@given(st.lists(GROUPS, min_size=1, max_size=MAX_GROUPS))
 def test_what_is_written_reads_as_the_same(groups):
     assert parse_configuration(format_configuration(groups)) == tuple(groups)
 

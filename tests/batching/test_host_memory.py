@@ -118,6 +118,6 @@ def test_this_host_has_some():
 def test_queues_may_take_what_the_cache_of_files_gives_back(roots, monkeypatch):
     group = {"max": f"{MIB}", "current": f"{MIB}", "stat": f"inactive_file {16 * PAGE}\n"}
     monkeypatch.setattr(available_bytes, "__defaults__", roots(MEMINFO, **group))
-    os.close(sealed_memory("shunter-test", 16 * PAGE))
+    os.close(sealed_memory("shunter-test", 16 * PAGE, available_bytes()))
     with pytest.raises(OSError, match="no memory"):
-        sealed_memory("shunter-test", 17 * PAGE)
+        sealed_memory("shunter-test", 17 * PAGE, available_bytes())

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shunter.batching.configuration import parse_configuration
+from shunter.batching.configuration import MAX_GROUPS, parse_configuration
 from shunter.batching.latency_table import LatencyTable, Memory
-from shunter.batching.layout import GROUP_COUNT
 from shunter.batching.optimizer import NoConfiguration, maximise_rate, minimise_latency, spread_over
 from shunter.batching.sharing import latency_curve, share_threads
 
@@ -114,7 +113,7 @@ def assert_sound(choice, table, nodes, batch):
     assert sum(g.instances * g.batch for g in groups) == batch
     assert choice.threads == sum(g.instances * g.threads for g in groups) <= sum(nodes)
     assert choice.instances == sum(g.instances for g in groups)
-    assert len(groups) <= GROUP_COUNT
+    assert len(groups) <= MAX_GROUPS
     assert max(g.threads for g in groups) <= max(nodes)
     assert choice.latency_ms == max(table.of(g.threads, g.batch) for g in groups)
     rates = [g.instances * g.batch / table.of(g.threads, g.batch) for g in groups]
@@ -266,7 +265,7 @@ def test_kinds_of_equal_threads_are_merged_at_no_cost():
     batch = 2 * sum(t * t for t in range(1, 9)) + 8
     choice = minimise_latency(table, nodes, batch)
     assert choice.latency_ms == 2.0
-    assert len(choice.configuration) <= GROUP_COUNT
+    assert len(choice.configuration) <= MAX_GROUPS
     assert sum(g.instances * g.batch for g in choice.configuration) >= batch
     assert choice.threads <= sum(nodes)
 
@@ -275,7 +274,7 @@ def test_too_many_numbers_of_threads_cost_latency_and_the_choice_says_so():
     table, nodes = whole_nodes((1.0, 2.0)), tuple(range(1, 13))
     batch = sum(t * t for t in nodes)
     choice = minimise_latency(table, nodes, batch)
-    assert len(choice.configuration) == GROUP_COUNT
+    assert len(choice.configuration) == MAX_GROUPS
     assert sum(g.instances * g.batch for g in choice.configuration) >= batch
     assert choice.threads <= sum(nodes)
     assert choice.latency_ms == max(table.of(g.threads, g.batch) for g in choice.configuration) > 1
@@ -284,7 +283,7 @@ def test_too_many_numbers_of_threads_cost_latency_and_the_choice_says_so():
 def test_too_many_numbers_of_threads_never_break_the_objective_of_a_rate():
     table, nodes = whole_nodes((1.0, 2.0)), tuple(range(1, 13))
     choice = maximise_rate(table, nodes, slo_ms=1.0)
-    assert len(choice.configuration) == GROUP_COUNT
+    assert len(choice.configuration) == MAX_GROUPS
     assert choice.latency_ms <= 1.0
     assert choice.threads <= sum(nodes)
 

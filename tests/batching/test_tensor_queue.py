@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching import double_map
 from shunter.batching.double_map import PAGE, Mapping, is_sealed, sealed_memory
 from shunter.batching.queue_layout import MAX_ENTRIES, QUEUE_FIELDS, queue_bytes
 from shunter.batching.queue_size import QueueError, entries_within, ring_entries
@@ -77,13 +76,12 @@ def test_other_memory_is_not_sealed(tmp_path):
     os.close(descriptor)
 
 
-def test_there_is_no_room_for_too_much(monkeypatch):
-    monkeypatch.setattr(double_map, "available_bytes", lambda: PAGE)
+def test_there_is_no_room_for_too_much():
     with pytest.raises(OSError, match="no memory for 8192 bytes"):
-        sealed_memory("shunter-test", 2 * PAGE)
+        sealed_memory("shunter-test", 2 * PAGE, PAGE)
     before = open_ones(), mapped()
     with pytest.raises(OSError, match="no memory"):
-        TensorQueue.create(7, INPUTS, OUTPUTS, 16)
+        TensorQueue.create(7, INPUTS, OUTPUTS, 16, lambda: PAGE)
     assert (open_ones(), mapped()) == before
 
 
