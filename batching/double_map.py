@@ -31,8 +31,8 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 def sealed_memory(name: str, size: int, free_bytes: float = math.inf) -> int:
     """Descriptor of ``size`` bytes of zeros that nobody can make shorter or longer.
 
-    ``free_bytes``: what the host has free. Raises OSError when there is no room: the blocks are taken now, so that touching them later
-    cannot fail.
+    ``free_bytes``: what the host has free. Raises OSError when there is no room: the blocks are
+    taken now, so that touching them later cannot fail.
     """
     if size > free_bytes:  # the kernel would try, and end whoever is in its way
         raise OSError(errno.ENOMEM, f"there is no memory for {size} bytes of {name}")

@@ -94,7 +94,8 @@ class TensorQueue:
         entries = ring_entries([spec.bytes for spec in specs], entries)
         made: list[int] = []
         try:
-            made.append(sealed_memory("shunter-queue", _page_up(queue_bytes(entries)), free_bytes()))
+            size = _page_up(queue_bytes(entries))
+            made.append(sealed_memory("shunter-queue", size, free_bytes()))
             for spec in specs:
                 size = max(PAGE, entries * spec.bytes)
                 made.append(sealed_memory(f"shunter-{spec.name}"[:200], size, free_bytes()))

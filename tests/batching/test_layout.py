@@ -266,7 +266,3 @@ def test_a_stale_emitted_file_is_found(tmp_path, capsys):
 )
 def test_batch_sizes_fall_into_powers_of_two(size, bucket):
     assert layout.size_bucket(size) == bucket
-
-
-def test_there_is_room_for_every_configuration():
-    assert configuration.MAX_GROUPS <= layout.GROUP_COUNT

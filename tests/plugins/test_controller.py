@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from shunter.batching.configuration import InstanceGroup
+from shunter.batching.configuration import MAX_GROUPS, InstanceGroup
 from shunter.batching.control_page import ControlPage, UnstableError
-from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Claims, Order
+from shunter.batching.layout import GROUP_COUNT, SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Claims, Order
 from shunter.plugins import controller, controller_agent
 from shunter.plugins.controller import EXIT_NO_PAGE, EXIT_NOT_ALONE, ControllerAgent
 from shunter.plugins.observed import Wanted
@@ -561,3 +561,7 @@ def test_it_starts_without_the_heavy_packages(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert done.stdout.strip() == ""
+
+
+def test_the_page_has_room_for_every_configuration():
+    assert MAX_GROUPS <= GROUP_COUNT
