@@ -7,14 +7,26 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-fast bench check docs jar library fuzz gpu
+.PHONY: help preflight setup demo test test-fast bench check docs jar library fuzz gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(INSTALLED) jar library ## make .venv, install Shunter in it, build what is compiled
+	@echo "ready: make demo serves two models, $(BIN)/shunter --help lists the commands"
 
-$(INSTALLED): setup.cfg setup.py pyproject.toml constraints.txt
+# What would fail only after torch was downloaded is looked for first.
+preflight:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 or later is needed, found: $$($(PYTHON) --version 2>&1); name one: make setup PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv: apt-get install python3-venv"; exit 1; }
+	@PATH="$(JAVA_HOME:%=%/bin:)$$PATH" javac --release 17 --version >/dev/null 2>&1 || { \
+	  echo "a JDK 17 or later is needed: apt-get install openjdk-17-jdk-headless, or set JAVA_HOME"; exit 1; }
+	@for each in $(firstword $(CC)) gcc clang; do command -v $$each >/dev/null && exit 0; done; \
+	  echo "a C compiler is needed: apt-get install gcc libc6-dev, or set CC"; exit 1
+
+$(INSTALLED): setup.cfg setup.py pyproject.toml constraints.txt | preflight
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --constraint constraints.txt torch
 	$(PIP) install --constraint constraints.txt --editable '.[test,demo]'

@@ -5,6 +5,8 @@ built on first use.
 """
 
 import importlib.util
+import platform
+import re
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -59,7 +61,22 @@ class PlatformWheel(bdist_wheel):
         self.root_is_pure = False
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", super().get_tag()[2]
+        lib = self.get_finalized_command("build").build_lib
+        built = Path(lib) / "shunter/nic_frontend" / library.LIBRARY
+        return "py3", "none", manylinux(built) or super().get_tag()[2]
+
+
+def manylinux(built: Path) -> str | None:
+    """The tag of systems with a C library that is new enough for this one; None without it.
+
+    Package indexes take no plain ``linux_x86_64``. The versions that the symbols need stand in the
+    file as texts of their own.
+    """
+    if not built.is_file():
+        return None
+    needed = re.findall(rb"\0GLIBC_(\d+)\.(\d+)[.\d]*(?=\0)", built.read_bytes())
+    major, minor = max((int(major), int(minor)) for major, minor in needed)
+    return f"manylinux_{major}_{minor}_{platform.machine()}"
 
 
 setup(cmdclass={"build_py": BuildCompiled, "bdist_wheel": PlatformWheel})

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 CLASS_KEY = "x-shunter-class"
 DEADLINE_KEY = "x-shunter-deadline-ms"
+PREFIX = "x-shunter-"
 MAX_DEADLINE_MS = 86_400_000
 """One day: longer deadlines are mistakes of unit."""
 
@@ -82,8 +83,12 @@ def parse_deadline_ns(text: str) -> int:
 def parse_terms(entries: Iterable[tuple[str, str]]) -> Terms:
     """Terms in headers or map entries. Keys are compared without case; a repeated key: last wins.
 
-    Raises ValueError for a bad value; other keys are not looked at.
+    Raises ValueError for a bad value and for an unknown key of ours; others are not looked at.
     """
+    entries = list(entries)
+    for key, _ in entries:
+        if key.lower().startswith(PREFIX) and key.lower() not in (CLASS_KEY, DEADLINE_KEY):
+            raise ValueError(f'"{key}" is unknown; allowed: {CLASS_KEY}, {DEADLINE_KEY}')
     stated = {CLASS_KEY: None, DEADLINE_KEY: None} | {
         key.lower(): value for key, value in entries if key.lower() in (CLASS_KEY, DEADLINE_KEY)
     }

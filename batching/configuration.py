@@ -50,7 +50,8 @@ def _parse_group(text: str, part: str) -> InstanceGroup:
     match = _GROUP.fullmatch(part)
     if match is None:
         raise ConfigurationError(
-            f"{text!r}: {part!r} is not INSTANCESxTHREADSxBATCH such as 2x4x16"
+            f"{text!r}: {part!r} is not INSTANCESxTHREADSxBATCH such as 2x4x16 "
+            "(threads 0: as the handler likes)"
         )
     instances, threads, batch = (int(number) for number in match.groups())
     bounds = {

@@ -2,8 +2,8 @@
 
 :mod:`shunter.batching.layout` declares its bytes. The JVM creates the page; Python processes attach
 it. Every word is one aligned 8-byte load or store through a ``memoryview`` of format ``q``, which
-x86-64 keeps whole and in program order; on a processor that reorders stores the page must be
-written through the C part.
+x86-64 keeps whole and in program order. A processor that reorders stores is refused: it could show
+a reader a finished sequence before the data.
 
 Who may write is settled by locks on byte ranges of the file (:mod:`shunter.batching.processes`):
 one controller on its header line, one process on each holder line (:mod:`shunter.batching.holds`).
@@ -68,6 +68,7 @@ _H = {name: placed.offset // 8 for name, placed in HEADER_FIELDS.items()}
 _S = {name: placed.offset // 8 for name, placed in SLOT_FIELDS.items()}
 _COMMANDS_END = _S["network_workers"]
 """What follows the commands has other writers, or no seqlock."""
+_PROCESSOR = "x86_64"
 _CONTROLLER_LINE = HEADER_FIELDS["controller_pid"].offset
 
 
@@ -97,8 +98,10 @@ class ControlPage:
     ) -> ControlPage:
         """Make a new page; the path must not exist.
 
-        Raises OSError when it does, or when the file system has no room for the page.
+        Raises OSError when it does, or when the file system has no room for the page; PageError
+        on another processor.
         """
+        _check_processor()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             # Real blocks: a full file system must be an error here and not a SIGBUS later.
@@ -119,8 +122,10 @@ class ControlPage:
         """Map an existing page.
 
         Raises PageError naming what was found and what is expected when it is another's file, not
-        a page, of another layout or not complete; OSError when it cannot be opened.
+        a page, of another layout or not complete, and on another processor; OSError when it cannot
+        be opened.
         """
+        _check_processor()
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags)
         try:
@@ -196,6 +201,10 @@ class ControlPage:
     def allow_strict(self, slot: int, claims: Claims) -> None:
         """Say which requests for a slot's model may call themselves strict."""
         self._set(_base(slot) + _S["strict_claims"], claims)
+
+    def tell_settings(self, valid: bool) -> None:
+        """Say whether the settings file could be read the last time."""
+        self._set(_H["settings_invalid"], int(not valid))
 
     def write_turns(self, strict: Order, best_effort: Order, exclusive: bool) -> None:
         """Say how models take turns on a slice, within each class and between the two."""
@@ -353,6 +362,15 @@ def _base(slot: int) -> int:
     if not 0 <= slot < SLOT_COUNT:
         raise IndexError(f"slot {slot}; allowed: 0 to {SLOT_COUNT - 1}")
     return (SLOTS_OFFSET + slot * SLOT_SIZE) // 8
+
+
+def _check_processor() -> None:
+    """Every word here is published by the order of stores alone."""
+    if (machine := os.uname().machine) != _PROCESSOR:
+        raise PageError(
+            f"Shunter needs an {_PROCESSOR} processor, this one is {machine}: the shared page "
+            "relies on stores that become visible in program order"
+        )
 
 
 def _check(path: Path, descriptor: int) -> None:

@@ -187,6 +187,7 @@ HEADER = (
             Field("longest_park_us", "a batch that was parked for longer goes on, 0: the default"),
             Field("memory_wanted", "1: parked work shall drop what it holds and begin anew"),
             Field("strict_key", "SHA-256 of the secret that claims of strict need", count=4),
+            Field("settings_invalid", "1: the settings file cannot be used, the last good holds"),
         ),
     ),
     Section("ready", (Field("ready", "1 when the page is complete; written last"),)),

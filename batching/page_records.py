@@ -75,6 +75,7 @@ class PageHeader:
     longest_park_us: int = _word(0, MAX_WAIT_US)
     memory_wanted: int = _word(0, 1)
     strict_key: tuple[int, ...] = _words(4, -MAX_COUNT - 1, MAX_COUNT)
+    settings_invalid: int = _word(0, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,21 @@
 """A model's latency by threads and batch size, as measured (Packrat section 3.2).
 
 A profile is JSON beside the model: where it was measured, of what, and one cell per ⟨threads,
-batch⟩. :func:`latency_table` makes of it the latency of *every* integer batch size and number of
-threads: straight lines between measured batch sizes, and between measured numbers of threads the
-law of Amdahl, a straight line in 1/threads. Beyond the largest measured batch nothing is guessed.
+batch⟩. :mod:`shunter.batching.profile_table` makes of it the latency of *every* integer batch size
+and number of threads.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, field, replace
+from typing import Annotated, Any, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, SkipValidation, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
-from shunter.batching.optimizer import LatencyTable, Memory
+from shunter.batching.allowed import allowed
 
 VERSION = 1
 MAX_THREADS = 1024
@@ -25,80 +23,63 @@ MAX_THREADS = 1024
 LARGEST_BATCH = 4096
 MAX_CORES = 8192
 FORMAT = "shunter-profile"
-CAUTION = 0.02
-"""Surcharge on a latency between measured numbers of threads, as a share."""
+BUSY = 0.2
+"""CPUs that something else may use before latencies are too high to act on."""
+DAMAGED = "damaged: "
 _NUMBERS = ("threads", "batch", "mode", "seconds", "complete", "error")
+Count = Annotated[int, Field(ge=1)]
+CountOrNone = Annotated[int, Field(ge=0)]
+Milliseconds = Annotated[float, Field(gt=0)]
+_record = dataclass(
+    frozen=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+)
 
 
 class ProfileError(ValueError):
     """The profile cannot be used; the message says why and what to do."""
 
 
-def _is_whole(value: object, lowest: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= lowest
-
-
-def _is_amount(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and value >= 0
-
-
-@dataclass(frozen=True)
+@_record
 class Cell:
     """Measured latency of one instance on ``threads`` threads with batches of ``batch``."""
 
-    threads: int
-    batch: int
-    ms: float
+    threads: Count
+    batch: Count
+    ms: Milliseconds
     """Median."""
-    low_ms: float
-    high_ms: float
+    low_ms: Milliseconds
+    high_ms: Milliseconds
     """95 % interval of the median."""
-    runs: int
-    outliers: int = 0
+    runs: Count
+    outliers: CountOrNone = 0
     """Runs left out because something else held the processor."""
-    peak_bytes: int = 0
+    peak_bytes: CountOrNone = 0
     """Highest resident memory of the process so far."""
 
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        times = (self.low_ms, self.ms, self.high_ms)
-        if not all(_is_whole(n, 1) for n in (self.threads, self.batch, self.runs)):
-            raise ProfileError(
-                f"cell {self.threads}x{self.batch}: threads, batch and runs are at least 1"
-            )
-        if not all(_is_whole(n, 0) for n in (self.outliers, self.peak_bytes)):
-            raise ProfileError(
-                f"cell {self.threads}x{self.batch}: outliers and peak_bytes are at least 0"
-            )
-        if not all(math.isfinite(t) and t > 0 for t in times) or sorted(times) != list(times):
-            raise ProfileError(f"cell {self.threads}x{self.batch}: latency {times} ms")
+    @model_validator(mode="after")
+    def _is_an_interval(self) -> Self:
+        if not self.low_ms <= self.ms <= self.high_ms:
+            raise ValueError("the median lies in its interval")
+        return self
 
 
-@dataclass(frozen=True)
+@_record
 class SliceKind:
     """What each instance ran on: cores of a CPU, a GPU, or a MIG instance."""
 
-    kind: str = "cpu"
-    """``cpu`` or ``gpu``."""
+    kind: Literal["cpu", "gpu"] = "cpu"
     profile: str = ""
     """Of the MIG instance, as ``3g.40gb``; empty: a whole GPU."""
-    memory_gib: float = 0.0
+    memory_gib: float = Field(0.0, ge=0)
     """Of the device."""
 
-    def __post_init__(self) -> None:
-        """Check that there is such a thing."""
-        if self.kind not in ("cpu", "gpu"):
-            raise ProfileError(f"slice kind {self.kind!r}; allowed: cpu, gpu")
-        if not isinstance(self.profile, str):
-            raise ProfileError(f"slice profile {self.profile!r}; allowed: a text")
-        if not _is_amount(self.memory_gib) or (self.memory_gib > 0) != (self.kind == "gpu"):
-            raise ProfileError(
-                f"slice memory_gib {self.memory_gib!r}; allowed: above 0 for a gpu, else 0"
-            )
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.memory_gib > 0) != (self.kind == "gpu"):
+            raise ValueError(f"memory_gib {self.memory_gib:g}; allowed: above 0 for a gpu, else 0")
         if self.profile and self.kind == "cpu":
-            raise ProfileError(f"slice profile {self.profile!r}; allowed: none for a cpu")
+            raise ValueError(f"profile {self.profile!r}; allowed: none for a cpu")
+        return self
 
     def __str__(self) -> str:
         """For people."""
@@ -107,7 +88,7 @@ class SliceKind:
         return f"{self.profile or 'a whole GPU'} with {self.memory_gib:g} GiB"
 
 
-@dataclass(frozen=True)
+@_record
 class Provenance:
     """What was measured, and where; :meth:`differences` says when that is elsewhere."""
 
@@ -115,7 +96,7 @@ class Provenance:
     model_hash: str
     """SHA-256 of the archive's list of files."""
     cpu: str
-    cores: int
+    cores: Annotated[int, Field(ge=1, le=MAX_CORES)]
     """Physical cores this process may use."""
     torch: str
     sample_hash: str
@@ -124,14 +105,6 @@ class Provenance:
     shunter: str = ""
     python: str = ""
     slice: SliceKind = SliceKind()
-
-    def __post_init__(self) -> None:
-        """Check the types."""
-        for name, value in vars(self).items():
-            if name not in ("cores", "slice") and not isinstance(value, str):
-                raise ProfileError(f"{name} {value!r}; allowed: a text")
-        if not (_is_whole(self.cores, 1) and self.cores <= MAX_CORES):
-            raise ProfileError(f"cores {self.cores!r}; allowed: 1 to {MAX_CORES}")
 
     def differences(self, other: Provenance) -> list[str]:
         """What makes a profile of ``self`` unusable for ``other``, in words."""
@@ -146,41 +119,37 @@ class Provenance:
         ]
 
 
-@dataclass(frozen=True)
+@_record
 class Profile:
     """Cells by ⟨threads, batch⟩, and where they come from."""
 
     provenance: Provenance
-    threads: int
+    threads: Annotated[int, Field(ge=1, le=MAX_THREADS)]
     """Most threads of an instance."""
-    batch: int
+    batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
     """Largest batch."""
     mode: str
     """``adaptive`` or ``exhaustive``."""
-    cells: Mapping[tuple[int, int], Cell] = field(default_factory=dict)
-    seconds: float = 0.0
+    cells: SkipValidation[Mapping[tuple[int, int], Cell]] = field(default_factory=dict)
+    seconds: float = Field(0.0, ge=0)
     """Time spent measuring."""
     complete: bool = False
-    failed: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    failed: SkipValidation[Mapping[tuple[int, int], str]] = field(default_factory=dict)
     """Cells that could not be measured, and why; not kept on disk, so the next run tries again."""
-    error: float | None = None
+    error: float | None = Field(None, ge=0)
     """How much slower than the best of an exhaustive profile a choice may be, as a share."""
     alone: bool = False
     """Whether one instance ran at a time, and not as many side by side as when they serve."""
+    busy: float = Field(0.0, ge=0)
+    """CPUs that something else used meanwhile; above ``BUSY`` the latencies are too high."""
 
-    def __post_init__(self) -> None:
-        """Check the range and the types."""
-        for name, most in (("threads", MAX_THREADS), ("batch", LARGEST_BATCH)):
-            value = getattr(self, name)
-            if not (_is_whole(value, 1) and value <= most):
-                raise ProfileError(f"{name} {value}; allowed: 1 to {most}")
-        if not _is_amount(self.seconds):
-            raise ProfileError(f"seconds {self.seconds!r}; allowed: a number from 0")
-        if self.error is not None and not _is_amount(self.error):
-            raise ProfileError(f"error {self.error!r}; allowed: a number from 0, or null")
-        for name in ("complete", "alone"):
-            if not isinstance(getattr(self, name), bool):
-                raise ProfileError(f"{name} {getattr(self, name)!r}; allowed: true or false")
+    @property
+    def doubt(self) -> str:
+        """Why its latencies are not to be acted on, in words; empty when they may be."""
+        if self.busy <= BUSY:
+            return ""
+        busy = f"{self.busy:.1f} CPUs"
+        return f"measured while something else used {busy}, so its latencies are too high"
 
     @property
     def way(self) -> str:
@@ -218,6 +187,7 @@ class Profile:
             "provenance": asdict(self.provenance),
             **{name: getattr(self, name) for name in _NUMBERS},
             "alone": self.alone,
+            "busy": self.busy,
             "cells": [asdict(self.cells[key]) for key in sorted(self.cells)],
         }
         return json.dumps(content, indent=1)
@@ -237,100 +207,44 @@ def read_profile(text: str | bytes) -> Profile:
             "run `shunter profile` again"
         )
     try:
-        cells = [Cell(**each) for each in content["cells"]]
+        cells = [checked(Cell, each, _place(each)) for each in content["cells"]]
+        given = {name: content[name] for name in (*_NUMBERS, "alone", "busy") if name in content}
+        given["cells"] = {(cell.threads, cell.batch): cell for cell in cells}
         provenance = {**content["provenance"]}
-        provenance["slice"] = SliceKind(**provenance.get("slice", {}))
-        profile = Profile(
-            provenance=Provenance(**provenance),
-            cells={(cell.threads, cell.batch): cell for cell in cells},
-            **{name: content[name] for name in _NUMBERS},
-            alone=content.get("alone", False),
-        )
-    except (KeyError, TypeError, OverflowError) as error:
-        raise ProfileError(f"incomplete or damaged: {error}") from None
+        provenance["slice"] = checked(SliceKind, provenance.get("slice", {}), DAMAGED + "slice ")
+        given["provenance"] = checked(Provenance, provenance, DAMAGED)
+    except (KeyError, TypeError) as error:
+        raise ProfileError(f"damaged, or not complete: {error}") from None
+    profile = checked(Profile, given, DAMAGED)
     if any(t > profile.threads or b > profile.batch for t, b in profile.cells):
         raise ProfileError("damaged: cells beyond the profile's own threads and batch")
     return profile
+
+
+def checked(kind: type[Any], values: Mapping[str, Any], where: str = "") -> Any:
+    """A record of values from outside. Raises ProfileError, which begins with ``where``."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    key = first["loc"][0] if first["loc"] else ""
+    if key not in kind.__pydantic_fields__:
+        said = f"{key} is unknown" if key else first["msg"].removeprefix("Value error, ")
+    elif key not in values:
+        said = f"{key} is missing"
+    else:
+        said = f"{key} {values[key]!r:.40}; allowed: {allowed(kind, key)}"
+    raise ProfileError(f"{where}{said}")
+
+
+def _place(cell: Mapping[str, Any]) -> str:
+    return f"{DAMAGED}cell {cell['threads']}x{cell['batch']}: "
 
 
 def batch_sizes(largest: int) -> list[int]:
     """Batch sizes that are measured: powers of two, and the largest."""
     sizes = [1 << k for k in range(largest.bit_length()) if 1 << k <= largest]
     return sizes if sizes[-1] == largest else [*sizes, largest]
-
-
-def latency_table(profile: Profile) -> LatencyTable:
-    """Latency in ms of every ⟨threads 1..T, batch 1..B⟩; inf beyond what was measured."""
-    measured = {key: cell.ms for key, cell in profile.cells.items()}
-    return LatencyTable(cautious(measured, profile.threads, profile.batch))
-
-
-def cautious(
-    measured: Mapping[tuple[int, int], float], threads: int, batch: int
-) -> NDArray[np.float64]:
-    """Latencies in which a guess between numbers of threads counts a little more than it says.
-
-    An adaptive profile ends when no guess promises more than the tolerance; without the surcharge
-    the optimizer would then take guesses for gains that are smaller than their errors.
-    """
-    sure = measured_rows(measured, threads, batch)
-    guessed = interpolate(measured, threads, batch) * (1 + CAUTION)
-    return np.maximum.accumulate(np.where(np.isfinite(sure), sure, guessed), axis=1)
-
-
-def measured_rows(
-    measured: Mapping[tuple[int, int], float], threads: int, batch: int
-) -> NDArray[np.float64]:
-    """Rows of the numbers of threads that were measured, each up to its largest batch."""
-    rows = np.full((threads, batch), np.inf)
-    for t in {t for t, _ in measured}:
-        rows[t - 1] = _row({b: ms for (of, b), ms in measured.items() if of == t}, batch)
-    return rows
-
-
-def interpolate(
-    measured: Mapping[tuple[int, int], float], threads: int, batch: int
-) -> NDArray[np.float64]:
-    """Latencies of ``threads`` x ``batch`` from those of some ⟨t, b⟩; rows never fall with b."""
-    sizes = sorted({b for _, b in measured})
-    columns = [
-        _column({t: ms for (t, of), ms in measured.items() if of == b}, threads) for b in sizes
-    ]
-    grid = np.reshape(columns, (len(sizes), threads)).T
-    rows = [dict(zip(sizes, row, strict=True)) for row in grid]
-    return np.array([_row(row, batch) for row in rows])
-
-
-def _row(known: Mapping[int, float], batch: int) -> NDArray[np.float64]:
-    """Latency by batch size of one number of threads; inf is not known."""
-    sizes = [b for b in sorted(known) if math.isfinite(known[b])]
-    if not sizes:
-        return np.full(batch, np.inf)
-    values = np.maximum.accumulate([known[b] for b in sizes])
-    # Below the smallest measured batch: what that takes, at most.
-    return np.interp(np.arange(1, batch + 1), sizes, values, right=np.inf)
-
-
-def _column(measured: Mapping[int, float], threads: int) -> NDArray[np.float64]:
-    """Latency of one batch size on 1..threads threads.
-
-    Amdahl: a fixed part and work / threads, through both neighbours. More threads than were ever
-    tried are at best as fast, since idle ones cost nothing; of fewer nothing is known.
-    """
-    known = np.array(sorted(measured, reverse=True))
-    values = [measured[t] for t in known]
-    return np.interp(1 / np.arange(1, threads + 1), 1 / known, values, right=np.inf)
-
-
-def memory_of(cells: Iterable[Cell], budget: float = math.inf) -> Memory:
-    """Memory of instances as a line through the highest resident sizes, with a budget in bytes."""
-    points = [(cell.batch, cell.peak_bytes) for cell in cells if cell.peak_bytes]
-    if not points:
-        return Memory(budget=budget)
-    sizes = np.array([b for b, _ in points], dtype=float)
-    peaks = np.array([p for _, p in points], dtype=float)
-    slope = max(0.0, float(np.polyfit(sizes, peaks, 1)[0])) if len(set(sizes)) > 1 else 0.0
-    return Memory(max(0.0, float((peaks - slope * sizes).max())), slope, budget)
 
 
 def summary(profile: Profile) -> dict[str, Any]:
@@ -341,4 +255,5 @@ def summary(profile: Profile) -> dict[str, Any]:
         "seconds": round(profile.seconds, 1),
         "complete": profile.complete,
         "error": profile.error,
+        "busy": profile.busy,
     }

@@ -20,8 +20,10 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from shunter.batching.optimizer import Choice, LatencyTable, NoConfiguration, minimise_latency
-from shunter.batching.profile import batch_sizes, interpolate, measured_rows
+from shunter.batching.latency_table import LatencyTable
+from shunter.batching.optimizer import Choice, NoConfiguration, minimise_latency
+from shunter.batching.profile import batch_sizes
+from shunter.batching.profile_table import interpolate, measured_rows
 
 TOLERANCE = 0.02
 """A choice may be this much slower than the best one of an exhaustive profile."""

@@ -97,7 +97,8 @@ def _fault(path: Path) -> str | None:
         return "is not a folder"
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, this program is {os.geteuid()}"
-    if stat.S_IMODE(status.st_mode) != 0o700:
+    # Below a setgid folder, such as a Kubernetes volume with fsGroup, the bit is inherited.
+    if status.st_mode & 0o777 != 0o700:
         return f"has mode {stat.S_IMODE(status.st_mode):04o}, a runtime folder has 0700"
     if not _server_lives(path):
         return "is not the folder of a running server"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shunter.batching.optimizer import LatencyTable, NoConfiguration
+from shunter.batching.latency_table import LatencyTable
+from shunter.batching.optimizer import NoConfiguration
 from shunter.batching.packing import Packing, convolve
 
 
@@ -30,18 +31,30 @@ def share_cores(nodes: Sequence[int], demands: Mapping[int, Demand]) -> dict[int
     """Cores of each NUMA node for each model, so that the weighted sum of latencies is least.
 
     How many a model gets is decided as if all were one node; then each gets them on as few nodes
-    as possible. Every model gets at least one, even if that is one too many.
+    as possible. Every model gets at least one, even if that is one too many. Where the cores do not
+    hold all batches at once, these run in rounds, of half the requests each.
     """
     if len(demands) == 1:
         return {model: list(nodes) for model in demands}
     total = max(sum(nodes), len(demands))
-    curves = [latency_curve(each.table, total, each.batch) for each in demands.values()]
-    try:
-        shares = share_threads(curves, [each.weight for each in demands.values()])
-    except NoConfiguration:
-        shares = [max(1, total // len(demands))] * len(demands)
+    batches = [each.batch for each in demands.values()]
+    while (shares := _shares(list(demands.values()), batches, total)) is None:
+        batches = [max(1, batch // 2) for batch in batches]
     left = list(nodes)
     return {model: _take(left, share) for model, share in zip(demands, shares, strict=True)}
+
+
+def _shares(demands: Sequence[Demand], batches: Sequence[int], total: int) -> list[int] | None:
+    """Cores of each model, None when so many cores do not hold the batches."""
+    curves = [
+        latency_curve(each.table, total, batch)
+        for each, batch in zip(demands, batches, strict=True)
+    ]
+    try:
+        return share_threads(curves, [each.weight for each in demands])
+    except NoConfiguration:
+        # Not even single requests: somebody's model runs on no number of threads that there is.
+        return [max(1, total // len(demands))] * len(demands) if max(batches) == 1 else None
 
 
 def _take(nodes: list[int], share: int) -> list[int]:

@@ -5,12 +5,13 @@ inflate it, and falls by halving, because one that is too high stops progress wh
 too low only costs throughput: :func:`step`. Rafiqi counts the requests of a fixed quantum of 5 ms
 and suggests (section 7.3) one that follows the time of a classification.
 
-Here the quantum is the batch itself and a short time after its answer, in which clients that
-wait for answers send their next requests: :class:`AdaptiveThreshold`. Holding a free worker back
-pays exactly when those clients come back sooner than a batch's fixed cost, which one batch less
-saves; so that is how long it may last, and it is done only while at least three quarters of the
-answered requests are followed by a new one in that time. Requests that arrive whatever the
-server does (open loop) show a smaller share: they are never waited for.
+The default is another algorithm, of which only that step is Rafiqi's: :class:`AdaptiveThreshold`.
+There the quantum is the batch itself and a short time after its answer, in which clients that wait
+for answers send their next requests. Holding a free worker back pays exactly when those clients
+come back sooner than a batch's fixed cost, which one batch less saves; so that is how long it may
+last, and it is done only while at least three quarters of the answered requests are followed by a
+new one in that time. Requests that arrive whatever the server does (open loop) show a smaller
+share: they are never waited for. The paper's own is :class:`QuantumThreshold`.
 
 ``Threshold.java`` and ``AdaptiveThreshold.java`` are the twins of this file;
 ``tests/golden/threshold.json`` keeps them equal bit for bit.
@@ -105,10 +106,11 @@ class QuantumThreshold:
 class AdaptiveThreshold:
     """Finds how many requests come together, from what follows the answers of batches.
 
-    With N clients that send their next request when they have an answer, and W workers, the value
-    becomes N / W, as if the batch size had been set to just that. Deviation from the paper: the
-    value does not fall below what was seen, which a halving may; and it falls to 1 at once when
-    nobody came back. Times are nanoseconds of any one clock. Not thread-safe.
+    Shunter's own algorithm, not Rafiqi's, of which it has the step. With N clients that send their
+    next request when they have an answer, and W workers, the value becomes N / W, as if the batch
+    size had been set to just that. The value does not fall below what was seen, which a halving
+    may; and it falls to 1 at once when nobody came back. Times are nanoseconds of any one clock.
+    Not thread-safe.
     """
 
     def __init__(self, alpha: float = DEFAULT_ALPHA, cap: float = DEFAULT_CAP) -> None:

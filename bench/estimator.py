@@ -31,7 +31,8 @@ import numpy as np
 from common import Parser, Progress, Row, write_result
 
 from shunter.batching.estimator import BAND, MARGIN, BatchSizeEstimator
-from shunter.batching.optimizer import LatencyTable, minimise_latency
+from shunter.batching.latency_table import LatencyTable
+from shunter.batching.optimizer import minimise_latency
 from shunter.batching.profile import batch_sizes
 
 NAME = "estimator"

@@ -25,13 +25,10 @@ from collections.abc import Callable
 import numpy as np
 from common import Parser, Row, write_result
 
-from shunter.batching.optimizer import (
-    LatencyTable,
-    NoConfiguration,
-    maximise_rate,
-    minimise_latency,
-)
-from shunter.batching.profile import batch_sizes, interpolate
+from shunter.batching.latency_table import LatencyTable
+from shunter.batching.optimizer import NoConfiguration, maximise_rate, minimise_latency
+from shunter.batching.profile import batch_sizes
+from shunter.batching.profile_table import interpolate
 from shunter.batching.sharing import latency_curve, share_threads
 
 NAME = "optimizer"

@@ -48,9 +48,11 @@ from side_by_side import Workers, interleaved, shares
 from shunter.allocator.topology import Topology
 from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
 from shunter.batching.host_memory import available_bytes
+from shunter.batching.latency_table import LatencyTable
 from shunter.batching.measurement import Effort
-from shunter.batching.optimizer import LatencyTable, minimise_latency
-from shunter.batching.profile import Profile, latency_table, memory_of
+from shunter.batching.optimizer import minimise_latency
+from shunter.batching.profile import Profile
+from shunter.batching.profile_table import latency_table, memory_of
 from shunter.plugins.archives import UnpackedModel, unpack
 
 NAME = "packrat_micro"

@@ -31,7 +31,7 @@ from shunter.batching.configuration import format_configuration
 from shunter.batching.control_page import ControlPage
 from shunter.batching.optimizer import minimise_latency
 from shunter.batching.processes import is_alive
-from shunter.batching.profile import latency_table
+from shunter.batching.profile_table import latency_table
 from shunter.handlers.sample import Sample
 from shunter.plugins.profiler import Task, run
 from shunter.plugins.profiles import profile_path

@@ -33,15 +33,9 @@ from profiled_models import node, pack_model, profile_model
 
 from shunter.batching.measurement import Effort
 from shunter.batching.optimizer import minimise_latency
-from shunter.batching.profile import (
-    Cell,
-    Profile,
-    Provenance,
-    batch_sizes,
-    latency_table,
-    read_profile,
-)
+from shunter.batching.profile import Cell, Profile, Provenance, batch_sizes, read_profile
 from shunter.batching.profile_plan import ProfilePlan
+from shunter.batching.profile_table import latency_table
 from shunter.plugins.profiler import WARM_UP
 
 NAME = "profile_cost"

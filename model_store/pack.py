@@ -4,7 +4,7 @@ What a folder holds is found by convention::
 
     handler.py            required: one class, or a function ``handle``
     model.py              eager models: the one class that the weights belong to
-    *.pt, *.pth, *.onnx   at most one file of weights
+    *.pt, *.pth, *.onnx   at most one file of weights; needed where there is a model.py
     model-config.yaml     TorchServe's model configuration, with our ``shunter:`` section
     requirements.txt      packages of the model
     *.json, extra/        copied beside the handler
@@ -64,10 +64,15 @@ def inspect(folder: Path) -> ModelFolder:
     extra = [*sorted(folder.glob("*.json"))]
     if (folder / "extra").is_dir():
         extra += sorted((folder / "extra").iterdir())
+    weights = _weights(folder)
+    if missing := _missing(folder, model, weights, config):
+        sample = (folder / "archive.py").is_file()
+        advice = f": this is a sample's source, run `shunter pack {folder.name}`" if sample else ""
+        raise PackError(f"{folder} has {missing}{advice}")
     return ModelFolder(
         handler=handler,
         model=model,
-        weights=_weights(folder),
+        weights=weights,
         config=config,
         requirements=_optional(folder / "requirements.txt"),
         extra=tuple(extra),
@@ -148,6 +153,19 @@ def _archive(gathered: Path, finished: Path) -> None:
             entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             target.writestr(entry, files[name].read_bytes())
+
+
+def _missing(
+    folder: Path, model: Path | None, weights: Path | None, config: Path | None
+) -> str:
+    """What the archive would lack, in words; empty when nothing."""
+    if model and not weights:
+        return f"a model.py but no weights (one file *{', *'.join(WEIGHTS)})"
+    section = yaml.safe_load(config.read_bytes()).get("shunter") if config else None
+    sample = section.get("sample") if isinstance(section, dict) else None
+    if isinstance(sample, str) and not any((folder / at / sample).exists() for at in ("", "extra")):
+        return f"no {sample}, which its model-config.yaml names as an example of a request"
+    return ""
 
 
 def _optional(path: Path) -> Path | None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +13,7 @@ from shunter.plugins.cli_nic import nic
 from shunter.plugins.cli_plan import plan
 from shunter.plugins.cli_plot import plot
 from shunter.plugins.cli_profile import profile
+from shunter.plugins.cli_status import status
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,14 +21,30 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="shunter",
-    help="Batching, placement and deadlines for unmodified TorchServe and Triton.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 
-SAMPLES = ("digits",)
+SAMPLES = ("digits", "minilm", "resnet50")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"shunter {version('shunter')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print it and exit.")
+    ] = False,
+) -> None:
+    """Batching, placement and deadlines for unmodified TorchServe and Triton."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,7 +58,10 @@ def main(argv: list[str] | None = None) -> None:
 
 @app.command()
 def pack(
-    model: Annotated[str, typer.Argument(help="A folder with handler.py, or a sample: digits.")],
+    model: Annotated[
+        str,
+        typer.Argument(help=f"A folder with handler.py, or a sample: {', '.join(SAMPLES)}."),
+    ],
     store: Annotated[Path, typer.Option(help="Model store to write into.")] = Path("store"),
     name: Annotated[str | None, typer.Option(help="Model name; default: the folder's.")] = None,
     version: Annotated[str, typer.Option(help="Model version.")] = "1.0",
@@ -66,14 +83,28 @@ def pack(
     from shunter.model_store.pack import PackError, pack
 
     try:
-        if model in SAMPLES:
+        if model == "digits":
             _pack_digits(store, name or model, version, eager)
         elif eager:
             raise UserError("--eager is for the sample digits; a folder says it by its files")
+        elif model in SAMPLES:
+            print(_pack_sample(model, store, name or model, version))
         else:
             print(pack(Path(model), store, name=name, version=version))
     except (PackError, OSError) as error:
         raise UserError(str(error)) from error
+
+
+def _pack_sample(model: str, store: Path, name: str, version: str) -> Path:
+    with _stderr().status(f"packing {model}"):
+        if model == "minilm":
+            from shunter.model_store.minilm.archive import pack_minilm
+
+            return pack_minilm(store, name=name, version=version)
+        _require("PIL")
+        from shunter.model_store.resnet50.archive import pack_resnet50
+
+        return pack_resnet50(store, name=name, version=version)
 
 
 def _pack_digits(store: Path, name: str, version: str, eager: bool) -> None:
@@ -162,65 +193,7 @@ def demo() -> None:
     raise typer.Exit(demonstration.run(Console()))
 
 
-@app.command()
-def status(
-    runtime: Annotated[
-        Path | None,
-        typer.Option(help="Runtime folder of a server on this host; default: the only one."),
-    ] = None,
-    management: Annotated[
-        str | None, typer.Option(help="Ask a management API instead; it knows more.")
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="SHUNTER_TOKEN", help="Management key, where tokens are on."),
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch/--once", help="Refresh until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON as it is.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between refreshes.")] = 1.0,
-) -> None:
-    """Show models, queues, batches and workers of a running server.
-
-    On the server's own host no key is needed. The management API also tells each worker.
-
-    Examples:
-
-      shunter status --watch
-
-      shunter status --management http://127.0.0.1:8081 --token 4Xk29sQz
-    """
-    from rich.console import Console
-
-    from shunter.plugins import page_status
-    from shunter.plugins import status as view
-
-    def fetch() -> dict[str, Any]:
-        if management is None:
-            return page_status.fetch(runtime)
-        return view.fetch(management, token)
-
-    if as_json:
-        print(json.dumps(fetch(), indent=2))
-    elif watch:
-        _watch(fetch, every)
-    else:
-        Console().print(view.render(fetch()))
-
-
-def _watch(fetch: Callable[[], dict[str, Any]], every: float) -> None:
-    from rich.live import Live
-
-    from shunter.plugins import status as view
-
-    try:
-        with Live(view.render(fetch()), auto_refresh=False) as live:
-            while True:
-                time.sleep(every)
-                live.update(view.render(fetch()), refresh=True)
-    except KeyboardInterrupt:
-        pass  # The usual way to end it.
-
-
+app.command()(status)
 app.command()(profile)
 app.command()(plan)
 app.command()(nic)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+import zipfile
+import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shunter.plugins.errors import UserError
 
@@ -40,6 +43,37 @@ def load(path: Path) -> Profile:
         raise UserError(str(error)) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def registered_batch(archive: Path) -> int | None:
+    """Largest batch that a server makes of the model's requests, if its archive says so."""
+    from shunter.batching.profile import LARGEST_BATCH
+
+    config = _model_config(archive)
+    section = config.get("shunter")
+    wanted = section.get("max_batch") if isinstance(section, dict) else None
+    for size in (wanted, config.get("batchSize")):
+        if isinstance(size, int) and size > 0:
+            return min(size, LARGEST_BATCH)
+    return None
+
+
+def _model_config(archive: Path) -> dict[str, Any]:
+    """The model-config.yaml of an archive, without unpacking the rest."""
+    import yaml
+
+    if archive.is_dir():
+        raise UserError(f"{archive} is a folder: make an archive of it with `shunter pack`")
+    if not archive.exists():
+        raise UserError(f"{archive} does not exist")
+    damage = (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error)
+    try:
+        with zipfile.ZipFile(archive) as content:
+            name = json.loads(content.read("MAR-INF/MANIFEST.json"))["model"].get("configFile")
+            config = yaml.safe_load(content.read(name)) if name else None
+    except (*damage, AttributeError, zipfile.BadZipFile, yaml.YAMLError) as error:
+        raise UserError(f"{archive} cannot be read as a model archive: {error}") from error
+    return config if isinstance(config, dict) else {}
 
 
 def check_finite(**options: float | None) -> None:

@@ -14,10 +14,10 @@ import typer
 
 from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_live
 from shunter.plugins.errors import UserError
-from shunter.plugins.settings import NicSettings, SettingsError, find, load
 
 if TYPE_CHECKING:
     from shunter.nic_frontend.front_end import FrontEnd, Settings
+    from shunter.plugins.settings import NicSettings
 
 SETTLE_S = 1.5
 """Workers look for a front end twice a second."""
@@ -25,43 +25,51 @@ KEY_BYTES = 32
 """At least so many bytes of a key file."""
 
 
+Runtime = Annotated[
+    Path | None,
+    typer.Option(
+        help="Runtime folder of the server, and end with it; default: the only one, and when it "
+        "ends the next one."
+    ),
+]
+Config = Annotated[
+    Path | None, typer.Option(help="Settings; default: $SHUNTER_CONFIG, else shunter.toml if any.")
+]
+Host = Annotated[str | None, typer.Option(help="Address, IPv4 or IPv6.")]
+Port = Annotated[int | None, typer.Option(min=0, max=65535, help="UDP and TCP port.")]
+Unix = Annotated[Path | None, typer.Option(help="Also serve at this Unix socket.")]
+Tcp = Annotated[
+    bool | None, typer.Option("--tcp/--no-tcp", help="Serve streams at the same port.")
+]
+KeyFile = Annotated[
+    Path | None, typer.Option(help="File of a key: only clients that have it are served.")
+]
+Encrypt = Annotated[
+    bool | None,
+    typer.Option(
+        "--encrypt/--no-encrypt", help="Serve encrypted sessions only (AES-128-GCM); needs a key."
+    ),
+]
+Spin = Annotated[
+    int | None,
+    typer.Option(min=0, max=1_000_000, help="Where waits are shorter, wait without sleeping."),
+]
+Queue = Annotated[
+    int | None, typer.Option(min=1, max=65_536, help="Most memory of a model's tensors.")
+]
+
+
 def nic(
-    runtime: Annotated[
-        Path | None,
-        typer.Option(
-            help="Runtime folder of the server, and end with it; default: the only one, and when "
-            "it ends the next one."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Settings; default: $SHUNTER_CONFIG, else shunter.toml if any."),
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="Address, IPv4 or IPv6.")] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="UDP and TCP port.")
-    ] = None,
-    unix: Annotated[Path | None, typer.Option(help="Also serve at this Unix socket.")] = None,
-    tcp: Annotated[
-        bool | None, typer.Option("--tcp/--no-tcp", help="Serve streams at the same port.")
-    ] = None,
-    key_file: Annotated[
-        Path | None, typer.Option(help="File of a key: only clients that have it are served.")
-    ] = None,
-    encrypt: Annotated[
-        bool | None,
-        typer.Option(
-            "--encrypt/--no-encrypt",
-            help="Serve encrypted sessions only (AES-128-GCM); needs a key.",
-        ),
-    ] = None,
-    spin_us: Annotated[
-        int | None,
-        typer.Option(min=0, max=1_000_000, help="Where waits are shorter, wait without sleeping."),
-    ] = None,
-    queue_mb: Annotated[
-        int | None, typer.Option(min=1, max=65_536, help="Most memory of a model's tensors.")
-    ] = None,
+    runtime: Runtime = None,
+    config: Config = None,
+    host: Host = None,
+    port: Port = None,
+    unix: Unix = None,
+    tcp: Tcp = None,
+    key_file: KeyFile = None,
+    encrypt: Encrypt = None,
+    spin_us: Spin = None,
+    queue_mb: Queue = None,
 ) -> None:
     """Serve tensors from the network: requests by UDP or TCP, straight into the batch.
 
@@ -85,8 +93,8 @@ def nic(
     With a key every header carries a keyed tag; clients that ask for it, or all with --encrypt,
     also have their tensors encrypted, which a core does at a few GB/s.
     """
-    given = {"host": host, "port": port, "unix": unix, "tcp": tcp, "key_file": key_file}
-    given |= {"encrypt": encrypt, "spin_us": spin_us, "queue_mb": queue_mb}
+    given: dict[str, Any] = {"host": host, "port": port, "tcp": tcp, "encrypt": encrypt}
+    given |= {"unix": unix, "key_file": key_file, "spin_us": spin_us, "queue_mb": queue_mb}
     settings = _settings(config, given)
     _build()
     _take_descriptors()
@@ -105,13 +113,17 @@ def nic(
 
 def _settings(config: Path | None, given: dict[str, Any]) -> NicSettings:
     """The table of the file with the options over it."""
-    from dataclasses import replace
+    from shunter.plugins.settings import SettingsError, find, load, override
 
+    over = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in given.items()
+        if value is not None
+    }
     try:
-        table = load(find(config, os.environ, Path())).nic
+        found = override(load(find(config, os.environ, Path())).nic, "nic", over)
     except SettingsError as error:
         raise UserError(str(error)) from error
-    found = replace(table, **{name: value for name, value in given.items() if value is not None})
     if found.encrypt and not found.key_file:
         raise UserError("encrypt needs a key_file: only who has the key can decrypt")
     return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shunter.plugins.cli_files import check_finite, load, profile_file, stdout
+from shunter.plugins.cli_files import check_finite, load, profile_file, registered_batch, stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ def plan(
         typer.Option(help="Cores, as N or one number per NUMA node as N,N; default: this host's."),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Requests at once; default: each power of two.")
+        int | None,
+        typer.Option(min=1, help="Requests at once, of all instances; default: powers of two."),
+    ] = None,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Largest batch of one instance; default: the archive's own."),
     ] = None,
     slo_ms: Annotated[
         float | None,
@@ -52,30 +57,34 @@ def plan(
       shunter plan store/resnet50.mar --threads 16 --batch 64
     """
     from shunter.allocator.topology import read_topology
-    from shunter.plugins import planning
+    from shunter.plugins import plan_view, planning
 
     check_finite(slo_ms=slo_ms, memory_gib=memory_gib)
     if slo_ms is not None and batch is not None:
         raise UserError("--slo-ms chooses the batch itself: leave --batch away")
     topology = read_topology()
-    known, local = _usable_profile(model, topology, anyway)
+    known, local, archive = _usable_profile(model, topology, anyway)
     nodes = _nodes(threads, topology, known, local)
     budget = math.inf if memory_gib is None else memory_gib * 2**30
+    cap = max_batch or (registered_batch(archive) if archive else None)
+    limits: dict[str, Any] = {"budget_bytes": budget, "cap": cap}
     if slo_ms is None and batch is None:
-        plans = planning.plan_each(known, nodes, budget_bytes=budget)
+        plans = planning.plan_each(known, nodes, **limits)
     else:
-        plans = [planning.plan(known, nodes, batch or 1, slo_ms=slo_ms, budget_bytes=budget)]
+        plans = [planning.plan(known, nodes, batch or 1, slo_ms=slo_ms, **limits)]
     if as_json:
         print(json.dumps(_plans_as_json(known, nodes, plans), indent=2))
     elif len(plans) == 1:
-        stdout().print(planning.render(plans[0]))
+        stdout().print(plan_view.render(plans[0]))
         print(f"\nto use it: {plans[0].request()}")
     else:
-        stdout().print(planning.render_each(plans))
+        stdout().print(plan_view.render_each(plans))
 
 
-def _usable_profile(path: Path, topology: Topology, anyway: bool) -> tuple[Profile, bool]:
-    """A profile, and whether it is of this machine and model."""
+def _usable_profile(
+    path: Path, topology: Topology, anyway: bool
+) -> tuple[Profile, bool, Path | None]:
+    """A profile, whether it is of this machine and model, and its archive if that is there."""
     from shunter.batching.profile import ProfileError
 
     file, archive = profile_file(path)
@@ -91,7 +100,7 @@ def _usable_profile(path: Path, topology: Topology, anyway: bool) -> tuple[Profi
         print(f"shunter: measured with {'; '.join(differences)}", file=sys.stderr)
     # Earlier profiles are named after the file, by which a server may not know the model.
     named = replace(known.provenance, model=here.model)
-    return replace(known, provenance=named), not differences
+    return replace(known, provenance=named), not differences, archive
 
 
 def _provenance(known: Profile, archive: Path | None, topology: Topology) -> Provenance:

@@ -58,16 +58,21 @@ def plot_speedup(
 ) -> None:
     """Draw how much faster the chosen configuration is expected to be, by batch size.
 
+    The file is written beside the first profile, unless --output says where.
+
     Example:
 
       shunter plot speedup store/resnet50.profile.json --threads 16 -o speedup.png
     """
     from shunter.plugins import plot_data, plots
+    from shunter.plugins.profiles import SUFFIX
 
-    known = [load(profile_file(path)[0]) for path in profiles]
+    files = [profile_file(path)[0] for path in profiles]
+    known = [load(file) for file in files]
     bars = plot_data.measured_bars(measured) if measured else []
     series = plot_data.speedup_series(known, threads, bars)
-    _save(output or Path("speedup.png"), lambda: plots.draw_speedup(series))
+    name = files[0].name.removesuffix(SUFFIX) + ".speedup.png" if len(files) == 1 else "speedup.png"
+    _save(output or files[0].with_name(name), lambda: plots.draw_speedup(series))
 
 
 @plot.command("timeline")

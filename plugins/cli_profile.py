@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shunter.plugins.cli_files import check_finite, stdout
+from shunter.plugins.cli_files import check_finite, registered_batch, stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,52 +24,60 @@ if TYPE_CHECKING:
     from shunter.plugins.profiler import Progress, Task
 
 DEFAULT_BATCH = 64
-BUSY = 0.2
-"""CPUs that something else may use before a warning."""
 INTERRUPTED = 130
 
 Report = Callable[["Progress"], None]
 
 
+Model = Annotated[Path, typer.Argument(help="A model archive, NAME.mar.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, help="Most threads of one instance; default: cores of a NUMA node."),
+]
+MaxBatch = Annotated[
+    int | None, typer.Option(min=1, help="Largest batch; default: the model's own, else 64.")
+]
+Exhaustive = Annotated[
+    bool, typer.Option("--exhaustive", help="Measure every cell, also those of no use.")
+]
+Alone = Annotated[
+    bool, typer.Option("--alone", help="One instance at a time, not as many as run together.")
+]
+Inputs = Annotated[
+    list[Path] | None,
+    typer.Option("--input", help="Body of a request; several are sent in turn."),
+]
+ContentType = Annotated[
+    str | None, typer.Option(help="Of --input; default: by the file's name.")
+]
+Restart = Annotated[bool, typer.Option("--restart", help="Forget what an earlier run measured.")]
+Output = Annotated[
+    Path | None, typer.Option(help="Default: NAME.profile.json beside the archive.")
+]
+Precision = Annotated[
+    float, typer.Option(min=0.001, max=1, help="Half the 95 % interval, as a share.")
+]
+Seconds = Annotated[
+    float,
+    typer.Option(
+        min=0.01,
+        help="Time for one cell; 2 warm-ups and 6 runs are made anyway, 3 if over 3 x as long.",
+    ),
+]
+
+
 def profile(
-    model: Annotated[Path, typer.Argument(help="A model archive, NAME.mar.")],
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Most threads of one instance; default: cores of a NUMA node."),
-    ] = None,
-    max_batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Largest batch; default: the model's own, else 64."),
-    ] = None,
-    exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Measure every cell, also those of no use.")
-    ] = False,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="One instance at a time, not as many as run together.")
-    ] = False,
-    inputs: Annotated[
-        list[Path] | None,
-        typer.Option("--input", help="Body of a request; several are sent in turn."),
-    ] = None,
-    content_type: Annotated[
-        str | None, typer.Option(help="Of --input; default: by the file's name.")
-    ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Forget what an earlier run measured.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="Default: NAME.profile.json beside the archive.")
-    ] = None,
-    precision: Annotated[
-        float, typer.Option(min=0.001, max=1, help="Half the 95 % interval, as a share.")
-    ] = 0.02,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.01,
-            help="Time for one cell; 2 warm-ups and 6 runs are made anyway, 3 if over 3 x as long.",
-        ),
-    ] = 10.0,
+    model: Model,
+    threads: Threads = None,
+    max_batch: MaxBatch = None,
+    exhaustive: Exhaustive = False,
+    alone: Alone = False,
+    inputs: Inputs = None,
+    content_type: ContentType = None,
+    restart: Restart = False,
+    output: Output = None,
+    precision: Precision = 0.02,
+    seconds: Seconds = 10.0,
 ) -> None:
     """Measure a model's latency by threads and batch size, on this host.
 
@@ -96,7 +101,7 @@ def profile(
     check_finite(precision=precision, seconds=seconds)
     if max_batch is not None and max_batch > LARGEST_BATCH:
         raise UserError(f"--max-batch {max_batch}: allowed: 1 to {LARGEST_BATCH}")
-    default_batch = _registered_batch(model)
+    default_batch = registered_batch(model) or DEFAULT_BATCH
     topology = read_topology()
     task = profiler.Task(
         archive=model,
@@ -107,43 +112,12 @@ def profile(
         alone=alone,
         effort=Effort(precision=precision, seconds=seconds),
         restart=restart,
+        busy=lambda: _busy(topology),
     )
     path = output or profile_path(model)
     if not path.absolute().parent.is_dir():
         raise UserError(f"--output {path}: {path.parent} is not a folder")
-    _warn_if_busy(topology)
     _show(_run(task, path, topology, Console(stderr=True)), path, stdout())
-
-
-def _registered_batch(archive: Path) -> int:
-    """Largest batch that a server makes of the model's requests, as its archive says."""
-    from shunter.batching.profile import LARGEST_BATCH
-
-    config = _model_config(archive)
-    section = config.get("shunter")
-    wanted = section.get("max_batch") if isinstance(section, dict) else None
-    for size in (wanted, config.get("batchSize")):
-        if isinstance(size, int) and size > 0:
-            return min(size, LARGEST_BATCH)
-    return DEFAULT_BATCH
-
-
-def _model_config(archive: Path) -> dict[str, Any]:
-    """The model-config.yaml of an archive, without unpacking the rest."""
-    import yaml
-
-    if archive.is_dir():
-        raise UserError(f"{archive} is a folder: make an archive of it with `shunter pack`")
-    if not archive.exists():
-        raise UserError(f"{archive} does not exist")
-    damage = (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error)
-    try:
-        with zipfile.ZipFile(archive) as content:
-            name = json.loads(content.read("MAR-INF/MANIFEST.json"))["model"].get("configFile")
-            config = yaml.safe_load(content.read(name)) if name else None
-    except (*damage, AttributeError, zipfile.BadZipFile, yaml.YAMLError) as error:
-        raise UserError(f"{archive} cannot be read as a model archive: {error}") from error
-    return config if isinstance(config, dict) else {}
 
 
 def _samples(inputs: list[Path], content_type: str | None) -> list[Sample]:
@@ -171,7 +145,9 @@ def _instance_threads(topology: Topology, wanted: int | None) -> int:
     return wanted
 
 
-def _warn_if_busy(topology: Topology) -> None:
+def _busy(topology: Topology) -> float:
+    """CPUs that something else uses, with a warning when these are too many."""
+    from shunter.batching.profile import BUSY
     from shunter.plugins.profiler import busy_cores
 
     busy = busy_cores(topology)
@@ -181,6 +157,7 @@ def _warn_if_busy(topology: Topology) -> None:
             "measured beside it are too high",
             file=sys.stderr,
         )
+    return round(busy, 2)
 
 
 def _run(task: Task, path: Path, topology: Topology, console: Console) -> Profile:
@@ -272,12 +249,14 @@ def _count(number: int, word: str) -> str:
 
 def _show(profile: Profile, path: Path, console: Console) -> None:
     """What was measured, and last where it is."""
-    from shunter.plugins import planning
+    from shunter.plugins import plan_view
 
-    console.print(planning.cell_table(profile))
+    console.print(plan_view.cell_table(profile))
     for (threads, batch), reason in sorted(profile.failed.items()):
         print(f"{_count(threads, 'thread')}, batch {batch} cannot be measured: {reason}")
+    if said := plan_view.stated_doubt(profile):
+        print(said)
     print(f"{_count(len(profile.cells), 'cell')} in {_duration(profile.seconds)}, {profile.way}")
-    if said := planning.stated_error(profile):
+    if said := plan_view.stated_error(profile):
         print(said)
     print(path)

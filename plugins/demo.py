@@ -45,6 +45,11 @@ UDP_S = 30
 MARGIN = 0.02
 CLASSES = ("strict", "best-effort")
 
+WHY = (
+    "REST and gRPC requests pass TorchServe's front end and become Python objects in the handler; "
+    "tensors by UDP go straight into the batch, in a front end and workers of their own. The "
+    "clients are threads of one Python program, whose time is in all of these latencies."
+)
 Send = Callable[[np.ndarray, str], int]
 """Send one image as a class and return the label; an exception is a failed request."""
 
@@ -93,6 +98,7 @@ def run(console: Console) -> int:
             with console.status("stopping"):
                 server.stop()
     console.print(table_of(tallies))
+    console.print(WHY, soft_wrap=True)
     if triples:
         console.print(demo_embeddings.table_of(triples))
     for model in seen["models"]:

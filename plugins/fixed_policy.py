@@ -16,7 +16,7 @@ from shunter.batching.page_records import (
     SlotIdentity,
 )
 from shunter.batching.slices import Slice
-from shunter.plugins.reconfiguration import Wanted
+from shunter.plugins.observed import Wanted
 from shunter.plugins.settings import ModelSettings
 
 

@@ -70,6 +70,7 @@ def _status(page: ControlPage) -> dict[str, Any]:
             "state": _controller(header.controller_pid, age_ms),
             "restarts": None,
             "heartbeat_age_ms": age_ms,
+            "settings_valid": not header.settings_invalid,
         },
         "front_end": _front_end(page, now, header.front_end_wanted != 0),
         "models": [model for slot in live if (model := _model(page, slot, now))],

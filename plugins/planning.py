@@ -1,7 +1,8 @@
-"""A profile as a table, and ``shunter plan``: which configuration it leads to, and why."""
+"""Which configuration a profile leads to, beside the usual ones."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,28 +10,18 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from shunter.batching.configuration import (
     Configuration,
     InstanceGroup,
     format_configuration,
 )
-from shunter.batching.optimizer import (
-    LatencyTable,
-    Memory,
-    NoConfiguration,
-    maximise_rate,
-    minimise_latency,
-    spread_over,
-)
-from shunter.batching.profile import Profile, batch_sizes, latency_table, memory_of
+from shunter.batching.latency_table import LatencyTable, Memory
+from shunter.batching.optimizer import NoConfiguration, maximise_rate, minimise_latency, spread_over
+from shunter.batching.profile import Profile, batch_sizes
+from shunter.batching.profile_table import latency_table, memory_of
 from shunter.plugins.errors import UserError
 
-ROWS = 12
-"""Most lines of the table of latencies."""
 CHOSEN, FAT, ONE_PER_CORE = "chosen", "fat", "one per core"
 
 
@@ -110,26 +101,37 @@ def plan(
     batch: int = 1,
     *,
     slo_ms: float | None = None,
-    budget_bytes: float = float("inf"),
+    budget_bytes: float = math.inf,
+    cap: int | None = None,
 ) -> Plan:
     """Choose for ``batch`` requests at once on nodes of so many cores, or for an SLO.
 
-    Raises UserError when nothing fits.
+    ``cap``: largest batch of one instance, by default the profile's. Raises UserError when nothing
+    fits.
     """
     try:
-        return _plan(profile, nodes, batch, slo_ms, budget_bytes)
+        return _plan(profile, nodes, batch, slo_ms, budget_bytes, cap)
     except NoConfiguration as error:
         raise UserError(str(error)) from error
 
 
 def plan_each(
-    profile: Profile, nodes: Sequence[int], *, budget_bytes: float = float("inf")
+    profile: Profile,
+    nodes: Sequence[int],
+    *,
+    budget_bytes: float = math.inf,
+    cap: int | None = None,
+    largest: int | None = None,
 ) -> list[Plan]:
-    """Plans for every power of two that was profiled and fits. Raises UserError if none does."""
+    """Plans for every power of two that fits, at most ``largest``. Raises UserError if none does.
+
+    By default that is a full batch on every core.
+    """
     plans: list[Plan] = []
-    for size in batch_sizes(profile.batch):
+    full = max(1, sum(nodes)) * min(profile.batch, cap or profile.batch)
+    for size in batch_sizes(largest or full):
         try:
-            plans.append(_plan(profile, nodes, size, None, budget_bytes))
+            plans.append(_plan(profile, nodes, size, None, budget_bytes, cap))
         except NoConfiguration as error:
             if not plans:
                 raise UserError(str(error)) from error
@@ -138,11 +140,17 @@ def plan_each(
 
 
 def _plan(
-    profile: Profile, nodes: Sequence[int], batch: int, slo_ms: float | None, budget: float
+    profile: Profile,
+    nodes: Sequence[int],
+    batch: int,
+    slo_ms: float | None,
+    budget: float,
+    cap: int | None,
 ) -> Plan:
     if not profile.cells:
         raise UserError(f"the profile of {profile.provenance.model} has no cells yet")
-    table, memory = latency_table(profile), memory_of(profile.cells.values(), budget)
+    table = latency_table(profile).capped(cap or profile.batch)
+    memory = memory_of(profile.cells.values(), budget)
     if slo_ms is None:
         best = minimise_latency(table, nodes, batch, memory)
     else:
@@ -184,7 +192,7 @@ def _usual_row(
         return _within(name, table, threads, slo_ms)
     largest = sum(int(np.isfinite(table.ms[t - 1]).sum()) for t in threads)
     if largest < batch:
-        raise NoConfiguration(f"its batches were profiled only up to {largest} in all")
+        raise NoConfiguration(f"its batches are at most {largest} in all")
     choice = spread_over(table, threads, batch)
     return Row(name, choice.configuration, choice.latency_ms, choice.rate)
 
@@ -212,132 +220,3 @@ def _unmeasured(profile: Profile, groups: Configuration) -> tuple[tuple[int, int
         above = min(size for size in sizes if size >= group.batch)
         cells |= {(group.threads, below), (group.threads, above)}
     return tuple(sorted(cells - profile.cells.keys()))
-
-
-def render(plan: Plan) -> Group:
-    """One plan for a terminal."""
-    goal = f"batch {plan.batch}" if plan.slo_ms is None else f"batches within {plan.slo_ms:g} ms"
-    table = _table("|configuration|instances", "latency|requests/s|core-ms|against chosen")
-    for row in plan.rows:
-        table.add_row(
-            row.name,
-            format_configuration(row.configuration),
-            ", ".join(_words(group) for group in row.configuration),
-            f"{row.latency_ms:.2f} ms",
-            f"{row.rate:.0f}",
-            f"{row.core_ms:.2f}",
-            _beside_chosen(plan, row),
-        )
-    parts: list[Any] = [Text(_head(plan.profile, plan.nodes, goal)), "", table]
-    parts += [Text(f"not possible: {reason}") for reason in plan.impossible]
-    parts.append(Text("core-ms: time of cores that one request costs"))
-    if plan.rests_on:
-        cells = ", ".join(f"{t}x{b}" for t, b in plan.rests_on)
-        parts.append(Text(f"interpolated, not measured: threads x batch {cells}"))
-    return Group(*parts, *_doubts(plan.profile))
-
-
-def render_each(plans: Sequence[Plan]) -> Group:
-    """Plans of several batch sizes for a terminal, one line each."""
-    table = _table("", "batch")
-    for name in ("chosen", ""):
-        table.add_column(name)
-    for name in ("latency", "requests/s", FAT, ONE_PER_CORE):
-        table.add_column(name, justify="right")
-    for each in plans:
-        table.add_row(
-            "",
-            str(each.batch),
-            format_configuration(each.chosen.configuration),
-            "*" if each.rests_on else "",
-            f"{each.chosen.latency_ms:.2f} ms",
-            f"{each.chosen.rate:.0f}",
-            _against(each, FAT),
-            _against(each, ONE_PER_CORE),
-        )
-    profile, nodes = plans[0].profile, plans[0].nodes
-    parts: list[Any] = [Text(_head(profile, nodes, "each batch size")), "", table]
-    if any(each.rests_on for each in plans):
-        parts.append(Text("* rests on cells that were interpolated, not measured"))
-    if any(each.impossible for each in plans):
-        parts.append(Text("– not profiled so far, or not enough memory"))
-    return Group(*parts, *_doubts(profile))
-
-
-def cell_table(profile: Profile) -> Table:
-    """Measured latencies for a terminal; of many numbers of threads the powers of two."""
-    table = Table(
-        title="latency in ms", title_justify="left", title_style="bold", box=None, pad_edge=False
-    )
-    sizes = sorted({batch for _, batch in profile.cells})
-    rows = sorted({threads for threads, _ in profile.cells})
-    if len(rows) > ROWS:
-        rows = [t for t in rows if t & (t - 1) == 0 or t == rows[-1]]
-    table.add_column("threads")
-    for size in sizes:
-        table.add_column(f"batch {size}" if size == sizes[0] else str(size), justify="right")
-    for threads in rows:
-        cells = [profile.cells.get((threads, size)) for size in sizes]
-        table.add_row(str(threads), *(three_digits(cell.ms) if cell else "·" for cell in cells))
-    return table
-
-
-def three_digits(number: float) -> str:
-    """A number with about three digits and no exponent."""
-    return f"{number:.{2 if number < 10 else 1 if number < 100 else 0}f}"
-
-
-def _table(texts: str, numbers: str) -> Table:
-    """An empty table; column names are separated by bars."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in texts.split("|"):
-        table.add_column(name)
-    for name in numbers.split("|"):
-        table.add_column(name, justify="right")
-    return table
-
-
-def _head(profile: Profile, nodes: Sequence[int], goal: str) -> str:
-    what = profile.provenance
-    return (
-        f"{what.model}: {goal} on {' + '.join(map(str, nodes))} cores\n"
-        f"profile: {len(profile.cells)} of {profile.possible} cells, {profile.way}, "
-        f"{what.date[:10]}, torch {what.torch}\n{what.cpu}"
-    )
-
-
-def stated_error(profile: Profile) -> str:
-    """What choices from an adaptive profile may lack, in a sentence; empty when nothing."""
-    if profile.error is None:
-        return ""
-    if profile.error < 0.0005:
-        return "an exhaustive profile would lead to no faster choice"
-    return f"an exhaustive profile might lead to choices up to {profile.error:.1%} faster"
-
-
-def _doubts(profile: Profile) -> list[Text]:
-    if not profile.complete:
-        return [Text("the profile is not complete: run `shunter profile` again to finish it")]
-    return [Text(stated_error(profile))] if profile.error else []
-
-
-def _beside_chosen(plan: Plan, row: Row) -> str:
-    if row is plan.chosen:
-        return ""
-    if row.configuration == plan.chosen.configuration:
-        return "the same"
-    if plan.slo_ms is None:
-        return f"{row.latency_ms / plan.chosen.latency_ms:.2f} x as long"
-    return f"{row.rate / plan.chosen.rate:.2f} x the rate"
-
-
-def _against(plan: Plan, name: str) -> str:
-    row = plan.row(name)
-    if row is None:
-        return "–"
-    return f"{row.latency_ms:.2f} ms ({row.latency_ms / plan.chosen.latency_ms:.2f} x)"
-
-
-def _words(group: InstanceGroup) -> str:
-    threads = "thread" if group.threads == 1 else "threads"
-    return f"{group.instances} x {group.threads} {threads}, {group.batch} each"

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shunter.batching.profile import Profile, batch_sizes, latency_table
+from shunter.batching.profile import Profile, batch_sizes
+from shunter.batching.profile_table import latency_table
 from shunter.plugins.errors import UserError
 from shunter.plugins.planning import FAT, ONE_PER_CORE, plan_each
 
@@ -88,7 +89,7 @@ def speedup_series(
     found = []
     for profile in profiles:
         model, cores = profile.provenance.model, threads or profile.threads
-        plans = plan_each(profile, [cores])
+        plans = plan_each(profile, [cores], largest=profile.batch)
         expected: dict[str, dict[int, float]] = {name: {} for name in BASELINES}
         for each in plans:
             for name in BASELINES:

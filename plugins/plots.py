@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.profile import Profile
-from shunter.plugins.planning import FAT, three_digits
+from shunter.plugins.plan_view import three_digits
+from shunter.plugins.planning import FAT
 from shunter.plugins.plot_data import (
     BASELINES,
     FULL_ROWS,
@@ -68,7 +69,9 @@ def draw_profile(profile: Profile) -> Figure:
     axes.set_xlabel("batch size")
     axes.set_ylabel("threads of the instance")
     what = profile.provenance
-    axes.set_title(f"{what.model}: latency of one batch\n{what.cpu}, torch {what.torch}", size=10)
+    busy = f", {profile.doubt}" if profile.doubt else ""
+    where = f"{what.cpu}, torch {what.torch}{busy}"
+    axes.set_title(f"{what.model}: latency of one batch\n{where}", size=10)
     bar = figure.colorbar(mappable, ax=axes, label="latency (ms)")
     _plain_ticks(bar.ax.yaxis)
     _legend_of_cells(figure, found)

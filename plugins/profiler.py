@@ -23,7 +23,7 @@ from shunter.allocator.cores import choose_cores, place_all
 from shunter.allocator.cpus import Topology
 from shunter.batching.host_memory import available_bytes
 from shunter.batching.measurement import Effort, Estimate, estimate, is_enough
-from shunter.batching.profile import Cell, Profile, ProfileError, Provenance
+from shunter.batching.profile import Cell, Profile, ProfileError, Provenance, checked
 from shunter.batching.profile_plan import CellKey, ProfilePlan
 from shunter.handlers.sample import Sample
 from shunter.plugins.archives import UnpackedModel, unpack
@@ -53,6 +53,8 @@ class Task:
     effort: Effort = field(default_factory=Effort)
     restart: bool = False
     """Forget what an earlier run measured."""
+    busy: Callable[[], float] = lambda: 0.0
+    """CPUs that something else uses now; asked before and after."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ def _begin(task: Task, path: Path, here: Provenance) -> Profile:
     """The profile to continue: an earlier run's if it is of the same thing, else an empty one."""
     mode = "exhaustive" if task.exhaustive else "adaptive"
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    fresh = Profile(replace(here, date=date), task.threads, task.batch, mode, alone=task.alone)
+    what = {"provenance": replace(here, date=date), "mode": mode, "alone": task.alone}
+    fresh: Profile = checked(Profile, what | {"threads": task.threads, "batch": task.batch})
     if task.restart or not path.exists():
         return fresh
     try:
@@ -135,6 +138,7 @@ def _begin(task: Task, path: Path, here: Provenance) -> Profile:
         batch=max(task.batch, earlier.batch),
         cells=earlier.cells,
         seconds=earlier.seconds,
+        busy=earlier.busy,
         provenance=earlier.provenance,
     )
 
@@ -150,6 +154,8 @@ def _measure_all(
     plan = ProfilePlan(profile.threads, profile.batch, exhaustive=task.exhaustive)
     for (threads, batch), cell in sorted(profile.cells.items()):
         plan.add(threads, batch, cell.ms)
+    if plan.next() is not None:
+        profile = replace(profile, busy=max(profile.busy, task.busy()))
     begin, weight = time.monotonic(), 0.0
     while (key := plan.next()) is not None:
         ahead = plan.remaining()
@@ -170,6 +176,9 @@ def _measure_all(
         plan.add(*key, cell.ms)
         profile = profile.with_cell(cell, time.monotonic() - started)
         write_profile(path, profile)
+    if weight:
+        companies.close()  # what still uses the CPUs is something else
+        profile = replace(profile, busy=max(profile.busy, task.busy()))
     profile = profile.finished(None if task.exhaustive else plan.gap)
     write_profile(path, profile)
     report(Progress(profile, None, 0, 0.0))

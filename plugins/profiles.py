@@ -168,6 +168,9 @@ class ProfileStore:
                 if before and before.provenance.model_hash == profile.provenance.model_hash:
                     return before  # it is being extended
                 raise ProfileError(f"{path} is not complete: run `shunter profile` again")
+            if profile.doubt:
+                again = "measure it again on an idle host: `shunter profile --restart`"
+                raise ProfileError(f"{path} was {profile.doubt}: {again}")
         except (OSError, ProfileError) as error:
             LOGGER.warning("%s; the configuration is left as it is", error)
             return None

@@ -13,6 +13,9 @@ from shunter.batching.layout import CLASSES
 from shunter.plugins.errors import UserError
 
 PATH = "/shunter/status"
+INVALID = (
+    "shunter.toml cannot be used, the last good settings are in force; the server's log says why"
+)
 
 
 def fetch(management: str, token: str | None = None, timeout_s: float = 5) -> dict[str, Any]:
@@ -93,6 +96,7 @@ def _headline(status: dict[str, Any]) -> Text:
         f"up {status['uptime_s']:.0f} s{draining}\n"
         f"controller {controller['state']}{beat}"
         + ("" if controller["restarts"] is None else f", restarts {controller['restarts']}")
+        + ("" if controller.get("settings_valid", True) else f"\n{INVALID}")
     )
 
 
@@ -101,8 +105,9 @@ def _table(title: str, texts: str, numbers: str, last: str = "") -> Table:
     table = Table(
         title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
     )
-    for name in texts.split(","):
-        table.add_column(name, overflow="fold")
+    for index, name in enumerate(texts.split(",")):
+        # A name that is broken in two cannot be found, nor copied.
+        table.add_column(name, overflow="fold", no_wrap=index == 0)
     for name in numbers.split(","):
         table.add_column(name, justify="right")
     if last:
@@ -129,9 +134,7 @@ def _models(models: list[dict[str, Any]]) -> Table:
 
 def _auto(model: dict[str, Any]) -> str:
     """Whether the controller may change the configuration."""
-    if not model["auto"]:
-        return ""
-    return " auto" if model["batch_size"] > 1 else " auto (not with batch size 1)"
+    return " auto" if model["auto"] else ""
 
 
 def _changes(models: list[dict[str, Any]]) -> Table:

@@ -23,6 +23,7 @@ from shunter.allocator.cpu_list import format_cpu_list
 from shunter.handlers.sample import Sample
 from shunter.plugins.archives import UnpackedModel
 from shunter.plugins.torchserve import isolation
+from shunter.plugins.worker_messages import batch_message, load_message
 
 METRICS = """
 model_metrics:
@@ -35,7 +36,6 @@ START_S = 120.0
 """How long a worker may take until it listens; it imports torch first."""
 CLOSE_S = 2.0
 """How long a worker may take to end by itself."""
-_END = b"\xff" * 4
 _LOG_LINES = 12
 _LOG_TAIL = 8192
 
@@ -130,11 +130,8 @@ class ModelWorker:
                 return connection
 
     def _load(self, model: UnpackedModel) -> None:
-        fields = [model.name.encode(), str(model.folder).encode()]
-        message = b"".join(_field(each) for each in fields)
-        message += struct.pack("!i", self._batch) + _field(model.handler.encode())
-        message += struct.pack("!i", -1) + _field(b"") + b"\1"
-        code, text, _ = self._exchange(b"L" + message)
+        message = load_message(model.name, str(model.folder), self._batch, model.handler)
+        code, text, _ = self._exchange(message)
         if code != 200:
             raise WorkerFailed(self._explain(f"could not load the model: {text}"))
 
@@ -143,7 +140,7 @@ class ModelWorker:
 
         Raises WorkerFailed when the handler did not answer each request with status 200.
         """
-        message = _batch(samples)
+        message = batch_message(samples)
         begin = time.perf_counter()
         code, text, answers = self._exchange(message)
         elapsed = time.perf_counter() - begin
@@ -290,15 +287,3 @@ class ModelWorker:
         said = [line for line in lines if line.strip() and not line.startswith("[METRICS]")]
         tail = "\n  ".join(said[-_LOG_LINES:])
         return f"the worker {what}" + (f"; its last lines:\n  {tail}" if tail else "")
-
-
-def _field(data: bytes) -> bytes:
-    return struct.pack("!i", len(data)) + data
-
-
-def _batch(samples: Sequence[Sample]) -> bytes:
-    parts = [b"I"]
-    for number, sample in enumerate(samples):
-        parts += [_field(b"%036d" % number), _END, _field(b"body")]
-        parts += [_field(sample.content_type.encode()), _field(sample.body), _END]
-    return b"".join([*parts, _END])

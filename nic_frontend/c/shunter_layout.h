@@ -69,6 +69,7 @@
 #define SHUNTER_H_LONGEST_PARK_US 320 /* a batch that was parked for longer goes on, 0: the default */
 #define SHUNTER_H_MEMORY_WANTED 328 /* 1: parked work shall drop what it holds and begin anew */
 #define SHUNTER_H_STRICT_KEY 336 /* SHA-256 of the secret that claims of strict need [4] */
+#define SHUNTER_H_SETTINGS_INVALID 368 /* 1: the settings file cannot be used, the last good holds */
 #define SHUNTER_H_READY 384 /* 1 when the page is complete; written last */
 #define SHUNTER_H_FRONT_END_PID 512 /* pid of the network front end, 0 before the first */
 #define SHUNTER_H_FRONT_END_BEAT_NS 520 /* when it last wrote */

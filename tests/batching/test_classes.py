@@ -66,6 +66,12 @@ def test_of_a_repeated_header_the_last_wins_even_over_a_bad_one():
     assert parse_terms(headers).request_class is RequestClass.STRICT
 
 
+@pytest.mark.parametrize("key", ["x-shunter-clas", "X-Shunter-", "x-shunter-priority"])
+def test_an_unknown_key_of_ours_is_an_error_that_names_the_allowed_ones(key):
+    with pytest.raises(ValueError, match=f'"{key}" is unknown; allowed: x-shunter-class, x-'):
+        parse_terms([("x-shunter-class", "strict"), (key, "strict")])
+
+
 def test_a_bad_value_is_an_error_of_the_whole_request():
     with pytest.raises(ValueError, match="x-shunter-deadline-ms"):
         parse_terms([("x-shunter-class", "strict"), ("x-shunter-deadline-ms", "0")])

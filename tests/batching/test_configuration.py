@@ -42,19 +42,19 @@ def test_what_is_written_reads_as_the_same(groups):
     assert parse_configuration(format_configuration(groups)) == tuple(groups)
 
 
+FORM = "is not INSTANCESxTHREADSxBATCH such as 2x4x16 (threads 0: as the handler likes)"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'': '' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
-        ("2x4", "'2x4': '2x4' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
-        ("2x4x16,", "'2x4x16,': '' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
-        ("2x-4x16", "'2x-4x16': '2x-4x16' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
-        ("2X4X16", "'2X4X16': '2X4X16' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
-        ("٢x4x16", "'٢x4x16': '٢x4x16' is not INSTANCESxTHREADSxBATCH such as 2x4x16"),
-        (
-            "2x4x1600000",
-            "'2x4x1600000': '2x4x1600000' is not INSTANCESxTHREADSxBATCH such as 2x4x16",
-        ),
+        ("", f"'': '' {FORM}"),
+        ("2x4", f"'2x4': '2x4' {FORM}"),
+        ("2x4x16,", f"'2x4x16,': '' {FORM}"),
+        ("2x-4x16", f"'2x-4x16': '2x-4x16' {FORM}"),
+        ("2X4X16", f"'2X4X16': '2X4X16' {FORM}"),
+        ("٢x4x16", f"'٢x4x16': '٢x4x16' {FORM}"),
+        ("2x4x1600000", f"'2x4x1600000': '2x4x1600000' {FORM}"),
         ("0x4x16", "'0x4x16': instances 0; allowed: 1 to 9999"),
         ("10000x4x16", "'10000x4x16': instances 10000; allowed: 1 to 9999"),
         ("1x10000x16", "'1x10000x16': threads 10000; allowed: 0 to 9999"),

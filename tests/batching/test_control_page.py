@@ -32,6 +32,16 @@ def test_a_page_is_private_and_never_replaces_a_file(page, page_path):
         ControlPage.create(page_path, owner_pid=1, created_unix_ns=2, now_ns=3)
 
 
+def test_another_processor_is_refused_before_anything_is_made(page, page_path, monkeypatch):
+    other = os.uname_result(("Linux", "host", "6.1", "", "aarch64"))
+    monkeypatch.setattr(os, "uname", lambda: other)
+    with pytest.raises(PageError, match="needs an x86_64 processor, this one is aarch64"):
+        ControlPage.attach(page_path)
+    with pytest.raises(PageError, match="needs an x86_64 processor"):
+        ControlPage.create(page_path.with_name("new"), owner_pid=1, created_unix_ns=2, now_ns=3)
+    assert not page_path.with_name("new").exists()
+
+
 @pytest.mark.parametrize(
     ("field", "expected"),
     [

@@ -41,6 +41,14 @@ def test_python_reads_every_word_that_java_wrote(run_tool, make_golden, page_pat
         assert page.header().jvm_heartbeat_ns > 0
 
 
+def test_java_makes_no_page_on_another_processor(run_tool, page_path, monkeypatch):
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dos.arch=aarch64")
+    done = run_tool("PageTool", "create", page_path)
+    assert done.returncode != 0
+    assert "needs an x86_64 processor, this one is aarch64" in done.stderr
+    assert not page_path.exists()
+
+
 def test_java_leaves_the_rest_of_a_new_page_zero(run_tool, page_path):
     assert run_tool("PageTool", "create", page_path).returncode == 0
     content = page_path.read_bytes()

@@ -29,6 +29,7 @@ HEADER = {
     "longest_park_us": 320,
     "memory_wanted": 328,
     "strict_key": 336,
+    "settings_invalid": 368,
     "ready": 384,
     "front_end_pid": 512,
     "front_end_beat_ns": 520,

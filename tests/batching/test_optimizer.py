@@ -9,15 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shunter.batching.configuration import parse_configuration
+from shunter.batching.latency_table import LatencyTable, Memory
 from shunter.batching.layout import GROUP_COUNT
-from shunter.batching.optimizer import (
-    LatencyTable,
-    Memory,
-    NoConfiguration,
-    maximise_rate,
-    minimise_latency,
-    spread_over,
-)
+from shunter.batching.optimizer import NoConfiguration, maximise_rate, minimise_latency, spread_over
 from shunter.batching.sharing import latency_curve, share_threads
 
 INF = math.inf

@@ -7,22 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.optimizer import Memory
+from shunter.batching.latency_table import Memory
 from shunter.batching.profile import (
-    CAUTION,
     Cell,
     Profile,
     ProfileError,
     Provenance,
     SliceKind,
     batch_sizes,
-    cautious,
-    interpolate,
-    latency_table,
-    memory_of,
+    checked,
     read_profile,
     summary,
 )
+from shunter.batching.profile_table import CAUTION, cautious, interpolate, latency_table, memory_of
 
 INF = math.inf
 PART = SliceKind("gpu", "3g.40gb", 40)
@@ -106,40 +103,36 @@ def on_slice(value):
         (changed(version=2), "version 2, this program knows 1: run `shunter profile` again"),
         (changed(version=...), "version None, this program knows 1: run `shunter profile` again"),
         ("[" * 100_000, "not JSON: maximum recursion depth"),
-        (changed(threads=10**9), "threads 1000000000; allowed: 1 to 1024"),
-        (changed(threads="2"), "threads 2; allowed: 1 to 1024"),
-        (changed(batch=10**9), "batch 1000000000; allowed: 1 to 4096"),
+        (changed(threads=10**9), "damaged: threads 1000000000; allowed: a whole number from 1 to"),
+        (changed(threads="2"), "damaged: threads '2'; allowed: a whole number from 1 to 1024"),
+        (changed(batch=10**9), "damaged: batch 1000000000; allowed: a whole number from 1 to 4096"),
         (changed(cells=[asdict(Cell(9999, 1, 1, 1, 1, 1))]), "damaged: cells beyond"),
-        (changed(cells=...), "incomplete or damaged: 'cells'"),
-        (changed(mode=...), "incomplete or damaged: 'mode'"),
-        (
-            changed(provenance={"model": "m"}),
-            "incomplete or damaged: Provenance.__init__() missing",
-        ),
-        (changed(threads="4"), "threads 4; allowed: 1 to 1024"),
-        (changed(threads=0), "threads 0; allowed: 1 to 1024"),
-        (changed(batch=1.5), "batch 1.5; allowed: 1 to 4096"),
-        (changed(batch=True), "batch True; allowed: 1 to 4096"),
-        (changed(seconds="x"), "seconds 'x'; allowed: a number from 0"),
-        (changed(seconds=-1), "seconds -1; allowed: a number from 0"),
-        (changed(seconds=10**400), "incomplete or damaged: int too large to convert to float"),
-        (changed(error="x"), "error 'x'; allowed: a number from 0, or null"),
-        (changed(error=math.nan), "error nan; allowed: a number from 0, or null"),
-        (changed(error=False), "error False; allowed: a number from 0, or null"),
-        (changed(complete=1), "complete 1; allowed: true or false"),
-        (changed(alone="yes"), "alone 'yes'; allowed: true or false"),
-        (changed(provenance=asdict(HERE) | {"date": 20250101}), "date 20250101; allowed: a text"),
-        (changed(provenance=asdict(HERE) | {"cpu": None}), "cpu None; allowed: a text"),
-        (changed(provenance=asdict(HERE) | {"cores": "4"}), "cores '4'; allowed: 1 to 8192"),
-        (changed(provenance=asdict(HERE) | {"cores": 10**12}), "cores 1000000000000; allowed: 1"),
-        (changed(provenance="ab"), "incomplete or damaged: 'str' object is not a mapping"),
-        (on_slice("cpu"), "incomplete or damaged: "),
-        (on_slice({"gpu": 1}), "incomplete or damaged: SliceKind.__init__() got an unexpected"),
-        (on_slice({"kind": "tpu"}), "slice kind 'tpu'; allowed: cpu, gpu"),
-        (on_slice({"kind": "gpu"}), "slice memory_gib 0.0; allowed: above 0 for a gpu, else 0"),
-        (on_slice({"memory_gib": 40}), "slice memory_gib 40; allowed: above 0 for a gpu, else 0"),
-        (on_slice({"profile": "1g.5gb"}), "slice profile '1g.5gb'; allowed: none for a cpu"),
-        (on_slice({"profile": 1}), "slice profile 1; allowed: a text"),
+        (changed(cells=...), "damaged, or not complete: 'cells'"),
+        (changed(mode=...), "damaged: mode is missing"),
+        (changed(provenance={"model": "m"}), "damaged: model_hash is missing"),
+        (changed(threads="4"), "damaged: threads '4'; allowed: a whole number from 1 to 1024"),
+        (changed(threads=0), "damaged: threads 0; allowed: a whole number from 1 to 1024"),
+        (changed(batch=1.5), "damaged: batch 1.5; allowed: a whole number from 1 to 4096"),
+        (changed(batch=True), "damaged: batch True; allowed: a whole number from 1 to 4096"),
+        (changed(seconds="x"), "damaged: seconds 'x'; allowed: a number from 0"),
+        (changed(seconds=-1), "damaged: seconds -1; allowed: a number from 0"),
+        (changed(seconds=10**400), "damaged: seconds 1000000000"),
+        (changed(error="x"), "damaged: error 'x'; allowed: a number from 0"),
+        (changed(error=math.nan), "damaged: error nan; allowed: a number from 0"),
+        (changed(error=False), "damaged: error False; allowed: a number from 0"),
+        (changed(complete=1), "damaged: complete 1; allowed: true or false"),
+        (changed(alone="yes"), "damaged: alone 'yes'; allowed: true or false"),
+        (changed(provenance=asdict(HERE) | {"date": 20250101}), "damaged: date 20250101"),
+        (changed(provenance=asdict(HERE) | {"cpu": None}), "damaged: cpu None; allowed: a text"),
+        (changed(provenance=asdict(HERE) | {"cores": "4"}), "damaged: cores '4'; allowed: a whole"),
+        (changed(provenance=asdict(HERE) | {"cores": 10**12}), "damaged: cores 10000"),
+        (on_slice("cpu"), "damaged, or not complete: "),
+        (on_slice({"gpu": 1}), "damaged: slice gpu is unknown"),
+        (on_slice({"kind": "tpu"}), "damaged: slice kind 'tpu'; allowed: cpu or gpu"),
+        (on_slice({"kind": "gpu"}), "damaged: slice memory_gib 0; allowed: above 0 for a gpu"),
+        (on_slice({"memory_gib": 40}), "damaged: slice memory_gib 40; allowed: above 0 for a gpu"),
+        (on_slice({"profile": "1g.5gb"}), "damaged: slice profile '1g.5gb'; allowed: none for a"),
+        (on_slice({"profile": 1}), "damaged: slice profile 1; allowed: a text"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(text, message):
@@ -148,39 +141,48 @@ def test_a_file_that_is_no_profile_is_refused(text, message):
     assert str(error.value).startswith(message)
 
 
-def test_a_profile_that_does_not_say_so_was_not_measured_alone():
-    assert read_profile(changed(alone=...)) == profile_of({(1, 1): 5.0})
+def test_a_profile_that_does_not_say_so_was_not_measured_alone_nor_on_a_busy_host():
+    assert read_profile(changed(alone=..., busy=...)) == profile_of({(1, 1): 5.0})
+
+
+@pytest.mark.parametrize(("busy", "doubt"), [(0.1, ""), (2.0, "something else used 2.0 CPUs")])
+def test_a_profile_that_was_measured_on_a_busy_host_says_so(busy, doubt):
+    profile = read_profile(profile_of({(1, 1): 5.0}, busy=busy).to_json())
+    assert profile.busy == busy
+    assert doubt in profile.doubt and bool(profile.doubt) == bool(doubt)
 
 
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        ({"threads": 1025}, "threads 1025; allowed: 1 to 1024"),
-        ({"batch": 4097}, "batch 4097; allowed: 1 to 4096"),
-        ({"batch": 0}, "batch 0; allowed: 1 to 4096"),
+        ({"threads": 1025}, "threads 1025; allowed: a whole number from 1 to 1024"),
+        ({"batch": 4097}, "batch 4097; allowed: a whole number from 1 to 4096"),
+        ({"batch": 0}, "batch 0; allowed: a whole number from 1 to 4096"),
     ],
 )
 def test_a_profile_that_nobody_could_read_is_not_made(size, message):
+    good = {"provenance": HERE, "mode": "adaptive", "threads": 1, "batch": 1}
+    assert checked(Profile, good).batch == 1
     with pytest.raises(ProfileError, match=message):
-        profile_of({}, **size)
+        checked(Profile, good | size)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ({"ms": math.nan}, "cell 1x1: latency (5.0, nan, 5.0) ms"),
-        ({"ms": INF, "high_ms": INF}, "cell 1x1: latency (5.0, inf, inf) ms"),
-        ({"low_ms": -1.0}, "cell 1x1: latency (-1.0, 5.0, 5.0) ms"),
-        ({"low_ms": 0.0}, "cell 1x1: latency (0.0, 5.0, 5.0) ms"),
-        ({"high_ms": 4.0}, "cell 1x1: latency (5.0, 5.0, 4.0) ms"),
-        ({"ms": "5"}, "incomplete or damaged: must be real number, not str"),
-        ({"ms": 10**400}, "incomplete or damaged: int too large to convert to float"),
-        ({"threads": 0}, "cell 0x1: threads, batch and runs are at least 1"),
-        ({"batch": 1.5}, "cell 1x1.5: threads, batch and runs are at least 1"),
-        ({"runs": "6"}, "cell 1x1: threads, batch and runs are at least 1"),
-        ({"outliers": -1}, "cell 1x1: outliers and peak_bytes are at least 0"),
-        ({"peak_bytes": "9"}, "cell 1x1: outliers and peak_bytes are at least 0"),
-        ({"colour": 1}, "incomplete or damaged: Cell.__init__() got an unexpected keyword"),
+        ({"ms": math.nan}, "damaged: cell 1x1: ms nan; allowed: a number above 0"),
+        ({"ms": INF, "high_ms": INF}, "damaged: cell 1x1: ms inf; allowed: a number above 0"),
+        ({"low_ms": -1.0}, "damaged: cell 1x1: low_ms -1.0; allowed: a number above 0"),
+        ({"low_ms": 0.0}, "damaged: cell 1x1: low_ms 0.0; allowed: a number above 0"),
+        ({"high_ms": 4.0}, "damaged: cell 1x1: the median lies in its interval"),
+        ({"ms": "5"}, "damaged: cell 1x1: ms '5'; allowed: a number above 0"),
+        ({"ms": 10**400}, "damaged: cell 1x1: ms 10000"),
+        ({"threads": 0}, "damaged: cell 0x1: threads 0; allowed: a whole number from 1"),
+        ({"batch": 1.5}, "damaged: cell 1x1.5: batch 1.5; allowed: a whole number from 1"),
+        ({"runs": "6"}, "damaged: cell 1x1: runs '6'; allowed: a whole number from 1"),
+        ({"outliers": -1}, "damaged: cell 1x1: outliers -1; allowed: a whole number from 0"),
+        ({"peak_bytes": "9"}, "damaged: cell 1x1: peak_bytes '9'; allowed: a whole number from 0"),
+        ({"colour": 1}, "damaged: cell 1x1: colour is unknown"),
     ],
 )
 def test_a_damaged_cell_is_refused(damage, message):
@@ -354,6 +356,7 @@ def test_a_profile_grows_cell_by_cell_until_it_is_finished():
         "seconds": 3.0,
         "complete": True,
         "error": 0.01,
+        "busy": 0.0,
     }
     assert profile.cells == {}
 

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from shunter.batching.optimizer import LatencyTable, minimise_latency
-from shunter.batching.profile import batch_sizes, cautious, interpolate
+from shunter.batching.latency_table import LatencyTable
+from shunter.batching.optimizer import minimise_latency
+from shunter.batching.profile import batch_sizes
 from shunter.batching.profile_plan import ProfilePlan, exhaustive_cells
+from shunter.batching.profile_table import cautious, interpolate
 
 T = 16
 

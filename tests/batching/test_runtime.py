@@ -96,6 +96,21 @@ def test_a_folder_that_others_can_enter_is_refused(make_folder, environ):
         only_live(folder, environ)
 
 
+def test_a_folder_below_a_setgid_folder_is_found(tmp_path, environ, make_folder):
+    tmp_path.chmod(0o2755)
+    folder = make_folder(mode=0o2700)
+    assert folder.stat().st_mode & 0o7777 == 0o2700
+    assert only_live(None, environ).path == folder
+    assert only_live(folder, environ).path == folder
+
+
+@pytest.mark.parametrize("mode", [0o2710, 0o2770, 0o500])
+def test_the_setgid_bit_excuses_no_other(make_folder, environ, mode):
+    folder = make_folder(mode=mode)
+    with pytest.raises(RuntimeFolderError, match=f"has mode {mode:04o}"):
+        only_live(folder, environ)
+
+
 def test_links_files_and_foreign_names_are_passed_over(make_folder, environ, tmp_path):
     folder = make_folder("elsewhere")
     (tmp_path / f"shunter-{UID}-7").symlink_to(folder)

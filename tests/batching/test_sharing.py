@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.optimizer import LatencyTable
+from shunter.batching.latency_table import LatencyTable
 from shunter.batching.sharing import Demand, share_cores
 
 
@@ -40,6 +40,12 @@ def test_a_batch_that_no_share_can_hold_still_leaves_everyone_a_core():
     demands = {0: Demand(table(batch=2), 64, 1.0), 1: Demand(table(batch=2), 1, 1.0)}
     shares = share_cores([4], demands)
     assert sum(map(sum, shares.values())) <= 4 and all(map(any, shares.values()))
+
+
+def test_batches_that_do_not_fit_together_are_shared_out_as_rounds():
+    small = table(batch=4)
+    shares = share_cores([8], {0: Demand(small, 32, 40.0), 1: Demand(small, 16, 4.0)})
+    assert shares[0][0] > shares[1][0] >= 1
 
 
 @given(

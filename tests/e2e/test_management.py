@@ -1,6 +1,8 @@
 """TorchServe's management API keeps its meaning, and costs no request."""
 
 import json
+import os
+import signal
 
 import psutil
 import pytest
@@ -136,6 +138,41 @@ def test_a_model_whose_workers_cannot_load_is_not_left_registered(site, archives
     assert site.register("unloadable", archive).status == 500
     assert "unloadable" not in site.models()
     assert "unloadable" not in json.dumps(site.status())
+
+
+def test_settings_that_cannot_be_used_show_in_log_metrics_and_status(
+    site, settings, wait_until
+):
+    def valid():
+        (line,) = (x for x in site.metrics().splitlines() if x.startswith("shunter_settings_valid"))
+        return float(line.split()[-1])
+
+    def read_again(text):
+        settings.write_text(text, encoding="utf-8")
+        os.kill(site.status()["controller"]["pid"], signal.SIGHUP)
+
+    good = settings.read_text(encoding="utf-8")
+    assert valid() == 1
+    try:
+        read_again("[batching]\nalpha = 7\n")
+        wait_until("the metric says so", lambda: valid() == 0)
+        assert site.status()["controller"]["settings_valid"] is False
+        assert site.page_status()["controller"]["settings_valid"] is False
+        told = "batching.alpha = 7 is not"
+        wait_until("the log says so", lambda: told in site.log())  # it comes through a pipe
+        (line,) = (x for x in site.log().splitlines() if told in x)
+        assert "ERROR" in line.split("controller:")[0]
+    finally:
+        read_again(good)
+    wait_until("it is valid again", lambda: valid() == 1)
+    assert site.status()["controller"]["settings_valid"] is True
+
+
+def test_a_message_shows_an_equals_sign_as_one(site, serve):
+    model = serve()
+    answer = site.management("PUT", f"/shunter/models/{model.name}/configuration")
+    assert answer.status == 400
+    assert "?configuration=1x8x32" in answer.text
 
 
 def test_the_metrics_port_shows_the_numbers_of_the_status(site, serve):

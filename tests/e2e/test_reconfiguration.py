@@ -78,6 +78,13 @@ def test_the_configuration_follows_the_load_both_ways(
     assert model.ask()["threads"] == "2"
 
 
+def test_a_model_of_batch_size_1_gets_more_instances_and_is_not_batched(profiled, load, runs):
+    model = profiled(batch_size=1)
+    with load(model, clients=16, sleep_ms=20):
+        runs(model, "2x1x1")
+        assert set(model.state()["batches"]) == {"1"}
+
+
 @pytest.fixture
 def stays(site):
     """Asserts that a model stays as it is over many looks of the controller."""

@@ -15,6 +15,7 @@ BAD_MARKS = [
     ("x-shunter-deadline-ms", "86400001", "at most 86400000"),
     ("x-shunter-deadline-ms", "NaN", "above 0"),
 ]
+UNKNOWN = ("x-shunter-clas", "X-Shunter-Priority")
 BAD_SECTIONS = [
     ({"slo": 50}, "shunter.slo"),
     ({"slo_ms": "fast"}, "shunter.slo_ms"),
@@ -34,9 +35,14 @@ def test_a_bad_header_is_answered_400_that_names_it_and_reaches_no_handler(serve
             assert answer.status == 400, answer
             message = answer["message"]
             assert name in message and f'"{value}"' in message and allowed in message
-    assert model.ask("good").status == 200
+    for name in UNKNOWN:
+        answer = model.ask(headers={name: "strict"})
+        assert answer.status == 400, answer
+        assert f'"{name.lower()}" is unknown' in answer["message"].lower()
+        assert "allowed: x-shunter-class, x-shunter-deadline-ms" in answer["message"]
+    assert model.ask("good", headers={"x-shunterless": "1"}).status == 200
     assert model.order() == ["good"]
-    assert model.count("rejected") == 2 * len(BAD_MARKS)
+    assert model.count("rejected") == 2 * len(BAD_MARKS) + len(UNKNOWN)
 
 
 def test_a_bad_grpc_mark_is_answered_invalid_argument_and_reaches_no_handler(serve, grpc_client):
@@ -49,8 +55,12 @@ def test_a_bad_grpc_mark_is_answered_invalid_argument_and_reaches_no_handler(ser
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         details = error.value.details()
         assert name in details and f'"{value}"' in details and allowed in details
+    with pytest.raises(grpc.RpcError) as error:
+        grpc_client.predict(model.name, {"data": b"{}", "x-shunter-clas": b"strict"})
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert '"x-shunter-clas" is unknown' in error.value.details()
     assert model.order() == []
-    assert model.count("rejected") == len(BAD_MARKS)
+    assert model.count("rejected") == len(BAD_MARKS) + 1
 
 
 @pytest.mark.parametrize(("section", "key"), BAD_SECTIONS, ids=[key for _, key in BAD_SECTIONS])

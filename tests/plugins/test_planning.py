@@ -10,15 +10,8 @@ from rich.console import Console
 from shunter.batching.configuration import format_configuration
 from shunter.batching.profile import Cell, Profile, Provenance, batch_sizes
 from shunter.plugins.errors import UserError
-from shunter.plugins.planning import (
-    cell_table,
-    plan,
-    plan_each,
-    render,
-    render_each,
-    stated_error,
-    three_digits,
-)
+from shunter.plugins.plan_view import cell_table, render, render_each, stated_error, three_digits
+from shunter.plugins.planning import plan, plan_each
 
 WHERE = Provenance("resnet", "ab12", "a processor", 16, "2.13.0", "cd34", "2026-01-02T03:04:05")
 MIB = 2**20
@@ -84,7 +77,7 @@ def test_a_usual_way_that_was_not_profiled_so_far_is_left_out_with_the_reason():
     missing = {(1, 4), (1, 8)}
     found = plan(profile_of(threads=2, without=missing), [2], 8)
     assert found.row("one per core") is None
-    assert found.impossible == ("one per core: its batches were profiled only up to 4 in all",)
+    assert found.impossible == ("one per core: its batches are at most 4 in all",)
     assert "not possible: one per core" in text_of(render(found))
 
 
@@ -148,7 +141,16 @@ def test_a_cell_of_an_earlier_largest_batch_is_rested_on():
 
 
 def test_without_a_batch_there_is_a_plan_for_each_power_of_two():
-    assert [each.batch for each in plan_each(profile_of(), [4])] == [1, 2, 4, 8]
+    assert [each.batch for each in plan_each(profile_of(), [4])] == [1, 2, 4, 8, 16, 32]
+
+
+def test_the_cap_bounds_each_instance_and_not_the_sum():
+    found = plan(profile_of(threads=16), [16], 64, cap=8)
+    assert configurations(found)["chosen"] == "16x1x4"
+    assert found.chosen.latency_ms < latency(2, 8)  # 8x2x8, what 8 in all would lead to
+    assert configurations(plan(profile_of(), [4], 4, cap=1))["chosen"] == "4x1x1"
+    sizes = [each.batch for each in plan_each(profile_of(batch=64), [4], cap=1)]
+    assert sizes == [1, 2, 4]
 
 
 def test_plans_end_at_the_batch_that_does_not_fit_any_more():
@@ -191,6 +193,7 @@ def test_equal_configurations_are_called_the_same():
     [
         ({"error": 0.0123}, "up to 1.2% faster"),
         ({"error": 1e-5}, "no faster choice"),
+        ({"busy": 2.0}, "something else used 2.0 CPUs, so its latencies are too high"),
         ({"complete": False}, "run `shunter profile` again to finish it"),
     ],
 )

@@ -75,6 +75,14 @@ def shows_something(picture):
 # ---- numbers
 
 
+def test_a_plot_of_speedups_lies_beside_its_profile_as_one_of_the_profile_does(draw, written):
+    first, second = (written(f"{n}.profile.json", profile_of(n)) for n in ("a", "b"))
+    draw("speedup", first).close()
+    assert first.with_name("a.speedup.png").exists()
+    draw("speedup", first, second).close()
+    assert first.with_name("speedup.png").exists()
+
+
 def test_a_heat_map_tells_measured_cells_from_interpolated_and_unknown_ones():
     found = plot_data.heat_map(profile_of(without={(2, 1), (2, 2), (2, 4), (2, 8), (1, 8)}))
     assert (found.threads, found.batches) == ((1, 2, 3, 4), (1, 2, 4, 8))

@@ -217,9 +217,19 @@ def test_alone_and_side_by_side_are_not_mixed(archive, path, log, alone, advice)
 
 
 def test_a_batch_that_no_profile_may_have_is_refused_before_it_is_measured(archive, path, log):
-    with pytest.raises(UserError, match="batch 4097; allowed: 1 to 4096"):
+    with pytest.raises(UserError, match="batch 4097; allowed: a whole number from 1 to 4096"):
         run(task(archive, batch=4097), path, HOST)
     assert log() == []
+
+
+def test_what_else_uses_the_cpus_before_or_after_is_in_the_profile(archive, path):
+    loads = iter([0.0, 1.5])
+    profile = run(task(archive, batch=1, threads=1, busy=lambda: next(loads)), path, HOST)
+    assert profile.busy == load_profile(path).busy == 1.5
+    assert "something else used 1.5 CPUs" in profile.doubt
+    # Nothing is left to measure, so the load of now says nothing; what was measured stays so.
+    again = run(task(archive, batch=1, threads=1, busy=lambda: 9.0), path, HOST)
+    assert again.busy == 1.5
 
 
 def test_where_a_batch_fails_larger_ones_are_not_tried(archive, path, log, monkeypatch):

@@ -147,6 +147,10 @@ def test_the_store_reads_a_profile_again_when_it_changes(archive):
             lambda archive, path: write_profile(path, profile_of(archive, 1, complete=False)),
             "is not complete: run `shunter profile` again",
         ),
+        (
+            lambda archive, path: write_profile(path, profile_of(archive, 1, busy=2.0)),
+            "was measured while something else used 2.0 CPUs, so its latencies are too high",
+        ),
     ],
 )
 def test_a_profile_that_cannot_be_used_is_logged_once_until_it_changes(

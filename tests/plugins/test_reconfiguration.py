@@ -9,7 +9,8 @@ from shunter.batching.configuration import format_configuration, parse_configura
 from shunter.batching.layout import ChangeState
 from shunter.batching.page_records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.profile import Cell, Profile, Provenance
-from shunter.plugins.reconfiguration import Observed, Reconfiguration
+from shunter.plugins.observed import Observed
+from shunter.plugins.reconfiguration import Reconfiguration
 from shunter.plugins.settings import ConfigurationSettings
 
 SECOND = 10**9
@@ -169,11 +170,10 @@ def test_a_small_gain_is_not_worth_new_processes():
     ("given", "why"),
     [
         ({"auto": 0}, None),
-        ({"batch_size": 1}, "batch size 1"),
         ({"profile": None}, "no profile that can be used here"),
         ({"has_lists": True}, "lists by worker group in shunter.toml"),
     ],
-    ids=["operator", "unbatched", "bare", "lists"],
+    ids=["operator", "bare", "lists"],
 )
 def test_some_models_are_left_alone_and_it_is_said_once_why(world, given, why, caplog):
     caplog.set_level("INFO")
@@ -316,8 +316,93 @@ def test_what_does_not_fit_at_all_is_said_once(caplog):
     world.run(10)
     assert world.policy.wanted(0) is None
     assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
-        "m0/1.0: one instance with a batch of 8 needs 100 MiB, 50 MiB are free"
+        "m0/1.0: one instance with a batch of 1 needs 100 MiB, 50 MiB are free"
     ]
+
+
+def test_two_models_do_not_get_the_same_memory():
+    """450 MiB for instances of 100: a second one of each would have to load with 150 left."""
+    world = World(cores=(4,))
+    for slot in (0, 1):
+        world.add(slot, "1x1x8", depth=16)
+    seen = [1, 1]
+    for _ in range(40):
+        world.free_mib = free = 450 - 100 * sum(seen)
+        world.cycle()
+        now = [sum(g.instances for g in world.slots[slot]["configuration"]) for slot in (0, 1)]
+        assert all(new == old or 100 * new <= free for new, old in zip(now, seen, strict=True))
+        seen = now
+    assert sorted(seen) == [1, 2]
+
+
+def test_a_target_waits_until_its_memory_is_free_again():
+    """Both are planned with 1000 MiB; what the first change leaves is too little for the second."""
+    world = World(cores=(4,), free_mib=1000)
+    world.obeys = False
+    for slot in (0, 1):
+        world.add(slot, "1x1x8", depth=16)
+    world.run(2)
+    (first,) = (slot for slot in (0, 1) if world.policy.wanted(slot))
+    world.free_mib = 50  # somebody else has taken it
+    groups = world.policy.wanted(first).groups
+    world.slots[first] |= {"change": SlotChange(1, ChangeState.SERVES), "configuration": groups}
+    world.cycle(0.1)
+    assert world.policy.wanted(1 - first) is None
+    world.free_mib = 1000
+    world.run(5)
+    assert format_configuration(world.policy.wanted(1 - first).groups) == "2x1x8"
+
+
+# ---- the batch of all instances, and that of each
+
+
+SIXTEEN = {
+    (t, b): 1 + b * (0.1 + 0.9 / t) for t in (1, 2, 4, 8, 16) for b in (1, 2, 4, 8)
+}
+
+
+def sixteen(batch=8):
+    found = profile({key: ms for key, ms in SIXTEEN.items() if key[1] <= batch})
+    return dataclasses.replace(
+        found, provenance=dataclasses.replace(found.provenance, cores=16)
+    )
+
+
+def test_the_registered_batch_size_bounds_each_instance_and_not_their_sum():
+    world = World(cores=(16,))
+    world.add(0, depth=64, of=sixteen())
+    world.run()
+    # Planned for 8 requests in all it would be 8x2.
+    assert world.runs(0) == "16x1x8"
+
+
+def test_no_instance_gets_a_larger_batch_than_is_registered():
+    large = profile({(1, b): 10 + b / 10 for b in (1, 8, 64)} | {(2, b): 9.0 for b in (1, 8, 64)})
+    world = World(cores=(2,))
+    world.add(0, "1x1x8", depth=16, batch_size=8, of=large)
+    world.run()
+    assert world.runs(0) == "2x1x8"  # and not one of 16 on both cores
+
+
+def test_a_model_that_is_never_batched_gets_more_instances():
+    world = World(cores=(16,))
+    world.add(0, depth=16, batch_size=1, of=sixteen())
+    world.run()
+    assert world.runs(0) == "16x1x1"
+    world.slots[0]["depth"] = 4
+    world.run()
+    assert world.runs(0) == "4x4x1"
+    world.slots[0]["depth"] = 1
+    world.run()
+    assert world.runs(0) == "1x16x1"
+
+
+def test_more_than_the_instances_hold_at_once_runs_in_rounds(caplog):
+    world = World(cores=(2,), free_mib=150)
+    world.add(0, "1x0x8", depth=1000)
+    world.run()
+    assert world.runs(0) == "1x1x8"  # one instance fits, and 8 requests are soonest on one thread
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 
 def test_request_numbers_go_on_where_the_last_controller_ended(world):

@@ -4,6 +4,7 @@ import hashlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from shunter.batching.layout import Claims, Order
 from shunter.batching.page_records import GroupCommands, SlotIdentity
@@ -16,7 +17,9 @@ from shunter.plugins.settings import (
     Settings,
     SettingsError,
     find,
+    key_digest,
     load,
+    override,
     parse,
 )
 
@@ -218,6 +221,11 @@ def test_settings_cannot_be_changed():
         ("[preemption]\nslow_down = 2", "allowed: a number from 0 to 1"),
         ("[preemption]\nmemory_floor_mb = 0.5", "allowed: a whole number from 0 to"),
         ("[preemption]\npark = 1", "preemption.park = 1 is unknown; allowed: best_effort"),
+        ("[nic]\nkey-file = 3", "nic.key_file = 3 is not allowed; allowed: a path"),
+        (
+            "[nic]\nkey-file = 'a'\nkey_file = 'b'",
+            "key-file and key_file are the same key; allowed: one of them",
+        ),
         ("[nic]\nkey = 1", "nic.key = 1 is unknown; allowed: enabled, encrypt, host, key_file"),
     ],
 )
@@ -292,6 +300,35 @@ def test_lists_by_worker_group_can_be_left_out(write, text, has_lists):
     assert without.threshold == found.for_model("resnet").threshold
     assert without.margin_ms == 7
     assert not found.for_model("another").has_lists
+
+
+def test_a_hyphen_in_a_key_is_as_good_as_an_underscore(write):
+    text = """
+    [preemption]
+    best-effort = "concurrent"
+    [models.best-effort.weights]
+    best-effort = [0.5]
+    """
+    found = load(write(text))
+    assert found.preemption.best_effort == "concurrent"
+    assert found.models["best-effort"].weights == ((), (0.5,))
+
+
+def test_the_schema_has_the_bounds_the_default_and_the_meaning_of_every_key():
+    sections = TypeAdapter(Settings).json_schema()["$defs"]
+    for name, section in sections.items():
+        for key, told in section["properties"].items():
+            inherited = name == "ModelSettings" and key in BatchingSettings.__slots__
+            assert told.get("description") or inherited, (name, key)
+            assert "default" in told, (name, key)
+    ageing = sections["BatchingSettings"]["properties"]["ageing_ms"]
+    assert (ageing["minimum"], ageing["maximum"], ageing["default"]) == (0, 3_600_000, 1000)
+
+
+def test_what_is_set_over_a_section_is_checked_like_it():
+    assert override(NicSettings(), "nic", {"port": 9}).port == 9
+    with pytest.raises(SettingsError, match=r"nic.host = '' is not allowed; allowed: an address"):
+        override(NicSettings(), "nic", {"host": ""})
 
 
 VALUES = st.recursive(
@@ -415,7 +452,7 @@ def test_a_secret_that_cannot_be_one_is_named_and_not_told(tmp_path, content, mo
         path.chmod(mode)
     classes = parse({"classes": {"strict_secret_file": str(path)}}).classes
     with pytest.raises(SettingsError, match=problem) as error:
-        classes.key_digest()
+        key_digest(classes)
     assert "sesame" not in str(error.value)
 
 
@@ -424,5 +461,5 @@ def test_of_a_secret_only_its_digest_is_kept(tmp_path):
     path.write_text("sesame\n")
     path.chmod(0o600)
     classes = parse({"classes": {"strict_secret_file": str(path)}}).classes
-    assert classes.key_digest() == hashlib.sha256(b"sesame").digest()
-    assert not any(parse({}).classes.key_digest())
+    assert key_digest(classes) == hashlib.sha256(b"sesame").digest()
+    assert not any(key_digest(parse({}).classes))

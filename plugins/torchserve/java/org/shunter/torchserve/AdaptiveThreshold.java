@@ -1,7 +1,8 @@
 package org.shunter.torchserve;
 
 /**
- * Finds how many requests come together, from what follows the answers of batches. Twin of the
+ * Finds how many requests come together, from what follows the answers of batches: Shunter's own
+ * algorithm, which has only its step from Rafiqi. Twin of the
  * class in {@code batching/threshold.py}, equal bit for bit. Guarded by its dispatcher's lock.
  */
 final class AdaptiveThreshold {

@@ -131,6 +131,8 @@ final class ControlLayout {
     static final int H_MEMORY_WANTED = 328;
     /** SHA-256 of the secret that claims of strict need [4] */
     static final int H_STRICT_KEY = 336;
+    /** 1: the settings file cannot be used, the last good holds */
+    static final int H_SETTINGS_INVALID = 368;
     /** 1 when the page is complete; written last */
     static final int H_READY = 384;
     /** pid of the network front end, 0 before the first */

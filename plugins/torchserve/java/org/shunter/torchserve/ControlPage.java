@@ -39,6 +39,7 @@ final class ControlPage {
 
     /** Create the page: written whole under another name, published by a rename. */
     static ControlPage create(final Path folder, final long ownerPid) throws IOException {
+        checkProcessor();
         final long usable = Files.getFileStore(folder).getUsableSpace();
         if (usable < PAGE_SIZE) {
             throw new IOException(
@@ -67,6 +68,18 @@ final class ControlPage {
         page.signalReady();
         Files.move(draft, folder.resolve(FILE), StandardCopyOption.ATOMIC_MOVE);
         return page;
+    }
+
+    /** The Python processes publish by the order of stores alone, which others do not keep. */
+    private static void checkProcessor() throws IOException {
+        final String machine = System.getProperty("os.arch");
+        if (!"amd64".equals(machine)) {
+            throw new IOException(
+                    "Shunter needs an x86_64 processor, this one is "
+                            + machine
+                            + ": the shared page relies on stores that become visible in program"
+                            + " order. Set SHUNTER=off to serve without the plugin");
+        }
     }
 
     private void writeHeader(final long ownerPid) {

@@ -18,6 +18,8 @@ import org.pytorch.serve.util.messages.RequestInput;
 record RequestTerms(RequestClass requestClass, long deadlineNs) {
     static final String CLASS_KEY = "x-shunter-class";
     static final String DEADLINE_KEY = "x-shunter-deadline-ms";
+    /** Keys that begin so are ours; a misspelt one must not pass in silence. */
+    private static final String PREFIX = "x-shunter-";
     private static final double MAX_DEADLINE_MS = 86_400_000.0;
     private static final Pattern DECIMAL = Pattern.compile("[0-9]{1,9}(\\.[0-9]{1,9})?");
     private static final RequestTerms NONE = new RequestTerms(null, 0);
@@ -33,9 +35,18 @@ record RequestTerms(RequestClass requestClass, long deadlineNs) {
             } else if (name.length() == DEADLINE_KEY.length()
                     && name.equalsIgnoreCase(DEADLINE_KEY)) {
                 deadlineText = header.getValue();
+            } else {
+                checkForeign(name);
             }
         }
         return of(classText, deadlineText);
+    }
+
+    private static void checkForeign(final String name) {
+        if (name.regionMatches(true, 0, PREFIX, 0, PREFIX.length())) {
+            throw new BadRequestException(
+                    "\"" + name + "\" is unknown; allowed: " + CLASS_KEY + ", " + DEADLINE_KEY);
+        }
     }
 
     /** Terms in the entries of a gRPC input map; they are removed, so that no handler sees them. */
@@ -51,6 +62,8 @@ record RequestTerms(RequestClass requestClass, long deadlineNs) {
             } else if (parameter.getName().equalsIgnoreCase(DEADLINE_KEY)) {
                 deadlineText = new String(parameter.getValue(), StandardCharsets.UTF_8);
                 i.remove();
+            } else {
+                checkForeign(parameter.getName());
             }
         }
         return of(classText, deadlineText);

@@ -114,7 +114,9 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
             throws IOException {
         response.setStatus(status);
         response.setContentType("application/json");
-        final String text = new GsonBuilder().setPrettyPrinting().serializeNulls().create().toJson(json);
+        // No page shows it as HTML, and an escaped equals sign is hard to read.
+        final GsonBuilder writer = new GsonBuilder().disableHtmlEscaping();
+        final String text = writer.setPrettyPrinting().serializeNulls().create().toJson(json);
         response.getOutputStream().write((text + "\n").getBytes(StandardCharsets.UTF_8));
     }
 

@@ -109,6 +109,11 @@ final class ShunterMetrics extends Collector {
         families.add(gauge("shunter_busy_workers", "Workers with a batch", S_BUSY_WORKERS, 1));
         families.add(gauge("shunter_threshold", "Adaptive threshold", S_THRESHOLD_MILLI, 1e-3));
         families.add(gauge("shunter_generation", "Current generation", S_GENERATION, 1));
+        families.add(
+                new GaugeMetricFamily(
+                        "shunter_settings_valid",
+                        "0: shunter.toml cannot be used, the last good settings hold",
+                        1 - manager.host().page().get(H_SETTINGS_INVALID)));
         return families;
     }
 

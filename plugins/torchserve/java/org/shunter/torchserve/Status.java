@@ -61,6 +61,7 @@ final class Status {
         json.addProperty("pid", controller.pid());
         json.addProperty("state", controller.state());
         json.addProperty("restarts", controller.restarts());
+        json.addProperty("settings_valid", host.page().get(H_SETTINGS_INVALID) == 0);
         final long beat = host.page().get(H_CONTROLLER_HEARTBEAT_NS);
         if (beat == 0) {
             json.add("heartbeat_age_ms", JsonNull.INSTANCE);

@@ -121,11 +121,22 @@ final class Supervisor {
                 new BufferedReader(
                         new InputStreamReader(running.getErrorStream(), StandardCharsets.UTF_8))) {
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-                LOGGER.info("{}: {}", name, line);
+                relay(line);
                 lastLine = line;
             }
         } catch (IOException e) {
             LOGGER.debug("Log of the {} ended: {}", name, e.toString());
+        }
+    }
+
+    /** Its lines begin with their level. */
+    private void relay(final String line) {
+        if (line.startsWith("ERROR ") || line.startsWith("CRITICAL ")) {
+            LOGGER.error("{}: {}", name, line);
+        } else if (line.startsWith("WARNING ")) {
+            LOGGER.warn("{}: {}", name, line);
+        } else {
+            LOGGER.info("{}: {}", name, line);
         }
     }
 
