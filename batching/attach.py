@@ -20,8 +20,6 @@ import numpy as np
 from shunter.batching.layout import CLASSES, SLOT_COUNT
 from shunter.batching.slices import EVERY, SliceSet
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire import AEAD_TAG
-from shunter.batching.wire_layout import LARGEST_SEGMENT, MAX_SEGMENTS
 
 NAME = "nic.sock"
 """In the server's runtime folder."""
@@ -40,8 +38,6 @@ _RANGES = {
     "slot": (-1, SLOT_COUNT - 1),
     "slices": (0, EVERY),
 }
-_PAYLOAD = LARGEST_SEGMENT - AEAD_TAG
-"""The most that a segment of any session carries."""
 
 
 class AttachError(Exception):
@@ -90,8 +86,6 @@ class Attach:
             _check_numbers(attach)
             for spec in (*attach.inputs, *attach.outputs):
                 _check(spec)
-            for side in (attach.inputs, attach.outputs):
-                _check_together(side)
         except (KeyError, TypeError, ValueError) as error:
             raise AttachError(f"not a worker's first message: {error!r}") from error
         return attach
@@ -115,14 +109,6 @@ def _check(spec: TensorSpec) -> None:
     """Raises ValueError, or TypeError, for what cannot be a tensor in shared memory."""
     if np.dtype(spec.dtype).kind not in _KINDS or min(spec.shape, default=0) < 0:
         raise ValueError(f"{spec.name} is {spec.dtype} {spec.shape}")
-
-
-def _check_together(side: Sequence[TensorSpec]) -> None:
-    """Raises ValueError for tensors that no session could carry in one request."""
-    count = sum(-(-spec.bytes // _PAYLOAD) for spec in side)
-    if count > MAX_SEGMENTS:
-        total = sum(spec.bytes for spec in side)
-        raise ValueError(f"{total} bytes are {count} segments, at most {MAX_SEGMENTS}")
 
 
 def listen(path: Path) -> socket.socket:

@@ -1,21 +1,25 @@
-"""``python -m shunter.batching.emit``: the declared bytes as Java and C constants."""
+"""``python -m shunter.batching.emit``: the declared bytes as Java and C constants.
+
+An emitted file stands where those who compile it want it; it is found by its name.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from shunter.batching import wire_layout
+from shunter.batching import queue_layout
 from shunter.batching.layout import LINE, constants
 
-_NOTICE = "Emitted by python -m shunter.batching.emit. Do not edit."
+NOTICE = "Emitted by python -m shunter.batching.emit. Do not edit."
 _PREFIXES = "H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row."
-_WIRE_IN_JAVA = ("MAX_TENSORS", "MAX_ENTRIES", "WORKER_COUNT")
+_QUEUE_IN_JAVA = ("MAX_TENSORS", "MAX_ENTRIES", "WORKER_COUNT")
 _QUEUE_PREFIXES = "Q_ offsets in its header, W_ in a worker, E_ in an entry."
 
 
-def _define(row: tuple[str, int, str]) -> str:
+def define(row: tuple[str, int, str]) -> str:
     name, value, meaning = row
     literal = f"{value:#x}ULL" if value >= 1 << 31 else str(value)
     return f"#define SHUNTER_{name} {literal} /* {meaning} */"
@@ -24,7 +28,7 @@ def _define(row: tuple[str, int, str]) -> str:
 def java_source() -> str:
     """The Java constants class."""
     lines = [
-        f"// {_NOTICE}",
+        f"// {NOTICE}",
         "package org.shunter.torchserve;",
         "",
         f"/** Offsets of the control page. {_PREFIXES} */",
@@ -32,7 +36,7 @@ def java_source() -> str:
         "    private ControlLayout() {}",
         "",
     ]
-    shared = [row for row in wire_layout.constants() if row[0] in _WIRE_IN_JAVA]
+    shared = [row for row in queue_layout.constants() if row[0] in _QUEUE_IN_JAVA]
     for name, value, meaning in constants() + shared:
         kind, literal = ("long", f"{value:#x}L") if name == "MAGIC" else ("int", str(value))
         lines += [f"    /** {meaning} */", f"    static final {kind} {name} = {literal};"]
@@ -42,7 +46,7 @@ def java_source() -> str:
 def c_source() -> str:
     """The C header; sizes are asserted at compile time."""
     lines = [
-        f"/* {_NOTICE} */",
+        f"/* {NOTICE} */",
         "#ifndef SHUNTER_LAYOUT_H",
         "#define SHUNTER_LAYOUT_H",
         "",
@@ -51,18 +55,16 @@ def c_source() -> str:
         "",
         f"/* Offsets of the control page. {_PREFIXES} */",
     ]
-    lines += map(_define, constants())
+    lines += map(define, constants())
     lines += [
         "",
         f'_Static_assert(SHUNTER_SLOT_SIZE % {LINE} == 0, "slots start on a line");',
         "_Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==",
         '               SHUNTER_PAGE_SIZE, "the page holds header, holders and slots");',
         "",
-        f"/* X64, and offsets of the queue page. {_QUEUE_PREFIXES} */",
-        *map(_define, wire_layout.constants()),
-        f"#define SHUNTER_LAYOUT_DIGEST {wire_layout.digest():#x}ULL",
-        "",
-        *wire_layout.c_struct(),
+        f"/* Offsets of the queue page. {_QUEUE_PREFIXES} */",
+        *map(define, queue_layout.constants()),
+        f"#define SHUNTER_LAYOUT_DIGEST {queue_layout.digest():#x}ULL",
         "",
         "#endif",
         "",
@@ -70,28 +72,39 @@ def c_source() -> str:
     return "\n".join(lines)
 
 
+def find(root: Path, name: str) -> Path:
+    """The file of that name in a checkout. Raises FileNotFoundError where there is none."""
+    for path in sorted(root.glob(f"[!.]*/**/{name}")):
+        return path
+    raise FileNotFoundError(f"there is no {name} under {root.resolve()}")
+
+
 def emitted_files(root: Path) -> dict[Path, str]:
     """Path and text of every emitted file under a checkout."""
-    java = root / "plugins/torchserve/java/org/shunter/torchserve/ControlLayout.java"
-    return {java: java_source(), root / "nic_frontend/c/shunter_layout.h": c_source()}
+    texts = {"ControlLayout.java": java_source(), "shunter_layout.h": c_source()}
+    return {find(root, name): text for name, text in texts.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Write the emitted files, or with ``--check`` compare them. Returns the exit status."""
-    prog = "python -m shunter.batching.emit"
+    return write_or_check("python -m shunter.batching.emit", emitted_files, argv)
+
+
+def write_or_check(
+    prog: str, emitted: Callable[[Path], dict[Path, str]], argv: list[str] | None
+) -> int:
+    """The command that emits these files. Returns the exit status."""
     parser = argparse.ArgumentParser(prog=prog, description=main.__doc__)
     parser.add_argument("--check", action="store_true", help="fail when a file is stale")
     parser.add_argument("--root", type=Path, default=Path("."), help="checkout, default: here")
     args = parser.parse_args(argv)
     stale = 0
-    for path, text in emitted_files(args.root).items():
-        if args.check:
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
-                print(f"{path} is stale: run python -m shunter.batching.emit", file=sys.stderr)
-                stale = 1
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
+    for path, text in emitted(args.root).items():
+        if not args.check:
             path.write_text(text, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != text:
+            print(f"{path} is stale: run {prog}", file=sys.stderr)
+            stale = 1
     return stale
 
 

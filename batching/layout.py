@@ -36,7 +36,7 @@ The control page::
     | slot 1 ...       |
     +------------------+  PAGE_SIZE
 
-The bytes of the split path are in :mod:`shunter.batching.wire_layout`.
+The bytes of a tensor queue are in :mod:`shunter.batching.queue_layout`.
 
 Times are ``CLOCK_MONOTONIC`` nanoseconds (Java ``System.nanoTime``, Python
 ``time.monotonic_ns``) unless the name says otherwise.
@@ -395,6 +395,7 @@ SLOT = (
             Field("network_queued", "requests that wait for a worker"),
             Field("network_sessions", "open sessions"),
             Field("network_credit", "requests that clients may have on their way"),
+            Field("network_needs_mb", "memory of its queue, more than queue_mb allows; 0: it fits"),
         ),
     ),
     Section(

@@ -1,16 +1,10 @@
-"""The data path's C library, and the worker's part of it.
-
-The library is built by :mod:`shunter.nic_frontend.build`. Without it everything works in Python,
-only slower: :func:`library` is None then.
-"""
+"""The worker's end of a tensor queue: the C library, which a front end names, and a queue in it."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import logging
 import os
-import socket as sockets
 from collections.abc import Sequence
 from ctypes import (
     Structure,
@@ -21,16 +15,10 @@ from ctypes import (
     c_void_p,
 )
 from functools import cache
-from pathlib import Path
 
-from shunter.batching.queue_worker import PythonWorkerQueue
+from shunter.batching.queue_layout import MAX_TENSORS, digest
 from shunter.batching.tensor_queue import TensorQueue
-from shunter.batching.wire_layout import MAX_TENSORS, digest
 
-logger = logging.getLogger("shunter.native")
-PATH = Path(__file__).resolve().parent.parent / "nic_frontend/build/libshunter.so"
-VARIABLE = "SHUNTER_NATIVE"
-"""Environment: path of another library, or ``0`` for none."""
 PEER_BYTES = 32
 
 
@@ -56,23 +44,21 @@ class BatchView(Structure):
     _fields_ = (("first", c_uint32), ("count", c_uint32), ("number", c_uint64), ("spins", c_uint64))
 
 
+class LibraryError(Exception):
+    """The library cannot be used; the message says why."""
+
+
 @cache
-def library() -> ctypes.CDLL | None:
-    """The library, None when there is none or it is not wanted."""
-    wanted = os.environ.get(VARIABLE, "")
-    path = Path(wanted) if wanted not in ("", "0") else PATH
-    if wanted == "0" or not path.exists():
-        return None
+def load(path: str) -> ctypes.CDLL:
+    """The library at that path. Raises LibraryError for what is not ours, or of another version."""
     try:
-        found = ctypes.CDLL(str(path), use_errno=True)
+        found = ctypes.CDLL(path, use_errno=True)
         found.shunter_layout_digest.restype = c_uint64
         is_right = found.shunter_layout_digest() == digest()
     except (OSError, AttributeError) as error:  # of another machine, cut short, or not ours
-        logger.warning("%s cannot be loaded, so the data path runs in Python: %s", path, error)
-        return None
+        raise LibraryError(f"{path} cannot be loaded: {error}") from error
     if not is_right:
-        logger.warning("%s is of another version; it is not used. shunter nic builds it.", path)
-        return None
+        raise LibraryError(f"{path} is of another version")
     # Addresses, not pointers: what is passed for every batch is converted only once.
     found.shunter_worker_wait.argtypes = [
         *(c_void_p, c_uint32, c_int, c_void_p, c_uint32, c_uint64, c_int, c_void_p),
@@ -106,16 +92,22 @@ def check(result: int, what: str) -> int:
     return result
 
 
-class NativeWorkerQueue:
-    """The worker's end of a queue, in C. See ``worker.h``."""
+class WorkerQueue:
+    """The worker's end of a queue. What happens for every batch is in C: see ``worker.h``."""
 
     def __init__(
-        self, queue: TensorQueue, func_id: int, worker: int, doorbell: int, socket: int, front: int
+        self,
+        library: ctypes.CDLL,
+        queue: TensorQueue,
+        func_id: int,
+        worker: int,
+        *,
+        doorbell: int,
+        socket: int,
+        front: int,
     ) -> None:
         """``socket`` sends the answers, ``front`` is the front end's doorbell."""
-        found = library()
-        assert found is not None
-        self._library, self._queue = found, queue
+        self._library, self._queue = library, queue
         self._view = view_of(queue, func_id)
         self._worker, self._doorbell, self._front = worker, doorbell, front
         self._batch = BatchView()
@@ -124,7 +116,7 @@ class NativeWorkerQueue:
         self._descriptors = (c_int * 0)()
         held = self._view, self._batch, self._statuses
         self._view_at, self._batch_at, self._statuses_at = map(ctypes.addressof, held)
-        self._datagrams = found.shunter_datagrams_new(socket)
+        self._datagrams = library.shunter_datagrams_new(socket)
         if not self._datagrams:
             raise OSError(errno.ENOMEM, "no memory for datagrams")
 
@@ -168,20 +160,3 @@ class NativeWorkerQueue:
         """Free what C holds."""
         self._library.shunter_datagrams_delete(self._datagrams)
         self._datagrams = None
-
-
-WorkerQueue = NativeWorkerQueue | PythonWorkerQueue
-
-
-def worker_queue(
-    queue: TensorQueue,
-    func_id: int,
-    worker: int,
-    doorbell: int,
-    sender: sockets.socket,
-    front: int,
-) -> WorkerQueue:
-    """A worker's end of a queue: in C where the library is, else in Python."""
-    if library() is None:
-        return PythonWorkerQueue(queue, func_id, worker, doorbell, sender, front)
-    return NativeWorkerQueue(queue, func_id, worker, doorbell, sender.fileno(), front)

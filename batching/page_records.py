@@ -227,6 +227,7 @@ class SlotNetwork:
     network_queued: int = _word(0, MAX_REQUESTS)
     network_sessions: int = _word(0, MAX_REQUESTS)
     network_credit: int = _word(0, MAX_COUNT)
+    network_needs_mb: int = _word(0, MAX_COUNT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The tensor queue of a function: its page, and a ring of entries for every tensor.
 
 The front end creates a queue and hands its descriptors to workers over a Unix socket; both sides
-then work on the same memory. :mod:`shunter.batching.wire_layout` declares the page. Every word is
+then work on the same memory. :mod:`shunter.batching.queue_layout` declares the page. Every word is
 one aligned 8-byte load or store with one writer; who reads a word that publishes others reads it
 first.
 """
@@ -9,7 +9,6 @@ first.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Sequence
 from types import TracebackType
@@ -18,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.double_map import PAGE, Mapping, is_sealed, sealed_memory
-from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import (
+from shunter.batching.queue_layout import (
     ENTRY_FIELDS,
     ENTRY_SIZE,
     MAX_ENTRIES,
@@ -33,55 +31,8 @@ from shunter.batching.wire_layout import (
     WORKER_SIZE,
     queue_bytes,
 )
-
-USUAL_ENTRIES, USUAL_BYTES = 1024, 64 << 20
-"""A queue is not larger than either without need."""
-
-
-class QueueError(Exception):
-    """The descriptors are not a queue that this program can use; the message says why."""
-
-
-def ring_entries(sizes: Sequence[int], wanted: int) -> int:
-    """At least ``wanted`` entries so that the rings of all these sizes end on a page.
-
-    Only then can a second mapping begin where the first ends. Raises QueueError when that needs
-    more than MAX_ENTRIES.
-    """
-    step = _step(sizes)
-    entries = -(-max(1, wanted) // step) * step
-    if entries > MAX_ENTRIES:
-        raise QueueError(
-            f"rings of entries of {', '.join(map(str, sizes))} bytes have {entries} entries, at "
-            f"most {MAX_ENTRIES}: make the tensors a multiple of a larger power of two"
-        )
-    return entries
-
-
-def _step(sizes: Sequence[int]) -> int:
-    """Entries of every ring are a multiple of this."""
-    return math.lcm(*(PAGE // math.gcd(PAGE, size) for size in sizes if size))
-
-
-def entries_within(specs: Sequence[TensorSpec], batch: int, most_bytes: int) -> int:
-    """How many entries a queue is to have whose rings may take so many bytes together.
-
-    Two batches, or more up to what is usual; fewer, though at least one batch, where that is too
-    much. Raises QueueError, which says what is needed, when even one batch is too much.
-    """
-    sizes = [spec.bytes for spec in specs]
-    each, step = sum(sizes), _step(sizes)
-    least = ring_entries(sizes, batch)
-    if least * each > most_bytes:
-        worst = max(specs, key=lambda spec: _step([spec.bytes]))
-        why = f" ({worst.name}, {worst.bytes} bytes, must come in multiples of {step})"
-        raise QueueError(
-            f"{least} entries of {each} bytes{why if least > batch else ''} need "
-            f"{-(-least * each >> 20)} MB; queue_mb allows {most_bytes >> 20}"
-        )
-    room = min(MAX_ENTRIES, most_bytes // each) if each else MAX_ENTRIES
-    wanted = max(2 * batch, min(USUAL_ENTRIES, room, USUAL_BYTES // max(1, each)))
-    return min(-(-wanted // step), room // step) * step
+from shunter.batching.queue_size import QueueError, ring_entries
+from shunter.batching.tensor_spec import TensorSpec
 
 
 def _page_up(size: int) -> int:

@@ -2,7 +2,7 @@
 
 Requests of LeNet's, BERT's and ResNet's size (784 B, 6 KB, 588 KB) to models that do nothing, and
 to networks with such tensors. All sides run at once and are asked in turn in every round, each by
-its own public Python client: our front end (C and Python data path), TCP and Unix streams through
+its own public Python client: our front end, TCP and Unix streams through
 the same worker as the control, TorchServe's gRPC and HTTP, Triton's gRPC with and without system
 shared memory. By default our processes wait without sleep only where waits are shorter than 100 us;
 beside that there are a side that always sleeps, and one that never does, its client neither.
@@ -76,19 +76,17 @@ def measure(ask: Ask, model: RpcModel, seconds: float) -> Row:
 def sides(stack: ExitStack, models: Sequence[RpcModel]) -> Iterator[Side]:
     """Everybody who takes part, running."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    stores = make_stores(folder, "native", "python", "spin", "sleep", "stock")
-    native = stack.enter_context(Ours(stores[0], models))
-    yield OurSide(OUR, native, "udp")
-    yield OurSide("tcp control", native, "tcp")
-    yield OurSide("unix control", native, "unix")
-    python = stack.enter_context(Ours(stores[1], models, native=False))
-    yield OurSide("udp, Python data path", python, "udp")
-    spin = stack.enter_context(Ours(stores[2], models, spin_us=SPIN_US))
+    stores = make_stores(folder, "ours", "spin", "sleep", "stock")
+    ours = stack.enter_context(Ours(stores[0], models))
+    yield OurSide(OUR, ours, "udp")
+    yield OurSide("tcp control", ours, "tcp")
+    yield OurSide("unix control", ours, "unix")
+    spin = stack.enter_context(Ours(stores[1], models, spin_us=SPIN_US))
     yield OurSide("udp, spinning", spin, "udp", spin=True)
     yield OurSide("tcp control, spinning", spin, "tcp", spin=True)
-    sleep = stack.enter_context(Ours(stores[3], models, spin_us=0))
+    sleep = stack.enter_context(Ours(stores[2], models, spin_us=0))
     yield OurSide("udp, always sleeping", sleep, "udp")
-    stock = stack.enter_context(Stock(stores[4], models))
+    stock = stack.enter_context(Stock(stores[3], models))
     yield StockGrpc(stock)
     yield StockHttp(stock)
     try:

@@ -26,9 +26,10 @@ from shunter.batching.attach import (
     send,
 )
 from shunter.batching.layout import CLASSES, SLOT_COUNT
-from shunter.batching.native import WorkerQueue, worker_queue
+from shunter.batching.native import LibraryError, WorkerQueue, load
+from shunter.batching.queue_size import QueueError
 from shunter.batching.slices import EVERY
-from shunter.batching.tensor_queue import QueueError, TensorQueue
+from shunter.batching.tensor_queue import TensorQueue
 from shunter.handlers.device_queue import queue_worker
 from shunter.handlers.sample import section_of
 from shunter.handlers.tensor_queue import (
@@ -132,7 +133,7 @@ class FrontEndLink:
                     connection.connect(str(self._path))
                     self._serve(connection, server, is_over)
                     return
-            except (OSError, EOFError, AttachError, QueueError) as error:
+            except (OSError, EOFError, AttachError, QueueError, LibraryError) as error:
                 self._tell(error)
             if select.select([server], [], [], RETRY_S)[0] and is_over():
                 return
@@ -162,7 +163,13 @@ class FrontEndLink:
             attach = self._attach
             queue = stack.enter_context(TensorQueue.attach(rings, attach.inputs, attach.outputs))
             index, func_id = int(answer["worker"]), int(answer["func_id"])
-            end = worker_queue(queue, func_id, index, doorbell, udp, front)
+            end = WorkerQueue(
+                load(str(answer["library"])),
+                *(queue, func_id, index),
+                doorbell=doorbell,
+                socket=udp.fileno(),
+                front=front,
+            )
             stack.callback(end.close)
             self._told = ""
             stack.enter_context(torch.inference_mode())

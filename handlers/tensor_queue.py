@@ -25,13 +25,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from shunter.batching.queue_layout import IDEMPOTENT, EntryStatus
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import Flags, WireStatus
 from shunter.handlers.device_driver import DeviceError
 
 logger = logging.getLogger("shunter.tensor_queue")
-_IDEMPOTENT = int(Flags.IDEMPOTENT)  # arithmetic of enum members is slow
 Infer = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
 
 
@@ -152,20 +151,20 @@ class QueueWorker:
             self._failed(first, count)
             logger.exception("The handler failed on a batch of %d.", count)
             if count == 1:
-                return [WireStatus.HANDLER_FAILED]
+                return [EntryStatus.HANDLER_FAILED]
             # One of them may be the cause: each that may run twice once more, alone.
             return [self._again(at) for at in range(first, first + count)]
-        return [WireStatus.OK] * count
+        return [EntryStatus.OK] * count
 
     def _again(self, at: int) -> int:
         if self._may_run_twice(at, 1):
             return self.run(at, 1)[0]
-        return WireStatus.HANDLER_FAILED
+        return EntryStatus.HANDLER_FAILED
 
     def _may_run_twice(self, first: int, count: int) -> bool:
         """Whether any of these may: here after a failure, or elsewhere when this worker dies."""
         words = self._queue.words
-        return any(words[at] & _IDEMPOTENT for at in self._flags[first : first + count])
+        return any(words[at] & IDEMPOTENT for at in self._flags[first : first + count])
 
     def _copied(self, inputs: list[torch.Tensor], count: int) -> list[torch.Tensor]:
         if len(self._copies[0]) < count:  # kept: new memory would cost more than the copy

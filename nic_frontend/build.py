@@ -41,9 +41,14 @@ class BuildError(Exception):
 def digest() -> str:
     """Of the sources, of how they are compiled and for which processors."""
     total = hashlib.sha256(" ".join((*FLAGS, *WARNINGS, platform.machine())).encode())
-    for path in sorted(SOURCES.glob("*.[ch]")):
-        total.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(SOURCES.rglob("*.[ch]")):
+        total.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
+
+
+def includes() -> list[str]:
+    """Flags for every folder of headers."""
+    return [f"-I{folder}" for folder in sorted(SOURCES.iterdir()) if folder.is_dir()]
 
 
 def is_fresh(library: Path) -> bool:
@@ -71,9 +76,9 @@ def build(library: Path | None = None, *, more: Sequence[str] = ()) -> Path:
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent, prefix=".so-") as scratch:
             finished = Path(scratch) / library.name
-            sources = sorted(map(str, SOURCES.glob("*.c")))
-            command = [*compiler(), *FLAGS, *WARNINGS, mark, *more, *sources, *LIBRARIES]
-            command += ["-o", str(finished)]
+            sources = sorted(map(str, SOURCES.rglob("*.c")))
+            command = [*compiler(), *FLAGS, *WARNINGS, *includes(), mark, *more, *sources]
+            command += [*LIBRARIES, "-o", str(finished)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise BuildError(f"{command[0]} failed:\n{done.stderr.strip()}")
@@ -97,11 +102,11 @@ def compiler() -> list[str]:
 
 
 def main() -> int:
-    """Build what is missing; the exit status. Only a slower path is lost without it."""
+    """Build what is missing; the exit status. All but the network front end works without it."""
     try:
         print(ensure())
     except BuildError as error:
-        print(f"The data path will run in Python, slower: {error}", file=sys.stderr)
+        print(f"No network front end without its C library: {error}", file=sys.stderr)
     return 0
 
 

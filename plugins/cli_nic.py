@@ -16,7 +16,7 @@ from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_liv
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
-    from shunter.nic_frontend.front_end import FrontEnd, Settings
+    from shunter.nic_frontend.server.front_end import FrontEnd, Settings
     from shunter.plugins.settings import NicSettings
 
 SETTLE_S = 1.5
@@ -131,11 +131,16 @@ def _settings(config: Path | None, given: dict[str, Any]) -> NicSettings:
 
 def _build() -> None:
     from shunter.nic_frontend.build import BuildError, ensure
+    from shunter.nic_frontend.library import LibraryError, require
 
     try:
         ensure()
     except BuildError as error:
-        print(f"The data path runs in Python, slower: {error}", file=sys.stderr)
+        try:
+            require()  # an older one, or one of the operator's, may do
+        except LibraryError as missing:
+            raise UserError(f"{missing}; to build it was tried: {error}") from error
+        print(f"the C library is older than its sources, and: {error}", file=sys.stderr)
 
 
 def _take_descriptors() -> None:
@@ -146,7 +151,7 @@ def _take_descriptors() -> None:
 
 def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
     from shunter.batching.attach import NAME  # brings numpy, which other commands need not wait for
-    from shunter.nic_frontend.front_end import Settings
+    from shunter.nic_frontend.server.front_end import Settings
 
     return Settings(
         attach=folder.path / NAME,
@@ -163,11 +168,12 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
 
 
 def _front_end(settings: Settings) -> FrontEnd:
-    from shunter.nic_frontend.front_end import FrontEnd
+    from shunter.nic_frontend.library import LibraryError
+    from shunter.nic_frontend.server.front_end import FrontEnd
 
     try:
         return FrontEnd(settings)
-    except ValueError as error:
+    except (ValueError, LibraryError) as error:
         raise UserError(str(error)) from error
     except OSError as error:
         where = error.filename or f"{settings.host} port {settings.port}"
@@ -178,7 +184,7 @@ def _front_end(settings: Settings) -> FrontEnd:
 
 
 def _serve(front_end: FrontEnd, folder: RuntimeFolder, *, only_this: bool) -> None:
-    from shunter.nic_frontend.server_link import ServerLink
+    from shunter.nic_frontend.server.server_link import ServerLink
 
     link = ServerLink(front_end, folder, only_this=only_this)
     try:

@@ -17,6 +17,7 @@ from shunter.batching.page_records import (
     FrontEndState,
     RunnerLine,
     SlotIdentity,
+    SlotNetwork,
     SlotTelemetry,
 )
 from shunter.batching.processes import is_alive
@@ -114,7 +115,7 @@ def _absent(state: FrontEndState, wanted: bool) -> str:
 def _network(page: ControlPage, slot: int, now: int) -> dict[str, int] | None:
     """None too when the one that wrote it is gone: nobody has cleared its numbers."""
     told = front_end_page.read_network(page, slot)
-    if not told.network_entries or not _serves(front_end_page.read(page).state, now):
+    if told == SlotNetwork() or not _serves(front_end_page.read(page).state, now):
         return None
     return {name.removeprefix("network_"): value for name, value in asdict(told).items()}
 

@@ -186,6 +186,11 @@ def _network(status: dict[str, Any]) -> Group:
         if network := model.get("network"):
             columns = ("workers", "queued", "free", "entries", "sessions", "credit")
             table.add_row(_name(model), *(str(network[column]) for column in columns))
+            if needs_mb := network.get("needs_mb"):
+                line.append(
+                    f"\nworkers of {_name(model)} are refused: its tensors need {needs_mb} MB; "
+                    "raise queue_mb in the table nic of shunter.toml"
+                )
     return Group(line, table) if table.row_count else Group(line)
 
 

@@ -20,7 +20,7 @@ def compiled(source: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             made = Path(scratch) / target.name
             command = [*build.compiler(), *build.FLAGS, *build.WARNINGS]
-            command += ["-I", str(build.SOURCES), str(source), str(library)]
+            command += [*build.includes(), str(source), str(library)]
             command += [f"-Wl,-rpath,{library.parent}", "-o", str(made)]
             subprocess.run(command, check=True)
             made.rename(target)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from shunter.batching.wire_layout import HEADER_BYTES
+from shunter.nic_frontend.wire.layout import HEADER_BYTES
 
 COUNTERS = ("requests", "bytes_in", "datagrams_in", "copied_segments", "copied_bytes")
 """Of the front end."""

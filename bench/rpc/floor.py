@@ -22,8 +22,8 @@ from common import Row
 from rpc.load import Load, functions
 from rpc.models import RpcModel
 from rpc.sides import OurSide
-from shunter.batching.segments import SegmentPlan
-from shunter.batching.wire_layout import HEADER_BYTES
+from shunter.nic_frontend.wire.layout import HEADER_BYTES
+from shunter.nic_frontend.wire.segments import SegmentPlan
 
 ROUNDS = 300
 SECONDS = 0.3

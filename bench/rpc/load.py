@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from rpc.compiled import compiled
 from rpc.models import RpcModel
-from shunter.batching.wire_layout import WINDOW
 from shunter.nic_frontend.client import Session
-from shunter.nic_frontend.native_client import NativeClient
+from shunter.nic_frontend.client.protocol.native_client import NativeClient
+from shunter.nic_frontend.wire.layout import WINDOW
 
 SOURCE = Path(__file__).with_name("load.c")
 STAMP = 1 << 32

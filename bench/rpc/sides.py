@@ -62,7 +62,6 @@ class Ours:
         store: Path,
         models: Sequence[RpcModel],
         *,
-        native: bool = True,
         spin_us: int | None = None,
         settings: str = "",
         **packing: Any,
@@ -85,8 +84,6 @@ class Ours:
         env = {"SHUNTER_CONFIG": str(toml)}
         if spin_us is not None:
             env["SHUNTER_SPIN_US"] = str(spin_us)
-        if not native:
-            env["SHUNTER_NATIVE"] = "0"
         self._server = Server(
             model_store=store,
             models=[f"{model.name}={model.name}.mar" for model in models],

@@ -40,25 +40,6 @@ def test_a_worker_is_read_as_it_introduced_itself(pair):
     assert Attach.from_json(content) == WORKER and descriptors == []
 
 
-MOST = 2048 * (15 * 4096 - 16)
-"""Bytes of a request in as many segments as there may be, each as long as one may be."""
-
-
-@pytest.mark.parametrize("side", ["inputs", "outputs"])
-@pytest.mark.parametrize(
-    ("sizes", "fits"),
-    [([MOST], True), ([MOST + 1], False), ([MOST // 2] * 2, True), ([MOST // 2 + 1] * 2, False)],
-)
-def test_what_no_session_could_carry_is_refused_when_the_worker_attaches(side, sizes, fits):
-    specs = tuple(TensorSpec(f"t{i}", "uint8", (size,)) for i, size in enumerate(sizes))
-    content = replace(WORKER, **{side: specs}).to_json()
-    if fits:
-        assert getattr(Attach.from_json(content), side) == specs
-    else:
-        with pytest.raises(AttachError, match="at most 2048"):
-            Attach.from_json(content)
-
-
 def test_a_worker_that_says_no_more_has_no_place():
     content = WORKER.to_json()
     del content["attach"]["slot"], content["attach"]["slices"]

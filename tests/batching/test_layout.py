@@ -166,6 +166,7 @@ SLOT = {
     "network_queued": 7704,
     "network_sessions": 7712,
     "network_credit": 7720,
+    "network_needs_mb": 7728,
     "padding_known": 7808,
     "beside": 7816,
     "strict_claims": 7832,
@@ -248,6 +249,9 @@ def test_the_emitted_java_and_c_files_are_fresh():
 
 
 def test_a_stale_emitted_file_is_found(tmp_path, capsys):
+    for path in emit.emitted_files(CHECKOUT):  # it stands where it is wanted
+        (tmp_path / "room" / "deep").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "room" / "deep" / path.name).touch()
     assert emit.main(["--root", str(tmp_path)]) == 0
     assert emit.main(["--root", str(tmp_path), "--check"]) == 0
     path = next(iter(emit.emitted_files(tmp_path)))

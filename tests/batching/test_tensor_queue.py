@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 
 from shunter.batching import double_map
 from shunter.batching.double_map import PAGE, Mapping, is_sealed, sealed_memory
-from shunter.batching.tensor_queue import (
-    QueueError,
-    TensorQueue,
-    entries_within,
-    ring_entries,
-)
+from shunter.batching.queue_layout import MAX_ENTRIES, QUEUE_FIELDS, queue_bytes
+from shunter.batching.queue_size import QueueError, entries_within, ring_entries
+from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import MAX_ENTRIES, QUEUE_FIELDS, queue_bytes
 
 INPUTS = (TensorSpec("a", "float32", (4, 16)), TensorSpec("n", "uint8", (0,)))
 OUTPUTS = (TensorSpec("b", "int64", (32,)),)

@@ -16,13 +16,13 @@ import torch
 from shunter.batching import double_map
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import Flags
 from shunter.handlers.device_capture import CudaRecorder, capture
 from shunter.handlers.device_driver import Driver, cuda_driver
 from shunter.handlers.device_executor import DeviceExecutor, capabilities, keeps_graphs
 from shunter.handlers.device_ladder import WANTED
 from shunter.handlers.device_memory import cuda_view
 from shunter.handlers.device_queue import DeviceQueueWorker
+from shunter.nic_frontend.wire.layout import Flags
 
 
 def _fake_cuda():

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from shunter.batching.wire_layout import WireStatus
 from shunter.handlers import device_memory, device_queue
 from shunter.handlers.device_driver import DeviceError, Driver, cuda_driver
 from shunter.handlers.device_queue import DeviceQueueWorker, queue_worker
 from shunter.handlers.tensor_queue import QueueWorker, StagedQueueWorker, device_of
+from shunter.nic_frontend.wire.layout import WireStatus
 
 GPU = torch.device("cuda", 0)
 

@@ -8,12 +8,11 @@ import warnings
 import numpy as np
 import pytest
 
-from shunter.batching import native
 from shunter.batching.attach import NAME, Attach
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.nic_frontend import build, data_path
+from shunter.nic_frontend import build, library
 from shunter.nic_frontend.client import InferenceError, Session
-from shunter.nic_frontend.front_end import FrontEnd, Settings
+from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 
 IMAGE = TensorSpec("image", "float32", (3, 32, 64))
 SCORES = TensorSpec("scores", "float32", (1024,))
@@ -26,13 +25,11 @@ def model(inputs, outputs):
     outputs[0].copy_(((low + high) / 2 + 1000 * (high - low)).expand(-1, 1024))
 
 
-@pytest.fixture(params=["c", "python"])
-def served(request, tmp_path, monkeypatch):
+@pytest.fixture
+def served(tmp_path):
     """Where workers attach and where clients come, of a front end in a thread."""
     build.ensure()
-    native.library.cache_clear()
-    if request.param == "python":
-        monkeypatch.setattr(data_path, "library", lambda: None)
+    library.library.cache_clear()
     room = 2 * BATCH * (IMAGE.bytes + SCORES.bytes)
     front = FrontEnd(Settings(attach=tmp_path / NAME, port=0, queue_bytes=room))
     thread = threading.Thread(target=front.run)

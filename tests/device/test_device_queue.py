@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import WireStatus
 from shunter.handlers.device_driver import DeviceError
+from shunter.nic_frontend.wire.layout import WireStatus
 
 BATCH = 4
 OK, FAILED = WireStatus.OK, WireStatus.HANDLER_FAILED

@@ -7,8 +7,8 @@ import torch
 from shunter.batching.double_map import PAGE
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire_layout import Flags, WireStatus
 from shunter.handlers.tensor_queue import QueueWorker, infer_of, keep_inputs
+from shunter.nic_frontend.wire.layout import Flags, WireStatus
 
 
 class Base:

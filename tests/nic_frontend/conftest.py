@@ -12,18 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from shunter.batching import native
+from oracle.core import Core, Place
+from oracle.native_core import NativeCore
+from oracle.sessions import Session
 from shunter.batching.attach import Attach
-from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire import Header, behind
-from shunter.batching.wire_layout import Flags, MessageType
 from shunter.handlers import front_end_link
-from shunter.nic_frontend import build
-from shunter.nic_frontend.core import Core, Place
-from shunter.nic_frontend.front_end import FrontEnd, Settings
-from shunter.nic_frontend.native_core import NativeCore
-from shunter.nic_frontend.sessions import Session
+from shunter.nic_frontend import build, library
+from shunter.nic_frontend.server.front_end import FrontEnd, Settings
+from shunter.nic_frontend.wire.header import Header, behind
+from shunter.nic_frontend.wire.layout import Flags, MessageType
+from shunter.nic_frontend.wire.segments import SegmentPlan
 
 PEER = bytes([2, 0, 0x1F, 0x90, 127, 0, 0, 1]).ljust(32, b"\0")
 OTHER_PEER = bytes([2, 0, 0x1F, 0x91, 127, 0, 0, 1]).ljust(32, b"\0")
@@ -74,24 +73,20 @@ def sanitized(tmp_path_factory):
             subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
             for name in names
         ]
-        library = tmp_path_factory.mktemp("sanitized") / "libshunter.so"
-        build.build(library, more=("-O1", *build.SANITIZERS))
+        path = tmp_path_factory.mktemp("sanitized") / "libshunter.so"
+        build.build(path, more=("-O1", *build.SANITIZERS))
     except (OSError, build.BuildError) as error:
         pytest.skip(f"no sanitizers: {error}")
-    return str(library), {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0"}
+    return str(path), {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0"}
 
 
 @pytest.fixture(scope="session")
 def sanitized_processes(nic, sanitized):
     """The same as ``processes`` under the sanitizers."""
-    library, environment = sanitized
-    started = nic.Processes(library, **environment)
+    path, environment = sanitized
+    started = nic.Processes(path, **environment)
     yield started
     started.close()
-
-
-NATIVE = {"c": (True, True), "python": (False, False)}
-MIXED = NATIVE | {"c-python": (True, False), "python-c": (False, True)}
 
 
 @pytest.fixture
@@ -99,10 +94,10 @@ def make_site(nic, processes, tmp_path):
     """Makes a folder for a front end and workers; both are ended afterwards."""
     made = []
 
-    def make(native=(True, True), processes=processes):
+    def make(processes=processes):
         folder = tmp_path / str(len(made))
         folder.mkdir()
-        made.append(nic.Site(processes, folder, native))
+        made.append(nic.Site(processes, folder))
         return made[-1]
 
     yield make
@@ -110,37 +105,25 @@ def make_site(nic, processes, tmp_path):
         site.close()
 
 
-@pytest.fixture(params=NATIVE)
-def site(request, make_site):
-    """With the data path in C, and in Python."""
-    return make_site(NATIVE[request.param])
-
-
 @pytest.fixture
-def both_sites(make_site):
-    """One of each: what waits for seconds waits for both."""
-    return [make_site(native) for native in NATIVE.values()]
+def site(make_site):
+    """One of them."""
+    return make_site()
 
 
-@pytest.fixture(params=[*NATIVE, "sanitized"])
+@pytest.fixture(params=["usual", "sanitized"])
 def abused_site(request, make_site):
-    """The same, and in C under the sanitizers."""
+    """The same, also under the sanitizers."""
     if request.param == "sanitized":
         return make_site(processes=request.getfixturevalue("sanitized_processes"))
-    return make_site(NATIVE[request.param])
-
-
-@pytest.fixture(params=MIXED)
-def mixed_site(request, make_site):
-    """With the front end and the workers each in C and in Python."""
-    return make_site(MIXED[request.param])
+    return make_site()
 
 
 @pytest.fixture(scope="session")
 def built():
     """The library, built from these sources."""
     build.ensure()
-    native.library.cache_clear()
+    library.library.cache_clear()
 
 
 @pytest.fixture
@@ -276,7 +259,7 @@ class Worker:
         self._thread.start()
 
     def close(self):
-        self._other.close()
+        self._other.close()  # twice does no harm
         self._thread.join(30)
         assert not self._thread.is_alive()
         self._server.close()
@@ -321,9 +304,14 @@ class Service:
 
     def serve(self, model, inputs, outputs, infer, **more):
         """A worker, attached; inputs and outputs as pairs of dtype and shape."""
+        worker = self.start_worker(model, inputs, outputs, infer, **more)
+        self.wait_for(model)
+        return worker
+
+    def start_worker(self, model, inputs, outputs, infer, **more):
+        """The same, whether or not it can attach."""
         path = self._folder / "nic.sock"
         self._workers.append(Worker(path, model, inputs, outputs, infer, **more))
-        self.wait_for(model)
         return self._workers[-1]
 
     def wait_for(self, model):

@@ -20,10 +20,10 @@ from shunter.batching.attach import NAME, Attach
 from shunter.batching.runtime import only_live
 from shunter.batching.tensor_spec import TensorSpec
 from shunter.handlers import front_end_link
-from shunter.nic_frontend import front_end as front_ends
-from shunter.nic_frontend import listeners
-from shunter.nic_frontend.front_end import FrontEnd, Settings
-from shunter.nic_frontend.server_link import ServerLink
+from shunter.nic_frontend.server import front_end as front_ends
+from shunter.nic_frontend.server import listeners
+from shunter.nic_frontend.server.front_end import FrontEnd, Settings
+from shunter.nic_frontend.server.server_link import ServerLink
 
 FAILING = 0xBAD
 RETRY_S = 0.02
@@ -108,7 +108,6 @@ def _answer(front, control, attached):
         "functions": functions,
         "attached": attached,
         "memories": _memories(),
-        "path": type(front.path).__name__,
         "rss_kb": int(Path("/proc/self/statm").read_text().split()[1]) * 4,
     }
     connection.send(json.dumps(content).encode())
@@ -162,12 +161,12 @@ def main():
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them here
     print(os.getpid(), flush=True)
     while line := sys.stdin.readline():
-        role, native, options = json.loads(line)
+        role, library, options = json.loads(line)
         pid = os.fork()
         if pid == 0:
             os.close(0)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.environ["SHUNTER_NATIVE"] = native
+            os.environ["SHUNTER_NATIVE"] = library
             try:
                 ROLES[role](**options)
             except BaseException:

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
+from oracle.worker_queue import PythonWorkerQueue
 from shunter.batching import attach
-from shunter.batching.queue_worker import PythonWorkerQueue
-from shunter.batching.segments import SegmentPlan
 from shunter.batching.tensor_queue import TensorQueue
 from shunter.batching.tensor_spec import TensorSpec
-from shunter.batching.wire import Header, parse
-from shunter.batching.wire_layout import Flags, MessageType, WireStatus
-from shunter.nic_frontend.hello import Hello, Opened, parse_cookie, session_key
+from shunter.nic_frontend.wire.header import Header, parse
+from shunter.nic_frontend.wire.hello import Hello, Opened, parse_cookie, session_key
+from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.segments import SegmentPlan
 
 PROCESSES = Path(__file__).with_name("processes.py")
 PATIENCE_S = 60
@@ -58,10 +58,9 @@ class Processes:
         )
         self._process.stdout.readline()
 
-    def start(self, role, native, **options):
+    def start(self, role, **options):
         """The number of a process with this role."""
-        library = self._library if native else "0"
-        self._process.stdin.write(json.dumps([role, library, options]) + "\n")
+        self._process.stdin.write(json.dumps([role, self._library, options]) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
@@ -72,11 +71,10 @@ class Processes:
 
 
 class Site:
-    """Everything in one folder. ``native``: of the front end and of the workers, C or Python."""
+    """Everything in one folder."""
 
-    def __init__(self, processes, folder, native=(True, True)):
+    def __init__(self, processes, folder):
         self._processes, self.folder = processes, folder
-        self.front_native, self.worker_native = native
         self._closing = contextlib.ExitStack()
         self._alive = set()
         self.links = {}
@@ -88,8 +86,8 @@ class Site:
         for pid in list(self._alive):
             self.kill(pid)
 
-    def _start(self, role, native, **options):
-        pid = self._processes.start(role, native, folder=str(self.folder), **options)
+    def _start(self, role, **options):
+        pid = self._processes.start(role, folder=str(self.folder), **options)
         self._alive.add(pid)
         return pid
 
@@ -106,7 +104,7 @@ class Site:
 
     def serve(self, **settings):
         """Start a front end, at a free port."""
-        self.front = self._start("front_end", self.front_native, **{"port": 0, **settings})
+        self.front = self._start("front_end", **{"port": 0, **settings})
         self.key = bytes.fromhex(settings["key"]) if settings.get("key") else None
         control = self.folder / f"control-{self.front}"
         until(lambda: control.exists() or self.refused(), "the front end")
@@ -144,7 +142,7 @@ class Site:
             listener.listen()
             tensors = {"inputs": inputs, "outputs": outputs}
             pid = self._start(
-                *("worker", self.worker_native),
+                "worker",
                 **{"server": str(path), "batch": batch, **tensors, **options},
             )
             listener.settimeout(PATIENCE_S)

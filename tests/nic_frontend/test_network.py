@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shunter.nic_frontend.aead import NoCipherError, require_cipher
 from shunter.nic_frontend.client import AsyncClient, Session
+from shunter.nic_frontend.wire.aead import NoCipherError, require_cipher
 
 KEY = bytes(range(32))
 REQUEST, ANSWER = 602_112, 65_536
 """Bytes: 429 segments and 47 where the MTU is 1500, 68 and 8 where it is 9000."""
 TENSORS = {"inputs": [("a", "uint8", [REQUEST])], "outputs": [("b", "uint8", [ANSWER])]}
 LONG = 60
-REQUESTS = {"c": 12, "python": 4}
-"""So many of them by the language of the server."""
+REQUESTS = 12
 SHARES = {1500: 0.02, 9000: 0.05}
 """Of the packets at each MTU are lost, so many are doubled and so many overtaken."""
 PROTECTED = {
@@ -55,16 +54,13 @@ def network():
 
 @pytest.fixture(scope="module")
 def servers(network, nic, built, tmp_path_factory):
-    """Front ends with their workers at one end: by the language of both, and their key."""
+    """Front ends with their workers at one end: by their key."""
     processes = nic.Processes(before=network.command(network.server))
     sites = {}
-    for language in REQUESTS:
-        for key in (None, KEY):
-            native = (language == "c",) * 2
-            site = nic.Site(processes, tmp_path_factory.mktemp("n"), native)
-            sites[language, key] = site
-            site.serve(host="::", tcp=False, key=key and key.hex(), queue_bytes=32 << 20)
-            site.worker(**TENSORS)
+    for key in (None, KEY):
+        site = sites[key] = nic.Site(processes, tmp_path_factory.mktemp("n"))
+        site.serve(host="::", tcp=False, key=key and key.hex(), queue_bytes=32 << 20)
+        site.worker(**TENSORS)
     yield sites
     for site in sites.values():
         site.close()
@@ -126,14 +122,13 @@ def options(protection):
 
 
 @pytest.mark.parametrize("ask", [by_session, by_async_client])
-@pytest.mark.parametrize("language", REQUESTS)
 @pytest.mark.parametrize("protection", PROTECTED)
 @pytest.mark.parametrize("mtu", LINK.MTUS)
 def test_each_request_is_answered_rightly_and_runs_once(
-    network, nic, servers, at_client, mtu, protection, options, language, ask
+    network, nic, servers, at_client, mtu, protection, options, ask
 ):
-    site = servers[language, PROTECTED[protection][0]]
-    requests = dict(request() for _ in range(REQUESTS[language]))
+    site = servers[PROTECTED[protection][0]]
+    requests = dict(request() for _ in range(REQUESTS))
     before = network.faults(**dict.fromkeys(FAULTS, SHARES[mtu]))
     answers = at_client(lambda: ask(url_of(site, mtu), options, requests.values()))
     after = network.faults()

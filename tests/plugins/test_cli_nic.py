@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shunter.batching.runtime import RuntimeFolder
-from shunter.nic_frontend import listeners
+from shunter.nic_frontend import build, library
+from shunter.nic_frontend.server import listeners
 from shunter.plugins import cli, cli_nic
 from shunter.plugins.cli_nic import _placed, _settings
 from shunter.plugins.errors import UserError
@@ -99,6 +100,18 @@ def test_without_a_server_it_says_so(refusal):
 def test_a_bad_file_is_one_sentence(folder, refusal):
     (folder / "shunter.toml").write_text("[nic]\nport = -1")
     assert "nic.port = -1 is not allowed" in refusal()
+
+
+def test_without_the_c_library_it_says_how_to_get_it_and_ends(folder, refusal, monkeypatch):
+    def unbuildable():
+        raise build.BuildError("no C compiler was found")
+
+    monkeypatch.setattr(build, "ensure", unbuildable)
+    monkeypatch.setenv(library.VARIABLE, str(folder / "libshunter.so"))
+    said = refusal()
+    assert f"there is no {folder}/libshunter.so; the network front end needs its C library" in said
+    for way in ("`make library`", "C compiler", "wheel", "no C compiler was found"):
+        assert way in said
 
 
 def test_a_taken_port_is_one_sentence(folder, refusal, monkeypatch):

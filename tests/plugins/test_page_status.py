@@ -124,6 +124,8 @@ def test_the_front_end_and_its_models_are_shown(runtime):
         assert f"network front end {head}" in text
         assert "11 datagrams in, 0 out, 5 dropped; 7 requests, 0 failed, 0 expired" in text
         assert "/ 2 3 250 256 4 16" in text.replace("(not default)", "")
+        front_end_page.write_network(page, 0, SlotNetwork(network_needs_mb=1025))
+        assert "are refused: its tensors need 1025 MB; raise queue_mb" in shown()
         front_end_page.write(page, replace(state, front_end_beat_ns=1), ())
         assert "network front end" not in shown()
 

@@ -393,6 +393,8 @@ final class ControlLayout {
     static final int S_NETWORK_SESSIONS = 7712;
     /** requests that clients may have on their way */
     static final int S_NETWORK_CREDIT = 7720;
+    /** memory of its queue, more than queue_mb allows; 0: it fits */
+    static final int S_NETWORK_NEEDS_MB = 7728;
     /** 1: the words below are the controller's */
     static final int S_PADDING_KNOWN = 7808;
     /** mask of slots: this model's best effort may run beside their strict work [2] */

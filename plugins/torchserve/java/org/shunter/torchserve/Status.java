@@ -173,7 +173,8 @@ final class Status {
 
     /** What the network front end says of a model that it serves, or null. */
     private static JsonElement network(final ModelSlot slot) {
-        if (slot.get(S_NETWORK_ENTRIES) == 0 || !Installer.manager().frontEnd().isServing()) {
+        final boolean isKnown = slot.get(S_NETWORK_ENTRIES) > 0 || slot.get(S_NETWORK_NEEDS_MB) > 0;
+        if (!isKnown || !Installer.manager().frontEnd().isServing()) {
             return JsonNull.INSTANCE;
         }
         final JsonObject json = new JsonObject();
@@ -183,6 +184,7 @@ final class Status {
         json.addProperty("queued", slot.get(S_NETWORK_QUEUED));
         json.addProperty("sessions", slot.get(S_NETWORK_SESSIONS));
         json.addProperty("credit", slot.get(S_NETWORK_CREDIT));
+        json.addProperty("needs_mb", slot.get(S_NETWORK_NEEDS_MB));
         return json;
     }
 

@@ -1,0 +1,198 @@
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client_parts.h"
+
+int64_t shunter_client_begin(
+    struct shunter_client *client, const void *const *inputs, void *const *outputs,
+    uint64_t deadline_us, uint32_t priority, uint32_t idempotent) {
+    if (client->settings.stream && shunter_client_flush_stream(client) < 0) {
+        return -ECONNRESET;
+    }
+    if (client->live.kept || client->live.next_id > client->live.grant ||
+        client->live.next_id - client->live.below >= SHUNTER_WINDOW ||
+        client->live.pending + client->ended_count >= SHUNTER_WINDOW) {
+        return -EAGAIN;
+    }
+    struct shunter_call *call = &client->calls[client->live.next_id % SHUNTER_WINDOW];
+    const uint64_t now = shunter_client_now_ns();
+    call->req_id = client->live.next_id++;
+    call->sent_ns = now;
+    call->rto_ns = shunter_call_rto(client);
+    call->due_ns = now + call->rto_ns;
+    call->deadline_ns = deadline_us ? now + deadline_us * 1000 : 0;
+    call->asked_ns = 0;
+    call->got = 0;
+    call->flags = idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0;
+    call->priority = (uint8_t)priority;
+    call->again = call->refused = false;
+    memcpy(call->inputs, inputs, client->inputs.tensors * sizeof *inputs);
+    memcpy(call->outputs, outputs, client->outputs.tensors * sizeof *outputs);
+    memset(call->received, 0, (client->outputs.count + 7) / 8);
+    client->live.pending++;
+    const int error = shunter_client_send(client, call, now);
+    return error ? error : (int64_t)call->req_id;
+}
+
+static int wait_for_data(struct shunter_client *client, uint64_t now, uint64_t until) {
+    const uint64_t ns = until > now ? until - now : 0;
+    const struct timespec time = {
+        .tv_sec = (time_t)(ns / 1000000000ULL), .tv_nsec = (long)(ns % 1000000000ULL)};
+    struct pollfd data = {.fd = client->settings.socket, .events = POLLIN};
+    if (client->live.kept) {
+        data.events |= POLLOUT;
+    }
+    return ppoll(&data, 1, &time, NULL) < 0 && errno != EINTR ? -errno : 0;
+}
+
+int shunter_client_poll(
+    struct shunter_client *client, struct shunter_ended *ended, uint32_t most, uint64_t until_ns,
+    uint32_t spin) {
+    while (!client->ended_count && !client->hello_length) {
+        const bool kept = client->live.kept;
+        int error = shunter_client_flush_stream(client);
+        if (error) {
+            return error;
+        }
+        if (kept && !client->live.kept) {
+            break; // there is room again: the caller may be waiting to begin
+        }
+        const int came =
+            client->settings.stream ? shunter_client_receive_stream(client)
+                                    : shunter_client_receive_datagrams(client);
+        if (came < 0 && !client->ended_count) {
+            return came;
+        }
+        if (came && !client->ended_count && !client->live.pending) {
+            break; // a sign of life, or credit: the caller may be waiting for it
+        }
+        if (came || client->ended_count) {
+            continue;
+        }
+        const uint64_t now = shunter_client_now_ns(), due = shunter_client_due_ns(client);
+        if (due <= now) {
+            error = shunter_calls_tick(client, now);
+            if (error) {
+                return error;
+            }
+            continue;
+        }
+        if (now >= until_ns) {
+            return 0;
+        }
+        if (spin) {
+            sched_yield();
+            continue;
+        }
+        error = wait_for_data(client, now, due < until_ns ? due : until_ns);
+        if (error) {
+            return error;
+        }
+    }
+    const uint32_t count = client->ended_count < most ? client->ended_count : most;
+    memcpy(ended, client->ended, count * sizeof *ended);
+    client->ended_count -= count;
+    memmove(client->ended, client->ended + count, client->ended_count * sizeof *ended);
+    return (int)count;
+}
+
+/* ---- what is rare */
+
+uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **datagram) {
+    const uint32_t length = client->hello_length;
+    client->hello_length = 0;
+    *datagram = client->hello;
+    return length;
+}
+
+int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {
+    struct shunter_call *call = shunter_call_of(client, req_id);
+    if (!call) {
+        return -ENOENT;
+    }
+    shunter_call_free(client, call);
+    // An answer that is on its way must not be written to memory that is the caller's again.
+    if (client->settings.stream && client->have == SHUNTER_HEADER_BYTES &&
+        client->head.req_id == req_id) {
+        client->into = NULL;
+    }
+    return shunter_client_control(client, SHUNTER_TYPE_CANCEL, req_id, 0, NULL, 0);
+}
+
+int shunter_client_ask(struct shunter_client *client) {
+    return client->live.kept
+        ? 0 // nobody would hear it now
+        : shunter_client_control(client, SHUNTER_TYPE_ACK, 0, SHUNTER_FLAG_ACK_REQ, NULL, 0);
+}
+
+int shunter_client_farewell(struct shunter_client *client) {
+    return shunter_client_control(client, SHUNTER_TYPE_ACK, 0, SHUNTER_FLAG_LAST, NULL, 0);
+}
+
+const struct shunter_client_numbers *shunter_client_numbers(const struct shunter_client *client) {
+    return &client->live;
+}
+
+int shunter_client_new(
+    const struct shunter_client_settings *settings, struct shunter_client **result) {
+    struct shunter_client *client = calloc(1, sizeof *client);
+    if (!client) {
+        return -ENOMEM;
+    }
+    client->settings = *settings;
+    client->settings.gso = settings->gso && !settings->stream;
+    client->live.next_id = client->live.below = 1;
+    client->live.grant = settings->grant;
+    client->asks = 1;
+    client->live.trip_ns = settings->trip_ns;
+    client->pkt_no = settings->pkt_no;
+    client->live.heard_ns = shunter_client_now_ns();
+    int error = 0;
+    if (settings->segment < 1 || settings->input_count < 1 || settings->output_count < 1 ||
+        settings->input_count > SHUNTER_MAX_TENSORS ||
+        settings->output_count > SHUNTER_MAX_TENSORS) {
+        error = -EINVAL;
+    } else {
+        error = shunter_make_plan(
+            &client->inputs, client->settings.input_bytes, settings->input_count,
+            settings->segment);
+        error = error ? error
+                      : shunter_make_plan(
+                            &client->outputs, client->settings.output_bytes,
+                            settings->output_count, settings->segment);
+    }
+    if (!error) {
+        client->headers = calloc(client->inputs.count, sizeof *client->headers);
+        client->pieces = calloc((size_t)2 * client->inputs.count, sizeof *client->pieces);
+        client->spill = malloc((size_t)SHUNTER_CLIENT_PADS * SHUNTER_CLIENT_SPILL);
+        client->aside = malloc((size_t)SHUNTER_CLIENT_PADS * SHUNTER_CLIENT_SPILL);
+        if (!client->headers || !client->pieces || !client->spill || !client->aside) {
+            error = -ENOMEM;
+        }
+    }
+    if (error) {
+        shunter_client_free(client);
+        return error;
+    }
+    *result = client;
+    return 0;
+}
+
+void shunter_client_free(struct shunter_client *client) {
+    if (client) {
+        shunter_page_sender_close(&client->sender);
+        free(client->headers);
+        free(client->pieces);
+        free(client->spill);
+        free(client->aside);
+        free(client->kept);
+        free(client->hello);
+        free(client);
+    }
+}

@@ -1,0 +1,93 @@
+/*
+ * The client's end of a session with its socket: the twin of client_core.py and what is around it.
+ *
+ * One thread. Requests begin, poll says which have ended; what they sent and where their answers
+ * go must stay until then. Nothing is copied but answers that come out of turn.
+ */
+#ifndef SHUNTER_CLIENT_H
+#define SHUNTER_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire_layout.h"
+
+struct shunter_client;
+
+struct shunter_client_settings {
+    int socket; /* connected, non-blocking */
+    bool stream;
+    bool gso; /* try UDP_SEGMENT where there are several segments */
+    bool has_key;
+    uint8_t key[16];
+    uint32_t session;
+    uint16_t func_id;
+    uint16_t segment;
+    uint32_t input_count, output_count;
+    uint32_t input_bytes[SHUNTER_MAX_TENSORS];
+    uint32_t output_bytes[SHUNTER_MAX_TENSORS];
+    uint64_t grant;
+    uint64_t pkt_no; /* of the last datagram that the caller has sent in this session */
+    uint64_t trip_ns; /* the shortest way to the server and back, 0: not known */
+};
+
+struct shunter_ended {
+    uint64_t req_id;
+    uint64_t status; /* STATUS_OK: the outputs are there */
+};
+
+struct shunter_client_numbers {
+    uint64_t next_id, grant; /* the next request's number, the highest that may be sent */
+    uint64_t below;          /* every request less than this has ended */
+    uint64_t pending;
+    uint64_t lost;    /* datagrams sent again */
+    uint64_t rtt_ns;  /* smoothed; the time in the model is part of it */
+    uint64_t trip_ns; /* to the server and back, the shortest */
+    uint64_t copied;  /* bytes of answers that came out of turn */
+    uint64_t heard_ns; /* when something true came last */
+    uint64_t unknown_ns; /* when somebody said last that there is no such session */
+    uint64_t kept;    /* bytes that a stream did not take yet */
+    uint64_t packets; /* datagrams, or segments on a stream, in both directions */
+};
+
+/* 0, -EINVAL, -E2BIG or -ENOMEM. The socket stays the caller's. */
+int shunter_client_new(
+    const struct shunter_client_settings *settings, struct shunter_client **client);
+void shunter_client_free(struct shunter_client *client);
+
+/*
+ * The request's number, -EAGAIN without credit or while a stream takes nothing (poll, then try
+ * again), or another negative errno of sending. Never waits on a stream.
+ */
+int64_t shunter_client_begin(
+    struct shunter_client *client, const void *const *inputs, void *const *outputs,
+    uint64_t deadline_us, uint32_t priority, uint32_t idempotent);
+
+/*
+ * Take in what has come, send again what is missing, until something has ended or ``until_ns``
+ * (CLOCK_MONOTONIC) has passed; when no request is on its way, until anything has come; or until a
+ * stream takes more again. Returns how many have ended, or a negative errno: -ECONNRESET when a
+ * stream is over. ``spin``: do not sleep.
+ */
+int shunter_client_poll(
+    struct shunter_client *client, struct shunter_ended *ended, uint32_t most, uint64_t until_ns,
+    uint32_t spin);
+
+/*
+ * The last answer to a hello, which says nothing about a request: poll ends when one comes. Returns
+ * its length, 0: there is none. It is told once, and there until the next poll.
+ */
+uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **datagram);
+
+/* Give a request up; it does not end any more. */
+int shunter_client_cancel(struct shunter_client *client, uint64_t req_id);
+/* Ask for credit, unless a stream takes nothing. */
+int shunter_client_ask(struct shunter_client *client);
+/* The session is over: the server need not keep it, nor the last answers. */
+int shunter_client_farewell(struct shunter_client *client);
+/* When poll has to be called again although nothing came, UINT64_MAX: never. */
+uint64_t shunter_client_due_ns(const struct shunter_client *client);
+/* As they are at any time, as long as the client lives. */
+const struct shunter_client_numbers *shunter_client_numbers(const struct shunter_client *client);
+
+#endif

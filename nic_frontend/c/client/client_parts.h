@@ -1,0 +1,120 @@
+/* What the parts of the client share. */
+#ifndef SHUNTER_CLIENT_PARTS_H
+#define SHUNTER_CLIENT_PARTS_H
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "client.h"
+#include "message.h"
+#include "page_send.h"
+#include "segments.h"
+
+#define SHUNTER_CLIENT_MESSAGES 64 /* in one system call */
+#define SHUNTER_CLIENT_PADS 16
+#define SHUNTER_CLIENT_SPILL 65536
+
+struct shunter_call {
+    uint64_t req_id; /* 0: free */
+    uint64_t sent_ns, due_ns, rto_ns, deadline_ns;
+    uint64_t asked_ns; /* when the server was asked how it stands, 0: it has answered that */
+    uint32_t got; /* segments of the answer */
+    uint16_t flags;
+    uint8_t priority;
+    bool again; /* segments were sent again */
+    bool refused; /* the server said last that it has no room: it has nothing of the request */
+    const uint8_t *inputs[SHUNTER_MAX_TENSORS];
+    uint8_t *outputs[SHUNTER_MAX_TENSORS];
+    uint8_t received[SHUNTER_BITMAP_BYTES];
+};
+
+struct shunter_client {
+    struct shunter_client_settings settings;
+    struct shunter_plan inputs, outputs;
+    struct shunter_call calls[SHUNTER_WINDOW];
+    struct shunter_client_numbers live;
+    uint64_t pkt_no, rttvar_ns;
+    /* Refused requests, from the oldest, that the server is asked about: it promises room to the
+     * session, for one at a time. */
+    uint32_t asks;
+    uint8_t *hello; /* the last answer to one */
+    uint32_t hello_length;
+    struct shunter_ended ended[SHUNTER_WINDOW];
+    uint32_t ended_count;
+    /* what is being sent */
+    struct shunter_x64 *headers; /* of every segment of a request */
+    struct iovec *pieces;
+    struct mmsghdr messages[SHUNTER_CLIENT_MESSAGES];
+    struct shunter_page_sender sender;
+    uint8_t controls[SHUNTER_CLIENT_MESSAGES][CMSG_SPACE(sizeof(uint16_t))];
+    /* what comes */
+    uint8_t heads[SHUNTER_CLIENT_PADS][SHUNTER_HEADER_BYTES];
+    uint8_t *spill, *aside;
+    uint32_t have, left; /* of a stream: bytes of the header, bytes of the payload to come */
+    uint8_t *into;
+    struct shunter_x64 head;
+    /* what a stream did not take yet */
+    uint8_t *kept;
+    size_t kept_at, kept_room;
+};
+
+static inline uint64_t shunter_client_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+}
+
+static inline struct shunter_call *shunter_call_of(struct shunter_client *client, uint64_t req_id) {
+    struct shunter_call *call = &client->calls[req_id % SHUNTER_WINDOW];
+    return req_id && call->req_id == req_id ? call : NULL;
+}
+
+/* ---- client_calls.c: requests that have begun, and what a header means for them */
+
+/* How long to wait for an answer. */
+uint64_t shunter_call_rto(const struct shunter_client *client);
+void shunter_call_free(struct shunter_client *client, struct shunter_call *call);
+bool shunter_call_is_ours(const struct shunter_client *client, const struct shunter_x64 *header);
+/* Where the payload of an answer belongs, if it is one that is missing. */
+bool shunter_call_place(
+    struct shunter_client *client, const struct shunter_x64 *header, uint8_t **place);
+/* A segment of an answer is where it belongs. */
+void shunter_call_received(
+    struct shunter_client *client, const struct shunter_x64 *header, uint64_t now);
+/* Anything that is ours and has no payload that belongs to an answer. */
+int shunter_call_heed(
+    struct shunter_client *client, const struct shunter_x64 *header, const uint8_t *payload,
+    uint64_t now);
+void shunter_call_heed_credit(struct shunter_client *client, const struct shunter_x64 *header);
+/* Nothing came: ask how it stands, and say what is here of the answer. */
+int shunter_calls_tick(struct shunter_client *client, uint64_t now);
+
+/* ---- client_send.c: 0 or a negative errno; what meets no room counts as lost */
+
+int shunter_client_control(
+    struct shunter_client *client, uint8_t type, uint64_t req_id, uint16_t flags,
+    const void *payload, uint16_t length);
+/* All segments of a request. */
+int shunter_client_send(
+    struct shunter_client *client, const struct shunter_call *call, uint64_t now);
+/* One of them, again. */
+int shunter_client_repeat(
+    struct shunter_client *client, struct shunter_call *call, uint32_t seq, uint64_t now);
+
+/* Send what was kept, as far as the socket takes it. */
+int shunter_client_flush_stream(struct shunter_client *client);
+/*
+ * Never waits and never receives: what the socket does not take is kept, and goes before all else.
+ * No request begins while something is kept, so that is one request and a few small messages.
+ */
+int shunter_client_send_stream(
+    struct shunter_client *client, struct iovec *pieces, size_t count);
+
+/* ---- client_receive.c */
+
+/* Datagrams that are there; how many, or a negative errno. */
+int shunter_client_receive_datagrams(struct shunter_client *client);
+int shunter_client_receive_stream(struct shunter_client *client);
+
+#endif

@@ -1,0 +1,276 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client_parts.h"
+#include "siphash.h"
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+
+#define MOST_MERGED 64 /* segments in one message, UDP_MAX_SEGMENTS of older kernels */
+#define LARGEST_MESSAGE 65507
+
+/* ---- streams */
+
+int shunter_client_flush_stream(struct shunter_client *client) {
+    while (client->live.kept) {
+        const ssize_t sent = send(
+            client->settings.socket, client->kept + client->kept_at, client->live.kept,
+            MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0) {
+            return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+        }
+        client->kept_at += (size_t)sent;
+        client->live.kept -= (size_t)sent;
+    }
+    client->kept_at = 0;
+    return 0;
+}
+
+static int keep(struct shunter_client *client, const struct iovec *pieces, size_t count) {
+    size_t length = 0;
+    for (size_t i = 0; i < count; i++) {
+        length += pieces[i].iov_len;
+    }
+    if (client->kept_at) {
+        memmove(client->kept, client->kept + client->kept_at, client->live.kept);
+        client->kept_at = 0;
+    }
+    if (client->live.kept + length > client->kept_room) {
+        uint8_t *room = realloc(client->kept, client->live.kept + length);
+        if (!room) {
+            return -ENOMEM;
+        }
+        client->kept = room;
+        client->kept_room = client->live.kept + length;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (pieces[i].iov_len) {
+            memcpy(client->kept + client->live.kept, pieces[i].iov_base, pieces[i].iov_len);
+            client->live.kept += pieces[i].iov_len;
+        }
+    }
+    client->live.copied += length;
+    return 0;
+}
+
+int shunter_client_send_stream(struct shunter_client *client, struct iovec *pieces, size_t count) {
+    const int error = shunter_client_flush_stream(client);
+    if (error) {
+        return error;
+    }
+    while (count && !client->live.kept) {
+        const struct msghdr message = {
+            .msg_iov = pieces, .msg_iovlen = count < IOV_MAX ? count : IOV_MAX};
+        ssize_t sent = sendmsg(client->settings.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EAGAIN) {
+            break;
+        }
+        if (sent < 0 && errno != EINTR) {
+            return -errno;
+        }
+        while (count && sent >= (ssize_t)pieces->iov_len) {
+            sent -= (ssize_t)pieces->iov_len;
+            pieces++;
+            count--;
+        }
+        if (count && sent > 0) {
+            pieces->iov_base = (uint8_t *)pieces->iov_base + sent;
+            pieces->iov_len -= (size_t)sent;
+        }
+    }
+    return count ? keep(client, pieces, count) : 0;
+}
+
+/* ---- messages */
+
+static struct shunter_x64 header_of(struct shunter_client *client, uint8_t type, uint64_t req_id) {
+    return (struct shunter_x64){
+        .magic = SHUNTER_WIRE_MAGIC,
+        .version = SHUNTER_WIRE_VERSION,
+        .type = type,
+        .words = SHUNTER_HEADER_BYTES / 8,
+        .req_id = req_id,
+        .func_id = client->settings.func_id,
+        .count = 1,
+        .session = client->settings.session,
+        .credit = (uint32_t)client->live.below,
+        .pkt_no = (uint32_t)++client->pkt_no};
+}
+
+static void sign(struct shunter_client *client, struct shunter_x64 *header) {
+    if (client->settings.has_key) {
+        header->flags |= SHUNTER_FLAG_HDR_TAG;
+        header->tag = shunter_siphash24(client->settings.key, header, SHUNTER_TAG_OFFSET);
+    }
+}
+
+/* What fits into no buffer or meets a dead port counts as lost: it is sent again. */
+static int sent_or_lost(int error) {
+    return error == EAGAIN || error == ECONNREFUSED || error == ENOBUFS ? 0 : -error;
+}
+
+static int send_pieces(struct shunter_client *client, struct iovec *pieces, size_t count) {
+    if (client->settings.stream) {
+        return shunter_client_send_stream(client, pieces, count);
+    }
+    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = count};
+    for (int tries = 0; tries < 2; tries++) {
+        if (sendmsg(client->settings.socket, &message, MSG_NOSIGNAL) >= 0) {
+            return 0;
+        }
+        if (errno != ECONNREFUSED) { // that is of an earlier datagram: once more
+            break;
+        }
+    }
+    return sent_or_lost(errno);
+}
+
+int shunter_client_control(
+    struct shunter_client *client, uint8_t type, uint64_t req_id, uint16_t flags,
+    const void *payload, uint16_t length) {
+    struct shunter_x64 header = header_of(client, type, req_id);
+    header.flags = flags;
+    header.length = length;
+    sign(client, &header);
+    client->live.packets++;
+    struct iovec pieces[2] = {
+        {&header, sizeof header}, {(void *)(uintptr_t)payload, length}};
+    return send_pieces(client, pieces, length ? 2 : 1);
+}
+
+/* Header and payload of a segment of a request. */
+static void fill(
+    struct shunter_client *client, const struct shunter_call *call, uint32_t seq, uint16_t flags,
+    uint64_t now, struct shunter_x64 *header, struct iovec *pieces) {
+    const struct shunter_plan *plan = &client->inputs;
+    const struct shunter_segment segment = shunter_place(plan, seq);
+    *header = header_of(client, SHUNTER_TYPE_REQ, call->req_id);
+    header->flags =
+        (uint16_t)(call->flags | flags | (seq + 1 == plan->count ? SHUNTER_FLAG_LAST : 0));
+    header->priority = call->priority;
+    header->seq = (uint16_t)seq;
+    header->count = (uint16_t)plan->count;
+    header->length = (uint16_t)segment.length;
+    header->total = plan->sizes[segment.tensor];
+    header->offset = segment.offset;
+    header->tensor = segment.tensor;
+    if (call->deadline_ns) {
+        const uint64_t left =
+            call->deadline_ns > now + 1000 ? (call->deadline_ns - now) / 1000 : 1;
+        header->deadline_us = left > UINT32_MAX ? UINT32_MAX : (uint32_t)left;
+    }
+    sign(client, header);
+    pieces[0] = (struct iovec){header, sizeof *header};
+    pieces[1] = (struct iovec){
+        segment.length ? (void *)(uintptr_t)(call->inputs[segment.tensor] + segment.offset) : NULL,
+        segment.length};
+    client->live.packets++;
+}
+
+/* Segments from ``seq`` on that may go as one message: all as long as the first, but the last. */
+static uint32_t merged(const struct shunter_client *client, uint32_t seq) {
+    const struct shunter_plan *plan = &client->inputs;
+    const size_t size = SHUNTER_HEADER_BYTES + client->pieces[2 * seq + 1].iov_len;
+    uint32_t count = 1;
+    if (!client->settings.gso) {
+        return 1;
+    }
+    while (seq + count < plan->count && count < MOST_MERGED &&
+           size * (count + 1) <= LARGEST_MESSAGE) {
+        const size_t next = SHUNTER_HEADER_BYTES + client->pieces[2 * (seq + count) + 1].iov_len;
+        if (next > size) {
+            break;
+        }
+        count++;
+        if (next < size) {
+            break;
+        }
+    }
+    return count;
+}
+
+static unsigned make_messages(struct shunter_client *client, uint32_t *seq) {
+    unsigned messages = 0;
+    while (*seq < client->inputs.count && messages < SHUNTER_CLIENT_MESSAGES) {
+        const uint32_t count = merged(client, *seq);
+        struct msghdr *message = &client->messages[messages].msg_hdr;
+        *message = (struct msghdr){
+            .msg_iov = client->pieces + (size_t)2 * *seq, .msg_iovlen = (size_t)2 * count};
+        if (count > 1) {
+            message->msg_control = client->controls[messages];
+            message->msg_controllen = sizeof client->controls[messages];
+            struct cmsghdr *about = CMSG_FIRSTHDR(message);
+            about->cmsg_level = IPPROTO_UDP;
+            about->cmsg_type = UDP_SEGMENT;
+            about->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+            const uint16_t size = (uint16_t)(
+                SHUNTER_HEADER_BYTES + client->pieces[(size_t)2 * *seq + 1].iov_len);
+            memcpy(CMSG_DATA(about), &size, sizeof size);
+        }
+        *seq += count;
+        messages++;
+    }
+    return messages;
+}
+
+/* All segments of a request as datagrams. */
+static int send_datagrams(struct shunter_client *client) {
+    uint32_t seq = 0;
+    if (client->pieces[1].iov_len >= SHUNTER_PAGE_SEND_LEAST) {
+        seq = shunter_page_send(
+            &client->sender, client->settings.socket, client->pieces, client->inputs.count);
+    }
+    while (seq < client->inputs.count) {
+        const uint32_t first = seq;
+        const unsigned count = make_messages(client, &seq);
+        unsigned at = 0;
+        while (at < count) {
+            const int sent =
+                sendmmsg(client->settings.socket, client->messages + at, count - at, MSG_NOSIGNAL);
+            if (sent > 0) {
+                at += (unsigned)sent;
+            } else if (errno == EAGAIN) {
+                struct pollfd room = {.fd = client->settings.socket, .events = POLLOUT};
+                if (poll(&room, 1, 100) <= 0) {
+                    return 0; // it counts as lost
+                }
+            } else if (
+                client->settings.gso && (errno == EIO || errno == EINVAL || errno == EMSGSIZE)) {
+                client->settings.gso = false; // this path cannot: once more, one by one
+                seq = first;
+                break;
+            } else if (errno != ECONNREFUSED && errno != EINTR) {
+                return sent_or_lost(errno);
+            }
+        }
+    }
+    return 0;
+}
+
+int shunter_client_send(
+    struct shunter_client *client, const struct shunter_call *call, uint64_t now) {
+    for (uint32_t seq = 0; seq < client->inputs.count; seq++) {
+        fill(client, call, seq, 0, now, &client->headers[seq], client->pieces + (size_t)2 * seq);
+    }
+    return client->settings.stream
+        ? shunter_client_send_stream(client, client->pieces, (size_t)2 * client->inputs.count)
+        : send_datagrams(client);
+}
+
+int shunter_client_repeat(
+    struct shunter_client *client, struct shunter_call *call, uint32_t seq, uint64_t now) {
+    struct shunter_x64 header;
+    struct iovec pieces[2];
+    call->again = true;
+    client->live.lost++;
+    fill(client, call, seq, SHUNTER_FLAG_RETRANS, now, &header, pieces);
+    return send_pieces(client, pieces, 2);
+}

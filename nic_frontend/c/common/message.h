@@ -1,0 +1,20 @@
+/* What a message is for and what its payload carries. */
+#ifndef SHUNTER_MESSAGE_H
+#define SHUNTER_MESSAGE_H
+
+#include <stdint.h>
+
+#include "segments.h"
+#include "wire_layout.h"
+
+#define SHUNTER_BITMAP_BYTES (SHUNTER_MAX_SEGMENTS / 8)
+#define SHUNTER_PEER_BYTES 32 /* a socket address; of a stream: what stands for it */
+
+/* What the payload of a datagram carries, and what is needed to check it or to add it. */
+struct shunter_guard {
+    uint16_t protect; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD, or 0 */
+    uint64_t number;  /* of the datagram, all of its bits; the rest of the nonce is 0 */
+    uint8_t key[16];  /* AEAD: of this direction; CRC: of the header's tag */
+};
+
+#endif

@@ -1,0 +1,181 @@
+/* What becomes of a request that is here: its states, its end, and what workers say of it. */
+#include <stdlib.h>
+
+#include "actions.h"
+
+#define MOST_TRIES 2
+
+void shunter_become(
+    struct shunter_core *core, struct function *function, struct call *call,
+    enum state state, uint64_t now_ns) {
+    const bool held = shunter_holds(call), ran = call->state == RUNNING;
+    const bool progress = state == RUNNING || (ran && state != FORGOTTEN);
+    core->receiving += state == RECEIVING;
+    core->receiving -= call->state == RECEIVING;
+    call->state = (uint8_t)state;
+    call->changed_ns = now_ns;
+    const int more = shunter_holds(call) - held;
+    if (more || (held && progress)) {
+        shunter_hold_changes(core, function, more, progress, now_ns);
+    }
+    if (call->entry != NO_ENTRY) {
+        struct link *link = &function->owners[call->entry].link;
+        link_out(link);
+        if (state == RECEIVING || state == TX_COMPLETE) {
+            link_last(state == RECEIVING ? &function->receiving : &function->kept, link);
+        }
+    }
+}
+
+/* A kept answer was asked for. */
+void shunter_touch(struct function *function, struct call *call, uint64_t now_ns) {
+    call->changed_ns = now_ns;
+    link_last(&function->kept, &function->owners[call->entry].link);
+}
+
+/* ---- ends */
+
+void shunter_end_call(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
+    struct function *function = function_of(core, session);
+    shunter_release(function, call);
+    shunter_become(core, function, call, FREE, now_ns);
+}
+
+void shunter_take_out(struct shunter_core *core, struct session *session) {
+    core->sessions[session->id & (SHUNTER_SESSIONS - 1)] = NULL;
+    core->count--;
+    function_of(core, session)->sessions--;
+    free(session);
+}
+
+/* What nobody waits for has run. */
+static void end_forgotten(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
+    struct function *function = function_of(core, session);
+    shunter_end_call(core, session, call, now_ns);
+    session->forgotten--;
+    if (session->closing && session->forgotten == 0) {
+        shunter_take_out(core, session);
+    }
+    shunter_offer(core, function, now_ns);
+}
+
+static void fail(
+    struct shunter_core *core, struct session *session, struct call *call, uint16_t status,
+    uint64_t now_ns) {
+    struct function *function = function_of(core, session);
+    shunter_release(function, call);
+    call->status = status;
+    shunter_become(core, function, call, FAILED, now_ns);
+    shunter_allow_next(function, session);
+    shunter_error(core, session, call->req_id, status);
+    shunter_offer(core, function, now_ns);
+}
+
+void shunter_forget(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
+    if (call->state == FREE || call->state == FORGOTTEN) {
+        return;
+    }
+    if (call->state == RUNNING) {
+        shunter_become(core, function_of(core, session), call, FORGOTTEN, now_ns);
+        session->forgotten++;
+        return;
+    }
+    const bool waits = call->state == RX_COMPLETE;
+    const int32_t entry = call->entry;
+    shunter_end_call(core, session, call, now_ns);
+    if (waits) {
+        withdraw(core, session->func_id, entry);
+    }
+}
+
+/* ---- workers */
+
+static struct session *owner_of(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, struct call **call) {
+    const struct owner *owner = &core->functions[func_id]->owners[entry];
+    struct session *session = find(core, owner->session);
+    *call = call_of(session, owner->req_id);
+    return session;
+}
+
+void shunter_core_running(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns,
+    struct shunter_whom *whom) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    struct function *function = core->functions[func_id];
+    shunter_become(core, function, call, RUNNING, now_ns);
+    call->tries++;
+    if (is_direct(session)) {
+        shunter_allow_next(function, session);
+    }
+    *whom = (struct shunter_whom){
+        .req_id = call->req_id,
+        .session = session->id,
+        .credit = (uint32_t)session->grant,
+        .pkt_no = (uint32_t)next_pkt_no(session, session->outputs.count),
+        .segment = (uint16_t)session->outputs.segment,
+        .priority = call->priority,
+        .direct = is_direct(session),
+        .idempotent = (call->flags & SHUNTER_FLAG_IDEMPOTENT) != 0,
+        .asks = !is_alone(&function->waiting),
+        .tagged = session->tagged};
+    memcpy(whom->key, session->key, sizeof whom->key);
+    memcpy(whom->peer, session->peer, sizeof whom->peer);
+}
+
+void shunter_core_finished(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status, bool sent,
+    uint64_t now_ns) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    if (call->state == FORGOTTEN) {
+        end_forgotten(core, session, call, now_ns);
+    } else if (status == SHUNTER_STATUS_OK) {
+        struct function *function = core->functions[func_id];
+        shunter_become(core, function, call, TX_COMPLETE, now_ns);
+        if (!sent) {
+            shunter_allow_next(function, session);
+            shunter_answer(core, session, call, NULL, 0);
+        }
+    } else {
+        fail(core, session, call, status, now_ns);
+    }
+}
+
+void shunter_core_worker_died(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    if (call->state == FORGOTTEN) {
+        end_forgotten(core, session, call, now_ns);
+    } else if (call->flags & SHUNTER_FLAG_IDEMPOTENT && call->tries < MOST_TRIES) {
+        shunter_become(core, core->functions[func_id], call, RX_COMPLETE, now_ns);
+        ready(core, func_id, call, true, false);
+    } else {
+        fail(core, session, call, SHUNTER_STATUS_WORKER_DIED, now_ns);
+    }
+}
+
+void shunter_core_returned(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    if (call->state == FORGOTTEN) {
+        end_forgotten(core, session, call, now_ns);
+        return;
+    }
+    call->tries--;
+    shunter_become(core, core->functions[func_id], call, RX_COMPLETE, now_ns);
+    ready(core, func_id, call, false, true);
+}
+
+void shunter_core_expired(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    struct call *call;
+    struct session *session = owner_of(core, func_id, entry, &call);
+    fail(core, session, call, SHUNTER_STATUS_TOO_LATE, now_ns);
+}

@@ -1,0 +1,172 @@
+/*
+ * What strict requests hold, and what a line of the control page says of it.
+ *
+ * Its twin, oracle/holding.py in the tests, says what everything means. All stores are releases: a
+ * reader sees them in this order.
+ */
+#include "core_parts.h"
+
+#define STALL_NS 10000000ULL
+
+static void store(const struct shunter_core *core, uint32_t field, uint64_t value) {
+    atomic_store_explicit(&core->line[field / 8], value, memory_order_release);
+}
+
+static bool is_up(const struct function *function) {
+    return function->strict && function->somewhere;
+}
+
+static void store_models(const struct shunter_core *core, const uint64_t *models) {
+    for (uint32_t i = 0; i < SHUNTER_SLOT_WORDS; i++) {
+        store(core, SHUNTER_K_HOLD_MODELS + 8 * i, models[i]);
+    }
+}
+
+/* What comes, then the number, then what goes: batching/hold_words.py says why. */
+static void store_slices(struct shunter_core *core, const struct slice_set *slices, bool any) {
+    uint64_t *said = core->held.words;
+    const uint64_t *now = slices->words;
+    uint64_t differs = 0;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        differs |= said[i] ^ now[i];
+    }
+    if (!differs) {
+        return;
+    }
+    core->hold_number++;
+    core->holds = any;
+    for (uint32_t i = 0; any && i < SHUNTER_SLICE_WORDS; i++) {
+        if (now[i] & ~said[i]) {
+            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, said[i] | now[i]);
+        }
+    }
+    store(core, SHUNTER_K_HOLD_NUMBER, any ? core->hold_number : 0);
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        if (said[i] & ~now[i]) {
+            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, now[i]);
+        }
+        said[i] = now[i];
+    }
+}
+
+/* The slices are raised last, and lowered first. */
+static void say(
+    struct shunter_core *core, const struct slice_set *slices, bool any, const uint64_t *models,
+    uint64_t now_ns, bool raises) {
+    if (raises && any) {
+        store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
+        store_models(core, models);
+        if (!core->holds) {
+            store(core, SHUNTER_K_HOLD_SINCE_NS, now_ns);
+        }
+        store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
+        store_slices(core, slices, any);
+    } else {
+        store_slices(core, slices, any);
+        store_models(core, models);
+    }
+}
+
+static void show(struct shunter_core *core, uint64_t now_ns, bool raises) {
+    if (!core->line) {
+        return;
+    }
+    struct slice_set slices = {{0}};
+    uint64_t models[SHUNTER_SLOT_WORDS] = {0};
+    bool any = false, nameless = false;
+    for (const struct link *at = core->all.next; at != &core->all; at = at->next) {
+        const struct function *function = OWNER_OF(at, function, link);
+        if (!is_up(function)) {
+            continue;
+        }
+        any = true;
+        for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+            slices.words[i] |= function->slices.words[i];
+        }
+        if (function->slot < 0) {
+            nameless = true;
+        } else {
+            models[function->slot / 64] |= 1ULL << (function->slot % 64);
+        }
+    }
+    if (nameless) { // beside whom nobody knows, nothing runs
+        memset(models, 0, sizeof models);
+    }
+    say(core, &slices, any, models, now_ns, raises);
+}
+
+static void count(
+    struct shunter_core *core, struct function *function, int more, uint64_t now_ns) {
+    const bool was_up = is_up(function);
+    function->strict += (uint32_t)more;
+    if (is_up(function) != was_up) {
+        show(core, now_ns, !was_up);
+    }
+}
+
+void shunter_hold_changes(
+    struct shunter_core *core, struct function *function, int more, bool progress,
+    uint64_t now_ns) {
+    if (progress && core->line && is_up(function)) {
+        store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
+    }
+    count(core, function, more, now_ns);
+}
+
+void shunter_look_at_stall(
+    struct shunter_core *core, struct function *function, struct call *call, uint64_t most_ns,
+    uint64_t now_ns) {
+    const bool late =
+        now_ns - call->arrived_ns > STALL_NS || now_ns - call->begun_ns > most_ns;
+    if (late && shunter_holds(call)) {
+        call->stalled = true;
+        count(core, function, -1, now_ns);
+    }
+}
+
+void shunter_beat(const struct shunter_core *core, uint64_t now_ns) {
+    if (core->line) {
+        store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
+    }
+}
+
+int shunter_core_set_hold(
+    struct shunter_core *core, uint16_t func_id, int32_t slot, const uint64_t *slices,
+    uint64_t now_ns) {
+    struct function *function = core->functions[func_id];
+    if (!function) {
+        return -ENOENT;
+    }
+    if (slot < -1 || slot >= SHUNTER_SLOT_COUNT) {
+        return -EINVAL;
+    }
+    if (function->slot == slot &&
+        !memcmp(function->slices.words, slices, sizeof function->slices.words)) {
+        return 0;
+    }
+    const bool was_up = is_up(function);
+    function->somewhere = false;
+    if (was_up) {
+        show(core, now_ns, false);
+    }
+    function->slot = slot;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        function->slices.words[i] = slices[i];
+        function->somewhere |= slices[i] != 0;
+    }
+    if (is_up(function)) {
+        show(core, now_ns, true);
+    }
+    return 0;
+}
+
+void shunter_core_hold_at(struct shunter_core *core, void *line, uint64_t now_ns) {
+    const uint64_t models[SHUNTER_SLOT_WORDS] = {0};
+    const struct slice_set none = {{0}};
+    if (core->line) {
+        say(core, &none, false, models, now_ns, false);
+    }
+    core->line = line;
+    shunter_beat(core, now_ns);
+    show(core, now_ns, true);
+}

@@ -1,0 +1,270 @@
+/* A datagram came: whether it is right, and what it asks for. */
+#include "actions.h"
+#include "siphash.h"
+
+#define UNKNOWN_NS 100000000ULL
+#define MOST_UNKNOWN 256
+#define REPLAY_BITS (64 * REPLAY_WORDS)
+#define REPLAY_JUMP (1u << 20)
+#define PROTECTIONS (SHUNTER_FLAG_PAYLOAD_AEAD | SHUNTER_FLAG_PAYLOAD_CRC)
+#define KNOWN_FLAGS                                                                              \
+    (SHUNTER_FLAG_LAST | SHUNTER_FLAG_RETRANS | SHUNTER_FLAG_HDR_TAG | PROTECTIONS |              \
+     SHUNTER_FLAG_ACK_REQ | SHUNTER_FLAG_IDEMPOTENT)
+
+/* ---- whether it is right */
+
+static void shift(uint64_t *words, uint64_t by) {
+    const unsigned whole = (unsigned)(by / 64), part = (unsigned)(by % 64);
+    for (int i = REPLAY_WORDS - 1; i >= 0; i--) {
+        const int from = i - (int)whole;
+        uint64_t word = from >= 0 ? words[from] << part : 0;
+        if (part && from >= 1) {
+            word |= words[from - 1] >> (64 - part);
+        }
+        words[i] = word;
+    }
+}
+
+static bool is_new(struct session *session, uint64_t number) {
+    if (number > session->highest + REPLAY_JUMP) {
+        return false;
+    }
+    if (number > session->highest) {
+        const uint64_t by = number - session->highest;
+        if (by >= REPLAY_BITS) {
+            memset(session->seen, 0, sizeof session->seen);
+        } else {
+            shift(session->seen, by);
+        }
+        session->seen[0] |= 1;
+        session->highest = number;
+        return true;
+    }
+    const uint64_t age = session->highest - number;
+    if (number < 1 || age >= REPLAY_BITS || session->seen[age / 64] >> (age % 64) & 1) {
+        return false;
+    }
+    session->seen[age / 64] |= 1ULL << (age % 64);
+    return true;
+}
+
+static int parse(const uint8_t *datagram, size_t length, struct shunter_x64 *header) {
+    if (length < SHUNTER_HEADER_BYTES) {
+        return SHUNTER_DROP_SHORT;
+    }
+    memcpy(header, datagram, sizeof *header);
+    if (header->magic != SHUNTER_WIRE_MAGIC) {
+        return SHUNTER_DROP_MAGIC;
+    }
+    if (header->version != SHUNTER_WIRE_VERSION) {
+        return SHUNTER_DROP_VERSION;
+    }
+    if (header->type < SHUNTER_TYPE_REQ || header->type > SHUNTER_TYPE_ACK) {
+        return SHUNTER_DROP_TYPE;
+    }
+    if (header->flags & ~KNOWN_FLAGS) {
+        return SHUNTER_DROP_FLAGS;
+    }
+    if (header->words != SHUNTER_HEADER_BYTES / 8) {
+        return SHUNTER_DROP_WORDS;
+    }
+    if (header->reserved) {
+        return SHUNTER_DROP_RESERVED;
+    }
+    if (length != SHUNTER_HEADER_BYTES + header->length + shunter_behind(header->flags)) {
+        return SHUNTER_DROP_LENGTH;
+    }
+    return SHUNTER_DROPS;
+}
+
+static bool tag_is_right(
+    const struct session *session, const struct shunter_x64 *header, const uint8_t *datagram) {
+    const bool tagged = header->flags & SHUNTER_FLAG_HDR_TAG;
+    if (!session->tagged) {
+        return !tagged && header->tag == 0;
+    }
+    return tagged &&
+           shunter_siphash24(session->key, datagram, SHUNTER_TAG_OFFSET) == header->tag;
+}
+
+/* ---- what it asks for */
+
+static void acknowledged(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    uint64_t now_ns) {
+    uint64_t below = nearest(header->credit, session->done);
+    if (below > session->grant + 1) {
+        below = session->grant + 1;
+    }
+    struct function *function = function_of(core, session);
+    while (session->done + 1 < below) {
+        session->done++;
+        function->credit--;
+        struct call *call = call_of(session, session->done);
+        if (call->req_id == session->done) {
+            shunter_forget(core, session, call, now_ns);
+        }
+    }
+    session->answered = session->answered > session->done ? session->answered : session->done;
+    shunter_offer(core, function, now_ns); // before this session takes what it gave
+    shunter_allow(function, session);
+}
+
+static void cancel(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    uint64_t now_ns) {
+    struct call *call = call_of(session, header->req_id);
+    struct function *function = function_of(core, session);
+    if (call->req_id != header->req_id ||
+        (call->state != RECEIVING && call->state != RX_COMPLETE)) {
+        drop(core, SHUNTER_DROP_CANCEL);
+        if (session->turn != NO_TURN && header->req_id && session->wanted == header->req_id) {
+            shunter_leave_row(core, function, session);
+            shunter_offer(core, function, now_ns);
+        }
+        return;
+    }
+    withdraw(core, session->func_id, call->entry);
+    shunter_release(function, call);
+    call->status = SHUNTER_STATUS_CANCELLED;
+    shunter_become(core, function, call, FAILED, now_ns);
+    shunter_offer(core, function, now_ns);
+}
+
+/* Nothing has come of a request: whether it is worth while to send it again. */
+static void not_begun(
+    struct shunter_core *core, struct session *session, const struct call *call,
+    uint64_t req_id) {
+    struct function *function = function_of(core, session);
+    if (!may_come(session, req_id) || call->state == FORGOTTEN) {
+        drop(core, SHUNTER_DROP_CREDIT);
+    } else if (!shunter_has_room(function, session)) {
+        drop(core, SHUNTER_DROP_FULL);
+        shunter_wait_in_row(core, function, session, req_id);
+    } else {
+        shunter_control(core, session, SHUNTER_TYPE_SACK, req_id, RECEIVING, NULL, 0);
+        return;
+    }
+    shunter_error(core, session, req_id, SHUNTER_STATUS_RETRY_LATER);
+}
+
+/* Send again what a client lacks of an answer; who asks is told how its request stands. */
+static void asked(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    const uint8_t *payload, uint64_t now_ns) {
+    struct call *call = call_of(session, header->req_id);
+    const bool known = call->req_id == header->req_id && call->state != FREE;
+    if (known && call->state == TX_COMPLETE && !session->stream) {
+        shunter_touch(function_of(core, session), call, now_ns);
+        shunter_answer(core, session, call, payload, header->length);
+    } else if (!(header->flags & SHUNTER_FLAG_ACK_REQ) || header->req_id <= session->done) {
+        drop(core, SHUNTER_DROP_SACK);
+    } else if (!known) {
+        not_begun(core, session, call, header->req_id);
+    } else if (call->state == FAILED) {
+        shunter_error(core, session, call->req_id, call->status);
+    } else {
+        shunter_sack(core, session, call);
+    }
+}
+
+/* Say so, as long as few ask, and with no more bytes than came: its client may open another. */
+static void unknown(
+    struct shunter_core *core, const uint8_t *peer, const struct shunter_x64 *header,
+    uint64_t now_ns) {
+    const bool asks = header->type == SHUNTER_TYPE_REQ || header->type == SHUNTER_TYPE_SACK ||
+                      (header->type == SHUNTER_TYPE_ACK && !(header->flags & SHUNTER_FLAG_LAST));
+    drop(core, SHUNTER_DROP_SESSION);
+    if (now_ns - core->unknown_ns >= UNKNOWN_NS) {
+        core->unknown_ns = now_ns;
+        core->unknown = 0;
+    }
+    const bool is_stream = !peer[0] && !peer[1];
+    if (!asks || is_stream || core->unknown == MOST_UNKNOWN) {
+        return;
+    }
+    core->unknown++;
+    const struct shunter_x64 answer = {
+        .magic = SHUNTER_WIRE_MAGIC,
+        .version = SHUNTER_WIRE_VERSION,
+        .type = SHUNTER_TYPE_ERROR,
+        .words = SHUNTER_HEADER_BYTES / 8,
+        .req_id = header->req_id,
+        .count = 1,
+        .session = header->session,
+        .status = SHUNTER_STATUS_UNKNOWN_SESSION};
+    struct shunter_action action = {
+        .kind = SHUNTER_SEND, .entry = NO_ENTRY, .session = header->session};
+    memcpy(action.header, &answer, sizeof answer);
+    memcpy(action.peer, peer, sizeof action.peer);
+    emit(core, &action);
+}
+
+/* It hears at once what it may send; or later, when it may, if it has just said that it is done. */
+static void ask(struct shunter_core *core, struct session *session, bool is_done) {
+    if (session->grant == session->done) {
+        shunter_wait_in_row(core, function_of(core, session), session, 0);
+        if (is_done && session->grant == session->done) {
+            return;
+        }
+    }
+    shunter_control(core, session, SHUNTER_TYPE_CREDIT, 0, 0, NULL, 0);
+}
+
+void shunter_core_receive(
+    struct shunter_core *core, const uint8_t *peer, const uint8_t *datagram, size_t length,
+    uint64_t now_ns) {
+    struct shunter_x64 header;
+    const int wrong = parse(datagram, length, &header);
+    if (wrong != SHUNTER_DROPS) {
+        drop(core, (enum shunter_drop)wrong);
+        return;
+    }
+    if (header.type == SHUNTER_TYPE_HELLO) {
+        const struct shunter_action hello = {.kind = SHUNTER_HELLO, .entry = NO_ENTRY};
+        emit(core, &hello);
+        return;
+    }
+    struct session *session = find(core, header.session);
+    if (!session || session->closing) {
+        unknown(core, peer, &header, now_ns);
+    } else if (memcmp(session->peer, peer, SHUNTER_PEER_BYTES) != 0) {
+        drop(core, SHUNTER_DROP_PEER);
+    } else if (!tag_is_right(session, &header, datagram)) {
+        drop(core, SHUNTER_DROP_TAG);
+    } else if (
+        (header.flags & PROTECTIONS) !=
+        (header.type == SHUNTER_TYPE_REQ ? session->protect : 0)) {
+        drop(core, SHUNTER_DROP_FLAGS);
+    } else if (
+        (session->protect || !session->stream) &&
+        !is_new(session, nearest(header.pkt_no, session->highest))) {
+        drop(core, SHUNTER_DROP_REPLAY);
+    } else {
+        const uint64_t done = session->done;
+        shunter_is_heard(core, session, now_ns);
+        switch (header.type) {
+        case SHUNTER_TYPE_CANCEL:
+            cancel(core, session, &header, now_ns);
+            break;
+        case SHUNTER_TYPE_REQ:
+            acknowledged(core, session, &header, now_ns);
+            shunter_request(core, session, &header, now_ns);
+            break;
+        case SHUNTER_TYPE_SACK:
+            acknowledged(core, session, &header, now_ns);
+            asked(core, session, &header, datagram + SHUNTER_HEADER_BYTES, now_ns);
+            break;
+        case SHUNTER_TYPE_ACK:
+            acknowledged(core, session, &header, now_ns);
+            if (header.flags & SHUNTER_FLAG_LAST && !session->stream) {
+                shunter_core_remove_session(core, session->id, now_ns);
+            } else if (header.flags & SHUNTER_FLAG_ACK_REQ) {
+                ask(core, session, session->done > done);
+            }
+            break;
+        default:
+            drop(core, SHUNTER_DROP_DIRECTION);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+/* A request comes in segments, each of which has its place. */
+#include "actions.h"
+
+static bool fits(const struct session *session, const struct shunter_x64 *header) {
+    const struct shunter_plan *plan = &session->inputs;
+    if (header->count != plan->count || header->seq >= plan->count) {
+        return false;
+    }
+    const struct shunter_segment segment = shunter_place(plan, header->seq);
+    return header->tensor == segment.tensor && header->offset == segment.offset &&
+           header->length == segment.length && header->total == plan->sizes[segment.tensor];
+}
+
+static void refuse(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    enum shunter_drop why) {
+    drop(core, why);
+    if (header->flags & SHUNTER_FLAG_LAST) {
+        if (why == SHUNTER_DROP_FULL) {
+            shunter_wait_in_row(core, function_of(core, session), session, header->req_id);
+        }
+        shunter_error(core, session, header->req_id, SHUNTER_STATUS_RETRY_LATER);
+    }
+}
+
+static void again(
+    struct shunter_core *core, struct session *session, struct call *call,
+    const struct shunter_x64 *header, uint64_t now_ns) {
+    drop(core, SHUNTER_DROP_DUPLICATE);
+    if (!(header->flags & SHUNTER_FLAG_ACK_REQ)) {
+        return;
+    }
+    if (call->state == TX_COMPLETE) {
+        shunter_touch(function_of(core, session), call, now_ns);
+        shunter_answer(core, session, call, NULL, 0);
+    } else if (call->state == FAILED) {
+        shunter_error(core, session, call->req_id, call->status);
+    } else {
+        shunter_sack(core, session, call);
+    }
+}
+
+static void take_segment(
+    struct shunter_core *core, struct session *session, struct call *call,
+    const struct shunter_x64 *header, uint64_t now_ns) {
+    if (!fits(session, header)) {
+        drop(core, SHUNTER_DROP_SIZES);
+        return;
+    }
+    if (has_segment(call, header->seq)) {
+        again(core, session, call, header, now_ns);
+        return;
+    }
+    const struct shunter_action action = {
+        .kind = SHUNTER_PLACE,
+        .func_id = session->func_id,
+        .entry = call->entry,
+        .tensor = header->tensor,
+        .offset = header->offset,
+        .length = header->length,
+        .left = call->missing,
+        .guard = guard_of(
+            session, nearest(header->pkt_no, session->highest), session->to_server)};
+    emit(core, &action);
+}
+
+/* Class and deadline of a request that arrives now. */
+static void set_terms(
+    struct call *call, const struct shunter_x64 *header, const struct shunter_defaults *defaults,
+    uint64_t now_ns) {
+    call->priority = header->priority ? header->priority > 1 : defaults->priority;
+    uint64_t budget = header->deadline_us * 1000ULL;
+    if (!budget && !call->priority) {
+        budget = defaults->slo_ns;
+    }
+    if (defaults->timeout_ns && (!budget || budget > defaults->timeout_ns)) {
+        budget = defaults->timeout_ns;
+    }
+    call->deadline_ns = budget ? now_ns + budget : 0;
+}
+
+static void first_segment(
+    struct shunter_core *core, struct session *session, struct call *call,
+    const struct shunter_x64 *header, uint64_t now_ns) {
+    if (!fits(session, header)) {
+        drop(core, SHUNTER_DROP_SIZES);
+        call->req_id = header->req_id;
+        call->entry = NO_ENTRY;
+        call->status = SHUNTER_STATUS_BAD_REQUEST;
+        shunter_become(core, function_of(core, session), call, FAILED, now_ns);
+        shunter_error(core, session, header->req_id, SHUNTER_STATUS_BAD_REQUEST);
+        return;
+    }
+    struct function *function = function_of(core, session);
+    const int32_t entry = shunter_take_entry(core, function, session, now_ns);
+    if (entry == NO_ENTRY) {
+        refuse(core, session, header, SHUNTER_DROP_FULL);
+        return;
+    }
+    memset(call, 0, sizeof *call); // it was free or failed: not counted as receiving
+    call->req_id = header->req_id;
+    call->entry = entry;
+    call->missing = session->inputs.count;
+    call->flags = header->flags;
+    call->begun_ns = call->arrived_ns = now_ns;
+    set_terms(call, header, &function->defaults, now_ns);
+    function->owners[entry].session = session->id;
+    function->owners[entry].req_id = call->req_id;
+    shunter_become(core, function, call, RECEIVING, now_ns);
+    take_segment(core, session, call, header, now_ns);
+}
+
+void shunter_request(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    uint64_t now_ns) {
+    if (header->func_id != session->func_id) {
+        drop(core, SHUNTER_DROP_FUNC_ID);
+    } else if (header->req_id <= session->done) {
+        drop(core, SHUNTER_DROP_OLD);
+    } else if (!may_come(session, header->req_id)) {
+        refuse(core, session, header, SHUNTER_DROP_CREDIT);
+    } else {
+        struct call *call = call_of(session, header->req_id);
+        if (call->state == FORGOTTEN && call->req_id != header->req_id) {
+            refuse(core, session, header, SHUNTER_DROP_CREDIT);
+        } else if (call->req_id != header->req_id || call->state == FREE) {
+            first_segment(core, session, call, header, now_ns);
+        } else if (call->state == RECEIVING) {
+            take_segment(core, session, call, header, now_ns);
+        } else {
+            again(core, session, call, header, now_ns);
+        }
+    }
+}
+
+/* ---- payloads */
+
+static struct call *awaited(
+    const struct shunter_core *core, const struct shunter_x64 *header,
+    struct session **session) {
+    *session = find(core, header->session);
+    if (!*session || (*session)->closing || header->seq >= (*session)->inputs.count) {
+        return NULL;
+    }
+    struct call *call = call_of(*session, header->req_id);
+    return call->req_id == header->req_id && call->state == RECEIVING &&
+                   !has_segment(call, header->seq)
+               ? call
+               : NULL;
+}
+
+bool shunter_core_awaits(const struct shunter_core *core, const uint8_t *bytes) {
+    struct shunter_x64 header;
+    struct session *session;
+    memcpy(&header, bytes, sizeof header);
+    return awaited(core, &header, &session) != NULL;
+}
+
+void shunter_core_accept(struct shunter_core *core, const uint8_t *bytes, uint64_t now_ns) {
+    struct shunter_x64 header;
+    struct session *session;
+    memcpy(&header, bytes, sizeof header);
+    struct call *call = awaited(core, &header, &session);
+    if (!call) {
+        return;
+    }
+    call->received[header.seq / 64] |= 1ULL << (header.seq % 64);
+    call->missing--;
+    call->arrived_ns = call->changed_ns = now_ns;
+    if (call->missing == 0) {
+        shunter_become(core, function_of(core, session), call, RX_COMPLETE, now_ns);
+        ready(core, session->func_id, call, false, false);
+    } else if (
+        header.flags & SHUNTER_FLAG_ACK_REQ ||
+        (session->stream && header.flags & SHUNTER_FLAG_LAST)) { // the others were refused
+        shunter_sack(core, session, call);
+    }
+}

@@ -1,0 +1,168 @@
+/* The loop. */
+#define _GNU_SOURCE
+#include "server.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "server_parts.h"
+
+#define EVENTS 64
+#define TICK_NS 1000000ULL
+/* The segments of a request follow one another; to sleep between two costs more than to wait. */
+#define BETWEEN_SEGMENTS_NS 50000ULL
+#define QUIET_TICK_NS 100000000ULL
+
+static uint64_t dispatch(struct shunter_server *server) {
+    uint64_t next = UINT64_MAX;
+    for (uint32_t i = 0; i < server->func_count; i++) {
+        const uint64_t at =
+            shunter_dispatch(server->served[server->func_ids[i]], server->now_ns);
+        next = at < next ? at : next;
+    }
+    return next;
+}
+
+static void set_asleep(struct shunter_server *server, uint64_t value) {
+    for (uint32_t i = 0; i < server->func_count; i++) {
+        atomic_store(
+            shunter_front_end_word(
+                &server->served[server->func_ids[i]]->queue, SHUNTER_Q_FRONT_END_ASLEEP),
+            value);
+    }
+}
+
+/* Readable descriptors: streams are served, the rest is looked at anyway. True: the caller's. */
+static int events(struct shunter_server *server, int timeout_ms, bool *woken) {
+    struct epoll_event found[EVENTS];
+    const int count = epoll_wait(server->epoll, found, EVENTS, timeout_ms);
+    if (count < 0) {
+        return errno == EINTR ? 0 : -errno;
+    }
+    server->now_ns = shunter_now_ns();
+    int busy = 0;
+    for (int i = 0; i < count; i++) {
+        struct shunter_stream *stream = found[i].data.ptr;
+        if (found[i].data.ptr == &server->settings.wake) {
+            *woken = true;
+        } else if (found[i].data.ptr == &server->settings.doorbell) {
+            uint64_t rings;
+            if (read(server->settings.doorbell, &rings, sizeof rings) > 0) {
+                busy++;
+            }
+        } else if (found[i].data.ptr == &server->settings.udp) {
+            busy++;
+        } else {
+            if (found[i].events & EPOLLOUT) {
+                shunter_stream_writable(server, stream);
+            }
+            if (found[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR) && !stream->closed) {
+                shunter_stream_readable(server, stream);
+            }
+            busy++;
+        }
+    }
+    return busy;
+}
+
+static int timeout(const struct shunter_server *server, uint64_t until_ns, uint64_t next_ns) {
+    uint64_t at = until_ns < next_ns ? until_ns : next_ns;
+    at = at < server->next_tick_ns ? at : server->next_tick_ns;
+    if (at <= server->now_ns) {
+        return 0;
+    }
+    const uint64_t ms = (at - server->now_ns + 999999) / 1000000;
+    return ms > 1000 ? 1000 : (int)ms;
+}
+
+static void tick(struct shunter_server *server) {
+    if (server->now_ns >= server->next_tick_ns) {
+        shunter_streams_close_late(server);
+        shunter_core_tick(server->core, server->now_ns);
+        server->next_tick_ns =
+            server->now_ns +
+            (shunter_core_is_pressed(server->core) ? TICK_NS : QUIET_TICK_NS);
+    }
+}
+
+/* Sleep until something comes; a negative errno when it cannot. */
+static int sleep_until(
+    struct shunter_server *server, uint64_t until_ns, uint64_t next_ns, bool *woken) {
+    int found = 0;
+    set_asleep(server, 1); // before the last look, so that one of the two sees the other
+    if (shunter_collect_all(server) == 0) {
+        const uint64_t slept_ns = shunter_now_ns();
+        server->stats.sleeps++;
+        found = events(server, timeout(server, until_ns, next_ns), woken);
+        if (found >= 0) {
+            // After a sleep so short the next wait is worth spinning for; after a spin in vain not.
+            server->spins = found && shunter_now_ns() - slept_ns < server->settings.spin_ns;
+        }
+    }
+    set_asleep(server, 0);
+    server->now_ns = shunter_now_ns();
+    return found;
+}
+
+int shunter_server_run(
+    struct shunter_server *server, uint64_t until_ns, struct shunter_hello *hellos,
+    uint32_t most) {
+    uint64_t quiet_ns = 0; /* since when nothing has come */
+    bool woken = false;
+    server->hellos = hellos;
+    server->hello_most = most;
+    server->hello_count = 0;
+    server->now_ns = shunter_now_ns();
+    for (;;) {
+        int busy = (int)shunter_collect_all(server);
+        uint32_t messages = 0;
+        if (server->backend) {
+            const int came = shunter_receive(server, &messages);
+            if (came < 0) {
+                return came;
+            }
+            busy += came;
+        }
+        tick(server);
+        // Before a worker may write into an entry whose answer is on its way here.
+        shunter_flush(server);
+        uint64_t next_ns = dispatch(server);
+        shunter_flush(server);
+        if (server->hello_count || server->closed_count || woken ||
+            server->now_ns >= until_ns) {
+            break;
+        }
+        uint64_t spin_ns = server->spins ? server->settings.spin_ns : 0;
+        if (shunter_core_is_pressed(server->core) &&
+            server->next_tick_ns > server->now_ns + TICK_NS) {
+            server->next_tick_ns = server->now_ns + TICK_NS;
+        }
+        if (shunter_core_is_receiving(server->core)) {
+            spin_ns = spin_ns > BETWEEN_SEGMENTS_NS ? spin_ns : BETWEEN_SEGMENTS_NS;
+        }
+        if (busy) {
+            quiet_ns = server->now_ns;
+        }
+        if (server->backend && messages >= server->backend->worthwhile && !server->stream_count) {
+            continue; // there may be more
+        }
+        if (server->now_ns - quiet_ns < spin_ns) {
+            const int found = events(server, 0, &woken);
+            if (found < 0) {
+                return found;
+            }
+            if (!busy && !found) {
+                sched_yield(); // a worker may be waiting for this very core
+            }
+            server->now_ns = shunter_now_ns();
+            continue;
+        }
+        const int slept = sleep_until(server, until_ns, next_ns, &woken);
+        if (slept < 0) {
+            return slept;
+        }
+    }
+    return (int)server->hello_count;
+}

@@ -1,0 +1,217 @@
+/* What there is: the server itself, functions, streams, numbers. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "server_parts.h"
+
+static int open_backend(struct shunter_server *server) {
+    if (server->settings.udp < 0) {
+        return 0;
+    }
+    server->backend = shunter_udp_backend(server->settings.udp, server->settings.gro);
+    if (!server->backend) {
+        return -ENOMEM;
+    }
+    server->landed = calloc(server->backend->most, sizeof *server->landed);
+    server->aside = malloc(server->backend->bytes);
+    return server->landed && server->aside ? 0 : -ENOMEM;
+}
+
+static int watch(struct shunter_server *server, int descriptor, void *which) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = which};
+    if (descriptor < 0) {
+        return 0;
+    }
+    return epoll_ctl(server->epoll, EPOLL_CTL_ADD, descriptor, &event) ? -errno : 0;
+}
+
+int shunter_server_new(
+    const struct shunter_settings *settings, struct shunter_server **result) {
+    struct shunter_server *server = calloc(1, sizeof *server);
+    if (!server) {
+        return -ENOMEM;
+    }
+    server->settings = *settings;
+    server->epoll = epoll_create1(EPOLL_CLOEXEC);
+    server->core = shunter_core_new(shunter_act, server);
+    server->func_ids = calloc(SHUNTER_FUNCTIONS, sizeof *server->func_ids);
+    int error = server->epoll < 0 ? -errno : 0;
+    if (!server->core || !server->func_ids) {
+        error = -ENOMEM;
+    }
+    error = error ? error : open_backend(server);
+    error = error ? error : watch(server, settings->udp, &server->settings.udp);
+    error = error ? error : watch(server, settings->doorbell, &server->settings.doorbell);
+    error = error ? error : watch(server, settings->wake, &server->settings.wake);
+    if (error) {
+        shunter_server_free(server);
+        return error;
+    }
+    *result = server;
+    return 0;
+}
+
+static void free_stream(struct shunter_server *server, int place) {
+    struct shunter_stream *stream = server->streams[place];
+    if (stream) {
+        close(stream->socket);
+        free(stream->out);
+        free(stream);
+        server->streams[place] = NULL;
+        server->stream_count--;
+    }
+}
+
+void shunter_server_free(struct shunter_server *server) {
+    if (!server) {
+        return;
+    }
+    for (int i = 0; i < SHUNTER_STREAMS; i++) {
+        free_stream(server, i);
+    }
+    for (uint32_t i = 0; i < server->func_count; i++) {
+        shunter_served_free(server->served[server->func_ids[i]]);
+    }
+    shunter_core_free(server->core);
+    if (server->backend) {
+        server->backend->close(server->backend);
+    }
+    free(server->landed);
+    free(server->aside);
+    shunter_aead_free(server->aead);
+    free(server->sealed);
+    free(server->func_ids);
+    if (server->epoll >= 0) {
+        close(server->epoll);
+    }
+    free(server);
+}
+
+struct shunter_core *shunter_server_core(struct shunter_server *server) { return server->core; }
+
+/* ---- functions */
+
+int shunter_server_add_function(
+    struct shunter_server *server, const struct shunter_queue *queue,
+    const struct shunter_policy *policy, uint32_t burst) {
+    const uint16_t func_id = (uint16_t)queue->func_id;
+    const int error = shunter_core_add_function(
+        server->core, func_id, queue->input_bytes, queue->input_count, queue->output_bytes,
+        queue->output_count, queue->entries, burst);
+    if (error) {
+        return error;
+    }
+    server->served[func_id] =
+        shunter_served_new(queue, policy, server->core, &server->stats);
+    if (!server->served[func_id]) {
+        shunter_core_remove_function(server->core, func_id);
+        return -ENOMEM;
+    }
+    server->func_ids[server->func_count++] = func_id;
+    return 0;
+}
+
+int shunter_server_set_policy(
+    struct shunter_server *server, uint16_t func_id, const struct shunter_policy *policy) {
+    if (!server->served[func_id]) {
+        return -ENOENT;
+    }
+    server->served[func_id]->policy = *policy;
+    return 0;
+}
+
+int shunter_server_remove_function(struct shunter_server *server, uint16_t func_id) {
+    struct shunter_served *served = server->served[func_id];
+    if (!served) {
+        return -ENOENT;
+    }
+    if (served->in_flight) {
+        return -EBUSY;
+    }
+    const int error = shunter_core_remove_function(server->core, func_id);
+    if (error) {
+        return error;
+    }
+    shunter_served_free(served);
+    server->served[func_id] = NULL;
+    for (uint32_t i = 0; i < server->func_count; i++) {
+        if (server->func_ids[i] == func_id) {
+            server->func_ids[i] = server->func_ids[--server->func_count];
+        }
+    }
+    return 0;
+}
+
+/* ---- streams, hellos, numbers */
+
+int shunter_server_add_stream(struct shunter_server *server, int socket, uint32_t session) {
+    if (socket < 0 || socket >= SHUNTER_STREAMS) {
+        return -EMFILE;
+    }
+    if (server->streams[socket]) {
+        return -EEXIST;
+    }
+    struct shunter_stream *stream = calloc(1, sizeof *stream);
+    if (!stream) {
+        return -ENOMEM;
+    }
+    stream->socket = socket;
+    stream->session = session;
+    shunter_stream_peer(socket, stream->peer);
+    const int error = watch(server, socket, stream);
+    if (error) {
+        free(stream);
+        return error;
+    }
+    server->streams[socket] = stream;
+    server->stream_count++;
+    return 0;
+}
+
+int shunter_server_reply(
+    struct shunter_server *server, const uint8_t *peer, const void *datagram, uint32_t length) {
+    const struct sockaddr *to = (const struct sockaddr *)(const void *)peer;
+    server->stats.bytes_out += length;
+    return sendto(
+               server->settings.udp, datagram, length, MSG_DONTWAIT, to,
+               shunter_peer_length(peer)) < 0
+        ? -errno
+        : 0;
+}
+
+uint32_t shunter_server_closed_streams(
+    struct shunter_server *server, uint32_t *sessions, uint32_t most) {
+    uint32_t count = 0;
+    for (int i = 0; i < SHUNTER_STREAMS && count < most && server->closed_count; i++) {
+        if (server->streams[i] && server->streams[i]->closed) {
+            sessions[count++] = server->streams[i]->session;
+            server->closed_count--;
+            free_stream(server, i);
+        }
+    }
+    return count;
+}
+
+void shunter_server_stats(const struct shunter_server *server, struct shunter_stats *stats) {
+    struct shunter_backend_stats of_datagrams = {0};
+    *stats = server->stats;
+    if (server->backend) {
+        server->backend->stats(server->backend, &of_datagrams);
+    }
+    stats->datagrams_out = of_datagrams.sent;
+    stats->send_failures += of_datagrams.failed;
+    stats->overflows = of_datagrams.overflows;
+    stats->copied_bytes += of_datagrams.copied_bytes;
+    stats->drops[SHUNTER_DROP_LENGTH] += of_datagrams.too_long;
+    stats->drops[SHUNTER_DROP_SHORT] += of_datagrams.empty;
+}
+
+uint32_t shunter_server_waiting(const struct shunter_server *server, uint16_t func_id) {
+    const struct shunter_served *served = server->served[func_id];
+    return served ? served->lines[0].count + served->lines[1].count : 0;
+}

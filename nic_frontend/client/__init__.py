@@ -1,0 +1,31 @@
+"""Clients of the network front end: all that users import."""
+
+from shunter.nic_frontend.client.async_client import AsyncClient
+from shunter.nic_frontend.client.calls import Options
+from shunter.nic_frontend.client.client import Client
+from shunter.nic_frontend.client.errors import (
+    AuthenticationError,
+    BadRequestError,
+    InferenceError,
+    ServerError,
+    TooLateError,
+    UnavailableError,
+    UnreachableError,
+)
+from shunter.nic_frontend.client.session import Session
+from shunter.nic_frontend.wire.aead import NoCipherError
+
+__all__ = [
+    "AsyncClient",
+    "AuthenticationError",
+    "BadRequestError",
+    "Client",
+    "InferenceError",
+    "NoCipherError",
+    "Options",
+    "ServerError",
+    "Session",
+    "TooLateError",
+    "UnavailableError",
+    "UnreachableError",
+]

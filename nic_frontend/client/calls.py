@@ -1,0 +1,156 @@
+"""One request of a client, from the caller's arrays to the answer's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shunter.batching.tensor_spec import TensorSpec
+from shunter.nic_frontend.client.errors import BadRequestError, InferenceError
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a request is to be treated."""
+
+    deadline_ms: float | None = None
+    """From now on; the server gives up what cannot run by then. None: the model's."""
+    best_effort: bool | None = None
+    """Let strict requests pass; None: if the model says so."""
+    idempotent: bool = False
+    """It may run twice: after the death of a worker or front end it is tried again."""
+    timeout_s: float | None = None
+    """Wait no longer for the answer; None: the client's.
+
+    Inputs are read where they lie. A request that is given up may still be on its way: if the
+    arrays are changed then, it may run with what they have become, and nobody gets its answer.
+    """
+
+    @property
+    def deadline_us(self) -> int:
+        """0: the model's."""
+        return 0 if self.deadline_ms is None else max(1, int(self.deadline_ms * 1000))
+
+    @property
+    def priority(self) -> int:
+        """Of the header: 0: the model's class, else 1 + the class."""
+        return 0 if self.best_effort is None else 1 + self.best_effort
+
+
+DEFAULT = Options()
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A request that waits for credit or for its answer, or has ended."""
+
+    inputs: list[memoryview]
+    outputs: list[Array]
+    landing: list[memoryview]
+    """The memory of the outputs."""
+    begun_ns: int
+    ends_ns: int
+    deadline_ns: int
+    """0: none."""
+    options: Options
+    req_id: int = 0
+    """0: not sent."""
+    unserved_ns: int = 0
+    """When the server said first that there is no worker for it, 0: never."""
+    done: bool = False
+    error: InferenceError | None = None
+    on_end: Callable[[Call], None] | None = None
+
+    def end(self, error: InferenceError | None = None) -> None:
+        """It has its answer, or never will."""
+        self.done, self.error = True, error
+        self.inputs, self.landing = [], []
+        if self.on_end is not None:
+            self.on_end(self)
+
+
+class Tensors:
+    """The tensors of a model: what fits them, and memory for answers."""
+
+    def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        """As the server declares them."""
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._wanted = [(np.dtype(spec.dtype), spec.shape) for spec in self.inputs]
+        self._made = [(spec.shape, np.dtype(spec.dtype)) for spec in self.outputs]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same tensors."""
+        return isinstance(other, Tensors) and (self.inputs, self.outputs) == (
+            other.inputs,
+            other.outputs,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def call(
+        self,
+        inputs: Sequence[Array],
+        options: Options,
+        now_ns: int,
+        timeout_s: float,
+        out: Sequence[Array] | None = None,
+    ) -> Call:
+        """A request. ``out``: arrays for the answer. Raises BadRequestError for wrong arrays."""
+        timeout_s = timeout_s if options.timeout_s is None else options.timeout_s
+        deadline_us = options.deadline_us
+        outputs = self._outputs(out)
+        return Call(
+            self._views(inputs),
+            outputs,
+            [bytes_of(array) for array in outputs],
+            now_ns,
+            now_ns + int(timeout_s * 1e9),
+            now_ns + 1000 * deadline_us if deadline_us else 0,
+            options,
+        )
+
+    def _views(self, inputs: Sequence[Array]) -> list[memoryview]:
+        if len(inputs) != len(self._wanted):
+            raise BadRequestError(f"{len(inputs)} tensors; the model has {len(self._wanted)}")
+        views = []
+        for i, (dtype, shape) in enumerate(self._wanted):
+            array = inputs[i]
+            if not isinstance(array, np.ndarray):
+                kind = type(array).__name__
+                raise BadRequestError(f"{self.inputs[i].name}: a {kind}, not an array of numpy")
+            if array.dtype != dtype or array.shape != shape:
+                raise BadRequestError(
+                    f"{self.inputs[i].name}: {array.dtype} {array.shape}; the model wants "
+                    f"{dtype} {shape}"
+                )
+            views.append(bytes_of(array if array.flags.c_contiguous else array.copy("C")))
+        return views
+
+    def _outputs(self, out: Sequence[Array] | None) -> list[Array]:
+        if out is None:
+            return [np.empty(shape, dtype) for shape, dtype in self._made]
+        if len(out) != len(self._made):
+            raise BadRequestError(f"{len(out)} outputs; the model has {len(self._made)}")
+        for spec, array, (shape, dtype) in zip(self.outputs, out, self._made, strict=True):
+            flags = array.flags
+            fits = array.shape == shape and array.dtype == dtype
+            if not (fits and flags.c_contiguous and flags.writeable):
+                raise BadRequestError(
+                    f"{spec.name}: the answer needs a contiguous array, {dtype} {shape}"
+                )
+        return list(out)
+
+
+def bytes_of(array: Array) -> memoryview:
+    """The memory of a contiguous array."""
+    return memoryview(array).cast("B") if array.size else memoryview(bytearray())
+
+
+def one_or_all(outputs: list[Array]) -> Array | list[Array]:
+    """What a caller who thinks of one output wants to see."""
+    return outputs[0] if len(outputs) == 1 else outputs

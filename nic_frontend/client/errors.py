@@ -1,0 +1,71 @@
+"""What can go wrong with a request, one exception for each who is to blame. Pure."""
+
+from __future__ import annotations
+
+from shunter.nic_frontend.wire.layout import WireStatus
+
+
+class InferenceError(Exception):
+    """A request was not answered; the subclasses say whose fault that is."""
+
+
+class BadRequestError(InferenceError):
+    """The caller's: the tensors are not those of the model, or there is no such model."""
+
+
+class AuthenticationError(InferenceError):
+    """The key's: it is not the server's, or only one of the two sides has one."""
+
+
+class ServerError(InferenceError):
+    """The server's: the handler failed, its worker died, or the server came to an end."""
+
+    def __init__(self, message: str, status: int) -> None:
+        """``status``: as on the wire."""
+        super().__init__(message)
+        self.status = status
+
+
+class UnavailableError(ServerError):
+    """The server's, for now: the model has no worker, so the request did not run; try again."""
+
+
+class TooLateError(InferenceError):
+    """The time's: the deadline has passed, or a server that is there needs longer than allowed."""
+
+
+class UnreachableError(InferenceError):
+    """The network's, or the server is not there: nothing came in time."""
+
+
+_REASONS: dict[int, tuple[type[InferenceError], str]] = {
+    WireStatus.BAD_REQUEST: (BadRequestError, "the server refused the sizes of the tensors"),
+    WireStatus.UNKNOWN_FUNCTION: (BadRequestError, "the server has no such model"),
+    WireStatus.TOO_LATE: (TooLateError, "the deadline had passed before the request could run"),
+    WireStatus.MUST_ENCRYPT: (AuthenticationError, "the server serves encrypted sessions only"),
+    WireStatus.CANNOT_ENCRYPT: (AuthenticationError, "the server cannot encrypt"),
+}
+_SERVER_REASONS: dict[int, str] = {
+    WireStatus.HANDLER_FAILED: "the handler failed",
+    WireStatus.WORKER_DIED: "the worker died; it is not known whether the request ran",
+    WireStatus.LOST_ANSWER: "the request ran, but its answer is no longer kept",
+    WireStatus.UNKNOWN_SESSION: "the server has lost the session; "
+    "it is not known whether the request ran",
+    WireStatus.RETRY_LATER: "the server has no room",
+}
+
+
+def error_of(status: int) -> InferenceError:
+    """The exception for a status that is not OK."""
+    if status == WireStatus.NO_WORKER:
+        return UnavailableError("the request did not run: the model has no worker", status)
+    if status in _REASONS:
+        kind, text = _REASONS[status]
+        return kind(text)
+    return ServerError(_SERVER_REASONS.get(status, f"status {status}"), status)
+
+
+def no_worker(model: str, reason: str) -> UnavailableError:
+    """The exception for a model that is known, and has no worker now."""
+    text = f"model {model} has no network worker now: {reason}"
+    return UnavailableError(text, WireStatus.NO_WORKER)

@@ -1,0 +1,211 @@
+"""The client's end of a session in C, for Python: ``c/client.h``. Its twin is ``client_core``."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Sequence
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_bool,
+    c_int,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from functools import cache
+
+from shunter.batching.native import check
+from shunter.batching.queue_layout import MAX_TENSORS
+from shunter.nic_frontend.library import library
+from shunter.nic_frontend.wire.layout import WINDOW
+
+
+class _Settings(Structure):
+    _fields_ = (
+        ("socket", c_int),
+        ("stream", c_bool),
+        ("gso", c_bool),
+        ("has_key", c_bool),
+        ("key", c_uint8 * 16),
+        ("session", c_uint32),
+        ("func_id", c_uint16),
+        ("segment", c_uint16),
+        ("input_count", c_uint32),
+        ("output_count", c_uint32),
+        ("input_bytes", c_uint32 * MAX_TENSORS),
+        ("output_bytes", c_uint32 * MAX_TENSORS),
+        ("grant", c_uint64),
+        ("pkt_no", c_uint64),
+        ("trip_ns", c_uint64),
+    )
+
+
+class _Ended(Structure):
+    _fields_ = (("req_id", c_uint64), ("status", c_uint64))
+
+
+_NUMBERS = (
+    *("next_id", "grant", "below", "pending"),
+    *("lost", "rtt_ns", "trip_ns", "copied", "heard_ns", "unknown_ns", "kept", "packets"),
+)
+
+
+class _Numbers(Structure):
+    _fields_ = tuple((name, c_uint64) for name in _NUMBERS)
+
+
+@cache
+def _functions() -> ctypes.CDLL:
+    found = library()
+    assert found is not None
+    found.shunter_client_new.argtypes = [POINTER(_Settings), POINTER(c_void_p)]
+    found.shunter_client_free.argtypes = [c_void_p]
+    found.shunter_client_begin.argtypes = [
+        *(c_void_p, c_void_p, c_void_p, c_uint64, c_uint32, c_uint32),
+    ]
+    found.shunter_client_begin.restype = c_int64
+    found.shunter_client_poll.argtypes = [c_void_p, c_void_p, c_uint32, c_uint64, c_uint32]
+    found.shunter_client_hello.argtypes = [c_void_p, POINTER(c_void_p)]
+    found.shunter_client_hello.restype = c_uint32
+    found.shunter_client_cancel.argtypes = [c_void_p, c_uint64]
+    for name in ("ask", "farewell", "due_ns"):
+        getattr(found, f"shunter_client_{name}").argtypes = [c_void_p]
+    found.shunter_client_due_ns.restype = c_uint64
+    found.shunter_client_numbers.argtypes = [c_void_p]
+    found.shunter_client_numbers.restype = POINTER(_Numbers)
+    return found
+
+
+class NativeClient:
+    """Requests of one open session; what they send and where answers go is the caller's memory."""
+
+    def __init__(
+        self,
+        socket: int,
+        session: int,
+        func_id: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        segment: int,
+        grant: int,
+        *,
+        pkt_no: int = 0,
+        trip_ns: int = 0,
+        key: bytes | None = None,
+        stream: bool = False,
+        gso: bool = True,
+    ) -> None:
+        """``inputs`` and ``outputs``: bytes of each tensor. The socket does not block, is connected
+        and stays the caller's. ``pkt_no``: of the last datagram sent. ``trip_ns``: to the server
+        and back, 0: not known. Raises OSError.
+        """
+        self._c = _functions()
+        settings = _Settings(socket, stream, gso, key is not None)
+        settings.key = (c_uint8 * 16)(*(key or bytes(16)))
+        settings.session, settings.func_id, settings.segment = session, func_id, segment
+        settings.input_count, settings.output_count = len(inputs), len(outputs)
+        settings.input_bytes[: len(inputs)] = inputs
+        settings.output_bytes[: len(outputs)] = outputs
+        settings.grant, settings.pkt_no, settings.trip_ns = grant, pkt_no, trip_ns
+        handle = c_void_p()
+        check(self._c.shunter_client_new(byref(settings), byref(handle)), "a session")
+        self.handle, self.socket, self.segment = handle.value, socket, segment
+        self._live = self._c.shunter_client_numbers(self.handle).contents
+        self._inputs = (c_uint64 * MAX_TENSORS)()
+        self._outputs = (c_uint64 * MAX_TENSORS)()
+        self._ended = (_Ended * WINDOW)()
+        self._at = tuple(map(ctypes.addressof, (self._inputs, self._outputs, self._ended)))
+
+    def begin(
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        deadline_us: int = 0,
+        priority: int = 0,
+        idempotent: bool = False,
+    ) -> int:
+        """Send a request from these addresses; its number, 0 without credit. Raises OSError."""
+        for i, address in enumerate(inputs):
+            self._inputs[i] = address
+        for i, address in enumerate(outputs):
+            self._outputs[i] = address
+        result = self._c.shunter_client_begin(
+            self.handle, self._at[0], self._at[1], deadline_us, priority, idempotent
+        )
+        if result > 0:
+            return int(result)
+        return 0 if result == -errno.EAGAIN else check(result, "sending")
+
+    def poll(self, until_ns: int, spin: bool = False) -> list[tuple[int, int]]:
+        """Numbers and statuses of requests that have ended; none when the time is over.
+
+        Raises OSError, ConnectionResetError when a stream is over.
+        """
+        count = self._c.shunter_client_poll(self.handle, self._at[2], WINDOW, until_ns, spin)
+        if count <= 0:
+            check(count, "receiving")
+        return [(each.req_id, each.status) for each in self._ended[:count]]
+
+    def hello(self) -> bytes:
+        """An answer to a hello that has come, empty: none."""
+        at = c_void_p()
+        length = self._c.shunter_client_hello(self.handle, byref(at))
+        return ctypes.string_at(at, length) if length else b""
+
+    def cancel(self, req_id: int) -> None:
+        """Give a request up; its memory is the caller's again."""
+        self._c.shunter_client_cancel(self.handle, req_id)
+
+    def ask(self) -> None:
+        """Ask for credit."""
+        check(self._c.shunter_client_ask(self.handle), "sending")
+
+    def farewell(self) -> None:
+        """Tell the server that everything is done."""
+        self._c.shunter_client_farewell(self.handle)
+
+    def due_ns(self) -> int:
+        """When :meth:`poll` has to be called again although nothing came."""
+        return int(self._c.shunter_client_due_ns(self.handle))
+
+    def numbers(self) -> dict[str, int]:
+        """All of ``struct shunter_client_numbers``."""
+        return {name: int(getattr(self._live, name)) for name in _NUMBERS}
+
+    @property
+    def unknown_ns(self) -> int:
+        """When somebody said last that there is no such session."""
+        return int(self._live.unknown_ns)
+
+    @property
+    def heard_ns(self) -> int:
+        """When something true came last, by the monotonic clock."""
+        return int(self._live.heard_ns)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that a stream did not take yet."""
+        return int(self._live.kept)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether there is credit for another request."""
+        live = self._live
+        return bool(live.next_id <= live.grant and live.next_id - live.below < WINDOW)
+
+    def close(self) -> None:
+        """Free what C holds."""
+        if self.handle is not None:
+            self._live = _Numbers.from_buffer_copy(self._live)
+            self._c.shunter_client_free(self.handle)
+            self.handle = None
+
+    def __del__(self) -> None:
+        """What nobody closed."""
+        self.close()

@@ -1,0 +1,1 @@
+"""The client in the shape of ``tritonclient``."""

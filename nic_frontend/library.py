@@ -1,0 +1,66 @@
+"""The C library of the network front end: where it is, and what to do when it is not there.
+
+It is built by :mod:`shunter.nic_frontend.build`. Clients also work without it, only slower; the
+front end does not: :func:`require` says how to get it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from functools import cache
+from pathlib import Path
+
+from shunter.batching import native
+from shunter.batching.native import LibraryError
+from shunter.nic_frontend import build
+from shunter.nic_frontend.wire.layout import digest
+
+logger = logging.getLogger("shunter.native")
+PATH = build.HERE / build.LIBRARY
+VARIABLE = "SHUNTER_NATIVE"
+"""Environment: path of another library, or ``0`` for none."""
+ADVICE = (
+    "the network front end needs its C library: build it with `make library` in a checkout, "
+    "reinstall shunter where there is a C compiler (Debian: apt-get install gcc libc6-dev), or "
+    "install a wheel that carries it"
+)
+
+
+def path() -> Path:
+    """Where the library is, or would be."""
+    wanted = os.environ.get(VARIABLE, "")
+    return Path(wanted) if wanted not in ("", "0") else PATH
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The library, None when there is none or it is not wanted."""
+    if os.environ.get(VARIABLE) == "0" or not path().exists():
+        return None
+    try:
+        return _load()
+    except LibraryError as error:
+        logger.warning("%s", error)
+        return None
+
+
+def require() -> ctypes.CDLL:
+    """The library. Raises LibraryError, which says how to get it."""
+    if os.environ.get(VARIABLE) == "0":
+        raise LibraryError(f"{VARIABLE}=0 forbids the C library, and {ADVICE}")
+    if not path().exists():
+        raise LibraryError(f"there is no {path()}; {ADVICE}")
+    try:
+        return _load()
+    except LibraryError as error:
+        raise LibraryError(f"{error}; {ADVICE}") from error
+
+
+def _load() -> ctypes.CDLL:
+    found = native.load(str(path()))
+    found.shunter_wire_digest.restype = ctypes.c_uint64
+    if found.shunter_wire_digest() != digest():
+        raise LibraryError(f"{path()} is of another version")
+    return found

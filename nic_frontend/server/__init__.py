@@ -1,0 +1,1 @@
+"""The front end: sessions, functions and workers around the data path."""

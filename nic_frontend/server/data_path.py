@@ -1,0 +1,231 @@
+"""The front end's data path, which is in C: see ``c/server/server.h``."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import socket
+import time
+from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
+
+from shunter.batching.native import PEER_BYTES, QueueView, check, view_of
+from shunter.batching.slices import SliceSet
+from shunter.batching.tensor_queue import TensorQueue
+from shunter.nic_frontend.library import require
+from shunter.nic_frontend.server.listeners import set_gro
+from shunter.nic_frontend.server.model_policy import Defaults, Policy
+from shunter.nic_frontend.server.sessions import Opening, struct_of
+from shunter.nic_frontend.server.structures import (
+    COUNTED,
+    DROPS,
+    HelloStruct,
+    HoldLine,
+    SettingsStruct,
+    StatsStruct,
+    declare,
+    defaults_struct,
+    policy_struct,
+    slice_words,
+)
+
+MOST_SESSIONS = 8192
+"""At once; one of the data path takes about 20 KB."""
+MOST_DESCRIPTORS = 4096
+"""The data path takes streams whose descriptors are less."""
+OTHER_DESCRIPTORS = 512
+"""So many are kept for what is no session: workers, queues, clients that say hello."""
+HELLOS = 16
+_STREAMS = 64
+
+
+class DataPath:
+    """Sessions, functions and workers of one front end."""
+
+    def __init__(self, udp: int, doorbell: int, wake: int, *, spin_us: int, gro: bool) -> None:
+        """Descriptors of the socket, the doorbell and of what else run() returns for.
+
+        Raises LibraryError.
+        """
+        found = require()
+        self._library = found
+        declare(found)
+        self._handle = c_void_p()
+        settings = SettingsStruct(udp, doorbell, wake, spin_us * 1000, gro)
+        check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")
+        self._core = found.shunter_server_core(self._handle)
+        self._hellos = (HelloStruct * HELLOS)()
+        self._queues: dict[int, QueueView] = {}
+        self._line: ctypes.Array[c_uint64] | None = None
+
+    def limit(self, sessions: int, streams: int) -> None:
+        """So many sessions at once, and so many on streams among them."""
+        self._library.shunter_core_limit(self._core, sessions, streams)
+
+    def close(self) -> None:
+        """Free everything; streams are closed."""
+        self._library.shunter_server_free(self._handle)
+
+    def why_no_encryption(self) -> str:
+        """Empty when it can encrypt."""
+        there = self._library.shunter_aead_is_there()
+        return "" if there else "libcrypto of OpenSSL 3 or 1.1 was not found"
+
+    def run(self, until_ns: int) -> list[tuple[bytes, bytes]]:
+        """Serve until then, or until something is up; peers and datagrams of hellos."""
+        count = self._library.shunter_server_run(self._handle, until_ns, self._hellos, HELLOS)
+        check(count, "the data path")
+        return [
+            (bytes(hello.peer), bytes(hello.datagram[: hello.length]))
+            for hello in self._hellos[:count]
+        ]
+
+    def add_function(self, func_id: int, queue: TensorQueue, policy: Policy, burst: int) -> None:
+        """Serve a function; the queue must stay mapped until it is removed."""
+        view = view_of(queue, func_id)
+        check(
+            self._library.shunter_server_add_function(
+                self._handle, byref(view), byref(policy_struct(policy)), burst
+            ),
+            f"function {func_id}",
+        )
+        self._queues[func_id] = view
+
+    def set_policy(self, func_id: int, policy: Policy) -> None:
+        """Other numbers from now on."""
+        handle = self._handle
+        self._library.shunter_server_set_policy(handle, func_id, byref(policy_struct(policy)))
+
+    def set_defaults(self, func_id: int, defaults: Defaults) -> None:
+        """What its requests take from their model from now on."""
+        structure = byref(defaults_struct(defaults))
+        result = self._library.shunter_core_set_defaults(self._core, func_id, structure)
+        check(result, f"defaults of function {func_id}")
+
+    def set_hold(self, func_id: int, slot: int, slices: SliceSet) -> None:
+        """Where its strict requests run from now on: see :class:`holding.Hold`."""
+        words, now_ns = slice_words(slices), time.monotonic_ns()
+        result = self._library.shunter_core_set_hold(self._core, func_id, slot, words, now_ns)
+        check(result, f"hold of function {func_id}")
+
+    def hold_at(self, line: memoryview | None) -> None:
+        """Say on this holder's line of the control page what strict requests hold.
+
+        None: nowhere; the line before is lowered and let go of.
+        """
+        held = None if line is None else HoldLine.from_buffer(line)
+        address = held and byref(held)
+        self._library.shunter_core_hold_at(self._core, address, time.monotonic_ns())
+        self._line = held  # it must stay mapped
+
+    def remove_function(self, func_id: int) -> None:
+        """Raises OSError (EBUSY) while it has sessions or batches."""
+        result = self._library.shunter_server_remove_function(self._handle, func_id)
+        check(result, f"function {func_id}")
+        del self._queues[func_id]
+
+    def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int) -> None:
+        """It gets batches of at most ``cap`` from now on."""
+        result = self._library.shunter_server_add_worker(
+            self._handle, func_id, worker, cap, doorbell
+        )
+        check(result, f"worker {worker}")
+
+    def drain_worker(self, func_id: int, worker: int) -> None:
+        """It gets no more batches."""
+        result = self._library.shunter_server_drain_worker(self._handle, func_id, worker)
+        check(result, f"worker {worker}")
+
+    def is_idle(self, func_id: int, worker: int) -> bool:
+        """Whether it has answered everything."""
+        return bool(self._library.shunter_server_idle(self._handle, func_id, worker))
+
+    def busy_ns(self, func_id: int, worker: int, now_ns: int) -> int:
+        """For how long the oldest batch that it holds has run; 0: it holds none."""
+        return int(self._library.shunter_server_busy_ns(self._handle, func_id, worker, now_ns))
+
+    def give_up(self, func_id: int, status: int) -> int:
+        """Answer what waits for a worker: it has not run. Returns the number of requests."""
+        return int(self._library.shunter_server_give_up(self._handle, func_id, status))
+
+    def remove_worker(self, func_id: int, worker: int) -> None:
+        """It is gone, whether it has finished or not."""
+        result = self._library.shunter_server_remove_worker(self._handle, func_id, worker)
+        check(result, f"worker {worker}")
+
+    def add_session(self, session: Opening, now_ns: int) -> int:
+        """Open a session; returns its first grant.
+
+        Raises OSError: EEXIST, E2BIG for its segments, ENOSPC when there are too many sessions.
+        """
+        opening = byref(struct_of(session))
+        result = self._library.shunter_core_add_session(self._core, opening, now_ns)
+        check(result, "a session")
+        return int(self._library.shunter_core_grant(self._core, session.id))
+
+    def remove_session(self, session_id: int, now_ns: int) -> None:
+        """Forget it; nothing when it is not there."""
+        self._library.shunter_core_remove_session(self._core, session_id, now_ns)
+
+    def has_session(self, session_id: int) -> bool:
+        """Whether it is open."""
+        return bool(self._library.shunter_core_is_open(self._core, session_id))
+
+    def reply(self, peer: bytes, datagram: bytes) -> None:
+        """Send the answer to a hello; what does not leave is asked for again."""
+        self._library.shunter_server_reply(self._handle, peer, datagram, len(datagram))
+
+    def add_stream(self, descriptor: int, session_id: int) -> None:
+        """Serve a stream, whose descriptor is taken."""
+        result = self._library.shunter_server_add_stream(self._handle, descriptor, session_id)
+        check(result, "a stream")
+
+    def stream_peer(self, descriptor: int) -> bytes:
+        """What stands for the address of a stream."""
+        peer = (c_uint8 * PEER_BYTES)()
+        self._library.shunter_stream_peer(descriptor, peer)
+        return bytes(peer)
+
+    def closed_streams(self) -> list[int]:
+        """Sessions of streams that have ended since."""
+        sessions = (c_uint32 * _STREAMS)()
+        count = self._library.shunter_server_closed_streams(self._handle, sessions, _STREAMS)
+        return list(sessions[:count])
+
+    def stats(self) -> dict[str, int]:
+        """All counters; what was dropped as ``drop_REASON``."""
+        stats = StatsStruct()
+        self._library.shunter_server_stats(self._handle, byref(stats))
+        found = {name: int(getattr(stats, name)) for name in COUNTED}
+        return found | {f"drop_{r}": int(n) for r, n in zip(DROPS, stats.drops, strict=True)}
+
+    def load(self, func_id: int) -> tuple[int, int]:
+        """Open sessions, and requests that they may have on their way together."""
+        sessions, credit = c_uint32(), c_uint64()
+        self._library.shunter_core_load(self._core, func_id, byref(sessions), byref(credit))
+        return sessions.value, credit.value
+
+    def waiting(self, func_id: int) -> int:
+        """Requests that wait for a worker."""
+        return int(self._library.shunter_server_waiting(self._handle, func_id))
+
+    def sessions(self) -> int:
+        """Sessions that there are."""
+        return int(self._library.shunter_core_sessions(self._core))
+
+    def free_entries(self, func_id: int) -> int:
+        """Entries that nobody uses."""
+        return int(self._library.shunter_core_free_entries(self._core, func_id))
+
+
+def make_data_path(
+    udp: socket.socket, doorbell: int, wake: int, *, spin_us: int, gro: bool
+) -> DataPath:
+    """For this socket; workers ring the doorbell, and it returns when ``wake`` can be read.
+
+    ``gro``: let the kernel merge datagrams, where the path can take them. Raises LibraryError.
+    """
+    merges = gro and set_gro(udp)
+    path = DataPath(udp.fileno(), doorbell, wake, spin_us=spin_us, gro=merges)
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    path.limit(MOST_SESSIONS, max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS))
+    return path

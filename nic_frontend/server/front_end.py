@@ -1,0 +1,277 @@
+"""The front end: what is rare, around the data path that does what is frequent.
+
+One thread. The data path runs until something rare is up: a hello, a worker that comes or goes, a
+stream, a signal, or 200 ms.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shunter.batching.attach import listen
+from shunter.nic_frontend.server.data_path import make_data_path
+from shunter.nic_frontend.server.functions import Functions
+from shunter.nic_frontend.server.listeners import (
+    client_sockets,
+    naming,
+    origin_of_stream,
+    unix_socket,
+)
+from shunter.nic_frontend.server.readiness import Readiness
+from shunter.nic_frontend.server.reception import Reception
+from shunter.nic_frontend.wire.hello import Hello, HelloError
+from shunter.nic_frontend.wire.layout import HEADER_BYTES
+
+LOGGER = logging.getLogger("shunter.nic")
+CYCLE_NS = 200_000_000
+LAST_CYCLE_NS = 10_000_000
+FINISH_S = 2.0
+"""At the end, workers go on so long with what waits."""
+RUN_S = 5.0
+"""At the end, a batch may run so long."""
+LINGER_S = 0.5
+QUIET_STEPS = 5
+"""At the end, errors are sent until no request came in so many cycles, or for the time above."""
+_HELLO_BYTES = HEADER_BYTES + Hello.BYTES
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a front end serves."""
+
+    attach: Path
+    """Unix socket at which workers attach."""
+    host: str = "127.0.0.1"
+    port: int = 8083
+    tcp: bool = True
+    """Also serve streams at the same port."""
+    unix: Path | None = None
+    """Also serve streams at this Unix socket."""
+    key: bytes | None = None
+    """Pre-shared key: only clients that have it are served."""
+    encrypt: bool = False
+    """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
+    spin_us: int = 0
+    gro: bool = True
+    queue_bytes: int = 1 << 30
+    """The tensors of one function may take so much memory."""
+    settle_s: float = 0.0
+    """So long after its start, and after each new server, a client whose model is not known gets
+    no answer, and asks again: its workers may be on their way."""
+
+
+class FrontEnd:
+    """A front end; :meth:`run` serves until :meth:`stop`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Bind everything.
+
+        Raises OSError when an address is taken, LibraryError when there is no C library, ValueError
+        when it is to encrypt and cannot.
+        """
+        self.settings = settings
+        self._closing: list[Callable[[], object]] = []
+        self._attach_at: tuple[socket.socket, Path] | None = None
+        self._on_cycle: Callable[[int], None] = lambda now_ns: None
+        self._due_ns = 0
+        self._stopped = False
+        self._finishes = True
+        self.is_stopping = False
+        """Whether :meth:`stop` has been called."""
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        settings = self.settings
+        self.udp, tcp = client_sockets(settings.host, settings.port, tcp=settings.tcp)
+        self._closing.append(self.udp.close)
+        if tcp is not None:
+            self._closing.append(tcp.close)
+        self.port = int(self.udp.getsockname()[1])
+        self.doorbell = self._event()
+        self._stop_event = self._event()
+        self._open_path()
+        self.attach_at(settings.attach)
+        self._closing.append(self.detach)
+        if tcp is not None:
+            self._listen(tcp)
+        if settings.unix:
+            listener = unix_socket(settings.unix)
+            self._closing.append(listener.close)
+            self._listen(listener)
+            self._closing.append(lambda: Path(str(settings.unix)).unlink(missing_ok=True))
+
+    def _open_path(self) -> None:
+        """The data path, and the parts around it."""
+        settings = self.settings
+        ready = self._ready = Readiness()
+        self._closing.append(ready.close)
+        ready.watch(self._stop_event, self._on_stop)
+        path = self.path = make_data_path(
+            self.udp, self.doorbell, ready.fileno(), spin_us=settings.spin_us, gro=settings.gro
+        )
+        functions = self.functions = Functions(
+            path,
+            ready,
+            shared=(self.udp.fileno(), self.doorbell),
+            queue_bytes=settings.queue_bytes,
+            receive_bytes=self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
+        )
+        self._closing += [functions.close_queues, path.close, functions.close]
+        self.reception = Reception(path, functions, settings.key, encrypt=settings.encrypt)
+
+    def _event(self) -> int:
+        descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closing.append(lambda: os.close(descriptor))
+        return descriptor
+
+    def _listen(self, listener: socket.socket) -> None:
+        self._ready.watch(listener.fileno(), lambda: self._on_stream(listener))
+
+    def attach_at(self, path: Path) -> None:
+        """Listen for workers here, unless it ends. Raises OSError when another front end does."""
+        if self._stopped:
+            return
+        with naming(f"Unix socket {path}"):
+            listener = listen(path)
+        self._attach_at = listener, path
+        self.reception.settled = time.monotonic() + self.settings.settle_s
+        self._ready.watch(listener.fileno(), lambda: self.functions.on_worker(listener))
+
+    def detach(self) -> None:
+        """Listen for workers nowhere: their server is gone, and so are they."""
+        if self._attach_at is not None:
+            listener, path = self._attach_at
+            self._attach_at = None
+            self._ready.unwatch(listener.fileno())
+            listener.close()
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for close in reversed(self._closing):
+            close()
+        self._closing.clear()
+
+    def stop(self, *, finish: bool = True) -> None:
+        """End :meth:`run`; from any thread or signal handler.
+
+        ``finish``: first answer what is on its way, unless another call says otherwise.
+        """
+        self._finishes = self._finishes and finish
+        self.is_stopping = True
+        os.eventfd_write(self._stop_event, 1)
+
+    def run(self, on_cycle: Callable[[int], None] = lambda now_ns: None) -> None:
+        """Serve until :meth:`stop`.
+
+        ``on_cycle`` is called five times a second, with the time in nanoseconds.
+        """
+        self._on_cycle = on_cycle
+        while not self._stopped:
+            self._step(CYCLE_NS)
+        if self._finishes:
+            self._finish()
+
+    def _step(self, time_ns: int) -> None:
+        for peer, datagram in self.path.run(time.monotonic_ns() + time_ns):
+            self.reception.on_datagram(peer, datagram)
+        self._ready.handle()
+        for session in self.path.closed_streams():
+            self.path.remove_session(session, time.monotonic_ns())
+        self.functions.let_go()
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._due_ns:
+            self._due_ns = now_ns + CYCLE_NS
+            self._ready.cycle()
+            self.functions.cycle(now_ns, more_may_come=self._attach_at is not None)
+            self._on_cycle(now_ns)
+
+    def _on_stop(self) -> None:
+        os.eventfd_read(self._stop_event)
+        self._stopped = True
+        self.reception.is_closed = True
+
+    # ---- the end
+
+    def _finish(self) -> None:
+        """What waits is served while there are workers for it, what runs may end; then errors."""
+        self.detach()  # the next front end may listen there
+        functions = self.functions
+        end = time.monotonic() + FINISH_S
+        while functions.go_on() and self._before(end):
+            self._step(LAST_CYCLE_NS)
+        functions.drain()
+        end = time.monotonic() + RUN_S
+        functions.give_up()
+        while functions.is_running() and self._before(end):
+            self._step(LAST_CYCLE_NS)
+            functions.give_up()
+        functions.dismiss()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Clients hear that nobody runs their requests, until they ask no more."""
+        end, quiet = time.monotonic() + LINGER_S, 0
+        while quiet < QUIET_STEPS and self._before(end):
+            quiet = 0 if self.functions.give_up() else quiet + 1
+            self._step(LAST_CYCLE_NS)
+
+    def _before(self, end: float) -> bool:
+        """Whether there is time left to finish."""
+        return self._finishes and time.monotonic() < end
+
+    # ---- streams
+
+    def _on_stream(self, listener: socket.socket) -> None:
+        connection = self._ready.accept(listener)
+        if connection is None:
+            return
+        have = bytearray()
+
+        def readable() -> None:
+            try:
+                data = connection.recv(_HELLO_BYTES - len(have))
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            have.extend(data)
+            if not data or len(have) == _HELLO_BYTES:
+                self._ready.known(connection)
+                self._ready.unwatch(connection.fileno())
+                self._open_stream(connection, bytes(have))
+
+        self._ready.ask(connection, readable)
+
+    def _open_stream(self, connection: socket.socket, message: bytes) -> None:
+        peer = self.path.stream_peer(connection.fileno())
+        try:
+            origin = origin_of_stream(connection)
+            answer, session = self.reception.on_stream(peer, origin, message)
+        except (HelloError, OSError):
+            connection.close()
+            return
+        try:
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.sendall(answer)
+            if session:
+                self.path.add_stream(connection.fileno(), session)
+                connection.detach()
+                return
+        except OSError as error:
+            LOGGER.info("a stream ended at its beginning: %s", error)
+        connection.close()
+        if session:
+            self.path.remove_session(session, time.monotonic_ns())

@@ -1,0 +1,138 @@
+"""Where clients come in: bound sockets. Each raises OSError that names what could not be had."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shunter.batching.attach import peer_process, remove_left_over
+from shunter.nic_frontend.server.sessions import origin_of, origin_of_user
+
+UDP_GRO = 104
+SO_RXQ_OVFL = 40
+SO_RCVBUFFORCE = 33
+RECEIVE_BUFFER = 64 << 20
+BACKLOG = 128
+PORT_WAIT_S = 2.0
+"""The workers of a front end that was killed have its socket until they see that it is gone."""
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Errors of the system get ``what`` as their file name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, what) from error
+
+
+def origin_of_stream(connection: socket.socket) -> int:
+    """What stands for the other end's host, or for its user where it is this one's.
+
+    Raises OSError when the other end is gone.
+    """
+    if connection.family == socket.AF_UNIX:
+        return origin_of_user(peer_process(connection)[1])
+    return origin_of(peer_of(connection.getpeername()))
+
+
+def peer_of(address: tuple[str, int] | tuple[str, int, int, int]) -> bytes:
+    """The kernel's bytes of an address."""
+    host, port = address[:2]
+    if len(address) == 2:
+        raw = socket.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big")
+        return (raw + socket.inet_pton(socket.AF_INET, host)).ljust(32, b"\0")
+    flow, scope = address[2:]
+    raw = socket.AF_INET6.to_bytes(2, "little") + port.to_bytes(2, "big") + flow.to_bytes(4, "big")
+    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    return (raw + packed + scope.to_bytes(4, "little")).ljust(32, b"\0")
+
+
+def client_sockets(
+    host: str, port: int, *, tcp: bool
+) -> tuple[socket.socket, socket.socket | None]:
+    """For datagrams, and for streams at the same port; port 0: any that is free for both."""
+    until = time.monotonic() + PORT_WAIT_S
+    while True:
+        udp = None
+        try:
+            udp = udp_socket(host, port)
+            return udp, tcp_socket(host, int(udp.getsockname()[1])) if tcp else None
+        except OSError as error:
+            if udp is not None:
+                udp.close()
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+        time.sleep(0.02)
+
+
+def _socket_for(host: str, port: int, kind: socket.SocketKind) -> tuple[socket.socket, Any]:
+    """A socket that is not bound yet, and where to bind it; ``::`` takes IPv4 as well.
+
+    An address of IPv6 may name its scope: ``fe80::1%eth0``.
+    """
+    with naming(f"the address {host}"):
+        found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
+    family, _, _, _, where = found[0]
+    made = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return made, where
+
+
+def udp_socket(host: str, port: int) -> socket.socket:
+    """For datagrams. The port is for nobody else: two front ends would mix their clients."""
+    udp, where = _socket_for(host, port, socket.SOCK_DGRAM)
+    try:
+        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        with contextlib.suppress(PermissionError):  # only root may pass the system's limit
+            udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
+        udp.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
+        with naming(f"UDP {host} port {port}"):
+            udp.bind(where)
+    except BaseException:
+        udp.close()
+        raise
+    return udp
+
+
+def set_gro(udp: socket.socket) -> bool:
+    """Let the kernel merge datagrams; whether it can."""
+    try:
+        udp.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    except OSError:
+        return False
+    return True
+
+
+def tcp_socket(host: str, port: int) -> socket.socket:
+    """For streams."""
+    listener, where = _socket_for(host, port, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with naming(f"TCP {host} port {port}"):
+            listener.bind(where)
+            listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def unix_socket(path: Path) -> socket.socket:
+    """For streams from this host."""
+    remove_left_over(path, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with naming(f"Unix socket {path}"):
+            listener.bind(str(path))
+            listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,155 @@
+"""What the data path in C is told and tells: the structures of ``server.h`` and ``core.h``."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import (
+    POINTER,
+    Array,
+    Structure,
+    c_bool,
+    c_double,
+    c_int,
+    c_int32,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+
+from shunter.batching.layout import HOLDER_SIZE, SLICE_WORDS
+from shunter.batching.native import PEER_BYTES, QueueView
+from shunter.batching.slices import SliceSet, words_of
+from shunter.nic_frontend.server.model_policy import Defaults, Policy
+from shunter.nic_frontend.server.sessions import SessionStruct
+from shunter.nic_frontend.wire.header import REASONS
+
+DROPS = (
+    *REASONS,
+    *("session", "peer", "replay", "direction", "func_id", "old", "credit", "full"),
+    *("sizes", "duplicate", "sack", "cancel"),
+    *("aead", "crc"),
+)
+"""Why datagrams are dropped; the order is that of ``enum shunter_drop``. The last line is of
+payloads, which the shell looks at."""
+HELLO_BYTES = 1536
+
+
+HoldLine = c_uint64 * (HOLDER_SIZE // 8)
+"""Words of a holder."""
+_SliceWords = c_uint64 * SLICE_WORDS
+
+
+class DefaultsStruct(Structure):
+    """``struct shunter_defaults``."""
+
+    _fields_ = (("slo_ns", c_uint64), ("timeout_ns", c_uint64), ("priority", c_uint8))
+
+
+def defaults_struct(defaults: Defaults) -> DefaultsStruct:
+    """What requests take from their model."""
+    return DefaultsStruct(defaults.slo_ns, defaults.timeout_ns, defaults.priority)
+
+
+def slice_words(slices: SliceSet) -> Array[c_uint64]:
+    """A set of slices as C takes it."""
+    return _SliceWords(*words_of(slices))
+
+
+class SettingsStruct(Structure):
+    _fields_ = (
+        ("udp", c_int),
+        ("doorbell", c_int),
+        ("wake", c_int),
+        ("spin_ns", c_uint64),
+        ("gro", c_bool),
+    )
+
+
+class PolicyStruct(Structure):
+    _fields_ = (
+        ("threshold", c_double),
+        ("max_wait_ns", c_uint64),
+        ("margin_ns", c_uint64),
+        ("ageing_ns", c_uint64),
+        ("fixed_ns", c_uint64),
+        ("per_request_ns", c_uint64),
+        ("ahead", c_uint32),
+    )
+
+
+class HelloStruct(Structure):
+    _fields_ = (
+        ("peer", c_uint8 * PEER_BYTES),
+        ("length", c_uint32),
+        ("datagram", c_uint8 * HELLO_BYTES),
+    )
+
+
+COUNTED = (
+    *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures", "streams_in"),
+    *("requests", "batches", "answered", "failed", "expired"),
+    *("copied_bytes", "copied_segments", "placed_segments", "overflows", "sleeps", "rings"),
+)
+COUNTERS = (*COUNTED, *(f"drop_{reason}" for reason in DROPS))
+"""Names of all counters of a front end."""
+
+
+class StatsStruct(Structure):
+    _fields_ = (*((name, c_uint64) for name in COUNTED), ("drops", c_uint64 * len(DROPS)))
+
+
+def policy_struct(policy: Policy) -> PolicyStruct:
+    return PolicyStruct(**{name: getattr(policy, name) for name, _ in PolicyStruct._fields_})
+
+
+def declare(found: ctypes.CDLL) -> None:
+    """Argument types of every function that is called."""
+    handle = c_void_p
+    arguments: dict[str, Sequence[object]] = {
+        "server_new": (POINTER(SettingsStruct), POINTER(c_void_p)),
+        "server_free": (handle,),
+        "server_core": (handle,),
+        "server_run": (handle, c_uint64, POINTER(HelloStruct), c_uint32),
+        "server_add_function": (handle, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),
+        "server_set_policy": (handle, c_uint16, POINTER(PolicyStruct)),
+        "server_remove_function": (handle, c_uint16),
+        "server_add_worker": (handle, c_uint16, c_uint32, c_uint32, c_int),
+        "server_drain_worker": (handle, c_uint16, c_uint32),
+        "server_idle": (handle, c_uint16, c_uint32),
+        "server_busy_ns": (handle, c_uint16, c_uint32, c_uint64),
+        "server_remove_worker": (handle, c_uint16, c_uint32),
+        "server_give_up": (handle, c_uint16, c_uint16),
+        "server_reply": (handle, ctypes.c_char_p, ctypes.c_char_p, c_uint32),
+        "server_add_stream": (handle, c_int, c_uint32),
+        "server_closed_streams": (handle, POINTER(c_uint32), c_uint32),
+        "server_stats": (handle, POINTER(StatsStruct)),
+        "server_waiting": (handle, c_uint16),
+        "stream_peer": (c_int, POINTER(c_uint8)),
+        "core_set_defaults": (handle, c_uint16, POINTER(DefaultsStruct)),
+        "core_set_hold": (handle, c_uint16, c_int32, POINTER(c_uint64), c_uint64),
+        "core_hold_at": (handle, c_void_p, c_uint64),
+        "core_limit": (handle, c_uint32, c_uint32),
+        "core_add_session": (handle, POINTER(SessionStruct), c_uint64),
+        "core_remove_session": (handle, c_uint32, c_uint64),
+        "core_grant": (handle, c_uint32),
+        "core_is_open": (handle, c_uint32),
+        "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
+        "core_free_entries": (handle, c_uint16),
+        "core_sessions": (handle,),
+    }
+    for name, types in arguments.items():
+        getattr(found, f"shunter_{name}").argtypes = list(types)
+    found.shunter_server_core.restype = c_void_p
+    found.shunter_server_idle.restype = c_bool
+    found.shunter_server_give_up.restype = c_uint32
+    found.shunter_server_busy_ns.restype = c_uint64
+    found.shunter_core_load.restype = None
+    found.shunter_aead_is_there.restype = c_bool
+    found.shunter_core_grant.restype = c_uint64
+    found.shunter_core_is_open.restype = c_bool
+    found.shunter_core_free_entries.restype = c_uint32
+    found.shunter_core_sessions.restype = c_uint32
+    found.shunter_server_waiting.restype = c_uint32

@@ -1,0 +1,165 @@
+"""A function, the workers that are attached to it, and what is asked of a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from shunter.batching.attach import Attach, AttachError, send
+from shunter.batching.layout import CLASSES
+from shunter.batching.queue_size import entries_within
+from shunter.batching.slices import SliceSet
+from shunter.batching.tensor_queue import TensorQueue
+from shunter.batching.tensor_spec import TensorSpec
+from shunter.nic_frontend.server.data_path import DataPath
+from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.wire.header import AEAD_TAG
+from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, MAX_SEGMENTS
+
+LOGGER = logging.getLogger("shunter.nic")
+KILL_NS = 2_000_000_000
+"""A process that is killed has so long to end."""
+_PAYLOAD = LARGEST_SEGMENT - AEAD_TAG
+"""The most that a segment of any session carries."""
+_TRUESIZE = 1.1
+"""Memory of the kernel for a byte of a large datagram."""
+_SMALL = 2304
+"""The same for a small datagram as a whole."""
+
+
+@dataclass
+class Worker:
+    """A worker that is attached."""
+
+    connection: socket.socket
+    func_id: int
+    index: int
+    doorbell: int
+    pid: int
+    timeout_ns: int
+    """A batch may run so long; 0: as long as it wants."""
+    killed: bool = False
+    leaving: bool = False
+    left: bool = False
+    model: str = ""
+    slices: SliceSet = 0
+    """Where its strict requests run."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether it takes more batches."""
+        return not self.leaving and not self.killed
+
+
+@dataclass
+class Function:
+    """One version of a model."""
+
+    id: int
+    attach: Attach
+    queue: TensorQueue
+    workers: dict[int, Worker] = field(default_factory=dict)
+    alone_since: float = 0.0
+    """When its last worker went, 0: it has one."""
+    slot: int = -1
+    """Of its model on the server's control page, as its newest worker says."""
+
+    @property
+    def model(self) -> str:
+        """Name of its model."""
+        return self.attach.model
+
+    @property
+    def version(self) -> str:
+        """Version of its model."""
+        return self.attach.version
+
+    @property
+    def slices(self) -> SliceSet:
+        """Where strict requests run: those of all workers that could run them."""
+        found = 0
+        for worker in self.workers.values():
+            found |= worker.slices
+        return found
+
+    @property
+    def has_staying_worker(self) -> bool:
+        """Whether a worker of it takes more batches."""
+        return any(worker.stays for worker in self.workers.values())
+
+    def is_version_of(self, attach: Attach) -> bool:
+        """Whether it is the model version of a worker."""
+        return (self.model, self.version) == (attach.model, attach.version)
+
+    def has_tensors_of(self, attach: Attach) -> bool:
+        """Whether a worker takes and gives the same tensors."""
+        return (self.attach.inputs, self.attach.outputs) == (attach.inputs, attach.outputs)
+
+
+def queue_of(attach: Attach, func_id: int, most_bytes: int) -> TensorQueue:
+    """A new queue for the tensors of a worker. Raises QueueError, OSError."""
+    wanted = entries_within((*attach.inputs, *attach.outputs), attach.batch, most_bytes)
+    return TensorQueue.create(func_id, attach.inputs, attach.outputs, wanted)
+
+
+def burst_of(attach: Attach, queue: TensorQueue, receive_bytes: int) -> int:
+    """Requests that fit into a socket's buffer of so many bytes at once."""
+    asked = sum(max(_SMALL, _TRUESIZE * spec.bytes) for spec in attach.inputs)
+    return max(1, min(queue.entries, int(receive_bytes / asked)))
+
+
+def end_stuck(path: DataPath, workers: Iterable[Worker], now_ns: int) -> list[Worker]:
+    """Kill workers that do not answer: their server starts others.
+
+    They are gone when their connections end, and nothing of them can write into the queue any
+    more; or, which is told, when even that takes long.
+    """
+    gone = []
+    for worker in workers:
+        busy_ns = path.busy_ns(worker.func_id, worker.index, now_ns)
+        if not worker.timeout_ns or busy_ns <= worker.timeout_ns:
+            continue
+        if not worker.killed:
+            worker.killed = True
+            LOGGER.warning(
+                "worker %d (pid %d) of %s is killed: no answer within responseTimeout of %g s",
+                *(worker.index, worker.pid, worker.model, worker.timeout_ns / 1e9),
+            )
+            path.drain_worker(worker.func_id, worker.index)
+            _kill(worker.pid)
+        elif busy_ns > worker.timeout_ns + KILL_NS:
+            gone.append(worker)
+    return gone
+
+
+def defaults_of(attach: Attach) -> Defaults:
+    """What requests take from their model: as its newest worker says."""
+    priority = CLASSES.index(attach.request_class)
+    return Defaults(priority, attach.slo_ns, attach.client_timeout_ns)
+
+
+def check_together(side: Sequence[TensorSpec]) -> None:
+    """Raises AttachError for tensors that no session could carry in one request."""
+    count = sum(-(-spec.bytes // _PAYLOAD) for spec in side)
+    if count > MAX_SEGMENTS:
+        total = sum(spec.bytes for spec in side)
+        raise AttachError(f"{total} bytes are {count} segments, at most {MAX_SEGMENTS}")
+
+
+def _kill(pid: int) -> None:
+    """End a process of ours; 0 is one that this process cannot see."""
+    if pid > 0:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def try_send(connection: socket.socket, content: dict[str, object]) -> None:
+    try:
+        send(connection, content)
+    except OSError:
+        return  # it is gone, or will be

@@ -1,0 +1,1 @@
+"""What is on the wire: headers, hellos, segments, and what protects them."""

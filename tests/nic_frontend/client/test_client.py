@@ -1,0 +1,492 @@
+"""The client against a real front end and a real worker."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from shunter.batching.queue_layout import MAX_TENSORS
+from shunter.nic_frontend.client import (
+    AsyncClient,
+    AuthenticationError,
+    BadRequestError,
+    Client,
+    ServerError,
+    Session,
+    TooLateError,
+    UnreachableError,
+    call_queue,
+)
+from shunter.nic_frontend.client import exchange as exchanges
+
+KEY = bytes(range(32))
+SCHEMES = ["udp", "tcp", "unix"]
+LONG = 30
+
+
+def x(*values):
+    return np.array(values, np.float32)
+
+
+def large(inputs, outputs):
+    outputs[0].copy_(inputs[0] + 1)
+
+
+@pytest.fixture(params=[None, KEY], ids=["open", "keyed"])
+def service(request, make_service, double):
+    made = make_service(key=request.param)
+    made.key = request.param
+    made.serve("double", **double)
+    return made
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_array_goes_in_and_an_array_comes_out(service, scheme):
+    with Client(service.url(scheme), key=service.key, timeout_s=LONG) as client:
+        assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
+        many = client.infer_many("double", [x(i, 0, 0) for i in range(300)])
+        assert [each[0] for each in many] == [2 * i for i in range(300)]
+        assert client.infer_many("double", []) == []
+
+
+PROTECTED = {"crc": {"crc": True}, "crc and key": {"crc": True, "key": KEY}}
+PROTECTED |= {"encrypted": {"encrypt": True, "key": KEY}}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("settings", PROTECTED.values(), ids=PROTECTED)
+def test_payloads_may_be_protected(make_service, scheme, settings):
+    service = make_service(key=settings.get("key"))
+    shape = [("float32", (300, 301))]
+    service.serve("large", shape, shape, large)
+    arrays = [np.full((300, 301), i, np.float32) for i in range(10)]
+    with Client(service.url(scheme), timeout_s=LONG, **settings) as client:
+        found = client.infer_many("large", arrays)
+        assert all((each == i + 1).all() for i, each in enumerate(found))
+        assert client.model("large")._exchange.core.core.protect
+
+    async def main():
+        async with AsyncClient(service.url(scheme), timeout_s=LONG, **settings) as client:
+            found = await client.infer("large", arrays[0])
+            assert (found == 1).all()
+
+    asyncio.run(main())
+
+
+def test_encryption_is_had_or_refused(make_service, double):
+    service = make_service(key=KEY, encrypt=True)
+    service.serve("double", **double)
+    with pytest.raises(AuthenticationError, match="encrypted"):
+        Session(service.url(), "double", key=KEY, timeout_s=LONG)
+    with pytest.raises(ValueError, match="key"):
+        Session(service.url(), "double", encrypt=True)
+    with Session(service.url(), "double", key=KEY, encrypt=True, timeout_s=LONG) as session:
+        assert session.infer([x(1, 2, 3)])[0].tolist() == [2, 4, 6]
+
+
+def test_a_server_that_cannot_encrypt_says_so(make_service, double):
+    service = make_service()
+    service.serve("double", **double)
+    with pytest.raises(AuthenticationError, match="cannot encrypt"):
+        Session(service.url(), "double", key=KEY, encrypt=True, timeout_s=LONG)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_large_tensors_and_several_of_them(make_service, scheme):
+    service = make_service()
+    shape = (300, 500)
+
+    def both(inputs, outputs):
+        outputs[0].copy_(inputs[0] + 1)
+        outputs[1].copy_(inputs[1].sum(dim=(1, 2)))
+
+    inputs = [("float32", shape), ("int64", (2, 3))]
+    service.serve("both", inputs, [("float32", shape), ("int64", ())], both)
+    rng = np.random.default_rng(0)
+    requests = [(rng.random(shape, np.float32), np.full((2, 3), i)) for i in range(40)]
+    with Client(service.url(scheme), timeout_s=LONG) as client:
+        answers = client.infer_many("both", requests)
+    for (first, second), (plus, total) in zip(requests, answers, strict=True):
+        assert np.array_equal(plus, first + 1)
+        assert total == second.sum()
+
+
+def test_answers_go_where_the_caller_wants_them(make_service, double):
+    service = make_service()
+    service.serve("double", **double)
+    out = np.zeros((2, 3), np.float32)
+    with Session(service.url(), "double", timeout_s=LONG) as session:
+        [found] = session.infer([x(1, 2, 3)], out=[out[1]])
+        assert found is not None and out.tolist() == [[0, 0, 0], [2, 4, 6]]
+        for wrong in ([out], [out[:, 0]], [], [out[0].astype(np.float64)]):
+            with pytest.raises(BadRequestError):
+                session.infer([x(1, 2, 3)], out=wrong)
+
+
+def test_an_array_need_not_be_contiguous(make_service, double):
+    service = make_service()
+    service.serve("double", **double)
+    with Client(service.url(), timeout_s=LONG) as client:
+        columns = np.arange(9, dtype=np.float32).reshape(3, 3)
+        assert client.infer("double", columns[:, 1]).tolist() == [2, 8, 14]
+
+
+@pytest.mark.parametrize("host", ["::1", "localhost"])
+@pytest.mark.parametrize("scheme", ["udp", "tcp"])
+def test_other_hosts(make_service, double, host, scheme):
+    service = make_service(host="::1" if ":" in host else "127.0.0.1")
+    service.serve("double", **double)
+    url = service.url(scheme).replace("127.0.0.1", host)
+    with Client(url, timeout_s=LONG) as client:
+        assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
+
+
+def test_threads_share_a_client(make_service, double):
+    service = make_service()
+    service.serve("double", **double)
+    found, sessions = {}, set()
+    with Client(service.url(), timeout_s=LONG) as client:
+
+        def ask(number):
+            sessions.add(client.model("double"))
+            answers = [client.infer("double", x(number, i, 0)).tolist() for i in range(50)]
+            found[number] = answers == [[2 * number, 2 * i, 0] for i in range(50)]
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == dict.fromkeys(range(4), True)
+    assert len(sessions) == 4
+
+
+# ---- whose fault it is
+
+
+def test_wrong_tensors_are_the_callers_fault(service):
+    with Client(service.url(), key=service.key, timeout_s=LONG) as client:
+        for wrong in (x(1), [x(1, 2, 3)] * 2, np.zeros(3), [], np.zeros((3, 1), np.float32)):
+            with pytest.raises(BadRequestError):
+                client.infer("double", wrong)
+        with pytest.raises(TypeError):
+            client.infer("double", x(1, 2, 3), deadline=3)
+        assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_unknown_model_is_the_callers_fault(service, scheme):
+    with Client(service.url(scheme), key=service.key, timeout_s=LONG) as client:
+        for name, version in (("triple", ""), ("double", "2"), ("m" * 200, "")):
+            with pytest.raises(BadRequestError):
+                client.infer(name, x(1, 2, 3), version=version)
+        assert client.infer("double", x(1, 2, 3), version="1").tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("key", [None, bytes(32)])
+def test_a_wrong_key_is_said_at_once(make_service, double, scheme, key):
+    service = make_service(key=KEY)
+    service.serve("double", **double)
+    with pytest.raises(AuthenticationError):
+        Session(service.url(scheme), "double", key=key, timeout_s=LONG)
+
+
+def test_a_key_that_the_server_does_not_have_is_said(make_service, double):
+    service = make_service()
+    service.serve("double", **double)
+    with pytest.raises(AuthenticationError, match="no key"):
+        Session(service.url(), "double", key=KEY, timeout_s=LONG)
+
+
+def test_a_key_may_stand_in_a_file(make_service, double, tmp_path):
+    service = make_service(key=KEY)
+    service.serve("double", **double)
+    (tmp_path / "key").write_bytes(KEY)
+    with Client(service.url(), key=tmp_path / "key", timeout_s=LONG) as client:
+        assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
+    (tmp_path / "short").write_bytes(b"1")
+    for name in ("short", "none"):
+        with pytest.raises(ValueError, match=name):
+            Client(service.url(), key=str(tmp_path / name))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_handler_that_fails_is_the_servers_fault(make_service, scheme):
+    def fail(inputs, outputs):
+        raise RuntimeError
+
+    service = make_service()
+    service.serve("fail", [("float32", (3,))], [("float32", (3,))], fail)
+    with Client(service.url(scheme), timeout_s=LONG) as client:
+        with pytest.raises(ServerError) as caught:
+            client.infer("fail", x(1, 2, 3))
+        assert caught.value.status == 500
+
+
+@pytest.mark.parametrize("url", ["udp://127.0.0.1:9", "tcp://127.0.0.1:9", "unix:///none.sock"])
+def test_where_nobody_is_nothing_is_reached(url):
+    with pytest.raises(UnreachableError, match=r"refused|No such file"):
+        Session(url, "double", timeout_s=0.2)
+
+
+def test_an_unknown_host_is_not_reached():
+    with pytest.raises(UnreachableError):
+        Session("udp://no.such.host.invalid:1", "double", timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a:1", "udp://a", "udp://:1", "unix://", "unix://host/path", "a:1", "udp://a:b"]
+)
+def test_a_wrong_url_is_a_value_error(url):
+    with pytest.raises(ValueError, match=r".+"):
+        Client(url)
+
+
+# ---- time
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_server_that_is_there_but_slow_is_too_late(gated, scheme):
+    with Session(gated.url(scheme), "gated", timeout_s=LONG) as session:
+        with pytest.raises(TooLateError, match="did not answer"):
+            session.infer([x(1, 2, 3)], timeout_s=0.5)
+        gated.gate.set()
+        assert session.infer([x(4, 5, 6)])[0].tolist() == [4, 5, 6]
+
+
+def test_what_was_given_up_does_not_run(gated):
+    with Session(gated.url(), "gated", timeout_s=LONG) as session:
+        with pytest.raises(TooLateError):
+            session.infer_many([[x(i, 0, 0)] for i in range(1, 6)], timeout_s=0.5)
+        gated.gate.set()
+        session.infer([x(9, 0, 0)])
+    # One runs and one is with the worker: what waited was taken back.
+    assert gated.ran[-1] == 9 and set(gated.ran) <= {1, 2, 9}
+
+
+def test_a_deadline_is_the_servers_to_keep(gated):
+    with Client(gated.url(), timeout_s=LONG) as client:
+        # One runs and one is with the worker, so that the next waits in the queue.
+        first = threading.Thread(
+            target=client.infer_many, args=("gated", [x(1, 0, 0), x(2, 0, 0)])
+        )
+        first.start()
+        assert gated.begun.wait(60)
+        with pytest.raises(TooLateError, match="deadline"):
+            client.infer("gated", x(3, 0, 0), deadline_ms=100)
+        gated.gate.set()
+        first.join()
+        assert client.infer("gated", x(9, 0, 0), deadline_ms=60_000)[0] == 9
+    assert sorted(gated.ran) == [1, 2, 9]
+
+
+def test_a_silent_server_is_not_reached(gated):
+    session = Session(gated.url(), "gated", timeout_s=LONG)
+    gated.gate.set()
+    gated.stop()
+    with pytest.raises((UnreachableError, ServerError)):
+        session.infer([x(1, 2, 3)], timeout_s=0.3)
+    session.close()
+    with pytest.raises(ValueError, match="closed"):
+        session.infer([x(1, 2, 3)])
+
+
+def test_ctrl_c_takes_the_request_back(gated, monkeypatch):
+    with Session(gated.url(), "gated", timeout_s=LONG) as session:
+        step = session._step
+
+        def interrupted():
+            if gated.begun.is_set():
+                raise KeyboardInterrupt
+            step()
+
+        monkeypatch.setattr(session, "_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.infer([x(1, 2, 3)])
+        monkeypatch.undo()
+        gated.gate.set()
+        assert session.infer([x(4, 5, 6)])[0].tolist() == [4, 5, 6]
+
+
+# ---- a front end that ends and comes again
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_may_run_twice_survives_a_restart(gated, scheme):
+    with Session(gated.url(scheme), "gated", timeout_s=LONG) as session:
+        restarted = threading.Thread(target=_restart, args=(gated, session))
+        restarted.start()
+        found = session.infer_many([[x(i, 0, 0)] for i in range(4)], idempotent=True)
+        restarted.join()
+        assert [each[0][0] for each in found] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_of_the_rest_it_is_said_that_nobody_knows(gated, scheme):
+    with Session(gated.url(scheme), "gated", timeout_s=LONG) as session:
+        restarted = threading.Thread(target=_restart, args=(gated, session))
+        restarted.start()
+        with pytest.raises(ServerError, match="not known"):
+            session.infer_many([[x(i, 0, 0)] for i in range(4)])
+        restarted.join()
+        assert session.infer([x(4, 5, 6)])[0].tolist() == [4, 5, 6]
+
+
+def _restart(gated, session):
+    assert gated.begun.wait(60)
+    gated.until(lambda: len(session._exchange.running) == 4)
+    gated.stop()
+    gated.gate.set()
+    gated.start()
+    gated.wait_for("gated")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_load_goes_through_front_ends_that_end_in_order(
+    make_service, double, scheme, monkeypatch
+):
+    monkeypatch.setattr(call_queue, "UNSERVED_NS", LONG * 10**9)  # however slow the machine is
+    service = make_service()
+    service.serve("double", **double)
+    wrong, over, asked = [], threading.Event(), threading.Event()
+
+    def ask(session):
+        with session:
+            while not over.is_set():
+                requests = [[x(i, 0, 0)] for i in range(20)]
+                found = session.infer_many(requests, idempotent=True)
+                wrong.extend(i for i in range(20) if found[i][0][0] != 2 * i)
+                asked.set()
+
+    sessions = [Session(service.url(scheme), "double", timeout_s=LONG) for _ in range(2)]
+    threads = [threading.Thread(target=ask, args=(each,)) for each in sessions]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        assert asked.wait(60)
+        service.stop(gently=True)
+        service.start()
+        service.wait_for("double")
+        asked.clear()
+    assert asked.wait(60)
+    over.set()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_session_that_was_idle_during_a_restart_is_opened_again(
+    make_service, double, scheme, monkeypatch
+):
+    monkeypatch.setattr(exchanges, "CHECK_NS", 0)  # any pause is a long one
+    service = make_service()
+    service.serve("double", **double)
+    with Client(service.url(scheme), timeout_s=LONG) as client:
+        client.infer("double", x(1, 2, 3))
+        service.stop()
+        service.start()
+        service.wait_for("double")
+        assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_session_that_the_server_has_ended_is_opened_again(
+    make_service, double, scheme, monkeypatch
+):
+    service = make_service()
+    service.serve("double", **double)
+    with Client(service.url(scheme), timeout_s=LONG) as client:
+        session = client.model("double")
+        before = session._exchange.core
+        monkeypatch.setattr(exchanges, "IDLE_NS", 0)
+        assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
+        assert session._exchange.core is not before
+
+
+def test_a_session_with_many_large_descriptions_survives_a_restart(make_service):
+    service, shape = make_service(), (1,) * 30 + (3,)
+    many = [("float32", shape)] * MAX_TENSORS
+
+    def infer(inputs, outputs):
+        for source, target in zip(inputs, outputs, strict=True):
+            target.copy_(source + 1)
+
+    service.serve("many", many, many, infer)
+    arrays = [np.full(shape, i, np.float32) for i in range(MAX_TENSORS)]
+    with Session(service.url(), "many", timeout_s=LONG) as session:
+        session.infer(arrays)
+        service.stop()
+        service.start()
+        service.wait_for("many")
+        found = session.infer(arrays, idempotent=True)
+        assert [y.flat[0] for y in found] == list(range(1, MAX_TENSORS + 1))
+
+
+def test_a_model_with_other_tensors_after_a_restart_is_said(make_service, double):
+    service = make_service()
+    worker = service.serve("double", **double)
+    with Session(service.url(), "double", timeout_s=LONG) as session:
+        worker.close()
+        service._workers.clear()
+        service.stop()
+        service.start()
+        service.serve("double", [("float32", (4,))], [("float32", (4,))], double["infer"])
+        with pytest.raises((BadRequestError, ServerError)):
+            session.infer([x(1, 2, 3)], idempotent=True)
+        four = np.ones(4, np.float32)
+        assert session.infer([four])[0].tolist() == [2, 2, 2, 2]
+
+
+# ---- room
+
+
+def test_more_requests_than_the_server_has_room_for(make_service, double):
+    service = make_service(queue_bytes=1024 * 24)  # 12 bytes each way need as many entries
+    service.serve("double", **double, batch=2)
+    entries = service.front_end.functions.all()[0].queue.entries
+    count = 3 * entries
+    urls = [service.url(scheme) for scheme in SCHEMES]
+    found = {}
+
+    def ask(url):
+        with Session(url, "double", timeout_s=LONG) as session:
+            answers = session.infer_many([[x(i, 0, 0)] for i in range(count)])
+            found[url] = [answer[0][0] for answer in answers] == [2 * i for i in range(count)]
+
+    threads = [threading.Thread(target=ask, args=(url,)) for url in urls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(urls, True)
+
+
+def test_a_worker_says_why_it_is_refused_and_the_front_end_says_it_once(
+    make_service, double, caplog
+):
+    service = make_service(queue_bytes=1)
+    service.wait_for = lambda _: service.until(lambda: "AttachError" in caplog.text)
+    service.serve("double", **double)
+    told = [record for record in caplog.records if "queue_mb allows 0" in record.message]
+    levels = sorted((record.name, record.levelname) for record in told)
+    assert levels == [("shunter.front_end_link", "WARNING"), ("shunter.nic", "WARNING")]
+
+
+def test_both_directions_of_a_stream_may_be_full(make_service):
+    service = make_service()
+    shape = (1 << 20,)
+    service.serve("large", [("float32", shape)], [("float32", shape)], large, batch=4)
+    with Session(service.url("unix"), "large", timeout_s=60) as session:
+        array = np.ones(shape, np.float32)
+        found = session.infer_many([[array]] * 12)
+        assert all(np.array_equal(each[0], array + 1) for each in found)
+
+
+def test_a_spinning_client(make_service, double):
+    service = make_service()
+    service.serve("double", **double)
+    with Session(service.url(), "double", spin=True, timeout_s=LONG) as session:
+        assert session.infer([x(1, 2, 3)])[0].tolist() == [2, 4, 6]

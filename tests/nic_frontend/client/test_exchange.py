@@ -1,0 +1,735 @@
+"""The client's parts below the API: sockets, opening a session, and what a silent server means."""
+
+import errno
+import socket
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shunter.batching.tensor_spec import TensorSpec
+from shunter.nic_frontend.client import Session
+from shunter.nic_frontend.client import connection as connections
+from shunter.nic_frontend.client import exchange as exchanges
+from shunter.nic_frontend.client import session as sessions
+from shunter.nic_frontend.client.call_queue import UNSERVED_NS
+from shunter.nic_frontend.client.calls import Options, Tensors
+from shunter.nic_frontend.client.errors import (
+    AuthenticationError,
+    BadRequestError,
+    ServerError,
+    TooLateError,
+    UnavailableError,
+    UnreachableError,
+    error_of,
+)
+from shunter.nic_frontend.client.exchange import (
+    IDLE_NS,
+    OPENING_NS,
+    SILENCE_NS,
+    Exchange,
+)
+from shunter.nic_frontend.client.opening import FIRST_WAIT_NS, Opening
+from shunter.nic_frontend.client.protocol.native_session import NativeTransport
+from shunter.nic_frontend.client.protocol.transports import (
+    NO_WAIT,
+    ConnectionLost,
+    Datagrams,
+    Stream,
+)
+from shunter.nic_frontend.wire.header import Header, parse
+from shunter.nic_frontend.wire.hello import Hello, Opened, pack_cookie
+from shunter.nic_frontend.wire.layout import HEADER_BYTES, Flags, MessageType, WireStatus
+
+LONG = 30
+MS = 1_000_000
+RESP, CREDIT = int(MessageType.RESP), int(MessageType.CREDIT)
+
+
+class Sink:
+    """Takes what comes, and has a place for every payload of an answer."""
+
+    def __init__(self, expected=0):
+        self.place = memoryview(bytearray(expected))
+        self.messages, self.payloads = [], []
+
+    def expected(self):
+        return self.place
+
+    def on_message(self, head, length, payload):
+        self.messages.append((bytes(head), length))
+        if head[3] != RESP:
+            self.payloads.append(payload())
+            return None
+        self.place = memoryview(bytearray(length - HEADER_BYTES))
+        return self.place
+
+    def on_payload(self):
+        self.payloads.append(bytes(self.place))
+
+
+def message(payload, kind=RESP):
+    return Header(type=kind, length=len(payload)).pack(), payload
+
+
+# ---- datagrams
+
+
+@pytest.fixture(params=[socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"])
+def pair(request):
+    """A connected UDP socket, and the one that it is connected to."""
+    host = "127.0.0.1" if request.param == socket.AF_INET else "::1"
+    with (
+        socket.socket(request.param, socket.SOCK_DGRAM) as server,
+        socket.socket(request.param, socket.SOCK_DGRAM) as client,
+    ):
+        try:
+            server.bind((host, 0))
+        except OSError:
+            pytest.skip("there is no IPv6")
+        server.settimeout(LONG)
+        client.connect(server.getsockname())
+        server.connect(client.getsockname())
+        yield client, server
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[5], [5, 5, 5], [5, 5, 3], [5, 5, 7, 7], [9, 1, 9], [0, 0], [1400] * 130 + [1],
+     [30_000] * 5, [65_000] * 3, [100] * 300, []],
+)  # fmt: skip
+def test_datagrams_arrive_one_by_one_however_they_are_sent(pair, sizes):
+    client, server = pair
+    transport = Datagrams(client)
+    pieces = [(b"%04d" % i, bytes([i % 256]) * size) for i, size in enumerate(sizes)]
+    for begin in range(0, len(pieces), 50):
+        transport.post(pieces[begin : begin + 50])
+        for header, payload in pieces[begin : begin + 50]:
+            assert server.recv(1 << 16) == header + payload
+    assert not transport.has_kept
+
+
+def test_equal_datagrams_leave_in_one_call(pair, monkeypatch):
+    transport = Datagrams(pair[0])
+    calls = []
+    send = transport._send_together
+    monkeypatch.setattr(transport, "_send_together", lambda n: calls.append(n) or send(n))
+    transport.post([(b"head", bytes(96))] * 10 + [(b"head", bytes(6))])
+    assert calls == [11]
+    if not transport._cuts:
+        pytest.skip("this kernel does not cut")
+    for size in [100] * 10 + [10]:
+        assert len(pair[1].recv(1 << 16)) == size
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO, errno.EMSGSIZE])
+def test_where_the_kernel_does_not_cut_they_leave_one_by_one(pair, monkeypatch, number):
+    client, server = pair
+    transport = Datagrams(client)
+
+    def fail(count):
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(transport, "_send_together", fail)
+    transport.post([(b"head", bytes(10))] * 5)
+    assert [len(server.recv(100)) for _ in range(5)] == [14] * 5
+
+
+def test_a_refused_datagram_is_a_lost_connection():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        address = server.getsockname()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.connect(address)
+        client.settimeout(LONG)
+        transport = Datagrams(client)
+        transport.post([(b"head", b"")])
+        with pytest.raises(ConnectionLost, match="refused"):
+            transport.receive(Sink(), 0)
+
+
+class Core:
+    """Of a session in C that is not asked for anything."""
+
+    stream, heard_ns = False, 0
+
+
+def trusted(connection):
+    found = Datagrams(connection)
+    found.is_trusted = True
+    return found
+
+
+TRUSTED = {"python": trusted, "native": lambda connection: NativeTransport(connection, Core())}
+
+
+@pytest.mark.parametrize("transport", TRUSTED.values(), ids=TRUSTED)
+def test_a_port_that_refuses_for_a_moment_loses_no_session_and_no_datagram(transport):
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as again,
+    ):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.bind(("127.0.0.1", 0))
+            address = server.getsockname()
+        client.connect(address)
+        found = transport(client)
+        for _ in range(3):  # each hears of the one before, and leaves all the same
+            found.post([(b"head", b"")])
+        again.bind(address)
+        again.settimeout(LONG)
+        found.post([(b"back", b"")])
+        assert again.recv(100) == b"back"
+
+
+def test_what_is_refused_twice_counts_as_lost():
+    class Refuses:
+        sent = 0
+
+        def sendmsg(self, *_):
+            self.sent += 1
+            raise ConnectionRefusedError
+
+    connection = Refuses()
+    NativeTransport(connection, Core()).post([(b"head", b"")])
+    assert connection.sent == 2
+
+
+@pytest.mark.parametrize("expected", [0, 3, 7, 20])
+def test_a_payload_gets_to_its_place_wherever_it_was_expected(pair, expected):
+    client, server = pair
+    client.settimeout(LONG)
+    sink = Sink(expected)
+    server.send(b"".join(message(b"answers")))
+    assert Datagrams(client).receive(sink, 0)
+    assert sink.payloads == [b"answers"] and sink.messages[0][1] == HEADER_BYTES + 7
+
+
+@pytest.mark.parametrize("length", [0, 3, 63])
+def test_a_datagram_without_a_whole_header_is_told_as_it_is(pair, length):
+    client, server = pair
+    client.settimeout(LONG)
+    sink = Sink()
+    server.send(bytes(length))
+    assert Datagrams(client).receive(sink, 0)
+    assert sink.messages[0][1] == length
+
+
+# ---- streams
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=50), st.sampled_from([RESP, CREDIT])), max_size=8),
+    st.lists(st.integers(1, 90), min_size=1, max_size=5),
+)
+def test_messages_come_out_of_a_stream_however_it_is_cut(messages, cuts):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        transport, sink = Stream(ours), Sink()
+        whole = b"".join(b"".join(message(*each)) for each in messages)
+        at = turn = 0
+        while at < len(whole):
+            cut = cuts[turn % len(cuts)]
+            theirs.sendall(whole[at : at + cut])
+            at, turn = at + cut, turn + 1
+            while transport.receive(sink, NO_WAIT):
+                pass
+        assert sink.payloads == [payload for payload, _ in messages]
+
+
+def test_what_a_stream_does_not_take_is_kept():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        transport = Stream(ours)
+        payload = np.random.default_rng(0).bytes(3 << 20)
+        header, _ = message(b"")
+        for _ in range(3):
+            transport.post([(header, payload), (header, b"")])
+        assert transport.has_kept
+        found = b""
+        while transport.has_kept:
+            found += theirs.recv(1 << 20)
+            transport.flush()
+        theirs.setblocking(False)
+        while len(found) < 3 * (len(payload) + 128):
+            found += theirs.recv(1 << 20)
+        assert found == 3 * (header + payload + header)
+
+
+def test_a_payload_that_has_lost_its_place_is_read_and_forgotten():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        transport, sink = Stream(ours), Sink()
+        first, second = b"".join(message(b"abcdef")), b"".join(message(b"xyz"))
+        theirs.sendall(first[:-3])
+        while transport.receive(sink, NO_WAIT):
+            pass
+        place = sink.place
+        transport.discard()
+        theirs.sendall(first[-3:] + second)
+        while transport.receive(sink, NO_WAIT):
+            pass
+        assert bytes(place) == b"abc\0\0\0" and sink.payloads == [b"xyz"]
+
+
+def test_the_end_of_a_stream_is_a_lost_connection():
+    ours, theirs = socket.socketpair()
+    with ours:
+        transport = Stream(ours)
+        theirs.close()
+        with pytest.raises(ConnectionLost):
+            transport.receive(Sink(), 0)
+        with pytest.raises(ConnectionLost):
+            transport.post([message(b"")])
+
+
+# ---- opening
+
+SPEC = TensorSpec("x", "uint8", (4,))
+NONCE = bytes(16)
+
+
+def hello_ack(payload, status, session=0, key=None):
+    header = Header(
+        type=MessageType.HELLO_ACK, session=session, status=status, length=len(payload), credit=4
+    )
+    return header.pack(key) + payload
+
+
+def opened(nonce=NONCE, segment=1000, inputs=(SPEC,)):
+    return Opened(nonce, bytes(16), segment, 4, inputs, (SPEC,)).pack()
+
+
+def test_a_cookie_is_taken_to_the_server_at_once():
+    opening = Opening(Hello(NONCE, "m"), None, stream=False)
+    assert Hello.parse(opening.next(0)[HEADER_BYTES:]) == Hello(NONCE, "m")
+    assert opening.next(1) is None
+    assert opening.receive(hello_ack(pack_cookie(NONCE, 7), WireStatus.RETRY_LATER), 1) is None
+    assert Hello.parse(opening.next(1)[HEADER_BYTES:]).cookie == 7
+    found = opening.receive(hello_ack(opened(), WireStatus.OK, 5), 2)
+    assert (found.core.session, found.core.grant, found.inputs) == (5, 4, (SPEC,))
+
+
+def test_hellos_are_said_again_ever_more_seldom_but_once_on_a_stream():
+    opening = Opening(Hello(NONCE, "m"), None, stream=False)
+    times = [t for t in range(0, 100 * FIRST_WAIT_NS, FIRST_WAIT_NS // 2) if opening.next(t)]
+    gaps = [(b - a) // FIRST_WAIT_NS for a, b in pairwise(times)]
+    assert gaps[:5] == [1, 2, 4, 8, 16]
+    opening = Opening(Hello(NONCE, "m"), None, stream=True)
+    assert opening.next(0) and not opening.next(1 << 60)
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        b"", bytes(64), Header(type=MessageType.CREDIT).pack(),
+        hello_ack(opened(nonce=bytes(15) + b"1"), WireStatus.OK, 5),
+        hello_ack(b"", WireStatus.OK, 5),
+        hello_ack(opened()[:-1], WireStatus.OK, 5),
+        hello_ack(pack_cookie(bytes(15) + b"1", 7), WireStatus.RETRY_LATER),
+        hello_ack(NONCE, WireStatus.RETRY_LATER),
+        hello_ack(bytes(15) + b"1", WireStatus.UNKNOWN_FUNCTION),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_to_a_hello_means_nothing(datagram):
+    opening = Opening(Hello(NONCE, "m"), None, stream=False)
+    opening.next(0)
+    assert opening.receive(datagram, 1) is None
+    assert opening.next(FIRST_WAIT_NS - 1) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "datagram", "error"),
+    [
+        (None, hello_ack(NONCE, WireStatus.UNKNOWN_FUNCTION), BadRequestError),
+        (None, hello_ack(NONCE, WireStatus.BAD_REQUEST), BadRequestError),
+        (None, hello_ack(NONCE + b"why", WireStatus.NO_WORKER), UnavailableError),
+        (None, hello_ack(NONCE, WireStatus.MUST_ENCRYPT), AuthenticationError),
+        (None, hello_ack(opened(), WireStatus.OK, 5, bytes(16)), AuthenticationError),
+        (bytes(32), hello_ack(opened(), WireStatus.OK, 5), AuthenticationError),
+        (bytes(32), hello_ack(opened(), WireStatus.OK, 5, bytes(16)), AuthenticationError),
+        (None, hello_ack(opened(segment=1, inputs=[TensorSpec("x", "uint8", (9999,))]), 200, 5),
+         BadRequestError),
+    ],
+)  # fmt: skip
+def test_a_server_that_refuses_is_believed(key, datagram, error):
+    opening = Opening(Hello(NONCE, "m"), key, stream=False)
+    with pytest.raises(error):
+        opening.receive(datagram, 1)
+
+
+@pytest.mark.parametrize(("model", "version"), [("m" * 129, ""), ("m", "v" * 65), ("ü" * 65, "")])
+def test_a_name_that_does_not_fit_is_refused(model, version):
+    with pytest.raises(BadRequestError):
+        Opening(Hello(NONCE, model, version), None, stream=False)
+
+
+@pytest.mark.parametrize("status", [s for s in WireStatus if s != WireStatus.OK] + [599])
+def test_every_status_has_an_exception(status):
+    error = error_of(status)
+    assert str(error)
+    if isinstance(error, ServerError):
+        assert error.status == status
+
+
+# ---- silence, with a clock of our own
+
+
+class Wire(Datagrams):
+    """Keeps what is sent."""
+
+    def __init__(self):
+        super().__init__(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        self.sent = []
+
+    def post(self, pieces):
+        self.sent += [header + bytes(payload) for header, payload in pieces]
+
+    def take(self):
+        sent, self.sent = self.sent, []
+        return [(parse(each), each[HEADER_BYTES:]) for each in sent]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        now = 10**12
+
+        def monotonic_ns(self):
+            return self.now
+
+    made = Clock()
+    for module in (connections, exchanges):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+class Table:
+    """An exchange, and a server played by hand."""
+
+    def __init__(self, clock):
+        self.clock, self.wire = clock, Wire()
+        self.exchange = Exchange("m", "", 4, None)
+        self.exchange.attach(self.wire, 1000)
+        self.open(1)
+
+    def open(self, session):
+        self.hear(hello_ack(opened(self.nonce()), WireStatus.OK, session))
+
+    def nonce(self):
+        """Of the hellos that were said since."""
+        [nonce] = {Hello.parse(p).nonce for h, p in self.wire.take() if h.type == 5}
+        return nonce
+
+    def hear(self, datagram):
+        self.exchange.on_message(
+            bytearray(datagram[:HEADER_BYTES]), len(datagram), lambda: datagram[HEADER_BYTES:]
+        )
+
+    def say(self, kind, **fields):
+        core = self.exchange.core
+        header = Header(type=kind, session=core.session, func_id=core.func_id, **fields)
+        self.hear(header.pack())
+
+    def submit(self, timeout_s=LONG, **options):
+        array = np.zeros(4, np.uint8)
+        call = self.exchange.tensors.call([array], Options(**options), self.clock.now, timeout_s)
+        self.exchange.submit([call])
+        return call
+
+    def pass_time(self, ns, step=10 * MS):
+        """Types of what was sent meanwhile."""
+        for _ in range(ns // step):
+            self.clock.now += step
+            self.exchange.tick(self.clock.now)
+
+    def kinds(self):
+        return {MessageType(header.type) for header, _ in self.wire.take()}
+
+
+@pytest.fixture
+def table(clock):
+    made = Table(clock)
+    yield made
+    made.exchange.close()
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_silent_server_is_said_hello_and_a_new_session_takes_over(table, idempotent):
+    call = table.submit(idempotent=idempotent)
+    assert table.kinds() == {MessageType.REQ}
+    table.pass_time(SILENCE_NS)
+    assert table.kinds() == {MessageType.SACK}
+    table.pass_time(20 * MS)
+    assert table.kinds() == {MessageType.HELLO, MessageType.ACK}
+    table.pass_time(OPENING_NS // 5)  # another hello
+    table.open(2)
+    assert table.exchange.core.session == 2
+    if idempotent:
+        assert not call.done and call.req_id == 1
+        assert table.wire.take()[0][0].session == 2
+    else:
+        assert isinstance(call.error, ServerError)
+
+
+def test_a_server_that_was_only_slow_keeps_its_session(table):
+    call = table.submit()
+    table.pass_time(SILENCE_NS + 20 * MS)
+    table.say(MessageType.CREDIT, credit=4)  # it answers what came before the hello
+    table.open(2)
+    assert table.exchange.core.session == 1
+    assert not call.done and table.exchange.running == {1: call}
+
+
+def unknown(table):
+    """Somebody says that there is no such session, and the client asks whether that is so."""
+    table.clock.now += MS
+    table.say(MessageType.ERROR, req_id=1, status=WireStatus.UNKNOWN_SESSION)
+    table.pass_time(20 * MS)
+    return table.nonce()
+
+
+WRONG_HELLOS = {
+    "refused": lambda nonce: hello_ack(nonce, WireStatus.UNKNOWN_FUNCTION),
+    "forged": lambda nonce: hello_ack(opened(nonce), WireStatus.OK, 9, bytes(16)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_HELLOS.values(), ids=WRONG_HELLOS)
+def test_a_refused_hello_ends_no_session_that_is_not_silent(table, wrong):
+    table.exchange._probed_ns = 0
+    call = table.submit()
+    nonce = unknown(table)
+    table.hear(wrong(nonce))
+    table.say(MessageType.CREDIT, credit=4)
+    assert table.exchange.core.session == 1 and not call.done
+    table.pass_time(100 * MS)
+    assert MessageType.HELLO not in table.kinds()
+    table.say(MessageType.ERROR, req_id=1, status=500)
+    assert call.error.status == 500
+
+
+@pytest.mark.parametrize("wrong", WRONG_HELLOS.values(), ids=WRONG_HELLOS)
+def test_a_refused_hello_ends_a_session_that_stays_silent(table, wrong):
+    table.exchange._probed_ns = 0
+    call = table.submit()
+    nonce = unknown(table)
+    table.hear(wrong(nonce))
+    table.pass_time(SILENCE_NS)
+    table.hear(wrong(table.nonce()))
+    assert table.exchange.transport is None and call.error.status == WireStatus.UNKNOWN_SESSION
+
+
+def test_a_session_that_lives_is_not_opened_twice(table):
+    table.exchange._probed_ns = 0
+    call = table.submit()
+    nonce = unknown(table)
+    table.say(MessageType.CREDIT, credit=4)
+    table.hear(hello_ack(pack_cookie(nonce, 7), WireStatus.RETRY_LATER))
+    table.pass_time(10 * MS)
+    assert MessageType.HELLO not in table.kinds()
+    assert table.exchange.core.session == 1 and not call.done
+
+
+def test_after_a_pause_a_sign_of_life_comes_before_a_request(table):
+    table.clock.now += 2_000 * MS
+    table.submit()
+    [(asked, _)] = table.wire.take()
+    assert (asked.type, asked.flags) == (MessageType.ACK, Flags.ACK_REQ)
+    table.say(MessageType.CREDIT, credit=4)
+    assert table.kinds() == {MessageType.REQ}
+
+
+def test_after_a_long_pause_the_session_is_given_up(table):
+    table.clock.now += IDLE_NS + MS
+    table.submit()
+    assert table.exchange.transport is None and len(table.exchange.waiting) == 1
+
+
+def test_what_takes_nothing_is_asked_for_nothing(table):
+    table.submit()
+    table.wire.take()
+    table.wire._kept.append(message(b""))  # there was no room for it
+    table.pass_time(SILENCE_NS // 2)
+    table.exchange.ask(table.clock.now)
+    assert table.wire.take() == []
+    table.wire._kept.clear()
+    table.pass_time(10 * MS)
+    assert table.kinds() == {MessageType.SACK}
+
+
+def test_without_credit_the_server_is_asked_for_it_now_and_then(table):
+    for _ in range(4):
+        table.submit()
+    fifth = table.submit()
+    assert {h.req_id for h, _ in table.wire.take()} == {1, 2, 3, 4}
+    for req_id in range(1, 5):
+        table.say(MessageType.ERROR, req_id=req_id, status=500, credit=4)
+    assert table.kinds() == {MessageType.ACK}
+    table.clock.now += MS
+    table.exchange.tick(table.clock.now)
+    assert table.kinds() == set()
+    table.pass_time(20 * MS)
+    assert table.kinds() == {MessageType.ACK}
+    table.say(MessageType.CREDIT, credit=5)
+    assert fifth.req_id == 5
+
+
+@pytest.mark.parametrize(
+    ("hear", "kind", "text"),
+    [
+        (lambda t: None, UnreachableError, "nothing came"),
+        (lambda t: t.say(MessageType.SACK, req_id=1, status=3), TooLateError, "did not answer"),
+    ],
+)
+def test_a_timeout_says_whether_the_server_was_heard(table, hear, kind, text):
+    table.clock.now += MS
+    call = table.submit(timeout_s=0.1)
+    table.clock.now += MS
+    hear(table)
+    table.pass_time(120 * MS)
+    assert isinstance(call.error, kind) and text in str(call.error)
+    assert MessageType.CANCEL in table.kinds()
+    assert not table.exchange.is_busy
+
+
+def test_a_connection_that_breaks_after_a_silence_is_lost(table):
+    call = table.submit(idempotent=True)
+    table.clock.now += SILENCE_NS + 20 * MS
+
+    def post(pieces):
+        raise ConnectionLost("the network is down")
+
+    table.wire.post = post
+    table.exchange.tick(table.clock.now)
+    assert table.exchange.transport is None and list(table.exchange.waiting) == [call]
+
+
+def test_what_no_worker_has_run_is_sent_in_a_session_that_takes_over(table):
+    calls = [table.submit(idempotent=True) for _ in range(2)]
+    table.say(MessageType.ERROR, req_id=1, status=WireStatus.NO_WORKER, credit=9)
+    table.pass_time(SILENCE_NS + 20 * MS)
+    table.open(2)
+    sent = {(h.session, h.req_id) for h, _ in table.wire.take() if h.type == MessageType.REQ}
+    assert sent >= {(2, 1), (2, 2)} and not any(call.done for call in calls)
+
+
+def test_what_no_worker_has_run_is_sent_again_when_all_else_has_ended(table):
+    calls = [table.submit() for _ in range(3)]
+    for req_id in (1, 3):
+        table.say(MessageType.ERROR, req_id=req_id, status=WireStatus.NO_WORKER, credit=9)
+    assert table.exchange.transport is not None and not any(call.done for call in calls)
+    table.say(MessageType.ERROR, req_id=2, status=500, credit=9)
+    assert calls[1].done and table.exchange.transport is None
+    assert list(table.exchange.waiting) == [calls[0], calls[2]]
+    table.wire = Wire()
+    table.exchange.attach(table.wire, 1000)
+    table.open(2)
+    assert [(h.session, h.req_id) for h, _ in table.wire.take()] == [(2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("ends", [0, 1], ids=["refused", "running"])
+def test_a_session_without_workers_is_left_whichever_of_its_calls_are_given_up(table, ends):
+    calls = [table.submit() for _ in range(2)]
+    table.say(MessageType.ERROR, req_id=1, status=WireStatus.NO_WORKER, credit=9)
+    table.exchange.cancel(calls[ends])
+    if ends == 0:
+        third = table.submit()  # nobody holds it back any more
+        assert third.req_id == 3
+    else:
+        assert table.exchange.transport is None
+        assert list(table.exchange.waiting) == [calls[0]] and table.exchange.is_refused
+
+
+def test_a_model_that_stays_without_workers_is_the_servers_fault(table):
+    call = table.submit()
+    table.say(MessageType.ERROR, req_id=1, status=WireStatus.NO_WORKER, credit=9)
+    table.pass_time(UNSERVED_NS - 20 * MS)
+    assert not call.done
+    table.pass_time(40 * MS)
+    assert isinstance(call.error, ServerError) and call.error.status == WireStatus.NO_WORKER
+
+
+@pytest.mark.parametrize(
+    ("options", "priority", "deadline_us"),
+    [
+        ({}, 0, 0),
+        ({"best_effort": False}, 1, 0),
+        ({"best_effort": True, "deadline_ms": 7}, 2, 7000),
+    ],
+)
+def test_what_a_request_does_not_say_is_left_to_the_model(table, options, priority, deadline_us):
+    table.submit(**options)
+    [(header, _)] = table.wire.take()
+    assert (header.priority, header.deadline_us) == (priority, deadline_us)
+
+
+def test_a_deadline_that_passes_before_there_is_credit(table):
+    calls = [table.submit(deadline_ms=50) for _ in range(5)]
+    table.pass_time(100 * MS)
+    assert [isinstance(call.error, TooLateError) for call in calls] == [False] * 4 + [True]
+
+
+def test_a_deadline_that_passes_while_the_server_has_no_room(table):
+    accepted, refused = (table.submit(deadline_ms=40) for _ in range(2))
+    table.say(MessageType.ERROR, req_id=2, status=WireStatus.RETRY_LATER, credit=4)
+    table.pass_time(50 * MS)
+    assert not accepted.done and not refused.done
+    table.pass_time(30 * MS)
+    assert not accepted.done and isinstance(refused.error, TooLateError)
+    assert MessageType.CANCEL in table.kinds()
+
+
+def test_an_address_that_says_nothing_is_given_up(clock):
+    exchange = Exchange("m", "", 4, None)
+    exchange.attach(Wire(), 1000)
+    clock.now += OPENING_NS + MS
+    exchange.tick(clock.now)
+    assert exchange.transport is None
+    with pytest.raises(UnreachableError):
+        exchange.check_opening(is_over=True)
+
+
+def test_tensors_are_the_same_by_their_names_types_and_shapes():
+    other = TensorSpec("x", "int8", (4,))
+    assert Tensors([SPEC], [SPEC]) == Tensors([SPEC], [SPEC])
+    assert Tensors([SPEC], [SPEC]) != Tensors([SPEC], [other])
+
+
+# ---- with a real server
+
+
+def test_small_segments_are_sent_together(make_service, monkeypatch):
+    # As over a network whose frames have 1500 bytes.
+    service = make_service()
+    shape = [("float32", (3, 224, 224))]
+
+    def infer(inputs, outputs):
+        outputs[0].copy_(inputs[0] + 1)
+
+    service.serve("large", shape, shape, infer)
+    monkeypatch.setattr(sessions, "segment_of", lambda _: 1408)
+    array = np.random.default_rng(0).random((3, 224, 224), np.float32)
+    with Session(service.url(), "large", timeout_s=LONG) as session:
+        assert session._exchange.core.inputs.count == 428
+        for found in session.infer_many([[array]] * 8, idempotent=True):
+            assert np.array_equal(found[0], array + 1)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_session_that_the_server_has_forgotten(
+    make_service, double, idempotent, monkeypatch
+):
+    monkeypatch.setattr(connections, "native_session", lambda *_: None)
+    service = make_service()
+    service.serve("double", **double)
+    with Session(service.url(), "double", timeout_s=LONG) as session:
+        session._exchange.core.core.session ^= 1  # as good as forgotten
+        try:
+            [found] = session.infer([np.ones(3, np.float32)], idempotent=idempotent)
+            assert idempotent and found.tolist() == [2, 2, 2]
+        except ServerError as error:
+            assert not idempotent and error.status == WireStatus.UNKNOWN_SESSION
+        assert session.infer([np.ones(3, np.float32)])[0].tolist() == [2, 2, 2]

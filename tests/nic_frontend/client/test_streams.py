@@ -1,0 +1,230 @@
+"""Sessions over a stream whose server is late, silent, or reads no more; in C and in Python."""
+
+import contextlib
+import queue
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from shunter.batching.tensor_spec import TensorSpec
+from shunter.nic_frontend.client import Session, TooLateError
+from shunter.nic_frontend.client import connection as connections
+from shunter.nic_frontend.client.protocol.native_client import NativeClient
+from shunter.nic_frontend.library import library
+from shunter.nic_frontend.wire.header import Header, parse
+from shunter.nic_frontend.wire.hello import Hello, Opened
+from shunter.nic_frontend.wire.layout import HEADER_BYTES, WINDOW, MessageType, WireStatus
+from shunter.nic_frontend.wire.segments import SegmentPlan
+
+LONG = 30
+SOON = 0.1
+SESSION = 5
+REQ, CANCEL, RESP, CREDIT = (
+    int(kind)
+    for kind in (MessageType.REQ, MessageType.CANCEL, MessageType.RESP, MessageType.CREDIT)
+)
+
+
+class Server:
+    """Opens sessions over a stream; what else it does is up to the test."""
+
+    def __init__(self, address, inputs, outputs, segment=60_000):
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        self._listener.bind(address)
+        self._listener.listen()
+        self._listener.settimeout(LONG)
+        self.address = self._listener.getsockname()
+        self._specs = [(TensorSpec("x", "uint8", (n,)),) for n in (inputs, outputs)]
+        self.plan, self.segment = SegmentPlan((outputs,), segment), segment
+        self._opened = queue.Queue()
+        self._made = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while True:
+            connection = self._listener.accept()[0]
+            self._made.append(connection)
+            connection.settimeout(LONG)
+            if not (head := connection.recv(HEADER_BYTES)):
+                return  # that was close()
+            hello = Hello.parse(self.exactly(connection, length_of(head)))
+            answer = Opened(hello.nonce, bytes(16), self.segment, WINDOW, *self._specs).pack()
+            connection.sendall(message(MessageType.HELLO_ACK, answer, status=WireStatus.OK))
+            self._opened.put(connection)
+
+    def connection(self):
+        """The next one, with an open session."""
+        return self._opened.get(timeout=LONG)
+
+    @staticmethod
+    def exactly(connection, count):
+        data = bytearray()
+        while len(data) < count:
+            more = connection.recv(count - len(data))
+            assert more, "the client has closed"
+            data += more
+        return bytes(data)
+
+    def get(self, connection):
+        """The next message; what asks for signs of life is passed over."""
+        while True:
+            head = self.exactly(connection, HEADER_BYTES)
+            header = parse(head, HEADER_BYTES + length_of(head))
+            payload = self.exactly(connection, header.length)
+            if header.type in (REQ, CANCEL):
+                return header, payload
+
+    def answer(self, req_id, value, credit=WINDOW):
+        """The whole of an answer."""
+        found = b""
+        for seq in range(self.plan.count):
+            part = self.plan.place(seq)
+            found += message(
+                RESP, bytes([value]) * part.length, req_id=req_id, seq=seq, count=self.plan.count,
+                total=self.plan.sizes[0], offset=part.offset, status=WireStatus.OK, credit=credit,
+            )  # fmt: skip
+        return found
+
+    def close(self):
+        with socket.socket(self._listener.family) as last:
+            last.connect(self.address)
+        self._thread.join(LONG)
+        for each in (*self._made, self._listener):
+            each.close()
+
+
+def length_of(head):
+    return int.from_bytes(head[22:24], "little")
+
+
+def message(kind, payload=b"", **fields):
+    fields = {"session": SESSION, "credit": WINDOW, **fields}
+    return Header(type=kind, length=len(payload), **fields).pack() + payload
+
+
+@pytest.fixture(params=["c", "python"])
+def is_native(request, built, monkeypatch):
+    """Whether the session is in C."""
+    if request.param == "python":
+        monkeypatch.setattr(connections, "native_session", lambda *_: None)
+    elif library() is None:
+        pytest.skip("there is no library of the data path")
+    return request.param == "c"
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def opened(request, is_native, tmp_path):
+    """Makes a server and a session with it: ``opened(inputs, outputs)``."""
+    made = []
+
+    def make(inputs, outputs):
+        is_unix = request.param == "unix"
+        server = Server(str(tmp_path / "s") if is_unix else ("127.0.0.1", 0), inputs, outputs)
+        made.append(server)
+        where = server.address
+        url = f"unix://{where}" if is_unix else f"tcp://{where[0]}:{where[1]}"
+        session = Session(url, "m", timeout_s=LONG)
+        made.append(session)
+        assert isinstance(session.native, NativeClient) == is_native
+        return server, session, server.connection()
+
+    yield make
+    for each in reversed(made):
+        each.close()
+
+
+@contextlib.contextmanager
+def late(ask):
+    """Ask in a thread; what is done meanwhile must not make it end in time."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        yield
+        assert isinstance(asked.exception(LONG), TooLateError)
+
+
+def test_a_call_that_is_late_is_cancelled_once_and_its_answer_is_dropped(opened):
+    server, session, connection = opened(100, 200)
+    first, second = np.zeros(100, np.uint8), np.ones(100, np.uint8)
+    out = np.full(200, 0xAA, np.uint8)
+    with late(lambda: session.infer([first], out=[out], timeout_s=SOON)):
+        assert server.get(connection)[0].type == REQ
+        connection.sendall(message(CREDIT))
+    header, _ = server.get(connection)
+    assert (header.type, header.req_id) == (CANCEL, 1)
+    connection.sendall(server.answer(1, 7) + server.answer(2, 9))
+    assert session.infer([second])[0].tolist() == [9] * 200
+    assert (out == 0xAA).all()
+    header, payload = server.get(connection)  # no other CANCEL; the place is free
+    assert (header.type, header.req_id, header.credit) == (REQ, 2, 2)
+    assert payload == second.tobytes()
+
+
+@pytest.mark.parametrize(("size", "came"), [(130_000, 90_000), (50_000, 30_000)])
+def test_an_answer_that_has_begun_when_its_call_is_late_ends_in_nobodys_memory(
+    opened, size, came
+):
+    server, session, connection = opened(10, size)
+    out = np.full(size, 0xAA, np.uint8)
+    answer = server.answer(1, 7)
+    with late(lambda: session.infer([np.zeros(10, np.uint8)], out=[out], timeout_s=SOON)):
+        server.get(connection)
+        connection.sendall(answer[:came])  # in the midst of the last segment
+    assert out[came - 1000] == 7
+    out[:] = 0xAA
+    connection.sendall(answer[came:] + server.answer(2, 9))
+    assert (session.infer([np.ones(10, np.uint8)])[0] == 9).all()
+    assert (out == 0xAA).all()
+
+
+def test_places_of_late_calls_are_free_again(opened, is_native):
+    server, session, connection = opened(10, 10)
+    array = np.zeros(10, np.uint8)
+    for turn in range(3):
+        with late(lambda: session.infer_many([[array]] * WINDOW, timeout_s=SOON)):
+            kinds = [server.get(connection)[0] for _ in range(WINDOW)]
+            connection.sendall(message(CREDIT, credit=(turn + 1) * WINDOW))
+        kinds += [server.get(connection)[0] for _ in range(WINDOW)]
+        assert [h.type for h in kinds] == [REQ] * WINDOW + [CANCEL] * WINDOW
+        first = turn * WINDOW + 1
+        assert [h.req_id for h in kinds] == [*range(first, first + WINDOW)] * 2
+        granted = (turn + 2) * WINDOW
+        connection.sendall(message(CREDIT, credit=granted))
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(session.infer, [array])
+        req_id = server.get(connection)[0].req_id
+        connection.sendall(server.answer(req_id, 4, credit=granted))
+        assert req_id == 3 * WINDOW + 1 and asked.result(LONG)[0].tolist() == [4] * 10
+    assert not session._exchange.running and not session._exchange.core.pending
+    if is_native:
+        assert session.native.numbers()["pending"] == 0
+
+
+def test_a_request_of_which_the_server_took_a_part_ends_with_its_connection(opened):
+    size = 16 << 20
+    server, session, connection = opened(size, 10)
+    array = np.arange(size, dtype=np.uint32).astype(np.uint8)
+    with late(lambda: session.infer([array], timeout_s=SOON)):
+        connection.recv(1, socket.MSG_PEEK)
+        connection.sendall(message(CREDIT))  # it is there, and reads no more
+    taken = 0
+    while more := connection.recv(1 << 20):  # nothing is behind it: no cut message, no CANCEL
+        taken += len(more)
+    assert 0 < taken < size
+    found = []
+
+    def serve():
+        second = server.connection()
+        data = b"".join(server.get(second)[1] for _ in range(-(-size // server.segment)))
+        found.append(data == array.tobytes())
+        second.sendall(server.answer(1, 3))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert session.infer([array])[0].tolist() == [3] * 10
+    thread.join(LONG)
+    assert found == [True]

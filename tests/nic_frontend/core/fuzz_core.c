@@ -1,0 +1,295 @@
+/*
+ * Mutated datagrams through the C core, under the sanitizers.
+ *
+ *     fuzz_core COUNT SEED
+ *
+ * Most datagrams are nearly right: a client's next header with a field or two changed. After every
+ * one it is checked that what the core says is possible: a place lies inside an entry that nobody
+ * uses, the number of free entries adds up, nothing becomes ready twice, and what is held is what
+ * the requests hold that there are. Ends with status 1 and the number of the datagram otherwise; the sanitizers end it themselves.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+#define ENTRIES 12
+#define SESSIONS 6
+#define FUNC 3
+#define SEGMENT 4
+#define SEGMENTS 4
+
+enum use { FREE, RECEIVING, READY, RUNNING, KEPT };
+
+static const uint32_t INPUTS[2] = {9, 4}, OUTPUTS[1] = {7};
+static const uint8_t KEY[16] = {1, 2, 3};
+
+static const uint16_t PROTECT[SESSIONS] = {
+    0, 0, SHUNTER_FLAG_PAYLOAD_CRC, 0, 0, SHUNTER_FLAG_PAYLOAD_AEAD};
+
+struct world {
+    struct shunter_core *core;
+    int has_place;
+    uint8_t awaited[SHUNTER_HEADER_BYTES];
+    uint64_t state, now, datagrams, places, answers, holding;
+    uint32_t pkt_no[SESSIONS];
+    enum use use[ENTRIES];
+};
+
+static struct world world;
+static uint64_t line[SHUNTER_HOLDER_SIZE / 8];
+
+static uint64_t next(void) {
+    world.state ^= world.state << 13;
+    world.state ^= world.state >> 7;
+    world.state ^= world.state << 17;
+    return world.state;
+}
+
+static uint32_t below(uint32_t limit) { return (uint32_t)(next() >> 33) % limit; }
+static int chance(uint32_t percent) { return below(100) < percent; }
+
+static void wrong(const char *what) {
+    fprintf(stderr, "datagram %llu: %s\n", (unsigned long long)world.datagrams, what);
+    exit(1);
+}
+
+static void act(void *context, const struct shunter_action *action) {
+    (void)context;
+    if (action->kind == SHUNTER_PLACE) {
+        if (action->entry < 0 || action->entry >= ENTRIES || action->tensor > 1 ||
+            action->offset + (uint64_t)action->length > INPUTS[action->tensor]) {
+            wrong("a place outside of its entry");
+        }
+        if (world.use[action->entry] > RECEIVING) {
+            wrong("a place in an entry that is complete");
+        }
+        world.use[action->entry] = RECEIVING;
+        world.has_place = 1;
+        world.places++;
+    } else if (action->kind == SHUNTER_READY) {
+        if (world.use[action->entry] != RECEIVING && world.use[action->entry] != RUNNING) {
+            wrong("ready twice");
+        }
+        world.use[action->entry] = READY;
+    } else if (action->kind == SHUNTER_WITHDRAW) {
+        world.use[action->entry] = FREE;
+    } else if (action->kind == SHUNTER_SEND) {
+        if (action->entry >= 0 && (action->guard.protect != 0) != (action->guard.number != 0)) {
+            wrong("a payload without its number");
+        }
+        if (action->length > SHUNTER_BITMAP_BYTES ||
+            (action->entry >= 0 && action->offset + action->length > OUTPUTS[0])) {
+            wrong("more is sent than there is");
+        }
+        world.answers++;
+    }
+}
+
+static void peer_of(uint32_t n, uint8_t peer[SHUNTER_PEER_BYTES]) {
+    memset(peer, 0, SHUNTER_PEER_BYTES);
+    peer[0] = 2;
+    peer[4] = (uint8_t)n;
+}
+
+static void open_session(uint32_t n) {
+    uint8_t peer[SHUNTER_PEER_BYTES];
+    peer_of(n, peer);
+    struct shunter_opening opening = {
+        .session = 0x10000 + n,
+        .func_id = FUNC,
+        .segment = SEGMENT,
+        .window = (uint16_t)(2 + n),
+        .protect = PROTECT[n],
+        .stream = n == 3,
+        .origin = n % 3,
+        .tagged = n % 2};
+    memcpy(opening.key, KEY, sizeof opening.key);
+    memcpy(opening.peer, peer, sizeof opening.peer);
+    if (shunter_core_add_session(world.core, &opening, world.now) == 0) {
+        world.pkt_no[n] = 0;
+    }
+}
+
+static void mutate(struct shunter_x64 *header) {
+    static const uint64_t EDGES[] = {0, 1, 2, 3, 4, 5, 63, 64, 65, 255, 256, 0x7fff, 0xffff,
+                                     1ULL << 31, 0xffffffff, 1ULL << 32, 1ULL << 63, ~0ULL};
+    uint8_t *bytes = (uint8_t *)header;
+    const uint64_t value = chance(70) ? EDGES[below(sizeof EDGES / 8)] : next();
+    const uint32_t width = 1u << below(4), at = below(64 / width) * width;
+    memcpy(bytes + at, &value, width);
+    if (chance(30)) {
+        bytes[below(64)] ^= (uint8_t)(1u << below(8));
+    }
+}
+
+uint64_t shunter_siphash24(const uint8_t key[16], const void *data, size_t length);
+
+static void datagram(void) {
+    static const struct {
+        uint8_t tensor;
+        uint32_t offset, length, total;
+    } PARTS[SEGMENTS] = {{0, 0, 4, 9}, {0, 4, 4, 9}, {0, 8, 1, 9}, {1, 0, 4, 4}};
+    static const uint8_t RARE[] = {2, 3, 3, 4, 5, 6, 7, 7, 8, 9, 9, 9};
+    uint8_t data[SHUNTER_HEADER_BYTES + 512], peer[SHUNTER_PEER_BYTES];
+    const uint32_t n = below(SESSIONS), seq = below(SEGMENTS);
+    const uint64_t grant = shunter_core_grant(world.core, 0x10000 + n);
+    // What is done is about a window below the grant; now and then the client moves on.
+    const uint64_t window = n ? 3 : 2, done = grant > window ? grant - window : 0;
+    struct shunter_x64 header = {
+        .magic = SHUNTER_WIRE_MAGIC,
+        .version = SHUNTER_WIRE_VERSION,
+        .type = chance(85) ? SHUNTER_TYPE_REQ : RARE[below(sizeof RARE)],
+        .flags = (uint16_t)((seq == 3 ? SHUNTER_FLAG_LAST : 0) |
+                            (chance(20) ? SHUNTER_FLAG_ACK_REQ : 0) |
+                            (chance(20) ? SHUNTER_FLAG_IDEMPOTENT : 0)),
+        .words = 8,
+        .priority = (uint8_t)below(3),
+        .req_id = done + below((uint32_t)window + 2),
+        .func_id = FUNC,
+        .seq = (uint16_t)seq,
+        .count = SEGMENTS,
+        .length = (uint16_t)PARTS[seq].length,
+        .total = PARTS[seq].total,
+        .offset = PARTS[seq].offset,
+        .session = 0x10000 + n,
+        .deadline_us = below(20),
+        .credit = (uint32_t)(done + 1 + (chance(15) ? below(3) : 0)),
+        .tensor = PARTS[seq].tensor,
+        .pkt_no = ++world.pkt_no[n] - (chance(20) ? below(6) : 0)};
+    if (header.type == SHUNTER_TYPE_REQ) {
+        header.flags |= PROTECT[n];
+    }
+    if (chance(25)) {
+        mutate(&header);
+    }
+    if (header.pkt_no - world.pkt_no[n] < 1u << 20) {
+        world.pkt_no[n] = header.pkt_no; // or all that follow would look old
+    }
+    if (n % 2 && chance(97)) {
+        header.flags |= SHUNTER_FLAG_HDR_TAG;
+        header.tag = shunter_siphash24(KEY, &header, SHUNTER_TAG_OFFSET);
+    }
+    memcpy(data, &header, sizeof header);
+    for (uint32_t i = sizeof header; i < sizeof data; i += 8) {
+        const uint64_t word = next();
+        memcpy(data + i, &word, 8);
+    }
+    size_t length = sizeof header + header.length + shunter_behind(header.flags);
+    if (chance(3)) {
+        length = below(70);
+    }
+    peer_of(chance(98) ? n : below(SESSIONS), peer);
+    // Exactly what there is, so that one byte too far is seen.
+    const size_t given = length < sizeof data ? length : sizeof data;
+    uint8_t *exact = malloc(given ? given : 1);
+    memcpy(exact, data, given);
+    world.has_place = 0;
+    shunter_core_receive(world.core, peer, exact, length, world.now);
+    free(exact);
+    if (world.has_place) {
+        memcpy(world.awaited, data, sizeof world.awaited);
+    }
+    if (chance(95)) { // of this one, or of an earlier one, or a wrong one that never counts
+        shunter_core_accept(world.core, world.awaited, world.now);
+    }
+    world.datagrams++;
+}
+
+static void forget_unused(void) {
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        used += world.use[i] == READY || world.use[i] == RUNNING;
+    }
+    if (shunter_core_free_entries(world.core, FUNC) > ENTRIES - used) {
+        wrong("an entry in use counts as free");
+    }
+}
+
+static void work(void) {
+    struct shunter_whom whom;
+    const uint32_t entry = below(ENTRIES);
+    if (world.use[entry] == READY) {
+        if (chance(10)) {
+            world.use[entry] = FREE;
+            shunter_core_expired(world.core, FUNC, entry, world.now);
+            return;
+        }
+        world.use[entry] = RUNNING;
+        shunter_core_running(world.core, FUNC, entry, world.now, &whom);
+    } else if (world.use[entry] == RUNNING) {
+        const uint32_t how = below(10);
+        if (how == 0) {
+            shunter_core_worker_died(world.core, FUNC, entry, world.now);
+        } else if (how == 1) {
+            shunter_core_returned(world.core, FUNC, entry, world.now);
+        } else {
+            shunter_core_finished(
+                world.core, FUNC, entry, how == 2 ? 500 : 200, how > 5, world.now);
+        }
+        if (world.use[entry] == RUNNING) {
+            world.use[entry] = FREE; // or kept, which nobody may run
+        }
+    }
+}
+
+bool holds_are_right(
+    const struct shunter_core *core, uint16_t func_id, uint32_t sessions, const uint64_t *line);
+
+/* The workers of the function come or go, or its page does. */
+static void move(void) {
+    const int32_t slot = (int32_t)below(SHUNTER_SLOT_COUNT + 1) - 1;
+    if (chance(80)) {
+        uint64_t slices[SHUNTER_SLICE_WORDS] = {0};
+        for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+            slices[i] = chance(50) ? next() : 0;
+        }
+        shunter_core_set_hold(world.core, FUNC, slot, slices, world.now);
+    } else {
+        shunter_core_hold_at(world.core, chance(70) ? line : NULL, world.now);
+    }
+}
+
+int main(int argc, char **argv) {
+    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
+    world.state = 0x9e3779b97f4a7c15ULL ^ (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
+    world.core = shunter_core_new(act, NULL);
+    shunter_core_add_function(world.core, FUNC, INPUTS, 2, OUTPUTS, 1, ENTRIES, ENTRIES);
+    const struct shunter_defaults defaults = {.slo_ns = 7000, .timeout_ns = 12000, .priority = 1};
+    shunter_core_set_defaults(world.core, FUNC, &defaults);
+    shunter_core_limit(world.core, SESSIONS - 1, 1); // one of them gives way, or is not let in
+    for (uint32_t n = 0; n < SESSIONS; n++) {
+        open_session(n);
+    }
+    while (world.datagrams < count) {
+        datagram();
+        if (chance(40)) {
+            work();
+        }
+        if (chance(2)) {
+            world.now += (uint64_t)1 << below(33);
+            shunter_core_tick(world.core, world.now);
+        }
+        if (below(2000) == 0) {
+            const uint32_t n = below(SESSIONS);
+            shunter_core_remove_session(world.core, 0x10000 + n, world.now);
+        }
+        if (below(50) == 0) {
+            open_session(below(SESSIONS));
+        }
+        if (below(300) == 0) {
+            move();
+        }
+        world.holding += line[SHUNTER_K_HOLD_NUMBER / 8] != 0;
+        if (!holds_are_right(world.core, FUNC, SESSIONS, line)) {
+            wrong("what is held is not what the requests hold");
+        }
+        forget_unused();
+    }
+    shunter_core_free(world.core);
+    printf("%llu datagrams, %llu places, %llu answers, %llu held\n",
+           (unsigned long long)world.datagrams, (unsigned long long)world.places,
+           (unsigned long long)world.answers, (unsigned long long)world.holding);
+    return 0;
+}

@@ -1,0 +1,387 @@
+"""Who works on what: the rule for runs of entries, and the C dispatcher does the same."""
+
+import ctypes
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from oracle.core import Ready
+from oracle.dispatch import Dispatch, Hand, Policy
+from shunter.nic_frontend import build
+from shunter.nic_frontend.library import library
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parents[1] / "golden/release.json"
+ENTRIES = 8
+MS = 1_000_000
+
+
+class Place:
+    """A dispatcher, and what it gave."""
+
+    def __init__(self, entries=ENTRIES, caps=(), **policy):
+        self.dispatch = Dispatch(entries, Policy(**policy))
+        for worker, cap in enumerate(caps):
+            self.dispatch.hands[worker] = Hand(cap)
+
+    def wait(self, *entries, priority=0, now=0, deadline=0, again=False):
+        for entry in entries:
+            self.dispatch.enqueue(Ready(1, entry, priority, deadline, again), now)
+
+    def go(self, now=0):
+        """Batches that leave now: worker, first entry, length."""
+        given = []
+        self.dispatch.dispatch(now, lambda w, _, run: given.append((w, run.first, run.count)))
+        return given
+
+    def answered(self, worker):
+        hand = self.dispatch.hands[worker]
+        hand.done += 1
+        del hand.held[hand.done]
+
+
+@pytest.mark.parametrize(
+    ("caps", "waiting", "expected"),
+    [
+        ((4,), (0,), [(0, 0, 1)]),
+        ((4,), (0, 1, 2), [(0, 0, 3)]),
+        ((2,), (0, 1, 2), [(0, 0, 2), (0, 2, 1)]),  # the second is sent ahead
+        ((4,), (0, 2, 3), [(0, 0, 1), (0, 2, 2)]),
+        ((4,), (6, 7, 0, 1), [(0, 6, 4)]),
+        ((4,), (7, 0, 1, 6), [(0, 7, 3), (0, 6, 1)]),
+        ((4, 4), (0, 1, 2, 3), [(0, 0, 2), (1, 2, 2)]),
+        ((2, 4), (0, 1, 2), [(0, 0, 1), (1, 1, 2)]),
+        ((4, 4), (0, 2), [(0, 0, 1), (1, 2, 1)]),
+        ((), (0,), []),
+        ((4,), (), []),
+    ],
+    ids=str,
+)
+def test_batches_are_runs_of_what_waits(caps, waiting, expected):
+    place = Place(caps=caps)
+    place.wait(*waiting)
+    assert sorted(place.go()) == sorted(expected)
+
+
+def test_what_may_have_killed_a_worker_goes_first_and_alone():
+    place = Place(caps=(4,))
+    place.wait(0, 1)
+    place.wait(2, again=True)
+    assert place.go() == [(0, 2, 1), (0, 0, 2)]
+
+
+def test_few_requests_wait_for_more_but_not_too_long():
+    place = Place(caps=(8,), threshold=3.0, max_wait_ns=5 * MS)
+    place.wait(0, now=10 * MS)
+    assert place.go(10 * MS) == [] and place.dispatch.next_ns() == 15 * MS
+    place.wait(1, now=12 * MS)
+    assert place.go(15 * MS - 1000) == []
+    assert place.go(15 * MS) == [(0, 0, 2)]
+    assert place.dispatch.next_ns() is None
+
+
+def test_as_many_as_are_worth_a_batch_go_at_once():
+    place = Place(caps=(8,), threshold=3.0, max_wait_ns=5 * MS)
+    place.wait(0, 1, 2)
+    assert place.go() == [(0, 0, 3)]
+
+
+def test_what_is_held_back_goes_when_its_deadline_is_near():
+    numbers = {"fixed_ns": 2 * MS, "per_request_ns": MS, "margin_ns": MS}
+    place = Place(caps=(8,), threshold=9.0, max_wait_ns=100 * MS, **numbers)
+    place.wait(0, deadline=20 * MS)
+    place.wait(1)
+    # Two requests take 4 ms, and 1 ms is kept for luck.
+    assert place.go(0) == [] and place.dispatch.next_ns() == 15 * MS
+    assert place.go(15 * MS - 1000) == []
+    assert place.go(15 * MS) == [(0, 0, 2)]
+
+
+def test_without_a_free_worker_only_the_deadline_itself_wakes():
+    place = Place(caps=(1,), ahead=0, max_wait_ns=MS)
+    place.wait(0, 1, deadline=20 * MS)
+    assert place.go() == [(0, 0, 1)]
+    assert place.dispatch.next_ns() == 20 * MS
+    assert place.dispatch.overdue(20 * MS - 1) == [] and place.dispatch.overdue(20 * MS) == [1]
+    assert place.dispatch.next_ns() is None
+
+
+def test_strict_goes_before_best_effort():
+    place = Place(caps=(2,), ahead=0)
+    place.wait(0, 1, priority=1)
+    place.wait(2, 3)
+    assert place.go() == [(0, 2, 2)]
+    place.answered(0)
+    assert place.go() == [(0, 0, 2)]
+
+
+def test_best_effort_goes_first_when_it_has_waited_long_enough():
+    place = Place(caps=(1,), ahead=0, ageing_ns=100 * MS)
+    place.wait(0, 1, priority=1)
+    place.wait(2, 3, now=100 * MS)
+    order = []
+    for now in (99, 100, 101):
+        order += place.go(now * MS)
+        for worker, hand in place.dispatch.hands.items():
+            if hand.in_flight:
+                place.answered(worker)
+    # Not before its time, then once, then strict again.
+    assert [first for _, first, _ in order] == [2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "traffic", "ahead", "sent"),
+    [
+        (0, 0, (), 1, True),
+        (0, 1, (), 1, True),
+        (1, 1, (), 1, True),
+        (0, 1, (5,), 1, False),
+        (0, 0, (), 0, False),
+    ],
+)
+def test_the_next_batch_is_sent_ahead_where_it_overtakes_nobody(
+    running, waiting, traffic, ahead, sent
+):
+    place = Place(caps=(1,), ahead=ahead)
+    place.wait(0, priority=running)
+    assert place.go() == [(0, 0, 1)]
+    place.wait(1, priority=waiting)
+    place.wait(*traffic)
+    given = place.go()
+    assert ((0, 1, 1) in given) is sent
+    assert not place.go()  # never two ahead
+
+
+def test_nothing_is_sent_ahead_while_a_peer_is_free():
+    place = Place(caps=(4, 4))
+    place.wait(0)
+    assert place.go() == [(0, 0, 1)]
+    place.dispatch.policy = Policy(threshold=3.0, max_wait_ns=MS)
+    place.wait(4)
+    assert place.go() == []
+    assert place.go(MS) == [(1, 4, 1)]
+
+
+def test_who_drains_gets_nothing():
+    place = Place(caps=(4, 4))
+    place.dispatch.hands[0].draining = True
+    place.wait(0, 1)
+    assert place.go() == [(1, 0, 2)]
+
+
+def test_what_a_worker_did_not_begin_has_its_place_again():
+    place = Place(caps=(2,))
+    place.wait(0, 1)
+    place.wait(2, 4, now=MS)
+    assert place.go(MS) == [(0, 0, 2), (0, 2, 1)]
+    place.wait(6, now=2 * MS)
+    arrivals = place.dispatch.arrivals
+    del place.dispatch.hands[0]
+    place.dispatch.enqueue(Ready(1, 2, 0, 0, returned=True), 3 * MS)
+    assert place.dispatch.arrivals == arrivals
+    assert place.dispatch.lines[0].oldest_ns == MS
+    place.dispatch.hands[1] = Hand(1)
+    assert place.go(3 * MS) == [(1, 2, 1), (1, 4, 1)]
+
+
+def test_what_is_withdrawn_does_not_run():
+    place = Place(caps=(4,))
+    place.wait(0, 1, 2)
+    place.dispatch.withdraw(1)
+    place.dispatch.withdraw(5)
+    assert sorted(place.go()) == [(0, 0, 1), (0, 2, 1)]
+
+
+# ---- C
+
+
+def golden(name):
+    return json.loads(GOLDEN.read_text(encoding="utf-8"))[name]["rows"]
+
+
+def test_the_release_rule_in_c_is_the_golden_one(built):
+    rule = library().shunter_should_release
+    u64, i64 = ctypes.c_uint64, ctypes.c_int64
+    rule.restype = ctypes.c_bool
+    rule.argtypes = [u64, u64, ctypes.c_bool, i64, ctypes.c_double, u64, u64, u64, u64]
+    for queued, oldest, slack, *others, expected in golden("should_release"):
+        found = rule(queued, oldest, slack is not None, slack or 0, *others)
+        assert found is expected, (queued, oldest, slack, others)
+
+
+def test_the_split_in_c_is_the_golden_one(built):
+    split = library().shunter_split
+    for queued, caps, expected in golden("split"):
+        numbers = ctypes.c_uint32 * max(1, len(caps))
+        sizes = numbers()
+        split(ctypes.c_uint32(queued), numbers(*caps), len(caps), sizes)
+        assert list(sizes)[: len(caps)] == expected, (queued, caps)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """dispatch_events.c with the C dispatcher, under the sanitizers."""
+    found = tmp_path_factory.mktemp("dispatch") / "dispatch_events"
+    parts = ("dispatch", "waiting", "batches", "release")
+    sources = [HERE / "dispatch_events.c"]
+    sources += [build.SOURCES / f"server/{part}.c" for part in parts]
+    flags = ["-std=c11", "-O1", "-g", *build.WARNINGS, *build.SANITIZERS, "-D_GNU_SOURCE"]
+    command = [os.environ.get("CC", "cc"), *flags, *build.includes(), *map(str, sources)]
+    subprocess.run([*command, "-o", str(found)], check=True)
+    return found
+
+
+class Twin:
+    """The Python dispatcher with the input and the output of dispatch_events.c."""
+
+    def __init__(self):
+        self.dispatch, self.lines = Dispatch(ENTRIES, Policy(margin_ns=0, ageing_ns=0)), []
+        self.now = 0
+
+    def waiting(self):
+        return {each.entry for line in self.dispatch.lines for each in line._waiting}
+
+    def event(self, kind, *numbers):
+        getattr(self, f"_{kind}")(*numbers)
+
+    def _P(self, threshold, *numbers):
+        self.dispatch.policy = Policy(
+            threshold, **dict(zip(list(Policy.__dataclass_fields__)[1:], numbers, strict=True))
+        )
+
+    def _W(self, worker, cap):
+        self.dispatch.hands[worker] = Hand(cap)
+
+    def _D(self, worker):
+        self.dispatch.hands[worker].draining = True
+
+    def _G(self, worker):
+        hand = self.dispatch.hands.pop(worker)
+        for index, number in enumerate(sorted(hand.held)):
+            run = hand.held[number]
+            for i in range(run.count):
+                name = "returned" if index else "died"
+                self.lines.append(f"{name} {(run.first + i) % ENTRIES}")
+
+    def _A(self, worker, count):
+        hand = self.dispatch.hands[worker]
+        for _ in range(min(count, hand.in_flight)):
+            hand.done += 1
+            del hand.held[hand.done]
+
+    def _E(self, entry, priority, deadline, again, now):
+        self.dispatch.enqueue(Ready(1, entry, priority, deadline, again == 1, again == 2), now)
+
+    def _R(self, entry):
+        self.dispatch.withdraw(entry)
+
+    def _T(self, now):
+        self.lines += [f"expired {entry}" for entry in self.dispatch.overdue(now)]
+        given = []
+        self.dispatch.dispatch(now, lambda *each: given.append(each))
+        for worker, number, run in sorted(given, key=lambda each: each[:2]):
+            self.lines.append(f"batch {worker} {number} {run.first} {run.count}")
+        following = self.dispatch.next_ns()
+        self.lines.append(f"next {-1 if following is None else max(0, following)}")
+
+
+class Story:
+    """Events that can happen one after the other, told to the twin as they are made up."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.twin, self.events, self.now = Twin(), [], 1000 * MS
+        self.free = set(range(ENTRIES))
+        kinds = [self.policy, self.comes, self.drains, self.goes, self.answers, self.arrives]
+        for _ in range(300):
+            self.random.choices(
+                [*kinds, self.leaves, self.passes], [1, 3, 0.5, 1, 12, 12, 0.7, 16]
+            )[0]()
+
+    def say(self, kind, *numbers):
+        self.events.append((kind, *numbers))
+        self.twin.event(kind, *numbers)
+
+    def policy(self):
+        choose = self.random.choice
+        waits = choose([1.0, 1.0, 2.0, 2.5, 100.0]), choose([0, 3 * MS, 50 * MS])
+        ages = choose([0, MS]), choose([0, 5 * MS])
+        self.say("P", *waits, *ages, choose([0, 2 * MS]), choose([0, MS]), choose([0, 1]))
+
+    def comes(self):
+        if absent := sorted(set(range(3)) - set(self.twin.dispatch.hands)):
+            self.say("W", self.random.choice(absent), self.random.randrange(1, 6))
+
+    def _one(self, busy=False):
+        hands = self.twin.dispatch.hands.items()
+        found = [worker for worker, hand in hands if hand.in_flight or not busy]
+        return self.random.choice(sorted(found)) if found else None
+
+    def _give_back(self, runs):
+        self.free |= {(run.first + i) % ENTRIES for run in runs for i in range(run.count)}
+
+    def drains(self):
+        if (worker := self._one()) is not None:
+            self.say("D", worker)
+
+    def goes(self):
+        if (worker := self._one()) is not None:
+            hand = self.twin.dispatch.hands[worker]
+            begun, *not_begun = [hand.held[number] for number in sorted(hand.held)] or [None]
+            self.say("G", worker)
+            self._give_back([begun] if begun else [])
+            for run in not_begun:
+                for i in range(run.count):
+                    entry = (run.first + i) % ENTRIES
+                    self.say("E", entry, run.priority, 0, 2, self.now)
+
+    def answers(self):
+        if (worker := self._one(busy=True)) is not None:
+            hand = self.twin.dispatch.hands[worker]
+            count = self.random.randrange(1, hand.in_flight + 1)
+            self._give_back([hand.held[n] for n in sorted(hand.held)[:count]])
+            self.say("A", worker, count)
+
+    def arrives(self):
+        if not self.free:
+            return
+        first = self.random.choice(sorted(self.free))
+        priority = self.random.choice([0, 1, 1])
+        for i in range(self.random.randrange(1, 5)):
+            entry = (first + i) % ENTRIES
+            if entry in self.free:
+                self.free.remove(entry)
+                deadline = self.random.choice([0, 0, self.now + MS, self.now + 10 * MS])
+                again = int(self.random.random() < 0.15)
+                self.say("E", entry, priority, deadline, again, self.now)
+
+    def leaves(self):
+        if waits := sorted(self.twin.waiting()):
+            entry = self.random.choice(waits)
+            self.free.add(entry)
+            self.say("R", entry)
+
+    def passes(self):
+        self.now += self.random.choice([0, 0, 1000, MS, 4 * MS, 20 * MS])
+        before = len(self.twin.lines)
+        self.say("T", self.now)
+        late = [line for line in self.twin.lines[before:] if line.startswith("expired")]
+        self.free |= {int(line.split()[1]) for line in late}
+
+
+@settings(max_examples=60, phases=[Phase.generate])  # a smaller seed is no smaller story
+@given(st.integers(0, 2**32))
+def test_both_dispatchers_give_the_same_batches(program, seed):
+    story = Story(seed)
+    text = "\n".join(" ".join(map(str, event)) for event in story.events)
+    done = subprocess.run(
+        [str(program), str(ENTRIES)], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == story.twin.lines

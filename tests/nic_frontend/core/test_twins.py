@@ -1,0 +1,240 @@
+"""The C core does what the Python core does, whatever comes; `make fuzz` has many more examples."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oracle.core import Place, Ready, Withdraw
+from oracle.sessions import Session
+from shunter.batching.layout import HOLDER_FIELDS, HOLDER_SIZE
+from shunter.batching.slices import read_slices
+from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.wire.header import Header, behind
+from shunter.nic_frontend.wire.layout import Flags, MessageType
+
+FUZZ = settings.get_current_profile_name() == "fuzz"
+EXAMPLES, DATAGRAMS = (1200, 200_000) if FUZZ else (60, 10_000)
+"""Stories, and at least so many datagrams in all of them together."""
+STEPS = 300
+FUNC, ENTRIES = 3, 5
+SESSIONS = 5
+PEERS = [bytes([2, 0, 0, n]).ljust(32, b"\0") for n in range(SESSIONS)]
+KEY = bytes(range(16))
+KEYS = [None, KEY, None, KEY, KEY]
+PROTECT = [0, 0, Flags.PAYLOAD_CRC, Flags.PAYLOAD_AEAD, Flags.PAYLOAD_AEAD]
+STREAM = [False, False, False, False, True]
+SIZES = {"inputs": (9, 4), "outputs": (7,)}
+SEGMENT = 4
+FIELDS = list(Header._fields)
+EDGES = [0, 1, 2, 3, 4, 5, 63, 64, 65, 127, 255, 256, 65535, 1 << 31, (1 << 32) - 1, 1 << 63]
+WIDTHS = {"magic": 16, "version": 8, "type": 8, "flags": 16, "words": 8, "priority": 8}
+WIDTHS |= {"req_id": 64, "func_id": 16, "seq": 16, "count": 16, "length": 16, "status": 16}
+WIDTHS |= {"tensor": 8, "reserved": 8, "tag": 64}
+
+
+class World:
+    """A pair of cores and the clients of some sessions; every step goes to both."""
+
+    def __init__(self, pair, seed):
+        self.pair, self.random = pair, random.Random(seed)
+        self.now = 1
+        self.datagrams = self.held = 0
+        self.numbers = [0] * SESSIONS
+        self.ready, self.running = set(), set()
+        self.awaited = []
+        self.lines = [memoryview(bytearray(HOLDER_SIZE)).cast("q") for _ in pair]
+        self.is_shown = True
+        self.slot, self.slices = 70, 1 << 570 | 1 << 63 | 3
+        for core, line in zip(pair, self.lines, strict=True):
+            core.add_function(FUNC, SIZES["inputs"], SIZES["outputs"], ENTRIES)
+            core.set_defaults(FUNC, Defaults(1, 7_000, 12_000))
+            core.set_hold(FUNC, self.slot, self.slices, self.now)
+            core.hold_at(line, self.now)
+        for n in range(SESSIONS):
+            self.open(n)
+
+    def open(self, n):
+        options = SEGMENT, 2 + n, KEYS[n], STREAM[n], PROTECT[n]
+        for core in self.pair:
+            session = Session(0x10000 + n, FUNC, PEERS[n], *options)
+            session.pkt_no = 2**32 - 20
+            session.origin = n % 2
+            core.add_session(session, self.now)
+        self.numbers[n] = 0
+
+    def both(self, name, *args, **kwargs):
+        found = [getattr(core, name)(*args, **kwargs) for core in self.pair]
+        assert found[0] == found[1], (name, found)
+        for action in found[0]:
+            if isinstance(action, Ready):
+                self.ready.add(action.entry)
+            elif isinstance(action, Withdraw):
+                self.ready.discard(action.entry)
+            elif isinstance(action, Place):
+                size = SIZES["inputs"][action.tensor]
+                assert 0 <= action.entry < ENTRIES and action.offset + action.length <= size
+                assert action.entry not in self.ready | self.running
+        free = {core.free_entries(FUNC) for core in self.pair}
+        grants = [[core.grant(0x10000 + n) for core in self.pair] for n in range(SESSIONS)]
+        assert len(free) == 1 and all(a == b for a, b in grants)
+        return found[0]
+
+    def header(self):
+        n = self.random.randrange(SESSIONS)
+        self.numbers[n] += 1
+        seq = self.random.randrange(4)
+        parts = [(0, 0, 4, 9), (0, 4, 4, 9), (0, 8, 1, 9), (1, 0, 4, 4)]
+        tensor, offset, length, total = parts[seq]
+        done = max(0, self.pair[0].grant(0x10000 + n) - self.random.randrange(6))
+        kind = self.random.choices(
+            [MessageType.REQ, MessageType.ACK, MessageType.CANCEL, MessageType.SACK], [20, 1, 1, 1]
+        )[0]
+        flags = Flags.LAST if seq == 3 else 0
+        for flag in (Flags.ACK_REQ, Flags.IDEMPOTENT, Flags.RETRANS):
+            flags |= flag * (self.random.random() < 0.2)
+        is_request = kind == MessageType.REQ
+        flags |= PROTECT[n] if is_request else 0
+        header = Header(
+            type=kind,
+            flags=flags,
+            priority=self.random.randrange(3),
+            req_id=done + self.random.randrange(4),
+            func_id=FUNC,
+            seq=seq,
+            count=4,
+            length=length if is_request else self.random.randrange(3),
+            total=total,
+            offset=offset,
+            session=0x10000 + n,
+            deadline_us=self.random.choice([0, 0, 10]),
+            credit=max(0, done - self.random.randrange(4)),
+            tensor=tensor,
+            pkt_no=max(1, self.numbers[n] - self.random.choice([0, 0, 0, 0, 1, 5])),
+        )
+        return header, n
+
+    def datagram(self):
+        header, n = self.header()
+        if self.random.random() < 0.3:
+            for _ in range(self.random.randrange(1, 3)):
+                field = self.random.choice(FIELDS)
+                value = self.random.choice([*EDGES, self.random.getrandbits(64)])
+                value &= (1 << WIDTHS.get(field, 32)) - 1
+                header = header._replace(**{field: value})
+        data = bytearray(header.pack(KEYS[n] if self.random.random() < 0.95 else None))
+        data += bytes(self.random.getrandbits(8) for _ in range(min(header.length, 300)))
+        length = 64 + header.length + behind(header.flags)
+        length = length if self.random.random() < 0.97 else self.random.randrange(70)
+        if self.random.random() < 0.05:
+            data[self.random.randrange(64)] ^= 1 << self.random.randrange(8)
+        peer = PEERS[n if self.random.random() < 0.97 else self.random.randrange(SESSIONS)]
+        found = self.both("receive", peer, bytes(data[:length]), self.now, length)
+        self.datagrams += 1
+        if any(isinstance(action, Place) for action in found):
+            self.awaited.append(bytes(data[:64]))
+        if self.awaited and self.random.random() < 0.9:  # or it comes later, or was wrong
+            at = self.random.choice([-1, -1, -1, self.random.randrange(len(self.awaited))])
+            self.both("accept", self.awaited.pop(at), self.now)
+
+    def work(self):
+        if self.ready and self.random.random() < 0.6:
+            entry = self.random.choice(sorted(self.ready))
+            self.ready.remove(entry)
+            if self.random.random() < 0.1:
+                self.both("expired", FUNC, entry, self.now)
+                return
+            self.running.add(entry)
+            whom = [core.running(FUNC, entry, self.now) for core in self.pair]
+            assert whom[0] == whom[1]
+        elif self.running:
+            entry = self.random.choice(sorted(self.running))
+            self.running.remove(entry)
+            how = self.random.randrange(8)
+            if how == 0:
+                self.both("worker_died", FUNC, entry, self.now)
+            elif how == 1:
+                self.both("returned", FUNC, entry, self.now)
+            else:
+                status = 200 if how > 2 else 500
+                self.both("finished", FUNC, entry, status, self.now, sent=how % 2 == 0)
+
+    def pass_time(self):
+        self.now += self.random.choice([10, 10**6, 4 * 10**6, 10**9, 70 * 10**9])
+        # Sessions end in an order that does not matter; one at a time is enough to see them equal.
+        found = [sorted(core.tick(self.now), key=repr) for core in self.pair]
+        assert found[0] == found[1]
+        for action in found[0]:
+            if isinstance(action, Withdraw):
+                self.ready.discard(action.entry)
+
+    def leave_and_come(self):
+        n = self.random.randrange(SESSIONS)
+        if self.pair[0].is_open(0x10000 + n):  # and not only there until what it asked for has run
+            self.both("remove_session", 0x10000 + n, self.now)
+        if 0x10000 + n not in self.pair[0].sessions and not self.running:
+            self.open(n)
+
+    def move(self):
+        """The function's workers come or go, or the page of their server does."""
+        if self.random.random() < 0.8:
+            self.slot = self.random.choice([-1, 0, 63, 64, 127])
+            self.slices = self.random.choice([0, 1, 6, 1 << 63, 1 << 64, 1 << 575 | 1])
+            for core in self.pair:
+                core.set_hold(FUNC, self.slot, self.slices, self.now)
+        else:
+            self.is_shown = not self.is_shown
+            for core, line in zip(self.pair, self.lines, strict=True):
+                core.hold_at(line if self.is_shown else None, self.now)
+
+    def look_at_what_is_held(self):
+        """Both say the same of it, and it is what the requests hold that there are."""
+        python = self.pair[0]
+        assert self.lines[0].tobytes() == self.lines[1].tobytes()
+        calls = [call for session in python.sessions.values() for call in session.calls]
+        strict = sum(call.holds for call in calls)
+        assert python.holds.of[FUNC].strict == strict
+        holds = strict and self.slices and self.is_shown
+        found = read_slices(self.lines[0], HOLDER_FIELDS["hold_slices"].offset // 8)
+        assert found == (self.slices if holds else 0)
+        assert bool(self.lines[0][HOLDER_FIELDS["hold_number"].offset // 8]) == (found != 0)
+        models = self.lines[0].tobytes()[HOLDER_FIELDS["hold_models"].offset :][:16]
+        named = 1 << self.slot if holds and self.slot >= 0 else 0
+        assert int.from_bytes(models, "little") == named
+        self.held += bool(holds)
+
+    def step(self):
+        kinds = [self.datagram, self.work, self.pass_time, self.leave_and_come, self.move]
+        self.random.choices(kinds, [30, 12, 1, 0.3, 0.3])[0]()
+        self.look_at_what_is_held()
+
+
+def test_both_cores_say_the_same(both, capsys):
+    sent = held = 0
+
+    @settings(max_examples=EXAMPLES)
+    @given(st.integers(0, 2**32))
+    def say_the_same(seed):
+        nonlocal sent, held
+        world = World(both(), seed)
+        for _ in range(STEPS):
+            world.step()
+        sent += world.datagrams
+        held += world.held
+
+    say_the_same()
+    assert sent >= DATAGRAMS
+    assert 0 < held < EXAMPLES * STEPS
+    if FUZZ:
+        with capsys.disabled():
+            print(f"\n{sent} datagrams through both cores")
+
+
+def test_both_refuse_the_same_registrations(both):
+    python, c = both()
+    for core in (python, c):
+        core.add_function(1, (1 << 20,), (1,), 2)
+        session = Session(5, 1, PEERS[0], 300, 4)
+        with pytest.raises((OSError, ValueError)):
+            core.add_session(session, 0)

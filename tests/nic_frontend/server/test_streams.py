@@ -1,0 +1,164 @@
+"""Streams: slow readers, silence, and rubbish."""
+
+import contextlib
+import socket
+
+import pytest
+
+from shunter.batching import attach
+from shunter.nic_frontend.wire.header import Header
+from shunter.nic_frontend.wire.hello import Hello
+from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
+
+BIG = [("b", "uint8", [1 << 18])]
+"""An answer of 256 KB."""
+BUFFERS = 64 << 20
+"""More than the kernel keeps of a stream."""
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def served(site):
+    """A front end that serves streams of both kinds, with a worker."""
+    return serve(site)
+
+
+def serve(site):
+    site.serve(unix=str(site.folder / "nic.stream"), queue_bytes=8 * (1024 + (1 << 18)))
+    site.worker(outputs=BIG)
+    return site
+
+
+def test_a_client_that_asks_again_and_again_and_never_reads_is_left(served, nic, kind):
+    client = served.client(kind, window=4, segment=60_000)
+    client.ask(1)
+    nic.until(lambda: served.look()["stats"]["answered"] == 1)
+    before = served.look()["rss_kb"]
+    client.socket.settimeout(20)
+    asked = 0
+    with contextlib.suppress(ConnectionError):
+        while True:
+            client.ask(1, req_id=1, add=Flags.RETRANS | Flags.ACK_REQ)
+            asked += 1
+            assert asked * (1 << 18) < 4 * BUFFERS, "it is never left"
+    nic.until(lambda: served.look()["sessions"] == 0)
+    assert served.look()["rss_kb"] < before + (32 << 10)
+    assert served.executions() == {1: 1}
+    honest = served.client(kind)
+    asked = honest.ask(2)
+    assert honest.answers(1) == {asked: honest.expected(2)}
+
+
+def test_a_client_that_reads_late_gets_everything(served, nic, kind):
+    client = served.client(kind, window=8, segment=60_000)
+    rounds = [list(range(n, n + 8)) for n in (10, 20, 30)]
+    for names in rounds:
+        asked = {client.ask(name): name for name in names}
+        wanted = (rounds.index(names) + 1) * 8
+        nic.until(lambda wanted=wanted: served.look()["stats"]["answered"] == wanted)
+        assert client.answers(8) == {i: client.expected(name) for i, name in asked.items()}
+        client.acknowledge(max(asked) + 1)
+        nic.until(lambda: served.function()["free"] == served.function()["entries"])
+
+
+def test_who_stops_in_the_midst_is_closed_and_holds_nothing(site, nic):
+    stopped, keepers = [], []
+    site.serve(unix=str(site.folder / "nic.stream"))
+    site.worker()
+    keepers += [site.client(kind) for kind in ("tcp", "unix")]
+    for kind in ("tcp", "unix"):
+        silent, half_hello = site.stranger(kind), site.stranger(kind)
+        half_hello.put(Header(type=MessageType.HELLO, length=Hello.BYTES).pack() + b"x")
+        half_header, half_payload = site.client(kind), site.client(kind)
+        half_header.put(half_header.header().pack()[:33])
+        half_payload.put(half_payload.header().pack() + b"y" * 100)
+        stopped += [c.socket for c in (silent, half_hello, half_header, half_payload)]
+    worker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    stopped.append(worker)
+    worker.settimeout(nic.PATIENCE_S)
+    worker.connect(str(site.folder / attach.NAME))
+    nic.until(lambda: site.look()["stats"]["bytes_in"] >= 2 * (33 + 164))
+    for each in stopped:
+        with each, contextlib.suppress(ConnectionResetError):
+            assert each.recv(1) == b""
+    for keeper in keepers:  # between two messages a stream may be silent
+        asked = keeper.ask(5)
+        assert keeper.answers(1) == {asked: keeper.expected(5)}
+        keeper.acknowledge(asked + 1)
+    nic.until(lambda: site.look()["sessions"] == 2)
+    nic.until(lambda: site.function()["free"] == site.function()["entries"])
+
+
+def test_a_stream_that_closes_in_the_midst_of_a_payload_harms_nobody(served, nic, kind):
+    client, other = served.client(kind), served.client(kind)
+    client.segment(1, 0)
+    client.put(client.header(seq=1).pack() + b"y" * 100)
+    nic.until(lambda: served.look()["stats"]["bytes_in"] >= 64 + 256 + 164)
+    assert served.function()["free"] == served.function()["entries"] - 1
+    client.socket.close()
+    nic.until(lambda: served.look()["sessions"] == 1)
+    assert served.function()["free"] == served.function()["entries"]
+    asked = other.ask(5)
+    assert other.answers(1) == {asked: other.expected(5)}
+
+
+def test_a_payload_that_belongs_nowhere_is_skipped(abused_site, kind):
+    client = serve(abused_site).client(kind)
+    for changes in ({"length": 65_535}, {"length": 300}, {"func_id": 99}, {"offset": 1 << 20}):
+        header = client.header(req_id=1, **changes)
+        client.put(header.pack() + b"\xee" * header.length)
+    assert client.get()[0].status == WireStatus.BAD_REQUEST
+    client.next_id = 2
+    asked = client.ask(5)
+    assert client.answers(1) == {asked: client.expected(5)}
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"GET / HTTP/1.1\r\nHost: here\r\n" + b"x" * 4096,
+        b"\0" * 4096,
+        Header(type=MessageType.HELLO, length=Hello.BYTES).pack() + bytes(Hello.BYTES),
+    ],
+    ids=["http", "zeros", "hello"],
+)
+def test_rubbish_ends_the_stream(abused_site, nic, kind, rubbish):
+    served = serve(abused_site)
+    stranger, client = served.stranger(kind), served.client(kind)
+    for each in (stranger, client):
+        with contextlib.suppress(ConnectionError):
+            each.put(rubbish)
+            assert each.socket.recv(1) == b""
+    nic.until(lambda: served.look()["sessions"] == 0)
+
+
+def test_a_stream_does_not_speak_for_another(served, kind):
+    one, other = served.client(kind), served.client(kind)
+    one.session, one.func_id = other.session, other.func_id
+    with contextlib.suppress(ConnectionError):
+        one.ask(1)
+        assert one.socket.recv(1) == b""
+    asked = other.ask(2)
+    assert other.answers(1) == {asked: other.expected(2)}
+    assert served.executions() == {2: 1}
+
+
+def test_half_a_payload_keeps_no_other_request_from_running(site, nic):
+    """A worker dies while a payload is on its way: what runs again is not held up by that."""
+    site.serve()
+    first = site.puppet()
+    client, slow = site.client(), site.client("tcp")
+    asked = client.ask(7, add=Flags.IDEMPOTENT)
+    assert first.names(first.batch()) == [7]
+    before = site.look()["stats"]["bytes_in"]
+    slow.put(slow.header().pack() + b"y" * 100)
+    nic.until(lambda: site.look()["stats"]["bytes_in"] == before + 164)
+    second = site.puppet()
+    first.die()
+    assert second.names(second.batch()) == [7]
+    second.done(WireStatus.OK)
+    assert list(client.answers(1)) == [asked]
