@@ -22,22 +22,11 @@ import typer
 from shunter.batching.allowed import allowed
 from shunter.nic_frontend.client.errors import error_of
 from shunter.nic_frontend.wire import layout
-from shunter.nic_frontend.wire.hello import Hello
 from shunter.plugins import cli, settings_keys
 
 REFERENCE = Path(__file__).parent / "reference"
 MARK = "<!-- Below: written by docs/generate.py. Change the code and run `make docs`. -->"
 """What is above it in a page is written by hand."""
-
-HELLO = (
-    ("nonce", 16, "random bytes of the client"),
-    ("cookie", 8, "0, or what the server answered to the hello before"),
-    ("segment", 4, "largest payload of a datagram that the client's path takes"),
-    ("window", 2, "requests that the client would like to have on their way"),
-    ("want", 2, "bits of PAYLOAD_CRC and PAYLOAD_AEAD: how payloads are to be protected"),
-    ("model", 128, "name, UTF-8, filled with zeros"),
-    ("version", 64, "version, filled with zeros; empty: the default one"),
-)
 
 
 def main() -> int:
@@ -146,13 +135,8 @@ def _given(option: Any) -> str:
     if callable(value) or value is None or value in ((), []):
         return ""
     if isinstance(value, bool):
-        return (
-            ""
-            if not option.secondary_opts
-            else f"`{option.opts[0]}`"
-            if value
-            else (f"`{option.secondary_opts[0]}`")
-        )
+        names = option.opts if value else option.secondary_opts
+        return f"`{names[0]}`" if option.secondary_opts else ""
     return f"`{value}`"
 
 
@@ -160,8 +144,9 @@ def _given(option: Any) -> str:
 
 
 def wire_page() -> Iterable[str]:
-    """The header, its types, flags and statuses, and HELLO."""
-    assert sum(width for _, width, _ in HELLO) == Hello.BYTES
+    """The protocol as it is written down beside the code, then the tables of its numbers."""
+    protocol = Path(layout.__file__).with_name("PROTOCOL.md").read_text(encoding="utf-8")
+    yield from [protocol.split("\n", 1)[1].strip(), ""]
     yield from [f"## Header, {layout.HEADER_BYTES} bytes", ""]
     rows = [
         (str(at), str(field.width), f"`{name}`", field.meaning)
@@ -180,12 +165,6 @@ def wire_page() -> Iterable[str]:
         said = notes.get(each.name) or (str(error) if known else "")
         rows.append((f"`{each.name}`", str(int(each)), kind, said))
     yield from _table(("Status", "Number", "Raised by the Python client", "Meaning"), rows)
-    yield from [f"## HELLO, {Hello.BYTES} bytes behind the header", ""]
-    offset, rows = 0, []
-    for name, width, meaning in HELLO:
-        rows.append((str(offset), str(width), f"`{name}`", meaning))
-        offset += width
-    yield from _table(("Offset", "Bytes", "Field", "Meaning"), rows)
     yield from ["## Constants", ""]
     rows = [
         (f"`{name}`", f"{value:,}" if value < 1 << 14 or "SEGMENT" in name else hex(value), meaning)
