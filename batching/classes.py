@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 CLASS_KEY = "x-shunter-class"
 DEADLINE_KEY = "x-shunter-deadline-ms"
+IDEMPOTENT_KEY = "x-shunter-idempotent"
 PREFIX = "x-shunter-"
 MAX_DEADLINE_MS = 86_400_000
 """One day: longer deadlines are mistakes of unit."""
@@ -35,6 +36,8 @@ class Terms:
     request_class: RequestClass | None = None
     deadline_ns: int | None = None
     """Nanoseconds after arrival."""
+    idempotent: bool | None = None
+    """Whether it may run twice."""
 
 
 _CLASSES = {
@@ -80,20 +83,34 @@ def parse_deadline_ns(text: str) -> int:
     return max(1, int(milliseconds * 1e6))
 
 
+def parse_idempotent(text: str) -> bool:
+    """Whether a request says that it may run twice.
+
+    Raises ValueError naming the key, the value and what is allowed.
+    """
+    stated = text.strip(_SPACES).lower()
+    if stated not in ("true", "false"):
+        raise ValueError(f'{IDEMPOTENT_KEY}: "{text}" is not known; allowed: true, false')
+    return stated == "true"
+
+
+KEYS = {
+    CLASS_KEY: parse_class,
+    DEADLINE_KEY: parse_deadline_ns,
+    IDEMPOTENT_KEY: parse_idempotent,
+}
+
+
 def parse_terms(entries: Iterable[tuple[str, str]]) -> Terms:
     """Terms in headers or map entries. Keys are compared without case; a repeated key: last wins.
 
     Raises ValueError for a bad value and for an unknown key of ours; others are not looked at.
     """
-    entries = list(entries)
-    for key, _ in entries:
-        if key.lower().startswith(PREFIX) and key.lower() not in (CLASS_KEY, DEADLINE_KEY):
-            raise ValueError(f'"{key}" is unknown; allowed: {CLASS_KEY}, {DEADLINE_KEY}')
-    stated = {CLASS_KEY: None, DEADLINE_KEY: None} | {
-        key.lower(): value for key, value in entries if key.lower() in (CLASS_KEY, DEADLINE_KEY)
-    }
-    class_text, deadline_text = stated[CLASS_KEY], stated[DEADLINE_KEY]
-    return Terms(
-        None if class_text is None else parse_class(class_text),
-        None if deadline_text is None else parse_deadline_ns(deadline_text),
-    )
+    stated: dict[str, str] = {}
+    for key, value in entries:
+        name = key.lower()
+        if name in KEYS:
+            stated[name] = value
+        elif name.startswith(PREFIX):
+            raise ValueError(f'"{key}" is unknown; allowed: {", ".join(KEYS)}')
+    return Terms(*(parse(stated[key]) if key in stated else None for key, parse in KEYS.items()))

@@ -341,6 +341,7 @@ SLOT = (
             Field("group_instances", "workers that the configuration asks for"),
             Field("group_slices", "slices that its workers may run on", count=SLICE_WORDS),
             Field("group_yields", "1: its workers stand still for strict work"),
+            Field("group_classes", "mask of the classes that it takes, 0: all"),
         ),
         repeat=GROUP_COUNT,
     ),

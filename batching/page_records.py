@@ -172,6 +172,7 @@ class GroupTelemetry:
     group_instances: int = _word(0, MAX_BATCH)
     group_slices: int = _mask(EVERY)
     group_yields: int = _word(0, 1)
+    group_classes: int = _word(0, 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,8 +162,9 @@ class ControllerAgent:
     def _fixed_commands(self, slot: int, identity: SlotIdentity) -> Commands:
         """What the operator set, without the model's lists where a class would have no group."""
         settings = self.settings.for_model(identity.model_name)
+        groups = self._page.read_groups(slot, identity.group_count)
         try:
-            commands = fixed_commands(settings, identity)
+            commands = fixed_commands(settings, identity, [g.group_classes for g in groups])
         except ValueError as error:
             if self._left_out.get(slot) != str(error):
                 self._left_out[slot] = str(error)

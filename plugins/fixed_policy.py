@@ -5,6 +5,7 @@ Pure: settings and a slot's identity in, the numbers of the control page out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,17 +21,21 @@ from shunter.plugins.observed import Wanted
 from shunter.plugins.settings import ModelSettings
 
 
-def fixed_commands(settings: ModelSettings, identity: SlotIdentity) -> Commands:
+def fixed_commands(
+    settings: ModelSettings, identity: SlotIdentity, classes: Sequence[int] = ()
+) -> Commands:
     """Commands for a slot. No latency is told: the server fits its own.
 
-    Raises ValueError when a class would be kept away from every group of the model.
+    ``classes``: for each worker group a mask of the classes that it takes, 0: all of them. Raises
+    ValueError when a class would be kept away from every group of the model that takes it.
     """
-    for name, weights in zip(CLASSES, settings.weights, strict=True):
-        given = weights[: identity.group_count]
-        if 0 < identity.group_count == len(given) and not any(given):
+    for number, name in enumerate(CLASSES):
+        masks = [_at(classes, group, 0) for group in range(identity.group_count)]
+        takers = [group for group, mask in enumerate(masks) if not mask or mask >> number & 1]
+        if takers and not any(_at(settings.weights[number], group, 1) for group in takers):
             raise ValueError(
                 f"models.{identity.model_name}.weights.{name} is 0 for all "
-                f"{identity.group_count} worker groups; allowed: at least one above 0"
+                f"{len(takers)} worker groups that take it; allowed: at least one above 0"
             )
     registered_us = identity.registered_max_wait_us
     wanted_ms = settings.max_wait_ms

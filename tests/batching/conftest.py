@@ -63,19 +63,24 @@ def poke(page):
 
 
 @pytest.fixture(scope="session")
-def run_tool(tmp_path_factory):
-    """Runs one of the programs with arguments; returns the finished process."""
-    java = Path(os.environ.get("JAVA_HOME", "/nonexistent")) / "bin/java"
-    command = str(java) if java.exists() else shutil.which("java")
-    if shutil.which("javac") is None or command is None:
+def jar_path():
+    """Class path of the plugin: its jar and TorchServe's."""
+    if shutil.which("javac") is None or shutil.which("java") is None:
         pytest.skip("needs a JDK")
     if importlib.util.find_spec("ts") is None:
         pytest.skip("needs an installed TorchServe")
     build = pytest.importorskip("shunter.plugins.torchserve.build")
+    return build.ensure() / build.JAR, build.torchserve_home() / "frontend/model-server.jar"
+
+
+@pytest.fixture(scope="session")
+def run_tool(tmp_path_factory, jar_path):
+    """Runs one of the programs with arguments; returns the finished process."""
+    java = Path(os.environ.get("JAVA_HOME", "/nonexistent")) / "bin/java"
+    command = str(java) if java.exists() else shutil.which("java")
     # In a package of the jar, because it uses classes that only their package sees.
-    sources = [str(path) for path in SOURCES.rglob("*.java")]
-    jar = build.ensure() / build.JAR
-    host = build.torchserve_home() / "frontend/model-server.jar"
+    sources = [str(path) for path in (SOURCES / "org").rglob("*.java")]
+    jar, host = jar_path
     classes = tmp_path_factory.mktemp("classes")
     compiler = ["javac", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jar}:{host}"]
     subprocess.run([*compiler, "-d", classes, *sources], check=True, timeout=PATIENCE_S)

@@ -61,6 +61,17 @@ def test_header_names_are_compared_without_case():
     assert parse_terms(headers) == Terms(RequestClass.BEST_EFFORT, 1_500_000)
 
 
+@pytest.mark.parametrize(("text", "stated"), [("true", True), (" False\t", False), ("TRUE", True)])
+def test_a_request_may_say_whether_it_may_run_twice(text, stated):
+    assert parse_terms([("X-Shunter-Idempotent", text)]) == Terms(None, None, stated)
+
+
+@pytest.mark.parametrize("text", ["", "1", "yes", "tru\u00e9"])
+def test_other_words_for_that_are_errors(text):
+    with pytest.raises(ValueError, match="x-shunter-idempotent: .*; allowed: true, false"):
+        parse_terms([("x-shunter-idempotent", text)])
+
+
 def test_of_a_repeated_header_the_last_wins_even_over_a_bad_one():
     headers = [("x-shunter-class", "foo"), ("X-SHUNTER-CLASS", "strict")]
     assert parse_terms(headers).request_class is RequestClass.STRICT

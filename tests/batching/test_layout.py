@@ -136,6 +136,7 @@ SLOT = {
     "group_instances": 3536,
     "group_slices": 3544,
     "group_yields": 3616,
+    "group_classes": 3624,
     "command_sequence": 5504,
     "alpha_millionths": 5512,
     "threshold_cap_milli": 5520,

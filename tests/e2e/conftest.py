@@ -13,6 +13,8 @@ from shunter.plugins.torchserve import build
 from shunter.plugins.torchserve.host import Server
 
 HERE = Path(__file__).parent
+ASSERTIONS = "-ea:org.shunter..."
+"""The jar checks that locks are held."""
 SETTINGS = """
 [preemption]
 max_hold_ms = 5000  # what a test holds is held for as long as it looks at it
@@ -142,7 +144,7 @@ class Brief(Server):
     """For a few requests: its JVM does not compile with effort what would not pay."""
 
     def __init__(self, *, env=None, **arguments):
-        env = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", **(env or {})}
+        env = {"JDK_JAVA_OPTIONS": f"-XX:TieredStopAtLevel=1 {ASSERTIONS}", **(env or {})}
         super().__init__(env=env, **arguments)
 
     def start(self, timeout_s=None):
@@ -183,7 +185,8 @@ def site(harness, archives, plugins, settings, tmp_path_factory):
     }
     # Cores of its own, whatever else is served on this host.
     claims = {"SHUNTER_CORE_CLAIMS": str(tmp_path_factory.mktemp("claims") / "cores")}
-    server = Server(model_store=archives.folder, plugins=plugins, config=config, env=claims)
+    env = {**claims, "JDK_JAVA_OPTIONS": ASSERTIONS}
+    server = Server(model_store=archives.folder, plugins=plugins, config=config, env=env)
     with harness.running(server, archives, tmp_path_factory.mktemp("site")) as site:
         yield site
 

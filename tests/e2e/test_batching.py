@@ -35,6 +35,13 @@ def test_a_deliberate_wait_counts_from_the_arrival_in_the_queue(serve, wait_unti
     assert {future.result()["batch"] for future in held} == {4}
 
 
+def test_a_model_may_wait_for_company_as_stock_does(serve):
+    config = {"shunter": {"wait": "company"}}
+    model = serve(config=config, batch_size=2, max_batch_delay=30_000, initial_workers=2)
+    futures = [model.send(f"r{i}") for i in range(2)]
+    assert [future.result()["batch"] for future in futures] == [2, 2]
+
+
 def test_two_idle_workers_run_two_batches_at_once(serve):
     """Stock holds the model's lock while a worker waits to fill its batch."""
     model = serve(batch_size=4, initial_workers=2, max_batch_delay=LONG_MS)

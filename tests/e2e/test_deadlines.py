@@ -74,7 +74,7 @@ def test_every_missed_deadline_has_one_reason(serve, site):
     long = {"x-shunter-deadline-ms": "600000"}
     assert model.ask(headers=long).status == 200
     assert model.ask(headers=long, fail=True).status == 503  # TorchServe's status of a failed batch
-    assert model.ask(headers=long, crash=True).status == 500
+    assert model.ask(headers=long, crash=True).status == 507
     assert model.ask(headers=long).status == 200  # the worker is back
     gate, held = model.hold(headers=SHORT)
     assert model.ask("expires", headers=SHORT).status == 504  # the held one is late, too

@@ -57,7 +57,7 @@ def test_a_poison_request_ends_two_workers_and_fails_alone(serve):
     futures = [model.queue(request, crash=crash) for request, crash in requests]
     gate.open()
     poison = futures.pop(1).result()
-    assert poison.status == 500, poison
+    assert poison.status == 507, poison  # as stock says of a worker that was killed
     assert "ended 2 workers" in poison["message"]
     assert [future.result().status for future in futures] == [200] * 3
     assert len({row["pid"] for row in model.ran() if row["id"] == "poison"}) == 2
@@ -66,7 +66,7 @@ def test_a_poison_request_ends_two_workers_and_fails_alone(serve):
     assert {row["batch"] for row in model.ran()[5:]} == {1}
     assert (model.count("poisoned"), model.count("failed"), model.count("answered")) == (1, 1, 4)
     line = next(line for line in model.site.log().splitlines() if poison.request in line)
-    assert "ordered/1.0" in line and "answered 500" in line
+    assert "ordered/1.0" in line and "answered 507" in line
     assert model.ask().status == 200
 
 
@@ -77,19 +77,22 @@ def test_a_request_that_a_dead_worker_had_not_begun_is_not_blamed(serve, wait_un
     wait_until("it is sent ahead", lambda: model.state()["in_flight"]["batches"] == 2)
     other = model.queue("other")
     gate.open()
-    assert poison[0].result().status == 500
+    assert poison[0].result().status == 507
     # It went back to the queue like any other: those that saw a death run alone.
     assert [future.result()["batch"] for future in (innocent, other)] == [2, 2]
     assert model.order() == ["poison", "poison", "innocent", "other"]
 
 
-def test_a_worker_that_does_not_answer_is_replaced(serve):
+def test_a_worker_that_does_not_answer_is_replaced_and_its_request_not_run_again(serve):
     model = serve(config={"responseTimeout": 1})
     before = model.pids()
-    gate = model.gate()
-    stuck = model.ask("stuck", **gate.mark)  # never opened: tried twice, then given up
+    gate = model.gate()  # never opened
+    stuck = model.ask("stuck", **gate.mark)
     assert stuck.status == 500 and "responseTimeout of 1 s" in stuck["message"]
-    assert model.order() == ["stuck", "stuck"]
+    assert model.order() == ["stuck"]
+    idempotent = model.ask("again", headers={"X-Shunter-Idempotent": "true"}, **gate.mark)
+    assert idempotent.status == 500 and "ended 2 workers" in idempotent["message"]
+    assert model.order() == ["stuck", "again", "again"]
     assert model.ask("next").status == 200
     assert not set(model.pids()) & set(before)
 
@@ -122,6 +125,58 @@ def test_why_a_model_does_not_load_is_told_wherever_one_looks(site, wait_until, 
     assert any(why in line and "was lost in state LOADING" in line for line in log.splitlines())
     if not variables:  # the whole traceback
         assert 'broken.py", line ' in log and f"MODEL_LOG - {why}" in log
+
+def test_what_must_not_run_twice_is_answered_when_its_worker_dies(serve, grpc_client):
+    import grpc
+
+    model = serve(config={"shunter": {"retry": False}})
+    assert model.ask("model", crash=True).status == 507
+    again = model.ask("again", crash=True, headers={"x-shunter-idempotent": "true"})
+    assert again.status == 507 and "ended 2 workers" in again["message"]
+    other = serve()
+    assert other.ask("once", crash=True, headers={"x-shunter-idempotent": "false"}).status == 507
+    body = json.dumps({"id": "grpc", "crash": True}).encode()
+    with pytest.raises(grpc.RpcError) as error:
+        grpc_client.predict(other.name, {"data": body, "x-shunter-idempotent": b"false"})
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED  # as stock
+    assert "not run again" in error.value.details()
+    whole = grpc_client.predict(
+        other.name, {"data": b'{"id": "keys"}', "x-shunter-idempotent": b"true"}
+    )
+    assert json.loads(whole)["keys"] == ["data"]
+    assert model.order() == ["model", "again", "again"]
+    assert other.order() == ["once", "grpc", "keys"]
+
+
+PIPELINED = 200
+
+
+def _pipeline(site, model):
+    """Send many requests on a connection, at most 40 ahead of the answers; count those."""
+    text = json.dumps({"id": "pipelined"})
+    head = f"POST /predictions/{model.name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+    request = f"{head}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+    sent = answered = 0
+    received = b""
+    with socket.create_connection(("127.0.0.1", site.server.ports.inference), timeout=60) as link:
+        while answered < PIPELINED:
+            more = min(PIPELINED - sent, 40 - (sent - answered))
+            link.sendall(request * more)
+            sent += more
+            part = link.recv(1 << 16)
+            assert part, received[-1000:]
+            received += part
+            answered = received.count(b"HTTP/1.1 200")
+    return answered
+
+
+def test_pipelined_requests_beside_ordinary_ones_are_all_answered(serve, site, load):
+    model = serve(config={"jobQueueSize": 1000}, batch_size=8, initial_workers=2)
+    with load(model, clients=8):
+        pipelines = [site.pool.submit(_pipeline, site, model) for _ in range(6)]
+        assert [pipeline.result() for pipeline in pipelines] == [PIPELINED] * 6
+    workers = model.state()["groups"][0]["workers"]
+    assert [worker["restarts"] for worker in workers] == [0, 0]
 
 
 def test_what_waits_for_workers_that_cannot_come_back_is_answered_503(serve, site, wait_until):

@@ -95,9 +95,9 @@ def test_a_scale_call_while_workers_are_added_counts_after_that(serve, pings, si
     assert (model.describe()["minWorkers"], model.describe()["maxWorkers"]) == (3, 3)
 
 
-def test_an_old_worker_that_hangs_is_ended_and_its_request_runs_again(serve, wait_until):
+def test_an_old_worker_that_hangs_is_ended_and_an_idempotent_request_runs_again(serve, wait_until):
     model = serve(config={"responseTimeout": 4})
-    gate, held = model.hold()
+    gate, held = model.hold(headers={"x-shunter-idempotent": "true"})
     model.configure(restart="true")
     new = model.changed()["groups"][0]["workers"][0]["pid"]
     wait_until("the old one is ended", lambda: model.pids() == [new])

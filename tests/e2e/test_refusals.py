@@ -14,6 +14,7 @@ BAD_MARKS = [
     ("x-shunter-deadline-ms", "-5", "above 0"),
     ("x-shunter-deadline-ms", "86400001", "at most 86400000"),
     ("x-shunter-deadline-ms", "NaN", "above 0"),
+    ("x-shunter-idempotent", "maybe", "true, false"),
 ]
 UNKNOWN = ("x-shunter-clas", "X-Shunter-Priority")
 BAD_SECTIONS = [
@@ -23,6 +24,8 @@ BAD_SECTIONS = [
     ({"max_batch": 0}, "shunter.max_batch"),
     ({"configuration": "2by1"}, "shunter.configuration"),
     ({"cores": "all"}, "shunter.cores"),
+    ({"retry": "never"}, "shunter.retry"),
+    ({"wait": "forever"}, "shunter.wait"),
     ("strict", "shunter"),
 ]
 

@@ -463,3 +463,14 @@ def test_of_a_secret_only_its_digest_is_kept(tmp_path):
     classes = parse({"classes": {"strict_secret_file": str(path)}}).classes
     assert key_digest(classes) == hashlib.sha256(b"sesame").digest()
     assert not any(key_digest(parse({}).classes))
+
+def test_a_class_that_its_only_groups_shall_not_take_is_an_error(write):
+    text = "[models.resnet.weights]\nstrict = [0, 1]\n"
+    identity = SlotIdentity(slot_state=1, group_count=2, model_name="resnet")
+    settings = load(write(text)).for_model("resnet")
+    fixed_commands(settings, identity)
+    fixed_commands(settings, identity, [2, 0])
+    fixed_commands(settings, identity, [1, 3])
+    fixed_commands(settings, identity, [2, 2])  # nobody takes it anyway
+    with pytest.raises(ValueError, match=r"weights\.strict is 0 for all 1 worker groups that take"):
+        fixed_commands(settings, identity, [1, 2])

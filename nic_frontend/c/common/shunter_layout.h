@@ -170,6 +170,7 @@
 #define SHUNTER_S_GROUP_INSTANCES 3536 /* workers that the configuration asks for */
 #define SHUNTER_S_GROUP_SLICES 3544 /* slices that its workers may run on [9] */
 #define SHUNTER_S_GROUP_YIELDS 3616 /* 1: its workers stand still for strict work */
+#define SHUNTER_S_GROUP_CLASSES 3624 /* mask of the classes that it takes, 0: all */
 #define SHUNTER_S_COMMAND_SEQUENCE 5504 /* seqlock: odd while commands change, 0 never written */
 #define SHUNTER_S_ALPHA_MILLIONTHS 5512 /* weight of the old threshold when it rises, 0..999999 */
 #define SHUNTER_S_THRESHOLD_CAP_MILLI 5520 /* upper bound of the threshold, in 1/1000 requests */

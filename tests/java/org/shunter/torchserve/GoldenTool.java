@@ -166,7 +166,7 @@ public final class GoldenTool {
                 default:
                     rule.held();
             }
-            states.addAll(List.of(rule.value(), rule.returning(), worth));
+            states.addAll(List.of(rule.value(), rule.returning, worth));
         }
         return states.stream().mapToDouble(Double::doubleValue).toArray();
     }
@@ -284,10 +284,10 @@ public final class GoldenTool {
     }
 
     private static Long requestClass(final String text) {
-        return (long) RequestTerms.of(text, null).requestClass().ordinal();
+        return (long) RequestTerms.of(text, null, null).requestClass().ordinal();
     }
 
     private static Long deadline(final String text) {
-        return RequestTerms.of(null, text).deadlineNs();
+        return RequestTerms.of(null, text, null).deadlineNs();
     }
 }

@@ -14,7 +14,8 @@ final class AdaptiveThreshold {
     private double alpha = 0.5;
     private double cap = 128.0;
     private double value = Threshold.IDLE;
-    private double returning;
+    /** Share of the requests that come back after their answers. */
+    double returning;
     private boolean open;
     private boolean held;
     private long startNs;
@@ -111,9 +112,5 @@ final class AdaptiveThreshold {
 
     double value() {
         return value;
-    }
-
-    double returning() {
-        return returning;
     }
 }

@@ -2,6 +2,7 @@ package org.shunter.torchserve;
 
 /** Which requests of a model may wait. Guarded by its dispatcher's lock. */
 final class Admission {
+    private final Object lock;
     private final String name;
     private final int capacity;
     private final RequestQueue queue;
@@ -12,12 +13,14 @@ final class Admission {
     private boolean hadWorkers;
 
     Admission(
+            final Object lock,
             final String name,
             final int capacity,
             final RequestQueue queue,
             final Crew crew,
             final Commands commands,
             final Endings endings) {
+        this.lock = lock;
         this.name = name;
         this.capacity = capacity;
         this.queue = queue;
@@ -32,16 +35,19 @@ final class Admission {
 
     /** Refuse what comes from now on, with this text; null accepts again. */
     void refuse(final String reason) {
+        assert Thread.holdsLock(lock);
         refusal = reason;
     }
 
     /** There are workers: from now on a class without one is refused. */
     void workersCame() {
+        assert Thread.holdsLock(lock);
         hadWorkers = true;
     }
 
     /** Why a new request may not wait, or null. A strict one may end a best-effort one for it. */
     Refusal refusalOf(final Entry entry, final Effects effects) {
+        assert Thread.holdsLock(lock);
         final String reason = reasonAgainst(entry.requestClass);
         if (reason != null) {
             return Refusal.unavailable(reason);
@@ -60,6 +66,7 @@ final class Admission {
 
     /** Why requests of a class are not taken at all, or null. */
     String reasonAgainst(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         if (refusal != null) {
             return refusal;
         }

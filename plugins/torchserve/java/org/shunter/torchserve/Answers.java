@@ -43,7 +43,7 @@ final class Answers {
         final Map<String, Reply.Prediction> byId = new HashMap<>();
         predictions.forEach(prediction -> byId.put(prediction.requestId(), prediction));
         for (final Entry entry : batch.entries) {
-            final Reply.Prediction prediction = byId.get(entry.job.getJobId());
+            final Reply.Prediction prediction = byId.get(id(entry));
             if (prediction != null) {
                 answer(entry, prediction);
             } else if (!isPartial(reply)) {
@@ -66,10 +66,16 @@ final class Answers {
             final Map<String, Integer> byId = new HashMap<>();
             predictions.forEach(each -> byId.put(each.requestId(), each.status()));
             for (int i = 0; i < statuses.length; i++) {
-                statuses[i] = byId.getOrDefault(batch.entries.get(i).job.getJobId(), 500);
+                statuses[i] = byId.getOrDefault(id(batch.entries.get(i)), 500);
             }
         }
         return statuses;
+    }
+
+    /** As the worker was told it. TorchServe gives none to some pipelined requests. */
+    private static String id(final Entry entry) {
+        final String id = entry.job.getJobId();
+        return id == null ? "" : id;
     }
 
     private static boolean inOrder(final Batch batch, final List<Reply.Prediction> predictions) {
@@ -77,7 +83,7 @@ final class Answers {
             return false;
         }
         for (int i = 0; i < predictions.size(); i++) {
-            if (!batch.entries.get(i).job.getJobId().equals(predictions.get(i).requestId())) {
+            if (!id(batch.entries.get(i)).equals(predictions.get(i).requestId())) {
                 return false;
             }
         }

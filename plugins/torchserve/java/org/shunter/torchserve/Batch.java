@@ -10,6 +10,8 @@ final class Batch {
     long startNs;
     /** When the worker started on it or last sent a part of its answer. */
     long heardNs;
+    /** Whether it was written to its worker, which sets this: else the worker cannot have begun it. */
+    volatile boolean sent;
     /** By how much that was moved on because it had to stand still. */
     long excusedNs;
     /** Whether it began where strict work was: how long it took says nothing about its worker. */

@@ -17,7 +17,6 @@ import org.pytorch.serve.wlm.Model;
 final class BatchEncoder {
     private static final int END = -1;
     private static final int GUESS_PER_REQUEST = 512;
-    private static final int LARGEST_GUESS = 64 << 20;
 
     private BatchEncoder() {}
 
@@ -30,12 +29,17 @@ final class BatchEncoder {
                 size += parameter.getValue().length;
             }
         }
-        final ByteBuf out = allocator.ioBuffer((int) Math.min(size, LARGEST_GUESS));
-        out.writeByte('I');
-        for (final Entry entry : entries) {
-            writeRequest(entry.job.getPayload(), out);
+        final ByteBuf out = allocator.ioBuffer((int) Math.min(size, Integer.MAX_VALUE));
+        try {
+            out.writeByte('I');
+            for (final Entry entry : entries) {
+                writeRequest(entry.job.getPayload(), out);
+            }
+            return out.writeInt(END);
+        } catch (RuntimeException | Error e) {
+            out.release();
+            throw e;
         }
-        return out.writeInt(END);
     }
 
     private static void writeRequest(final RequestInput input, final ByteBuf out) {

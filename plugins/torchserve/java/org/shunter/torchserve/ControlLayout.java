@@ -333,6 +333,8 @@ final class ControlLayout {
     static final int S_GROUP_SLICES = 3544;
     /** 1: its workers stand still for strict work */
     static final int S_GROUP_YIELDS = 3616;
+    /** mask of the classes that it takes, 0: all */
+    static final int S_GROUP_CLASSES = 3624;
     /** seqlock: odd while commands change, 0 never written */
     static final int S_COMMAND_SEQUENCE = 5504;
     /** weight of the old threshold when it rises, 0..999999 */

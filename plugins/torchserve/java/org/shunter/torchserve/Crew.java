@@ -8,32 +8,37 @@ import java.util.List;
  * get, and how soon they can answer. Guarded by its dispatcher's lock.
  */
 final class Crew {
-    private final List<Worker> workers = new ArrayList<>();
+    private final List<BatchWorker> workers = new ArrayList<>();
     private final Commands commands;
     private final Forecast forecast;
     private final long sloNs;
+    private final Object lock;
     private boolean strictTraffic;
 
-    Crew(final Commands commands, final Forecast forecast, final long sloNs) {
+    Crew(final Object lock, final Commands commands, final Forecast forecast, final long sloNs) {
+        this.lock = lock;
         this.commands = commands;
         this.forecast = forecast;
         this.sloNs = sloNs;
     }
 
     /** All of them, ready or not. */
-    List<Worker> workers() {
+    List<BatchWorker> workers() {
+        assert Thread.holdsLock(lock);
         return workers;
     }
 
     /** From now on these. */
-    void replaceBy(final List<Worker> current) {
+    void replaceBy(final List<? extends BatchWorker> current) {
+        assert Thread.holdsLock(lock);
         workers.clear();
         workers.addAll(current);
     }
 
     /** Whether there are workers, and all of them stand still for strict work. */
     boolean yields() {
-        for (final Worker worker : workers) {
+        assert Thread.holdsLock(lock);
+        for (final BatchWorker worker : workers) {
             if (!worker.group.place.yields()) {
                 return false;
             }
@@ -47,12 +52,14 @@ final class Crew {
     }
 
     void setStrictTraffic(final boolean now) {
+        assert Thread.holdsLock(lock);
         strictTraffic = now;
     }
 
     /** Whether a worker, ready or not, takes this class. */
     boolean hasWorkerFor(final RequestClass requestClass) {
-        for (final Worker worker : workers) {
+        assert Thread.holdsLock(lock);
+        for (final BatchWorker worker : workers) {
             if (serves(worker, requestClass)) {
                 return true;
             }
@@ -60,18 +67,18 @@ final class Crew {
         return false;
     }
 
-    boolean serves(final Worker worker, final RequestClass requestClass) {
+    boolean serves(final BatchWorker worker, final RequestClass requestClass) {
         return worker.group.config().classes().contains(requestClass)
                 && commands.weight(worker.group.index, requestClass) > 0;
     }
 
     /** Whether it is loaded and takes this class. */
-    boolean isReadyFor(final Worker worker, final RequestClass requestClass) {
+    boolean isReadyFor(final BatchWorker worker, final RequestClass requestClass) {
         return worker.state == WorkerState.READY && serves(worker, requestClass);
     }
 
     /** Workers with a lower number are filled first. */
-    long preference(final Worker worker, final RequestClass requestClass) {
+    long preference(final BatchWorker worker, final RequestClass requestClass) {
         return commands.preference(worker.group.index, requestClass);
     }
 
@@ -79,7 +86,8 @@ final class Crew {
      * Largest batch of a class for a worker: its cap, scaled by the group's weight. The requests of
      * a best-effort batch add at most half of the SLO of strict ones that may have to wait for it.
      */
-    int cap(final Worker worker, final RequestClass requestClass) {
+    int cap(final BatchWorker worker, final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         long cap = worker.cap();
         cap = Math.min(cap, cap * commands.weight(worker.group.index, requestClass) / 1000);
         if (requestClass == RequestClass.BEST_EFFORT
@@ -97,7 +105,7 @@ final class Crew {
      */
     long soonestNs(final RequestClass requestClass, final long nowNs) {
         long soonest = Entry.NEVER;
-        for (final Worker worker : workers) {
+        for (final BatchWorker worker : workers) {
             if (isReadyFor(worker, requestClass)) {
                 final long busyNs = forecast.busyNs(worker, nowNs);
                 final long lastsNs = worker.inFlight.isEmpty() ? 0 : forecast.batchNs(worker, 1);
@@ -110,7 +118,7 @@ final class Crew {
     /** Shortest predicted latency of a request that runs alone. */
     long leastNs() {
         long least = Entry.NEVER;
-        for (final Worker worker : workers) {
+        for (final BatchWorker worker : workers) {
             if (worker.state == WorkerState.READY) {
                 least = Math.min(least, forecast.batchNs(worker, 1));
             }
@@ -128,7 +136,7 @@ final class Crew {
         double perNs = 0;
         boolean known = true;
         long busyNs = Entry.NEVER;
-        for (final Worker worker : workers) {
+        for (final BatchWorker worker : workers) {
             if (isReadyFor(worker, requestClass)) {
                 final int cap = cap(worker, requestClass);
                 capacity += cap;
@@ -148,7 +156,7 @@ final class Crew {
     /** Latency of the worker that is fastest for that many requests, or for its cap. */
     private long shortestBatchNs(final RequestClass requestClass, final int size) {
         long shortest = Entry.NEVER;
-        for (final Worker worker : workers) {
+        for (final BatchWorker worker : workers) {
             if (isReadyFor(worker, requestClass)) {
                 final int own = Math.min(size, cap(worker, requestClass));
                 shortest = Math.min(shortest, forecast.batchNs(worker, own));

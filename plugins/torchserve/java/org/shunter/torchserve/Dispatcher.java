@@ -2,6 +2,8 @@ package org.shunter.torchserve;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.LongConsumer;
+import java.util.function.LongSupplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -13,19 +15,48 @@ import org.slf4j.LoggerFactory;
 final class Dispatcher {
     private static final Logger LOGGER = LoggerFactory.getLogger(Dispatcher.class);
     private static final long STRICT_MEMORY_NS = 1_000_000_000L;
-    private static final int MAX_DEATHS = 2;
+    private static final long AFTER_FAULT_NS = 100_000_000L;
+
+    /**
+     * What a model's registration sets.
+     *
+     * @param capacity requests that may wait
+     * @param registeredWaitUs longest deliberate wait
+     * @param sloNs default deadline of strict requests, 0 for none
+     * @param company whether a free worker waits for a full batch, as stock's do
+     */
+    record Limits(int capacity, long registeredWaitUs, long sloNs, boolean company) {}
+
+    /**
+     * What the dispatchers of a server share.
+     *
+     * @param timer for what must happen at a time
+     * @param hold what strict requests hold
+     * @param turns whose turn it is
+     * @param clock nanoseconds, as {@link System#nanoTime}
+     * @param answered hears when each reply came, after its answers were sent
+     */
+    record Shared(
+            Wakeup.Timer timer,
+            Hold hold,
+            Turns turns,
+            LongSupplier clock,
+            LongConsumer answered) {}
 
     private final String name;
     private final ModelSlot slot;
+    private final Commands commands;
+    private final LongSupplier clock;
     private final Telemetry telemetry;
     private final Wakeup wakeup;
-    private final RequestQueue queue = new RequestQueue();
+    private final RequestQueue queue = new RequestQueue(this);
     private final Crew crew;
     private final Draft draft;
     private final Plan plan;
     private final Endings endings;
     private final Admission admission;
     private final Presence presence;
+    private final LongConsumer answered;
 
     private int inFlightRequests;
     private int inFlightBatches;
@@ -37,21 +68,41 @@ final class Dispatcher {
             final String name,
             final ModelSlot slot,
             final Commands commands,
-            final int capacity,
-            final long registeredWaitUs,
-            final long sloNs,
-            final Host host) {
+            final Limits limits,
+            final Shared shared) {
         this.name = name;
         this.slot = slot;
+        this.commands = commands;
+        this.clock = shared.clock();
+        this.answered = shared.answered();
         this.telemetry = new Telemetry(slot);
-        this.wakeup = new Wakeup(host.timer(), this::decideAgain);
+        this.wakeup = new Wakeup(shared.timer(), this::decideAgain);
         final Forecast forecast = new Forecast(commands);
-        this.crew = new Crew(commands, forecast, sloNs);
-        this.draft = new Draft(queue, crew, forecast, commands);
-        this.presence = new Presence(slot, queue, crew, commands, host, this::decideAgain);
-        this.plan = new Plan(queue, crew, draft, forecast, commands, presence, registeredWaitUs);
-        this.endings = new Endings(name, telemetry);
-        this.admission = new Admission(name, capacity, queue, crew, commands, endings);
+        this.crew = new Crew(this, commands, forecast, limits.sloNs());
+        this.draft = new Draft(this, queue, crew, forecast, commands);
+        this.presence =
+                new Presence(
+                        this,
+                        slot,
+                        queue,
+                        crew,
+                        commands,
+                        shared.hold(),
+                        shared.turns(),
+                        this::decideAgain);
+        this.plan =
+                new Plan(
+                        this,
+                        queue,
+                        crew,
+                        draft,
+                        forecast,
+                        commands,
+                        presence,
+                        new Patience(commands, limits.registeredWaitUs(), limits.company()));
+        this.endings = new Endings(this, name, telemetry);
+        this.admission =
+                new Admission(this, name, limits.capacity(), queue, crew, commands, endings);
     }
 
     /**
@@ -61,31 +112,35 @@ final class Dispatcher {
      */
     Refusal offer(final Entry entry) {
         final Effects effects = new Effects();
+        final Refusal refusal;
         synchronized (this) {
             telemetry.arrived(entry.requestClass);
             if (entry.place == Entry.Place.DONE) {
                 return null; // the client hung up in the meantime
             }
-            final Refusal refusal = admission.refusalOf(entry, effects);
+            obey(effects);
+            refusal = admission.refusalOf(entry, effects);
             if (refusal != null) {
                 entry.place = Entry.Place.DONE; // its closing connection is not a client that left
                 telemetry.rejected(entry);
-                return refusal;
+            } else {
+                accept(entry);
+                decide(entry.arrivalNs, effects);
             }
-            plan.settle(entry.arrivalNs, arrivals);
-            arrivals++;
-            if (entry.requestClass == RequestClass.STRICT) {
-                lastStrictNs = entry.arrivalNs;
-            }
-            queue.add(entry);
-            if (entry.requestClass == RequestClass.STRICT) {
-                presence.announce();
-                warnOfYielding();
-            }
-            decide(entry.arrivalNs, effects);
         }
         effects.run();
-        return null;
+        return refusal;
+    }
+
+    private void accept(final Entry entry) {
+        plan.settle(entry.arrivalNs, arrivals);
+        arrivals++;
+        queue.add(entry);
+        if (entry.requestClass == RequestClass.STRICT) {
+            lastStrictNs = entry.arrivalNs;
+            presence.announce(entry.arrivalNs);
+            warnOfYielding();
+        }
     }
 
     private void warnOfYielding() {
@@ -120,48 +175,77 @@ final class Dispatcher {
     }
 
     /** A worker answered its oldest batch, or a part of it. */
-    void onReply(final Worker worker, final Reply reply) {
-        final long receivedNs = System.nanoTime();
+    void onReply(final BatchWorker worker, final Reply reply) {
+        final long receivedNs = clock.getAsLong();
         final Effects effects = new Effects();
-        final Batch batch;
         synchronized (this) {
-            batch = worker.inFlight.peekFirst();
+            final Batch batch = worker.inFlight.peekFirst();
             if (batch == null) {
                 throw new IllegalStateException("a reply without a batch");
             }
             if (Answers.isPartial(reply)) {
                 batch.heardNs = receivedNs;
                 batch.entries.forEach(entry -> entry.streamed = true);
+                effects.deliver(batch, reply);
             } else {
-                complete(worker, batch, reply, receivedNs);
-                if (worker.state == WorkerState.DRAINING && worker.inFlight.isEmpty()) {
-                    effects.later(worker::end);
-                }
+                final int[] statuses = Answers.statuses(batch, reply);
+                take(worker, batch);
+                effects.deliver(batch, reply); // from here on, whatever fails below
+                guard("counting an answer", () -> account(worker, batch, reply, statuses, receivedNs));
+                endIfDrained(worker, effects);
                 decide(receivedNs, effects);
             }
         }
         effects.run();
-        Answers.deliver(batch, reply);
-        StockMetrics.batchDone(receivedNs);
+        answered.accept(receivedNs);
+    }
+
+    /**
+     * A fault costs what it interrupts, not the answers that are on their way; what waits is looked
+     * at again.
+     */
+    private void guard(final String what, final Runnable action) {
+        try {
+            action.run();
+        } catch (RuntimeException e) {
+            LOGGER.error("{}: {} failed", name, what, e);
+            final long now = clock.getAsLong();
+            wakeup.at(now + AFTER_FAULT_NS, now);
+        }
+    }
+
+    /** A batch is not in flight any more. */
+    private void take(final BatchWorker worker, final Batch batch) {
+        assert Thread.holdsLock(this);
+        worker.remove(batch);
+        inFlightBatches--;
+        inFlightRequests -= batch.size();
+        batch.entries.forEach(entry -> entry.place = Entry.Place.DONE);
+    }
+
+    private static void endIfDrained(final BatchWorker worker, final Effects effects) {
+        if (worker.state == WorkerState.DRAINING && worker.inFlight.isEmpty()) {
+            effects.later(worker::end);
+        }
     }
 
     /** Only while its group is current: the words are those of the current generation. */
-    private void publishFit(final Worker worker) {
+    private void publishFit(final BatchWorker worker) {
         if (crew.workers().contains(worker)) {
             Telemetry.publishFit(slot, worker.group);
         }
     }
 
-    private void complete(
-            final Worker worker, final Batch batch, final Reply reply, final long now) {
+    private void account(
+            final BatchWorker worker,
+            final Batch batch,
+            final Reply reply,
+            final int[] statuses,
+            final long now) {
         plan.settle(now, arrivals);
-        worker.inFlight.pollFirst();
-        worker.held = worker.inFlight.size();
         worker.freeSinceNs = now;
         presence.progress(batch, now);
-        inFlightBatches--;
-        inFlightRequests -= batch.size();
-        telemetry.answered(batch, Answers.statuses(batch, reply), now);
+        telemetry.answered(batch, statuses, now);
         worker.group.batches++;
         worker.group.requests += batch.size();
         final boolean disturbed =
@@ -172,11 +256,12 @@ final class Dispatcher {
             worker.group.fit.observe(batch.size(), now - batch.startNs);
             publishFit(worker);
         }
-        for (final Entry entry : batch.entries) {
-            entry.place = Entry.Place.DONE;
-        }
         plan.answered(worker, batch.size(), now, arrivals);
-        final Batch next = worker.inFlight.peekFirst();
+        begin(worker.inFlight.peekFirst(), worker, now);
+    }
+
+    /** A worker could start on this batch now. */
+    private void begin(final Batch next, final BatchWorker worker, final long now) {
         if (next != null) {
             next.startNs = now;
             next.heardNs = now;
@@ -184,74 +269,101 @@ final class Dispatcher {
         }
     }
 
+    /**
+     * A batch could not be written, which is not its worker's fault. Its requests are tried each
+     * alone; one that was alone is the cause.
+     */
+    void onUnsent(final BatchWorker worker, final Batch batch, final int status, final String why) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            if (!worker.inFlight.contains(batch)) {
+                return; // the worker died meanwhile, and it was taken back
+            }
+            final boolean ran = worker.inFlight.peekFirst() == batch;
+            take(worker, batch);
+            if (batch.size() == 1) {
+                endings.failed(batch.entries, status, why, effects);
+            } else {
+                for (int i = batch.size() - 1; i >= 0; i--) {
+                    batch.entries.get(i).isolated = true;
+                    queue.restore(batch.entries.get(i));
+                }
+            }
+            final long now = clock.getAsLong();
+            if (ran) {
+                begin(worker.inFlight.peekFirst(), worker, now);
+            }
+            endIfDrained(worker, effects);
+            decide(now, effects);
+        }
+        effects.run();
+    }
+
     /** A worker loaded its model. */
-    void onReady(final Worker worker) {
+    void onReady(final BatchWorker worker) {
         final Effects effects = new Effects();
         synchronized (this) {
             apply(worker, WorkerState.Event.LOADED);
-            worker.freeSinceNs = System.nanoTime();
-            decide(System.nanoTime(), effects);
+            worker.freeSinceNs = clock.getAsLong();
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
     }
 
     /**
-     * A worker died. What it was running is tried once more, alone; what it had not begun goes back
-     * to its place in the queue.
+     * A worker died. What it was running may be tried once more, alone; what it had not begun goes
+     * back to its place in the queue.
      *
      * @return false when it had ended before
      */
-    boolean onLost(final Worker worker, final String cause) {
+    boolean onLost(final BatchWorker worker, final Loss loss) {
         final Effects effects = new Effects();
         synchronized (this) {
             if (!apply(worker, WorkerState.Event.LOST)) {
                 return false;
             }
-            takeBack(worker, true, cause, effects);
-            decide(System.nanoTime(), effects);
+            takeBack(worker, loss, effects);
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
         return true;
     }
 
-    private void takeBack(
-            final Worker worker, final boolean died, final String cause, final Effects effects) {
-        boolean running = died;
-        for (final Batch batch : worker.inFlight) {
-            inFlightBatches--;
-            inFlightRequests -= batch.size();
+    private void takeBack(final BatchWorker worker, final Loss loss, final Effects effects) {
+        final Batch running = worker.inFlight.peekFirst();
+        while (!worker.inFlight.isEmpty()) { // backwards, because what is put back goes in front
+            final Batch batch = worker.inFlight.peekLast();
+            take(worker, batch);
+            final boolean begun = batch == running && batch.sent;
             for (int i = batch.size() - 1; i >= 0; i--) {
                 final Entry entry = batch.entries.get(i);
-                entry.deaths += running ? 1 : 0;
-                if (entry.deaths >= MAX_DEATHS || entry.streamed) {
-                    endings.givenUp(entry, cause, effects);
+                entry.deaths += begun && loss.isDeath() ? 1 : 0;
+                if (begun && !loss.permitsAnotherRun(entry)) {
+                    endings.givenUp(entry, loss, effects);
                 } else {
                     telemetry.retried();
                     queue.restore(entry);
                 }
             }
-            running = false;
         }
-        worker.inFlight.clear();
-        worker.held = 0;
     }
 
     /** A worker ends for good; false when it had ended before. */
-    boolean onEnd(final Worker worker) {
+    boolean onEnd(final BatchWorker worker) {
         final Effects effects = new Effects();
         synchronized (this) {
             if (!apply(worker, WorkerState.Event.END)) {
                 return false;
             }
-            takeBack(worker, false, "the worker was stopped", effects);
-            decide(System.nanoTime(), effects);
+            takeBack(worker, Loss.stopped(), effects);
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
         return true;
     }
 
     /** Give a worker no more batches; true when it holds none and can end now. */
-    boolean drain(final Worker worker) {
+    boolean drain(final BatchWorker worker) {
         final Effects effects = new Effects();
         final boolean over;
         synchronized (this) {
@@ -264,11 +376,12 @@ final class Dispatcher {
     }
 
     /** Move a worker on; false when the event means nothing in its state. */
-    synchronized boolean change(final Worker worker, final WorkerState.Event event) {
+    synchronized boolean change(final BatchWorker worker, final WorkerState.Event event) {
         return apply(worker, event);
     }
 
-    private boolean apply(final Worker worker, final WorkerState.Event event) {
+    private boolean apply(final BatchWorker worker, final WorkerState.Event event) {
+        assert Thread.holdsLock(this);
         final WorkerState next =
                 worker.state == WorkerState.STOPPED ? null : worker.state.after(event);
         if (next == null) {
@@ -279,7 +392,7 @@ final class Dispatcher {
     }
 
     /** From now on batches go to these workers; the others finish what they hold. */
-    void setWorkers(final List<Worker> current) {
+    void setWorkers(final List<? extends BatchWorker> current) {
         final Effects effects = new Effects();
         synchronized (this) {
             crew.replaceBy(current);
@@ -287,7 +400,7 @@ final class Dispatcher {
                 admission.workersCame();
             }
             failUnserved(effects);
-            decide(System.nanoTime(), effects);
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
     }
@@ -319,6 +432,11 @@ final class Dispatcher {
         effects.run();
     }
 
+    /** Run something that looks at what the lock guards. */
+    synchronized void look(final Runnable at) {
+        at.run();
+    }
+
     /** Nothing waits and nothing runs. */
     synchronized boolean isIdle() {
         return queue.size() == 0 && inFlightRequests == 0;
@@ -338,8 +456,8 @@ final class Dispatcher {
     }
 
     /** The first worker whose running inference started before that time, or null. */
-    synchronized Worker overdue(final List<Worker> candidates, final long beforeNs) {
-        for (final Worker worker : candidates) {
+    synchronized <W extends BatchWorker> W overdue(final List<W> candidates, final long beforeNs) {
+        for (final W worker : candidates) {
             final Batch batch = worker.inFlight.peekFirst();
             if (batch != null
                     && batch.heardNs - beforeNs < 0
@@ -359,11 +477,11 @@ final class Dispatcher {
      * @param mostNs of a batch's time altogether
      */
     synchronized void excuse(
-            final List<Worker> candidates,
+            final List<? extends BatchWorker> candidates,
             final SliceSet heldSlices,
             final long forNs,
             final long mostNs) {
-        for (final Worker worker : candidates) {
+        for (final BatchWorker worker : candidates) {
             final WorkerGroup.Place place = worker.group.place;
             final Batch batch = worker.inFlight.peekFirst();
             if (batch != null
@@ -381,20 +499,33 @@ final class Dispatcher {
         return presence.holds();
     }
 
-    /** Nothing happened to this model, but what it says to others may have to change. */
+    /** Nothing happened to this model, but it may be commanded otherwise, or say so to others. */
     void refresh() {
         final Effects effects = new Effects();
         synchronized (this) {
-            presence.settle(System.nanoTime(), effects);
+            if (obey(effects)) {
+                decide(clock.getAsLong(), effects);
+            } else {
+                presence.settle(clock.getAsLong(), effects);
+            }
         }
         effects.run();
+    }
+
+    /** Take over what the controller wrote; true when that was something. */
+    private boolean obey(final Effects effects) {
+        final boolean changed = commands.refresh();
+        if (changed) {
+            failUnserved(effects);
+        }
+        return changed;
     }
 
     /** The model's slot goes to another model: later events of this one must not touch it. */
     void detach(final ControlPage page) {
         final Effects effects = new Effects();
         synchronized (this) {
-            presence.leave(System.nanoTime(), effects);
+            presence.leave(clock.getAsLong(), effects);
             page.release(slot);
         }
         effects.run();
@@ -403,34 +534,36 @@ final class Dispatcher {
     private void decideAgain() {
         final Effects effects = new Effects();
         synchronized (this) {
-            decide(System.nanoTime(), effects);
+            decide(clock.getAsLong(), effects);
         }
         effects.run();
     }
 
     private void decide(final long now, final Effects effects) {
-        plan.settle(now, arrivals);
-        presence.begin();
-        if (queue.size() > 0) {
-            expire(now, effects);
-            consult(now);
-            for (final Draft.Shipment shipment : draft.shipments()) {
-                send(shipment, now, effects);
-            }
-            draft.givenUp().forEach(entry -> endings.expired(entry, now, effects));
-            draft.begin(now); // requests would keep their bodies until the next decision
-            wakeup.at(Math.min(plan.wakeNs(), expiryNs(now)), now);
-        }
+        guard("deciding", () -> release(now, effects));
+        draft.begin(now); // requests would keep their bodies until the next decision
         settle(effects);
     }
 
-    /** A fault in a plan costs the rest of that plan, not the answers that are on their way. */
-    private void consult(final long now) {
-        try {
-            plan.next(now, now - lastStrictNs < STRICT_MEMORY_NS);
-        } catch (RuntimeException e) {
-            LOGGER.error("Planning for {} failed", name, e);
+    private void release(final long now, final Effects effects) {
+        obey(effects);
+        plan.settle(now, arrivals);
+        presence.begin();
+        if (queue.size() == 0) {
+            return;
         }
+        expire(now, effects);
+        guard("planning", () -> plan.next(now, hasStrictTraffic(now)));
+        for (final Draft.Shipment shipment : draft.shipments()) {
+            send(shipment, now, effects);
+        }
+        draft.givenUp().forEach(entry -> endings.expired(entry, now, effects));
+        wakeup.at(Math.min(plan.wakeNs(), expiryNs(now)), now);
+    }
+
+    /** Strict requests came lately, or still wait. */
+    private boolean hasStrictTraffic(final long now) {
+        return now - lastStrictNs < STRICT_MEMORY_NS || queue.waiting(RequestClass.STRICT) > 0;
     }
 
     /** When to look again for what can no longer be answered in time. */
@@ -453,22 +586,25 @@ final class Dispatcher {
     }
 
     private void send(final Draft.Shipment shipment, final long now, final Effects effects) {
+        final BatchWorker worker = shipment.worker();
         final Batch batch = new Batch(shipment.entries(), shipment.requestClass(), now);
-        for (final Entry entry : batch.entries) {
-            entry.job.setScheduled();
-        }
         inFlightBatches++;
         inFlightRequests += batch.size();
-        shipment.worker().enqueue(batch);
-        batch.disturbed = presence.disturbed(shipment.worker(), now, now);
-        presence.sent(shipment.worker(), batch, now);
-        effects.flush(shipment.worker());
+        worker.add(batch);
+        effects.flush(worker);
+        guard(
+                "sending",
+                () -> {
+                    batch.entries.forEach(entry -> entry.job.setScheduled());
+                    batch.disturbed = presence.disturbed(worker, now, now);
+                    presence.sent(worker, batch, now);
+                });
     }
 
     /** Every event ends so: what this model says to others is what is true now. */
     private void settle(final Effects effects) {
-        final long now = System.nanoTime();
-        presence.settle(now, effects);
+        final long now = clock.getAsLong();
+        guard("settling", () -> presence.settle(now, effects));
         telemetry.publish(queue, inFlightRequests, inFlightBatches, plan.threshold(), now);
     }
 }

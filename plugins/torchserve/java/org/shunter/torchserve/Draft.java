@@ -9,8 +9,9 @@ import java.util.List;
  */
 final class Draft {
     /** A batch for a worker. */
-    record Shipment(Worker worker, RequestClass requestClass, List<Entry> entries) {}
+    record Shipment(BatchWorker worker, RequestClass requestClass, List<Entry> entries) {}
 
+    private final Object lock;
     private final RequestQueue queue;
     private final Crew crew;
     private final Forecast forecast;
@@ -21,10 +22,12 @@ final class Draft {
     private long lastBestEffortNs;
 
     Draft(
+            final Object lock,
             final RequestQueue queue,
             final Crew crew,
             final Forecast forecast,
             final Commands commands) {
+        this.lock = lock;
         this.queue = queue;
         this.crew = crew;
         this.forecast = forecast;
@@ -32,12 +35,14 @@ final class Draft {
     }
 
     void begin(final long nowNs) {
+        assert Thread.holdsLock(lock);
         shipments.clear();
         givenUp.clear();
         now = nowNs;
     }
 
     List<Shipment> shipments() {
+        assert Thread.holdsLock(lock);
         return shipments;
     }
 
@@ -51,11 +56,11 @@ final class Draft {
         return lastBestEffortNs;
     }
 
-    boolean has(final Worker worker) {
+    boolean has(final BatchWorker worker) {
         return sizeFor(worker) > 0;
     }
 
-    private int sizeFor(final Worker worker) {
+    private int sizeFor(final BatchWorker worker) {
         for (final Shipment shipment : shipments) {
             if (shipment.worker() == worker) {
                 return shipment.entries().size();
@@ -65,20 +70,21 @@ final class Draft {
     }
 
     /** Time until a worker is free, what it is given here included. */
-    long takenNs(final Worker worker) {
+    long takenNs(final BatchWorker worker) {
         final int size = worker.inFlight.isEmpty() ? sizeFor(worker) : 0;
         return size > 0 ? forecast.batchNs(worker, size) : forecast.busyNs(worker, now);
     }
 
     /** Give a worker one request in a batch of its own. */
-    void shipAlone(final Worker worker, final Entry entry) {
+    void shipAlone(final BatchWorker worker, final Entry entry) {
+        assert Thread.holdsLock(lock);
         queue.remove(entry, Entry.Place.SENT);
         ship(worker, entry.requestClass, new ArrayList<>(List.of(entry)));
     }
 
     /** Give a worker the next requests of a class, as many of them as it can serve in time. */
     void shipNext(
-            final Worker worker,
+            final BatchWorker worker,
             final RequestClass requestClass,
             final int size,
             final int cap) {
@@ -109,7 +115,7 @@ final class Draft {
     }
 
     private int fitDeadlines(
-            final Worker worker, final RequestClass requestClass, final int size, final int cap) {
+            final BatchWorker worker, final RequestClass requestClass, final int size, final int cap) {
         final long fixed = forecast.fixedNs(worker) + forecast.cautionNs(worker);
         final long perRequest = forecast.perRequestNs(worker);
         final long startNs = now + forecast.busyNs(worker, now);
@@ -132,9 +138,9 @@ final class Draft {
     }
 
     /** Time until another worker can take requests of a class; never 0 for one that is overdue. */
-    private long nextFreeNs(final Worker except, final RequestClass requestClass) {
+    private long nextFreeNs(final BatchWorker except, final RequestClass requestClass) {
         long soonest = Entry.NEVER;
-        for (final Worker worker : crew.workers()) {
+        for (final BatchWorker worker : crew.workers()) {
             if (worker != except && crew.isReadyFor(worker, requestClass) && forecast.knows(worker)) {
                 final boolean idle = worker.inFlight.isEmpty() && !has(worker);
                 soonest = Math.min(soonest, idle ? 0 : Math.max(1, takenNs(worker)));
@@ -144,7 +150,7 @@ final class Draft {
     }
 
     private void ship(
-            final Worker worker, final RequestClass requestClass, final List<Entry> entries) {
+            final BatchWorker worker, final RequestClass requestClass, final List<Entry> entries) {
         final boolean mixed = entries.get(entries.size() - 1).requestClass != requestClass;
         if (mixed || requestClass == RequestClass.BEST_EFFORT) {
             lastBestEffortNs = now;

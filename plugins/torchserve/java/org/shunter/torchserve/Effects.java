@@ -12,10 +12,12 @@ import org.slf4j.LoggerFactory;
 final class Effects {
     private static final Logger LOGGER = LoggerFactory.getLogger(Effects.class);
 
-    private final List<Worker> flush = new ArrayList<>(2);
+    private final List<BatchWorker> flush = new ArrayList<>(2);
     private List<Runnable> later;
+    private Batch answered;
+    private Reply reply;
 
-    void flush(final Worker worker) {
+    void flush(final BatchWorker worker) {
         if (!flush.contains(worker)) {
             flush.add(worker);
         }
@@ -26,6 +28,12 @@ final class Effects {
             later = new ArrayList<>();
         }
         later.add(action);
+    }
+
+    /** Answer a batch: after the workers, before everything else. At most once. */
+    void deliver(final Batch batch, final Reply to) {
+        answered = batch;
+        reply = to;
     }
 
     /** Answer a request with an error. */
@@ -44,6 +52,9 @@ final class Effects {
 
     void run() {
         flush.forEach(worker -> attempt(worker::flush));
+        if (answered != null) {
+            attempt(() -> Answers.deliver(answered, reply));
+        }
         if (later != null) {
             later.forEach(Effects::attempt);
         }

@@ -11,16 +11,19 @@ import org.slf4j.LoggerFactory;
 final class Endings {
     private static final Logger LOGGER = LoggerFactory.getLogger(Endings.class);
 
+    private final Object lock;
     private final String name;
     private final Telemetry telemetry;
 
-    Endings(final String name, final Telemetry telemetry) {
+    Endings(final Object lock, final String name, final Telemetry telemetry) {
+        this.lock = lock;
         this.name = name;
         this.telemetry = telemetry;
     }
 
     /** Its deadline cannot be met any more. */
     void expired(final Entry entry, final long now, final Effects effects) {
+        assert Thread.holdsLock(lock);
         telemetry.expired(entry);
         final long waitedMs = (now - entry.arrivalNs) / 1_000_000;
         effects.refuse(
@@ -31,25 +34,35 @@ final class Endings {
 
     /** A strict request took its place in a full queue. */
     void displaced(final Entry entry, final String full, final Effects effects) {
+        assert Thread.holdsLock(lock);
         telemetry.rejected(entry);
         effects.refuse(entry, 503, full + "; a strict request took this one's place");
     }
 
-    /** It ended too many workers, or had begun to answer when its worker died. */
-    void givenUp(final Entry entry, final String cause, final Effects effects) {
+    /** Its worker was lost, and it does not run again. */
+    void givenUp(final Entry entry, final Loss loss, final Effects effects) {
+        assert Thread.holdsLock(lock);
         entry.place = Entry.Place.DONE;
         telemetry.failed(entry);
-        if (!entry.streamed) {
-            telemetry.poisoned();
-            LOGGER.error(
-                    "Request {} to {} ended {} workers (last: {}) and is answered 500",
-                    entry.job.getJobId(),
-                    name,
-                    entry.deaths,
-                    cause);
+        if (!Loss.isPoison(entry)) {
+            effects.refuse(
+                    entry,
+                    loss.jobStatus(),
+                    "Worker died. The request is not run again: " + loss.cause());
+            return;
         }
+        telemetry.poisoned();
+        LOGGER.error(
+                "Request {} to {} ended {} workers (last: {}) and is answered {}",
+                entry.job.getJobId(),
+                name,
+                entry.deaths,
+                loss.cause(),
+                loss.status());
         effects.refuse(
-                entry, 500, "Worker died. The request ended " + entry.deaths + " workers: " + cause);
+                entry,
+                loss.jobStatus(),
+                "Worker died. The request ended " + entry.deaths + " workers: " + loss.cause());
     }
 
     /** Nobody is left to serve them. */

@@ -23,12 +23,15 @@ final class Entry {
     final RequestClass requestClass;
     final long arrivalNs;
     final long deadlineNs;
+    final Rerun rerun;
     /** Arrival order in its dispatcher; ties between deadlines are broken by it. */
     long order;
 
     Place place = Place.NEW;
     /** Workers that died with this request in the batch they were running. */
     int deaths;
+    /** It must not share a batch: that of several requests could not be written. */
+    boolean isolated;
     /** A part of a streamed answer went out, so the request cannot run again. */
     boolean streamed;
 
@@ -36,16 +39,21 @@ final class Entry {
             final Job job,
             final RequestClass requestClass,
             final long arrivalNs,
-            final long deadlineNs) {
+            final long deadlineNs,
+            final Rerun rerun) {
         this.job = job;
         this.requestClass = requestClass;
         this.arrivalNs = arrivalNs;
         this.deadlineNs = deadlineNs;
+        this.rerun = rerun;
     }
 
-    /** Runs in a batch of its own: a customised describe call, or a request that saw a death. */
+    /**
+     * Runs in a batch of its own: a customised describe call, or a request of a batch that ended
+     * its worker or could not be written.
+     */
     boolean alone() {
-        return deaths > 0 || describes();
+        return deaths > 0 || isolated || describes();
     }
 
     /** A customised describe call: no inference, so neither its turn nor its time is one's. */

@@ -140,6 +140,12 @@ final class Host {
         return turns;
     }
 
+    /** What all dispatchers of this server use. */
+    Dispatcher.Shared shared() {
+        return new Dispatcher.Shared(
+                timer::schedule, hold, turns, System::nanoTime, StockMetrics::batchDone);
+    }
+
     /** The parts of this machine. */
     Slices slices() {
         return slices;

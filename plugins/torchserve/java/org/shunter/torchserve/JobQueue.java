@@ -75,8 +75,9 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
         final RequestClass requestClass =
                 terms.requestClass() == null ? settings.defaultClass() : terms.requestClass();
         final long arrivalNs = job.getBegin();
+        final Rerun rerun = terms.rerun(settings.retry());
         if (isDescribe(job)) { // no inference: it takes as long as it takes
-            return new Entry(job, requestClass, arrivalNs, Entry.NEVER);
+            return new Entry(job, requestClass, arrivalNs, Entry.NEVER, rerun);
         }
         long relativeNs = terms.deadlineNs();
         if (relativeNs == 0 && requestClass == RequestClass.STRICT) {
@@ -88,7 +89,7 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
             relativeNs = relativeNs == 0 ? clientNs : Math.min(relativeNs, clientNs);
         }
         final long deadlineNs = relativeNs == 0 ? Entry.NEVER : arrivalNs + relativeNs;
-        return new Entry(job, requestClass, arrivalNs, deadlineNs);
+        return new Entry(job, requestClass, arrivalNs, deadlineNs, rerun);
     }
 
     /** Requests that may wait. */

@@ -28,6 +28,8 @@ import org.pytorch.serve.wlm.Model;
  * @param network worker groups that the network front end feeds, often none
  * @param preemptible whether the workers stand still for strict work; null: those of groups that
  *     take best-effort requests only
+ * @param retry whether a request whose worker died is tried once more when it does not say
+ * @param company whether free workers wait for a full batch as stock's do
  * @param auto whether the controller may change the configuration; when it is not said, yes unless
  *     the section says where or how the workers run
  */
@@ -41,6 +43,8 @@ record ModelSettings(
         Map<String, String> environment,
         List<GroupConfig> network,
         Boolean preemptible,
+        boolean retry,
+        boolean company,
         boolean auto) {
     private static final String SECTION = "shunter";
     private static final Set<String> KEYS =
@@ -58,7 +62,9 @@ record ModelSettings(
                             "sample",
                             "tensors",
                             "preemptible",
-                            "network"));
+                            "network",
+                            "retry",
+                            "wait"));
     private static final Set<String> GROUP_KEYS =
             new TreeSet<>(List.of("configuration", "classes", "cores", "device", "preemptible"));
 
@@ -74,6 +80,8 @@ record ModelSettings(
                     Map.of(),
                     List.of(),
                     null,
+                    true,
+                    false,
                     true);
 
     /** The same settings with other worker groups. */
@@ -88,6 +96,8 @@ record ModelSettings(
                 environment,
                 network,
                 preemptible,
+                retry,
+                company,
                 auto);
     }
 
@@ -136,6 +146,8 @@ record ModelSettings(
                 environment(map.get("environment")),
                 network(map),
                 PreemptibleSettings.ofModel(map, defaultClass),
+                retry(map.getOrDefault("retry", true)),
+                company(map.getOrDefault("wait", "adaptive")),
                 auto(map));
     }
 
@@ -182,6 +194,21 @@ record ModelSettings(
                     "shunter.auto: true is not possible together with cores, device or groups");
         }
         return flag;
+    }
+
+    private static boolean retry(final Object value) {
+        if (!(value instanceof Boolean flag)) {
+            throw new BadRequestException("shunter.retry: \"" + value + "\"; allowed: true, false");
+        }
+        return flag;
+    }
+
+    private static boolean company(final Object value) {
+        if (!"adaptive".equals(value) && !"company".equals(value)) {
+            throw new BadRequestException(
+                    "shunter.wait: \"" + value + "\"; allowed: adaptive, company");
+        }
+        return "company".equals(value);
     }
 
     private static long sloNs(final Object value) {

@@ -1,23 +1,33 @@
 package org.shunter.torchserve;
 
 /**
- * For how many requests free workers wait: what the operator fixed, Rafiqi's quantum, or what
- * followed the answers so far. Guarded by its dispatcher's lock.
+ * For how many requests free workers wait: what the operator fixed, a full batch where the model
+ * wants company, Rafiqi's quantum, or what followed the answers so far. Guarded by its dispatcher's lock.
  */
 final class Patience {
+    /** More than any batch holds: the rule bounds it by what the workers take. */
+    private static final double FULL = 1 << 20;
+
     private final Commands commands;
     private final long registeredWaitUs;
+    private final boolean company;
     private final AdaptiveThreshold adaptive = new AdaptiveThreshold();
     private final QuantumThreshold quantum = new QuantumThreshold();
 
-    Patience(final Commands commands, final long registeredWaitUs) {
+    Patience(final Commands commands, final long registeredWaitUs, final boolean company) {
         this.commands = commands;
         this.registeredWaitUs = registeredWaitUs;
+        this.company = company;
     }
 
     /** Whether the workers wait by what they have seen. */
     boolean adapts() {
-        return commands.thresholdFixed == 0 && commands.quantumUs == 0;
+        return !company && commands.thresholdFixed == 0 && commands.quantumUs == 0;
+    }
+
+    /** Whether a free worker waits for a full batch; a fixed threshold goes before that. */
+    boolean wantsCompany() {
+        return company && commands.thresholdFixed == 0;
     }
 
     /** Longest deliberate wait. */
@@ -51,6 +61,9 @@ final class Patience {
     double threshold() {
         if (commands.thresholdFixed > 0) {
             return commands.thresholdFixed;
+        }
+        if (company) {
+            return FULL;
         }
         return commands.quantumUs > 0 ? quantum.value() : adaptive.value();
     }

@@ -15,11 +15,12 @@ final class Plan {
     /** How long a worker that is late is waited for. */
     private static final long LATE_NS = 1_000_000;
 
+    private final Object lock;
     private final RequestQueue queue;
     private final Crew crew;
     private final Draft draft;
     private final Commands commands;
-    private final List<Worker> free = new ArrayList<>();
+    private final List<BatchWorker> free = new ArrayList<>();
     private final Forecast forecast;
     private final Presence presence;
     private final Patience patience;
@@ -31,53 +32,64 @@ final class Plan {
     private long wakeNs;
 
     Plan(
+            final Object lock,
             final RequestQueue queue,
             final Crew crew,
             final Draft draft,
             final Forecast forecast,
             final Commands commands,
             final Presence presence,
-            final long registeredWaitUs) {
+            final Patience patience) {
+        this.lock = lock;
         this.queue = queue;
         this.crew = crew;
         this.draft = draft;
         this.forecast = forecast;
         this.commands = commands;
         this.presence = presence;
-        this.patience = new Patience(commands, registeredWaitUs);
+        this.patience = patience;
     }
 
     /** Decide; the results are in the draft and in {@link #wakeNs} until the next call. */
     void next(final long nowNs, final boolean hasStrictTraffic) {
-        commands.refresh();
+        assert Thread.holdsLock(lock);
         draft.begin(nowNs);
         wakeNs = Entry.NEVER;
         now = nowNs;
         threshold = patience.threshold();
         crew.setStrictTraffic(hasStrictTraffic);
-        for (final RequestClass requestClass : RequestClass.all()) {
-            releaseAlone(requestClass);
+        try {
+            release();
+        } finally {
+            free.clear(); // a worker that ended is not kept
         }
+    }
+
+    private void release() {
         if (bestEffortIsDue()) {
             releaseDue();
         }
         bestEffortWaits = bestEffortIsDue();
-        release(RequestClass.STRICT);
-        release(RequestClass.BEST_EFFORT);
+        for (final RequestClass requestClass : RequestClass.all()) {
+            releaseAlone(requestClass);
+            release(requestClass);
+        }
     }
 
     /** When to look again if nothing happens, or {@link Entry#NEVER}. */
     long wakeNs() {
+        assert Thread.holdsLock(lock);
         return wakeNs;
     }
 
     /** Time passes; before each arrival is counted. */
     void settle(final long nowNs, final long arrivals) {
+        assert Thread.holdsLock(lock);
         patience.settle(nowNs, arrivals);
     }
 
     /** A worker answered a batch of that size; what it holds still is in its {@code inFlight}. */
-    void answered(final Worker worker, final int size, final long nowNs, final long arrivals) {
+    void answered(final BatchWorker worker, final int size, final long nowNs, final long arrivals) {
         final Batch ahead = worker.inFlight.peekFirst();
         final long waiting = queue.size() + (ahead == null ? 0 : ahead.size());
         patience.answered(nowNs, size, waiting, arrivals, forecast.fixedNs(worker));
@@ -85,12 +97,17 @@ final class Plan {
 
     /** Requests worth a batch, per worker. */
     double threshold() {
+        assert Thread.holdsLock(lock);
         return patience.threshold();
     }
 
     /** One batch of best effort per ageing interval goes first, so that it cannot starve. */
     private boolean bestEffortIsDue() {
-        final long oldest = queue.oldestArrivalNs(RequestClass.BEST_EFFORT);
+        final Entry alone = queue.peekAlone(RequestClass.BEST_EFFORT);
+        final long oldest =
+                Math.min(
+                        queue.oldestArrivalNs(RequestClass.BEST_EFFORT),
+                        alone == null ? Entry.NEVER : alone.arrivalNs);
         return commands.ageingUs > 0
                 && oldest != Entry.NEVER
                 && now - Math.max(oldest, draft.lastBestEffortNs()) >= commands.ageingUs * 1000;
@@ -110,31 +127,43 @@ final class Plan {
 
     private void releaseDue() {
         collectFree(RequestClass.BEST_EFFORT);
-        if (!free.isEmpty()) {
+        if (free.isEmpty()) {
+            return;
+        }
+        final Entry alone = queue.peekAlone(RequestClass.BEST_EFFORT);
+        if (alone != null) {
+            draft.shipAlone(free.get(0), alone);
+        } else {
             final int cap = crew.cap(free.get(0), RequestClass.BEST_EFFORT);
             draft.shipNext(free.get(0), RequestClass.BEST_EFFORT, cap, cap);
         }
     }
 
     private void release(final RequestClass requestClass) {
-        final int queued = queue.size(requestClass);
-        if (queued == 0) {
-            return;
-        }
-        collectFree(requestClass);
-        if (!free.isEmpty() && !releaseToFree(requestClass, queued)) {
-            return;
-        }
-        collectFree(requestClass);
-        if (free.isEmpty()) {
-            sendAhead(requestClass);
+        int before = Integer.MAX_VALUE;
+        int queued = queue.size(requestClass);
+        // Again while it helps: a batch that was cut for a deadline leaves requests behind.
+        while (queued > 0 && queued < before) {
+            collectFree(requestClass); // which takes a turn, so not without a request
+            if (free.isEmpty()) {
+                sendAhead(requestClass);
+                return;
+            }
+            if (!releaseToFree(requestClass, queued)) {
+                return;
+            }
+            before = queued;
+            queued = queue.size(requestClass);
         }
     }
 
     private boolean releaseToFree(final RequestClass requestClass, final int queued) {
+        if (patience.wantsCompany()) {
+            keepFillable(requestClass, queued);
+        }
         long total = 0;
         long freeSinceNs = Long.MAX_VALUE;
-        for (final Worker worker : free) {
+        for (final BatchWorker worker : free) {
             total += crew.cap(worker, requestClass);
             freeSinceNs = Math.min(freeSinceNs, worker.freeSinceNs);
         }
@@ -148,7 +177,7 @@ final class Plan {
         final long deadlineNs = queue.peek(requestClass).deadlineNs;
         final long slackUs =
                 deadlineNs == Entry.NEVER ? ReleaseRule.NO_SLACK : (deadlineNs - now) / 1000;
-        final Worker next = free.get(0);
+        final BatchWorker next = free.get(0);
         final int size = Math.min((queued + free.size() - 1) / free.size(), crew.cap(next, requestClass));
         final long predictedUs = forecast.batchNs(next, size) / 1000;
         final long marginUs = forecast.cautionNs(next) / 1000;
@@ -164,9 +193,20 @@ final class Plan {
         return false;
     }
 
+    /** A worker that waits for a full batch does not share it with one that is free as well. */
+    private void keepFillable(final RequestClass requestClass, final int queued) {
+        long left = queued;
+        int full = 0;
+        while (full < free.size() && left >= crew.cap(free.get(full), requestClass)) {
+            left -= crew.cap(free.get(full), requestClass);
+            full++;
+        }
+        free.subList(Math.min(free.size(), Math.max(1, full)), free.size()).clear();
+    }
+
     /** Split what waits over the free workers, the preferred groups first. */
     private void fill(final RequestClass requestClass) {
-        final List<Worker> available = new ArrayList<>(free);
+        final List<BatchWorker> available = new ArrayList<>(free);
         int from = 0;
         while (from < available.size() && queue.size(requestClass) > 0) {
             final long tier = crew.preference(available.get(from), requestClass);
@@ -179,8 +219,8 @@ final class Plan {
         }
     }
 
-    private void fillTier(final RequestClass requestClass, final List<Worker> tier) {
-        final List<Worker> sharing = new ArrayList<>(tier);
+    private void fillTier(final RequestClass requestClass, final List<BatchWorker> tier) {
+        final List<BatchWorker> sharing = new ArrayList<>(tier);
         if (requestClass == RequestClass.STRICT
                 && queue.size(RequestClass.BEST_EFFORT) > 0
                 && tier.stream()
@@ -192,7 +232,7 @@ final class Plan {
         final long[] perRequest = new long[caps.length];
         boolean known = caps.length > 1;
         for (int i = 0; i < caps.length; i++) {
-            final Worker worker = sharing.get(i);
+            final BatchWorker worker = sharing.get(i);
             caps[i] = crew.cap(worker, requestClass);
             fixed[i] = forecast.busyNs(worker, now) + forecast.fixedNs(worker);
             perRequest[i] = forecast.perRequestNs(worker);
@@ -205,7 +245,7 @@ final class Plan {
                         : ReleaseRule.split(queued, caps);
         for (int i = 0; i < tier.size(); i++) {
             if (sizes[i] > 0) {
-                final Worker worker = tier.get(i);
+                final BatchWorker worker = tier.get(i);
                 final boolean spread =
                         requestClass == RequestClass.BEST_EFFORT && sizes[i] == caps[i];
                 final int size = spread ? staggered(worker, sizes[i]) : sizes[i];
@@ -223,8 +263,8 @@ final class Plan {
      * Workers that will be free soon take their share of strict requests too: with best effort
      * waiting they would otherwise begin another long batch just when these could use them.
      */
-    private void addBusy(final List<Worker> sharing, final RequestClass requestClass) {
-        for (final Worker worker : crew.workers()) {
+    private void addBusy(final List<BatchWorker> sharing, final RequestClass requestClass) {
+        for (final BatchWorker worker : crew.workers()) {
             if (crew.isReadyFor(worker, requestClass)
                     && !presence.takesTurns(worker, requestClass)
                     && worker.inFlight.size() == 1
@@ -239,8 +279,8 @@ final class Plan {
     /** Every worker that may take this class is busy: hand the next batch to one of them early. */
     private void sendAhead(final RequestClass requestClass) {
         while (queue.size(requestClass) > 0) {
-            Worker soonest = null;
-            for (final Worker worker : crew.workers()) {
+            BatchWorker soonest = null;
+            for (final BatchWorker worker : crew.workers()) {
                 if (mayTakeAhead(worker, requestClass)
                         && (soonest == null || startNs(worker) < startNs(soonest))) {
                     soonest = worker;
@@ -255,13 +295,14 @@ final class Plan {
         }
     }
 
-    private boolean mayTakeAhead(final Worker worker, final RequestClass requestClass) {
+    private boolean mayTakeAhead(final BatchWorker worker, final RequestClass requestClass) {
         if (!crew.isReadyFor(worker, requestClass)
                 || draft.has(worker)
                 || presence.takesTurns(worker, requestClass)) {
             return false;
         }
-        for (final RequestClass each : RequestClass.all()) {
+        for (int c = 0; c <= requestClass.ordinal(); c++) {
+            final RequestClass each = RequestClass.all()[c];
             if (queue.peekAlone(each) != null && crew.serves(worker, each)) {
                 return false; // that request needs a worker that holds nothing
             }
@@ -279,18 +320,18 @@ final class Plan {
                         crew.cap(worker, requestClass),
                         worker.inFlight.size(),
                         commands.aheadBatches,
-                        0,
+                        free.size(),
                         requestClass == RequestClass.STRICT,
                         running.requestClass == RequestClass.STRICT,
                         crew.hasStrictTraffic());
     }
 
-    private static long startNs(final Worker worker) {
+    private static long startNs(final BatchWorker worker) {
         return worker.inFlight.peekFirst().startNs;
     }
 
     /** With strict traffic, best-effort batches of several workers end one after the other. */
-    private int staggered(final Worker worker, final int cap) {
+    private int staggered(final BatchWorker worker, final int cap) {
         if (!crew.hasStrictTraffic()
                 || !crew.serves(worker, RequestClass.STRICT)
                 || !forecast.knows(worker)) {
@@ -309,7 +350,7 @@ final class Plan {
 
     private void collectFree(final RequestClass requestClass) {
         free.clear();
-        for (final Worker worker : crew.workers()) {
+        for (final BatchWorker worker : crew.workers()) {
             if (crew.isReadyFor(worker, requestClass)
                     && worker.inFlight.isEmpty()
                     && !draft.has(worker)) {

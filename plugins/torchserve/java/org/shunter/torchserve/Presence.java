@@ -9,6 +9,7 @@ import java.util.List;
  * down, so that nothing stays held for ever. Guarded by its dispatcher's lock.
  */
 final class Presence {
+    private final Object lock;
     private final ModelSlot slot;
     private final RequestQueue queue;
     private final Crew crew;
@@ -18,25 +19,28 @@ final class Presence {
     private final Turns turns;
     private final Turns.Player player;
     /** Workers that were given a batch, whether or not they still serve. */
-    private final List<Worker> sent = new ArrayList<>();
+    private final List<BatchWorker> sent = new ArrayList<>();
 
     private Turns.Rules rules;
     private boolean gone;
 
     Presence(
+            final Object lock,
             final ModelSlot slot,
             final RequestQueue queue,
             final Crew crew,
             final Commands commands,
-            final Host host,
+            final Hold line,
+            final Turns turns,
             final Runnable decide) {
+        this.lock = lock;
         this.slot = slot;
         this.queue = queue;
         this.crew = crew;
         this.commands = commands;
-        this.line = host.hold();
+        this.line = line;
         this.hold = line.part();
-        this.turns = host.turns();
+        this.turns = turns;
         this.player = turns.join(decide);
         this.rules = turns.rules();
     }
@@ -47,19 +51,20 @@ final class Presence {
     }
 
     /** A strict request came: best effort need not wait for the plan to stand still. */
-    void announce() {
+    void announce(final long now) {
+        assert Thread.holdsLock(lock);
         rules = turns.rules();
-        hold.show(heldSlices(), slot.index(), System.nanoTime());
+        hold.show(heldSlices(), slot.index(), now);
     }
 
     /** Whether a worker may have stood still for strict work at any time since then. */
-    boolean disturbed(final Worker worker, final long sinceNs, final long now) {
+    boolean disturbed(final BatchWorker worker, final long sinceNs, final long now) {
         final WorkerGroup.Place place = worker.group.place;
         return place.yields() && line.disturbs(place.slices(), sinceNs, now);
     }
 
     /** A worker was given a batch. */
-    void sent(final Worker worker, final Batch batch, final long now) {
+    void sent(final BatchWorker worker, final Batch batch, final long now) {
         if (!sent.contains(worker)) {
             sent.add(worker);
         }
@@ -68,6 +73,7 @@ final class Presence {
 
     /** A batch began or ended. */
     void progress(final Batch batch, final long now) {
+        assert Thread.holdsLock(lock);
         if (batch.hasStrict()) {
             hold.progress(now);
         }
@@ -75,6 +81,7 @@ final class Presence {
 
     /** A decision begins. */
     void begin() {
+        assert Thread.holdsLock(lock);
         rules = turns.rules();
         if (rules.apply() || player.isActive()) {
             player.begin(
@@ -88,12 +95,12 @@ final class Presence {
     }
 
     /** Whether a worker's batches of a class take turns with those of others. */
-    boolean takesTurns(final Worker worker, final RequestClass requestClass) {
+    boolean takesTurns(final BatchWorker worker, final RequestClass requestClass) {
         return rules.apply(requestClass, worker.group.place.yields());
     }
 
     /** Whether a worker may be given a batch of a class now; else the dispatcher is called. */
-    boolean mayStart(final Worker worker, final RequestClass requestClass, final long now) {
+    boolean mayStart(final BatchWorker worker, final RequestClass requestClass, final long now) {
         final SliceSet slices = worker.group.place.slices();
         if (requestClass == RequestClass.BEST_EFFORT && player.strictWaits(slices)) {
             return false; // the turn may come before best effort has ended
@@ -118,6 +125,7 @@ final class Presence {
 
     /** An event is over. */
     void settle(final long now, final Effects effects) {
+        assert Thread.holdsLock(lock);
         sent.removeIf(worker -> worker.inFlight.isEmpty());
         rules = turns.rules();
         hold.show(gone ? SliceSet.NONE : heldSlices(), slot.index(), now);
@@ -149,7 +157,7 @@ final class Presence {
             return held;
         }
         if (queue.waiting(RequestClass.STRICT) > 0) {
-            final List<Worker> workers = crew.workers();
+            final List<BatchWorker> workers = crew.workers();
             for (int i = 0; i < workers.size(); i++) {
                 final WorkerGroup.Place place = workers.get(i).group.place;
                 if (!place.yields() && crew.isReadyFor(workers.get(i), RequestClass.STRICT)) {
@@ -167,7 +175,7 @@ final class Presence {
     }
 
     /** It holds two batches at most. */
-    private static boolean runsStrict(final Worker worker) {
+    private static boolean runsStrict(final BatchWorker worker) {
         final Batch first = worker.inFlight.peekFirst();
         return first != null && (first.hasStrict() || worker.inFlight.peekLast().hasStrict());
     }
@@ -175,7 +183,7 @@ final class Presence {
     /** Whether requests of a class wait that a worker is free for. */
     private boolean couldStart(final RequestClass requestClass) {
         if (queue.waiting(requestClass) > 0) {
-            for (final Worker worker : crew.workers()) {
+            for (final BatchWorker worker : crew.workers()) {
                 if (worker.inFlight.isEmpty() && crew.isReadyFor(worker, requestClass)) {
                     return true;
                 }
@@ -187,7 +195,7 @@ final class Presence {
     /** Slices on which batches of a class run that take turns. */
     private SliceSet running(final RequestClass requestClass) {
         SliceSet running = SliceSet.NONE;
-        for (final Worker worker : sent) {
+        for (final BatchWorker worker : sent) {
             if (takesTurns(worker, requestClass)) {
                 for (final Batch batch : worker.inFlight) {
                     if (batch.requestClass == requestClass) {
@@ -200,7 +208,7 @@ final class Presence {
     }
 
     /** CPUs that a worker uses: all of its slices unless its group says how many. */
-    private static int cpus(final Worker worker) {
+    private static int cpus(final BatchWorker worker) {
         final int threads = worker.group.config().threads();
         return threads > 0 ? threads : Math.max(1, Slices.cpus(worker.group.place.slices()));
     }
@@ -208,7 +216,7 @@ final class Presence {
     /** CPUs that best-effort batches use which take turns. */
     private int usedCpus() {
         int used = 0;
-        for (final Worker worker : sent) {
+        for (final BatchWorker worker : sent) {
             final Batch batch = worker.inFlight.peekFirst();
             if (batch != null
                     && batch.requestClass == RequestClass.BEST_EFFORT

@@ -8,7 +8,7 @@ import java.util.PriorityQueue;
 
 /**
  * The waiting requests of one model: earliest deadline first inside a class, arrival order between
- * equal deadlines. Not thread-safe; its dispatcher holds the lock.
+ * equal deadlines. Guarded by its dispatcher's lock.
  *
  * <p>A request leaves from the middle (client gone) by changing its place; the structures skip it
  * when they meet it and are rebuilt when most of what they hold is gone.
@@ -25,9 +25,12 @@ final class RequestQueue {
     private final ArrayDeque<Entry> alone = new ArrayDeque<>();
     private final int[] queued = new int[RequestClass.COUNT];
     private final int[] queuedAlone = new int[RequestClass.COUNT];
+    private final Object lock;
     private long nextOrder;
 
-    RequestQueue() {
+    /** {@code lock}: whoever calls holds it. */
+    RequestQueue(final Object lock) {
+        this.lock = lock;
         for (int i = 0; i < RequestClass.COUNT; i++) {
             byDeadline.add(new PriorityQueue<>(64, EARLIEST_DEADLINE));
             byArrival.add(new ArrayDeque<>());
@@ -38,23 +41,30 @@ final class RequestQueue {
     void add(final Entry entry) {
         entry.order = nextOrder++;
         insert(entry);
-        if (!entry.alone()) {
+        if (entry.alone()) {
+            alone.addLast(entry);
+        } else {
             byArrival.get(entry.requestClass.ordinal()).addLast(entry);
         }
     }
 
-    /** Put a request back that was sent to a worker which died; it keeps its place in the order. */
+    /**
+     * Put a request back that was sent to a worker which died; it keeps its place in the order. Of
+     * several, the youngest comes first.
+     */
     void restore(final Entry entry) {
         insert(entry);
-        if (!entry.alone()) {
+        if (entry.alone()) {
+            alone.addFirst(entry);
+        } else {
             byArrival.get(entry.requestClass.ordinal()).addFirst(entry);
         }
     }
 
     private void insert(final Entry entry) {
+        assert Thread.holdsLock(lock);
         entry.place = Entry.Place.QUEUED;
         if (entry.alone()) {
-            alone.addLast(entry);
             queuedAlone[entry.requestClass.ordinal()]++;
         } else {
             byDeadline.get(entry.requestClass.ordinal()).add(entry);
@@ -64,17 +74,25 @@ final class RequestQueue {
 
     /** Take a waiting request out. */
     void remove(final Entry entry, final Entry.Place to) {
+        assert Thread.holdsLock(lock);
         entry.place = to;
         if (entry.alone()) {
             queuedAlone[entry.requestClass.ordinal()]--;
+            alone.remove(entry);
         } else {
             queued[entry.requestClass.ordinal()]--;
+            compact(entry.requestClass.ordinal());
         }
-        compact(entry.requestClass.ordinal());
     }
 
+    /** What is gone keeps its body as long as it is here. */
     private void compact(final int c) {
         final ArrayDeque<Entry> arrivals = byArrival.get(c);
+        if (queued[c] == 0) {
+            arrivals.clear();
+            byDeadline.get(c).clear();
+            return;
+        }
         if (arrivals.size() > 2 * queued[c] + 64) {
             arrivals.removeIf(e -> e.place != Entry.Place.QUEUED);
         }
@@ -86,16 +104,19 @@ final class RequestQueue {
 
     /** Waiting requests of a class that may share a batch. */
     int size(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         return queued[requestClass.ordinal()];
     }
 
     /** Waiting requests of a class, those that run alone included. */
     int waiting(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         return queued[requestClass.ordinal()] + queuedAlone[requestClass.ordinal()];
     }
 
     /** All waiting requests. */
     int size() {
+        assert Thread.holdsLock(lock);
         return queued[0] + queued[1] + queuedAlone[0] + queuedAlone[1];
     }
 
@@ -104,12 +125,9 @@ final class RequestQueue {
      * for what came before it.
      */
     Entry peekAlone(final RequestClass requestClass) {
-        while (!alone.isEmpty() && alone.peekFirst().place != Entry.Place.QUEUED) {
-            alone.pollFirst();
-        }
+        assert Thread.holdsLock(lock);
         for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED
-                    && entry.requestClass == requestClass
+            if (entry.requestClass == requestClass
                     && !(entry.describes() && oldestArrivalNs(requestClass) < entry.arrivalNs)) {
                 return entry;
             }
@@ -119,6 +137,7 @@ final class RequestQueue {
 
     /** The request of a class that runs next, or null. */
     Entry peek(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         final PriorityQueue<Entry> heap = byDeadline.get(requestClass.ordinal());
         while (!heap.isEmpty() && heap.peek().place != Entry.Place.QUEUED) {
             heap.poll();
@@ -128,6 +147,7 @@ final class RequestQueue {
 
     /** Arrival of the oldest waiting request of a class, or {@link Entry#NEVER}. */
     long oldestArrivalNs(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
         while (!arrivals.isEmpty() && arrivals.peekFirst().place != Entry.Place.QUEUED) {
             arrivals.pollFirst();
@@ -161,6 +181,7 @@ final class RequestQueue {
 
     /** The youngest waiting request of a class that may share a batch, or null. */
     Entry youngest(final RequestClass requestClass) {
+        assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
         while (!arrivals.isEmpty() && arrivals.peekLast().place != Entry.Place.QUEUED) {
             arrivals.pollLast();
@@ -184,14 +205,7 @@ final class RequestQueue {
             expired.add(next);
             next = peek(requestClass);
         }
-        for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED
-                    && entry.requestClass == requestClass
-                    && entry.deadlineNs < atNs) {
-                remove(entry, Entry.Place.DONE);
-                expired.add(entry);
-            }
-        }
+        takeAlone(requestClass, atNs, expired);
     }
 
     /** Earliest deadline of all that wait, or {@link Entry#NEVER}. */
@@ -202,9 +216,7 @@ final class RequestQueue {
             earliest = entry == null ? earliest : Math.min(earliest, entry.deadlineNs);
         }
         for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED) {
-                earliest = Math.min(earliest, entry.deadlineNs);
-            }
+            earliest = Math.min(earliest, entry.deadlineNs);
         }
         return earliest;
     }
@@ -213,12 +225,19 @@ final class RequestQueue {
     List<Entry> takeAll(final RequestClass requestClass) {
         final List<Entry> all = new ArrayList<>();
         take(requestClass, Integer.MAX_VALUE, all);
-        for (final Entry entry : alone) {
-            if (entry.place == Entry.Place.QUEUED && entry.requestClass == requestClass) {
+        takeAlone(requestClass, Entry.NEVER, all);
+        return all;
+    }
+
+    /** Take out those that run alone and have a deadline before {@code atNs}, NEVER: all of them. */
+    private void takeAlone(
+            final RequestClass requestClass, final long atNs, final List<Entry> taken) {
+        for (final Entry entry : List.copyOf(alone)) {
+            if (entry.requestClass == requestClass
+                    && (entry.deadlineNs < atNs || atNs == Entry.NEVER)) {
                 remove(entry, Entry.Place.DONE);
-                all.add(entry);
+                taken.add(entry);
             }
         }
-        return all;
     }
 }

@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.EnumSet;
 import java.util.List;
+import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
@@ -48,10 +49,12 @@ final class ServedModel {
                         name(),
                         slot,
                         commands,
-                        capacity(model),
-                        model.getMaxBatchDelay() * 1000L,
-                        settings.sloNs(),
-                        host);
+                        new Dispatcher.Limits(
+                                capacity(model),
+                                model.getMaxBatchDelay() * 1000L,
+                                settings.sloNs(),
+                                settings.company()),
+                        host.shared());
         this.fleet = new Fleet(host, this, initialConfiguration(settings.configuration()));
         if (slot.index() < 0) {
             LOGGER.warn(
@@ -231,6 +234,10 @@ final class ServedModel {
 
     /** Bring the group words of the control page up to date. */
     void publishGroups() {
+        dispatcher.look(this::setGroups);
+    }
+
+    private void setGroups() {
         final Generation current = fleet.current();
         int ready = 0;
         int busy = 0;
@@ -254,26 +261,29 @@ final class ServedModel {
 
     /** Bring the identity words of the control page up to date. */
     void publishIdentity() {
-        slot.changeIdentity(
-                () -> {
-                    defaultVersion = defaultVersion();
-                    final Generation current = fleet.current();
-                    slot.set(S_GENERATION, current.id);
-                    slot.set(S_REGISTERED_BATCH_SIZE, ceiling());
-                    slot.set(S_REGISTERED_MAX_WAIT_US, model.getMaxBatchDelay() * 1000L);
-                    slot.set(S_QUEUE_CAPACITY, dispatcher.capacity());
-                    slot.set(S_GROUP_COUNT, current.groups.size());
-                    slot.set(S_SLO_US, settings.sloNs() / 1000);
-                    slot.setText(S_MODEL_NAME, 256, model.getModelName());
-                    slot.setText(S_MODEL_VERSION, 128, model.getVersion());
-                    slot.set(S_AUTO, fleet.auto() ? 1 : 0);
-                    slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
-                    slot.setText(S_LAST_CHANGE, 512, fleet.lastChange());
-                    slot.setText(S_DEFAULT_VERSION, 128, defaultVersion);
-                    slot.setText(S_PROBLEM, 256, problem);
-                    slot.set(S_SLOT_STATE, 1);
-                    current.groups.forEach(this::publishGroup);
-                });
+        final Generation current = fleet.current();
+        dispatcher.look(() -> current.groups.forEach(group -> Telemetry.publishFit(slot, group)));
+        slot.changeIdentity(this::setIdentity);
+    }
+
+    private void setIdentity() {
+        defaultVersion = defaultVersion();
+        final Generation current = fleet.current();
+        slot.set(S_GENERATION, current.id);
+        slot.set(S_REGISTERED_BATCH_SIZE, ceiling());
+        slot.set(S_REGISTERED_MAX_WAIT_US, model.getMaxBatchDelay() * 1000L);
+        slot.set(S_QUEUE_CAPACITY, dispatcher.capacity());
+        slot.set(S_GROUP_COUNT, current.groups.size());
+        slot.set(S_SLO_US, settings.sloNs() / 1000);
+        slot.setText(S_MODEL_NAME, 256, model.getModelName());
+        slot.setText(S_MODEL_VERSION, 128, model.getVersion());
+        slot.set(S_AUTO, fleet.auto() ? 1 : 0);
+        slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
+        slot.setText(S_LAST_CHANGE, 256, fleet.lastChange());
+        slot.setText(S_DEFAULT_VERSION, 128, defaultVersion);
+        slot.setText(S_PROBLEM, 256, problem);
+        slot.set(S_SLOT_STATE, 1);
+        current.groups.forEach(this::publishGroup);
     }
 
     /** The version of this model for requests that name none; empty when it is not registered. */
@@ -294,6 +304,10 @@ final class ServedModel {
         }
     }
 
+    private static long mask(final Set<RequestClass> classes) {
+        return classes.stream().mapToLong(each -> 1L << each.ordinal()).sum();
+    }
+
     private void publishGroup(final WorkerGroup group) {
         slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
         slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
@@ -304,6 +318,6 @@ final class ServedModel {
                     group.place.slices().word(word));
         }
         slot.set(ModelSlot.ofGroup(S_GROUP_YIELDS, group.index), group.place.yields() ? 1 : 0);
-        Telemetry.publishFit(slot, group);
+        slot.set(ModelSlot.ofGroup(S_GROUP_CLASSES, group.index), mask(group.config().classes()));
     }
 }

@@ -236,7 +236,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
                         .excuse(workers, heldSlices, passedNs, host.hold().longestParkNs() + timeoutNs);
                 final Worker overdue = model.dispatcher().overdue(workers, now - timeoutNs);
                 if (overdue != null) {
-                    overdue.fail("no answer within responseTimeout of " + timeoutS + " s");
+                    overdue.timeOut("no answer within responseTimeout of " + timeoutS + " s");
                 }
             }
             views.keySet().removeIf(worker -> worker.ended.isDone());

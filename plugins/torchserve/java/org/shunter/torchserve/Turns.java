@@ -245,6 +245,7 @@ final class Turns {
                 final boolean bestEffortWaits,
                 final long nowNs,
                 final Effects effects) {
+            allowed.forEach(List::clear);
             if (strict.isEmpty() && bestEffort.isEmpty() && !listed) {
                 return;
             }

@@ -1,17 +1,21 @@
 package org.shunter.torchserve;
 
 import java.util.concurrent.Future;
-import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 
 /** One pending timer of a dispatcher: asked for many times, set only when it must ring earlier. */
 final class Wakeup {
-    private final ScheduledExecutorService timer;
+    /** Runs something later; a {@link java.util.concurrent.ScheduledExecutorService} is one. */
+    interface Timer {
+        Future<?> schedule(Runnable task, long delay, TimeUnit unit);
+    }
+
+    private final Timer timer;
     private final Runnable action;
     private Future<?> pending;
     private long pendingNs = Entry.NEVER;
 
-    Wakeup(final ScheduledExecutorService timer, final Runnable action) {
+    Wakeup(final Timer timer, final Runnable action) {
         this.timer = timer;
         this.action = action;
     }

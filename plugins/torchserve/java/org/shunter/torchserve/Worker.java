@@ -1,7 +1,7 @@
 package org.shunter.torchserve;
 
+import io.netty.buffer.ByteBuf;
 import java.io.IOException;
-import java.util.ArrayDeque;
 import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -15,16 +15,18 @@ import org.slf4j.LoggerFactory;
  * One worker of one model: a process and a connection, and the batches it was given. It lives
  * through several processes when they die.
  *
- * <p>{@code state} and {@code inFlight} are guarded by the dispatcher's lock. Batches are written
- * in the order in which they were put into {@code outbox} under that lock, on the connection's
- * thread.
+ * <p>Batches are written in the order in which they were put into {@code outbox} under the
+ * dispatcher's lock, on the connection's thread.
  */
-final class Worker {
+final class Worker extends BatchWorker {
     private static final Logger LOGGER = LoggerFactory.getLogger(Worker.class);
     private static final int[] BACK_OFF_S = {
         0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597
     };
+    /** Killed by signal 9, as the kernel does when memory is out. */
     private static final int OUT_OF_MEMORY = 137;
+    /** So long after its connection closed, a process has ended, or is not waited for any more. */
+    private static final long EXIT_MS = 500;
     private static final long GRACE_MS = 5000;
     /** It answers what the network front end gave it first, which it may take 10 s for. */
     private static final long NETWORK_GRACE_MS = 12_000;
@@ -32,7 +34,6 @@ final class Worker {
     static final long LISTEN_TIMEOUT_S = 120;
 
     final WorkerAddress address;
-    final WorkerGroup group;
     final int gpuId;
     final long createdMs = System.currentTimeMillis();
     /** Completed with an HTTP status when the first load succeeded or failed. */
@@ -41,13 +42,7 @@ final class Worker {
     /** Completed when the worker has ended for good. */
     final CompletableFuture<Void> ended = new CompletableFuture<>();
 
-    final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
-    /** When its last answer came or it became ready; guarded by the dispatcher's lock. */
-    long freeSinceNs = System.nanoTime();
-    volatile WorkerState state = WorkerState.STARTING;
     volatile int restarts;
-    /** Batches it holds, for readers without the lock. */
-    volatile int held;
 
     private final Host host;
     private final ServedModel served;
@@ -63,10 +58,10 @@ final class Worker {
             final WorkerGroup group,
             final WorkerAddress address,
             final int gpuId) {
+        super(group);
         this.host = host;
         this.served = served;
         this.dispatcher = served.dispatcher();
-        this.group = group;
         this.address = address;
         this.gpuId = gpuId;
     }
@@ -81,6 +76,8 @@ final class Worker {
         volatile boolean loaded;
         /** Why it did not load its model, when it said so. */
         volatile String refusal;
+        /** Only for the connection's thread. */
+        private boolean writing;
         /** Its end is heard once: a failure is followed by the end of its connection. */
         final AtomicBoolean over = new AtomicBoolean();
 
@@ -124,15 +121,33 @@ final class Worker {
         }
 
         void writeOutbox() {
-            for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
-                try {
-                    connection.write(BatchEncoder.encode(batch.entries, connection.allocator()));
-                } catch (RuntimeException | OutOfMemoryError e) {
-                    LOGGER.error("A batch for {} could not be written", Worker.this, e);
-                    StockLog.serverError(e);
-                    fail("a batch could not be written: " + e);
-                }
+            if (writing) {
+                return; // what a batch that cannot be written leads to is written after it
             }
+            writing = true;
+            for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
+                write(batch);
+            }
+            writing = false;
+        }
+
+        private void write(final Batch batch) {
+            if (!connection.isOpen()) {
+                return; // it is taken back, and was not begun
+            }
+            final ByteBuf message;
+            try {
+                message = BatchEncoder.encode(batch.entries, connection.allocator());
+            } catch (RuntimeException | OutOfMemoryError e) {
+                LOGGER.error("{} requests for {} could not be written", batch.size(), Worker.this, e);
+                StockLog.serverError(e);
+                final int status = e instanceof Error ? Loss.INSUFFICIENT_STORAGE : 500;
+                dispatcher.onUnsent(
+                        Worker.this, batch, status, "The request could not be sent to a worker: " + e);
+                return;
+            }
+            batch.sent = true;
+            connection.write(message);
         }
 
         @Override
@@ -154,23 +169,34 @@ final class Worker {
             }
         }
 
+        /** How its process ended tells what to answer, and is known a moment later. */
         @Override
         public void onClosed(final String cause) {
-            if (loaded || refusal != null) {
-                lost(this, refusal == null ? cause : refusal);
+            if (loaded) {
+                process.afterExit(EXIT_MS, () -> lostByDeath(cause));
+            } else if (refusal != null) {
+                lost(this, Loss.died(500, refusal));
             } else { // why it ended is in the last lines that it printed
                 process.lastWords()
-                        .thenAccept(why -> lost(this, why.isEmpty() ? cause : cause + ": " + why));
+                        .thenAccept(why -> lostByDeath(why.isEmpty() ? cause : cause + ": " + why));
             }
         }
 
+        private void lostByDeath(final String cause) {
+            lost(this, Loss.died(ranOutOfMemory() ? Loss.INSUFFICIENT_STORAGE : 500, cause));
+        }
+
         /** End the process because it misbehaves; the worker starts another. */
-        void fail(final String cause) {
+        void fail(final Loss loss) {
             final WorkerProcess running = process;
             if (running != null) {
                 running.kill();
             }
-            lost(this, cause);
+            lost(this, loss);
+        }
+
+        void fail(final String cause) {
+            fail(Loss.died(500, cause));
         }
 
         void release() {
@@ -225,7 +251,7 @@ final class Worker {
         return held > 0;
     }
 
-    /** Largest batch this worker takes now. */
+    @Override
     int cap() {
         return served.cap(group);
     }
@@ -249,17 +275,16 @@ final class Worker {
         }
     }
 
-    /** Queue a batch for writing; the dispatcher's lock is held. */
+    @Override
     void enqueue(final Batch batch) {
-        inFlight.addLast(batch);
-        held = inFlight.size();
         life.outbox.add(batch);
     }
 
     /**
-     * Write what was queued; no lock of the dispatcher is held. Always on the connection's own
-     * thread: a write from another thread could be overtaken by one from there.
+     * Always on the connection's own thread: a write from another thread could be overtaken by one
+     * from there.
      */
+    @Override
     void flush() {
         final Life now = life;
         final WorkerConnection open = now.connection;
@@ -300,21 +325,21 @@ final class Worker {
         served.setProblem(cause);
     }
 
-    /** End the process because it does not answer; another is started. */
-    void fail(final String cause) {
+    /** End the process because it does not answer in time; another is started. */
+    void timeOut(final String cause) {
         final Life now = life;
         if (now != null) {
             StockLog.workerError(cause);
-            now.fail(cause);
+            now.fail(Loss.timedOut(cause));
         }
     }
 
     /** A process or its connection is gone. */
-    private void lost(final Life gone, final String cause) {
+    private void lost(final Life gone, final Loss loss) {
         final WorkerState before = state;
         if (gone != life
                 || !gone.over.compareAndSet(false, true)
-                || !dispatcher.onLost(this, cause)) {
+                || !dispatcher.onLost(this, loss)) {
             gone.release();
             return;
         }
@@ -323,12 +348,12 @@ final class Worker {
             finish();
             return;
         }
-        LOGGER.warn("{} was lost in state {}: {}", this, before, cause);
+        LOGGER.warn("{} was lost in state {}: {}", this, before, loss.cause());
         if (before == WorkerState.LOADING) {
-            StockLog.loadFailed(served.model().getModelName(), cause);
+            StockLog.loadFailed(served.model().getModelName(), loss.cause());
         }
-        setProblem(cause);
-        firstLoad.complete(gone.ranOutOfMemory() ? 507 : 500);
+        setProblem(loss.cause());
+        firstLoad.complete(gone.ranOutOfMemory() ? Loss.INSUFFICIENT_STORAGE : 500);
         retry();
     }
 
@@ -372,6 +397,7 @@ final class Worker {
     }
 
     /** End for good; what it still holds runs elsewhere. */
+    @Override
     void end() {
         if (dispatcher.onEnd(this)) {
             final Life last = life;

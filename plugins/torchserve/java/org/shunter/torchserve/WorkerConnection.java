@@ -73,6 +73,11 @@ final class WorkerConnection {
         }
     }
 
+    /** Whether the stream has not ended. */
+    boolean isOpen() {
+        return channel.isActive();
+    }
+
     /** Buffers outside the heap, where the channel takes them as they are, unless told not to. */
     ByteBufAllocator allocator() {
         return PREFERS_HEAP ? new PreferHeapByteBufAllocator(channel.alloc()) : channel.alloc();

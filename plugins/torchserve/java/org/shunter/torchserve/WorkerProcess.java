@@ -85,6 +85,13 @@ final class WorkerProcess {
         process.onExit().thenRun(action);
     }
 
+    /** Run something when it has ended, or after that time if it still runs. */
+    void afterExit(final long waitMs, final Runnable action) {
+        process.onExit()
+                .completeOnTimeout(process, waitMs, TimeUnit.MILLISECONDS)
+                .thenRun(action);
+    }
+
     /** End it at once. */
     void kill() {
         process.destroyForcibly();
