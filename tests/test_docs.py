@@ -161,6 +161,13 @@ def test_links_between_files_lead_somewhere(path):
             assert (path.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("name", ["docs/design.md", "CONTRIBUTING.md", "docs/benchmarks.md"])
+def test_a_file_that_is_named_exists_somewhere(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    there = {path.name for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    assert {Path(each).name for each in re.findall(r"`([\w/]+\.py)", text)} <= there
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 
