@@ -68,7 +68,7 @@ def test_a_request_may_say_whether_it_may_run_twice(text, stated):
 
 @pytest.mark.parametrize("text", ["", "1", "yes", "tru\u00e9"])
 def test_other_words_for_that_are_errors(text):
-    with pytest.raises(ValueError, match="x-shunter-idempotent: .*; allowed: true, false"):
+    with pytest.raises(ValueError, match=r"x-shunter-idempotent: .*; allowed: true, false"):
         parse_terms([("x-shunter-idempotent", text)])
 
 

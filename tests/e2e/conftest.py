@@ -140,6 +140,7 @@ def settings(tmp_path_factory):
     return path
 
 
+
 class Brief(Server):
     """For a few requests: its JVM does not compile with effort what would not pay."""
 

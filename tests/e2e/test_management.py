@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import socket
+from pathlib import Path
 
 import psutil
 import pytest
@@ -30,16 +32,123 @@ def test_scaling_up_and_down_under_load_costs_no_request(site, serve, load, ping
 
 
 def test_scaling_down_lets_a_worker_finish_what_it_runs(serve, wait_until):
-    """Stock kills it and runs its requests again elsewhere."""
+    """Stock kills it and runs its requests again elsewhere; both answer when it is gone."""
     model = serve(batch_size=4, initial_workers=2)
     before = model.pids()
     gate, futures = model.hold("a", "b")
-    assert model.scale(1).status == 200
-    assert not any(future.done() for future in futures)
+    call = model.site.pool.submit(model.scale, 1)
+    wait_until("it is taken up", lambda: model.state()["configuration"] == "1x0x4")
+    model.state()  # one more turn of the server, in which it could answer
+    assert not call.done() and not any(future.done() for future in futures)
     gate.open()
     assert {future.result()["pid"] for future in futures} == set(before)
+    assert call.result().status == 200
+    assert sum(map(psutil.pid_exists, before)) == 1
     assert model.order() == ["a", "b"]
-    wait_until("one is left", lambda: len(model.pids()) == 1)
+    assert len(model.pids()) == 1
+
+
+def test_unregistering_answers_when_the_processes_are_gone(site, serve):
+    model = serve(initial_workers=2)
+    pids = model.pids()
+    assert site.management("DELETE", f"/models/{model.name}").status == 200
+    assert _gone(pids)
+
+
+def test_a_negative_number_of_workers_is_refused_and_changes_nothing(serve):
+    """Stock answers the same, after it has ended every worker."""
+    model = serve(initial_workers=2)
+    before = model.pids()
+    refused = model.scale(-1)
+    assert refused.status == 500 and "min_worker: -1" in refused["message"]
+    assert model.scale(1, -1).status == 400
+    assert model.scale(2, 1).status == 400
+    assert model.pids() == before
+    described = model.describe()
+    assert (described["minWorkers"], described["maxWorkers"]) == (2, 2)
+
+
+def test_workers_that_end_while_they_start_leave_no_socket_and_no_number(site, serve, wait_until):
+    model = serve(initial_workers=1)
+    runtime = Path(site.status()["runtime"])
+
+    def left():
+        # The server's other models have workers too.
+        return {path.name for path in runtime.glob("w.*")} == {
+            f"w.{number}" for number in _numbers(site)
+        }
+
+    for _ in range(4):
+        assert model.scale(3, wait=False).status == 202
+        assert model.scale(1, wait=False).status == 202
+    assert model.scale(1).status == 200
+    wait_until("their processes end", lambda: len(site.server.worker_pids()) == len(_numbers(site)))
+    wait_until("no other socket is left", left)
+    highest = max(_numbers(site))
+    for _ in range(3):
+        assert (model.scale(2).status, model.scale(1).status) == (200, 200)
+    model.scale(2)
+    assert max(_numbers(site)) <= highest + 8
+
+
+def _numbers(site):
+    return {
+        int(worker["id"])
+        for model in site.status()["models"]
+        for group in model["groups"]
+        for worker in group["workers"]
+    }
+
+
+def test_calls_that_wait_for_workers_keep_no_client_waiting(site, serve):
+    """Stock answers nobody while as many calls wait as it has threads for connections."""
+    slow, other = (serve(batch_size=2) for _ in range(2))
+    slow.slow_load.touch()
+    calls = []
+    for count in range(2, 7):
+        calls.append(site.pool.submit(slow.scale, count))
+        slow.wait_slow_load(count - 1)
+    assert [other.ask().status for _ in range(8)] == [200] * 8
+    assert [slow.ask().status for _ in range(8)] == [200] * 8
+    assert slow.describe()["minWorkers"] == 6
+    assert not any(call.done() for call in calls)
+    slow.slow_load.unlink()
+    assert {call.result().status for call in calls} == {200}
+
+
+def test_calls_on_one_connection_are_answered_in_order(site, serve):
+    model = serve()
+    path = f"/models/{model.name}"
+    port = site.server.ports.management
+    header = "".join(f"{name}: {value}\r\n" for name, value in site._key().items())
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
+        for method, query in (("PUT", "?min_worker=2&synchronous=true"), ("GET", "")):
+            text = f"{method} {path}{query} HTTP/1.1\r\nHost: x\r\n{header}\r\n"
+            connection.sendall(text.encode())
+        received = b""
+        while b"jobQueueStatus" not in received:
+            more = connection.recv(65536)
+            assert more, received
+            received += more
+    assert received.index(b"Workers scaled to 2") < received.index(b"modelName")
+
+
+def test_why_a_worker_does_not_load_is_told(site, archives, tmp_path, wait_until):
+    flag = tmp_path / "no-load"
+    flag.touch()
+    section = {"environment": {"ECHO_NO_LOAD": str(flag)}}
+    archive = archives.add("troubled", config={"shunter": section})
+    assert site.register("troubled", archive, synchronous="false").status == 202
+    path = "/shunter/models/troubled/configuration"
+
+    def told():
+        answer = site.management("GET", path).json
+        return all("told to fail" in answer[key] for key in ("last_change", "problem"))
+
+    wait_until("the cause", told)
+    flag.unlink()
+    wait_until("it loads", lambda: site.management("GET", path)["problem"] == "")
+    assert site.management("DELETE", "/models/troubled").status == 200
 
 
 def test_scaling_to_0_serves_what_waits_then_refuses_and_scaling_up_works_again(serve, wait_until):

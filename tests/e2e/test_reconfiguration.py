@@ -1,5 +1,6 @@
 """The controller finds a model's best configuration and changes to it without anyone noticing."""
 
+import glob
 import itertools
 import json
 import os
@@ -71,6 +72,10 @@ def test_the_configuration_follows_the_load_both_ways(
             wait_until("the old ones ended", lambda: len(model.pids()) == 2)
             cores = cores_of(model)
             assert [len(each) for each in cores] == [1, 1] and cores[0] != cores[1]
+            described = model.describe()
+            # What was registered: the controller's choice is no scale call.
+            assert (described["minWorkers"], described["maxWorkers"]) == (1, 1)
+            assert model.configuration()["registered"] == "1x0x8"
         runs(model, FAT)
         wait_until("the old ones ended", lambda: len(model.pids()) == 1)
         assert [len(each) for each in cores_of(model)] == [2]
@@ -307,7 +312,9 @@ def test_who_may_change_a_model_is_saved_at_once_and_never_costs_the_model(
     common = {"folder": tmp_path / "server", "ports": free_ports(), "snapshots": True}
 
     def saved(site):
-        newest = max((site.server.folder / "logs/config/shunter").iterdir())
+        config = site.server.folder / "logs/config"
+        assert all(map(Path.is_file, map(Path, glob.glob(f"{config}/*"))))
+        newest = max((config / ".shunter").iterdir())
         row = json.loads(newest.read_text())["models"]["kept/1.0"]
         return row["configuration"], row["auto"]
 
@@ -319,6 +326,8 @@ def test_who_may_change_a_model_is_saved_at_once_and_never_costs_the_model(
         assert saved(site) == ("1x0x4", False)
         model.configure(auto="true")
         assert saved(site) == ("1x0x4", True)
+    config = server.folder / "logs/config"
+    (config / ".shunter").rename(config / "shunter")  # where earlier versions kept it
     # From now on the controller must not; the snapshot says that it may.
     archives.add("kept", config={"shunter": {"cores": "0"}})
     server = make_bare(model_store=archives.folder, plugins=plugins, **common)
@@ -353,3 +362,21 @@ def test_bad_cores_are_answered_400(serve):
         assert answer.status == 400 and "cores: " in answer["message"], answer
     answer = model.configure(auto="maybe")
     assert answer.status == 400 and "allowed: true, false" in answer["message"]
+
+
+def test_cores_that_cannot_be_had_are_refused_and_crowding_is_told(serve):
+    model = serve(batch_size=4)
+    cpus = len(psutil.Process().cpu_affinity())
+    text = f"{cpus}x4x4"
+    before = model.configuration()
+    refused = model.configure(configuration=text, cores="auto")
+    assert refused.status == 400
+    assert f"{4 * cpus} threads, {cpus} CPUs" in refused["message"]
+    assert model.configuration() == before
+    crowded = model.configure(configuration=f"1x{cpus + 1}x4")
+    assert crowded.status == 202 and f"{cpus + 1} threads share {cpus} CPUs" in crowded["warning"]
+    model.changed()
+    assert "warning" not in model.configure(configuration="1x1x4").json
+    model.changed()
+    assert model.configure(restart="true").status == 202
+    model.changed()

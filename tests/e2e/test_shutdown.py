@@ -79,6 +79,8 @@ def test_a_stopped_server_answers_what_it_took_and_leaves_nothing(start, wait_un
     wait_until("it drains", lambda: site.status()["draining"])
     refused = model.ask("late")
     assert refused.status == 503 and "shutting down" in refused["message"]
+    ping = site.inference("GET", "/ping")
+    assert (ping.status, ping["status"]) == (500, "Unhealthy")
     assert not any(future.done() for future in futures)
     gate.open()
     assert [future.result()["id"] for future in futures] == ["held", *(f"q{i}" for i in range(5))]

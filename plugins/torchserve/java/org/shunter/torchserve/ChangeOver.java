@@ -4,6 +4,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Starts a generation beside the one that serves, and lets it take over when all of it has loaded.
@@ -13,17 +15,22 @@ final class ChangeOver implements Runnable {
     /** Completed when the new generation serves, exceptionally when the old one stays. */
     final CompletableFuture<Void> done = new CompletableFuture<>();
 
+    private static final Logger LOGGER = LoggerFactory.getLogger(ChangeOver.class);
+
     private final Fleet fleet;
+    private final Staff staff;
     private final Generation started;
     private final long loadTimeoutS;
     private final boolean remember;
 
     ChangeOver(
             final Fleet fleet,
+            final Staff staff,
             final Generation started,
             final long startupTimeoutS,
             final boolean remember) {
         this.fleet = fleet;
+        this.staff = staff;
         this.started = started;
         this.remember = remember;
         this.loadTimeoutS = Worker.LISTEN_TIMEOUT_S + startupTimeoutS;
@@ -33,7 +40,7 @@ final class ChangeOver implements Runnable {
     public void run() {
         try {
             startAll();
-            fleet.switchTo(started);
+            takeOver();
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             undo(e);
@@ -55,20 +62,51 @@ final class ChangeOver implements Runnable {
     private void startAll() throws InterruptedException, ExecutionException, TimeoutException {
         for (final WorkerGroup group : started.groups) {
             for (int i = group.config().instances(); i > 0; i--) {
-                final Worker worker = fleet.start(group);
+                final Worker worker = staff.start(group);
                 final int status = worker.firstLoad.get(loadTimeoutS, TimeUnit.SECONDS);
                 if (status != 200) {
                     throw new IllegalStateException(
                             worker + " did not load: status " + status + ": " + worker.problem());
                 }
-                fleet.checkPending(started);
+                checkPending();
             }
+        }
+    }
+
+    private void checkPending() {
+        if (!fleet.isPending(started)) {
+            throw new IllegalStateException("the model was removed meanwhile");
+        }
+    }
+
+    /** Batches go to the new generation from now on; the old one finishes and ends. */
+    private void takeOver() {
+        synchronized (fleet) {
+            checkPending();
+            final Generation old = fleet.current();
+            staff.retireSoon(old.workers()); // first, so that nobody misses them in between
+            fleet.serve(started);
+            old.workers().forEach(staff::drain);
+            fleet.tell("generation " + started.id + " serves");
+            LOGGER.info("{}: {}", fleet, fleet.lastChange());
+            fleet.changed(PoolState.Event.SUCCEEDED);
         }
     }
 
     private void undo(final Throwable e) {
         started.workers().forEach(Worker::end);
-        fleet.onUndone(started, e.getMessage() == null ? e.toString() : e.getMessage());
+        final String reason = e.getMessage() == null ? e.toString() : e.getMessage();
+        synchronized (fleet) {
+            fleet.tell("generation " + started.id + " was undone: " + reason);
+            LOGGER.error(
+                    "{}: {}; generation {} keeps serving",
+                    fleet,
+                    fleet.lastChange(),
+                    fleet.current().id);
+            if (fleet.isPending(started)) {
+                fleet.changed(PoolState.Event.FAILED);
+            }
+        }
         done.completeExceptionally(e);
     }
 }

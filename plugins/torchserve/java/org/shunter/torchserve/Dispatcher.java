@@ -432,9 +432,9 @@ final class Dispatcher {
         effects.run();
     }
 
-    /** Run something that looks at what the lock guards. */
-    synchronized void look(final Runnable at) {
-        at.run();
+    /** Read what this object's lock guards; lock nothing else but a slot's words meanwhile. */
+    synchronized void read(final Runnable reader) {
+        reader.run();
     }
 
     /** Nothing waits and nothing runs. */

@@ -2,7 +2,11 @@ package org.shunter.torchserve;
 
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.Proxy;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.BooleanSupplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -55,12 +59,42 @@ final class Drain {
     private static void run(final ShunterWorkLoadManager manager, final int status) {
         try {
             LOGGER.info("Draining: requests that were taken are answered, new ones are refused");
-            manager.drain(TIMEOUT_MS);
+            drain(manager);
             Thread.sleep(FLUSH_MS);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         } finally {
             System.exit(status);
+        }
+    }
+
+    /** Refuse new requests everywhere and wait until nothing waits and nothing runs. */
+    private static void drain(final ShunterWorkLoadManager manager) throws InterruptedException {
+        manager.beginDrain();
+        final long endNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(TIMEOUT_MS);
+        await(
+                endNs,
+                () ->
+                        !manager.frontEnd().isAlive()
+                                && manager.all().stream().allMatch(m -> m.dispatcher().isIdle()));
+        final List<Worker> fed = new ArrayList<>();
+        manager.all().forEach(model -> fed.addAll(model.fleet().network().workers()));
+        manager.all().forEach(Drain::end);
+        // A network front end that is not ours may still wait for what they do.
+        await(endNs, () -> fed.stream().noneMatch(Worker::isAlive));
+    }
+
+    /** End every worker at once and answer what they held and what waits with an error. */
+    private static void end(final ServedModel model) {
+        model.dispatcher().setWorkers(List.of());
+        model.fleet().workers().forEach(Worker::end);
+        model.dispatcher().failWaiting(503, REASON);
+    }
+
+    private static void await(final long endNs, final BooleanSupplier condition)
+            throws InterruptedException {
+        while (System.nanoTime() - endNs < 0 && !condition.getAsBoolean()) {
+            Thread.sleep(2);
         }
     }
 }

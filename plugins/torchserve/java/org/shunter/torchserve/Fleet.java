@@ -10,10 +10,11 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The workers of one model: how many there are, and how one generation follows another.
+ * The workers of one model: how many there are, and which generation serves. {@link PoolState} says
+ * what may happen when; {@link Resize} and {@link ChangeOver} carry changes out.
  *
- * <p>Changes run under this object's lock, one after another; nothing here waits for a worker while
- * holding it.
+ * <p>Every write of its fields is guarded by this object's lock; nothing here waits for a worker
+ * while holding it.
  */
 final class Fleet {
     private static final Logger LOGGER = LoggerFactory.getLogger(Fleet.class);
@@ -23,25 +24,23 @@ final class Fleet {
     private final Model model;
     private final Dispatcher dispatcher;
     private final Staff staff;
+    private final Scaling scaling;
+    private final AutoMode autoMode;
     /** Workers that the network front end feeds; the dispatcher does not know them. */
     private final Generation network;
 
+    private volatile PoolState state = PoolState.SERVING;
     private volatile Generation current;
     private volatile Generation next;
-    /** Workers that are being added to the current generation; null when none are. */
-    private volatile CompletableFuture<Void> resizing;
-
-    private volatile boolean auto;
+    /** What users asked for; the controller may have chosen something else meanwhile. */
+    private volatile List<GroupConfig> registered;
     private volatile String lastChange = "";
     private long generations = 1;
-    /** It is being scaled to 0 or removed; nothing starts a worker any more. */
-    private boolean retired;
 
-    /** How many workers the last change left; who was given up since is missing. */
-    private volatile int expected;
+    /** Whether users asked for the change under way. */
+    private boolean explicit;
 
-    /** Minimum and maximum of a scale call during a change-over, which the next one also gets. */
-    private int[] asked;
+    private CompletableFuture<Integer> retirement;
 
     Fleet(final Host host, final ServedModel served, final List<GroupConfig> configuration) {
         this.host = host;
@@ -49,13 +48,11 @@ final class Fleet {
         this.model = served.model();
         this.dispatcher = served.dispatcher();
         this.staff = new Staff(host, served);
-        this.auto = served.settings().auto();
+        this.autoMode = new AutoMode(served);
+        this.registered = configuration;
+        this.scaling = new Scaling(this, staff, served);
         this.current = new Generation(generations, configuration, served::place);
         this.network = Generation.ofNetwork(served.settings().network(), served::place);
-    }
-
-    private String name() {
-        return served.name();
     }
 
     Generation current() {
@@ -74,13 +71,25 @@ final class Fleet {
 
     /** Whether a change is under way. */
     boolean isChanging() {
-        return next != null || resizing != null;
+        return state.isChanging();
+    }
+
+    /** The configuration that users asked for. */
+    List<GroupConfig> registered() {
+        return registered;
+    }
+
+    Scaling scaling() {
+        return scaling;
     }
 
     /** Whether the controller may change the configuration. */
     boolean auto() {
-        final boolean places = current.placedByController;
-        return auto && served.whyNotAuto(places ? List.of() : current.configuration()) == null;
+        return autoMode.isOn(current.placedByController ? List.of() : current.configuration());
+    }
+
+    AutoMode autoMode() {
+        return autoMode;
     }
 
     /** The result of the last change, for people. */
@@ -88,7 +97,8 @@ final class Fleet {
         return lastChange;
     }
 
-    private void tell(final String text) {
+    /** Say what became of a change. */
+    void tell(final String text) {
         lastChange = text;
         served.publishIdentity();
     }
@@ -103,15 +113,8 @@ final class Fleet {
         return workers;
     }
 
-    /** Who is there when a worker starts. */
     WorkerLaunch.Company companyOf(final Worker starting) {
-        final WorkerLaunch.Company company = staff.companyOf(starting, current);
-        return starting.group.isNetwork ? company.replacingNobody() : company;
-    }
-
-    /** Start a worker of a generation that does not serve yet. */
-    Worker start(final WorkerGroup group) {
-        return staff.start(group);
+        return staff.companyOf(starting, current);
     }
 
     /** No worker can take a request, now or after a restart. */
@@ -119,78 +122,45 @@ final class Fleet {
         return current.workers().isEmpty();
     }
 
-    /** Whether nobody was given up since the last change. */
-    boolean isComplete() {
-        return current.workers().size() >= expected;
+    /** Go on to the next state; false when the event means nothing in this one. */
+    private boolean move(final PoolState.Event event) {
+        assert Thread.holdsLock(this);
+        final PoolState after = state.after(event);
+        state = after == null ? state : after;
+        return after != null;
+    }
+
+    private void checkNotRetired() {
+        if (state == PoolState.RETIRED) {
+            throw new BadRequestException(this + " is being removed or scaled to 0");
+        }
     }
 
     /**
-     * Stock scaling: at least {@code min} and at most {@code max} workers. It does not count those
+     * Stock scaling, to 0 too; the result is that of {@link Scaling#now}. It does not count workers
      * that the network front end feeds; they are started with the first of the others.
-     *
-     * @return completed with an HTTP status as in stock: at the first failed load, or when all new
-     *     workers are loaded
      */
     synchronized CompletableFuture<Integer> scale(final int min, final int max) {
         if (min <= 0) {
             return retire();
         }
         checkNotRetired();
-        if (resizing != null) {
-            // What it ends with is what is to be scaled; until then /ping shall miss nobody.
-            model.setMinWorkers(Math.min(min, current.instances()));
-            return resizing.handle((done, error) -> 0).thenCompose(over -> scaleAgain(min, max));
+        final WorkerCounts wanted = new WorkerCounts(min, max);
+        if (!move(PoolState.Event.SCALE)) {
+            return scaling.later(wanted);
         }
-        if (next != null) {
-            asked = new int[] {min, max};
+        if (state == PoolState.REPLACING) {
+            scaling.later(wanted); // for the generation that is being started
         }
-        final int have = current.workers().size();
-        final int then = Math.min(Math.max(have, min), Math.max(min, max));
-        expected = Math.min(expected, then); // lower first, as for what TorchServe is told
-        final List<Worker> added = new ArrayList<>();
-        for (int i = have; i < min; i++) {
-            added.add(staff.start(current.growing()));
-        }
-        added.addAll(staff.fill(network, served.settings().network()));
-        for (int i = have; i > Math.max(min, max); i--) {
-            staff.drainYoungest(current.shrinking());
-        }
-        expected = then;
+        return scaling.now(wanted);
+    }
+
+    /** The generation that serves has other workers than before, as users asked for. */
+    void onScaled() {
+        assert Thread.holdsLock(this);
+        registered = current.configuration();
         dispatcher.setWorkers(current.workers());
         served.publishIdentity();
-        return staff.loaded(added);
-    }
-
-    /** A scale call that came during a change counts after it too. */
-    private synchronized CompletableFuture<Integer> scaleAgain(final int min, final int max) {
-        checkNotRetired();
-        model.setMinWorkers(Math.min(model.getMinWorkers(), min)); // lower first, for /ping
-        final CompletableFuture<Integer> result = scale(min, max);
-        model.setMinWorkers(min);
-        model.setMaxWorkers(max);
-        onChanged();
-        return result;
-    }
-
-    /**
-     * Whether the controller may change the configuration, where nothing speaks against it; an
-     * explicit change says no.
-     */
-    void setAuto(final boolean value) {
-        auto = value;
-        served.publishIdentity();
-    }
-
-    /**
-     * Check that the controller may change such worker groups.
-     *
-     * @throws BadRequestException naming what speaks against it
-     */
-    void checkAuto(final List<GroupConfig> groups) {
-        final String whyNot = served.whyNotAuto(groups);
-        if (whyNot != null) {
-            throw new BadRequestException("auto: " + name() + " " + whyNot);
-        }
     }
 
     /** As {@link #configure}, for the controller, which may place the groups. */
@@ -204,35 +174,19 @@ final class Fleet {
 
     /** Serve what waits, take nothing new, end all workers. */
     private CompletableFuture<Integer> retire() {
-        retired = true;
-        dispatcher.refuse("Model \"" + name() + "\" has no worker: it is being scaled to 0 or removed");
-        final Generation unfinished = next;
-        next = null;
-        if (unfinished != null) {
-            unfinished.workers().forEach(Worker::end);
+        assert Thread.holdsLock(this);
+        if (!move(PoolState.Event.RETIRE)) {
+            return retirement;
         }
-        endNetwork();
-        return new Retirement(host, name(), dispatcher, current).begin(staff.with(current));
-    }
-
-    /** They answer what they were given and then end. */
-    synchronized void endNetwork() {
-        final List<Worker> ending = network.workers();
-        network.groups.forEach(group -> group.workers.clear());
-        ending.forEach(Worker::end);
-    }
-
-    /** End every worker at once and answer what they held and what waits with an error. */
-    void endAll(final int status, final String text) {
-        dispatcher.setWorkers(List.of());
-        workers().forEach(Worker::end);
-        dispatcher.failWaiting(status, text);
-    }
-
-    private void checkNotRetired() {
-        if (retired) {
-            throw new BadRequestException(name() + " is being removed or scaled to 0");
+        scaling.forget(new BadRequestException(this + " is being removed"));
+        final List<Worker> ending = workers();
+        if (next != null) {
+            ending.addAll(next.end());
+            next = null;
         }
+        network.end();
+        retirement = new Retirement(host, served.name(), dispatcher, current).begin(ending);
+        return retirement;
     }
 
     /**
@@ -242,9 +196,9 @@ final class Fleet {
      *
      * @param restart start new processes even when only numbers changed
      * @param remember whether the snapshot on disk shall say so
-     * @param automatic whether the controller may change it from now on; null: as before
-     * @throws NoRoomException when the new workers find no memory beside those that serve
-     * @throws BadRequestException when it cannot be begun; then nothing has changed
+     * @param automatic whether the controller may change it from now on, in an explicit change;
+     *     null: as before, and what users registered stays what it is
+     * @throws RuntimeException when it cannot be begun; then nothing has changed
      * @return completed when the new configuration serves, or exceptionally when the old one stays
      */
     synchronized CompletableFuture<Void> configure(
@@ -252,137 +206,72 @@ final class Fleet {
             final boolean restart,
             final boolean remember,
             final Boolean automatic) {
-        checkNotRetired();
-        if (wanted.isEmpty()) {
-            throw new BadRequestException("a configuration has at least one worker group");
-        }
-        if (isChanging()) {
-            throw new BadRequestException("A change of " + name() + " is under way; try again later");
-        }
-        if (hasNoWorker()) {
-            throw new BadRequestException(name() + " has no workers; scale it up first");
-        }
-        if (Boolean.TRUE.equals(automatic)) {
-            checkAuto(wanted);
-        }
+        check(wanted, automatic);
         final boolean inPlace =
                 !restart && GroupConfig.sameProcesses(wanted, current.configuration());
-        final int more =
-                inPlace
-                        ? current.missing(wanted)
-                        : wanted.stream().mapToInt(GroupConfig::instances).sum();
-        final String shortage = more > 0 ? HostMemory.shortage(current.workers(), more) : null;
-        if (shortage != null) {
-            throw new NoRoomException(shortage);
-        }
-        if (automatic != null && automatic != auto) {
-            setAuto(automatic);
+        final int more = inPlace ? current.missing(wanted) : GroupConfig.instances(wanted);
+        HostMemory.checkRoom(current.workers(), more);
+        if (automatic != null && automatic != autoMode.isWanted()) {
+            autoMode.set(automatic);
             onChanged();
         }
+        explicit = automatic != null;
+        move(inPlace ? PoolState.Event.RESIZE : PoolState.Event.REPLACE);
         if (inPlace) {
-            return resize(wanted, remember);
+            return new Resize(this, staff, dispatcher, wanted, remember).begin();
         }
+        return replaceBy(wanted, remember);
+    }
+
+    private CompletableFuture<Void> replaceBy(
+            final List<GroupConfig> wanted, final boolean remember) {
         final Generation started = new Generation(++generations, wanted, served::place);
         next = started;
         tell("starting generation " + started.id);
-        LOGGER.info("{}: {} {}", name(), lastChange, GroupConfig.text(wanted));
+        LOGGER.info("{}: {} {}", this, lastChange, GroupConfig.text(wanted));
         final ChangeOver change =
-                new ChangeOver(this, started, model.getStartupTimeout(), remember);
+                new ChangeOver(this, staff, started, model.getStartupTimeout(), remember);
         host.execute(change);
         return change.done;
     }
 
-    /** Remember why a change was not even begun; returns that. */
-    String refused(final String reason) {
-        tell("refused: " + reason);
-        return name() + ": the change was " + lastChange;
-    }
-
-    /** Those that are missing serve as soon as they have loaded; all else waits for all of them. */
-    private CompletableFuture<Void> resize(
-            final List<GroupConfig> wanted, final boolean remember) {
-        final List<Worker> added = staff.fill(current, wanted);
-        if (!added.isEmpty()) {
-            dispatcher.setWorkers(current.workers());
-            tell("resizing to " + GroupConfig.text(wanted));
+    private void check(final List<GroupConfig> wanted, final Boolean automatic) {
+        checkNotRetired();
+        if (isChanging()) {
+            throw new BadRequestException("A change of " + this + " is under way; try again later");
         }
-        final CompletableFuture<Void> done =
-                staff.loaded(added)
-                        .thenAccept(status -> onAdded(status, added, wanted, remember));
-        resizing = done.isDone() ? null : done;
-        return done;
-    }
-
-    /** The rest of a resize; fails, and leaves everything as it was, when one did not load. */
-    private synchronized void onAdded(
-            final int status,
-            final List<Worker> added,
-            final List<GroupConfig> wanted,
-            final boolean remember) {
-        try {
-            if (retired) {
-                return;
-            }
-            if (status != 200) {
-                final String why = staff.undo(added);
-                dispatcher.setWorkers(current.workers());
-                tell("resizing was undone: a worker did not load: status " + status + why);
-                throw new IllegalStateException(lastChange);
-            }
-            staff.settle(current, wanted);
-            serve(current);
-            tell("resized to " + GroupConfig.text(wanted));
-            if (remember) {
-                onChanged();
-            }
-        } finally {
-            resizing = null; // last, so that who sees it sees the result too
+        if (hasNoWorker()) {
+            throw new BadRequestException(this + " has no workers; scale it up first");
+        }
+        if (Boolean.TRUE.equals(automatic)) {
+            autoMode.check(wanted);
         }
     }
 
     /** Dispatch to a generation's workers and tell everyone how many they are. */
-    private void serve(final Generation generation) {
-        // Lower first: /ping compares the wanted with the running number at any time.
-        model.setMinWorkers(Math.min(model.getMinWorkers(), generation.instances()));
-        expected = Math.min(expected, generation.instances());
+    void serve(final Generation generation) {
+        assert Thread.holdsLock(this);
+        registered = explicit ? generation.configuration() : registered;
+        scaling.lower(generation.instances());
         current = generation;
-        expected = generation.instances();
         dispatcher.setWorkers(generation.workers());
-        model.setMinWorkers(generation.instances());
-        model.setMaxWorkers(generation.instances());
+        scaling.serve(generation.instances(), explicit);
         served.publishIdentity();
     }
 
-    /** Batches go to a started generation from now on; the old one finishes and ends. */
-    synchronized void switchTo(final Generation started) {
-        checkPending(started);
-        final Generation old = current;
-        staff.retireSoon(old.workers()); // first, so that nobody misses them in between
-        serve(started);
-        old.workers().forEach(staff::drain);
-        tell("generation " + started.id + " serves");
-        LOGGER.info("{}: {}", name(), lastChange);
-        next = null; // who sees that it is over sees the result too
-        if (asked != null) {
-            scaleAgain(asked[0], asked[1]);
-            asked = null;
-        }
+    boolean isPending(final Generation started) {
+        return next == started;
     }
 
-    /** Fails when a generation that is being started is not wanted any more. */
-    void checkPending(final Generation started) {
-        if (next != started) {
-            throw new IllegalStateException("the model was removed meanwhile");
+    /** A change is over, and has said what became of it: who sees the state sees that too. */
+    void changed(final PoolState.Event outcome) {
+        assert Thread.holdsLock(this);
+        next = null;
+        if (state == PoolState.REPLACING && outcome == PoolState.Event.FAILED) {
+            scaling.forget(new BadRequestException("it counted when it came"));
         }
-    }
-
-    /** A generation that was being started has been ended again. */
-    synchronized void onUndone(final Generation started, final String reason) {
-        tell("generation " + started.id + " was undone: " + reason);
-        LOGGER.error("{}: {}; generation {} keeps serving", name(), lastChange, current.id);
-        if (next == started) {
-            asked = null;
-            next = null; // last, as above
+        if (move(outcome)) { // else it was retired in the meantime
+            scaling.again();
         }
     }
 
@@ -408,5 +297,10 @@ final class Fleet {
         if (hasNoWorker()) {
             dispatcher.failWaiting(503, served.whyNoWorker());
         }
+    }
+
+    @Override
+    public String toString() {
+        return served.name();
     }
 }

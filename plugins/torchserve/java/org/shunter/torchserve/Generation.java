@@ -51,13 +51,22 @@ final class Generation {
         return workers;
     }
 
+    /** Why a worker is not there, in a line; empty when none is missing or nobody knows. */
+    String problem() {
+        return Staff.problemOf(workers());
+    }
+
+    /** End all its workers; they answer what they were given. Returns who they were. */
+    List<Worker> end() {
+        final List<Worker> ending = workers();
+        groups.forEach(group -> group.workers.clear());
+        ending.forEach(Worker::end);
+        return ending;
+    }
+
     /** Sum of the configured instances. */
     int instances() {
-        int sum = 0;
-        for (final WorkerGroup group : groups) {
-            sum += group.config().instances();
-        }
-        return sum;
+        return GroupConfig.instances(configuration());
     }
 
     /** How many workers its groups have fewer than wanted. */

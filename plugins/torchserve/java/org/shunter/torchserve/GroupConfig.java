@@ -92,6 +92,11 @@ record GroupConfig(
         return instances + "x" + threads + "x" + batch;
     }
 
+    /** All their workers. */
+    static int instances(final List<GroupConfig> groups) {
+        return groups.stream().mapToInt(GroupConfig::instances).sum();
+    }
+
     /** {@code 1x8x32,2x4x16}. */
     static String text(final List<GroupConfig> groups) {
         final List<String> parts = new ArrayList<>();

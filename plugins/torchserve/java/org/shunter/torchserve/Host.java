@@ -23,7 +23,7 @@ final class Host {
 
     private final ConfigManager config;
     private final EventLoopGroup backendGroup;
-    private AtomicInteger ports;
+    private WorkerNumbers numbers;
     private AtomicInteger gpus;
     private final Set<WorkerProcess> processes = ConcurrentHashMap.newKeySet();
     private final RuntimeFolder runtime;
@@ -168,7 +168,7 @@ final class Host {
 
     /** Number workers and GPUs with the counters that stock workers also use. */
     void countWith(final AtomicInteger portCounter, final AtomicInteger gpuCounter) {
-        ports = portCounter;
+        numbers = new WorkerNumbers(portCounter::getAndIncrement);
         gpus = gpuCounter;
     }
 
@@ -185,7 +185,12 @@ final class Host {
 
     /** A new worker's address. */
     WorkerAddress nextAddress() {
-        return WorkerAddress.of(runtime, ports.getAndIncrement());
+        return WorkerAddress.of(runtime, numbers.take());
+    }
+
+    /** The worker with that address is gone; another may have it. */
+    void release(final WorkerAddress address) {
+        numbers.release(address.port());
     }
 
     /** The next of so many GPUs, round robin over all models as in stock. */

@@ -34,12 +34,20 @@ final class HostMemory {
 
     private HostMemory() {}
 
+    /** Throw when {@link #shortage} says that there is one. */
+    static void checkRoom(final Collection<Worker> serving, final int more) {
+        final String shortage = more > 0 ? shortage(serving, more) : null;
+        if (shortage != null) {
+            throw new NoRoomException(shortage);
+        }
+    }
+
     /**
      * Check that so many workers more, each like the largest of those that serve, find room.
      *
      * @return null, or how much is missing; null too when the host does not tell
      */
-    static String shortage(final Collection<Worker> serving, final int more) {
+    private static String shortage(final Collection<Worker> serving, final int more) {
         long largest = 0;
         for (final Worker worker : serving) {
             if (worker.state == WorkerState.READY) {

@@ -109,6 +109,7 @@ final class Installer {
             new FrontEndMetrics(manager).register();
             new PreemptionMetrics(manager).register();
             Drain.install(manager);
+            ManagementCalls.install(host);
             Runtime.getRuntime().addShutdownHook(new Thread(() -> shutdown(manager), "shunter-exit"));
             LOGGER.info("Shunter {} installed, runtime folder {}", version(), host.runtime().path());
         } catch (IOException e) {

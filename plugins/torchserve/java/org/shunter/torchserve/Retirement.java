@@ -4,9 +4,14 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
-/** The end of a model: what waits is served, as long as that may take, then all workers end. */
+/**
+ * The end of a model: what waits is served, as long as that may take, then all workers end. Over
+ * when their processes are gone, so that the next model finds their memory.
+ */
 final class Retirement {
     private static final int LOOK_MS = 5;
+    /** Who does not end by itself has been killed by then. */
+    private static final int KILLED_S = 20;
 
     private final Host host;
     private final String name;
@@ -25,8 +30,9 @@ final class Retirement {
         this.last = last;
     }
 
-    /** Completed with 200 when it is over; the dispatcher takes nothing new any more. */
+    /** Completed with 200 when it is over; from now on the dispatcher takes nothing new. */
     CompletableFuture<Integer> begin(final List<Worker> ending) {
+        dispatcher.refuse("Model \"" + name + "\" has no worker: it is being scaled to 0 or removed");
         if (ending.stream().noneMatch(worker -> worker.state == WorkerState.READY)) {
             failWaiting();
         }
@@ -45,8 +51,12 @@ final class Retirement {
         last.groups.forEach(group -> group.workers.clear());
         ending.forEach(Worker::end);
         failWaiting();
+        final CompletableFuture<?>[] gone =
+                ending.stream().map(worker -> worker.ended).toArray(CompletableFuture<?>[]::new);
         // Not here: this may be the timer's thread, and who waits for it may wait for the timer.
-        host.execute(() -> done.complete(200));
+        CompletableFuture.allOf(gone)
+                .completeOnTimeout(null, KILLED_S, TimeUnit.SECONDS)
+                .thenRunAsync(() -> done.complete(200), host::execute);
     }
 
     private void failWaiting() {

@@ -20,11 +20,14 @@ import org.slf4j.LoggerFactory;
 
 /**
  * What a snapshot of TorchServe has no room for. It is kept in a folder of its own beside the
- * snapshots: stock takes the newest file among them as the last snapshot, and skips folders.
+ * snapshots: stock takes the newest file among them as the last snapshot, and skips folders. The
+ * folder is hidden, so that scripts that remove {@code logs/config/*} meet files only.
  */
 final class SavedSettings {
     private static final Logger LOGGER = LoggerFactory.getLogger(SavedSettings.class);
-    private static final String FOLDER = "shunter";
+    private static final String FOLDER = ".shunter";
+    /** Where earlier versions kept it; still read. */
+    private static final String OLD_FOLDER = "shunter";
     private static final Gson GSON = new GsonBuilder().setPrettyPrinting().create();
 
     /** Settings of one model version. */
@@ -73,8 +76,8 @@ final class SavedSettings {
                 : new OfModel(row.configuration, row.cores, row.auto);
     }
 
-    private static Path file(final String snapshotName) {
-        return Path.of(FSSnapshotSerializer.getSnapshotDirectory(), FOLDER, snapshotName + ".json");
+    private static Path file(final String folder, final String snapshotName) {
+        return Path.of(FSSnapshotSerializer.getSnapshotDirectory(), folder, snapshotName + ".json");
     }
 
     /** Write what goes with a snapshot that was just written. */
@@ -82,20 +85,22 @@ final class SavedSettings {
         final Content content = new Content();
         for (final ServedModel model : models) {
             final Row row = new Row();
-            row.configuration = GroupConfig.text(model.fleet().current().configuration());
+            final List<GroupConfig> registered = model.fleet().registered();
+            row.configuration = GroupConfig.text(registered);
             row.cores = new ArrayList<>();
-            model.fleet().current().configuration().forEach(group -> row.cores.add(group.cores()));
+            registered.forEach(group -> row.cores.add(group.cores()));
             row.auto = model.fleet().auto();
             content.models.put(model.name(), row);
         }
-        final Path file = file(snapshotName);
+        final Path file = file(FOLDER, snapshotName);
         Files.createDirectories(file.getParent());
         Files.write(file, GSON.toJson(content).getBytes(StandardCharsets.UTF_8));
     }
 
     /** Read what was saved with the snapshot that is being restored. */
     void load(final String snapshotName) {
-        final Path file = file(snapshotName);
+        final Path newer = file(FOLDER, snapshotName);
+        final Path file = Files.exists(newer) ? newer : file(OLD_FOLDER, snapshotName);
         if (!Files.exists(file)) {
             return;
         }

@@ -9,7 +9,6 @@ import java.util.List;
 import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
-import java.util.stream.Stream;
 import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.wlm.Model;
 import org.pytorch.serve.wlm.ModelManager;
@@ -199,29 +198,6 @@ final class ServedModel {
         return path.getBytes(StandardCharsets.UTF_8).length < ARCHIVE_WIDTH ? path : "";
     }
 
-    /**
-     * Why the controller must not change this model's configuration while it has these groups, or
-     * null: profiles know no GPU, and the optimum knows nothing of places and classes.
-     */
-    String whyNotAuto(final List<GroupConfig> groups) {
-        if (settings.device() != null || model.getNumCores() > 0) {
-            return "serves on a GPU";
-        }
-        if (settings.cores() != null && !settings.cores().equals(GroupConfig.AUTO)) {
-            return "has cores of its own";
-        }
-        final boolean alike =
-                Stream.concat(settings.configuration().stream(), groups.stream())
-                        .allMatch(ServedModel::isForAllAnywhere);
-        return alike ? null : "has groups with places or classes of their own";
-    }
-
-    private static boolean isForAllAnywhere(final GroupConfig group) {
-        return group.device() == null
-                && (group.cores() == null || group.cores().equals(GroupConfig.AUTO))
-                && group.classes().equals(EnumSet.allOf(RequestClass.class));
-    }
-
     /** Take up the configuration that the controller wants, if it is another than before. */
     void obeyConfiguration() {
         wanted.obey(fleet, host::execute);
@@ -234,10 +210,11 @@ final class ServedModel {
 
     /** Bring the group words of the control page up to date. */
     void publishGroups() {
-        dispatcher.look(this::setGroups);
+        dispatcher.read(this::writeGroups);
     }
 
-    private void setGroups() {
+    private void writeGroups() {
+        assert Thread.holdsLock(dispatcher);
         final Generation current = fleet.current();
         int ready = 0;
         int busy = 0;
@@ -261,13 +238,16 @@ final class ServedModel {
 
     /** Bring the identity words of the control page up to date. */
     void publishIdentity() {
-        final Generation current = fleet.current();
-        dispatcher.look(() -> current.groups.forEach(group -> Telemetry.publishFit(slot, group)));
-        slot.changeIdentity(this::setIdentity);
+        defaultVersion = defaultVersion();
+        // The dispatcher's lock comes first: it is held too when the slot is given back.
+        dispatcher.read(
+                () -> {
+                    fleet.current().groups.forEach(group -> Telemetry.publishFit(slot, group));
+                    slot.changeIdentity(this::writeIdentity);
+                });
     }
 
-    private void setIdentity() {
-        defaultVersion = defaultVersion();
+    private void writeIdentity() {
         final Generation current = fleet.current();
         slot.set(S_GENERATION, current.id);
         slot.set(S_REGISTERED_BATCH_SIZE, ceiling());
@@ -309,6 +289,7 @@ final class ServedModel {
     }
 
     private void publishGroup(final WorkerGroup group) {
+        assert Thread.holdsLock(dispatcher);
         slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
         slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
         slot.set(ModelSlot.ofGroup(S_GROUP_INSTANCES, group.index), group.config().instances());

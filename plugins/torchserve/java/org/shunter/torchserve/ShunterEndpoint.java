@@ -138,27 +138,33 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         final String text = parameter(request, CONFIGURATION);
         final String auto = parameter(request, "auto");
         final boolean wanted = auto != null && checkBoolean("auto", auto);
+        String warning = null;
         final String cores = parameter(request, "cores");
         final String restart = parameter(request, "restart");
         if (text != null || cores != null || restart != null || auto == null) {
             // An explicit change takes it out of the controller's hands; a restart does not.
             final boolean explicit = auto != null || text != null || cores != null;
-            change(model, text, cores, restart, explicit ? Boolean.valueOf(wanted) : null);
+            warning = change(model, text, cores, restart, explicit ? Boolean.valueOf(wanted) : null);
         } else {
             setAuto(model.fleet(), wanted);
         }
-        return configuration(model);
+        final JsonObject json = configuration(model);
+        if (warning != null) {
+            json.addProperty("warning", warning);
+        }
+        return json;
     }
 
     private static void setAuto(final Fleet fleet, final boolean wanted) {
         if (wanted) {
-            fleet.checkAuto(fleet.current().configuration());
+            fleet.autoMode().check(fleet.current().configuration());
         }
-        fleet.setAuto(wanted);
+        fleet.autoMode().set(wanted);
         fleet.onChanged();
     }
 
-    private static void change(
+    /** Begin a change; what is to be said of it, or null. */
+    private static String change(
             final ServedModel model,
             final String text,
             final String cores,
@@ -178,7 +184,16 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         }
         // The caller polls; a failure is told in last_change and in the log.
         final boolean again = restart != null && checkBoolean("restart", restart);
+        if (text == null && cores == null) {
+            model.fleet().configure(placed, again, true, automatic);
+            return null;
+        }
+        final CpuDemand demand = CpuDemand.of(placed.stream().map(model::placed).toList());
+        if (demand.whyNotPinned() != null) {
+            throw new BadRequestException(demand.whyNotPinned());
+        }
         model.fleet().configure(placed, again, true, automatic);
+        return demand.warning();
     }
 
     private static boolean checkBoolean(final String key, final String value) {
@@ -227,9 +242,11 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         json.addProperty("model", model.name());
         json.addProperty("generation", model.fleet().current().id);
         json.addProperty(CONFIGURATION, GroupConfig.text(model.fleet().current().configuration()));
+        json.addProperty("registered", GroupConfig.text(model.fleet().registered()));
         json.addProperty("auto", model.fleet().auto());
         json.addProperty("state", model.fleet().isChanging() ? "changing" : "serving");
         json.addProperty("last_change", model.fleet().lastChange());
+        json.addProperty("problem", model.fleet().current().problem());
         return json;
     }
 }

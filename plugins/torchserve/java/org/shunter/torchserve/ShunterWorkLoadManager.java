@@ -10,11 +10,10 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.TimeUnit;
-import java.util.function.BooleanSupplier;
 import org.pytorch.serve.archive.model.Manifest;
 import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.http.BadRequestException;
+import org.pytorch.serve.http.InternalServerException;
 import org.pytorch.serve.snapshot.SnapshotManager;
 import org.pytorch.serve.util.ConfigManager;
 import org.pytorch.serve.wlm.Model;
@@ -31,7 +30,6 @@ import org.slf4j.LoggerFactory;
  */
 final class ShunterWorkLoadManager extends WorkLoadManager {
     private static final Logger LOGGER = LoggerFactory.getLogger(ShunterWorkLoadManager.class);
-    private static final long TICK_MS = 100;
 
     private final Host host;
     private final SavedSettings saved;
@@ -43,7 +41,6 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
 
     private final Map<Worker, WorkerView> views = new ConcurrentHashMap<>();
     private volatile boolean draining;
-    private long lastTickNs = System.nanoTime();
 
     ShunterWorkLoadManager(final Host host, final SavedSettings saved) {
         super(host.config(), host.backendGroup());
@@ -52,7 +49,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         this.frontEnd = new FrontEnd(host);
         this.runners = new Runners(host.page());
         host.countWith(StockFields.port(this), StockFields.gpuCounter(this));
-        host.timer().scheduleAtFixedRate(this::tick, TICK_MS, TICK_MS, TimeUnit.MILLISECONDS);
+        new Housekeeping(this).begin();
     }
 
     Host host() {
@@ -112,10 +109,12 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
 
     private CompletableFuture<Integer> change(final Model model, final boolean isStartup) {
         final ModelVersionName key = model.getModelVersionName();
-        // A change-over that ended in this moment may have written the worker count of a model
-        // that is being unregistered.
-        final int min = isRegistered(model) ? Math.max(0, model.getMinWorkers()) : 0;
+        final WorkerCounts asked = WorkerCounts.of(model);
         ServedModel current = served.get(key);
+        if (asked.min() < 0) {
+            refuse(model, asked, current);
+        }
+        final int min = isRegistered(model) ? asked.min() : 0;
         if (current != null && current.model() != model) {
             if (min == 0) {
                 return CompletableFuture.completedFuture(HttpURLConnection.HTTP_OK);
@@ -127,16 +126,25 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             if (min == 0) {
                 return CompletableFuture.completedFuture(HttpURLConnection.HTTP_OK);
             }
-            current = create(model, isStartup);
-        } else if (!isStartup) {
-            current.fleet().setAuto(false);
+            return serve(model, isStartup, asked);
         }
-        final CompletableFuture<Integer> result =
-                current.fleet().scale(min == 0 ? 0 : model.getMinWorkers(), model.getMaxWorkers());
+        if (!isStartup) {
+            current.fleet().autoMode().set(false);
+        }
+        final CompletableFuture<Integer> result = current.fleet().scale(min, asked.max());
         if (min == 0) {
             close(key, current, result);
         }
         return result;
+    }
+
+    /** Stock fails here too, but only after it has ended every worker. */
+    private static void refuse(
+            final Model model, final WorkerCounts asked, final ServedModel current) {
+        final WorkerCounts before =
+                current == null ? new WorkerCounts(0, 0) : current.fleet().scaling().counts();
+        before.writeTo(model);
+        throw new InternalServerException("min_worker: " + asked.min() + " is less than 0");
     }
 
     private void close(
@@ -161,42 +169,48 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         }
     }
 
+    /** Forget what TorchServe saw of workers that are gone. */
+    void forgetEnded() {
+        views.keySet().removeIf(worker -> worker.ended.isDone());
+    }
+
     /** The models served and those that still finish. */
-    private List<ServedModel> all() {
+    List<ServedModel> all() {
         final List<ServedModel> all = new ArrayList<>(served.values());
         all.addAll(closing);
         return all;
     }
 
-    private ServedModel create(final Model model, final boolean isStartup) {
-        final SavedSettings.OfModel before = isStartup ? saved.of(model) : null;
-        ModelSettings settings = ModelSettings.of(model);
+    /** Serve a model that has had no workers. */
+    private CompletableFuture<Integer> serve(
+            final Model model, final boolean isStartup, final WorkerCounts asked) {
         final boolean again = StockFields.dataQueue(model) instanceof JobQueue;
-        if (!settings.network().isEmpty() && !WorkerLaunch.isOurs(host, model)) {
+        final SavedSettings.OfModel before = isStartup ? saved.of(model) : null;
+        final ModelSettings own = ModelSettings.of(model);
+        if (!own.network().isEmpty() && !WorkerLaunch.isOurs(host, model)) {
             throw new BadRequestException(
                     "shunter.network: the model's Python has no package shunter (useVenv, or it is"
                             + " not installed), which feeds its workers");
         }
-        if (before != null) {
-            settings = settings.withConfiguration(before.groups(settings));
-        }
-        final int configured =
-                settings.configuration().stream().mapToInt(GroupConfig::instances).sum();
+        final ModelSettings settings =
+                before == null ? own : own.withConfiguration(before.groups(own));
+        final int configured = GroupConfig.instances(settings.configuration());
+        WorkerCounts counts = asked;
         if (configured > 0 && !again) {
-            model.setMinWorkers(configured);
-            model.setMaxWorkers(Math.max(configured, model.getMaxWorkers()));
+            counts = new WorkerCounts(configured, Math.max(configured, asked.max()));
+            counts.writeTo(model);
         }
         final ServedModel fresh = new ServedModel(host, model, settings);
         // At once: whatever fails from here on, unregistering gives its slot back.
         served.put(model.getModelVersionName(), fresh);
         if (before != null || again) {
-            fresh.fleet().setAuto(!again && before.auto());
+            fresh.fleet().autoMode().set(!again && before.auto());
         }
         StockFields.setDataQueue(model, new JobQueue(fresh, StrictClaims.of(host, fresh)));
         if (draining) {
             fresh.dispatcher().refuse(Drain.REASON);
         }
-        return fresh;
+        return fresh.fleet().scale(counts.min(), counts.max());
     }
 
     /** A wrong section in the archive: the model is taken out again and the caller is told why. */
@@ -210,62 +224,11 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         throw e;
     }
 
-    /** Heartbeat, group telemetry, and workers that do not answer. */
-    private void tick() {
-        try {
-            final long now = System.nanoTime();
-            host.page().heartbeat(now);
-            host.hold().heartbeat(now);
-            final Effects effects = new Effects();
-            host.turns().obey(effects);
-            effects.run();
-            final SliceSet heldSlices = host.hold().held(now);
-            final long passedNs = now - lastTickNs;
-            lastTickNs = now;
-            runners.observe(all());
-            frontEnd.obey();
-            for (final ServedModel model : all()) {
-                model.publishGroups();
-                model.publishDefaultVersion();
-                model.obeyConfiguration();
-                model.dispatcher().refresh();
-                final long timeoutS = model.model().getResponseTimeout();
-                final long timeoutNs = TimeUnit.SECONDS.toNanos(timeoutS);
-                final List<Worker> workers = model.fleet().workers();
-                model.dispatcher()
-                        .excuse(workers, heldSlices, passedNs, host.hold().longestParkNs() + timeoutNs);
-                final Worker overdue = model.dispatcher().overdue(workers, now - timeoutNs);
-                if (overdue != null) {
-                    overdue.timeOut("no answer within responseTimeout of " + timeoutS + " s");
-                }
-            }
-            views.keySet().removeIf(worker -> worker.ended.isDone());
-        } catch (RuntimeException e) {
-            LOGGER.error("Housekeeping failed", e);
-        }
-    }
-
-    /** Refuse new requests everywhere and wait until nothing waits and nothing runs. */
-    void drain(final long timeoutMs) throws InterruptedException {
+    /** From now on nothing new is taken anywhere. */
+    void beginDrain() {
         draining = true;
         frontEnd.stop();
         all().forEach(model -> model.dispatcher().refuse(Drain.REASON));
-        final long endNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
-        await(
-                endNs,
-                () -> !frontEnd.isAlive() && all().stream().allMatch(m -> m.dispatcher().isIdle()));
-        final List<Worker> fed = new ArrayList<>();
-        all().forEach(model -> fed.addAll(model.fleet().network().workers()));
-        all().forEach(model -> model.fleet().endAll(503, Drain.REASON));
-        // A network front end that is not ours may still wait for what they do.
-        await(endNs, () -> fed.stream().noneMatch(Worker::isAlive));
-    }
-
-    private static void await(final long endNs, final BooleanSupplier condition)
-            throws InterruptedException {
-        while (System.nanoTime() - endNs < 0 && !condition.getAsBoolean()) {
-            Thread.sleep(2);
-        }
     }
 
     private WorkerView view(final Worker worker, final Model model) {
@@ -313,16 +276,17 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
 
     @Override
     public int getNumHealthyWorkers(final ModelVersionName name) {
+        if (draining) {
+            return -1; // fewer than any minimum: who balances load shall look elsewhere at once
+        }
         final ServedModel model = served.get(name);
         if (model == null) {
             return super.getNumHealthyWorkers(name);
         }
-        final boolean complete = model.fleet().isComplete();
         final List<Worker> workers = model.fleet().current().workers();
         final int healthy = (int) workers.stream().filter(Worker::isHealthy).count();
-        // TorchServe writes the count of a scale call before it calls us: /ping misses nobody yet.
-        final boolean all = complete && healthy > 0 && healthy == workers.size();
-        return all ? Math.max(healthy, model.model().getMinWorkers()) : healthy;
+        return WorkerCounts.forPing(
+                healthy, model.fleet().scaling().needed(), model.model().getMinWorkers());
     }
 
     static EventLoopGroup backendGroup(final WorkLoadManager stock) {

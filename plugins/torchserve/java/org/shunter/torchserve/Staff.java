@@ -1,11 +1,13 @@
 package org.shunter.torchserve;
 
+import java.net.HttpURLConnection;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.pytorch.serve.wlm.Model;
 import org.slf4j.Logger;
@@ -33,6 +35,7 @@ final class Staff {
         group.add(worker);
         host.execute(worker::start);
         LOGGER.debug("{} started", worker);
+        worker.ended.thenRun(() -> host.release(worker.address));
         return worker;
     }
 
@@ -52,10 +55,11 @@ final class Staff {
     }
 
     /** Take the youngest worker out of its group; it finishes its batches and ends. */
-    void drainYoungest(final WorkerGroup group) {
+    Worker drainYoungest(final WorkerGroup group) {
         final Worker worker = group.workers.get(group.workers.size() - 1);
         group.remove(worker);
         drain(worker);
+        return worker;
     }
 
     /**
@@ -82,14 +86,22 @@ final class Staff {
 
     /** Take workers out again that were to fill up; what went wrong with them, if it is known. */
     String undo(final List<Worker> added) {
-        String why = "";
+        final String why = problemOf(added);
         for (final Worker worker : added) {
-            why = worker.problem().isEmpty() ? why : ": " + worker.problem();
             if (worker.group.remove(worker)) {
                 drain(worker);
             }
         }
-        return why;
+        return why.isEmpty() ? "" : ": " + why;
+    }
+
+    /** What went wrong last with one of these workers; empty when nobody knows. */
+    static String problemOf(final List<Worker> workers) {
+        String last = "";
+        for (final Worker worker : workers) {
+            last = worker.problem().isEmpty() ? last : worker.problem();
+        }
+        return last;
     }
 
     /** Drain those that are too many, and let the groups be what is wanted. */
@@ -135,7 +147,9 @@ final class Staff {
             }
         }
         final boolean ours = !isCurrent || starting.group.config().threads() > 0;
-        return new WorkerLaunch.Company(replaced, othersServe && ours && starting.restarts == 0);
+        return new WorkerLaunch.Company(
+                starting.group.isNetwork ? List.of() : replaced,
+                othersServe && ours && starting.restarts == 0);
     }
 
     /**
@@ -160,5 +174,20 @@ final class Staff {
                     host::execute);
         }
         return result;
+    }
+
+    /**
+     * 200 when the processes of all these workers are gone, so that others find their memory; 408,
+     * as in stock, when that takes longer than unregister_model_timeout.
+     */
+    CompletableFuture<Integer> gone(final List<Worker> leaving) {
+        final CompletableFuture<?>[] ends =
+                leaving.stream().map(worker -> worker.ended).toArray(CompletableFuture<?>[]::new);
+        return CompletableFuture.allOf(ends)
+                .thenApplyAsync(nothing -> HttpURLConnection.HTTP_OK, host::execute)
+                .completeOnTimeout(
+                        HttpURLConnection.HTTP_CLIENT_TIMEOUT,
+                        host.config().getUnregisterModelTimeout(),
+                        TimeUnit.SECONDS);
     }
 }

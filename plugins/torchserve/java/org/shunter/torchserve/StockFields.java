@@ -50,7 +50,7 @@ final class StockFields {
         }
     }
 
-    private static Field field(final Class<?> owner, final String name) {
+    static Field field(final Class<?> owner, final String name) {
         try {
             final Field field = owner.getDeclaredField(name);
             field.setAccessible(true);
@@ -65,7 +65,7 @@ final class StockFields {
         }
     }
 
-    private static Object get(final Field field, final Object owner) {
+    static Object get(final Field field, final Object owner) {
         try {
             return field.get(owner);
         } catch (IllegalAccessException e) {

@@ -78,6 +78,9 @@ final class WantedConfiguration {
 
     private void change(final Fleet fleet, final List<GroupConfig> groups, final long request) {
         try {
+            if (groups.isEmpty()) {
+                throw new BadRequestException("a configuration has at least one worker group");
+            }
             if (!fleet.auto()) {
                 throw new BadRequestException("auto is false");
             }
@@ -86,7 +89,9 @@ final class WantedConfiguration {
                             (done, error) ->
                                     finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));
         } catch (RuntimeException e) { // else the change would be under way for ever
-            LOGGER.warn("{}", fleet.refused(e.getMessage() == null ? e.toString() : e.getMessage()));
+            final String reason = e.getMessage() == null ? e.toString() : e.getMessage();
+            fleet.tell("refused: " + reason);
+            LOGGER.warn("{}: the change was {}", fleet, fleet.lastChange());
             finish(request, CHANGE_UNDONE);
         }
     }
@@ -110,7 +115,7 @@ final class WantedConfiguration {
                             .withCores(cores(words, at + CPUS))
                             .withDevice(device(words, at + DEVICE)));
         }
-        return groups; // empty is refused by who is asked
+        return groups;
     }
 
     private static String cores(final long[] words, final int at) {

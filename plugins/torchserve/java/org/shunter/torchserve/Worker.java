@@ -39,7 +39,7 @@ final class Worker extends BatchWorker {
     /** Completed with an HTTP status when the first load succeeded or failed. */
     final CompletableFuture<Integer> firstLoad = new CompletableFuture<>();
 
-    /** Completed when the worker has ended for good. */
+    /** Completed when the worker has ended for good and its process is gone. */
     final CompletableFuture<Void> ended = new CompletableFuture<>();
 
     volatile int restarts;
@@ -80,6 +80,8 @@ final class Worker extends BatchWorker {
         private boolean writing;
         /** Its end is heard once: a failure is followed by the end of its connection. */
         final AtomicBoolean over = new AtomicBoolean();
+        /** Completed when it has no process any more, or will have none. */
+        final CompletableFuture<Void> gone = new CompletableFuture<>();
 
         void begin() throws IOException, InterruptedException {
             address.clean();
@@ -94,9 +96,9 @@ final class Worker extends BatchWorker {
             LOGGER.debug("{} command line: {}", launch.name(), launch.command());
             process = WorkerProcess.start(launch);
             host.watch(process);
+            process.onExit(() -> gone.complete(null));
             process.awaitListening(LISTEN_TIMEOUT_S);
             if (!dispatcher.change(Worker.this, WorkerState.Event.STARTED)) {
-                process.kill(); // it has no connection, whose end would end it
                 release();
                 return;
             }
@@ -206,7 +208,9 @@ final class Worker extends BatchWorker {
                 open.close();
             }
             final WorkerProcess running = process;
-            if (running != null) {
+            if (running != null && open == null) {
+                running.kill(); // it was given nothing, and has no connection whose end would end it
+            } else if (running != null) {
                 running.killAfter(host, group.isNetwork ? NETWORK_GRACE_MS : GRACE_MS);
             }
             outbox.clear();
@@ -259,7 +263,11 @@ final class Worker extends BatchWorker {
     /** Start the process, connect and load; runs on a pool thread. */
     void start() {
         final Life begun = new Life();
-        life = begun;
+        life = begun; // before the state is read: who ends it now sees this process or prevents it
+        if (state == WorkerState.STOPPED) {
+            begun.gone.complete(null);
+            return;
+        }
         try {
             begun.begin();
         } catch (IOException | RuntimeException | Error e) { // else its first load would never end
@@ -272,6 +280,9 @@ final class Worker extends BatchWorker {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             begun.fail("interrupted");
+        }
+        if (begun.process == null) {
+            begun.gone.complete(null);
         }
     }
 
@@ -409,13 +420,23 @@ final class Worker extends BatchWorker {
     }
 
     private void finish() {
+        firstLoad.complete(500);
+        served.fleet().onEnded(this);
+        final Life last = life;
+        if (last == null) {
+            gone();
+        } else {
+            last.gone.thenRun(this::gone);
+        }
+    }
+
+    /** Not before: a process that is still starting would make its socket again. */
+    private void gone() {
         try {
             address.clean();
         } catch (IOException e) {
             LOGGER.debug("Socket of {} was not removed", this, e);
         }
-        firstLoad.complete(500);
-        served.fleet().onEnded(this);
         ended.complete(null);
     }
 

@@ -34,12 +34,7 @@ record WorkerLaunch(
      * @param replaced pids of the workers of an older generation, whose cores it may share
      * @param othersServe whether requests are served meanwhile, so that it must not disturb
      */
-    record Company(List<Integer> replaced, boolean othersServe) {
-        /** The same, for a worker that comes beside all others. */
-        Company replacingNobody() {
-            return new Company(List.of(), othersServe);
-        }
-    }
+    record Company(List<Integer> replaced, boolean othersServe) {}
 
     /** The launch of a worker of a group with a socket. */
     static WorkerLaunch of(
@@ -110,10 +105,10 @@ record WorkerLaunch(
     }
 
     /** Who stands still for strict work may use every core meanwhile, so it chooses none. */
-    private static boolean isPinned(final GroupConfig group) {
+    static boolean isPinned(final GroupConfig group) {
         return group.cores() != null
                 && (!group.cores().equals(GroupConfig.AUTO)
-                        || group.threads() > 0 && !group.preemptible());
+                        || group.threads() > 0 && !Boolean.TRUE.equals(group.preemptible()));
     }
 
     private static Map<String, String> environment(

@@ -314,7 +314,7 @@ class ScheduleTest {
             checkAnswers();
             assertEquals(0, slot.get(ControlLayout.S_IN_FLIGHT_REQUESTS));
             assertEquals(0, slot.get(ControlLayout.S_IN_FLIGHT_BATCHES));
-            assertEquals(0, page.get(ControlLayout.HEADER_SIZE + ControlLayout.K_HOLD_MASK));
+            assertEquals(0, page.get(ControlLayout.HEADER_SIZE + ControlLayout.K_HOLD_NUMBER));
             assertEquals(List.of(), pinned());
             final List<Object> known =
                     Reachable.from(dispatcher, object -> object instanceof BatchWorker);
