@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: help preflight setup demo test test-fast bench check jar library fuzz gpu
+.PHONY: help preflight setup demo test test-fast bench check docs jar library fuzz gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -62,6 +62,11 @@ check: $(INSTALLED) ## lint, freshness of the emitted layout, javac with warning
 	$(BIN)/python -m shunter.batching.emit --check
 	$(BIN)/python -m shunter.nic_frontend.wire.emit --check
 	$(BIN)/shunter jar --force
+
+docs: $(INSTALLED) ## build the documentation as a site in site/
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 fuzz: $(INSTALLED) ## run the property tests with many more examples
 	$(BIN)/pytest -m 'not e2e and not gpu' --hypothesis-profile=fuzz

@@ -44,7 +44,7 @@ def options(
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print it and exit.")
     ] = False,
 ) -> None:
-    """Batching, placement and deadlines for unmodified TorchServe and Triton."""
+    """Batching, classes and deadlines for unmodified TorchServe."""
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,0 +1,212 @@
+"""The reference pages that follow from the code: settings, command line, wire format.
+
+``python docs/generate.py`` writes them, ``--check`` says which are stale. Pages that are written by
+hand (metrics, REST, model-config.yaml) are compared with the code by ``tests/test_docs.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import itertools
+import json
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from shunter.batching.allowed import allowed
+from shunter.nic_frontend.client.errors import error_of
+from shunter.nic_frontend.wire import layout
+from shunter.plugins import cli, settings_keys
+
+REFERENCE = Path(__file__).parent / "reference"
+MARK = "<!-- Below: written by docs/generate.py. Change the code and run `make docs`. -->"
+"""What is above it in a page is written by hand."""
+
+
+def main() -> int:
+    """Write the pages, or with ``--check`` compare them. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say which pages are stale")
+    check = parser.parse_args().check
+    stale = {path: text for path, text in pages().items() if path.read_text("utf-8") != text}
+    for path, text in stale.items():
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        print(f"{path.name} {'is stale: run `python docs/generate.py`' if check else 'written'}")
+    return 1 if check and stale else 0
+
+
+def pages() -> dict[Path, str]:
+    """Path and text of every generated page."""
+    makers: dict[str, Callable[[], Iterable[str]]] = {
+        "settings.md": settings_page,
+        "cli.md": cli_page,
+        "wire.md": wire_page,
+    }
+    return {
+        REFERENCE / name: "\n".join([_above(REFERENCE / name), MARK, "", *make()])
+        for name, make in makers.items()
+    }
+
+
+def _above(path: Path) -> str:
+    return path.read_text(encoding="utf-8").split("<!-- Below:")[0].rstrip() + "\n"
+
+
+# ---- settings
+
+
+def settings_page() -> Iterable[str]:
+    """``shunter.toml``, out of the checked records."""
+    for name, field in settings_keys.Settings.__pydantic_fields__.items():
+        record = settings_keys.ModelSettings if name == "models" else field.annotation
+        keys = record.__pydantic_fields__
+        if name == "models":
+            inherited = settings_keys.BatchingSettings.__pydantic_fields__
+            keys = {key: each for key, each in keys.items() if key not in inherited}
+        yield f"## [{name}{'.NAME' if name == 'models' else ''}]"
+        yield ""
+        yield from [_prose(inspect.getdoc(record) or ""), ""]
+        rows = [
+            (f"`{key}`", _default(each), _allowed(record, key), _prose(each.description or ""))
+            for key, each in keys.items()
+        ]
+        yield from _table(("Key", "Default", "Allowed", "Meaning"), rows)
+
+
+def _default(field: Any) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is None or value == () or value == ((), ()):
+        return "none"
+    number = isinstance(value, float) and value.is_integer()
+    return f"`{json.dumps(int(value) if number else value)}`"
+
+
+def _allowed(record: Any, key: str) -> str:
+    text = allowed(record, key)
+    return re.sub(r"(?<![\d.])\d{5,}", lambda found: f"{int(found.group()):,}", text)
+
+
+# ---- command line
+
+
+def cli_page() -> Iterable[str]:
+    """Every command, as ``--help`` has it."""
+    root = typer.main.get_command(cli.app)
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        yield from _command(f"shunter {name}", command)
+        for inner, below in getattr(command, "commands", {}).items():
+            yield from _command(f"shunter {name} {inner}", below)
+
+
+def _command(name: str, command: Any) -> Iterable[str]:
+    yield from [f"## {name}", ""]
+    yield from _help(command.help or "")
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option"]
+    rows = [(f"`{each.name.upper()}`", "", each.help or "") for each in arguments]
+    rows += [(_option(each), _given(each), each.help or "") for each in options]
+    if rows:
+        yield from _table(("Argument or option", "Default", "Meaning"), rows)
+
+
+def _help(text: str) -> Iterable[str]:
+    """Paragraphs; what is indented is an example."""
+    parts = re.split(r"\n\s*\n", inspect.cleandoc(text))
+    for is_example, group in itertools.groupby(parts, lambda part: part.startswith("  ")):
+        if is_example:
+            yield from ["```", *map(textwrap.dedent, group), "```", ""]
+        else:
+            yield from itertools.chain(*((_prose(part), "") for part in group))
+
+
+def _option(option: Any) -> str:
+    return ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
+
+
+def _given(option: Any) -> str:
+    value = option.default
+    if callable(value) or value is None or value in ((), []):
+        return ""
+    if isinstance(value, bool):
+        names = option.opts if value else option.secondary_opts
+        return f"`{names[0]}`" if option.secondary_opts else ""
+    return f"`{value}`"
+
+
+# ---- wire format
+
+
+def wire_page() -> Iterable[str]:
+    """The protocol as it is written down beside the code, then the tables of its numbers."""
+    protocol = Path(layout.__file__).with_name("PROTOCOL.md").read_text(encoding="utf-8")
+    yield from [protocol.split("\n", 1)[1].strip(), ""]
+    yield from [f"## Header, {layout.HEADER_BYTES} bytes", ""]
+    rows = [
+        (str(at), str(field.width), f"`{name}`", field.meaning)
+        for name, (at, field) in layout.X64_FIELDS.items()
+    ]
+    yield from _table(("Offset", "Bytes", "Field", "Meaning"), rows)
+    yield from _enum("Types", layout.MessageType)
+    yield from _enum("Flags", layout.Flags)
+    yield from ["## Statuses", ""]
+    notes = _notes(layout.WireStatus)
+    rows = []
+    for each in layout.WireStatus:
+        error = error_of(each)
+        kind = "" if each.name in ("OK", "CANCELLED") else f"`{type(error).__name__}`"
+        known = kind and not str(error).startswith("status ")
+        said = notes.get(each.name) or (str(error) if known else "")
+        rows.append((f"`{each.name}`", str(int(each)), kind, said))
+    yield from _table(("Status", "Number", "Raised by the Python client", "Meaning"), rows)
+    yield from ["## Constants", ""]
+    rows = [
+        (f"`{name}`", f"{value:,}" if value < 1 << 14 or "SEGMENT" in name else hex(value), meaning)
+        for name, value, meaning in layout.constants()
+        if not name.startswith(("TYPE_", "FLAG_", "STATUS_", "X64_", "AT_"))
+    ]
+    yield from _table(("Name", "Value", "Meaning"), rows)
+
+
+def _enum(title: str, enum: Any) -> Iterable[str]:
+    notes = _notes(enum)
+    yield from [f"## {title}", ""]
+    rows = [(f"`{each.name}`", str(int(each)), notes.get(each.name, "")) for each in enum]
+    yield from _table(("Name", "Number", "Meaning"), rows)
+
+
+def _notes(enum: Any) -> dict[str, str]:
+    """The texts below an enum's members."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(enum))).body[0].body  # type: ignore[attr-defined]
+    found = {}
+    for member, text in itertools.pairwise(body):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            found[member.targets[0].id] = _prose(text.value.value)  # type: ignore[attr-defined]
+    return found
+
+
+# ---- Markdown
+
+
+def _prose(text: str) -> str:
+    """One paragraph per blank line, single backticks, no roles of reStructuredText."""
+    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text).replace("``", "`")
+    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterable[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+    yield ""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
