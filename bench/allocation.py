@@ -21,8 +21,8 @@ from pathlib import Path
 from common import BENCH, Parser, Progress, Row, keep, paired_ratio, write_result
 from profiled_models import REQUEST, pack_model
 
-from shunter.plugins.archives import UnpackedModel, unpack
-from shunter.plugins.worker_client import ModelWorker
+from shunter.plugins.torchserve.archives import UnpackedModel, unpack
+from shunter.plugins.torchserve.worker_client import ModelWorker
 
 NAME = "allocation"
 MODELS = ("resnet50", "inception_v3", "gpt2_small", "bert_base")

@@ -30,10 +30,10 @@ import arrivals
 import numpy as np
 from common import Parser, Progress, Row, write_result
 
-from shunter.batching.estimator import BAND, MARGIN, BatchSizeEstimator
-from shunter.batching.latency_table import LatencyTable
-from shunter.batching.optimizer import minimise_latency
-from shunter.batching.profile import batch_sizes
+from shunter.allocator.planning.estimator import BAND, MARGIN, BatchSizeEstimator
+from shunter.allocator.planning.latency_table import LatencyTable
+from shunter.allocator.planning.optimizer import minimise_latency
+from shunter.allocator.planning.profile import batch_sizes
 
 NAME = "estimator"
 CORES, LARGEST = 16, 64

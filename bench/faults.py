@@ -28,7 +28,7 @@ from common import Parser, Progress, Row, pack_sums, percentile, write_result
 from open_loop import Client, Outcome
 
 from shunter.plugins.torchserve.build import ensure
-from shunter.plugins.torchserve.host import Server
+from shunter.plugins.torchserve.server import Server
 
 NAME = "faults"
 WORKERS = 2

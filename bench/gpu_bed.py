@@ -16,19 +16,19 @@ from typing import Any
 import disb_models
 import torch
 
-from shunter.batching.control_page import ControlPage
-from shunter.batching.holds import claim, held
-from shunter.batching.slices import of_device
-from shunter.handlers.device_capture import Captured, CudaRecorder, Recorder, capture
-from shunter.handlers.device_driver import Driver, cuda_driver
-from shunter.handlers.device_executor import (
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.holds import claim, held
+from shunter.batching.page.slices import of_device
+from shunter.handlers.device.capture import Captured, CudaRecorder, Recorder, capture
+from shunter.handlers.device.driver import Driver, cuda_driver
+from shunter.handlers.device.executor import (
     DeviceExecutor,
     Strict,
     capabilities,
     keeps_graphs,
 )
-from shunter.handlers.device_ladder import Capabilities, Rung
-from shunter.handlers.device_runner import Whole
+from shunter.handlers.device.ladder import Capabilities, Rung
+from shunter.handlers.device.runner import Whole
 
 NAMES = ("vgg19", "resnet152", "densenet201", "inception_v3", "distilbert")
 SLICE = of_device(0)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from gpu_bed import Bed
 
-from shunter.handlers.device_runner import Whole
+from shunter.handlers.device.runner import Whole
 
 
 @dataclass

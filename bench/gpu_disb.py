@@ -16,7 +16,7 @@ from gpu_bed import Desk
 from gpu_clients import Background, steady, until
 from gpu_ladder import using
 
-from shunter.handlers.device_ladder import Rung
+from shunter.handlers.device.ladder import Rung
 
 RT_ONLY = "rt_only"
 

@@ -26,10 +26,10 @@ from contextlib import closing, contextmanager
 import torch
 from common import Parser, Progress, Row, paired_ratio, percentile, write_result
 
-from shunter.batching.tensor_queue import TensorQueue
-from shunter.batching.tensor_spec import TensorSpec
-from shunter.handlers.device_driver import Driver, cuda_driver
-from shunter.handlers.device_memory import cuda_view, make_ring, pin
+from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.handlers.device.driver import Driver, cuda_driver
+from shunter.handlers.device.memory import cuda_view, make_ring, pin
 
 NAME = "gpu_entry"
 SIZES = {784: 1024, 6144: 1024, 602_112: 512}

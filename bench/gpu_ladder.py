@@ -14,9 +14,9 @@ from common import Row, percentile
 from gpu_bed import NAMES, Desk
 from gpu_clients import Background, Pass, solo_us, steady, until
 
-from shunter.handlers.device_graphs import Chain, chain, gate
-from shunter.handlers.device_ladder import Rung
-from shunter.handlers.device_runner import Whole
+from shunter.handlers.device.graphs import Chain, chain, gate
+from shunter.handlers.device.ladder import Rung
+from shunter.handlers.device.runner import Whole
 
 TARGETS_US = (10, 25, 50, 100, 200)
 WINDOWS = (1, 2, 4, 8, 16)

@@ -38,7 +38,7 @@ from gpu_disb import RT_ONLY
 from gpu_entry import missing
 from gpu_rows import disb_headline, ladder_table, preempt_headline, rung_measured
 
-from shunter.handlers.device_ladder import Rung, choose, worker_environment
+from shunter.handlers.device.ladder import Rung, choose, worker_environment
 
 NAME = "gpu_preempt"
 BUDGET_S = 540.0

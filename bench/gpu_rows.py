@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from common import Row, percentile
 from gpu_ladder import OTHER, spread
 
-from shunter.handlers.device_ladder import Measured, Rung
+from shunter.handlers.device.ladder import Measured, Rung
 
 
 def ladder_table(rows: Sequence[Row]) -> list[Row]:

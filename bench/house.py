@@ -6,7 +6,7 @@ floor is one step of the longest chain of imports in a room. What CONTRIBUTING.m
 "Exceptions" is counted like the rest, and shown as an exception:
 
     ## Exceptions
-    - `batching/layout.py`: one definition of every shared byte
+    - `batching/page/layout.py`: one definition of every shared byte
     - `nic_frontend/c/server.c:run`: ...
 """
 

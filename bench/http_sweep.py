@@ -40,7 +40,7 @@ from common import (
 )
 
 from shunter.plugins.torchserve.build import ensure
-from shunter.plugins.torchserve.host import Server
+from shunter.plugins.torchserve.server import Server
 
 NAME = "http_sweep"
 POINTS = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -25,11 +25,11 @@ from collections.abc import Callable
 import numpy as np
 from common import Parser, Row, write_result
 
-from shunter.batching.latency_table import LatencyTable
-from shunter.batching.optimizer import NoConfiguration, maximise_rate, minimise_latency
-from shunter.batching.profile import batch_sizes
-from shunter.batching.profile_table import interpolate
-from shunter.batching.sharing import latency_curve, share_threads
+from shunter.allocator.planning.latency_table import LatencyTable
+from shunter.allocator.planning.optimizer import NoConfiguration, maximise_rate, minimise_latency
+from shunter.allocator.planning.profile import batch_sizes
+from shunter.allocator.planning.profile_table import interpolate
+from shunter.allocator.planning.sharing import latency_curve, share_threads
 
 NAME = "optimizer"
 SHAPES: dict[str, Callable[[int, int], float]] = {

@@ -45,15 +45,19 @@ from common import (
 from profiled_models import fitting_profile, node, pack_model, profile_model
 from side_by_side import Workers, interleaved, shares
 
-from shunter.allocator.topology import Topology
-from shunter.batching.configuration import Configuration, InstanceGroup, format_configuration
-from shunter.batching.host_memory import available_bytes
-from shunter.batching.latency_table import LatencyTable
-from shunter.batching.measurement import Effort
-from shunter.batching.optimizer import minimise_latency
-from shunter.batching.profile import Profile
-from shunter.batching.profile_table import latency_table, memory_of
-from shunter.plugins.archives import UnpackedModel, unpack
+from shunter.allocator.cpus.discovery import Topology
+from shunter.allocator.memory.host import available_bytes
+from shunter.allocator.planning.configuration import (
+    Configuration,
+    InstanceGroup,
+    format_configuration,
+)
+from shunter.allocator.planning.latency_table import LatencyTable
+from shunter.allocator.planning.measurement import Effort
+from shunter.allocator.planning.optimizer import minimise_latency
+from shunter.allocator.planning.profile import Profile
+from shunter.allocator.planning.profile_table import latency_table, memory_of
+from shunter.plugins.torchserve.archives import UnpackedModel, unpack
 
 NAME = "packrat_micro"
 PAPER = {"resnet50": 1.53, "inception_v3": 1.52, "gpt2_small": 1.18, "bert_base": 1.13}

@@ -25,16 +25,16 @@ import load
 from common import Parser, Progress, Row, bootstrap, keep, make_stores, percentile, write_result
 from sides import PHOTOGRAPHS, SENTENCES, Setting, Side, Workload, closed_loop
 
-from shunter.allocator.cores import free_cores
-from shunter.allocator.topology import read_topology
-from shunter.batching.configuration import format_configuration
-from shunter.batching.control_page import ControlPage
-from shunter.batching.optimizer import minimise_latency
-from shunter.batching.processes import is_alive
-from shunter.batching.profile_table import latency_table
-from shunter.handlers.sample import Sample
-from shunter.plugins.profiler import Task, run
-from shunter.plugins.profiles import profile_path
+from shunter.allocator.cpus.cores import free_cores
+from shunter.allocator.cpus.discovery import read_topology
+from shunter.allocator.planning.configuration import format_configuration
+from shunter.allocator.planning.optimizer import minimise_latency
+from shunter.allocator.planning.profile_table import latency_table
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.processes import is_alive
+from shunter.handlers.torchserve.sample import Sample
+from shunter.plugins.profiling.profiler import Task, run
+from shunter.plugins.profiling.profiles import profile_path
 
 NAME = "packrat_reconfigure"
 SMALL, LARGE = 8, 64

@@ -38,12 +38,12 @@ from common import (
 )
 from sides import PHOTOGRAPHS, Setting, Side
 
-from shunter.allocator.topology import read_topology
-from shunter.batching.profile import Profile
-from shunter.handlers.allocation import SETTINGS as ALLOCATION
-from shunter.handlers.allocation import TUNABLES
-from shunter.plugins.profiler import Task, run
-from shunter.plugins.profiles import profile_path
+from shunter.allocator.cpus.discovery import read_topology
+from shunter.allocator.planning.profile import Profile
+from shunter.handlers.placement.allocation import SETTINGS as ALLOCATION
+from shunter.handlers.placement.allocation import TUNABLES
+from shunter.plugins.profiling.profiler import Task, run
+from shunter.plugins.profiling.profiles import profile_path
 
 NAME = "packrat_serving"
 BATCHES = (2, 4, 8, 16, 32, 64)

@@ -39,11 +39,11 @@ from typing import Any
 
 from common import BENCH, Parser, Progress, Row, bootstrap, keep, percentile, write_result
 
-from shunter.batching.control_page import ControlPage
-from shunter.batching.holds import Holder, claim
-from shunter.batching.layout import HEADER_FIELDS, RunnerState
-from shunter.batching.page_records import RunnerLine
-from shunter.batching.runners import read_runners
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.holds import Holder, claim
+from shunter.batching.page.layout import HEADER_FIELDS, RunnerState
+from shunter.batching.page.records import RunnerLine
+from shunter.batching.page.runners import read_runners
 
 NAME = "preempt"
 NETWORKS = ("vgg19", "resnet152", "densenet201", "inception_v3", "distilbert")
@@ -63,8 +63,8 @@ while (sent := os.read(read, 8)) != b"":
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from shunter.batching.control_page import ControlPage
-from shunter.batching.holds import claim
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.holds import claim
 page = ControlPage.attach(Path(sys.argv[1]))
 holder = claim(page, os.getpid(), time.monotonic_ns())
 holder.hold(1, 1, time.monotonic_ns())

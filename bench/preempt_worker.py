@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from shunter.batching import runners
-from shunter.batching.control_page import ControlPage
-from shunter.handlers.gate import EVERY_SLOT, Gate, Standing
-from shunter.handlers.preemptible import PASSES, Preemptible
+from shunter.batching.page import runners
+from shunter.batching.page.control_page import ControlPage
+from shunter.handlers.preemption.gate import EVERY_SLOT, Gate, Standing
+from shunter.handlers.preemption.preemptible import PASSES, Preemptible
 
 
 def arguments() -> argparse.Namespace:

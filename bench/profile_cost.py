@@ -31,12 +31,12 @@ from common import BENCH, Parser, Progress, Row, write_result
 from packrat_micro import PAPER, predicted
 from profiled_models import node, pack_model, profile_model
 
-from shunter.batching.measurement import Effort
-from shunter.batching.optimizer import minimise_latency
-from shunter.batching.profile import Cell, Profile, Provenance, batch_sizes, read_profile
-from shunter.batching.profile_plan import ProfilePlan
-from shunter.batching.profile_table import latency_table
-from shunter.plugins.profiler import WARM_UP
+from shunter.allocator.planning.measurement import Effort
+from shunter.allocator.planning.optimizer import minimise_latency
+from shunter.allocator.planning.profile import Cell, Profile, Provenance, batch_sizes, read_profile
+from shunter.allocator.planning.profile_plan import ProfilePlan
+from shunter.allocator.planning.profile_table import latency_table
+from shunter.plugins.profiling.profiler import WARM_UP
 
 NAME = "profile_cost"
 MODELS = ("resnet50", "bert_base")

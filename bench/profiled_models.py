@@ -9,13 +9,13 @@ from pathlib import Path
 
 from common import BENCH, Row
 
-from shunter.allocator.cores import choose_cores, free_cores
-from shunter.allocator.topology import Topology, read_topology
-from shunter.batching.profile import Profile, ProfileError
-from shunter.handlers.sample import Sample
+from shunter.allocator.cpus.cores import choose_cores, free_cores
+from shunter.allocator.cpus.discovery import Topology, read_topology
+from shunter.allocator.planning.profile import Profile, ProfileError
+from shunter.handlers.torchserve.sample import Sample
 from shunter.model_store.pack import copy_config, pack
-from shunter.plugins import profiler
-from shunter.plugins.profiles import load_profile, provenance_here
+from shunter.plugins.profiling import profiler
+from shunter.plugins.profiling.profiles import load_profile, provenance_here
 
 NETWORK_HANDLER = BENCH / "models/network_handler.py"
 REQUEST = Sample(bytes(8))

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 
 from profiled_models import REQUEST
 
-from shunter.allocator.cores import place_all
-from shunter.allocator.topology import Topology
-from shunter.batching.configuration import Configuration
-from shunter.plugins.archives import UnpackedModel
-from shunter.plugins.crew import Crew, Run
-from shunter.plugins.worker_client import ModelWorker
+from shunter.allocator.cpus.cores import place_all
+from shunter.allocator.cpus.discovery import Topology
+from shunter.allocator.planning.configuration import Configuration
+from shunter.plugins.profiling.concurrent_workers import Crew, Run
+from shunter.plugins.torchserve.archives import UnpackedModel
+from shunter.plugins.torchserve.worker_client import ModelWorker
 
 WARM_UP = 3
 """Runs of a batch size that is new to a worker; graph mode optimises during the first two."""

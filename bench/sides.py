@@ -18,9 +18,9 @@ from common import pack_sums
 from shunter.model_store.minilm.archive import pack_minilm
 from shunter.model_store.resnet50.archive import pack_resnet50
 from shunter.model_store.resnet50.archive import sample as photograph
-from shunter.plugins.profiles import profile_path
+from shunter.plugins.profiling.profiles import profile_path
 from shunter.plugins.torchserve.build import ensure
-from shunter.plugins.torchserve.host import Server
+from shunter.plugins.torchserve.server import Server
 
 SLO_MS = 100.0
 _WORDS = """

@@ -19,10 +19,11 @@ from typing import Any
 
 import typer
 
-from shunter.batching.allowed import allowed
+from shunter.allocator.planning.allowed import allowed
 from shunter.nic_frontend.client.errors import error_of
 from shunter.nic_frontend.wire import layout
-from shunter.plugins import cli, settings_keys
+from shunter.plugins.cli import main as cli
+from shunter.plugins.control import settings_keys
 
 REFERENCE = Path(__file__).parent / "reference"
 MARK = "<!-- Below: written by docs/generate.py. Change the code and run `make docs`. -->"

@@ -12,8 +12,8 @@ import os
 from functools import cache
 from pathlib import Path
 
-from shunter.batching import native
-from shunter.batching.native import LibraryError
+from shunter.batching.queue import native
+from shunter.batching.queue.native import LibraryError
 from shunter.nic_frontend import build
 from shunter.nic_frontend.wire.layout import digest
 

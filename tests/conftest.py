@@ -1,13 +1,20 @@
 """Shared by all tests: what a marked test needs, and how long property tests look."""
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET
+
+GOLDEN = Path(__file__).parent / "golden"
 
 # A loaded machine is no failure, and examples are not kept between runs.
 hypothesis.settings.register_profile("shunter", deadline=None, database=None)
@@ -103,3 +110,46 @@ def pytest_runtest_protocol(item):
         return (yield)
     finally:
         _running.pop()
+
+
+@pytest.fixture(scope="session")
+def golden_folder():
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """Reads a golden file by name."""
+    return lambda name: json.loads((GOLDEN / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def make_golden():
+    """The program that makes the golden files, as a module."""
+    spec = importlib.util.spec_from_file_location("make_golden", GOLDEN / "make_golden.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def page_path(tmp_path):
+    return tmp_path / "control"
+
+
+@pytest.fixture
+def page(page_path):
+    """An empty page."""
+    with ControlPage.create(page_path, owner_pid=1, created_unix_ns=2, now_ns=3) as page:
+        yield page
+
+
+@pytest.fixture
+def poke(page):
+    """Writes a word of a slot as the server would."""
+
+    def poke(slot, name, value, index=0):
+        at = SLOTS_OFFSET + slot * SLOT_SIZE + SLOT_FIELDS[name].offset
+        page.words[at // 8 + index] = value
+
+    return poke

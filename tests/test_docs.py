@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shunter.plugins import settings_keys
+from shunter.plugins.control import settings_keys
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shunter.plugins.process_tree import GRACE_S, ProcessTree
 from shunter.plugins.torchserve.isolation import free_ports
+from shunter.plugins.torchserve.process_tree import GRACE_S, ProcessTree
 
 BENCH = Path(__file__).resolve().parents[1]
 SETTINGS = "SHUNTER_RIVAL"

@@ -17,11 +17,11 @@ from rivals import triton_rpc
 
 from rpc.models import RpcModel, pack_model
 from shunter.nic_frontend.client import InferenceError, Session
-from shunter.plugins import page_status
 from shunter.plugins.torchserve import rest
 from shunter.plugins.torchserve.build import ensure
 from shunter.plugins.torchserve.grpc_client import InferenceClient
-from shunter.plugins.torchserve.host import Server, free_ports
+from shunter.plugins.torchserve.server import Server, free_ports
+from shunter.plugins.view import page_status
 
 Array = NDArray[np.generic]
 Ask = Callable[[Array], Any]

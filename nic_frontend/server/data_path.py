@@ -8,9 +8,9 @@ import socket
 import time
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
 
-from shunter.batching.native import PEER_BYTES, QueueView, check, view_of
-from shunter.batching.slices import SliceSet
-from shunter.batching.tensor_queue import TensorQueue
+from shunter.batching.page.slices import SliceSet
+from shunter.batching.queue.native import PEER_BYTES, QueueView, check, view_of
+from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.nic_frontend.library import require
 from shunter.nic_frontend.server.listeners import set_gro
 from shunter.nic_frontend.server.model_policy import Defaults, Policy

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shunter.batching.attach import listen
+from shunter.batching.queue.attach import listen
 from shunter.nic_frontend.server.data_path import make_data_path
 from shunter.nic_frontend.server.functions import Functions
 from shunter.nic_frontend.server.listeners import (

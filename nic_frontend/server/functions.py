@@ -13,9 +13,9 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from shunter.batching.attach import Attach, AttachError, peer_process, receive, send
-from shunter.batching.queue_layout import WORKER_COUNT
-from shunter.batching.queue_size import QueueError, QueueTooLargeError
+from shunter.batching.queue.attach import Attach, AttachError, peer_process, receive, send
+from shunter.batching.queue.layout import WORKER_COUNT
+from shunter.batching.queue.size import QueueError, QueueTooLargeError
 from shunter.nic_frontend.library import path as library_path
 from shunter.nic_frontend.server.absences import GONE, NEVER_CAME, Absences
 from shunter.nic_frontend.server.data_path import DataPath

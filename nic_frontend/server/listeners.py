@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shunter.batching.attach import peer_process, remove_left_over
+from shunter.batching.queue.attach import peer_process, remove_left_over
 from shunter.nic_frontend.server.sessions import origin_of, origin_of_user
 
 UDP_GRO = 104

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shunter.batching.page_records import Commands, GroupTelemetry
+from shunter.batching.page.records import Commands, GroupTelemetry
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Policy:
-    """Numbers of the release rule; see :mod:`shunter.batching.release`."""
+    """Numbers of the release rule; see :mod:`shunter.batching.forming.release`."""
 
     threshold: float = 1.0
     max_wait_ns: int = 0

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from shunter.batching import front_end_page, holds
-from shunter.batching.attach import NAME
-from shunter.batching.control_page import ControlPage, PageError, UnstableError
-from shunter.batching.layout import HEADER_SIZE, HOLDER_SIZE
-from shunter.batching.page_records import FrontEndState, SlotIdentity, SlotNetwork
-from shunter.batching.runtime import RuntimeFolder, RuntimeFolderError, only_live
+from shunter.batching.page import front_end_page, holds
+from shunter.batching.page.control_page import ControlPage, PageError, UnstableError
+from shunter.batching.page.layout import HEADER_SIZE, HOLDER_SIZE
+from shunter.batching.page.records import FrontEndState, SlotIdentity, SlotNetwork
+from shunter.batching.page.runtime import RuntimeFolder, RuntimeFolderError, only_live
+from shunter.batching.queue.attach import NAME
 from shunter.nic_frontend.server.front_end import FrontEnd
 from shunter.nic_frontend.server.functions import Function
 from shunter.nic_frontend.server.model_policy import policy_of

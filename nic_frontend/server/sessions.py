@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import Structure, c_uint8, c_uint16, c_uint32, c_uint64
 from dataclasses import dataclass
 
-from shunter.batching.native import PEER_BYTES
+from shunter.batching.queue.native import PEER_BYTES
 from shunter.nic_frontend.wire.keys import PayloadKeys
 
 _INET = 2

@@ -19,9 +19,9 @@ from ctypes import (
     c_void_p,
 )
 
-from shunter.batching.layout import HOLDER_SIZE, SLICE_WORDS
-from shunter.batching.native import PEER_BYTES, QueueView
-from shunter.batching.slices import SliceSet, words_of
+from shunter.batching.page.layout import HOLDER_SIZE, SLICE_WORDS
+from shunter.batching.page.slices import SliceSet, words_of
+from shunter.batching.queue.native import PEER_BYTES, QueueView
 from shunter.nic_frontend.server.model_policy import Defaults, Policy
 from shunter.nic_frontend.server.sessions import SessionStruct
 from shunter.nic_frontend.wire.header import REASONS

@@ -10,12 +10,12 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from shunter.batching.attach import Attach, AttachError, send
-from shunter.batching.layout import CLASSES
-from shunter.batching.queue_size import entries_within
-from shunter.batching.slices import SliceSet
-from shunter.batching.tensor_queue import TensorQueue
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.page.layout import CLASSES
+from shunter.batching.page.slices import SliceSet
+from shunter.batching.queue.attach import Attach, AttachError, send
+from shunter.batching.queue.size import entries_within
+from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.model_policy import Defaults
 from shunter.nic_frontend.wire.header import AEAD_TAG

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
-from shunter.batching.queue_layout import MAX_TENSORS
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.queue.layout import MAX_TENSORS
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.wire.header import PROTECTIONS, behind
 from shunter.nic_frontend.wire.keys import PayloadKeys
 from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, Flags, WireStatus

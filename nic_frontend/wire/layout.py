@@ -12,8 +12,8 @@ import hashlib
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from shunter.batching import queue_layout
-from shunter.batching.queue_layout import EntryStatus
+from shunter.batching.queue import layout as queue_layout
+from shunter.batching.queue.layout import EntryStatus
 
 WIRE_MAGIC = 0x5253
 WIRE_VERSION = 1

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from shunter.batching.queue_layout import MAX_TENSORS
+from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.nic_frontend.wire.layout import MAX_SEGMENTS
 
 

@@ -3,8 +3,10 @@ import importlib
 
 import pytest
 
+NAMES = ("forming.classes", "page.layout", "forming.release", "forming.threshold")
 
-@pytest.mark.parametrize("name", ["classes", "layout", "release", "threshold"])
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_examples_in_the_documentation_are_true(name):
     module = importlib.import_module(f"shunter.batching.{name}")
     result = doctest.testmod(module)

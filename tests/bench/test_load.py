@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shunter.batching import classes
+from shunter.batching.forming import classes
 
 LOAD = Path(__file__).parents[2] / "bench/load.py"
 

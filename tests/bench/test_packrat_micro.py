@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shunter.allocator.topology import read_topology
-from shunter.batching.configuration import InstanceGroup, parse_configuration
-from shunter.batching.measurement import Effort
-from shunter.batching.profile import Cell, Profile
-from shunter.plugins.archives import unpack
-from shunter.plugins.profiles import provenance_here
+from shunter.allocator.cpus.discovery import read_topology
+from shunter.allocator.planning.configuration import InstanceGroup, parse_configuration
+from shunter.allocator.planning.measurement import Effort
+from shunter.allocator.planning.profile import Cell, Profile
+from shunter.plugins.profiling.profiles import provenance_here
+from shunter.plugins.torchserve.archives import unpack
 
 pytest.importorskip("ts")
 

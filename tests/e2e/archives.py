@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from shunter.batching.profile import Cell, Profile
-from shunter.plugins.profiles import profile_path, provenance_here, write_profile
+from shunter.allocator.planning.profile import Cell, Profile
+from shunter.plugins.profiling.profiles import profile_path, provenance_here, write_profile
 
 MODELS = Path(__file__).parent / "models"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shunter.plugins.torchserve import build
-from shunter.plugins.torchserve.host import Server
+from shunter.plugins.torchserve.server import Server
 
 HERE = Path(__file__).parent
 ASSERTIONS = "-ea:org.shunter..."

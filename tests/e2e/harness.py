@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 
 from e2e_exchange import PATIENCE_S, START_S, Answer, Gate, Headers, call, wait_until
 
-from shunter.batching.control_page import ControlPage
-from shunter.plugins import page_status
+from shunter.batching.page.control_page import ControlPage
+from shunter.plugins.view import page_status
 
 
 class Site:

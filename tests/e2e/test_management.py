@@ -177,7 +177,7 @@ def test_describe_lists_the_workers_with_their_processes(serve):
     assert [worker["status"] for worker in described["workers"]] == ["READY"] * 2
     assert len({worker["id"] for worker in described["workers"]}) == 2
     for pid in model.pids():
-        assert "shunter.handlers.worker" in psutil.Process(pid).cmdline()
+        assert "shunter.handlers.torchserve.worker" in psutil.Process(pid).cmdline()
 
 
 def test_an_explicit_scale_call_takes_the_model_from_the_controller(serve):

@@ -11,10 +11,10 @@ import numpy as np
 import psutil
 import pytest
 
-from shunter.batching import holds
-from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import HEADER_SIZE, HOLDER_FIELDS, HOLDER_SIZE, RUNNERS_OFFSET
-from shunter.batching.slices import EVERY
+from shunter.batching.page import holds
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.layout import HEADER_SIZE, HOLDER_FIELDS, HOLDER_SIZE, RUNNERS_OFFSET
+from shunter.batching.page.slices import EVERY
 from shunter.nic_frontend.client import BadRequestError, InferenceError, Session, TooLateError
 
 pytestmark = pytest.mark.e2e

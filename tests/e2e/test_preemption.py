@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from shunter.batching import holds
-from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import (
+from shunter.batching.page import holds
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.layout import (
     HEADER_FIELDS,
     HEADER_SIZE,
     HOLDER_FIELDS,
@@ -25,7 +25,7 @@ from shunter.batching.layout import (
     RUNNERS_OFFSET,
     SLOT_WORDS,
 )
-from shunter.batching.slices import ALL_CPUS, read_slices
+from shunter.batching.page.slices import ALL_CPUS, read_slices
 
 pytestmark = pytest.mark.e2e
 

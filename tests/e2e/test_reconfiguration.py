@@ -10,15 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shunter.allocator.topology import read_topology
-from shunter.batching.configuration import InstanceGroup
-from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import ChangeState
-from shunter.batching.page_records import SlotChange
-from shunter.batching.slices import ALL_CPUS, Slice, has_device, of_cpus
-from shunter.plugins.fixed_policy import with_configuration
-from shunter.plugins.reconfiguration import Wanted
-from shunter.plugins.torchserve.host import free_ports
+from shunter.allocator.cpus.discovery import read_topology
+from shunter.allocator.planning.configuration import InstanceGroup
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.layout import ChangeState
+from shunter.batching.page.records import SlotChange
+from shunter.batching.page.slices import ALL_CPUS, Slice, has_device, of_cpus
+from shunter.plugins.control.fixed_policy import with_configuration
+from shunter.plugins.control.reconfiguration import Wanted
+from shunter.plugins.torchserve.server import free_ports
 
 pytestmark = [
     pytest.mark.e2e,

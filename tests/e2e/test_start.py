@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from shunter.plugins.torchserve.host import free_ports
+from shunter.plugins.torchserve.server import free_ports
 
 pytestmark = pytest.mark.e2e
 

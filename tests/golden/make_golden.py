@@ -23,10 +23,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shunter.batching import classes, front_end_page, release
-from shunter.batching.control_page import ControlPage
-from shunter.batching.latency import LatencyFit
-from shunter.batching.layout import (
+from shunter.batching.forming import classes, release
+from shunter.batching.forming.latency import LatencyFit
+from shunter.batching.forming.threshold import AdaptiveThreshold, QuantumThreshold, hold_ns, step
+from shunter.batching.page import front_end_page
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.layout import (
     CLASSES,
     GROUP_STRIDE,
     HEADER_FIELDS,
@@ -36,15 +38,14 @@ from shunter.batching.layout import (
     SLOT_SIZE,
     time_bucket,
 )
-from shunter.batching.layout import SLOTS_OFFSET as FIRST_SLOT
-from shunter.batching.page_records import (
+from shunter.batching.page.layout import SLOTS_OFFSET as FIRST_SLOT
+from shunter.batching.page.records import (
     FrontEndState,
     GroupCommands,
     SlotCommands,
     SlotNetwork,
 )
-from shunter.batching.slices import of_cpus
-from shunter.batching.threshold import AdaptiveThreshold, QuantumThreshold, hold_ns, step
+from shunter.batching.page.slices import of_cpus
 
 HERE = Path(__file__).parent
 Table = dict[str, Any]

@@ -60,8 +60,8 @@ def ask_own_sample(tmp_path):
 
     Two of them in a batch. Answers other than 200 raise WorkerFailed.
     """
-    from shunter.plugins.archives import unpack
-    from shunter.plugins.worker_client import ModelWorker
+    from shunter.plugins.torchserve.archives import unpack
+    from shunter.plugins.torchserve.worker_client import ModelWorker
 
     def ask(packed):
         model = unpack(packed, tmp_path / "unpacked")

@@ -15,9 +15,9 @@ import pytest
 from oracle.core import Core, Place
 from oracle.native_core import NativeCore
 from oracle.sessions import Session
-from shunter.batching.attach import Attach
-from shunter.batching.tensor_spec import TensorSpec
-from shunter.handlers import front_end_link
+from shunter.batching.queue.attach import Attach
+from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.handlers.queue import front_end_link
 from shunter.nic_frontend import build, library
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 from shunter.nic_frontend.wire.header import Header, behind

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from shunter.batching.attach import NAME, Attach
-from shunter.batching.runtime import only_live
-from shunter.batching.tensor_spec import TensorSpec
-from shunter.handlers import front_end_link
+from shunter.batching.page.runtime import only_live
+from shunter.batching.queue.attach import NAME, Attach
+from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.handlers.queue import front_end_link
 from shunter.nic_frontend.server import front_end as front_ends
 from shunter.nic_frontend.server import listeners
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings

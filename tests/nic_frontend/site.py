@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from oracle.worker_queue import PythonWorkerQueue
-from shunter.batching import attach
-from shunter.batching.tensor_queue import TensorQueue
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.queue import attach
+from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.hello import Hello, Opened, parse_cookie, session_key
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus

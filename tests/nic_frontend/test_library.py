@@ -3,7 +3,7 @@
 import pytest
 from numpy.random import mtrand
 
-from shunter.batching.native import LibraryError
+from shunter.batching.queue.native import LibraryError
 from shunter.nic_frontend import library
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 

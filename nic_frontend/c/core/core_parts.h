@@ -106,7 +106,7 @@ struct owner {
     uint64_t req_id;
 };
 
-/* Slices of the machine; batching/slices.py says which bit is which. */
+/* Slices of the machine; batching/page/slices.py says which bit is which. */
 struct slice_set {
     uint64_t words[SHUNTER_SLICE_WORDS];
 };

@@ -22,7 +22,7 @@ static void store_models(const struct shunter_core *core, const uint64_t *models
     }
 }
 
-/* What comes, then the number, then what goes: batching/hold_words.py says why. */
+/* What comes, then the number, then what goes: batching/page/hold_words.py says why. */
 static void store_slices(struct shunter_core *core, const struct slice_set *slices, bool any) {
     uint64_t *said = core->held.words;
     const uint64_t *now = slices->words;

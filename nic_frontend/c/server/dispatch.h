@@ -68,7 +68,7 @@ uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns);
 uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns);
 void shunter_hand_gone(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
 
-/* The release rule. Twins of batching/release.py. */
+/* The release rule. Twins of batching/forming/release.py. */
 bool shunter_should_release(
     uint64_t queued, uint64_t oldest_wait_us, bool has_deadline, int64_t slack_us,
     double threshold, uint64_t max_wait_us, uint64_t free_capacity, uint64_t predicted_us,

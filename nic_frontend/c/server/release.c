@@ -1,4 +1,4 @@
-/* When a batch leaves, and how requests are divided: a copy of batching/release.py. */
+/* When a batch leaves, and how requests are divided: a copy of batching/forming/release.py. */
 #include "dispatch.h"
 
 bool shunter_should_release(

@@ -20,8 +20,8 @@ from ctypes import (
 )
 from functools import cache
 
-from shunter.batching.native import check
-from shunter.batching.queue_layout import MAX_TENSORS
+from shunter.batching.queue.layout import MAX_TENSORS
+from shunter.batching.queue.native import check
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.wire.layout import WINDOW
 

@@ -22,7 +22,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.client.calls import Array, Options
 from shunter.nic_frontend.client.client import Client
 from shunter.nic_frontend.client.connecting import Key

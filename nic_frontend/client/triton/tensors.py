@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.client.calls import Array
 from shunter.nic_frontend.client.errors import BadRequestError
 from shunter.nic_frontend.client.triton.shared_regions import Regions

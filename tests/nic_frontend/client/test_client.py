@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from shunter.batching.queue_layout import MAX_TENSORS
+from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.nic_frontend.client import (
     AsyncClient,
     AuthenticationError,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.client import Session
 from shunter.nic_frontend.client import connection as connections
 from shunter.nic_frontend.client import exchange as exchanges

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.client import Session, TooLateError
 from shunter.nic_frontend.client import connection as connections
 from shunter.nic_frontend.client.protocol.native_client import NativeClient

@@ -6,9 +6,9 @@ from oracle.core import IDLE_NS, RECEIVE_NS, STALL_NS, Defaults
 from oracle.holding import Hold, Holds
 from oracle.native_core import NativeCore
 from oracle.sessions import Session
-from shunter.batching.layout import HOLDER_FIELDS, HOLDER_SIZE
-from shunter.batching.slices import EVERY, read_slices
-from shunter.handlers.front_end_link import place_of
+from shunter.batching.page.layout import HOLDER_FIELDS, HOLDER_SIZE
+from shunter.batching.page.slices import EVERY, read_slices
+from shunter.handlers.queue.front_end_link import place_of
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
 
 SLOT, SLICES = 70, 1 << 575 | 1 << 63 | 0b101

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from oracle.core import Place, Ready, Withdraw
 from oracle.sessions import Session
-from shunter.batching.layout import HOLDER_FIELDS, HOLDER_SIZE
-from shunter.batching.slices import read_slices
+from shunter.batching.page.layout import HOLDER_FIELDS, HOLDER_SIZE
+from shunter.batching.page.slices import read_slices
 from shunter.nic_frontend.server.model_policy import Defaults
 from shunter.nic_frontend.wire.header import Header, behind
 from shunter.nic_frontend.wire.layout import Flags, MessageType

@@ -22,7 +22,7 @@ from oracle.entries import EntryRing
 from oracle.holding import Hold, Holds, Line
 from oracle.sessions import Call, CallState, Session, Turn
 from oracle.silence import IDLE_NS, Kind, Silence
-from shunter.batching.slices import SliceSet
+from shunter.batching.page.slices import SliceSet
 from shunter.nic_frontend.server.data_path import MOST_SESSIONS
 from shunter.nic_frontend.server.model_policy import Defaults
 from shunter.nic_frontend.wire.header import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from oracle.core import Ready
 from oracle.entries import Waiting, WaitingEntries
-from shunter.batching.queue_layout import AHEAD
-from shunter.batching.release import may_send_ahead, should_release, split
+from shunter.batching.forming.release import may_send_ahead, should_release, split
+from shunter.batching.queue.layout import AHEAD
 from shunter.nic_frontend.server.model_policy import Policy
 
 

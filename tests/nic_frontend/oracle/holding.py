@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from shunter.batching.hold_words import stores
-from shunter.batching.layout import HOLDER_FIELDS, SLOT_WORDS
-from shunter.batching.slices import SliceSet, words_of
+from shunter.batching.page.hold_words import stores
+from shunter.batching.page.layout import HOLDER_FIELDS, SLOT_WORDS
+from shunter.batching.page.slices import SliceSet, words_of
 
 _K = {name: placed.offset // 8 for name, placed in HOLDER_FIELDS.items()}
 _HEARTBEAT, _MODELS = _K["holder_heartbeat_ns"], _K["hold_models"]

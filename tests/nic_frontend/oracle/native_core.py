@@ -34,8 +34,8 @@ from oracle.core import (
     Withdraw,
 )
 from oracle.sessions import Session
-from shunter.batching.native import PEER_BYTES, check
-from shunter.batching.slices import SliceSet
+from shunter.batching.page.slices import SliceSet
+from shunter.batching.queue.native import PEER_BYTES, check
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.server.model_policy import Defaults
 from shunter.nic_frontend.server.sessions import SessionStruct, struct_of

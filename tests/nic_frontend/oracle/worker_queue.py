@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from shunter.batching.queue_layout import AHEAD
-from shunter.batching.tensor_queue import TensorQueue
+from shunter.batching.queue.layout import AHEAD
+from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.nic_frontend.wire.header import Header
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
 from shunter.nic_frontend.wire.segments import SegmentPlan
@@ -40,7 +40,7 @@ def address_of(peer: bytes) -> tuple[str, int] | tuple[str, int, int, int]:
 
 
 class PythonWorkerQueue:
-    """See :class:`shunter.batching.native.WorkerQueue`."""
+    """See :class:`shunter.batching.queue.native.WorkerQueue`."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shunter.batching import attach
+from shunter.batching.queue import attach
 from shunter.nic_frontend.wire.layout import Flags, WireStatus
 
 

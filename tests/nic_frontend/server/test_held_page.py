@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from shunter.batching import holds
-from shunter.batching.control_page import ControlPage
-from shunter.batching.layout import HEADER_SIZE, HOLDER_COUNT, HOLDER_FIELDS, HOLDER_SIZE
-from shunter.batching.processes import try_lock
-from shunter.batching.slices import EVERY, read_slices
+from shunter.batching.page import holds
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.layout import HEADER_SIZE, HOLDER_COUNT, HOLDER_FIELDS, HOLDER_SIZE
+from shunter.batching.page.processes import try_lock
+from shunter.batching.page.slices import EVERY, read_slices
 from shunter.nic_frontend.wire.layout import WireStatus
 
 PLACE = {"slot": 3, "slices": 1 << 575 | 1 << 63 | 0b101}

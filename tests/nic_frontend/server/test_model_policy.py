@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracle.dispatch import Policy
-from shunter.batching.page_records import Commands, GroupTelemetry, SlotCommands
+from shunter.batching.page.records import Commands, GroupTelemetry, SlotCommands
 from shunter.nic_frontend.server.model_policy import policy_of
 
 FITTED = GroupTelemetry(group_fitted=3, group_fixed_ns=10, group_per_request_ns=20)

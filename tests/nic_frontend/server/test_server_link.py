@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from shunter.batching import front_end_page
-from shunter.batching.attach import NAME, Attach, receive, send
-from shunter.batching.control_page import ControlPage
-from shunter.batching.holds import NoHolderError, claim, held
-from shunter.batching.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Order
-from shunter.batching.page_records import SlotCommands, SlotNetwork
-from shunter.batching.runtime import only_live
-from shunter.batching.tensor_spec import TensorSpec
-from shunter.handlers.front_end_link import FrontEndLink
+from shunter.batching.page import front_end_page
+from shunter.batching.page.control_page import ControlPage
+from shunter.batching.page.holds import NoHolderError, claim, held
+from shunter.batching.page.layout import SLOT_FIELDS, SLOT_SIZE, SLOTS_OFFSET, Order
+from shunter.batching.page.records import SlotCommands, SlotNetwork
+from shunter.batching.page.runtime import only_live
+from shunter.batching.queue.attach import NAME, Attach, receive, send
+from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.handlers.queue.front_end_link import FrontEndLink
 from shunter.nic_frontend.server import front_end as module
 from shunter.nic_frontend.server import functions, listeners, server_link
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings

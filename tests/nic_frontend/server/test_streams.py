@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from shunter.batching import attach
+from shunter.batching.queue import attach
 from shunter.nic_frontend.wire.header import Header
 from shunter.nic_frontend.wire.hello import Hello
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shunter.batching.attach import AttachError
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.queue.attach import AttachError
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.workers import check_together
 
 MOST = 2048 * (15 * 4096 - 16)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oracle.core import GAP_NS, RECEIVE_NS, Drop, Place, Ready, Send
 from oracle.sessions import Replay
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import build
 from shunter.nic_frontend.client import AuthenticationError, Client
 from shunter.nic_frontend.client.opening import Opening

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.wire.hello import (
     COOKIE_NS,
     SMALLEST_SEGMENT,

@@ -1,6 +1,6 @@
 """The numbers of the wire: whoever changes one changes this, and WIRE_VERSION."""
 
-from shunter.batching.queue_layout import EntryStatus
+from shunter.batching.queue.layout import EntryStatus
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
 
 

@@ -3,7 +3,7 @@ package org.shunter.torchserve;
 /**
  * Finds how many requests come together, from what follows the answers of batches: Shunter's own
  * algorithm, which has only its step from Rafiqi. Twin of the
- * class in {@code batching/threshold.py}, equal bit for bit. Guarded by its dispatcher's lock.
+ * class in {@code batching/forming/threshold.py}, equal bit for bit. Guarded by its dispatcher's lock.
  */
 final class AdaptiveThreshold {
     private static final double SHARE_OF_FIXED_COST = 0.75;

@@ -18,7 +18,7 @@ import java.util.ArrayDeque;
 
 /**
  * The shared memory through which the server and the controller talk; see {@code
- * batching/layout.py} for every byte. This class creates it and hands out its slots.
+ * batching/page/layout.py} for every byte. This class creates it and hands out its slots.
  */
 final class ControlPage {
     /** File name inside the runtime folder. */

@@ -1,6 +1,6 @@
 package org.shunter.torchserve;
 
-/** Which requests a batch can still serve in time. Twin of parts of {@code batching/release.py}. */
+/** Which requests a batch can still serve in time. Twin of parts of {@code batching/forming/release.py}. */
 final class Deadlines {
     private Deadlines() {}
 

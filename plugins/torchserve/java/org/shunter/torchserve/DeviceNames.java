@@ -13,7 +13,7 @@ import java.util.function.Function;
 
 /**
  * One name per device: what CUDA_VISIBLE_DEVICES may say, as NVML knows it. Each name is asked for
- * once; {@code allocator/device_names.py} answers.
+ * once; {@code allocator/devices/names.py} answers.
  */
 final class DeviceNames {
     /**

@@ -55,7 +55,7 @@ final class FrontEnd {
                 new ArrayList<>(
                         List.of(
                                 "-m",
-                                "shunter.plugins.cli",
+                                "shunter.plugins.cli.main",
                                 "nic",
                                 "--runtime",
                                 host.runtime().path().toString()));

@@ -10,11 +10,11 @@ import java.util.List;
  * strict requests wait or run there. Every model has a {@link Part} in it.
  *
  * <p>Readers look at the slices first. So what they look at next is there before slices are raised,
- * and goes only after they are lowered. {@code batching/hold_words.py} says how the slices' own words
+ * and goes only after they are lowered. {@code batching/page/hold_words.py} says how the slices' own words
  * are stored.
  */
 final class Hold {
-    /** A holder that did not beat for so long is not believed; {@code batching/holds.py}. */
+    /** A holder that did not beat for so long is not believed; {@code batching/page/holds.py}. */
     private static final long STALE_NS = 2_000_000_000L;
     /** What the controller's bounds are where it says nothing else. */
     private static final long MAX_HOLD_NS = 2_000_000_000L;

@@ -65,7 +65,7 @@ final class Host {
         final String probe =
                 "import importlib.util as u, sys;"
                         + "sys.exit(0 if all(u.find_spec(m) for m in"
-                        + " ('shunter.handlers.worker', 'shunter.plugins.controller')) else 3)";
+                        + " ('shunter.handlers.torchserve.worker', 'shunter.plugins.control.controller')) else 3)";
         try {
             final Process process =
                     new ProcessBuilder(python, "-P", "-c", probe) // not from the working directory
@@ -95,7 +95,7 @@ final class Host {
         }
         final List<String> command = new ArrayList<>();
         command.add(config.getPythonExecutable());
-        command.addAll(List.of("-m", "shunter.allocator.device_names", "--"));
+        command.addAll(List.of("-m", "shunter.allocator.devices.names", "--"));
         command.addAll(names);
         try {
             final Process process =

@@ -13,7 +13,7 @@ final class HostMemory {
     private static final Path PROC = Path.of("/proc");
     private static final long MIB = 1 << 20;
 
-    /** Where a version of cgroups says what; twin of the class in batching/host_memory.py. */
+    /** Where a version of cgroups says what; twin of the class in allocator/memory/host.py. */
     private record Hierarchy(
             Pattern own, Path root, String limit, String used, Pattern unused) {}
 

@@ -122,7 +122,7 @@ final class Installer {
                 new ArrayList<>(
                         List.of(
                                 "-m",
-                                "shunter.plugins.controller",
+                                "shunter.plugins.control.controller",
                                 "--page",
                                 host.runtime().path().resolve(ControlPage.FILE).toString(),
                                 "--directory",

@@ -2,7 +2,7 @@ package org.shunter.torchserve;
 
 /**
  * Predicted latency of a batch, fitted online: {@code fixed + n * perRequest}. Twin of {@code
- * batching/latency.py}, equal bit for bit. Guarded by its dispatcher's lock.
+ * batching/forming/latency.py}, equal bit for bit. Guarded by its dispatcher's lock.
  */
 final class LatencyFit {
     private static final double FORGET = 0.96;

@@ -8,7 +8,7 @@ import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import java.util.Collection;
 
-/** How a model gives way to strict work, as JSON; {@code plugins/page_status.py} has the same. */
+/** How a model gives way to strict work, as JSON; {@code plugins/view/page_status.py} has the same. */
 final class PreemptionStatus {
     private static final String[] STATES = {"running", "yielding", "parked", "restoring"};
 

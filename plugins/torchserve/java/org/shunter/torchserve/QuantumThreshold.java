@@ -2,7 +2,7 @@ package org.shunter.torchserve;
 
 /**
  * Rafiqi's threshold with its fixed quantum, for comparison. Twin of the class in {@code
- * batching/threshold.py}. Guarded by its dispatcher's lock.
+ * batching/forming/threshold.py}. Guarded by its dispatcher's lock.
  */
 final class QuantumThreshold {
     private double value = Threshold.IDLE;

@@ -1,6 +1,6 @@
 package org.shunter.torchserve;
 
-/** When a batch leaves and how it is split. Twin of {@code batching/release.py}. */
+/** When a batch leaves and how it is split. Twin of {@code batching/forming/release.py}. */
 final class ReleaseRule {
     /** No deadline among what waits. */
     static final long NO_SLACK = Long.MAX_VALUE;

@@ -10,7 +10,7 @@ import org.pytorch.serve.util.messages.InputParameter;
 import org.pytorch.serve.util.messages.RequestInput;
 
 /**
- * The class and relative deadline that a request states. Twin of {@code batching/classes.py}.
+ * The class and relative deadline that a request states. Twin of {@code batching/forming/classes.py}.
  *
  * @param requestClass the class, or null when the request leaves it to the model
  * @param deadlineNs nanoseconds after arrival, or 0 when the request states none

@@ -5,7 +5,7 @@ import static org.shunter.torchserve.ControlLayout.*;
 import java.util.Arrays;
 
 /**
- * Slices of this machine: CPUs and parts of devices. {@code batching/slices.py} says which bit is
+ * Slices of this machine: CPUs and parts of devices. {@code batching/page/slices.py} says which bit is
  * which; golden tables keep both equal. Immutable: who asks for what one of two sets is already gets
  * that one, so that where nothing changes nothing is allocated.
  */

@@ -52,7 +52,7 @@ final class StrictClaims {
     }
 
     /**
-     * Whether the settings, which {@code plugins/settings.py} finds and reads, may forbid anything.
+     * Whether the settings, which {@code plugins/control/settings.py} finds and reads, may forbid anything.
      * They are not parsed here: that they mention it is enough, and so is that nobody can tell.
      */
     private static boolean mayForbid(final ConfigManager config) {

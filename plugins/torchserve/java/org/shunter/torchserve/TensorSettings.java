@@ -9,7 +9,7 @@ import org.pytorch.serve.http.BadRequestException;
 
 /**
  * Checks {@code shunter.tensors}: what the network front end lays into memory for a model. Its
- * workers read it themselves ({@code handlers/tensor_queue.py}); a mistake shall already fail the
+ * workers read it themselves ({@code handlers/queue/tensor_queue.py}); a mistake shall already fail the
  * registration.
  */
 final class TensorSettings {

@@ -1,6 +1,6 @@
 package org.shunter.torchserve;
 
-/** The adaptive batching threshold. Twin of {@code batching/threshold.py}, equal bit for bit. */
+/** The adaptive batching threshold. Twin of {@code batching/forming/threshold.py}, equal bit for bit. */
 final class Threshold {
     private Threshold() {}
 

@@ -25,7 +25,7 @@ record WorkerLaunch(
 
     private static final String DEVICES = "CUDA_VISIBLE_DEVICES";
 
-    /** Where the network front end listens for its workers; {@code batching/attach.py}. */
+    /** Where the network front end listens for its workers; {@code batching/queue/attach.py}. */
     private static final String NETWORK = "nic.sock";
 
     /**
@@ -92,7 +92,7 @@ record WorkerLaunch(
         final List<String> command = new ArrayList<>();
         command.add(EnvironmentUtils.getPythonRunTime(model));
         if (isOurs(host, model)) {
-            command.addAll(List.of("-m", "shunter.handlers.worker"));
+            command.addAll(List.of("-m", "shunter.handlers.torchserve.worker"));
         } else {
             command.add(
                     Path.of(config.getModelServerHome(), "ts", "model_service_worker.py")

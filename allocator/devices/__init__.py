@@ -1,0 +1,1 @@
+"""GPUs and their instances: one name for each."""

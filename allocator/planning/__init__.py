@@ -1,0 +1,1 @@
+"""Packrat: from a profile to the best ⟨instances, threads, batch⟩."""

@@ -1,0 +1,392 @@
+"""The control page: shared memory between the server, the controller and the workers.
+
+:mod:`shunter.batching.page.layout` declares its bytes. The JVM creates the page; Python processes
+attach it. Every word is one aligned 8-byte load or store through a ``memoryview`` of format ``q``,
+which x86-64 keeps whole and in program order. A processor that reorders stores is refused: it could
+show a reader a finished sequence before the data.
+
+Who may write is settled by locks on byte ranges of the file
+(:mod:`shunter.batching.page.processes`): one controller on its header line, one process on each
+holder line (:mod:`shunter.batching.page.holds`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from shunter.batching.page.layout import (
+    GROUP_COUNT,
+    GROUP_STRIDE,
+    HEADER_FIELDS,
+    HEADER_SIZE,
+    LAYOUT_VERSION,
+    LINE,
+    MAGIC,
+    PAGE_SIZE,
+    SIZE_BUCKETS,
+    SLOT_COUNT,
+    SLOT_FIELDS,
+    SLOT_SIZE,
+    SLOT_WORDS,
+    SLOTS_OFFSET,
+    Claims,
+    Order,
+)
+from shunter.batching.page.processes import try_lock, unlock
+from shunter.batching.page.records import (
+    Commands,
+    GroupCommands,
+    GroupTelemetry,
+    PageHeader,
+    SlotChange,
+    SlotCommands,
+    SlotIdentity,
+    SlotPadding,
+    SlotTelemetry,
+    decode,
+    encode,
+    mask_of,
+)
+from shunter.batching.page.slices import words_of
+
+READ_ATTEMPTS = 100
+_SEQUENCE_LIMIT = 1 << 62
+_FIXED = {
+    "magic": MAGIC,
+    "layout_version": LAYOUT_VERSION,
+    "page_size": PAGE_SIZE,
+    "header_size": HEADER_SIZE,
+    "slot_size": SLOT_SIZE,
+    "slot_count": SLOT_COUNT,
+}
+_H = {name: placed.offset // 8 for name, placed in HEADER_FIELDS.items()}
+_S = {name: placed.offset // 8 for name, placed in SLOT_FIELDS.items()}
+_COMMANDS_END = _S["network_workers"]
+"""What follows the commands has other writers, or no seqlock."""
+_PROCESSOR = "x86_64"
+_CONTROLLER_LINE = HEADER_FIELDS["controller_pid"].offset
+
+
+class PageError(Exception):
+    """The file is not a control page that this program can use; the message says why."""
+
+
+class UnstableError(Exception):
+    """A seqlock section was being changed at every attempt to read it."""
+
+
+class ControlPage:
+    """A mapped control page. Use as a context manager or call :meth:`close`."""
+
+    def __init__(self, descriptor: int, writable: bool) -> None:
+        """Map an open file of the right size; use :meth:`attach` or :meth:`create`."""
+        self.descriptor = descriptor
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._map = mmap.mmap(descriptor, PAGE_SIZE, access=access)
+        self._locked: set[int] = set()
+        self.words = memoryview(self._map).cast("q")
+        """The page as signed 8-byte words, for the modules that own a part of it."""
+
+    @classmethod
+    def create(
+        cls, path: Path, *, owner_pid: int, created_unix_ns: int, now_ns: int
+    ) -> ControlPage:
+        """Make a new page; the path must not exist.
+
+        Raises OSError when it does, or when the file system has no room for the page; PageError
+        on another processor.
+        """
+        _check_processor()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            # Real blocks: a full file system must be an error here and not a SIGBUS later.
+            os.posix_fallocate(descriptor, 0, PAGE_SIZE)
+            page = cls(descriptor, True)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        for name, value in _FIXED.items():
+            page.words[_H[name]] = value
+        header = PageHeader(owner_pid, created_unix_ns, jvm_heartbeat_ns=now_ns)
+        encode(header, page.words)
+        page._signal_ready()
+        return page
+
+    @classmethod
+    def attach(cls, path: Path, *, writable: bool = True) -> ControlPage:
+        """Map an existing page.
+
+        Raises PageError naming what was found and what is expected when it is another's file, not
+        a page, of another layout or not complete, and on another processor; OSError when it cannot
+        be opened.
+        """
+        _check_processor()
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags)
+        try:
+            _check(path, descriptor)
+            return cls(descriptor, writable)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def close(self) -> None:
+        """Unmap, and let go of every lock taken through this page."""
+        if self.descriptor >= 0:
+            self.words.release()
+            self._map.close()
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __enter__(self) -> ControlPage:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def lock(self, offset: int) -> bool:
+        """Become the only writer of the line at ``offset``; False when it has one that lives.
+
+        The lock ends with :meth:`unlock`, :meth:`close` or this process.
+        """
+        # The kernel would grant a line again to the file description that holds it.
+        free = offset not in self._locked and try_lock(self.descriptor, offset, LINE)
+        if free:
+            self._locked.add(offset)
+        return free
+
+    def unlock(self, offset: int) -> None:
+        """Give a line back."""
+        unlock(self.descriptor, offset, LINE)
+        self._locked.discard(offset)
+
+    def _signal_ready(self) -> None:
+        self.words[_H["ready"]] = 1
+
+    # ---- header
+
+    def header(self) -> PageHeader:
+        """Who made the page, who writes it, and when they last did."""
+        return decode(PageHeader, self.words)
+
+    def claim_controller(self) -> bool:
+        """Become the page's only controller; False when another one lives. Kept until close."""
+        return self.lock(_CONTROLLER_LINE)
+
+    def write_controller(self, pid: int, cycles: int, now_ns: int) -> None:
+        """Say who the controller is and that it lives."""
+        self.words[_H["controller_pid"]] = pid
+        self.words[_H["controller_cycles"]] = cycles
+        self.words[_H["controller_heartbeat_ns"]] = now_ns
+
+    def want_front_end(self, number: int) -> None:
+        """Say whether the server shall keep a network front end, and of which settings."""
+        self._set(_H["front_end_wanted"], number)
+
+    def write_strict_key(self, digest: bytes) -> None:
+        """Say what :attr:`Claims.WITH_KEY` asks for: the SHA-256 of a secret."""
+        for index, word in enumerate(memoryview(digest).cast("q")):
+            self._set(_H["strict_key"] + index, word)
+
+    def allow_strict(self, slot: int, claims: Claims) -> None:
+        """Say which requests for a slot's model may call themselves strict."""
+        self._set(_base(slot) + _S["strict_claims"], claims)
+
+    def tell_settings(self, valid: bool) -> None:
+        """Say whether the settings file could be read the last time."""
+        self._set(_H["settings_invalid"], int(not valid))
+
+    def write_turns(self, strict: Order, best_effort: Order, exclusive: bool) -> None:
+        """Say how models take turns on a slice, within each class and between the two."""
+        self._set(_H["strict_order"], strict)
+        self._set(_H["best_effort_order"], best_effort)
+        self._set(_H["exclusive"], int(exclusive))
+
+    def write_bounds(self, max_hold_us: int, longest_park_us: int) -> None:
+        """Say for how long strict work may hold, and best effort be parked."""
+        self._set(_H["max_hold_us"], max_hold_us)
+        self._set(_H["longest_park_us"], longest_park_us)
+
+    def want_memory(self, wanted: bool) -> None:
+        """Say whether parked work shall give its memory back."""
+        self._set(_H["memory_wanted"], int(wanted))
+
+    # ---- slots
+
+    def live_slots(self) -> list[int]:
+        """Slots in use now."""
+        state = _S["slot_state"]
+        return [slot for slot in range(SLOT_COUNT) if self.words[_base(slot) + state] == 1]
+
+    def identity_sequence(self, slot: int) -> int:
+        """Changes whenever the identity of the slot does."""
+        return self.words[_base(slot) + _S["slot_sequence"]]
+
+    def command_sequence(self, slot: int) -> int:
+        """Changes whenever the commands of the slot do; 0 never written, odd while they change."""
+        return self.words[_base(slot) + _S["command_sequence"]]
+
+    def wanted_request(self, slot: int) -> int:
+        """Number of the configuration wanted last, whichever controller wanted it."""
+        return max(0, self.words[_base(slot) + _S["wanted_request"]])
+
+    def read_identity(self, slot: int) -> SlotIdentity:
+        """Consistent identity of a slot. Raises UnstableError when it never stood still."""
+        return decode(SlotIdentity, self._stable(slot, "slot_sequence", "updated_ns"))
+
+    def read_telemetry(self, slot: int) -> SlotTelemetry:
+        """Counters of a slot."""
+        return decode(SlotTelemetry, self.words, _base(slot))
+
+    def depth(self, slot: int) -> int:
+        """Requests in the system: waiting and running."""
+        base, queued = _base(slot), _S["queued"]
+        parts = (queued, queued + 1, _S["in_flight_requests"])
+        return sum(max(0, self.words[base + part]) for part in parts)
+
+    def read_change(self, slot: int) -> SlotChange:
+        """What became of the wanted configuration of a slot."""
+        return decode(SlotChange, self.words, _base(slot))
+
+    def read_groups(self, slot: int, count: int) -> list[GroupTelemetry]:
+        """Counters of a slot's first ``count`` worker groups."""
+        base, stride = _base(slot), GROUP_STRIDE // 8
+        groups = range(min(count, GROUP_COUNT))
+        return [decode(GroupTelemetry, self.words, base + g * stride) for g in groups]
+
+    def yields(self, slot: int) -> bool:
+        """Whether a worker group of a slot gives way to strict work."""
+        start, stride = _base(slot) + _S["group_yields"], GROUP_STRIDE // 8
+        return any(self.words[start + g * stride] for g in range(GROUP_COUNT))
+
+    def read_commands(self, slot: int) -> Commands | None:
+        """Consistent commands of a slot, None when no controller wrote them.
+
+        Raises UnstableError when they never stood still: a controller died while writing.
+        """
+        if self.command_sequence(slot) == 0:
+            return None
+        words = self._stable(slot, "command_sequence", "network_workers")
+        groups = (decode(GroupCommands, words, g * GROUP_STRIDE // 8) for g in range(GROUP_COUNT))
+        return Commands(decode(SlotCommands, words), tuple(groups))
+
+    def read_strict_service(self, slot: int) -> tuple[list[int], list[int]]:
+        """Strict batches that a slot's workers answered by size bucket, and their times in ns."""
+        base = _base(slot)
+        starts = (base + _S["strict_batches"], base + _S["strict_batch_ns"])
+        batches, ns = ([max(0, n) for n in self.words[at : at + SIZE_BUCKETS]] for at in starts)
+        return batches, ns
+
+    def read_padding(self, slot: int) -> int | None:
+        """Mask of slots beside whose strict work a slot's best effort may run.
+
+        None when its workers go by a default of their own.
+        """
+        padding = decode(SlotPadding, self.words, _base(slot))
+        return mask_of(padding.beside, 0, SLOT_WORDS) if padding.padding_known else None
+
+    def write_padding(self, slot: int, beside: int) -> None:
+        """Say beside which slots' strict work this slot's best effort may run, as a mask.
+
+        Each word is whole; a reader may see some of them from before.
+        """
+        base = _base(slot)
+        for index, word in enumerate(words_of(beside, SLOT_WORDS)):
+            self._set(base + _S["beside"] + index, word)
+        self._set(base + _S["padding_known"], 1)
+
+    def forget_padding(self, slot: int) -> None:
+        """Let a slot's best effort go by its own default."""
+        self._set(_base(slot) + _S["padding_known"], 0)
+
+    def write_commands(
+        self, slot: int, commands: SlotCommands, groups: Sequence[GroupCommands] = ()
+    ) -> int:
+        """Replace the commands of a slot; groups beyond the given ones are left alone by them.
+
+        Returns the new sequence. A sequence that a dead writer left odd is repaired. Raises
+        ValueError before anything is stored when a value is out of range.
+        """
+        base, stride = _base(slot), GROUP_STRIDE // 8
+        padded = [*groups, *[GroupCommands()] * (GROUP_COUNT - len(groups))]
+        if len(padded) > GROUP_COUNT:
+            raise ValueError(f"{len(groups)} groups; allowed: at most {GROUP_COUNT}")
+        draft = [0] * (SLOT_SIZE // 8)
+        encode(commands, draft)
+        for group, record in enumerate(padded):
+            encode(record, draft, group * stride)
+        at = _S["command_sequence"]
+        before = self.words[base + at]
+        changing = ((before if 0 <= before < _SEQUENCE_LIMIT else 0) + 1) | 1
+        self.words[base + at] = changing
+        self._store(base + at + 1, draft[at + 1 : _COMMANDS_END])
+        self.words[base + at] = changing + 1
+        return changing + 1
+
+    def _set(self, index: int, value: int) -> None:
+        """Store a word, unless that would only take its line away from those who read it."""
+        if self.words[index] != value:
+            self.words[index] = value
+
+    def _store(self, index: int, values: Sequence[int]) -> None:
+        """Store words one by one; the caller holds the section's sequence odd."""
+        for offset, value in enumerate(values):
+            self.words[index + offset] = value
+
+    def _stable(self, slot: int, sequence: str, end: str) -> memoryview:
+        """Copy of a slot's words from a seqlock word to the field ``end``, at their own indexes."""
+        base = _base(slot)
+        start, stop = _S[sequence], _S[end]
+        for attempt in range(READ_ATTEMPTS):
+            before = self.words[base + start]
+            if not before & 1:
+                copy = self.words[base + start : base + stop].tobytes()
+                if self.words[base + start] == before:
+                    return memoryview(bytes(start * 8) + copy).cast("q")
+            if attempt % 10 == 9:
+                time.sleep(0.0001)  # the writer may be waiting for this processor
+        raise UnstableError(f"slot {slot}: {sequence} {before} kept changing or stayed odd")
+
+
+def _base(slot: int) -> int:
+    if not 0 <= slot < SLOT_COUNT:
+        raise IndexError(f"slot {slot}; allowed: 0 to {SLOT_COUNT - 1}")
+    return (SLOTS_OFFSET + slot * SLOT_SIZE) // 8
+
+
+def _check_processor() -> None:
+    """Every word here is published by the order of stores alone."""
+    if (machine := os.uname().machine) != _PROCESSOR:
+        raise PageError(
+            f"Shunter needs an {_PROCESSOR} processor, this one is {machine}: the shared page "
+            "relies on stores that become visible in program order"
+        )
+
+
+def _check(path: Path, descriptor: int) -> None:
+    """Compare an open file with what this program knows, before anything of it is mapped."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise PageError(f"{path} is not a regular file")
+    if status.st_uid != os.geteuid():
+        raise PageError(f"{path} belongs to user {status.st_uid}, this program is {os.geteuid()}")
+    start = os.pread(descriptor, HEADER_SIZE, 0).ljust(HEADER_SIZE, b"\0")
+    words = memoryview(start).cast("q")
+    for name, expected in _FIXED.items():
+        if words[_H[name]] != expected:
+            raise PageError(f"{path}: {name} is {words[_H[name]]}, this program knows {expected}")
+    if status.st_size != PAGE_SIZE:
+        raise PageError(f"{path} has {status.st_size} bytes, this program knows {PAGE_SIZE}")
+    if words[_H["ready"]] != 1:
+        raise PageError(f"{path} is not complete yet")

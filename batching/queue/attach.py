@@ -1,0 +1,171 @@
+"""How a worker and the front end find each other: messages with descriptors over a Unix socket.
+
+The worker says which model it has loaded, with its tensors, and gets the descriptors of the
+function's queue. The connection then stands for its life: when it ends, the other side is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shunter.batching.page.layout import CLASSES, SLOT_COUNT
+from shunter.batching.page.slices import EVERY, SliceSet
+from shunter.batching.queue.tensor_spec import TensorSpec
+
+NAME = "nic.sock"
+"""In the server's runtime folder."""
+_LONGEST = 1 << 16
+_DESCRIPTORS = 32
+_CREDENTIALS = struct.Struct("3i")
+_KINDS = "biufc"
+"""numpy's kinds of numbers."""
+RESPONSE_TIMEOUT_S = 120.0
+"""TorchServe's, where nobody says another."""
+LONGEST_NS = 86_400_000_000_000
+"""One day, of a deadline."""
+_RANGES = {
+    "slo_ns": (0, LONGEST_NS),
+    "client_timeout_ns": (0, LONGEST_NS),
+    "slot": (-1, SLOT_COUNT - 1),
+    "slices": (0, EVERY),
+}
+
+
+class AttachError(Exception):
+    """The other side cannot be attached to; the message says why."""
+
+
+@dataclass(frozen=True)
+class Attach:
+    """What a worker says first."""
+
+    model: str
+    version: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    batch: int
+    """Largest batch that it takes."""
+    pid: int
+    response_timeout_s: float = RESPONSE_TIMEOUT_S
+    """A batch may run so long; 0: as long as it wants."""
+    request_class: str = CLASSES[0]
+    """Of requests that name none."""
+    slo_ns: int = 0
+    """Deadline of strict requests that have none, after their arrival; 0: none."""
+    client_timeout_ns: int = 0
+    """Latest deadline of every request, after its arrival; 0: none."""
+    slot: int = -1
+    """Of its model on the server's control page, -1: none."""
+    slices: SliceSet = 0
+    """The slices that its strict requests want for themselves, 0: none."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For :func:`send`."""
+        return {"attach": asdict(self)}
+
+    @classmethod
+    def from_json(cls, content: Any) -> Attach:
+        """The inverse of :meth:`to_json`. Raises AttachError."""
+        try:
+            found = dict(content["attach"])
+            for kind in ("inputs", "outputs"):
+                found[kind] = tuple(
+                    TensorSpec(str(s["name"]), str(s["dtype"]), tuple(map(int, s["shape"])))
+                    for s in found[kind]
+                )
+            attach = cls(**found)
+            _check_numbers(attach)
+            for spec in (*attach.inputs, *attach.outputs):
+                _check(spec)
+        except (KeyError, TypeError, ValueError) as error:
+            raise AttachError(f"not a worker's first message: {error!r}") from error
+        return attach
+
+
+def _check_numbers(attach: Attach) -> None:
+    """Raises ValueError, or TypeError, for what cannot be served."""
+    if attach.batch < 1:
+        raise ValueError("a batch below 1")
+    if attach.response_timeout_s < 0:
+        raise ValueError("a responseTimeout below 0")
+    for name, (least, most) in _RANGES.items():
+        number = getattr(attach, name)
+        if not isinstance(number, int) or not least <= number <= most:
+            raise ValueError(f"{name} {number!r}; allowed: {least} to {most}")
+    if attach.request_class not in CLASSES:
+        raise ValueError(f"class {attach.request_class!r}; allowed: {', '.join(CLASSES)}")
+
+
+def _check(spec: TensorSpec) -> None:
+    """Raises ValueError, or TypeError, for what cannot be a tensor in shared memory."""
+    if np.dtype(spec.dtype).kind not in _KINDS or min(spec.shape, default=0) < 0:
+        raise ValueError(f"{spec.name} is {spec.dtype} {spec.shape}")
+
+
+def listen(path: Path) -> socket.socket:
+    """Listen where workers attach. Raises OSError when another front end does."""
+    remove_left_over(path, socket.SOCK_SEQPACKET)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    try:
+        mask = os.umask(0o177)
+        try:
+            server.bind(str(path))
+        finally:
+            os.umask(mask)
+        server.listen(64)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def remove_left_over(path: Path, kind: int) -> None:
+    """Remove the socket of that kind of a front end that was killed, and no other file."""
+    with socket.socket(socket.AF_UNIX, kind) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            if path.is_socket():
+                path.unlink()
+        except OSError:
+            return  # nothing is there, or it is none of ours
+
+
+def peer_process(connection: socket.socket) -> tuple[int, int]:
+    """Number and user of the process at the other end, as the kernel knows them."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return pid, uid
+
+
+def send(connection: socket.socket, content: Any, descriptors: Sequence[int] = ()) -> None:
+    """One message. Raises OSError when the other side is gone."""
+    socket.send_fds(connection, [json.dumps(content).encode()], list(descriptors))
+
+
+def receive(connection: socket.socket) -> tuple[Any, list[int]]:
+    """One message and its descriptors.
+
+    Raises EOFError when the other side is gone, AttachError when it is no message, OSError (such
+    as BlockingIOError) of the socket.
+    """
+    data, descriptors, flags, _ = socket.recv_fds(connection, _LONGEST, _DESCRIPTORS)
+    if not data:
+        raise EOFError
+    try:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise ValueError("it is too long")
+        return json.loads(data), list(descriptors)
+    except ValueError as error:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise AttachError(f"not a message: {error}") from error

@@ -1,0 +1,143 @@
+"""The bytes of a tensor queue's page, beside the rings of its tensors.
+
+The rules are those of :mod:`shunter.batching.page.layout`; what is emitted to C comes from here
+too. One page per function, in a sealed memfd beside the rings::
+
+    +------------------+  0
+    | header           |  front end writes once
+    | front end        |  front end: sleep and doorbell
+    +------------------+  QUEUE_WORKERS_OFFSET
+    | worker 0         |  mailbox (front end writes) | answers (worker writes)
+    | ...              |
+    +------------------+  QUEUE_WORKERS_OFFSET + WORKER_COUNT * WORKER_SIZE
+    | entry 0          |  whom to answer (front end writes) | status (worker writes)
+    | ...              |
+    +------------------+  ... + entries * ENTRY_SIZE
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import IntEnum
+
+from shunter.batching.page.layout import Field, Section, place
+
+MAX_TENSORS = 8
+"""Input tensors of a function, and output tensors."""
+WORKER_COUNT = 64
+"""Workers of one function."""
+MAX_ENTRIES = 4096
+AHEAD = 2
+"""Batches that a worker may hold: the one that runs and the next."""
+IDEMPOTENT = 128
+"""Bit of an entry's flags, as on the wire: the request may run twice."""
+
+
+class EntryStatus(IntEnum):
+    """What a worker says of a request; the numbers are those of HTTP."""
+
+    OK = 200
+    HANDLER_FAILED = 500
+
+
+QUEUE_MAGIC = int.from_bytes(b"SHUNTERQ", "little")
+QUEUE_VERSION = 1
+
+QUEUE = (
+    Section(
+        "queue_header",
+        (
+            Field("queue_magic", "QUEUE_MAGIC; written last"),
+            Field("queue_version", "QUEUE_VERSION"),
+            Field("queue_bytes", "bytes of the whole page"),
+            Field("queue_func", "func_id"),
+            Field("queue_entries", "entries of every ring"),
+            Field("queue_inputs", "input tensors"),
+            Field("queue_outputs", "output tensors"),
+            Field("queue_input_bytes", "of one entry, by tensor", count=MAX_TENSORS),
+            Field("queue_output_bytes", "of one entry, by tensor", count=MAX_TENSORS),
+        ),
+    ),
+    Section(
+        "front_end",
+        (
+            Field("front_end_pid", "process that owns the queue"),
+            Field("front_end_asleep", "1: it waits for its doorbell"),
+            Field("front_end_wants_done", "1: ring it when a batch is done"),
+            Field("front_end_arrivals", "requests that have become complete so far"),
+        ),
+    ),
+)
+
+WORKER = (
+    Section(
+        "mailbox",
+        (
+            Field("batch_number", "batches given so far; written last"),
+            Field("batch_first", "first entry, of batch n in place n % AHEAD", count=AHEAD),
+            Field("batch_count", "entries of it, which may pass the end of the ring", count=AHEAD),
+        ),
+    ),
+    Section(
+        "answers",
+        (
+            Field("done_number", "batches answered so far; written last"),
+            Field("worker_asleep", "1: it waits for its doorbell"),
+        ),
+    ),
+)
+
+ENTRY = (
+    Section(
+        "whom",
+        (
+            Field("entry_req_id", "request"),
+            Field("entry_session", "session"),
+            Field("entry_flags", "HDR_TAG, ACK_REQ: of the answer; IDEMPOTENT: it may run twice"),
+            Field("entry_segment", "largest payload of one datagram of the answer"),
+            Field("entry_pkt_no", "of the answer's first datagram"),
+            Field("entry_credit", "grant that the answer carries"),
+            Field("entry_direct", "1: the worker sends the answer to entry_peer itself"),
+            Field("entry_key", "of the session, for the tag", width=16),
+            Field("entry_peer", "socket address", width=32),
+            Field("entry_arrival", "number among arrivals while it waits, negative once given"),
+        ),
+    ),
+    Section("answer", (Field("entry_status", "0: none yet; one of STATUS_..."),)),
+)
+
+QUEUE_FIELDS, QUEUE_WORKERS_OFFSET = place(QUEUE)
+WORKER_FIELDS, WORKER_SIZE = place(WORKER)
+ENTRY_FIELDS, ENTRY_SIZE = place(ENTRY)
+QUEUE_ENTRIES_OFFSET = QUEUE_WORKERS_OFFSET + WORKER_COUNT * WORKER_SIZE
+
+
+def queue_bytes(entries: int) -> int:
+    """Bytes of the queue page for so many entries."""
+    return QUEUE_ENTRIES_OFFSET + entries * ENTRY_SIZE
+
+
+def constants() -> list[tuple[str, int, str]]:
+    """Every constant emitted to C: name, value, meaning."""
+    rows = [
+        ("MAX_TENSORS", MAX_TENSORS, "inputs, and outputs, of a function"),
+        ("WORKER_COUNT", WORKER_COUNT, "workers of a function"),
+        ("MAX_ENTRIES", MAX_ENTRIES, "entries of a queue"),
+        ("AHEAD", AHEAD, "batches that a worker may hold"),
+        ("QUEUE_MAGIC", QUEUE_MAGIC, "'SHUNTERQ', little-endian"),
+        ("QUEUE_VERSION", QUEUE_VERSION, "raised when the queue page changes"),
+        ("QUEUE_WORKERS_OFFSET", QUEUE_WORKERS_OFFSET, "offset of worker 0"),
+        ("WORKER_SIZE", WORKER_SIZE, "bytes of one worker"),
+        ("QUEUE_ENTRIES_OFFSET", QUEUE_ENTRIES_OFFSET, "offset of entry 0"),
+        ("ENTRY_SIZE", ENTRY_SIZE, "bytes of one entry's record"),
+    ]
+    for prefix, fields in (("Q", QUEUE_FIELDS), ("W", WORKER_FIELDS), ("E", ENTRY_FIELDS)):
+        for name, placed in fields.items():
+            extent = f" [{placed.field.count}]" if placed.field.count > 1 else ""
+            rows.append((f"{prefix}_{name.upper()}", placed.offset, placed.field.meaning + extent))
+    return rows
+
+
+def digest() -> int:
+    """63 bits over all of it: a library of other bytes than these is not used."""
+    return int.from_bytes(hashlib.sha256(repr(constants()).encode()).digest()[:8], "little") >> 1

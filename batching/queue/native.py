@@ -1,0 +1,162 @@
+"""The worker's end of a tensor queue: the C library, which a front end names, and a queue in it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from ctypes import (
+    Structure,
+    c_int,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from functools import cache
+
+from shunter.batching.queue.layout import MAX_TENSORS, digest
+from shunter.batching.queue.tensor_queue import TensorQueue
+
+PEER_BYTES = 32
+
+
+class QueueView(Structure):
+    """``struct shunter_queue``."""
+
+    _fields_ = (
+        ("page", c_void_p),
+        ("inputs", c_void_p * MAX_TENSORS),
+        ("outputs", c_void_p * MAX_TENSORS),
+        ("input_bytes", c_uint32 * MAX_TENSORS),
+        ("output_bytes", c_uint32 * MAX_TENSORS),
+        ("input_count", c_uint32),
+        ("output_count", c_uint32),
+        ("entries", c_uint32),
+        ("func_id", c_uint32),
+    )
+
+
+class BatchView(Structure):
+    """``struct shunter_batch``."""
+
+    _fields_ = (("first", c_uint32), ("count", c_uint32), ("number", c_uint64), ("spins", c_uint64))
+
+
+class LibraryError(Exception):
+    """The library cannot be used; the message says why."""
+
+
+@cache
+def load(path: str) -> ctypes.CDLL:
+    """The library at that path. Raises LibraryError for what is not ours, or of another version."""
+    try:
+        found = ctypes.CDLL(path, use_errno=True)
+        found.shunter_layout_digest.restype = c_uint64
+        is_right = found.shunter_layout_digest() == digest()
+    except (OSError, AttributeError) as error:  # of another machine, cut short, or not ours
+        raise LibraryError(f"{path} cannot be loaded: {error}") from error
+    if not is_right:
+        raise LibraryError(f"{path} is of another version")
+    # Addresses, not pointers: what is passed for every batch is converted only once.
+    found.shunter_worker_wait.argtypes = [
+        *(c_void_p, c_uint32, c_int, c_void_p, c_uint32, c_uint64, c_int, c_void_p),
+    ]
+    found.shunter_worker_answer.argtypes = [
+        *(c_void_p, c_uint32, c_void_p, c_void_p, c_void_p, c_int),
+    ]
+    found.shunter_datagrams_new.restype = c_void_p
+    found.shunter_datagrams_new.argtypes = [c_int]
+    found.shunter_datagrams_delete.argtypes = [c_void_p]
+    return found
+
+
+def view_of(queue: TensorQueue, func_id: int) -> QueueView:
+    """A mapped queue for C; the queue must outlive it."""
+    view = QueueView(page=queue.page.address, entries=queue.entries, func_id=func_id)
+    view.input_count, view.output_count = len(queue.inputs), len(queue.outputs)
+    addresses = [ring.address if ring else None for ring in queue.rings]
+    count = len(queue.inputs)
+    for i, (spec, address) in enumerate(zip(queue.inputs, addresses[:count], strict=True)):
+        view.inputs[i], view.input_bytes[i] = address, spec.bytes
+    for i, (spec, address) in enumerate(zip(queue.outputs, addresses[count:], strict=True)):
+        view.outputs[i], view.output_bytes[i] = address, spec.bytes
+    return view
+
+
+def check(result: int, what: str) -> int:
+    """A result that is not negative; else OSError with its number."""
+    if result < 0:
+        raise OSError(-result, f"{what}: {os.strerror(-result)}")
+    return result
+
+
+class WorkerQueue:
+    """The worker's end of a queue. What happens for every batch is in C: see ``worker.h``."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        queue: TensorQueue,
+        func_id: int,
+        worker: int,
+        *,
+        doorbell: int,
+        socket: int,
+        front: int,
+    ) -> None:
+        """``socket`` sends the answers, ``front`` is the front end's doorbell."""
+        self._library, self._queue = library, queue
+        self._view = view_of(queue, func_id)
+        self._worker, self._doorbell, self._front = worker, doorbell, front
+        self._batch = BatchView()
+        self._statuses = (c_uint16 * queue.entries)()
+        self._other: Sequence[int] = ()
+        self._descriptors = (c_int * 0)()
+        held = self._view, self._batch, self._statuses
+        self._view_at, self._batch_at, self._statuses_at = map(ctypes.addressof, held)
+        self._datagrams = library.shunter_datagrams_new(socket)
+        if not self._datagrams:
+            raise OSError(errno.ENOMEM, "no memory for datagrams")
+
+    def wait(
+        self, other: Sequence[int], spin_us: int, timeout_ms: int
+    ) -> tuple[int, int] | None:
+        """First entry and length of the next batch; None when something else is up.
+
+        ``other``: descriptors that the caller also waits for; the same sequence, unless changed.
+        """
+        if other is not self._other:
+            self._other, self._descriptors = other, (c_int * len(other))(*other)
+        result = self._library.shunter_worker_wait(
+            self._view_at,
+            self._worker,
+            self._doorbell,
+            ctypes.addressof(self._descriptors),
+            len(other),
+            spin_us * 1000,
+            timeout_ms,
+            self._batch_at,
+        )
+        if result == -errno.EINTR or check(result, "waiting for a batch") == 0:
+            return None
+        return self._batch.first, self._batch.count
+
+    def answer(self, statuses: Sequence[int]) -> None:
+        """Answer the batch that :meth:`wait` gave, with a status for each entry."""
+        self._statuses[: len(statuses)] = statuses
+        # What does not leave counts as lost; the front end repeats it when it is asked for.
+        self._library.shunter_worker_answer(
+            self._view_at,
+            self._worker,
+            self._batch_at,
+            self._statuses_at,
+            self._datagrams,
+            self._front,
+        )
+
+    def close(self) -> None:
+        """Free what C holds."""
+        self._library.shunter_datagrams_delete(self._datagrams)
+        self._datagrams = None

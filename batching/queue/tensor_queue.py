@@ -1,0 +1,249 @@
+"""The tensor queue of a function: its page, and a ring of entries for every tensor.
+
+The front end creates a queue and hands its descriptors to workers over a Unix socket; both sides
+then work on the same memory. :mod:`shunter.batching.queue.layout` declares the page. Every word is
+one aligned 8-byte load or store with one writer; who reads a word that publishes others reads it
+first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shunter.batching.queue.double_map import PAGE, Mapping, is_sealed, sealed_memory
+from shunter.batching.queue.layout import (
+    ENTRY_FIELDS,
+    ENTRY_SIZE,
+    MAX_ENTRIES,
+    MAX_TENSORS,
+    QUEUE_ENTRIES_OFFSET,
+    QUEUE_FIELDS,
+    QUEUE_MAGIC,
+    QUEUE_VERSION,
+    QUEUE_WORKERS_OFFSET,
+    WORKER_FIELDS,
+    WORKER_SIZE,
+    queue_bytes,
+)
+from shunter.batching.queue.size import QueueError, ring_entries
+from shunter.batching.queue.tensor_spec import TensorSpec
+
+
+def _page_up(size: int) -> int:
+    return -(-size // PAGE) * PAGE
+
+
+class TensorQueue:
+    """A mapped queue. Use as a context manager or call :meth:`close`."""
+
+    def __init__(
+        self,
+        descriptors: Sequence[int],
+        entries: int,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+    ) -> None:
+        """Map descriptors of page, inputs and outputs. Use :meth:`create` or :meth:`attach`."""
+        self.descriptors = list(descriptors)
+        self.entries = entries
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._mappings: list[Mapping] = []
+        try:
+            self.page = self._map(descriptors[0], _page_up(queue_bytes(entries)), 1)
+            rings = [
+                self._map(descriptor, entries * spec.bytes, 2) if spec.bytes else None
+                for descriptor, spec in zip(descriptors[1:], [*inputs, *outputs], strict=True)
+            ]
+        except BaseException:
+            self.close()
+            raise
+        self.words = memoryview(self.page.bytes).cast("B").cast("q")
+        self.rings = rings
+        """Mapping of each tensor, None for an empty one."""
+
+    def _map(self, descriptor: int, size: int, copies: int) -> Mapping:
+        self._mappings.append(Mapping(descriptor, size, copies))
+        return self._mappings[-1]
+
+    @classmethod
+    def create(
+        cls,
+        func_id: int,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        entries: int,
+        free_bytes: Callable[[], float] = lambda: math.inf,
+    ) -> TensorQueue:
+        """Make a queue of at least so many entries.
+
+        ``free_bytes`` says how much memory the host has free.
+
+        Raises QueueError for what cannot be a queue, OSError when there is no memory.
+        """
+        for kind, specs in (("inputs", inputs), ("outputs", outputs)):
+            if not 1 <= len(specs) <= MAX_TENSORS:
+                raise QueueError(f"{len(specs)} {kind}; allowed: 1 to {MAX_TENSORS}")
+        specs = [*inputs, *outputs]
+        entries = ring_entries([spec.bytes for spec in specs], entries)
+        made: list[int] = []
+        try:
+            size = _page_up(queue_bytes(entries))
+            made.append(sealed_memory("shunter-queue", size, free_bytes()))
+            for spec in specs:
+                size = max(PAGE, entries * spec.bytes)
+                made.append(sealed_memory(f"shunter-{spec.name}"[:200], size, free_bytes()))
+            queue = cls(made, entries, inputs, outputs)
+        except BaseException:
+            for descriptor in made:
+                _close(descriptor)
+            raise
+        header = {
+            "queue_version": QUEUE_VERSION,
+            "queue_bytes": queue_bytes(entries),
+            "queue_func": func_id,
+            "queue_entries": entries,
+            "queue_inputs": len(inputs),
+            "queue_outputs": len(outputs),
+        }
+        for name, value in header.items():
+            queue.words[_Q[name]] = value
+        for name, of in (("queue_input_bytes", inputs), ("queue_output_bytes", outputs)):
+            for i, spec in enumerate(of):
+                queue.words[_Q[name] + i] = spec.bytes
+        queue.words[_Q["queue_magic"]] = QUEUE_MAGIC
+        return queue
+
+    @classmethod
+    def attach(
+        cls,
+        descriptors: Sequence[int],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+    ) -> TensorQueue:
+        """Map a queue that another process made; it takes the descriptors, whatever comes of it.
+
+        Raises QueueError when the descriptors, or the sizes on the page, do not fit the tensors.
+        """
+        try:
+            entries = cls._entries_of(descriptors, inputs, outputs)
+        except BaseException:
+            for descriptor in descriptors:
+                _close(descriptor)
+            raise
+        return cls(descriptors, entries, inputs, outputs)
+
+    @staticmethod
+    def _entries_of(
+        descriptors: Sequence[int], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> int:
+        specs = [*inputs, *outputs]
+        if len(descriptors) != 1 + len(specs):
+            raise QueueError(f"{len(descriptors)} descriptors for {len(specs)} tensors and a page")
+        if not is_sealed(descriptors[0], queue_bytes(1)):
+            raise QueueError("the page of the queue is not sealed memory")
+        with Mapping(descriptors[0], PAGE) as first:
+            words = memoryview(first.bytes).cast("B").cast("q")
+            entries = _checked(words, inputs, outputs)
+            words.release()
+        sizes = [queue_bytes(entries), *(entries * spec.bytes for spec in specs)]
+        for descriptor, size in zip(descriptors, sizes, strict=True):
+            if not is_sealed(descriptor, size):
+                raise QueueError(f"a ring is not sealed memory of {size} bytes")
+        return entries
+
+    def close(self) -> None:
+        """Unmap and close everything. No view may be used afterwards."""
+        if hasattr(self, "words"):
+            self.words.release()
+        for mapping in self._mappings:
+            mapping.close()
+        self._mappings.clear()
+        for descriptor in self.descriptors:
+            _close(descriptor)
+        self.descriptors.clear()
+
+    def __enter__(self) -> TensorQueue:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- tensors
+
+    def arrays(self) -> tuple[list[NDArray[np.generic]], list[NDArray[np.generic]]]:
+        """Inputs and outputs as arrays of twice the entries, the second half the first again.
+
+        ``array[i : i + n]`` is a batch wherever it begins, without a copy.
+        """
+        found = []
+        for spec, ring in zip([*self.inputs, *self.outputs], self.rings, strict=True):
+            shape = (2 * self.entries, *spec.shape)
+            if ring is None:
+                found.append(np.empty(shape, spec.dtype))
+            else:
+                found.append(np.frombuffer(ring.bytes, spec.dtype).reshape(shape))
+        return found[: len(self.inputs)], found[len(self.inputs) :]
+
+    def arrivals(self) -> NDArray[np.int64]:
+        """``entry_arrival`` of every entry, without a copy."""
+        words = np.frombuffer(self.page.bytes, np.int64)
+        first, last = self.entry(0, "entry_arrival"), self.entry(self.entries, "entry_arrival")
+        return words[first : last : ENTRY_SIZE // 8]
+
+    # ---- words
+
+    def front_end(self, name: str) -> int:
+        """Index into ``words`` of a field of the front end."""
+        return _Q[name]
+
+    def worker(self, index: int, name: str) -> int:
+        """Index into ``words`` of a field of a worker."""
+        return (QUEUE_WORKERS_OFFSET + index * WORKER_SIZE) // 8 + _W[name]
+
+    def entry(self, index: int, name: str) -> int:
+        """Index into ``words`` of a field of an entry."""
+        return (QUEUE_ENTRIES_OFFSET + index * ENTRY_SIZE) // 8 + _E[name]
+
+
+_Q = {name: placed.offset // 8 for name, placed in QUEUE_FIELDS.items()}
+_W = {name: placed.offset // 8 for name, placed in WORKER_FIELDS.items()}
+_E = {name: placed.offset // 8 for name, placed in ENTRY_FIELDS.items()}
+
+
+def _checked(
+    words: memoryview, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> int:
+    """Entries of a queue whose page begins with these words."""
+    if words[_Q["queue_magic"]] != QUEUE_MAGIC:
+        raise QueueError("the memory is not a tensor queue")
+    if words[_Q["queue_version"]] != QUEUE_VERSION:
+        raise QueueError(
+            f"the queue has version {words[_Q['queue_version']]}, this program {QUEUE_VERSION}"
+        )
+    entries = words[_Q["queue_entries"]]
+    if not 1 <= entries <= MAX_ENTRIES:
+        raise QueueError(f"{entries} entries; allowed: 1 to {MAX_ENTRIES}")
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        count = words[_Q[f"queue_{kind}s"]]
+        at = _Q[f"queue_{kind}_bytes"]
+        sizes = [words[at + i] for i in range(min(max(count, 0), MAX_TENSORS))]
+        if sizes != [spec.bytes for spec in specs]:
+            raise QueueError(f"{kind}s of {sizes} bytes; the model has {[s.bytes for s in specs]}")
+    return int(entries)
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)

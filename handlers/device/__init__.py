@@ -1,0 +1,1 @@
+"""Preemption and tensor queues on NVIDIA devices."""

@@ -1,0 +1,1 @@
+"""Where a worker runs: its cores, its threads, its memory, how gently it starts."""

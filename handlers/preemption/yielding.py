@@ -1,0 +1,156 @@
+"""A best-effort worker gives way: its model is cut, and every batch of it goes through a gate.
+
+What the model says in its ``model-config.yaml``::
+
+    shunter:
+      preemptible: {segment_ms: 1.0, boundaries: modules, drop: false}
+
+``segment_ms``: wanted time of a part between two places where a pass can stand still;
+``boundaries``: before calls of modules, or before operations of the graph that ``torch.fx`` makes
+of the model (``fx``); ``drop``: whether a batch that stands still may be begun anew when its memory
+is wanted.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ts.service import Service
+
+from shunter.batching.page import runners
+from shunter.batching.page.control_page import ControlPage, PageError
+from shunter.batching.page.layout import CLASSES
+from shunter.handlers.device.check import (
+    DeviceCheck,
+    StreamMark,
+    catch_up,
+    device_of_model,
+    unknown_time_ns,
+)
+from shunter.handlers.preemption.fx_boundaries import OperationBoundaries
+from shunter.handlers.preemption.gate import Gate, Keep, Standing
+from shunter.handlers.preemption.modules import models_of
+from shunter.handlers.preemption.preemptible import SEGMENT_MS, Preemptible
+from shunter.handlers.torchserve.sample import section_of
+
+RUNTIME = "SHUNTER_RUNTIME"
+PAGE = "control"
+"""Of the server's runtime folder."""
+BOUNDARIES = ("modules", "fx")
+
+logger = logging.getLogger("shunter.yielding")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a model is to be cut."""
+
+    segment_ms: float = SEGMENT_MS
+    boundaries: str = BOUNDARIES[0]
+    drop: bool = False
+
+    @classmethod
+    def read(cls, section: Mapping[str, Any]) -> Wish:
+        """Of a model's ``shunter:`` section, which the server has checked."""
+        found = section.get("preemptible")
+        known = found if isinstance(found, dict) else {}
+        return cls(
+            float(known.get("segment_ms", SEGMENT_MS)),
+            str(known.get("boundaries", BOUNDARIES[0])),
+            bool(known.get("drop", False)),
+        )
+
+
+class Yielding:
+    """The gate of one worker, and what goes through it."""
+
+    def __init__(self, gate: Gate, runner: runners.Runner) -> None:
+        """Nothing is cut yet."""
+        self._gate, self._runner = gate, runner
+        self._parts: list[Preemptible | OperationBoundaries] = []
+
+    def cut(self, handler: Any, wish: Wish) -> None:
+        """Let every model of a handler stand still inside of its passes."""
+        for model in models_of(handler):
+            kind = OperationBoundaries if wish.boundaries == "fx" else Preemptible
+            check, times = self._gate.check, {}
+            if (device := device_of_model(model)) is not None:
+                check = DeviceCheck(check, partial(StreamMark, device))
+                times = {"catch_up": partial(catch_up, device), "cpu_time_ns": unknown_time_ns}
+            target_ns = int(wish.segment_ms * 1e6)
+            self._parts.append(
+                kind(model, check, target_ns=target_ns, runner=self._runner, **times)
+            )
+
+    def guard(self, work: Callable[..., Result], keep: Keep) -> Callable[..., Result]:
+        """Batches of ``work`` stand still before they begin, and begin anew when dropped."""
+        return self._gate.guard(self._timed(work), keep)
+
+    def _timed(self, work: Callable[..., Result]) -> Callable[..., Result]:
+        """Where nothing is known of the inside of a batch, the batch is the longest part."""
+
+        runner = self._runner
+
+        def timed(*args: object) -> Result:
+            begin_ns, parked_ns = time.monotonic_ns(), runner.get("parked_ns")
+            result = work(*args)
+            if not runner.get("segments"):
+                parked_ns = runner.get("parked_ns") - parked_ns
+                spent_ns = time.monotonic_ns() - begin_ns - parked_ns
+                runner.set("segment_ns", max(runner.get("segment_ns"), spent_ns))
+            return result
+
+        return timed
+
+
+def keep_requests(inputs: Any, context: Any) -> Callable[[], tuple[Any, Any]]:
+    """What gives a batch of TorchServe's as it is now, whatever its handler changes meanwhile."""
+    kept, processors = copy.deepcopy((inputs, context.request_processor))
+
+    def again() -> tuple[Any, Any]:
+        context.request_processor = processors  # headers of requests, and those of answers
+        return kept, context
+
+    return again
+
+
+def yielding_of(service: Service, environ: Mapping[str, str]) -> Yielding | None:
+    """What a best-effort worker's batches go through.
+
+    None where the control page cannot be had: then only the kernel preempts, and the log says so.
+    """
+    try:
+        standing = Standing.read(environ)
+        page = ControlPage.attach(Path(environ.get(RUNTIME, "")) / PAGE)
+    except (OSError, PageError, ValueError) as error:
+        logger.warning("This worker gives way by the kernel's scheduling alone: %s", error)
+        return None
+    runner = runners.claim(page, os.getpid(), time.monotonic_ns())
+    runner.set("runner_class", CLASSES.index("best_effort"))
+    wish = Wish.read(section_of(service.context.model_yaml_config))
+    # Beside nobody until the controller says so. Under SCHED_IDLE the kernel takes cores back
+    # within microseconds, but strict work is faster when nothing has to be taken back.
+    gate = Gate(page, runner, standing, beside=0, may_drop=wish.drop)
+    found = Yielding(gate, runner)
+    try:
+        found.cut(_handler_of(service), wish)
+    except Exception:  # what a handler holds may do anything when it is looked at
+        logger.warning("This worker stands still between batches only.", exc_info=True)
+    return found
+
+
+def _handler_of(service: Service) -> Any:
+    """The handler object, or the module of a handler that is a function."""
+    entry = service._entry_point
+    owner = getattr(entry, "__self__", None)
+    return owner if owner is not None else sys.modules.get(getattr(entry, "__module__", ""))

@@ -1,0 +1,1 @@
+"""A worker that takes its batches from a tensor queue."""

@@ -1,0 +1,204 @@
+"""A worker's connection to the network front end: attach, work on batches, leave, come back.
+
+The front end may end and come again at any time; the worker then attaches anew. The worker ends
+when its own server says so: it asks for no more batches, answers those that it has, and leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from shunter.batching.page.layout import CLASSES, SLOT_COUNT
+from shunter.batching.page.slices import EVERY
+from shunter.batching.queue.attach import (
+    RESPONSE_TIMEOUT_S,
+    Attach,
+    AttachError,
+    receive,
+    send,
+)
+from shunter.batching.queue.native import LibraryError, WorkerQueue, load
+from shunter.batching.queue.size import QueueError
+from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.handlers.device.queue import queue_worker
+from shunter.handlers.queue.tensor_queue import (
+    Infer,
+    QueueWorker,
+    TensorConfigError,
+    device_of,
+    infer_of,
+    keep_inputs,
+    tensor_specs,
+)
+from shunter.handlers.torchserve.sample import section_of
+
+if TYPE_CHECKING:
+    from ts.service import Service
+
+    from shunter.handlers.preemption.gate import Keep
+
+logger = logging.getLogger("shunter.front_end_link")
+RETRY_S = 0.5
+LEAVE_S = 10.0
+_LOOK_MS = 1000
+
+
+def link_of(path: Path, service: Service) -> FrontEndLink:
+    """The link of a loaded model. Raises TensorConfigError when it cannot serve tensors."""
+    context = service.context
+    inputs, outputs = tensor_specs(section_of(context.model_yaml_config))
+    attach = Attach(
+        context.model_name,
+        os.environ.get("SHUNTER_MODEL_VERSION", ""),
+        inputs,
+        outputs,
+        context.system_properties["batch_size"],
+        os.getpid(),
+        _number("SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
+        os.environ.get("SHUNTER_CLASS", CLASSES[0]),
+        _number("SHUNTER_SLO_NS", 0, "nanoseconds"),
+        _number("SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
+        *place_of(os.environ),
+    )
+    # A module with a function handle() has no object; its class is then the module.
+    handler = getattr(service._entry_point, "__self__", None)
+    spin_us = _number("SHUNTER_SPIN_US", 100, "microseconds")
+    device = device_of(handler, context.system_properties.get("gpu_id"))
+    return FrontEndLink(path, attach, infer_of(handler), spin_us=spin_us, device=device)
+
+
+def _number(variable: str, default: int, unit: str) -> int:
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal():
+        raise TensorConfigError(f"{variable}: {text!r}; allowed: {unit}, from 0")
+    return int(text)
+
+
+def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
+    """The model's slot, and the slices that its strict requests want for themselves.
+
+    What is missing or wrong is -1 and 0: requests are served all the same. A worker that stands
+    still for strict requests would do so for its own, so it wants nothing.
+    """
+    slot = _integer(environ.get("SHUNTER_SLOT", ""), 10)
+    slices = _integer(environ.get("SHUNTER_SLICES", ""), 16)
+    if environ.get("SHUNTER_PREEMPTIBLE") == "1" or not 0 <= slices <= EVERY:
+        slices = 0
+    return (slot if 0 <= slot < SLOT_COUNT else -1), slices
+
+
+def _integer(text: str, base: int) -> int:
+    try:
+        return int(text, base)
+    except ValueError:
+        return -1
+
+
+class FrontEndLink:
+    """Serves batches of one front end after another."""
+
+    def __init__(
+        self,
+        path: Path,
+        attach: Attach,
+        infer: Infer,
+        *,
+        spin_us: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        """``path``: where the front end listens for workers; ``device``: where the model is."""
+        self._path, self._attach, self._infer, self._device = path, attach, infer, device
+        self._spin_us = spin_us
+        self._told = ""
+
+    def guard(self, wrap: Callable[[Infer, Keep], Infer]) -> None:
+        """From now on let batches run as ``wrap`` makes them."""
+        self._infer = wrap(self._infer, keep_inputs)
+
+    def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
+        """Serve until ``server``, which is then readable, says that it is over."""
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                    connection.connect(str(self._path))
+                    self._serve(connection, server, is_over)
+                    return
+            except (OSError, EOFError, AttachError, QueueError, LibraryError) as error:
+                self._tell(error)
+            if select.select([server], [], [], RETRY_S)[0] and is_over():
+                return
+
+    def _tell(self, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if text != self._told:  # once, not twice a second
+            # That none is there yet, or not any more, is as it should be.
+            level = logging.INFO if isinstance(error, OSError | EOFError) else logging.WARNING
+            logger.log(level, "No front end serves %s: %s", self._attach.model, text)
+            self._told = text
+
+    def _serve(
+        self, connection: socket.socket, server: socket.socket, is_over: Callable[[], bool]
+    ) -> None:
+        """Serve one front end until it is over. Raises OSError or EOFError when it is gone."""
+        with ExitStack() as stack:
+            send(connection, self._attach.to_json())
+            answer, descriptors = receive(connection)
+            if "refused" in answer:
+                raise AttachError(answer["refused"])
+            udp = socket.socket(fileno=descriptors[0])
+            stack.callback(udp.close)
+            doorbell, front, *rings = descriptors[1:]
+            for descriptor in (doorbell, front):
+                stack.callback(os.close, descriptor)
+            attach = self._attach
+            queue = stack.enter_context(TensorQueue.attach(rings, attach.inputs, attach.outputs))
+            index, func_id = int(answer["worker"]), int(answer["func_id"])
+            end = WorkerQueue(
+                load(str(answer["library"])),
+                *(queue, func_id, index),
+                doorbell=doorbell,
+                socket=udp.fileno(),
+                front=front,
+            )
+            stack.callback(end.close)
+            self._told = ""
+            stack.enter_context(torch.inference_mode())
+            worker = queue_worker(queue, self._infer, attach.batch, self._device)
+            stack.callback(worker.close)
+            self._work(connection, server, is_over, worker, end)
+
+    def _work(
+        self,
+        connection: socket.socket,
+        server: socket.socket,
+        is_over: Callable[[], bool],
+        worker: QueueWorker,
+        end: WorkerQueue,
+    ) -> None:
+        others = [connection.fileno(), server.fileno()]
+        deadline = look = 0.0
+        while True:
+            batch = end.wait(others, self._spin_us, _LOOK_MS)
+            if batch is not None:
+                end.answer(worker.run(*batch))
+                if time.monotonic() < look:
+                    continue
+            look = time.monotonic() + _LOOK_MS / 1e4  # also while there is no end of batches
+            ready = select.select(others, [], [], 0)[0]
+            if connection.fileno() in ready and receive(connection)[0] == {"left": True}:
+                return
+            if len(others) == 2 and server.fileno() in ready and is_over():
+                send(connection, {"leave": True})
+                others, deadline = others[:1], time.monotonic() + LEAVE_S
+            if deadline and time.monotonic() > deadline:
+                return

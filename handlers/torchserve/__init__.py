@@ -1,0 +1,1 @@
+"""TorchServe's worker: its protocol, its replies, its log."""

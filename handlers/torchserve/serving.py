@@ -1,0 +1,255 @@
+"""A model worker: TorchServe's own, with another way to receive, to reply and to log.
+
+Loading, sockets and start-up are TorchServe's. Archives and handlers see no difference.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from ts.model_service_worker import SOCKET_ACCEPT_TIMEOUT, TorchModelServiceWorker
+from ts.protocol.otf_message_handler import create_load_model_response
+from ts.service import PREDICTION_METRIC, Service
+from ts.utils.util import PredictionException
+
+from shunter.handlers.placement import allocation, gentle
+from shunter.handlers.placement.placement import PREEMPTIBLE_VARIABLE
+from shunter.handlers.torchserve.inbox import Disconnected, ProtocolError
+from shunter.handlers.torchserve.load_errors import LastError, LoadFailed, explain, flush_output
+from shunter.handlers.torchserve.metrics import LineMetricsCache, use_direct_route
+from shunter.handlers.torchserve.output import LINES, LineHandler
+from shunter.handlers.torchserve.receive import INFER, LOAD, Batch, Receiver
+from shunter.handlers.torchserve.reply import failure_reply, success_reply
+from shunter.handlers.torchserve.sample import SampleError, sample_of, section_of
+from shunter.handlers.torchserve.warm_up import NoSocket, warm_up
+
+if TYPE_CHECKING:
+    from shunter.handlers.queue.front_end_link import FrontEndLink
+
+FRONT_END = "SHUNTER_FRONT_END"
+"""Environment: where the network front end listens for workers, if this is one of its."""
+
+METRICS = "SHUNTER_METRICS"
+"""Environment: ``reply`` where the server takes metric lines out of replies."""
+DIED = "Backend worker process died."
+
+# The name under which TorchServe logs these, for users who set its level.
+logger = logging.getLogger("ts.service")
+
+
+def answer(service: Service, batch: Batch) -> bytes:
+    """Let the handler of ``service`` work on ``batch`` and return the reply."""
+    headers, inputs, ids = batch
+    context = service.context
+    context.request_ids = ids
+    context.request_processor = headers
+    metrics = context.metrics
+    metrics.request_ids = ids
+    context.cl_socket = service.cl_socket
+
+    start = time.time()
+    try:
+        results = service._entry_point(inputs, context)
+    except Exception as error:
+        return failure_reply(ids, *_explain(error))
+    problem = _check(results, len(inputs), context.model_name)
+    if problem:
+        return failure_reply(ids, problem, 503)
+    metrics.add_time(PREDICTION_METRIC, round((time.time() - start) * 1000, 2))
+    return success_reply(results, ids, context, LINES.for_reply())
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """Log ``error`` and return the message and code that TorchServe gives for it."""
+    if isinstance(error, MemoryError):
+        logger.error("System out of memory", exc_info=True)
+        return "Out of resources", 507
+    if isinstance(error, PredictionException):
+        logger.error("Prediction error", exc_info=True)
+        return error.message, error.error_code
+    if "CUDA" in str(error):
+        logger.error("CUDA out of memory", exc_info=True)
+        return "Out of resources", 507
+    logger.warning("Invoking custom service failed.", exc_info=True)
+    return "Prediction failed", 503
+
+
+def _check(results: Any, expected: int, model_name: str) -> str | None:
+    """Return what is wrong with the form of the handler's answer, and log it."""
+    if not isinstance(results, list):
+        logger.warning("model: %s, Invalid return type: %s.", model_name, type(results))
+        return "Invalid model predict output"
+    if len(results) != expected:
+        logger.warning(
+            "model: %s, number of batch response mismatched, expect: %d, got: %d.",
+            model_name,
+            expected,
+            len(results),
+        )
+        return "number of batch response mismatched"
+    return None
+
+
+class Worker(TorchModelServiceWorker):
+    """TorchServe's worker on our receiver, replies and metrics."""
+
+    def __init__(
+        self,
+        args: Namespace,
+        threads: int | None = None,
+        on_loaded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare the socket, read the metrics file, let an operator use ``threads`` threads.
+
+        ``on_loaded`` runs between loading the model and saying so.
+        """
+        super().__init__(
+            args.sock_type, args.sock_name, args.host, args.port, args.metrics_config, False
+        )
+        self.metrics_cache = LineMetricsCache.adopt(self.metrics_cache)
+        self.connected = False
+        self._on_loaded = on_loaded
+        if threads is not None:
+            _use_threads(threads)
+
+    def handle_connection(self, cl_socket: socket.socket) -> None:
+        """Serve one connection; it ends with the process, as the front end expects."""
+        self.connected = True
+        receiver = Receiver(cl_socket)
+        service: Service | None = None
+        try:
+            while True:
+                command = receiver.command()
+                if command == INFER:
+                    batch = receiver.batch()
+                    if service is None:
+                        raise RuntimeError("Received an inference before a model was loaded")
+                    cl_socket.sendall(answer(service, batch))
+                elif command == LOAD:
+                    service, link = self._load(receiver.load_message(), cl_socket)
+                    if link is not None:
+                        self._serve_front_end(link, cl_socket)
+                else:
+                    raise ProtocolError(f"Invalid command: {command!r}")
+        except Disconnected:
+            logging.info("Frontend disconnected.")
+            gentle.leave()
+            sys.exit(0)
+
+    def _serve_front_end(self, link: FrontEndLink, cl_socket: socket.socket) -> NoReturn:
+        """Work on the network front end's batches until the server ends this worker."""
+
+        def is_over() -> bool:
+            return not cl_socket.recv(1, socket.MSG_PEEK)
+
+        link.run(cl_socket, is_over)
+        raise Disconnected
+
+    def _load(
+        self, message: dict[str, Any], cl_socket: socket.socket
+    ) -> tuple[Service, FrontEndLink | None]:
+        LINES.flush()  # loading may take minutes and may end the process
+        with LastError() as last:
+            try:
+                service, result, code = self.load_model(message)
+                link = _link(service) if code == 200 else None
+                if code == 200:
+                    _give_way(service, link)
+            except Exception as error:
+                logging.error(DIED, exc_info=True)
+                flush_output()
+                cl_socket.sendall(create_load_model_response(500, explain(error)))
+                raise LoadFailed from error
+        allocation.give_back()
+        if code == 200:
+            _warm_up(service)
+        elif last.error is not None:
+            result += f": {explain(last.error)}"
+        self._on_loaded()
+        flush_output()
+        cl_socket.sendall(create_load_model_response(code, result))
+        if code != 200:
+            raise RuntimeError(f"{code} - {result}")
+        service.set_cl_socket(cl_socket)
+        return service, link
+
+
+def _link(service: Service) -> FrontEndLink | None:
+    """Of a worker of the network front end. Raises TensorConfigError when it cannot be one."""
+    if not (front_end := os.environ.get(FRONT_END)):
+        return None
+    from shunter.handlers.queue.front_end_link import link_of
+
+    return link_of(Path(front_end), service)
+
+
+def _give_way(service: Service, link: FrontEndLink | None) -> None:
+    """Let a best-effort worker's batches stand still for strict requests."""
+    if os.environ.get(PREEMPTIBLE_VARIABLE) != "1":
+        return
+    from shunter.handlers.preemption.yielding import keep_requests, yielding_of
+
+    yielding = yielding_of(service, os.environ)
+    if yielding is not None:
+        service._entry_point = yielding.guard(service._entry_point, keep_requests)
+        if link is not None:
+            link.guard(yielding.guard)
+
+
+def _warm_up(service: Service) -> None:
+    context = service.context
+    try:
+        section = section_of(context.model_yaml_config)
+        sample = sample_of(Path(context.system_properties["model_dir"]), section)
+    except SampleError as error:
+        logger.warning("The worker is not warmed up: %s", error)
+        return
+    if sample is not None and os.environ.get("SHUNTER_WARM_UP") != "0":
+        service.set_cl_socket(NoSocket())
+        warm_up(partial(answer, service), sample, context.system_properties["batch_size"])
+
+
+def _use_threads(threads: int) -> None:
+    """Let an operator use ``threads`` threads, and run one operator at a time."""
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(1)
+
+    def keep(number: int) -> None:
+        logger.info("This worker keeps to one inter-op thread; the handler asked for %s.", number)
+
+    # Torch takes this setting once; a handler that sets it too must not fail.
+    torch.set_num_interop_threads = keep
+
+
+def run(args: Namespace, threads: int | None, on_loaded: Callable[[], None]) -> int:
+    """Serve until the front end goes away; return the exit status of any other end."""
+    handler = LineHandler(LINES)
+    logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[handler])
+    use_direct_route(handler)
+    LINES.for_replies = os.environ.get(METRICS) == "reply"
+    worker: Worker | None = None
+    try:
+        worker = Worker(args, threads, on_loaded)
+        worker.run_server()
+    except LoadFailed:
+        pass  # it is in the log
+    except Exception as error:
+        if isinstance(error, TimeoutError) and worker is not None and not worker.connected:
+            logging.error("Backend worker did not receive connection in: %d", SOCKET_ACCEPT_TIMEOUT)
+        else:
+            logging.error(DIED, exc_info=True)
+    finally:
+        if args.sock_type == "unix" and args.sock_name is not None:
+            Path(args.sock_name).unlink(missing_ok=True)
+        LINES.flush()
+    return 1

@@ -1,0 +1,1 @@
+"""The command ``shunter``, a module for each heavier command."""

@@ -1,0 +1,90 @@
+"""Arguments that several commands take: profiles, and numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shunter.plugins.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from shunter.allocator.planning.profile import Profile
+
+
+def profile_file(path: Path) -> tuple[Path, Path | None]:
+    """The profile that is meant, and its archive if that is there."""
+    from shunter.plugins.profiling.profiles import SUFFIX, profile_path
+
+    if path.suffix != ".mar":
+        archive = path.with_name(path.name.removesuffix(SUFFIX) + ".mar")
+        return path, archive if archive.is_file() else None
+    if not path.is_file():
+        raise UserError(f"{path} does not exist")
+    found = profile_path(path)
+    if not found.exists():
+        raise UserError(f"{path} has no profile yet: run `shunter profile {path}`")
+    return found, path
+
+
+def load(path: Path) -> Profile:
+    from shunter.allocator.planning.profile import ProfileError
+    from shunter.plugins.profiling.profiles import load_profile
+
+    try:
+        return load_profile(path)
+    except ProfileError as error:
+        raise UserError(str(error)) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def registered_batch(archive: Path) -> int | None:
+    """Largest batch that a server makes of the model's requests, if its archive says so."""
+    from shunter.allocator.planning.profile import LARGEST_BATCH
+
+    config = _model_config(archive)
+    section = config.get("shunter")
+    wanted = section.get("max_batch") if isinstance(section, dict) else None
+    for size in (wanted, config.get("batchSize")):
+        if isinstance(size, int) and size > 0:
+            return min(size, LARGEST_BATCH)
+    return None
+
+
+def _model_config(archive: Path) -> dict[str, Any]:
+    """The model-config.yaml of an archive, without unpacking the rest."""
+    import yaml
+
+    if archive.is_dir():
+        raise UserError(f"{archive} is a folder: make an archive of it with `shunter pack`")
+    if not archive.exists():
+        raise UserError(f"{archive} does not exist")
+    damage = (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error)
+    try:
+        with zipfile.ZipFile(archive) as content:
+            name = json.loads(content.read("MAR-INF/MANIFEST.json"))["model"].get("configFile")
+            config = yaml.safe_load(content.read(name)) if name else None
+    except (*damage, AttributeError, zipfile.BadZipFile, yaml.YAMLError) as error:
+        raise UserError(f"{archive} cannot be read as a model archive: {error}") from error
+    return config if isinstance(config, dict) else {}
+
+
+def check_finite(**options: float | None) -> None:
+    """Raises UserError for nan and inf, which the command line lets through as numbers."""
+    for name, value in options.items():
+        if value is not None and not math.isfinite(value):
+            raise UserError(f"--{name.replace('_', '-')} {value}: allowed: a finite number")
+
+
+def stdout() -> Console:
+    from rich.console import Console
+
+    # A file or a pipe has no width of its own; 80 columns would fold the tables.
+    return Console(width=None if sys.stdout.isatty() else 120)

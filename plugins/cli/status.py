@@ -1,0 +1,69 @@
+"""``shunter status``: models, queues, batches and workers of a running server."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def status(
+    runtime: Annotated[
+        Path | None,
+        typer.Option(help="Runtime folder of a server on this host; default: the only one."),
+    ] = None,
+    management: Annotated[
+        str | None, typer.Option(help="Ask a management API instead; it knows more.")
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="SHUNTER_TOKEN", help="Management key, where tokens are on."),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch/--once", help="Refresh until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON as it is.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between refreshes.")] = 1.0,
+) -> None:
+    """Show models, queues, batches and workers of a running server.
+
+    On the server's own host no key is needed. The management API also tells each worker.
+
+    Examples:
+
+      shunter status --watch
+
+      shunter status --management http://127.0.0.1:8081 --token 4Xk29sQz
+    """
+    from rich.console import Console
+
+    from shunter.plugins.view import page_status
+    from shunter.plugins.view import status as view
+
+    def fetch() -> dict[str, Any]:
+        if management is None:
+            return page_status.fetch(runtime)
+        return view.fetch(management, token)
+
+    if as_json:
+        print(json.dumps(fetch(), indent=2))
+    elif watch:
+        _watch(fetch, every)
+    else:
+        Console().print(view.render(fetch()))
+
+
+def _watch(fetch: Callable[[], dict[str, Any]], every: float) -> None:
+    from rich.live import Live
+
+    from shunter.plugins.view import status as view
+
+    try:
+        with Live(view.render(fetch()), auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                live.update(view.render(fetch()), refresh=True)
+    except KeyboardInterrupt:
+        pass  # The usual way to end it.

@@ -1,0 +1,1 @@
+"""The controller: settings and policies in, numbers of the control page out."""

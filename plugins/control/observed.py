@@ -1,0 +1,75 @@
+"""What policy sees of a slot in a duty cycle, and what it wants of its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shunter.allocator.planning.configuration import Configuration, InstanceGroup
+from shunter.allocator.planning.profile import Profile
+from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
+from shunter.batching.page.slices import Slice
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the page says about a slot's configuration."""
+
+    request: int
+    groups: Configuration
+    pin: bool
+    slices: tuple[Slice, ...] = ()
+    """Of the groups, as far as they are to have one of their own."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One slot in this duty cycle."""
+
+    identity: SlotIdentity
+    depth: int
+    """Requests in the system."""
+    groups: Callable[[], Sequence[GroupTelemetry]]
+    change: SlotChange
+    profile: Profile | None
+    has_lists: bool = False
+    """Whether the settings say something by worker group."""
+
+    @property
+    def name(self) -> str:
+        """``name/version``."""
+        return f"{self.identity.model_name}/{self.identity.model_version}"
+
+    @property
+    def configuration(self) -> Configuration:
+        """What runs now."""
+        return tuple(
+            InstanceGroup(max(1, g.group_instances), g.group_threads, max(1, g.group_cap))
+            for g in self.groups()
+        )
+
+    @property
+    def threads(self) -> list[int]:
+        """Threads of each present instance, 0 where the handler decides."""
+        return [g.group_threads for g in self.groups() for _ in range(g.group_instances)]
+
+    @property
+    def kept(self) -> int:
+        """Cores that its workers want for themselves; one that runs wherever it likes wants none.
+
+        Workers that give way to strict work want none either.
+        """
+        return sum(g.group_threads * g.group_instances for g in self.groups() if not g.group_yields)
+
+    @property
+    def yields(self) -> bool:
+        """Whether all its workers give way to strict work."""
+        groups = self.groups()
+        return bool(groups) and all(g.group_yields for g in groups)
+
+    @property
+    def obstacle(self) -> str:
+        """Why the controller cannot change a configuration that it may change; empty: it can."""
+        if self.profile is None:
+            return "no profile that can be used here"
+        return "lists by worker group in shunter.toml" if self.has_lists else ""

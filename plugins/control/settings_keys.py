@@ -1,0 +1,259 @@
+"""The keys of ``shunter.toml``: for each its type, default, bounds and meaning, once.
+
+``TypeAdapter(Settings).json_schema()`` has all of it, for a reference.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import fields, replace
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
+from pydantic.dataclasses import dataclass
+
+from shunter.allocator.planning.allowed import number_in_words
+from shunter.allocator.planning.estimator import ALPHA, WINDOW
+from shunter.batching.forming.threshold import DEFAULT_ALPHA, DEFAULT_CAP
+from shunter.batching.page.layout import CLASSES, GROUP_COUNT, Claims, Order
+from shunter.batching.preemption.padding import SLOW_DOWN
+
+MAX_WAIT_MS = 3_600_000
+Entry = TypeVar("Entry")
+_section = dataclass(
+    frozen=True,
+    slots=True,
+    config=ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True),
+)
+
+
+def _number(default: Any, low: float, high: float) -> Any:
+    """A number from ``low`` to ``high``."""
+    return Field(default, ge=low, le=high, strict=True)
+
+
+def _zero_or(low: float, high: float) -> Any:
+    """The type of 0, or of a number from ``low`` to ``high``."""
+
+    def check(value: float) -> float:
+        if value and not low <= value <= high:
+            raise ValueError(value)
+        return value
+
+    said = {"allowed": f"0 or {number_in_words({'ge': low, 'le': high})}"}
+    return Annotated[float, AfterValidator(check), Field(strict=True, json_schema_extra=said)]
+
+
+def _text(default: str | None, meaning: str) -> Any:
+    """A text that is not empty."""
+    said = {"allowed": meaning}
+    return Field(default, pattern=r"^[^\x00]+$", strict=True, json_schema_extra=said)
+
+
+def _lists(default: Any, meaning: str, *, table: bool = False) -> Any:
+    """A list with one entry per worker group, or a table of a list per request class."""
+    said = f"a list of at most {GROUP_COUNT} entries, each {meaning}"
+    if table:
+        said = f"a table with the keys {', '.join(CLASSES)}: {said.removeprefix('a ')}"
+    return Field(default, json_schema_extra={"allowed": said})
+
+
+def _classes(value: Any) -> Any:
+    """A table of a list per class as a list for every class, in order."""
+    if not isinstance(value, dict):
+        return value
+    if not value.keys() <= set(CLASSES):
+        raise ValueError(value)
+    return tuple(value.get(name, ()) for name in CLASSES)
+
+
+Switch = Annotated[bool, Strict()]
+Name = Annotated[str, Field(min_length=1, strict=True)]
+Cap = Annotated[int, Field(ge=0, le=1 << 20, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Rank = Annotated[int, Field(ge=0, le=1000, strict=True)]
+Groups = Annotated[tuple[Entry, ...], Field(max_length=GROUP_COUNT)]
+ByClass = Annotated[tuple[Groups[Entry], Groups[Entry]], BeforeValidator(_classes)]
+
+
+@_section
+class BatchingSettings:
+    """How batches of a model form: ``[batching]``, and ``[models.NAME]`` over it."""
+
+    alpha: float = _number(DEFAULT_ALPHA, 0, 0.999999)
+    """Weight of the old threshold when it rises: 0 follows load at once, near 1 hardly."""
+    threshold_cap: float = _number(DEFAULT_CAP, 1, 1_000_000)
+    """Upper bound of the adaptive threshold, in requests."""
+    threshold: _zero_or(1, 1_000_000) = 0
+    """0: adapt, by Shunter's own rule, which is not Rafiqi's. Else a fixed one, in requests."""
+    quantum_ms: _zero_or(0.1, MAX_WAIT_MS) = 0
+    """0: Shunter's own rule, by what follows answers; else Rafiqi's, with this fixed quantum."""
+    max_wait_ms: float | None = _number(None, 0, MAX_WAIT_MS)
+    """Longest deliberate wait; absent: the registered maxBatchDelay, which also bounds it."""
+    mix_classes: Switch = False
+    """Whether one batch may hold strict and best-effort requests."""
+    ageing_ms: float = _number(1000, 0, MAX_WAIT_MS)
+    """One best-effort batch goes first in this time if a request has waited as long; 0: never."""
+    ahead: int = _number(1, 0, 1)
+    """Batches that may be sent to a worker before its answer is back."""
+    admission: Switch = False
+    """Whether a request that would be answered after its deadline is refused at once, by 429."""
+    margin_ms: float = _number(2, 0, 10_000)
+    """How long before its deadline an answer shall be ready, for the way back to the client."""
+
+
+@_section
+class ModelSettings(BatchingSettings):
+    """``[models.NAME]``: entry i of a list is for worker group i; missing ones are defaults.
+
+    The controller does not change the configuration of a model that has such lists.
+    """
+
+    caps: Groups[Cap] = _lists((), "0 or a batch size")
+    """Batch cap; 0, the default: the group's own."""
+    weights: ByClass[Share] = _lists(((), ()), "a number from 0 to 1", table=True)
+    """Factor of the cap for each class; 1 is the default, 0 keeps the class away from the group."""
+    preferences: ByClass[Rank] = _lists(((), ()), "a whole number from 0 to 1000", table=True)
+    """For each class, groups with a lower number are filled first; 0 is the default."""
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether anything is set by worker group."""
+        return any((self.caps, *self.weights, *self.preferences))
+
+    def without_lists(self) -> ModelSettings:
+        """The same numbers, with nothing by worker group."""
+        return replace(self, caps=(), weights=((), ()), preferences=((), ()))
+
+
+@_section
+class ClassesSettings:
+    """Which requests may say that they are strict: ``[classes]``.
+
+    Only what a request says of itself is judged, not a model's own class. Requests by UDP are not:
+    whoever has the key of ``[nic]`` may be strict.
+    """
+
+    allow_strict: Literal["all", "none"] | tuple[Name, ...] = Field(
+        "all", json_schema_extra={"allowed": '"all", "none" or a list of model names'}
+    )
+    """Those for all models, for none, or for the models of that list."""
+    strict_secret_file: str | None = _text(None, "a path")
+    """Of these, those that bring this file's content as ``x-shunter-strict-key``; absent: all."""
+
+    def claims(self, model: str) -> Claims:
+        """As the page has it."""
+        allowed = self.allow_strict
+        if allowed == "none" or (isinstance(allowed, tuple) and model not in allowed):
+            return Claims.NONE
+        return Claims.WITH_KEY if self.strict_secret_file else Claims.ALL
+
+
+@_section
+class ControllerSettings:
+    """The controller itself: ``[controller]``."""
+
+    interval_ms: float = _number(100, 20, 60_000)
+    """Pause between two duty cycles."""
+
+
+@_section
+class ConfigurationSettings:
+    """Instances, threads and batch, chosen while serving: ``[configuration]``."""
+
+    auto: Switch = True
+    """Change the configuration of models that have a profile and do not forbid it."""
+    pin: Switch = True
+    """Workers keep cores of their own."""
+    timeout_s: float = _number(30, 1, 86_400)
+    """Time between two looks at whether another batch size is wanted."""
+    alpha: float = _number(ALPHA, 0.001, 1)
+    """Weight of the newest number of requests in the system, at every look of the controller."""
+    window: int = _number(WINDOW, 1, 10_000)
+    """How many of the smoothed batch sizes are looked at; the most frequent one counts."""
+    gain: float = _number(0.05, 0, 1)
+    """A new generation must be expected to be faster by this share."""
+
+
+@_section
+class PreemptionSettings:
+    """How best-effort models give way to strict ones: ``[preemption]``."""
+
+    strict: Literal["concurrent", "fifo", "edf"] = "concurrent"
+    """Turns of strict models that share cores or a device: none, by arrival, by deadline."""
+    best_effort: Literal["round_robin", "concurrent"] = "round_robin"
+    """Turns of the models that give way."""
+    exclusive: Switch = False
+    """Both classes take turns, strict first; what runs is not interrupted."""
+    max_hold_ms: float = _number(2000, 1, MAX_WAIT_MS)
+    """Strict work that got nowhere for so long does not hold best effort up any longer."""
+    longest_park_ms: float = _number(1000, 1, MAX_WAIT_MS)
+    """A best-effort batch that was parked for so long goes on beside strict work."""
+    padding: Literal["auto", "always", "never"] = "auto"
+    """Which best-effort models may run beside which strict ones: as measured, all, none."""
+    slow_down: float = _number(SLOW_DOWN, 0, 1)
+    """Share by which strict work may be slower beside best effort, with ``auto``."""
+    memory_floor_mb: int = _number(0, 0, 1 << 30)
+    """While less memory is available, parked work gives back what it holds; 0: never."""
+
+    @property
+    def strict_order(self) -> Order:
+        """As the page has it."""
+        return Order[self.strict.upper()]
+
+    @property
+    def best_effort_order(self) -> Order:
+        """As the page has it."""
+        return Order[self.best_effort.upper()]
+
+
+@_section
+class NicSettings:
+    """The network front end: ``[nic]``. Options of ``shunter nic`` go before these.
+
+    Relative paths start at the server's working directory.
+    """
+
+    enabled: Switch = False
+    """Whether the server starts it, and keeps it running."""
+    host: str = _text("127.0.0.1", "an address, IPv4 or IPv6")
+    """Address to serve at."""
+    port: int = _number(8083, 0, 65535)
+    """UDP and TCP port; 0: any that is free."""
+    tcp: Switch = True
+    """Also serve streams at the same port."""
+    unix: str | None = _text(None, "a path")
+    """Also serve streams at this Unix socket."""
+    key_file: str | None = _text(None, "a path")
+    """File of a key, which others cannot read: only clients that have it are served."""
+    encrypt: Switch = False
+    """Serve encrypted sessions only; needs the key."""
+    spin_us: int = _number(100, 0, 1_000_000)
+    """Where waits are shorter than this, wait without sleeping; 0: never."""
+    queue_mb: int = _number(1024, 1, 65_536)
+    """Memory of the tensors of one model version."""
+
+    @property
+    def number(self) -> int:
+        """0 when it is not enabled, else a number that other settings change."""
+        return 1 << 32 | zlib.crc32(repr(self).encode()) if self.enabled else 0
+
+
+@_section
+class Settings:
+    """Everything in one file."""
+
+    batching: BatchingSettings = BatchingSettings()
+    models: dict[str, ModelSettings] = Field(default_factory=dict)
+    controller: ControllerSettings = ControllerSettings()
+    configuration: ConfigurationSettings = ConfigurationSettings()
+    nic: NicSettings = NicSettings()
+    preemption: PreemptionSettings = PreemptionSettings()
+    classes: ClassesSettings = ClassesSettings()
+
+    def for_model(self, name: str) -> ModelSettings:
+        """Settings of a model: its own keys, else those of ``[batching]``."""
+        found = self.models.get(name)
+        if found is not None:
+            return found
+        return ModelSettings(*(getattr(self.batching, f.name) for f in fields(self.batching)))

@@ -1,0 +1,1 @@
+"""Measuring a model, keeping profiles, planning with them."""

@@ -1,0 +1,297 @@
+"""``shunter profile``: measure a model's latency by threads and batch size (Packrat section 3.2).
+
+Instances of t threads are measured as they will run: as many at once as a NUMA node has cores for,
+each the worker that also serves, pinned to cores of its own, because they share caches and memory
+then too. Which cells are measured is :mod:`shunter.allocator.planning.profile_plan`, how long each
+is :mod:`shunter.allocator.planning.measurement`; what was measured is on disk after every cell.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shunter.allocator.cpus.cores import choose_cores, place_all
+from shunter.allocator.cpus.topology import Topology
+from shunter.allocator.memory.host import available_bytes
+from shunter.allocator.planning.measurement import Effort, Estimate, estimate, is_enough
+from shunter.allocator.planning.profile import Cell, Profile, ProfileError, Provenance, checked
+from shunter.allocator.planning.profile_plan import CellKey, ProfilePlan
+from shunter.handlers.torchserve.sample import Sample
+from shunter.plugins.errors import UserError
+from shunter.plugins.profiling.concurrent_workers import Crew, close_all, start_all
+from shunter.plugins.profiling.profiles import load_profile, provenance_here, write_profile
+from shunter.plugins.torchserve.archives import UnpackedModel, unpack
+from shunter.plugins.torchserve.worker_client import ModelWorker, WorkerFailed
+
+WARM_UP = (2, 6)
+"""Fewest and most runs before those that count; graph mode optimises during the first ones."""
+OPEN = 3
+"""Numbers of threads whose workers are kept for the next cell, if memory allows."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be measured."""
+
+    archive: Path
+    samples: Sequence[Sample]
+    """Requests; a batch takes them in turn. Empty: the archive's own."""
+    threads: int
+    batch: int
+    exhaustive: bool = False
+    alone: bool = False
+    """Measure one instance at a time, as Packrat does, not as many as will run together."""
+    effort: Effort = field(default_factory=Effort)
+    restart: bool = False
+    """Forget what an earlier run measured."""
+    busy: Callable[[], float] = lambda: 0.0
+    """CPUs that something else uses now; asked before and after."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    profile: Profile
+    next: CellKey | None
+    left: int
+    """Cells that are expected to follow."""
+    seconds_left: float
+
+
+def run(
+    task: Task,
+    path: Path,
+    topology: Topology,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Profile:
+    """Measure until nothing more is worth it; ``path`` holds the result after every cell.
+
+    Raises UserError for what a user can mend. KeyboardInterrupt leaves a profile that the next
+    run continues.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shunter-profile-")))
+        try:
+            model = unpack(task.archive, folder)
+            samples = task.samples or _own_sample(model)
+            here = provenance_here(task.archive, _hash(samples), topology)
+            profile = _begin(task, path, here)
+            companies = Companies(model, topology, profile.threads, profile.batch, alone=task.alone)
+            stack.callback(companies.close)
+            return _measure_all(task, path, profile, samples, companies, report)
+        except (WorkerFailed, ProfileError, OSError) as error:
+            raise UserError(str(error)) from error
+
+
+def _own_sample(model: UnpackedModel) -> list[Sample]:
+    sample = model.sample()
+    if sample is None:
+        raise UserError(
+            f"{model.name} has no example of a request: give one with --input FILE, or name a "
+            "file of the archive in its model-config.yaml as shunter: {sample: FILE}"
+        )
+    return [sample]
+
+
+def _hash(samples: Sequence[Sample]) -> str:
+    digest = hashlib.sha256()
+    for sample in samples:
+        digest.update(sample.content_type.encode() + b"\0" + sample.body)
+    return digest.hexdigest()
+
+
+def _begin(task: Task, path: Path, here: Provenance) -> Profile:
+    """The profile to continue: an earlier run's if it is of the same thing, else an empty one."""
+    mode = "exhaustive" if task.exhaustive else "adaptive"
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    what = {"provenance": replace(here, date=date), "mode": mode, "alone": task.alone}
+    fresh: Profile = checked(Profile, what | {"threads": task.threads, "batch": task.batch})
+    if task.restart or not path.exists():
+        return fresh
+    try:
+        earlier = load_profile(path)
+        earlier.check_usable(here)
+    except ProfileError as error:
+        raise UserError(f"{error}, or begin anew with --restart") from error
+    if earlier.provenance.sample_hash != here.sample_hash:
+        raise UserError(f"{path} was measured with another request; begin anew with --restart")
+    if earlier.alone != task.alone:
+        how, advice = ("one", "give") if earlier.alone else ("several", "leave out")
+        raise UserError(
+            f"{path} was measured with {how} at a time: {advice} --alone, or begin anew "
+            "with --restart"
+        )
+    # A smaller range than before would throw away what took hours.
+    return replace(
+        fresh,
+        threads=max(task.threads, earlier.threads),
+        batch=max(task.batch, earlier.batch),
+        cells=earlier.cells,
+        seconds=earlier.seconds,
+        busy=earlier.busy,
+        provenance=earlier.provenance,
+    )
+
+
+def _measure_all(
+    task: Task,
+    path: Path,
+    profile: Profile,
+    samples: Sequence[Sample],
+    companies: Companies,
+    report: Callable[[Progress], None],
+) -> Profile:
+    plan = ProfilePlan(profile.threads, profile.batch, exhaustive=task.exhaustive)
+    for (threads, batch), cell in sorted(profile.cells.items()):
+        plan.add(threads, batch, cell.ms)
+    if plan.next() is not None:
+        profile = replace(profile, busy=max(profile.busy, task.busy()))
+    begin, weight = time.monotonic(), 0.0
+    while (key := plan.next()) is not None:
+        ahead = plan.remaining()
+        spent = time.monotonic() - begin
+        ahead_ms = sum(plan.estimate(each) for each in ahead if plan.estimate(each) < 1e9)
+        left = spent / weight * ahead_ms if weight else float("nan")
+        report(Progress(profile, key, len(ahead), left))
+        started = time.monotonic()
+        try:
+            cell = _measure(companies.of(key[0]), key, samples, task.effort)
+        except WorkerFailed as error:
+            if key[1] == 1:
+                raise
+            plan.add_impossible(*key)
+            profile = replace(profile, failed={**profile.failed, key: str(error).split("\n")[0]})
+            continue
+        weight += cell.ms
+        plan.add(*key, cell.ms)
+        profile = profile.with_cell(cell, time.monotonic() - started)
+        write_profile(path, profile)
+    if weight:
+        companies.close()  # what still uses the CPUs is something else
+        profile = replace(profile, busy=max(profile.busy, task.busy()))
+    profile = profile.finished(None if task.exhaustive else plan.gap)
+    write_profile(path, profile)
+    report(Progress(profile, None, 0, 0.0))
+    return profile
+
+
+def _measure(
+    workers: Sequence[ModelWorker], key: CellKey, samples: Sequence[Sample], effort: Effort
+) -> Cell:
+    """One cell: warm up, then repeat until its interval is tight."""
+    threads, batch = key
+    requests = [samples[i % len(samples)] for i in range(batch)]
+    with Crew(workers, [requests] * len(workers)) as crew:
+        before = crew.run().ms
+        for _ in range(WARM_UP[1] - 1):
+            now = crew.run().ms
+            settled = abs(now - before) <= 0.1 * before
+            before = now
+            if settled or now > effort.seconds * 1e3 / 4:
+                break
+        times: list[float] = []
+        begin = time.monotonic()
+        while not is_enough(times, time.monotonic() - begin, effort):
+            times.append(crew.run().ms)
+    found: Estimate = estimate(times)
+    return Cell(
+        threads=threads,
+        batch=batch,
+        ms=round(found.median, 4),
+        low_ms=round(found.low, 4),
+        high_ms=round(found.high, 4),
+        runs=found.runs,
+        outliers=found.outliers,
+        peak_bytes=max(worker.peak_bytes for worker in workers),
+    )
+
+
+class Companies:
+    """Workers by their number of threads, as many as run together; the last few stay open."""
+
+    def __init__(
+        self, model: UnpackedModel, topology: Topology, threads: int, batch: int, *, alone: bool
+    ) -> None:
+        """Each of up to ``threads`` threads; ``alone`` or as many as have room beside each other.
+
+        ``batch`` is the largest one they are told to expect.
+        """
+        self._model, self._topology, self._batch = model, topology, batch
+        self._near = _shared_node(topology, threads)
+        self._width = max(threads, len(self._near.cpus))
+        self._alone = alone
+        self._open: OrderedDict[int, list[ModelWorker]] = OrderedDict()
+        self._peak = 0
+
+    def of(self, threads: int) -> list[ModelWorker]:
+        """Those with so many threads. Raises WorkerFailed when one does not load."""
+        if any(worker.is_dead for worker in self._open.get(threads, ())):
+            close_all(self._open.pop(threads))
+        if threads not in self._open:
+            self._open[threads] = self._start(threads)
+        self._open.move_to_end(threads)
+        return self._open[threads]
+
+    def _start(self, threads: int) -> list[ModelWorker]:
+        count = 1 if self._alone else max(1, self._width // threads)
+        for workers in self._open.values():
+            self._peak = max(self._peak, *(worker.peak_bytes for worker in workers))
+        while self._open and (len(self._open) >= OPEN or not self._has_room(count)):
+            close_all(self._open.popitem(last=False)[1])
+        while count > 1 and not self._has_room(count):
+            count -= 1
+        places: Sequence[tuple[int, ...] | None] = [None] * count
+        if not self._topology.limited:
+            # As when it serves: under a quota nobody is pinned.
+            places = place_all(self._near, [threads] * count) or places
+        return start_all(self._model, places, threads=threads, batch=self._batch)
+
+    def _has_room(self, count: int) -> bool:
+        return count * self._peak <= 0.8 * available_bytes()
+
+    def close(self) -> None:
+        """End all of them, also when Ctrl-C comes meanwhile."""
+        close_all([worker for workers in self._open.values() for worker in workers])
+        self._open.clear()
+
+
+def _shared_node(topology: Topology, threads: int) -> Topology:
+    """Where instances run side by side: the NUMA node that one with ``threads`` threads gets.
+
+    One CPU of each core, more if the instance has more threads; none if no node has as many.
+    """
+    cores = choose_cores(topology, threads)
+    if cores is None:
+        return topology.only(())
+    node = next(cpu.node for cpu in topology.cpus if cpu.id == cores[0])
+    whole = topology.only(cpu.id for cpu in topology.cpus if cpu.node == node)
+    return whole.only(choose_cores(whole, max(threads, whole.cores)) or ())
+
+
+def busy_cores(topology: Topology, seconds: float = 0.5) -> float:
+    """How many of the CPUs something else uses now; a profile measured beside that is wrong."""
+
+    def used() -> float:
+        ids = {f"cpu{cpu.id}" for cpu in topology.cpus}
+        total = 0.0
+        for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+            name, *fields = line.split()
+            if name in ids:
+                numbers = [int(field) for field in fields]
+                # user, nice, system, irq, softirq, steal; idle and iowait are not use
+                total += sum(numbers[:3]) + sum(numbers[5:8])
+        return total / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    time.sleep(seconds)
+    return (used() - before) / seconds

@@ -1,0 +1,295 @@
+"""A model worker without a server: start it in its place, load a model, run batches.
+
+It is the very worker that serves, over the same protocol, so that what is measured here is what a
+batch costs there. Used by the profiler and by benchmarks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from shunter.allocator.cpus.cpu_list import format_cpu_list
+from shunter.handlers.torchserve.sample import Sample
+from shunter.plugins.torchserve import isolation
+from shunter.plugins.torchserve.archives import UnpackedModel
+from shunter.plugins.torchserve.worker_messages import batch_message, load_message
+
+METRICS = """
+model_metrics:
+  gauge:
+    - {name: PredictionTime, unit: ms, dimensions: [ModelName, Level]}
+"""
+LONGEST = 1 << 30
+"""Bytes of a field of an answer. A worker that says more has lost its place in the protocol."""
+START_S = 120.0
+"""How long a worker may take until it listens; it imports torch first."""
+CLOSE_S = 2.0
+"""How long a worker may take to end by itself."""
+_LOG_LINES = 12
+_LOG_TAIL = 8192
+
+
+class WorkerFailed(Exception):
+    """The worker ended, answered an error or did not answer; the message says which and why."""
+
+
+class ModelWorker:
+    """A worker process with a loaded model. Use as a context manager."""
+
+    def __init__(
+        self,
+        model: UnpackedModel,
+        *,
+        threads: int,
+        cores: Sequence[int] | None = None,
+        batch: int = 1,
+        timeout_s: float = 300,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it on ``cores`` (None: anywhere) with ``threads`` threads, and load the model.
+
+        ``batch`` is the largest one it is told to expect; ``timeout_s`` is how long it may be
+        silent over the load or a batch.
+        """
+        self.threads = threads
+        self._batch = batch
+        self._folder = isolation.short_folder()
+        self._log = self._folder / "log"
+        self._deadline_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._owes = True
+        """Whether an answer is outstanding, or part of one; at first that it is loaded."""
+        try:
+            self._start(model, cores, dict(variables or {}))
+            self._load(model)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(
+        self, model: UnpackedModel, cores: Sequence[int] | None, more: dict[str, str]
+    ) -> None:
+        metrics = self._folder / "metrics.yaml"
+        metrics.write_text(METRICS, encoding="ascii")
+        path = self._folder / "socket.0"
+        environment = {
+            **os.environ,
+            **model.environment,
+            # Empty: not what this process itself may have been given.
+            "SHUNTER_CORES": "" if cores is None else format_cpu_list(cores),
+            "SHUNTER_THREADS": str(self.threads),
+            "SHUNTER_WARM_UP": "0",  # who measures does it himself
+            "OMP_NUM_THREADS": str(self.threads),
+            "MKL_NUM_THREADS": str(self.threads),
+            "PYTHONPATH": os.pathsep.join(
+                [str(model.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+            ),
+            **more,
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "shunter.handlers.torchserve.worker",
+            "--sock-type",
+            "unix",
+        ]
+        command += ["--sock-name", str(path), "--metrics-config", str(metrics)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=model.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C is for who measures; a worker is ended by close(), with all it started.
+                start_new_session=True,
+            )
+        self._socket = self._connect(path)
+
+    def _connect(self, path: Path) -> socket.socket:
+        end = time.monotonic() + START_S
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.connect(str(path))
+            except OSError:
+                connection.close()
+                self._check_alive("before it listened", wait_s=0.02)
+                if time.monotonic() > end:
+                    raise WorkerFailed(self._explain("did not listen")) from None
+            else:
+                connection.settimeout(self._deadline_s)
+                self._stream = connection.makefile("rb")
+                return connection
+
+    def _load(self, model: UnpackedModel) -> None:
+        message = load_message(model.name, str(model.folder), self._batch, model.handler)
+        code, text, _ = self._exchange(message)
+        if code != 200:
+            raise WorkerFailed(self._explain(f"could not load the model: {text}"))
+
+    def run(self, samples: Sequence[Sample]) -> float:
+        """Run one batch; return the seconds from sending to the whole answer.
+
+        Raises WorkerFailed when the handler did not answer each request with status 200.
+        """
+        message = batch_message(samples)
+        begin = time.perf_counter()
+        code, text, answers = self._exchange(message)
+        elapsed = time.perf_counter() - begin
+        if code != 200:
+            raise WorkerFailed(self._explain(f"answered {code} {text}"))
+        for status, body in answers:
+            if status != 200:
+                said = body[:200].decode("utf-8", "replace")
+                raise WorkerFailed(self._explain(f"answered a request with {status}: {said}"))
+        if len(answers) != len(samples):
+            raise WorkerFailed(f"{len(answers)} answers to {len(samples)} requests")
+        return elapsed
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest resident memory so far, without mapped files."""
+        assert self._process is not None
+        sizes = {}
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in ("VmHWM", "RssFile"):
+                sizes[name] = int(value.split()[0]) * 1024
+        return max(0, sizes.get("VmHWM", 0) - sizes.get("RssFile", 0))
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it cannot run another batch: it has ended, or did not answer the last one."""
+        return self._owes or self._process is None or self._end() is not None
+
+    def close(self) -> None:
+        """End the process and those it started, and remove its files."""
+        if self._socket is not None:
+            # Wakes a thread that waits for an answer, or closing would wait for it.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._stream.close()
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            # An idle one ends by itself; one at work does not look until it has finished.
+            if not self._owes:
+                self._wait(CLOSE_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> ModelWorker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _exchange(self, message: bytes) -> tuple[int, str, list[tuple[int, bytes]]]:
+        """Send a message; code and text of the answer, status and body of each request."""
+        self._owes = True
+        self._send(message)
+        goes_on = True
+        while goes_on:
+            code, text = self._i32(), self._text()
+            answers, goes_on = self._answers()
+        self._owes = False
+        return code, text, answers
+
+    def _send(self, message: bytes) -> None:
+        assert self._socket is not None
+        try:
+            self._socket.sendall(message)
+        except OSError as error:
+            raise WorkerFailed(self._explain(f"took no request: {error}")) from error
+
+    def _read(self, count: int) -> bytes:
+        try:
+            data = self._stream.read(self._checked(count))
+        except OSError as error:
+            raise WorkerFailed(self._explain(f"did not answer: {error}")) from error
+        if len(data) < count:
+            self._check_alive("and did not answer", wait_s=CLOSE_S)
+            raise WorkerFailed(self._explain("closed its connection"))
+        return data
+
+    def _i32(self) -> int:
+        return int(struct.unpack("!i", self._read(4))[0])
+
+    def _text(self) -> str:
+        return self._read(self._i32()).decode("utf-8", "replace")
+
+    def _answers(self) -> tuple[list[tuple[int, bytes]], bool]:
+        """Status and body of each request of a batch; whether another part of a stream follows."""
+        answers, goes_on = [], False
+        while (length := self._i32()) != -1:
+            self._read(length)  # request id
+            self._text()  # content type
+            status = self._i32()
+            self._text()  # phrase
+            goes_on |= ("ts_stream_next", "true") in self._headers()
+            answers.append((status, self._read(self._i32())))
+        return answers, goes_on
+
+    def _headers(self) -> list[tuple[str, str]]:
+        return [(self._text(), self._text()) for _ in range(self._checked(self._i32()))]
+
+    def _checked(self, count: int) -> int:
+        if not 0 <= count <= LONGEST:
+            raise WorkerFailed(self._explain(f"answered nonsense: a length of {count}"))
+        return count
+
+    def _end(self) -> os.waitid_result | None:
+        """How the process ended. It is left unreaped, so that nobody else gets its number."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+    def _wait(self, seconds: float) -> os.waitid_result | None:
+        """How the process ended, None if it still runs after ``seconds``."""
+        last = time.monotonic() + seconds
+        while (end := self._end()) is None and time.monotonic() < last:
+            time.sleep(0.005)
+        return end
+
+    def _check_alive(self, when: str, wait_s: float) -> None:
+        end = self._wait(wait_s)
+        if end is not None:
+            kind = "status" if end.si_code == os.CLD_EXITED else "signal"
+            raise WorkerFailed(self._explain(f"ended with {kind} {end.si_status} {when}"))
+
+    def _explain(self, what: str) -> str:
+        try:
+            with self._log.open("rb") as log:
+                log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
+                lines = log.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            lines = []
+        said = [line for line in lines if line.strip() and not line.startswith("[METRICS]")]
+        tail = "\n  ".join(said[-_LOG_LINES:])
+        return f"the worker {what}" + (f"; its last lines:\n  {tail}" if tail else "")

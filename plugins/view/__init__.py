@@ -1,0 +1,1 @@
+"""What people see: status tables and plots."""

@@ -1,0 +1,259 @@
+"""``shunter status``: read GET /shunter/status and show it as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from shunter.batching.page.layout import CLASSES
+from shunter.plugins.errors import UserError
+
+PATH = "/shunter/status"
+INVALID = (
+    "shunter.toml cannot be used, the last good settings are in force; the server's log says why"
+)
+
+
+def fetch(management: str, token: str | None = None, timeout_s: float = 5) -> dict[str, Any]:
+    """The status of the server whose management API is at ``management``."""
+    url = management.rstrip("/") + PATH
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        answer = httpx.get(url, headers=headers, timeout=timeout_s, trust_env=False)
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise UserError(f"{management!r} is not a URL like http://127.0.0.1:8081") from error
+    except httpx.HTTPError as error:
+        raise UserError(f"no TorchServe answers at {management}: {error}") from error
+    if answer.status_code == 200:
+        return answer.json()
+    raise UserError(_refusal(answer, management, token))
+
+
+def _refusal(answer: httpx.Response, management: str, token: str | None) -> str:
+    text = _message(answer)
+    if "token" in text.lower() or answer.status_code in (401, 403):
+        fault = "did not accept the key" if token else "wants a key"
+        return (
+            f"TorchServe at {management} {fault}: "
+            "pass --token with the management key of key_file.json"
+        )
+    if answer.status_code in (404, 405):
+        return f"TorchServe at {management} runs without the Shunter plugin"
+    return f"TorchServe at {management} answered {answer.status_code}: {text}"
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json().get("message", answer.text))
+    except (ValueError, AttributeError):
+        return answer.text.strip()
+
+
+def render(status: dict[str, Any]) -> Group:
+    """The whole status for a terminal."""
+    models = status["models"]
+    parts: list[Any] = [_headline(status)]
+    if models:
+        parts += [_models(models), _requests(models), _batches(models), _groups(models)]
+    else:
+        parts.append(Text("no models"))
+    if "front_end" in status and status["front_end"]["state"] != "off":
+        parts.append(_network(status))
+    if giving := [model for model in models if model.get("preemption")]:
+        parts.append(_preemption(giving))
+    if holding := [_name(model) for model in models if model.get("holds")]:
+        parts.append(Text("best effort stands still for " + ", ".join(holding)))
+    if changes := [model for model in status["models"] if model.get("last_change")]:
+        parts.append(_changes(changes))
+    for model in models:
+        if model.get("problem"):
+            parts.append(Text(f"{_name(model)} lost a worker: {model['problem']}"))
+    if status.get("stock_models"):
+        parts.append(Text("left to stock TorchServe: " + ", ".join(status["stock_models"])))
+    return Group(*(part for each in parts for part in (each, "")))
+
+
+def batch_sizes(batches: dict[str, int]) -> str:
+    """Batches by size bucket, as in ``1: 10  2: 3  3-4: 1``."""
+    cells = []
+    for upper, count in sorted((int(size), count) for size, count in batches.items()):
+        lower = upper // 2 + 1
+        cells.append(f"{upper if lower >= upper else f'{lower}-{upper}'}: {count}")
+    return "  ".join(cells) or "none yet"
+
+
+def _headline(status: dict[str, Any]) -> Text:
+    controller = status["controller"]
+    age = controller.get("heartbeat_age_ms")
+    beat = "" if age is None else f", last cycle {age:.0f} ms ago"
+    draining = "  [draining]" if status["draining"] else ""
+    return Text(
+        f"Shunter {status['version']} in TorchServe {status['torchserve']}, pid {status['pid']}, "
+        f"up {status['uptime_s']:.0f} s{draining}\n"
+        f"controller {controller['state']}{beat}"
+        + ("" if controller["restarts"] is None else f", restarts {controller['restarts']}")
+        + ("" if controller.get("settings_valid", True) else f"\n{INVALID}")
+    )
+
+
+def _table(title: str, texts: str, numbers: str, last: str = "") -> Table:
+    """An empty table; column names are separated by commas."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
+    )
+    for index, name in enumerate(texts.split(",")):
+        # A name that is broken in two cannot be found, nor copied.
+        table.add_column(name, overflow="fold", no_wrap=index == 0)
+    for name in numbers.split(","):
+        table.add_column(name, justify="right")
+    if last:
+        table.add_column(last, overflow="fold")
+    return table
+
+
+def _models(models: list[dict[str, Any]]) -> Table:
+    numbers = "SLO ms,threshold,in flight,oldest ms"
+    table = _table("models", "model,configuration,class", numbers)
+    for model in models:
+        changing = "" if model["state"] == "serving" else f" ({model['state']})"
+        table.add_row(
+            _name(model),
+            model["configuration"] + _auto(model) + changing,
+            _or_dash(model["class"]),
+            "-" if model["slo_ms"] is None else f"{model['slo_ms']:g}",
+            f"{model['threshold']:.1f}",
+            str(model["in_flight"]["requests"]),
+            f"{model['queue']['oldest_wait_ms']:.0f}",
+        )
+    return table
+
+
+def _auto(model: dict[str, Any]) -> str:
+    """Whether the controller may change the configuration."""
+    return " auto" if model["auto"] else ""
+
+
+def _changes(models: list[dict[str, Any]]) -> Table:
+    table = _table("last change", "model", "generation", "what became of it")
+    for model in models:
+        # Text: an exception's brackets are no markup.
+        table.add_row(_name(model), str(model["generation"]), Text(model["last_change"]))
+    return table
+
+
+def _requests(models: list[dict[str, Any]]) -> Table:
+    columns = ("answered", "answered_late", "expired", "rejected", "failed", "abandoned")
+    numbers = "waiting,done,late,expired,rejected,failed,gone,in time (1 min)"
+    table = _table("requests", "model,class", numbers)
+    for model in models:
+        for each in CLASSES:
+            name = _name(model) if each == CLASSES[0] else ""
+            counts = [str(model["counters"][column][each]) for column in columns]
+            share = model["slo_attainment"][each]
+            in_time = "-" if share is None else f"{share:.2%}"
+            table.add_row(name, each, str(model["queue"][each]), *counts, in_time)
+    return table
+
+
+def _batches(models: list[dict[str, Any]]) -> Table:
+    table = _table("batches", "model", "mean ms", "count by size")
+    for model in models:
+        mean = f"{model['mean_service_ms']:.1f}"
+        table.add_row(_name(model), mean, batch_sizes(model["batches"]))
+    return table
+
+
+def _network(status: dict[str, Any]) -> Group:
+    """The network front end and the models that it serves."""
+    told = status["front_end"]
+    counters = told["counters"]
+    dropped = sum(n for name, n in counters.items() if name.startswith("drop_"))
+    mean = told["mean_rtt_ms"]
+    rtt = "" if mean is None else f", round trip of a hello {mean:.2f} ms"
+    line = Text(
+        f"network front end {told['state']}, pid {told['pid']}, port {told['port']}, "
+        f"{told['sessions']} sessions{rtt}\n"
+        f"{counters.get('datagrams_in', 0)} datagrams in, {counters.get('datagrams_out', 0)} out, "
+        f"{dropped} dropped; {counters.get('requests', 0)} requests, "
+        f"{counters.get('failed', 0)} failed, {counters.get('expired', 0)} expired"
+    )
+    table = _table("network", "model", "workers,waiting,free entries,entries,sessions,credit")
+    for model in status["models"]:
+        if network := model.get("network"):
+            columns = ("workers", "queued", "free", "entries", "sessions", "credit")
+            table.add_row(_name(model), *(str(network[column]) for column in columns))
+            if needs_mb := network.get("needs_mb"):
+                line.append(
+                    f"\nworkers of {_name(model)} are refused: its tensors need {needs_mb} MB; "
+                    "raise queue_mb in the table nic of shunter.toml"
+                )
+    return Group(line, table) if table.row_count else Group(line)
+
+
+def _preemption(models: list[dict[str, Any]]) -> Table:
+    """Models that give way."""
+    numbers = "pid,batches,preempted,parked s,longest yield ms"
+    table = _table("giving way to strict work", "model,state", numbers, "not beside")
+    for model in models:
+        told = model["preemption"]
+        beside = told["not_beside"]
+        # Before the controller has said anything.
+        apart = "as the worker likes" if beside is None else "\n".join(beside) or "-"
+        for number, runner in enumerate(told["runners"]):
+            table.add_row(
+                "" if number else _name(model),
+                runner["state"],
+                str(runner["pid"]),
+                str(runner["batches"]),
+                str(runner["preemptions"]),
+                f"{runner['parked_ms'] / 1e3:.1f}",
+                f"{runner['longest_yield_ms']:.2f}",
+                "" if number else apart,
+            )
+        if not told["runners"]:
+            table.add_row(_name(model), "no worker", *[""] * 5, apart)
+    return table
+
+
+def _groups(models: list[dict[str, Any]]) -> Table:
+    numbers = "threads,batch,cores,predicted ms"
+    table = _table("worker groups", "model,generation,classes", numbers, "workers")
+    for model in models:
+        for group in model["groups"]:
+            table.add_row(
+                _name(model),
+                f"{group['generation']} {group['state']}",
+                "\n".join(group["classes"]) or "-",
+                _or_dash(group["threads"]),
+                str(group["batch"]),
+                _or_dash(group["cores"]),
+                _predicted(group["latency"]),
+                "\n".join(_worker(worker) for worker in group["workers"])
+                or group.get("summary", "none"),
+            )
+    return table
+
+
+def _name(model: dict[str, Any]) -> str:
+    return f"{model['name']}/{model['version']}" + ("" if model["default"] else " (not default)")
+
+
+def _worker(worker: dict[str, Any]) -> str:
+    restarts = f", {worker['restarts']} restarts" if worker["restarts"] else ""
+    return f"pid {worker['pid']} {worker['state'].lower()}{restarts}"
+
+
+def _predicted(latency: dict[str, float] | None) -> str:
+    """The fitted latency of a batch of n, as in ``4.1 + 2.0 n (±0.6)``."""
+    if latency is None:
+        return "-"
+    line = f"{latency['fixed_ms']:.1f} + {latency['per_request_ms']:.2f} n"
+    return f"{line} (±{latency['error_ms']:.1f})"
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)

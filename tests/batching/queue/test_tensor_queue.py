@@ -1,0 +1,272 @@
+"""Tensor queues: memory that wraps without an end, and what is no queue."""
+
+import ctypes
+import fcntl
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shunter.batching.queue.double_map import PAGE, Mapping, is_sealed, sealed_memory
+from shunter.batching.queue.layout import MAX_ENTRIES, QUEUE_FIELDS, queue_bytes
+from shunter.batching.queue.size import QueueError, entries_within, ring_entries
+from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.batching.queue.tensor_spec import TensorSpec
+
+INPUTS = (TensorSpec("a", "float32", (4, 16)), TensorSpec("n", "uint8", (0,)))
+OUTPUTS = (TensorSpec("b", "int64", (32,)),)
+
+
+@pytest.fixture
+def queue():
+    with TensorQueue.create(7, INPUTS, OUTPUTS, 16) as queue:
+        yield queue
+
+
+def copies(queue):
+    """Descriptors of the queue for another process."""
+    return [os.dup(descriptor) for descriptor in queue.descriptors]
+
+
+def open_ones():
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def mapped():
+    return Path("/proc/self/maps").read_text().count("memfd:shunter")
+
+
+# ---- memory
+
+
+def test_the_second_mapping_is_the_first_again():
+    descriptor = sealed_memory("shunter-test", 2 * PAGE)
+    with Mapping(descriptor, 2 * PAGE, 2) as mapping:
+        os.close(descriptor)
+        whole = np.frombuffer(mapping.bytes, np.uint8)
+        assert len(whole) == 4 * PAGE
+        whole[: 2 * PAGE] = np.arange(2 * PAGE) % 251
+        assert np.array_equal(whole[: 2 * PAGE], whole[2 * PAGE :])
+        whole[2 * PAGE] = 255  # and the other way round
+        assert whole[0] == 255
+
+
+@pytest.mark.parametrize("size", [0, PAGE - 1, PAGE + 1, 2 * PAGE, 1 << 30])
+def test_nobody_makes_sealed_memory_shorter_or_longer(size):
+    descriptor = sealed_memory("shunter-test", PAGE)
+    try:
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, size)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        assert is_sealed(descriptor, PAGE) and not is_sealed(descriptor, PAGE + 1)
+    finally:
+        os.close(descriptor)
+
+
+def test_other_memory_is_not_sealed(tmp_path):
+    descriptor = os.memfd_create("shunter-test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, PAGE)
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(PAGE)
+        assert not is_sealed(descriptor, PAGE) and not is_sealed(file.fileno(), PAGE)
+    os.close(descriptor)
+
+
+def test_there_is_no_room_for_too_much():
+    with pytest.raises(OSError, match="no memory for 8192 bytes"):
+        sealed_memory("shunter-test", 2 * PAGE, PAGE)
+    before = open_ones(), mapped()
+    with pytest.raises(OSError, match="no memory"):
+        TensorQueue.create(7, INPUTS, OUTPUTS, 16, lambda: PAGE)
+    assert (open_ones(), mapped()) == before
+
+
+# ---- queues
+
+
+@given(
+    st.lists(st.integers(0, 20_000), min_size=1, max_size=4), st.integers(1, 300)
+)
+def test_rings_end_on_a_page(sizes, wanted):
+    try:
+        entries = ring_entries(sizes, wanted)
+    except QueueError as error:
+        assert str(MAX_ENTRIES) in str(error)
+        return
+    assert wanted <= entries <= MAX_ENTRIES
+    assert all(entries * size % PAGE == 0 for size in sizes)
+    fewer = [n for n in range(wanted, entries) if not any(n * size % PAGE for size in sizes)]
+    assert not fewer
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 4, 12, 600, 1024, 4096, 602_112]), min_size=2, max_size=4),
+    batch=st.integers(1, MAX_ENTRIES),
+    most=st.integers(1, 1 << 31),
+)
+def test_rings_keep_to_the_memory_that_they_may_take(sizes, batch, most):
+    specs = [TensorSpec(f"t{i}", "uint8", (size,)) for i, size in enumerate(sizes)]
+    least = ring_entries(sizes, batch)
+    try:
+        entries = entries_within(specs, batch, most)
+    except QueueError as error:
+        assert least * sum(sizes) > most
+        assert f"queue_mb allows {most >> 20}" in str(error)
+        return
+    assert entries * sum(sizes) <= most
+    assert least <= entries == ring_entries(sizes, entries)
+    more = ring_entries(sizes, min(MAX_ENTRIES, max(entries + 1, 1)))
+    assert entries >= min(2 * batch, MAX_ENTRIES) or more * sum(sizes) > most
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "entries"),
+    [
+        ((1024, 512), 4, 1024),
+        ((1024, 512), 4000, MAX_ENTRIES),  # which is less than two batches
+        ((602_112, 4096), 64, 128),
+        ((602_112, 4000), 8, 128),  # a multiple of 128
+        ((602_112, 4096), 1, 110),  # 64 MB
+        ((602_112, 4096), 160, 221),  # two batches would be more than 128 MB
+        ((0, 0), 3000, MAX_ENTRIES),
+    ],
+)
+def test_how_many_entries_there_are_where_128_mb_are_allowed(sizes, batch, entries):
+    specs = [TensorSpec(f"t{i}", "uint8", (size,)) for i, size in enumerate(sizes)]
+    assert entries_within(specs, batch, 128 << 20) == entries
+
+
+def test_a_tensor_that_needs_too_much_memory_is_named():
+    specs = [TensorSpec("good", "uint8", (4096,)), TensorSpec("odd", "uint8", (602_113,))]
+    why = r"4096 entries of 606209 bytes \(odd, 602113 bytes, must come in multiples of 4096\)"
+    with pytest.raises(QueueError, match=f"{why} need 2369 MB; queue_mb allows 64"):
+        entries_within(specs, 8, 64 << 20)
+    with pytest.raises(QueueError, match=r"^8 entries of 8388608 bytes need 64 MB; queue_mb"):
+        entries_within([TensorSpec("large", "uint8", (8 << 20,))], 8, 63 << 20)
+
+
+@pytest.mark.parametrize("first", [0, 3, 12, 15])
+def test_a_batch_is_one_contiguous_view_wherever_it_begins(queue, first):
+    [array, _], _ = queue.arrays()
+    assert array.shape == (32, 4, 16) and queue.entries == 16
+    array[:16] = np.arange(16)[:, None, None]
+    batch = array[first : first + 6]
+    assert batch.flags.c_contiguous and batch.base is not None
+    assert batch[:, 0, 0].tolist() == [(first + i) % 16 for i in range(6)]
+
+
+def test_views_are_of_the_memory_itself(queue):
+    torch = pytest.importorskip("torch")
+    [array, empty], [output] = queue.arrays()
+    assert empty.shape == (32, 0) and output.dtype == np.int64
+    for each, ring in ((array, queue.rings[0]), (output, queue.rings[2])):
+        tensor = torch.from_numpy(each)[9:13]
+        assert ring.address <= tensor.data_ptr() < ring.address + 2 * ring.size
+        assert tensor.data_ptr() == ring.address + 9 * each[0].nbytes
+    torch.from_numpy(array)[15] = 3.0
+    [seen, _], _ = queue.arrays()
+    assert (seen[15] == 3.0).all() and (seen[31] == 3.0).all()
+
+
+def test_another_process_sees_the_same(queue):
+    with TensorQueue.attach(copies(queue), INPUTS, OUTPUTS) as other:
+        assert other.entries == 16
+        queue.arrays()[0][0][5] = 8.0
+        assert (other.arrays()[0][0][21] == 8.0).all()
+        other.words[other.entry(15, "entry_status")] = 200
+        assert queue.words[queue.entry(15, "entry_status")] == 200
+        assert ctypes.addressof(other.page.bytes) != ctypes.addressof(queue.page.bytes)
+
+
+def test_nothing_is_left_of_a_queue_that_is_closed():
+    before = open_ones(), mapped()
+    with TensorQueue.create(7, INPUTS, OUTPUTS, 16) as queue:
+        assert mapped() == before[1] + 1 + 2 + 2
+        with TensorQueue.attach(copies(queue), INPUTS, OUTPUTS):
+            pass
+        queue.close()
+        queue.close()  # twice is as good as once
+    assert (open_ones(), mapped()) == before
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [((), OUTPUTS), (INPUTS, ()), (INPUTS * 5, OUTPUTS)],
+    ids=["no input", "no output", "ten inputs"],
+)
+def test_what_cannot_be_a_queue(inputs, outputs):
+    before = open_ones(), mapped()
+    with pytest.raises(QueueError):
+        TensorQueue.create(7, inputs, outputs, 16)
+    assert (open_ones(), mapped()) == before
+
+
+def test_odd_sizes_need_many_entries():
+    assert ring_entries([4097], 1) == MAX_ENTRIES
+    with pytest.raises(QueueError, match="multiple of a larger power of two"):
+        ring_entries([4097], MAX_ENTRIES + 1)
+
+
+WORDS = [
+    ("queue_magic", 0, "not a tensor queue"),
+    ("queue_version", 2, "version 2"),
+    ("queue_entries", 0, "0 entries"),
+    ("queue_entries", -1, "-1 entries"),
+    ("queue_entries", MAX_ENTRIES + 1, "4097 entries"),
+    ("queue_entries", 32, "a ring is not sealed memory"),
+    ("queue_inputs", 1, "inputs of"),
+    ("queue_inputs", 1 << 40, "inputs of"),
+    ("queue_outputs", 0, "outputs of"),
+    ("queue_outputs", -1, "outputs of"),
+    ("queue_input_bytes", 255, "inputs of"),
+    ("queue_output_bytes", 1 << 62, "outputs of"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "reason"), WORDS, ids=str)
+def test_a_page_that_says_something_wrong_is_refused(queue, name, value, reason):
+    queue.words[QUEUE_FIELDS[name].offset // 8] = value
+    before = open_ones(), mapped()
+    with pytest.raises(QueueError, match=reason):
+        TensorQueue.attach(copies(queue), INPUTS, OUTPUTS)
+    assert (open_ones(), mapped()) == before
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ((TensorSpec("a", "float64", (4, 16)), INPUTS[1]), OUTPUTS),
+        ((TensorSpec("a", "float32", (4, 17)), INPUTS[1]), OUTPUTS),
+        (INPUTS, (TensorSpec("b", "int32", (32,)),)),
+    ],
+    ids=["dtype", "shape", "output"],
+)
+def test_a_queue_of_other_tensors_is_refused(queue, inputs, outputs):
+    with pytest.raises(QueueError, match="the model has"):
+        TensorQueue.attach(copies(queue), inputs, outputs)
+
+
+def test_other_descriptors_are_refused(queue):
+    before = open_ones()
+    with pytest.raises(QueueError, match="descriptors"):
+        some = copies(queue)
+        os.close(some.pop())
+        TensorQueue.attach(some, INPUTS, OUTPUTS)
+    with pytest.raises(QueueError, match="sealed"):
+        TensorQueue.attach([os.memfd_create("x") for _ in queue.descriptors], INPUTS, OUTPUTS)
+    some = copies(queue)
+    os.close(some[1])
+    some[1] = os.memfd_create("x")
+    os.ftruncate(some[1], 16 * 256)
+    with pytest.raises(QueueError, match="a ring is not sealed"):
+        TensorQueue.attach(some, INPUTS, OUTPUTS)
+    assert open_ones() == before
+
+
+def test_a_page_says_how_long_it_is(queue):
+    assert queue.words[QUEUE_FIELDS["queue_bytes"].offset // 8] == queue_bytes(16)
+    assert queue.page.size % PAGE == 0 and queue.page.size >= queue_bytes(16)

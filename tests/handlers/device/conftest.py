@@ -1,0 +1,257 @@
+"""Queues on a device: a driver made of host memory, and a real one where there is a GPU.
+
+These are tests of the handlers' device_*.py. They stand apart because those of the other handlers
+need TorchServe, which a GPU host may not have.
+"""
+
+import ctypes
+import importlib.util
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shunter.batching.queue import double_map
+from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.handlers.device.capture import CudaRecorder, capture
+from shunter.handlers.device.driver import Driver, cuda_driver
+from shunter.handlers.device.executor import DeviceExecutor, capabilities, keeps_graphs
+from shunter.handlers.device.ladder import WANTED
+from shunter.handlers.device.memory import cuda_view
+from shunter.handlers.device.queue import DeviceQueueWorker
+from shunter.nic_frontend.wire.layout import Flags
+
+
+def _fake_cuda():
+    path = Path(__file__).with_name("fake_cuda.py")
+    spec = importlib.util.spec_from_file_location("device_fake_cuda", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.FakeCuda
+
+
+FakeCuda = _fake_cuda()
+
+
+def host_view(address, shape, dtype):
+    """A tensor over memory of the host."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if not size:
+        return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    return torch.from_numpy(np.frombuffer(memory, dtype).reshape(shape))
+
+
+class FakeKit:
+    """Workers on the fake driver."""
+
+    granularity = 2 * double_map.PAGE
+    view = staticmethod(host_view)
+
+    def __init__(self, seed=0):
+        self.cuda = FakeCuda(seed)
+
+    def driver(self):
+        return Driver(self.cuda, 0)
+
+    def when_there(self, worker, infer, inputs, outputs):
+        """Run it when its inputs are there, as one does that looks at numbers."""
+        self.cuda.cuStreamSynchronize(worker._stream())
+        infer(inputs, outputs)
+
+    def worker(self, queue, batch, infer):
+        """``infer`` runs when the device gets to it."""
+        driver = self.driver()
+        stream = driver.stream()
+
+        def launch(inputs, outputs):
+            self.cuda.launch(stream, lambda: infer(inputs, outputs))
+
+        return DeviceQueueWorker(queue, launch, batch, driver, host_view, lambda: stream)
+
+
+class CudaKit:
+    """The same on a GPU."""
+
+    granularity = 2 << 20
+
+    def driver(self):
+        return Driver(cuda_driver(), 0)
+
+    def when_there(self, worker, infer, inputs, outputs):
+        infer(inputs, outputs)
+
+    def worker(self, queue, batch, infer):
+        device = torch.device("cuda", 0)
+        torch.cuda.init()
+        return DeviceQueueWorker(
+            queue,
+            infer,
+            batch,
+            self.driver(),
+            lambda *what: cuda_view(*what, device),
+            lambda: torch.cuda.current_stream(device).cuda_stream,
+        )
+
+
+@pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
+def kit(request):
+    """Makes workers, on a fake driver and on a real one."""
+    return FakeKit() if request.param == "fake" else CudaKit()
+
+
+@pytest.fixture
+def fake():
+    """Makes workers on the fake driver."""
+    return FakeKit()
+
+
+@pytest.fixture
+def make_cuda_kit():
+    """One of a GPU."""
+    return CudaKit
+
+
+@pytest.fixture(scope="session")
+def make_kit():
+    """A fake one with another order of the streams."""
+    return FakeKit
+
+
+class Front:
+    """The front end's part in a queue, whose entries are rows of the same number."""
+
+    def __init__(self, kit, *, mapped=True):
+        """With a ring that the device of ``kit`` can map twice, or with one that it cannot."""
+        entries, size = (16, kit.granularity // 2) if mapped else (15, double_map.PAGE)
+        specs = [TensorSpec("in", "int32", (size // 4,)), TensorSpec("small", "int32", (1024,))]
+        self.queue = TensorQueue.create(1, specs, [TensorSpec("out", "int32", (1024,))], entries)
+        self.entries = self.queue.entries
+        assert self.entries == entries
+        self.inputs, self.outputs = self.queue.arrays()
+        self.last = 0
+
+    def arrive(self, entry, value):
+        """A request is complete."""
+        entry %= self.entries
+        for array in self.inputs:
+            array[entry] = value
+        self.last += 1
+        self.queue.words[self.queue.entry(entry, "entry_arrival")] = self.last
+        self.queue.words[self.queue.front_end("front_end_arrivals")] = self.last
+
+    def spoil(self, entry):
+        """It was withdrawn, and the next request is coming in."""
+        for array in self.inputs:
+            array[entry % self.entries] = -1
+
+    def give(self, first, number):
+        """These go to a worker, and may run twice."""
+        for entry in range(first, first + number):
+            at = self.queue.entry(entry % self.entries, "entry_arrival")
+            self.queue.words[at] = -abs(self.queue.words[at])
+            flags = self.queue.entry(entry % self.entries, "entry_flags")
+            self.queue.words[flags] = Flags.IDEMPOTENT
+
+    def results(self, first, number):
+        """What was answered, the first number of each entry; all of an entry are the same."""
+        found = self.outputs[0][first : first + number]
+        assert (found == found[:, :1]).all()
+        return found[:, 0].tolist()
+
+    def close(self):
+        del self.inputs, self.outputs
+        self.queue.close()
+
+
+@pytest.fixture
+def make_front():
+    """Fronts of queues, which are closed."""
+    with ExitStack() as stack:
+
+        def make(kit, **options):
+            front = Front(kit, **options)
+            stack.callback(front.close)
+            return front
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def front_type():
+    """For properties, which need many."""
+    return Front
+
+
+def _fake_streams():
+    path = Path(__file__).with_name("fake_streams.py")
+    spec = importlib.util.spec_from_file_location("device_fake_streams", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+streams = _fake_streams()
+
+
+class Executors:
+    """Executors on the fake driver, and what they run."""
+
+    def __init__(self, seed=0):
+        self.cuda = streams.FakeStreams(seed)
+        self.driver = Driver(self.cuda, 0)
+
+    def executor(self, held=lambda: False, rung="gates", **options):
+        return DeviceExecutor(
+            self.driver,
+            capabilities(self.driver, graphs=True),
+            held,
+            environment={WANTED: rung},
+            current=lambda stream: nullcontext(),
+            **options,
+        )
+
+    def capture(self, model, *inputs, stream=None):
+        return capture(model, inputs, self.recorder())
+
+    def recorder(self):
+        return streams.FakeRecorder(self.cuda)
+
+
+class CudaExecutors:
+    """The same on a GPU."""
+
+    def __init__(self):
+        self.device = torch.device("cuda", 0)
+        torch.cuda.init()
+        self.driver = Driver(cuda_driver(), 0)
+
+    def executor(self, held=lambda: False, rung="gates", **options):
+        found = capabilities(self.driver, graphs=keeps_graphs())
+        return DeviceExecutor(self.driver, found, held, environment={WANTED: rung}, **options)
+
+    def capture(self, model, *inputs, stream=None):
+        recorder = CudaRecorder(self.driver, self.device, stream)
+        there = [tensor.to(self.device) for tensor in inputs]
+        return capture(model.to(self.device), there, recorder)
+
+
+@pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
+def executors(request):
+    """Makes executors, on a fake driver and on a real one."""
+    return Executors() if request.param == "fake" else CudaExecutors()
+
+
+@pytest.fixture
+def fake_executors():
+    """Makes executors on the fake driver."""
+    return Executors()
+
+
+@pytest.fixture(scope="session")
+def make_executors():
+    """One with another order of the streams."""
+    return Executors

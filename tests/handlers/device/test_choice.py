@@ -1,0 +1,193 @@
+"""Which worker a model gets, by where it is and by what there is."""
+
+import doctest
+import importlib
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from shunter.handlers.device import memory as device_memory
+from shunter.handlers.device import queue as device_queue
+from shunter.handlers.device.driver import DeviceError, Driver, cuda_driver
+from shunter.handlers.device.queue import DeviceQueueWorker, queue_worker
+from shunter.handlers.queue.tensor_queue import QueueWorker, StagedQueueWorker, device_of
+from shunter.nic_frontend.wire.layout import WireStatus
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def here(fake, monkeypatch):
+    """The fake driver as that of this machine."""
+    stream = Driver(fake.cuda, 0).stream()
+    fake.cuda.live.clear()
+    monkeypatch.setattr(device_queue, "cuda_driver", lambda: fake.cuda)
+    monkeypatch.setattr(device_queue, "cuda_view", lambda *what: fake.view(*what[:3]))
+    current = SimpleNamespace(cuda_stream=stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    device_queue._tell.cache_clear()
+    return fake
+
+
+def double(inputs, outputs):
+    outputs[0].copy_(2 * inputs[1])
+
+
+def run_one(front, worker):
+    front.arrive(14, 3)
+    front.arrive(15, 4)
+    front.arrive(16, 5)
+    front.give(14, 3)
+    assert worker.run(14, 3) == [WireStatus.OK] * 3
+    assert front.results(14, 3) == [6, 8, 10]
+
+
+def test_a_model_on_the_host_works_on_the_queue_itself(fake, make_front):
+    front = make_front(fake)
+    worker = queue_worker(front.queue, double, 4, None)
+    assert type(worker) is QueueWorker
+    run_one(front, worker)
+    worker.close()
+
+
+def test_a_model_on_a_device_gets_a_queue_there(here, make_front):
+    front = make_front(here)
+    worker = queue_worker(front.queue, double, 4, GPU)
+    assert type(worker) is DeviceQueueWorker
+    front.arrive(0, 1)
+    front.give(0, 1)
+
+    def infer(inputs, outputs):
+        here.cuda.launch(worker._stream(), lambda: double(inputs, outputs))
+
+    worker._infer = infer
+    assert worker.run(0, 1) == [WireStatus.OK]
+    assert front.results(0, 1) == [2]
+    worker.close()
+    assert not here.cuda.live
+
+
+@pytest.mark.parametrize("name", ["cuMemAlloc", "cuMemCreate", "cuStreamCreate"])
+def test_without_room_on_the_device_batches_are_staged(here, make_front, caplog, name):
+    front = make_front(here)
+    here.cuda.failing[name] = here.cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):  # as often as a front end comes
+            worker = queue_worker(front.queue, double, 4, GPU)
+            assert type(worker) is StagedQueueWorker
+            worker.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "Batches are copied to the device from pageable memory: no ring on cuda:0: "
+        f"{name}: CUDA_ERROR_OUT_OF_MEMORY"
+    ]
+    assert not here.cuda.live
+
+
+def test_what_torch_cannot_show_is_staged(here, make_front, monkeypatch, caplog):
+    def refuse(*what):
+        raise TypeError("no such dtype")
+
+    monkeypatch.setattr(device_queue, "cuda_view", refuse)
+    worker = queue_worker(make_front(here).queue, double, 4, GPU)
+    assert type(worker) is StagedQueueWorker
+    assert "no such dtype" in caplog.text
+    assert not here.cuda.live
+    worker.close()
+
+
+def test_without_cuda_python_batches_are_staged(fake, make_front, monkeypatch, caplog):
+    def missing():
+        raise ModuleNotFoundError("No module named 'cuda'")
+
+    monkeypatch.setattr(device_queue, "cuda_driver", missing)
+    device_queue._tell.cache_clear()
+    worker = queue_worker(make_front(fake).queue, double, 4, GPU)
+    assert type(worker) is StagedQueueWorker
+    assert "pip install 'shunter[gpu]'" in caplog.text
+    worker.close()
+
+
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_staged_batches(fake, make_front, place):
+    front = make_front(fake)
+    seen = []
+
+    def infer(inputs, outputs):
+        seen.extend(tensor.device.type for tensor in (*inputs, *outputs))
+        double(inputs, outputs)
+
+    worker = StagedQueueWorker(front.queue, infer, torch.device(place))
+    run_one(front, worker)
+    assert seen == [place] * 3
+    worker.close()
+
+
+def test_staged_batches_end_with_the_device(fake, make_front, monkeypatch):
+    front = make_front(fake)
+
+    def fails(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    worker = StagedQueueWorker(front.queue, fails, GPU)
+    worker._inputs = []  # there is no device to copy them to
+    worker._outputs = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    assert worker.run(0, 1) == [WireStatus.HANDLER_FAILED]
+    monkeypatch.setattr(torch.cuda, "synchronize", fails)
+    with pytest.raises(DeviceError, match="illegal memory access"):
+        worker.run(0, 1)
+    worker.close()
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_used_as_it_comes(make_front, make_cuda_kit, caplog):
+    front = make_front(make_cuda_kit())
+    worker = queue_worker(front.queue, double, 4, torch.device("cuda"))
+    assert type(worker) is DeviceQueueWorker
+    assert caplog.text == ""  # the queue's memory is pinned
+    run_one(front, worker)
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("handler", "gpu_id", "there", "found"),
+    [
+        (SimpleNamespace(device=torch.device("cuda:1")), 0, True, torch.device("cuda:1")),
+        (SimpleNamespace(device="cuda"), None, True, torch.device("cuda")),
+        (SimpleNamespace(device=torch.device("cpu")), 0, True, None),
+        (SimpleNamespace(device=torch.device("mps")), 0, True, None),
+        (SimpleNamespace(), 2, True, torch.device("cuda:2")),
+        (SimpleNamespace(device=None), 2, True, torch.device("cuda:2")),
+        (SimpleNamespace(), 2, False, None),
+        (SimpleNamespace(), None, True, None),
+        (None, None, True, None),
+    ],
+)
+def test_where_a_model_is(monkeypatch, handler, gpu_id, there, found):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert device_of(handler, gpu_id) == found
+
+
+def test_the_fake_driver_has_only_names_that_the_real_one_has(fake):
+    try:
+        real = cuda_driver()
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"needs cuda-python: {error}")
+    for name in (name for name in dir(fake.cuda) if name.lower().startswith("cu")):
+        known = getattr(fake.cuda, name)
+        assert hasattr(real, name), name
+        for member in vars(known) if isinstance(known, SimpleNamespace) else ():
+            assert hasattr(getattr(real, name), member), f"{name}.{member}"
+    assert all(int(getattr(real.CUresult, result.name)) == result for result in fake.cuda.CUresult)
+    kind, access = real.CUmemAllocationProp(), real.CUmemAccessDesc()
+    kind.location.id, kind.allocFlags.gpuDirectRDMACapable = 3, 1
+    access.location = kind.location
+    assert (access.location.id, kind.allocFlags.gpuDirectRDMACapable) == (3, 1)
+
+
+def test_the_examples_in_the_documentation_are_true():
+    result = doctest.testmod(importlib.import_module(device_memory.__name__))
+    assert result.attempted > 0
+    assert result.failed == 0

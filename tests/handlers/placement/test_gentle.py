@@ -1,0 +1,208 @@
+"""Loading gently, with real threads. Each test runs in a process of its own, whose place it is."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shunter.handlers.placement.gentle import can_return_from_idle
+
+COMMON = """
+import os, threading, time
+from shunter.handlers.placement import gentle
+
+cpus = os.sched_getaffinity(0)
+first = {min(cpus)}
+
+class Thread:
+    '''A thread that lives until it is let go; `place` runs in it.'''
+
+    def __init__(self, place=lambda: None):
+        self._ready, self._end = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(place,), daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        self.id = self._thread.native_id
+
+    def _run(self, place):
+        place()
+        self._ready.set()
+        self._end.wait()
+
+def policies(*threads):
+    return [os.sched_getscheduler(each.id if each else 0) for each in threads]
+
+def places(*threads):
+    return [os.sched_getaffinity(each.id if each else 0) for each in threads]
+
+def pin(cpus):
+    return lambda: os.sched_setaffinity(0, cpus)
+"""
+
+needs_privilege = pytest.mark.skipif(
+    not can_return_from_idle(), reason="needs CAP_SYS_NICE or a nice limit of 20"
+)
+needs_two_cpus = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to tell them apart"
+)
+
+
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", COMMON + code],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@needs_privilege
+def test_a_load_takes_only_what_nobody_wants_and_all_its_threads_come_back():
+    run("""
+before = Thread()
+end = gentle.begin(cpus, cpus)
+during = Thread()
+assert policies(None, during, before) == [os.SCHED_IDLE, os.SCHED_IDLE, os.SCHED_OTHER]
+assert places(None, during) == [cpus, cpus]
+end()
+assert policies(None, during, before, Thread()) == [os.SCHED_OTHER] * 4
+""")
+
+
+@needs_privilege
+def test_a_thread_whose_class_a_handler_has_set_keeps_it():
+    run("""
+end = gentle.begin(cpus, cpus)
+own = Thread(lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
+end()
+assert policies(None, own) == [os.SCHED_OTHER, os.SCHED_BATCH]
+""")
+
+
+@needs_privilege
+@needs_two_cpus
+def test_what_nobody_wants_may_be_on_any_cpu_and_then_it_goes_where_it_belongs():
+    run("""
+os.sched_setaffinity(0, first)
+end = gentle.begin(first, cpus)
+during = Thread()
+assert places(None, during) == [cpus, cpus]
+end()
+assert places(None, during, Thread()) == [first] * 3
+assert policies(None, during) == [os.SCHED_OTHER] * 2
+""")
+
+
+@needs_privilege
+@needs_two_cpus
+def test_a_thread_that_a_handler_has_pinned_stays_there():
+    run("""
+last = {max(cpus)}
+os.sched_setaffinity(0, first)
+end = gentle.begin(first, cpus)
+pinned = Thread(pin(last))
+end()
+assert places(None, pinned) == [first, last]
+""")
+
+
+@needs_privilege
+@needs_two_cpus
+def test_processes_that_a_handler_has_started_come_back_too():
+    run("""
+import subprocess
+os.sched_setaffinity(0, first)
+end = gentle.begin(first, cpus)
+with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as shell:
+    inner = []
+    while not inner:
+        inner = open(f"/proc/{shell.pid}/task/{shell.pid}/children").read().split()
+    found = [shell.pid, int(inner[0])]
+    assert [os.sched_getscheduler(pid) for pid in found] == [os.SCHED_IDLE] * 2
+    end()
+    assert [os.sched_getscheduler(pid) for pid in found] == [os.SCHED_OTHER] * 2
+    assert [os.sched_getaffinity(pid) for pid in found] == [first] * 2
+    for pid in found:
+        os.kill(pid, 9)
+""")
+
+
+@needs_privilege
+def test_a_thread_that_is_started_while_it_ends_comes_back_too():
+    run("""
+look, late = os.listdir, []
+
+def listdir(path):
+    found = look(path)
+    if not late:
+        late.append(Thread())  # not among those found, and still where the load is
+    return found
+
+end = gentle.begin(cpus, cpus)
+os.listdir = listdir
+end()
+assert late and policies(None, *late) == [os.SCHED_OTHER] * 2
+""")
+
+
+@needs_privilege
+def test_the_patience_of_a_load_is_limited():
+    run("""
+gentle.PATIENCE_S = 0.5
+end = gentle.begin(cpus, cpus)
+during = Thread()
+assert policies(during) == [os.SCHED_IDLE]
+while policies(None, during) != [os.SCHED_OTHER] * 2:
+    time.sleep(0.01)
+end()
+assert policies(None, during) == [os.SCHED_OTHER] * 2
+""")
+
+
+@needs_privilege
+def test_ending_leaves_no_timer_behind():
+    run("""
+end = gentle.begin(cpus, cpus)
+end()
+for thread in threading.enumerate():
+    if isinstance(thread, threading.Timer):
+        thread.join(10)
+        assert not thread.is_alive()
+end()
+""")
+
+
+def test_cpus_that_a_cpuset_has_taken_away_end_no_worker():
+    run("""
+import errno
+tried = []
+
+def refuse(thread, cpus):
+    tried.append(thread)
+    raise OSError(errno.EINVAL, "Invalid argument")
+
+thread, real = Thread(), os.sched_setaffinity
+os.sched_setaffinity = refuse
+gentle.move_threads(cpus, first)
+assert thread.id in tried and os.getpid() in tried
+assert places(None, thread) == [cpus, cpus]
+""")
+
+
+def test_who_leaves_takes_only_what_nobody_wants_on_any_cpu():
+    run("""
+os.sched_setaffinity(0, first)
+thread = Thread()
+gentle.leave()
+assert policies(None, thread) == [os.SCHED_IDLE] * 2
+assert places(None, thread) == [cpus, cpus]
+""")
+
+
+def test_asking_for_the_privilege_leaves_the_asker_as_it_was():
+    before = os.sched_getscheduler(0)
+    can_return_from_idle()
+    assert os.sched_getscheduler(0) == before
