@@ -10,12 +10,12 @@ from shunter.allocator.cpus.claims import CoreClaims
 from shunter.allocator.cpus.cpu_list import MAX_CPU
 from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.cpus.topology import Topology
+from shunter.handlers.placement import placement
 from shunter.handlers.placement.gentle import can_return_from_idle
 from shunter.handlers.placement.placement import (
     Place,
     Placement,
     PlacementError,
-    placement,
     read_placement,
 )
 
