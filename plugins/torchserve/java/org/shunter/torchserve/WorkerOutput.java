@@ -8,6 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.pytorch.serve.metrics.Metric;
+import org.pytorch.serve.metrics.MetricBuilder.MetricMode;
 import org.pytorch.serve.metrics.MetricCache;
 import org.pytorch.serve.util.ConfigManager;
 import org.slf4j.Logger;
@@ -85,7 +86,7 @@ final class WorkerOutput extends Thread {
     /** Count what follows the first line of a reply's message, before the reply is delivered. */
     static void takeMetrics(final Reply reply) {
         final String message = reply.message();
-        int end = reply.code() == 200 ? message.indexOf('\n') : -1;
+        int end = reply.code() == 200 && Metrics.areHeard() ? message.indexOf('\n') : -1;
         while (end >= 0) {
             final int begin = end + 1;
             end = message.indexOf('\n', begin);
@@ -121,7 +122,25 @@ final class WorkerOutput extends Thread {
         }
     }
 
+    /**
+     * In log mode a metric is a line of a log. Where that is off, reading one would cost more than
+     * all else that is done for a batch, and nobody would hear of it.
+     */
+    private static final class Metrics {
+        private static final Logger LOG =
+                LoggerFactory.getLogger(ConfigManager.MODEL_METRICS_LOGGER);
+        private static final boolean ARE_LINES =
+                ConfigManager.getInstance().getMetricsMode() == MetricMode.LOG;
+
+        static boolean areHeard() {
+            return !ARE_LINES || LOG.isInfoEnabled();
+        }
+    }
+
     private static void update(final String text) {
+        if (!Metrics.areHeard()) {
+            return;
+        }
         final Metric metric = Metric.parse(text);
         if (metric == null) {
             LOGGER.error("Failed to parse metrics line: \"{}\".", text);
