@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shunter.batching.page import emit
+from shunter.batching import emit
 from shunter.nic_frontend.wire import emit as wire_emit
 
 ROOT = Path(__file__).parents[1]

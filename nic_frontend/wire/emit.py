@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shunter.batching.page.emit import define, find, write_or_check
+from shunter.batching.emit import define, find, write_or_check
 from shunter.nic_frontend.wire import layout
 
 _PROG = "python -m shunter.nic_frontend.wire.emit"

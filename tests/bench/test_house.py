@@ -170,7 +170,7 @@ TREE = {
     "tests/long.py": lines(900),
     "batching/just.py": lines(300),
     "batching/long.py": lines(301),
-    "batching/emitted.py": "# Emitted by python -m shunter.batching.page.emit. Do not edit.\n"
+    "batching/emitted.py": "# Emitted by python -m shunter.batching.emit. Do not edit.\n"
     + lines(900),
     "plugins/A.java": method(60),
     "plugins/B.java": method(61),
