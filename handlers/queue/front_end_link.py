@@ -30,7 +30,7 @@ from shunter.batching.queue.attach import (
 from shunter.batching.queue.native import LibraryError, WorkerQueue, load
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
-from shunter.handlers.device.queue import queue_worker
+from shunter.handlers.queue.device_queue import queue_worker
 from shunter.handlers.queue.tensor_queue import (
     Infer,
     QueueWorker,

@@ -13,7 +13,8 @@ without a copy, or copies where a request of the batch may run twice, so that it
 it came; it fills the outputs, which are 0 before, in place. A handler of TorchServe's
 ``BaseHandler`` kind, with ``inference(batch)``, is used as it is; what it returns must have the
 outputs' shapes and is copied into them. Of a model on a GPU they are tensors of that GPU
-(:mod:`shunter.handlers.device.queue`), and the handler's kernels belong on torch's current stream.
+(:mod:`shunter.handlers.queue.device_queue`), and the handler's kernels belong on torch's current
+stream.
 """
 
 from __future__ import annotations
