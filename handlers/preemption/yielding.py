@@ -40,7 +40,7 @@ from shunter.handlers.preemption.fx_boundaries import OperationBoundaries
 from shunter.handlers.preemption.gate import Gate, Keep, Standing
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.preemption.preemptible import SEGMENT_MS, Preemptible
-from shunter.handlers.torchserve.sample import section_of
+from shunter.handlers.sample import section_of
 
 RUNTIME = "SHUNTER_RUNTIME"
 PAGE = "control"

@@ -40,7 +40,7 @@ from shunter.handlers.queue.tensor_queue import (
     keep_inputs,
     tensor_specs,
 )
-from shunter.handlers.torchserve.sample import section_of
+from shunter.handlers.sample import section_of
 
 if TYPE_CHECKING:
     from ts.service import Service

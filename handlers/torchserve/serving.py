@@ -24,13 +24,13 @@ from ts.utils.util import PredictionException
 
 from shunter.handlers.placement import allocation, gentle
 from shunter.handlers.placement.placement import PREEMPTIBLE_VARIABLE
+from shunter.handlers.sample import SampleError, sample_of, section_of
 from shunter.handlers.torchserve.inbox import Disconnected, ProtocolError
 from shunter.handlers.torchserve.load_errors import LastError, LoadFailed, explain, flush_output
 from shunter.handlers.torchserve.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.torchserve.output import LINES, LineHandler
 from shunter.handlers.torchserve.receive import INFER, LOAD, Batch, Receiver
 from shunter.handlers.torchserve.reply import failure_reply, success_reply
-from shunter.handlers.torchserve.sample import SampleError, sample_of, section_of
 from shunter.handlers.torchserve.warm_up import NoSocket, warm_up
 
 if TYPE_CHECKING:
