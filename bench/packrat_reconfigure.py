@@ -32,7 +32,7 @@ from shunter.allocator.planning.optimizer import minimise_latency
 from shunter.allocator.planning.profile_table import latency_table
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.processes import is_alive
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.plugins.profiling.profiler import Task, run
 from shunter.plugins.profiling.profiles import profile_path
 

@@ -12,7 +12,7 @@ from common import BENCH, Row
 from shunter.allocator.cpus.cores import choose_cores, free_cores
 from shunter.allocator.cpus.discovery import Topology, read_topology
 from shunter.allocator.planning.profile import Profile, ProfileError
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.model_store.pack import copy_config, pack
 from shunter.plugins.profiling import profiler
 from shunter.plugins.profiling.profiles import load_profile, provenance_here

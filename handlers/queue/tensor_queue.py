@@ -107,7 +107,7 @@ def _zeroing(infer: Infer) -> Infer:
 def device_of(handler: Any, gpu_id: int | None) -> torch.device | None:
     """The GPU on which a handler's model is; None when it is not on one.
 
-    ``gpu_id`` is TorchServe's, for handlers that do not say it by ``device``.
+    ``gpu_id`` is what the server chose, for handlers that do not say it by ``device``.
     """
     device = getattr(handler, "device", None)
     if not isinstance(device, str | torch.device):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shunter.allocator.cpus.topology import Topology
     from shunter.allocator.planning.profile import Profile
-    from shunter.handlers.torchserve.sample import Sample
+    from shunter.handlers.sample import Sample
     from shunter.plugins.profiling.profiler import Progress, Task
 
 DEFAULT_BATCH = 64
@@ -121,7 +121,7 @@ def profile(
 
 
 def _samples(inputs: list[Path], content_type: str | None) -> list[Sample]:
-    from shunter.handlers.torchserve.sample import Sample
+    from shunter.handlers.sample import Sample
 
     if content_type and not inputs:
         raise UserError("--content-type is the type of --input, which is missing")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.plugins.torchserve.archives import UnpackedModel
 from shunter.plugins.torchserve.worker_client import ModelWorker
 

@@ -25,7 +25,7 @@ from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.measurement import Effort, Estimate, estimate, is_enough
 from shunter.allocator.planning.profile import Cell, Profile, ProfileError, Provenance, checked
 from shunter.allocator.planning.profile_plan import CellKey, ProfilePlan
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiling.concurrent_workers import Crew, close_all, start_all
 from shunter.plugins.profiling.profiles import load_profile, provenance_here, write_profile

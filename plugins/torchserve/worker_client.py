@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from shunter.allocator.cpus.cpu_list import format_cpu_list
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.plugins.torchserve import isolation
 from shunter.plugins.torchserve.archives import UnpackedModel
 from shunter.plugins.torchserve.worker_messages import batch_message, load_message

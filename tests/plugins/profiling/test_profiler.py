@@ -16,7 +16,7 @@ from shunter.allocator.cpus.cores import choose_cores
 from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.cpus.topology import Cpu, Topology
 from shunter.allocator.planning.measurement import Effort
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins.errors import UserError
 from shunter.plugins.profiling import profiler

@@ -5,7 +5,7 @@ import os
 import psutil
 import pytest
 
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins.torchserve.archives import unpack
 from shunter.plugins.torchserve.worker_client import ModelWorker, WorkerFailed
