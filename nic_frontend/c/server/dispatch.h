@@ -2,7 +2,9 @@
 #ifndef SHUNTER_DISPATCH_H
 #define SHUNTER_DISPATCH_H
 
-#include "server.h"
+#include "core.h"
+#include "policy.h"
+#include "queue.h"
 
 #define SHUNTER_CLASSES 2
 
