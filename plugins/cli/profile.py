@@ -95,6 +95,7 @@ def profile(
     from shunter.allocator.cpus.discovery import read_topology
     from shunter.allocator.planning.measurement import Effort
     from shunter.allocator.planning.profile import LARGEST_BATCH
+    from shunter.plugins.hosts import runtime_of
     from shunter.plugins.profiling import profiler
     from shunter.plugins.profiling.profiles import profile_path
 
@@ -108,6 +109,7 @@ def profile(
         samples=_samples(inputs or [], content_type),
         threads=_instance_threads(topology, threads),
         batch=max_batch or default_batch,
+        runtime=runtime_of(),
         exhaustive=exhaustive,
         alone=alone,
         effort=Effort(precision=precision, seconds=seconds),

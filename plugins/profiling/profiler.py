@@ -27,10 +27,9 @@ from shunter.allocator.planning.profile import Cell, Profile, ProfileError, Prov
 from shunter.allocator.planning.profile_plan import CellKey, ProfilePlan
 from shunter.handlers.sample import Sample
 from shunter.plugins.errors import UserError
-from shunter.plugins.profiling.concurrent_workers import Crew, close_all, start_all
+from shunter.plugins.host import ModelWorker, UnpackedModel, WorkerFailed, WorkerRuntime
+from shunter.plugins.profiling.concurrent_workers import ConcurrentWorkers, close_all, start_all
 from shunter.plugins.profiling.profiles import load_profile, provenance_here, write_profile
-from shunter.plugins.torchserve.archives import UnpackedModel, unpack
-from shunter.plugins.torchserve.worker_client import ModelWorker, WorkerFailed
 
 WARM_UP = (2, 6)
 """Fewest and most runs before those that count; graph mode optimises during the first ones."""
@@ -47,6 +46,8 @@ class Task:
     """Requests; a batch takes them in turn. Empty: the archive's own."""
     threads: int
     batch: int
+    runtime: WorkerRuntime
+    """Whose workers are measured."""
     exhaustive: bool = False
     alone: bool = False
     """Measure one instance at a time, as Packrat does, not as many as will run together."""
@@ -82,13 +83,15 @@ def run(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shunter-profile-")))
         try:
-            model = unpack(task.archive, folder)
+            model = task.runtime.unpack(task.archive, folder)
             samples = task.samples or _own_sample(model)
             here = provenance_here(task.archive, _hash(samples), topology)
             profile = _begin(task, path, here)
-            companies = Companies(model, topology, profile.threads, profile.batch, alone=task.alone)
-            stack.callback(companies.close)
-            return _measure_all(task, path, profile, samples, companies, report)
+            cache = WorkerCache(
+                task.runtime, model, topology, profile.threads, profile.batch, alone=task.alone
+            )
+            stack.callback(cache.close)
+            return _measure_all(task, path, profile, samples, cache, report)
         except (WorkerFailed, ProfileError, OSError) as error:
             raise UserError(str(error)) from error
 
@@ -148,7 +151,7 @@ def _measure_all(
     path: Path,
     profile: Profile,
     samples: Sequence[Sample],
-    companies: Companies,
+    cache: WorkerCache,
     report: Callable[[Progress], None],
 ) -> Profile:
     plan = ProfilePlan(profile.threads, profile.batch, exhaustive=task.exhaustive)
@@ -165,7 +168,7 @@ def _measure_all(
         report(Progress(profile, key, len(ahead), left))
         started = time.monotonic()
         try:
-            cell = _measure(companies.of(key[0]), key, samples, task.effort)
+            cell = _measure(cache.of(key[0]), key, samples, task.effort)
         except WorkerFailed as error:
             if key[1] == 1:
                 raise
@@ -177,7 +180,7 @@ def _measure_all(
         profile = profile.with_cell(cell, time.monotonic() - started)
         write_profile(path, profile)
     if weight:
-        companies.close()  # what still uses the CPUs is something else
+        cache.close()  # what still uses the CPUs is something else
         profile = replace(profile, busy=max(profile.busy, task.busy()))
     profile = profile.finished(None if task.exhaustive else plan.gap)
     write_profile(path, profile)
@@ -191,10 +194,10 @@ def _measure(
     """One cell: warm up, then repeat until its interval is tight."""
     threads, batch = key
     requests = [samples[i % len(samples)] for i in range(batch)]
-    with Crew(workers, [requests] * len(workers)) as crew:
-        before = crew.run().ms
+    with ConcurrentWorkers(workers, [requests] * len(workers)) as together:
+        before = together.run().ms
         for _ in range(WARM_UP[1] - 1):
-            now = crew.run().ms
+            now = together.run().ms
             settled = abs(now - before) <= 0.1 * before
             before = now
             if settled or now > effort.seconds * 1e3 / 4:
@@ -202,7 +205,7 @@ def _measure(
         times: list[float] = []
         begin = time.monotonic()
         while not is_enough(times, time.monotonic() - begin, effort):
-            times.append(crew.run().ms)
+            times.append(together.run().ms)
     found: Estimate = estimate(times)
     return Cell(
         threads=threads,
@@ -216,17 +219,25 @@ def _measure(
     )
 
 
-class Companies:
+class WorkerCache:
     """Workers by their number of threads, as many as run together; the last few stay open."""
 
     def __init__(
-        self, model: UnpackedModel, topology: Topology, threads: int, batch: int, *, alone: bool
+        self,
+        runtime: WorkerRuntime,
+        model: UnpackedModel,
+        topology: Topology,
+        threads: int,
+        batch: int,
+        *,
+        alone: bool,
     ) -> None:
         """Each of up to ``threads`` threads; ``alone`` or as many as have room beside each other.
 
         ``batch`` is the largest one they are told to expect.
         """
-        self._model, self._topology, self._batch = model, topology, batch
+        self._runtime, self._model, self._batch = runtime, model, batch
+        self._topology = topology
         self._near = _shared_node(topology, threads)
         self._width = max(threads, len(self._near.cpus))
         self._alone = alone
@@ -254,7 +265,12 @@ class Companies:
         if not self._topology.limited:
             # As when it serves: under a quota nobody is pinned.
             places = place_all(self._near, [threads] * count) or places
-        return start_all(self._model, places, threads=threads, batch=self._batch)
+        return start_all(
+            [
+                self._runtime.worker(self._model, threads=threads, cores=cores, batch=self._batch)
+                for cores in places
+            ]
+        )
 
     def _has_room(self, count: int) -> bool:
         return count * self._peak <= 0.8 * available_bytes()
