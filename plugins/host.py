@@ -1,7 +1,7 @@
 """The interface of a model server that Shunter drives: a *host*.
 
 Nothing here is of one server. What the command line, the profiler and the views need of a server is
-said by four protocols; each server implements them in its own folder, and ``plugins/hosts.py`` is
+said by four protocols; each server implements them in its own folder, and ``plugins/hosts`` is
 the one place that knows which servers there are. The same tests run over every implementation
 (``tests/plugins/host_suite.py``).
 
