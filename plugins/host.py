@@ -3,7 +3,7 @@
 Nothing here is of one server. What the command line, the profiler and the views need of a server is
 said by four protocols; each server implements them in its own folder, and ``plugins/hosts`` is
 the one place that knows which servers there are. The same tests run over every implementation
-(``tests/plugins/host_suite.py``).
+(``tests/plugins/test_hosts.py``).
 
 - :class:`Host`: a running server, asked from outside.
 - :class:`HostProcess`: a server that this process starts and ends.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
 from shunter.plugins.cli.plan import plan
 from shunter.plugins.cli.plot import plot
@@ -193,6 +194,9 @@ def demo() -> None:
 
 
 app.command()(status)
+app.command()(load)
+app.command()(unload)
+app.command()(configure)
 app.command()(profile)
 app.command()(plan)
 app.command()(nic)

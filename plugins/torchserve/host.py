@@ -175,6 +175,8 @@ class TorchServeHost:
             return f"{self._who} {fault}: pass --token with the management key of key_file.json"
         if path == "/shunter/status" and answer.status_code in (404, 405):
             return f"{self._who} runs without the Shunter plugin"
+        if "Failed to start workers" in text:  # the reason goes with the model
+            text += "; its log says why"
         return f"{self._who} answered {answer.status_code}: {text}"
 
 
