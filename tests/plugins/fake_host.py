@@ -101,6 +101,9 @@ class FakeProcess:
         self._held = 0
         self._changed = threading.Condition()
 
+    def grpc_client(self):
+        raise NotImplementedError("a server in memory has no network")
+
     def start(self, timeout_s=120):
         self.running = True
 

@@ -6,6 +6,7 @@ A new server gets a site of its own and a line in ``SITES``.
 import contextlib
 import http.client
 import importlib.util
+import inspect
 import json
 import threading
 import time
@@ -15,9 +16,15 @@ from pathlib import Path
 import pytest
 
 from shunter.allocator.planning.configuration import parse_configuration
+from shunter.plugins import host as protocols
 from shunter.plugins import hosts
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError
+from shunter.plugins.torchserve.archives import UnpackedModel
+from shunter.plugins.torchserve.host import TorchServeHost
+from shunter.plugins.torchserve.process import TorchServeProcess
+from shunter.plugins.torchserve.runtime import TorchServeRuntime
+from shunter.plugins.torchserve.worker_client import ModelWorker
 
 PATIENCE_S = 300
 """Nothing that a test waits for takes so long, even on a machine that is busy otherwise."""
@@ -30,6 +37,9 @@ def module(path):
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found
+
+
+FAKE = module(HERE / "fake_host.py")
 
 
 class Gate:
@@ -65,7 +75,7 @@ class FakeSite:
     """A server in memory."""
 
     def __init__(self, folder):
-        self.process = module(HERE / "fake_host.py").FakeProcess({"m-1.0.mar", "m-2.0.mar"})
+        self.process = FAKE.FakeProcess({"m-1.0.mar", "m-2.0.mar"})
 
     ask = property(lambda self: self.process.ask)
     gate = staticmethod(Gate)
@@ -299,6 +309,28 @@ def test_draining_answers_what_is_held_and_ends(site, host, clients):
     assert not site.process.running
     with pytest.raises(HostError, match="answers"):
         host.models()
+
+
+IMPLEMENTED = [
+    (protocols.Host, TorchServeHost),
+    (protocols.Host, FAKE.FakeHost),
+    (protocols.HostProcess, TorchServeProcess),
+    (protocols.HostProcess, FAKE.FakeProcess),
+    (protocols.WorkerRuntime, TorchServeRuntime),
+    (protocols.ModelWorker, ModelWorker),
+    (protocols.UnpackedModel, UnpackedModel),
+]
+
+
+@pytest.mark.parametrize(("protocol", "kind"), IMPLEMENTED)
+def test_methods_have_the_parameters_of_their_protocol(protocol, kind):
+    for name, wanted in vars(protocol).items():
+        if inspect.isfunction(wanted) and not name.startswith("_"):
+            own = list(inspect.signature(getattr(kind, name)).parameters.values())
+            asked = list(inspect.signature(wanted).parameters.values())
+            simple = [(each.name, each.kind, each.default) for each in own[: len(asked)]]
+            assert simple == [(each.name, each.kind, each.default) for each in asked], name
+            assert all(each.default is not each.empty for each in own[len(asked) :]), name
 
 
 def test_a_server_that_nobody_knows_is_refused():
