@@ -26,6 +26,7 @@ from shunter.plugins.host import WorkerFailed
 from shunter.plugins.torchserve import isolation
 from shunter.plugins.torchserve.archives import UnpackedModel
 from shunter.plugins.torchserve.worker_messages import batch_message, load_message
+from shunter.plugins.torchserve.worker_process import last_lines, peak_bytes
 
 METRICS = """
 model_metrics:
@@ -40,8 +41,6 @@ CLOSE_S = 2.0
 """How long a worker may take to end by itself."""
 LOG = "log"
 """What it prints, in its folder."""
-_LOG_LINES = 12
-_LOG_TAIL = 8192
 
 
 class ModelWorker:
@@ -171,12 +170,7 @@ class ModelWorker:
     def peak_bytes(self) -> int:
         """Highest resident memory so far, without mapped files."""
         assert self._process is not None
-        sizes = {}
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name in ("VmHWM", "RssFile"):
-                sizes[name] = int(value.split()[0]) * 1024
-        return max(0, sizes.get("VmHWM", 0) - sizes.get("RssFile", 0))
+        return peak_bytes(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -300,13 +294,6 @@ class ModelWorker:
             raise WorkerFailed(self._explain(f"ended with {kind} {end.si_status} {when}"))
 
     def _explain(self, what: str) -> str:
-        try:
-            assert self._folder is not None
-            with (self._folder / LOG).open("rb") as log:
-                log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL))
-                lines = log.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            lines = []
-        said = [line for line in lines if line.strip() and not line.startswith("[METRICS]")]
-        tail = "\n  ".join(said[-_LOG_LINES:])
+        assert self._folder is not None
+        tail = "\n  ".join(last_lines(self._folder / LOG))
         return f"the worker {what}" + (f"; its last lines:\n  {tail}" if tail else "")

@@ -19,9 +19,10 @@ from shunter.allocator.planning.measurement import Effort
 from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins.errors import UserError
-from shunter.plugins.profiling import profiler
-from shunter.plugins.profiling.profiler import Task, WorkerCache, run
+from shunter.plugins.profiling import worker_cache
+from shunter.plugins.profiling.profiler import Task, run
 from shunter.plugins.profiling.profiles import load_profile
+from shunter.plugins.profiling.worker_cache import WorkerCache
 from shunter.plugins.torchserve.runtime import TorchServeRuntime
 
 pytest.importorskip("model_archiver")
@@ -281,7 +282,7 @@ def open_workers(archive, tmp_path, **options):
 
 
 def test_workers_stay_open_until_one_is_dead_or_too_many_are(archive, tmp_path, monkeypatch):
-    monkeypatch.setattr(profiler, "OPEN", 2)
+    monkeypatch.setattr(worker_cache, "OPEN", 2)
     with contextlib.closing(open_workers(archive, tmp_path)) as found:
         one, two = found.of(1), found.of(2)
         assert found.of(1) is one
@@ -324,7 +325,7 @@ TWO_NODES = Topology(
     ],
 )
 def test_instances_share_the_cores_of_one_node(topology, threads, cpus):
-    assert [cpu.id for cpu in profiler._shared_node(topology, threads).cpus] == cpus
+    assert [cpu.id for cpu in worker_cache._shared_node(topology, threads).cpus] == cpus
 
 
 def test_no_more_are_opened_than_memory_holds(archive, tmp_path, monkeypatch):
@@ -332,7 +333,7 @@ def test_no_more_are_opened_than_memory_holds(archive, tmp_path, monkeypatch):
         (fat,) = found.of(2)
         # Room for one and a half of them.
         room = 1.5 / 0.8 * fat.peak_bytes
-        monkeypatch.setattr(profiler, "available_bytes", lambda: room)
+        monkeypatch.setattr(worker_cache, "available_bytes", lambda: room)
         assert len(found.of(1)) == 1
         assert fat.is_dead
 
