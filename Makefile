@@ -59,8 +59,8 @@ bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 
 check: $(INSTALLED) ## lint, freshness of the emitted layout, javac with warnings as errors
 	$(BIN)/ruff check .
-	$(BIN)/python -m shunter.batching.page.emit --check
-	$(BIN)/python -m shunter.nic_frontend.wire.emit --check
+	$(BIN)/python -m shunter.batching.emit --check
+	$(BIN)/python -m shunter.nic_frontend.emit --check
 	$(BIN)/shunter jar --force
 
 docs: $(INSTALLED) ## build the documentation as a site in site/

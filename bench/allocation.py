@@ -47,7 +47,7 @@ def measure(model: UnpackedModel, batch: int, rounds: int, seconds: float) -> Ro
     workers = {
         name: ModelWorker(
             model, threads=1, cores=core, batch=batch, variables={"SHUNTER_KEEP_MEMORY": value}
-        )
+        ).start()
         for name, value in SIDES.items()
     }
     try:

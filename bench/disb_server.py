@@ -19,9 +19,10 @@ import httpx
 from common import BENCH, Row
 from sides import Side
 
+from shunter.batching.page.codec import decode
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.layout import RUNNER_COUNT, RUNNER_SIZE, RUNNERS_OFFSET, Order
-from shunter.batching.page.records import RunnerLine, decode
+from shunter.batching.page.records import RunnerLine
 from shunter.model_store.pack import copy_config, pack
 
 FOLDER = BENCH / "models/disb"

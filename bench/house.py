@@ -160,7 +160,7 @@ def graphs(code: Tree) -> dict[str, imports.Graph]:
         "Python modules": modules,
         "folders": imports.folders(modules),
         "Java packages": imports.java_packages(code),
-        "C files": imports.c_units(code),
+        "C files": imports.c_files(code),
     }
 
 

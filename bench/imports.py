@@ -1,8 +1,9 @@
-"""Who imports whom: Python modules and their folders, Java packages, C files with their headers."""
+"""Who imports whom: Python modules and their folders, Java packages, C files and headers."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
@@ -77,15 +78,19 @@ def _longest_prefix(name: str, packages: Iterable[str]) -> str:
     )
 
 
-def c_units(tree: Tree) -> Graph:
-    """Files without their suffix: ``x.c`` and ``x.h`` are one."""
-    units = {path: path.rpartition(".")[0] for path in tree if path.endswith((".c", ".h"))}
-    graph: Graph = {unit: set() for unit in units.values()}
-    for path, unit in units.items():
+def c_files(tree: Tree) -> Graph:
+    """Files, by ``#include``. A header is not one with the file that implements it.
+
+    What stands behind a header does not come with it, so ``x.c`` may include a private header that
+    includes the public ``x.h``: that is no circle.
+    """
+    files = {path for path in tree if path.endswith((".c", ".h"))}
+    graph: Graph = {path: set() for path in files}
+    for path in files:
         for match in re.finditer(r'^\s*#\s*include\s+"([^"]+)"', tree[path], re.MULTILINE):
-            beside = str(PurePosixPath(_folder(path)) / match.group(1))
-            found = [beside] if beside in units else _named(match.group(1), units)
-            graph[unit] |= {units[each] for each in found} - {unit}
+            beside = os.path.normpath(f"{_folder(path)}/{match.group(1)}")
+            found = [beside] if beside in files else _named(match.group(1), files)
+            graph[path] |= set(found) - {path}
     return graph
 
 

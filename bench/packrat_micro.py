@@ -115,12 +115,12 @@ def measure_cell(
     """Latencies of each side by round, and the client's part in them."""
     parts = {name: shares(configuration, batch) for name, configuration in sides.items()}
     different = list(dict.fromkeys(parts.values()))
-    crews = workers.crews(different)
+    sets = workers.sets(different)
     try:
-        runs = interleaved(crews, plan.rounds, plan.seconds)
+        runs = interleaved(sets, plan.rounds, plan.seconds)
     finally:
-        for crew in crews:
-            crew.close()
+        for each in sets:
+            each.close()
     by_part = dict(zip(different, runs, strict=True))
     return {
         name: {

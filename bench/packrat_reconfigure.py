@@ -32,7 +32,8 @@ from shunter.allocator.planning.optimizer import minimise_latency
 from shunter.allocator.planning.profile_table import latency_table
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.processes import is_alive
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
+from shunter.plugins.hosts import runtime_of
 from shunter.plugins.profiling.profiler import Task, run
 from shunter.plugins.profiling.profiles import profile_path
 
@@ -53,7 +54,7 @@ def configurations(side: Side) -> dict[int, str]:
     archive = side.archive(workload.name, SETTING, {"auto": False})
     topology = read_topology()
     samples = [Sample(workload.bodies[0], workload.content_type)]
-    task = Task(archive, samples, threads=topology.cores, batch=LARGE)
+    task = Task(archive, samples, threads=topology.cores, batch=LARGE, runtime=runtime_of())
     table = latency_table(run(task, profile_path(archive), topology))
     choices = {b: minimise_latency(table, free_cores(topology), b) for b in (SMALL, LARGE)}
     return {batch: format_configuration(each.configuration) for batch, each in choices.items()}

@@ -42,6 +42,7 @@ from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.planning.profile import Profile
 from shunter.handlers.placement.allocation import SETTINGS as ALLOCATION
 from shunter.handlers.placement.allocation import TUNABLES
+from shunter.plugins.hosts import runtime_of
 from shunter.plugins.profiling.profiler import Task, run
 from shunter.plugins.profiling.profiles import profile_path
 
@@ -68,7 +69,7 @@ SETTLED_S = 10
 def profile(side: Side) -> Profile:
     """Measure the model that is about to be registered."""
     archive = side.archive(MODEL, OURS, AUTO)
-    task = Task(archive, (), threads=CORES, batch=max(BATCHES))
+    task = Task(archive, (), threads=CORES, batch=max(BATCHES), runtime=runtime_of())
     return run(task, profile_path(archive), read_topology())
 
 

@@ -12,8 +12,9 @@ from common import BENCH, Row
 from shunter.allocator.cpus.cores import choose_cores, free_cores
 from shunter.allocator.cpus.discovery import Topology, read_topology
 from shunter.allocator.planning.profile import Profile, ProfileError
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.model_store.pack import copy_config, pack
+from shunter.plugins.hosts import runtime_of
 from shunter.plugins.profiling import profiler
 from shunter.plugins.profiling.profiles import load_profile, provenance_here
 
@@ -58,7 +59,9 @@ def profile_model(
             cell = "{} threads, batch {}".format(*progress.next)
             print(f"  profile of {archive.stem}: {cell}", file=sys.stderr, flush=True)
 
-    wanted = profiler.Task(archive, [REQUEST], restart=known is None, **task)
+    wanted = profiler.Task(
+        archive, [REQUEST], runtime=runtime_of(), restart=known is None, **task
+    )
     return profiler.run(wanted, path, topology, report)
 
 

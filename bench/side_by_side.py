@@ -1,4 +1,4 @@
-"""Configurations of one model as crews of worker processes, side by side, measured in turns."""
+"""Configurations of one model as sets of worker processes, side by side, measured in turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from profiled_models import REQUEST
 from shunter.allocator.cpus.cores import place_all
 from shunter.allocator.cpus.discovery import Topology
 from shunter.allocator.planning.configuration import Configuration
-from shunter.plugins.profiling.concurrent_workers import Crew, Run
+from shunter.plugins.profiling.concurrent_workers import ConcurrentWorkers, Run
 from shunter.plugins.torchserve.archives import UnpackedModel
 from shunter.plugins.torchserve.worker_client import ModelWorker
 
@@ -42,7 +42,7 @@ class Workers:
         self._model, self._topology = model, topology
         self._open: dict[tuple[int, tuple[int, ...]], ModelWorker] = {}
 
-    def crews(self, sides: Sequence[tuple[Share, ...]]) -> list[Crew]:
+    def sets(self, sides: Sequence[tuple[Share, ...]]) -> list[ConcurrentWorkers]:
         """The instances of each side, started where needed; those of no side are ended."""
         places = [self._places([threads for threads, _ in side]) for side in sides]
         needed = {place for side in places for place in side}
@@ -50,9 +50,11 @@ class Workers:
             self._open.pop(place).close()
         for place in sorted(needed - self._open.keys()):
             threads, cores = place
-            self._open[place] = ModelWorker(self._model, threads=threads, cores=cores)
+            self._open[place] = ModelWorker(self._model, threads=threads, cores=cores).start()
         return [
-            Crew([self._open[place] for place in mine], [[REQUEST] * size for _, size in side])
+            ConcurrentWorkers(
+                [self._open[place] for place in mine], [[REQUEST] * size for _, size in side]
+            )
             for mine, side in zip(places, sides, strict=True)
         ]
 
@@ -70,26 +72,26 @@ class Workers:
         self._open.clear()
 
 
-def settled(crew: Crew, seconds: float) -> Run:
+def settled(workers: ConcurrentWorkers, seconds: float) -> Run:
     """The median batch of ``seconds``, at least one, after one that does not count."""
-    first = crew.run()
+    first = workers.run()
     # The one before brings data and threads back that others displaced; for a batch that takes as
     # long as the whole measurement that is nothing.
     runs = [first] if first.ms > seconds * 1e3 else []
     end = time.monotonic() + seconds
     while not runs or time.monotonic() < end:
-        runs.append(crew.run())
+        runs.append(workers.run())
     return sorted(runs, key=lambda run: run.ms)[len(runs) // 2]
 
 
-def interleaved(crews: Sequence[Crew], rounds: int, seconds: float) -> list[list[Run]]:
-    """Runs of each crew by round; each round begins with another one."""
-    for crew in crews:
+def interleaved(sets: Sequence[ConcurrentWorkers], rounds: int, seconds: float) -> list[list[Run]]:
+    """Runs of each set by round; each round begins with another one."""
+    for workers in sets:
         for _ in range(WARM_UP):
-            crew.run()
-    found: list[list[Run]] = [[] for _ in crews]
+            workers.run()
+    found: list[list[Run]] = [[] for _ in sets]
     for number in range(rounds):
-        for i in range(len(crews)):
-            index = (number + i) % len(crews)
-            found[index].append(settled(crews[index], seconds))
+        for i in range(len(sets)):
+            index = (number + i) % len(sets)
+            found[index].append(settled(sets[index], seconds))
     return found

@@ -1,17 +1,21 @@
-"""The rules that keep the rooms apart: imports point one way, pure modules stay pure."""
+"""The rules of the rooms: imports point one way, pure files stay pure, nothing grows too large."""
 
 import ast
 import configparser
+import importlib
+import io
+import re
+import tokenize
 from pathlib import Path
 
 import pytest
 
-from shunter.batching.page import emit
-from shunter.nic_frontend.wire import emit as wire_emit
+from shunter.batching import emit
+from shunter.nic_frontend import emit as wire_emit
 
 ROOT = Path(__file__).parents[1]
 
-MAY_IMPORT = {
+ROOMS = {
     "batching": set(),
     "allocator": set(),
     "handlers": {"batching", "allocator"},
@@ -19,49 +23,107 @@ MAY_IMPORT = {
     "model_store": {"batching"},
     "plugins": {"batching", "allocator", "handlers", "nic_frontend", "model_store"},
 }
-"""Room -> other rooms it may import. Nobody imports plugins."""
+"""Room -> other rooms that any of its folders may import. Nobody imports plugins."""
 
-PURE = {
-    "allocator.cpus.cores",
-    "allocator.cpus.cpu_list",
-    "allocator.cpus.topology",
-    "allocator.planning.allowed",
-    "batching.forming.classes",
-    "allocator.planning.configuration",
-    "batching.preemption.cutting",
-    "allocator.planning.estimator",
-    "batching.preemption.evidence",
-    "batching.page.hold_words",
-    "allocator.planning.latency_table",
-    "batching.page.layout",
-    "allocator.planning.measurement",
-    "allocator.planning.optimizer",
-    "allocator.planning.packing",
-    "batching.preemption.padding",
-    "batching.page.records",
-    "batching.preemption.pair_judge",
-    "batching.preemption.states",
-    "allocator.planning.profile",
-    "allocator.planning.profile_plan",
-    "allocator.planning.profile_table",
-    "batching.queue.layout",
-    "batching.forming.release",
-    "allocator.planning.sharing",
-    "batching.page.slices",
-    "batching.queue.tensor_spec",
-    "batching.forming.threshold",
-    "handlers.device.ladder",
-    "nic_frontend.client.protocol.core",
-    "nic_frontend.client.protocol.state",
-    "nic_frontend.server.absences",
-    "nic_frontend.server.model_policy",
-    "nic_frontend.wire.header",
-    "nic_frontend.wire.hello",
-    "nic_frontend.wire.keys",
-    "nic_frontend.wire.layout",
-    "nic_frontend.wire.segments",
-    "nic_frontend.wire.siphash",
+FOLDERS = {
+    "batching": {"batching/page", "batching/queue"},
+    "batching/forming": set(),
+    "batching/page": set(),
+    "batching/preemption": {"batching/page"},
+    "batching/queue": {"batching/page"},
+    "allocator": set(),
+    "allocator/cpus": set(),
+    "allocator/devices": set(),
+    "allocator/memory": set(),
+    "allocator/planning": set(),
+    "handlers": set(),
+    "handlers/device": set(),
+    "handlers/placement": set(),
+    "handlers/preemption": {"handlers/device"},
+    "handlers/queue": {"handlers/device", "handlers/preemption"},
+    "handlers/torchserve": {
+        "handlers",
+        "handlers/placement",
+        "handlers/preemption",
+        "handlers/queue",
+    },
+    "nic_frontend": {"nic_frontend/wire"},
+    "nic_frontend/wire": set(),
+    "nic_frontend/server": {"nic_frontend", "nic_frontend/wire"},
+    "nic_frontend/client": {"nic_frontend", "nic_frontend/client/protocol", "nic_frontend/wire"},
+    "nic_frontend/client/protocol": {"nic_frontend", "nic_frontend/wire"},
+    "nic_frontend/tritonlike": {"nic_frontend/client", "nic_frontend/wire"},
+    "model_store": set(),
+    "model_store/digits": {"model_store"},
+    "model_store/minilm": {"model_store"},
+    "model_store/resnet50": {"model_store"},
+    "plugins": set(),
+    "plugins/control": {"plugins", "plugins/profiling"},
+    "plugins/profiling": {"plugins"},
+    "plugins/view": {"plugins", "plugins/profiling"},
+    "plugins/torchserve": {"plugins"},
+    "plugins/triton": {"plugins"},
+    "plugins/hosts": {"plugins", "plugins/torchserve", "plugins/triton"},
+    "plugins/cli": {
+        "plugins",
+        "plugins/control",
+        "plugins/hosts",
+        "plugins/profiling",
+        "plugins/view",
+    },
 }
+"""Folder -> other folders of its own room that it may import. Only plugins/hosts knows servers."""
+
+OF_A_SERVER = {
+    "ts": ("handlers/torchserve", "plugins/torchserve", "model_store"),
+    "tritonclient": ("nic_frontend/tritonlike", "plugins/triton"),
+}
+"""Package of a server -> where it may be imported."""
+
+OF_NO_SERVER = (
+    "handlers/device",
+    "handlers/placement",
+    "handlers/preemption",
+    "handlers/queue",
+    "nic_frontend/server",
+    "nic_frontend/wire",
+    "plugins/profiling",
+    "plugins/view",
+)
+"""Where no name in the code may be that of a server; comments may say how one behaves."""
+
+UNAWARE = ("allocator", "batching", "plugins/control")
+"""Where no text may name a server."""
+
+EMITTER = "batching/emit.py"
+"""It writes a Java file, and must know in which package."""
+
+PURE_FOLDERS = (
+    "allocator/planning",
+    "batching/forming",
+    "batching/preemption",
+    "nic_frontend/wire",
+)
+PURE_FILES = (
+    "allocator/cpus/cores.py",
+    "allocator/cpus/cpu_list.py",
+    "allocator/cpus/topology.py",
+    "batching/page/codec.py",
+    "batching/page/fields.py",
+    "batching/page/hold_words.py",
+    "batching/page/layout.py",
+    "batching/page/records.py",
+    "batching/page/slices.py",
+    "batching/page/slot_fields.py",
+    "batching/page/values.py",
+    "batching/queue/layout.py",
+    "batching/queue/tensor_spec.py",
+    "handlers/device/ladder.py",
+    "nic_frontend/client/protocol/core.py",
+    "nic_frontend/client/protocol/state.py",
+    "nic_frontend/server/absences.py",
+    "nic_frontend/server/model_policy.py",
+)
 """Numbers in, numbers out; they import only each other of ours."""
 
 IMPURE = {
@@ -71,6 +133,7 @@ IMPURE = {
     "mmap",
     "multiprocessing",
     "os",
+    "pathlib",
     "psutil",
     "selectors",
     "signal",
@@ -83,7 +146,7 @@ IMPURE = {
 }
 
 ROOM_FILES = sorted(
-    path for room in MAY_IMPORT for path in (ROOT / room).rglob("*.py") if "build" not in path.parts
+    path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "build" not in path.parts
 )
 ALL_FILES = ROOM_FILES + sorted(
     path for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py")
@@ -91,13 +154,28 @@ ALL_FILES = ROOM_FILES + sorted(
 
 
 def relative(path):
-    return str(path.relative_to(ROOT))
+    return path.relative_to(ROOT).as_posix()
+
+
+def folder_of(path):
+    return relative(path.parent)
+
+
+def is_under(path, folders):
+    return any(relative(path).startswith(f"{folder}/") for folder in folders)
+
+
+PURE = [path for path in ROOM_FILES if is_under(path, PURE_FOLDERS) or relative(path) in PURE_FILES]
+
+
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports_of(path):
     """Full names of what a file imports, wherever in the file; '.' for a relative import."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -106,49 +184,108 @@ def imports_of(path):
     return found
 
 
-def rooms_of(names):
-    parts = [name.split(".") for name in names]
-    return {part[1] for part in parts if part[0] == "shunter" and len(part) > 1}
+def packages_of(path):
+    """First names of what a file imports."""
+    return {name.split(".")[0] for name in imports_of(path)}
 
 
-def path_of(module):
-    return ROOT / (module.replace(".", "/") + ".py")
+def files_of(path):
+    """The files of ours that a file imports; a package as a whole is its ``__init__.py``."""
+    found = set()
+    for name in imports_of(path):
+        place = ROOT / name.removeprefix("shunter.").replace(".", "/")
+        if name.startswith("shunter."):
+            found |= {
+                each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()
+            }
+    return found
+
+
+def names_in(path):
+    """Every identifier of the code, with the parts of what it imports."""
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+    return {token.string for token in tokens if token.type == tokenize.NAME}
+
+
+def assert_no_cycle(table):
+    done, left = set(), dict(table)
+    while left:
+        free = {name for name, needs in left.items() if needs <= done}
+        assert free, f"cycle among {sorted(left)}"
+        done |= free
+        left = {name: needs for name, needs in left.items() if name not in free}
+
+
+def test_the_tables_have_no_cycle():
+    assert_no_cycle(ROOMS)
+    assert_no_cycle(FOLDERS)
+
+
+def test_the_table_of_folders_names_those_that_there_are_and_stays_in_a_room():
+    assert set(FOLDERS) == {folder_of(path) for path in ROOM_FILES if path.name == "__init__.py"}
+    for folder, needs in FOLDERS.items():
+        assert {each.split("/")[0] for each in (folder, *needs)} == {folder.split("/")[0]}
 
 
 @pytest.mark.parametrize("path", ROOM_FILES, ids=relative)
-def test_a_file_imports_only_the_rooms_that_its_own_room_may(path):
-    room = path.relative_to(ROOT).parts[0]
-    assert rooms_of(imports_of(path)) <= MAY_IMPORT[room] | {room}
+def test_a_file_imports_only_what_its_folder_may(path):
+    folder = folder_of(path)
+    room = folder.split("/")[0]
+    found = {folder_of(each) for each in files_of(path)} - {folder}
+    mine = {each for each in found if each.split("/")[0] == room}
+    assert mine <= FOLDERS[folder]
+    assert {each.split("/")[0] for each in found - mine} <= ROOMS[room]
 
 
-def test_the_import_table_has_no_cycle():
-    rooms, left = [], dict(MAY_IMPORT)
-    while left:
-        free = {room for room, needs in left.items() if needs <= set(rooms)}
-        assert free, f"cycle among {sorted(left)}"
-        rooms += free
-        left = {room: needs for room, needs in left.items() if room not in free}
+@pytest.mark.parametrize("path", ROOM_FILES, ids=relative)
+def test_a_servers_package_is_imported_only_where_the_server_is(path):
+    for package in packages_of(path) & OF_A_SERVER.keys():
+        assert is_under(path, OF_A_SERVER[package]), package
+
+
+@pytest.mark.parametrize("path", ROOM_FILES, ids=relative)
+def test_what_serves_any_server_names_none(path):
+    names = names_in(path) if is_under(path, OF_NO_SERVER) else set()
+    if is_under(path, UNAWARE) and relative(path) != EMITTER:
+        names.add(path.read_text(encoding="utf-8"))
+    assert not [name for name in names if re.search("torch_?serve|triton", name, re.IGNORECASE)]
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=relative)
 def test_no_file_imports_a_room_by_its_bare_name_or_relatively(path):
     # With the checkout as working directory, `import batching` gives a second copy of everything.
-    bare = {name.split(".")[0] for name in imports_of(path)} | {""}
-    assert not bare & {*MAY_IMPORT, "tests", "bench"}
+    bare = packages_of(path) | {""}
+    assert not bare & {*ROOMS, "tests", "bench"}
     assert "." not in imports_of(path)
 
 
-@pytest.mark.parametrize("module", sorted(PURE))
-def test_a_pure_module_touches_nothing_of_the_world(module):
-    names = imports_of(path_of(module))
-    assert not {name.split(".")[0] for name in names} & IMPURE
+def test_every_pure_file_is_there_and_in_no_pure_folder():
+    assert {relative(path) for path in PURE} >= set(PURE_FILES)
+    assert not [path for path in PURE_FILES if is_under(ROOT / path, PURE_FOLDERS)]
 
 
-@pytest.mark.parametrize("module", sorted(PURE))
-def test_a_pure_module_imports_only_pure_modules_of_ours(module):
-    ours = {name.removeprefix("shunter.") for name in imports_of(path_of(module))}
-    modules = {name for name in ours if path_of(name).is_file()}
-    assert modules <= PURE
+@pytest.mark.parametrize("path", PURE, ids=relative)
+def test_a_pure_file_touches_nothing_of_the_world_and_imports_only_pure_files_of_ours(path):
+    assert not packages_of(path) & IMPURE
+    assert {each for each in files_of(path) if each.name != "__init__.py"} <= set(PURE)
+
+
+RULES = (
+    "files_over_300_lines",
+    "functions_over_60_lines",
+    "folders_over_15_files",
+    "import_circles",
+)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_is_too_large_and_no_imports_go_in_circles(rule, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    house = importlib.import_module("house")
+    tree = house.working_tree(ROOT)
+    tree = {path: text for path, text in tree.items() if not path.endswith(".java")}
+    found = {each.name: each.size for each in house.offenders(tree) if each.rule == rule}
+    assert not found.keys() - house.exceptions(tree), found
 
 
 def test_every_folder_with_an_init_file_is_a_declared_package():

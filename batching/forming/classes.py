@@ -1,7 +1,7 @@
 """Request classes, and the terms a request states about itself.
 
 A request says its class and its deadline by two keys: HTTP headers on REST, entries of the
-``input`` map on TorchServe gRPC. ``RequestTerms.java`` is the twin of this file; both are held to
+``input`` map on gRPC. ``RequestTerms.java`` is the twin of this file; both are held to
 ``tests/golden/classes.json``.
 """
 

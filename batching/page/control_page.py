@@ -1,9 +1,7 @@
 """The control page: shared memory between the server, the controller and the workers.
 
 :mod:`shunter.batching.page.layout` declares its bytes. The JVM creates the page; Python processes
-attach it. Every word is one aligned 8-byte load or store through a ``memoryview`` of format ``q``,
-which x86-64 keeps whole and in program order. A processor that reorders stores is refused: it could
-show a reader a finished sequence before the data.
+attach it (:mod:`shunter.batching.page.page_file`).
 
 Who may write is settled by locks on byte ranges of the file
 (:mod:`shunter.batching.page.processes`): one controller on its header line, one process on each
@@ -12,23 +10,14 @@ holder line (:mod:`shunter.batching.page.holds`).
 
 from __future__ import annotations
 
-import mmap
-import os
-import stat
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from types import TracebackType
 
+from shunter.batching.page.codec import decode, encode
 from shunter.batching.page.layout import (
     GROUP_COUNT,
     GROUP_STRIDE,
     HEADER_FIELDS,
-    HEADER_SIZE,
-    LAYOUT_VERSION,
-    LINE,
-    MAGIC,
-    PAGE_SIZE,
     SIZE_BUCKETS,
     SLOT_COUNT,
     SLOT_FIELDS,
@@ -38,7 +27,7 @@ from shunter.batching.page.layout import (
     Claims,
     Order,
 )
-from shunter.batching.page.processes import try_lock, unlock
+from shunter.batching.page.page_file import PageError, PageFile
 from shunter.batching.page.records import (
     Commands,
     GroupCommands,
@@ -49,130 +38,25 @@ from shunter.batching.page.records import (
     SlotIdentity,
     SlotPadding,
     SlotTelemetry,
-    decode,
-    encode,
-    mask_of,
 )
-from shunter.batching.page.slices import words_of
+from shunter.batching.page.slices import mask_of, words_of
 
+__all__ = ["ControlPage", "PageError", "UnstableError"]
 READ_ATTEMPTS = 100
 _SEQUENCE_LIMIT = 1 << 62
-_FIXED = {
-    "magic": MAGIC,
-    "layout_version": LAYOUT_VERSION,
-    "page_size": PAGE_SIZE,
-    "header_size": HEADER_SIZE,
-    "slot_size": SLOT_SIZE,
-    "slot_count": SLOT_COUNT,
-}
 _H = {name: placed.offset // 8 for name, placed in HEADER_FIELDS.items()}
 _S = {name: placed.offset // 8 for name, placed in SLOT_FIELDS.items()}
 _COMMANDS_END = _S["network_workers"]
 """What follows the commands has other writers, or no seqlock."""
-_PROCESSOR = "x86_64"
 _CONTROLLER_LINE = HEADER_FIELDS["controller_pid"].offset
-
-
-class PageError(Exception):
-    """The file is not a control page that this program can use; the message says why."""
 
 
 class UnstableError(Exception):
     """A seqlock section was being changed at every attempt to read it."""
 
 
-class ControlPage:
-    """A mapped control page. Use as a context manager or call :meth:`close`."""
-
-    def __init__(self, descriptor: int, writable: bool) -> None:
-        """Map an open file of the right size; use :meth:`attach` or :meth:`create`."""
-        self.descriptor = descriptor
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._map = mmap.mmap(descriptor, PAGE_SIZE, access=access)
-        self._locked: set[int] = set()
-        self.words = memoryview(self._map).cast("q")
-        """The page as signed 8-byte words, for the modules that own a part of it."""
-
-    @classmethod
-    def create(
-        cls, path: Path, *, owner_pid: int, created_unix_ns: int, now_ns: int
-    ) -> ControlPage:
-        """Make a new page; the path must not exist.
-
-        Raises OSError when it does, or when the file system has no room for the page; PageError
-        on another processor.
-        """
-        _check_processor()
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            # Real blocks: a full file system must be an error here and not a SIGBUS later.
-            os.posix_fallocate(descriptor, 0, PAGE_SIZE)
-            page = cls(descriptor, True)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        for name, value in _FIXED.items():
-            page.words[_H[name]] = value
-        header = PageHeader(owner_pid, created_unix_ns, jvm_heartbeat_ns=now_ns)
-        encode(header, page.words)
-        page._signal_ready()
-        return page
-
-    @classmethod
-    def attach(cls, path: Path, *, writable: bool = True) -> ControlPage:
-        """Map an existing page.
-
-        Raises PageError naming what was found and what is expected when it is another's file, not
-        a page, of another layout or not complete, and on another processor; OSError when it cannot
-        be opened.
-        """
-        _check_processor()
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags)
-        try:
-            _check(path, descriptor)
-            return cls(descriptor, writable)
-        except BaseException:
-            os.close(descriptor)
-            raise
-
-    def close(self) -> None:
-        """Unmap, and let go of every lock taken through this page."""
-        if self.descriptor >= 0:
-            self.words.release()
-            self._map.close()
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-    def __enter__(self) -> ControlPage:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def lock(self, offset: int) -> bool:
-        """Become the only writer of the line at ``offset``; False when it has one that lives.
-
-        The lock ends with :meth:`unlock`, :meth:`close` or this process.
-        """
-        # The kernel would grant a line again to the file description that holds it.
-        free = offset not in self._locked and try_lock(self.descriptor, offset, LINE)
-        if free:
-            self._locked.add(offset)
-        return free
-
-    def unlock(self, offset: int) -> None:
-        """Give a line back."""
-        unlock(self.descriptor, offset, LINE)
-        self._locked.discard(offset)
-
-    def _signal_ready(self) -> None:
-        self.words[_H["ready"]] = 1
+class ControlPage(PageFile):
+    """The words of the page, by what they mean. Use as a context manager or call :meth:`close`."""
 
     # ---- header
 
@@ -363,30 +247,3 @@ def _base(slot: int) -> int:
     if not 0 <= slot < SLOT_COUNT:
         raise IndexError(f"slot {slot}; allowed: 0 to {SLOT_COUNT - 1}")
     return (SLOTS_OFFSET + slot * SLOT_SIZE) // 8
-
-
-def _check_processor() -> None:
-    """Every word here is published by the order of stores alone."""
-    if (machine := os.uname().machine) != _PROCESSOR:
-        raise PageError(
-            f"Shunter needs an {_PROCESSOR} processor, this one is {machine}: the shared page "
-            "relies on stores that become visible in program order"
-        )
-
-
-def _check(path: Path, descriptor: int) -> None:
-    """Compare an open file with what this program knows, before anything of it is mapped."""
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise PageError(f"{path} is not a regular file")
-    if status.st_uid != os.geteuid():
-        raise PageError(f"{path} belongs to user {status.st_uid}, this program is {os.geteuid()}")
-    start = os.pread(descriptor, HEADER_SIZE, 0).ljust(HEADER_SIZE, b"\0")
-    words = memoryview(start).cast("q")
-    for name, expected in _FIXED.items():
-        if words[_H[name]] != expected:
-            raise PageError(f"{path}: {name} is {words[_H[name]]}, this program knows {expected}")
-    if status.st_size != PAGE_SIZE:
-        raise PageError(f"{path} has {status.st_size} bytes, this program knows {PAGE_SIZE}")
-    if words[_H["ready"]] != 1:
-        raise PageError(f"{path} is not complete yet")

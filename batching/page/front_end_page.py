@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shunter.batching.page.codec import decode, encode
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.layout import (
     COUNTER_COUNT,
@@ -15,13 +16,7 @@ from shunter.batching.page.layout import (
     SLOT_SIZE,
     SLOTS_OFFSET,
 )
-from shunter.batching.page.records import (
-    MAX_COUNT,
-    FrontEndState,
-    SlotNetwork,
-    decode,
-    encode,
-)
+from shunter.batching.page.records import MAX_COUNT, FrontEndState, SlotNetwork
 
 _LINE = HEADER_FIELDS["front_end_pid"].offset
 _COUNT = HEADER_FIELDS["front_end_counter_count"].offset // 8

@@ -22,8 +22,7 @@ from shunter.batching.page.layout import (
     SLOT_WORDS,
 )
 from shunter.batching.page.processes import is_alive
-from shunter.batching.page.records import mask_of
-from shunter.batching.page.slices import EVERY, SliceSet, words_of
+from shunter.batching.page.slices import EVERY, SliceSet, mask_of, words_of
 
 STALE_NS = 2_000_000_000
 """A holder that did not beat for this long is ignored: it hangs."""

@@ -10,7 +10,7 @@ Rules of this file:
 4. Fields are never reordered. New ones are added at the end of a section, and ``LAYOUT_VERSION``
    is raised.
 5. Offsets are computed here, stated again as literals in ``tests/batching/page/test_layout.py``,
-   and emitted to Java and C by ``python -m shunter.batching.page.emit``; the emitted files are
+   and emitted to Java and C by ``python -m shunter.batching.emit``; the emitted files are
    committed and ``--check`` fails when they are stale.
 
 The control page::
@@ -36,7 +36,9 @@ The control page::
     | slot 1 ...       |
     +------------------+  PAGE_SIZE
 
-The bytes of a tensor queue are in :mod:`shunter.batching.queue.layout`.
+A slot's fields are in :mod:`shunter.batching.page.slot_fields`, counts and what numbers stand for
+in :mod:`shunter.batching.page.values`; all are to be had from here. The bytes of a tensor queue are
+in :mod:`shunter.batching.queue.layout`.
 
 Times are ``CLOCK_MONOTONIC`` nanoseconds (Java ``System.nanoTime``, Python
 ``time.monotonic_ns``) unless the name says otherwise.
@@ -44,116 +46,32 @@ Times are ``CLOCK_MONOTONIC`` nanoseconds (Java ``System.nanoTime``, Python
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
-
-LAYOUT_VERSION = 7
-MAGIC = int.from_bytes(b"SHUNTER\0", "little")
-LINE = 128
-"""Bytes between fields of different writers: two cache lines, because x86 prefetches pairs."""
-
-
-class ChangeState(IntEnum):
-    """What became of a wanted configuration."""
-
-    NONE = 0
-    UNDER_WAY = 1
-    SERVES = 2
-    UNDONE = 3
-    """Refused, or begun and undone."""
-
-
-class RunnerState(IntEnum):
-    """What a worker's inference does; moves are in :mod:`shunter.batching.preemption.states`."""
-
-    RUNNING = 0
-    YIELDING = 1
-    """It is to stand still, and runs on to the end of its segment."""
-    PARKED = 2
-    RESTORING = 3
-    """It may go on, and has not done so yet."""
-
-
-class Order(IntEnum):
-    """In which order models take turns on a slice."""
-
-    CONCURRENT = 0
-    """They do not: whatever is ready runs."""
-    FIFO = 1
-    """One batch at a time, the earliest arrival first."""
-    EDF = 2
-    """One batch at a time, the earliest deadline first."""
-    ROUND_ROBIN = 3
-    """One batch at a time, models in turn, those that have waited too long first."""
-
-
-class Claims(IntEnum):
-    """Which requests for a model may say that they are strict."""
-
-    UNKNOWN = 0
-    """No controller has read the settings yet."""
-    ALL = 1
-    NONE = 2
-    WITH_KEY = 3
-    """Those that bring the secret."""
-
-
-CLASSES = ("strict", "best_effort")
-"""Index of a request class in every per-class field."""
-
-SIZE_BUCKETS = 16
-"""Batch sizes are counted by power of two: bucket k holds sizes in (2**(k-1), 2**k]."""
-
-TIME_BUCKETS = 16
-TIME_BUCKET_SHIFT = 18
-"""Times are counted by power of two: bucket k holds those up to 2**(18 + k) ns (0.26 ms to 4.3 s),
-the last one also all that are longer."""
-
-GROUP_COUNT = 8
-HOLDER_COUNT = 16
-"""The first is the server's own."""
-RUNNER_COUNT = 64
-SLOT_COUNT = 128
-SLOT_WORDS = SLOT_COUNT // 64
-"""Words of a mask of slots: slot s is bit s % 64 of word s // 64."""
-CPU_SLICES = 512
-DEVICE_COUNT = 8
-DEVICE_SLICES = 8
-"""Of one device: a GPU that is parted has seven compute and eight memory slices, and an instance's
-place is told in memory slices."""
-DEVICE_BYTES = 64
-"""Of a device's name, UTF-8: that of an NVIDIA GPU or a MIG instance has 40."""
-SLICE_WORDS = (CPU_SLICES + DEVICE_COUNT * DEVICE_SLICES) // 64
-"""Words of a set of slices, see :mod:`shunter.batching.page.slices`: first the CPUs'."""
-COUNTER_COUNT = 64
-"""Counters of the network front end; each has a name of at most COUNTER_NAME_BYTES."""
-COUNTER_NAME_BYTES = 24
-
-
-@dataclass(frozen=True)
-class Field:
-    """``count`` words of ``width`` bytes. ``width`` is 8, or the length of a byte string."""
-
-    name: str
-    meaning: str
-    count: int = 1
-    width: int = 8
-
-
-@dataclass(frozen=True)
-class Section:
-    """Fields with one writer, starting on a line of their own."""
-
-    name: str
-    fields: tuple[Field, ...]
-    repeat: int = 1
-
-    @property
-    def stride(self) -> int:
-        """Bytes of one repetition, rounded up to whole lines."""
-        used = sum(f.count * f.width for f in self.fields)
-        return -(-used // LINE) * LINE
-
+from shunter.batching.page.fields import Field, Section, place
+from shunter.batching.page.slot_fields import SLOT
+from shunter.batching.page.values import (
+    CLASSES,
+    COUNTER_COUNT,
+    COUNTER_NAME_BYTES,
+    CPU_SLICES,
+    DEVICE_BYTES,
+    DEVICE_COUNT,
+    DEVICE_SLICES,
+    GROUP_COUNT,
+    HOLDER_COUNT,
+    LAYOUT_VERSION,
+    MAGIC,
+    RUNNER_COUNT,
+    SIZE_BUCKETS,
+    SLICE_WORDS,
+    SLOT_COUNT,
+    SLOT_WORDS,
+    TIME_BUCKET_SHIFT,
+    TIME_BUCKETS,
+    ChangeState,
+    Claims,
+    Order,
+    RunnerState,
+)
 
 HEADER = (
     Section(
@@ -257,188 +175,6 @@ RUNNER = (
         ),
     ),
 )
-
-SLOT = (
-    Section(
-        "identity",
-        (
-            Field("slot_sequence", "seqlock: odd while identity changes"),
-            Field("slot_state", "0 free, 1 live"),
-            Field("generation", "current generation id of the model version"),
-            Field("registered_batch_size", "ceiling of every batch"),
-            Field("registered_max_wait_us", "ceiling of every deliberate wait"),
-            Field("queue_capacity", "requests that may wait"),
-            Field("group_count", "worker groups in use"),
-            Field("slo_us", "default deadline of strict requests, 0 for none"),
-            Field("model_name", "UTF-8, zero padded", width=256),
-            Field("model_version", "UTF-8, zero padded", width=128),
-            Field("auto", "1: the controller may change the configuration"),
-            Field("archive", "path of the model archive, UTF-8, zero padded", width=512),
-            Field("last_change", "what became of the last change, for people", width=256),
-            Field("default_version", "the model's version for requests that name none", width=128),
-            Field("problem", "why a worker ended or did not load last, for people", width=256),
-        ),
-    ),
-    Section(
-        "telemetry",
-        (
-            Field("updated_ns", "time of the last change below"),
-            Field("arrivals", "requests offered, by class", count=2),
-            Field("queued", "requests waiting now, by class", count=2),
-            Field("oldest_arrival_ns", "arrival of the oldest waiting, 0 for none", count=2),
-            Field("answered", "answered by a worker with the reply's own status", count=2),
-            Field("answered_late", "of these, after their deadline", count=2),
-            Field("expired", "answered 504 before they ran", count=2),
-            Field("rejected", "refused at the door: queue full, draining, bad header", count=2),
-            Field("failed", "answered 5xx by us: worker death, drain time-out", count=2),
-            Field("abandoned", "client hung up while waiting", count=2),
-            Field("retried", "requests run again after a worker died", count=1),
-            Field("poisoned", "requests that killed two workers", count=1),
-            Field("in_flight_requests", "sent, not answered", count=1),
-            Field("in_flight_batches", "sent, not answered", count=1),
-            Field("ready_workers", "loaded workers of the current generation", count=1),
-            Field("busy_workers", "of these, with a batch", count=1),
-            Field("threshold_milli", "adaptive threshold now, in 1/1000 requests", count=1),
-            Field("batches_by_size", "batches answered, by size bucket", count=SIZE_BUCKETS),
-            Field("service_ns_by_size", "sum of their service times", count=SIZE_BUCKETS),
-            Field("batch_requests", "requests in the batches answered"),
-            Field("good", "answered in time or without a deadline, not 5xx, by class", count=2),
-            Field("slo_met", "of these, with a deadline", count=2),
-            Field("slo_late", "with a deadline, answered after it, not 5xx", count=2),
-            Field("slo_rejected", "with a deadline, refused at the door", count=2),
-            Field("slo_failed", "with a deadline, answered 5xx by a worker or by us", count=2),
-            Field("slo_abandoned", "with a deadline, client hung up while waiting", count=2),
-            Field("queue_ns", "sum of the waits of what was answered, by class", count=2),
-            Field("service_ns", "sum of the service times of what was answered", count=2),
-            Field("latency_ns", "sum of the times from arrival to answer", count=2),
-            Field("queue_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
-            Field("service_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
-            Field("latency_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
-            Field("strict_batches", "strict batches answered, by size bucket", count=SIZE_BUCKETS),
-            Field("strict_batch_ns", "sum of their service times", count=SIZE_BUCKETS),
-        ),
-    ),
-    Section(
-        "change",
-        (
-            Field("change_request", "the wanted_request taken up last, 0 for none"),
-            Field("change_state", "what became of it, one of CHANGE_..."),
-        ),
-    ),
-    Section(
-        "group_telemetry",
-        (
-            Field("group_ready", "loaded workers"),
-            Field("group_busy", "of these, with a batch"),
-            Field("group_batches", "batches answered"),
-            Field("group_requests", "requests answered"),
-            Field("group_cap", "batch cap of the group's own configuration"),
-            Field("group_threads", "threads per worker, 0 when not set"),
-            Field("group_fixed_ns", "fitted latency of a batch = fixed + n * per_request"),
-            Field("group_per_request_ns", "see group_fixed_ns"),
-            Field("group_error_ns", "mean absolute error of the predictions"),
-            Field("group_fitted", "batches that the fit has seen, 0: nothing is known"),
-            Field("group_instances", "workers that the configuration asks for"),
-            Field("group_slices", "slices that its workers may run on", count=SLICE_WORDS),
-            Field("group_yields", "1: its workers stand still for strict work"),
-            Field("group_classes", "mask of the classes that it takes, 0: all"),
-        ),
-        repeat=GROUP_COUNT,
-    ),
-    Section(
-        "commands",
-        (
-            Field("command_sequence", "seqlock: odd while commands change, 0 never written"),
-            Field("alpha_millionths", "weight of the old threshold when it rises, 0..999999"),
-            Field("threshold_cap_milli", "upper bound of the threshold, in 1/1000 requests"),
-            Field("threshold_fixed_milli", "0: adapt; else the threshold itself"),
-            Field("max_wait_us", "deliberate wait, at most registered_max_wait_us"),
-            Field("mix_classes", "1: one batch may hold both classes"),
-            Field(
-                "ageing_us",
-                "one best-effort batch goes first in this time if one waits as long, 0 never",
-            ),
-            Field("ahead_batches", "batches sent to a busy worker, 0 or 1"),
-            Field("latency_fixed_ns", "latency of a batch until the fit knows it, 0: unknown"),
-            Field("latency_per_request_ns", "see latency_fixed_ns"),
-            Field("quantum_us", "0: threshold by what follows answers; else Rafiqi's quantum"),
-            Field("admission", "1: refuse what would be answered too late"),
-            Field("margin_us", "how long before a deadline an answer shall be ready"),
-            Field("wanted_request", "raised when another configuration is wanted, 0 for none"),
-            Field("wanted_groups", "worker groups of that configuration"),
-            Field("wanted_pin", "1: its workers choose and keep cores of their own"),
-        ),
-    ),
-    Section(
-        "group_commands",
-        (
-            Field("command_cap", "batch cap, 0: the group's own"),
-            Field("weight_milli", "factor of the cap for the class, in 1/1000; 0: never", count=2),
-            Field("preference", "groups with a lower number are filled first", count=2),
-            Field("wanted_instances", "of the wanted configuration, as the next two"),
-            Field("wanted_threads", "threads of each instance"),
-            Field("wanted_batch", "largest batch of each instance"),
-            Field(
-                "wanted_cpus",
-                "slices of CPUs for its workers, 0: as wanted_pin says",
-                count=CPU_SLICES // 64,
-            ),
-            Field("wanted_device", "name of their device or a part of one", width=DEVICE_BYTES),
-        ),
-        repeat=GROUP_COUNT,
-    ),
-    Section(
-        "network",
-        (
-            Field("network_workers", "workers that are attached to the network front end"),
-            Field("network_entries", "entries of the tensor queue"),
-            Field("network_free", "of these, used by nobody"),
-            Field("network_queued", "requests that wait for a worker"),
-            Field("network_sessions", "open sessions"),
-            Field("network_credit", "requests that clients may have on their way"),
-            Field("network_needs_mb", "memory of its queue, more than queue_mb allows; 0: it fits"),
-        ),
-    ),
-    Section(
-        "padding",
-        (
-            Field("padding_known", "1: the words below are the controller's"),
-            Field(
-                "beside",
-                "mask of slots: this model's best effort may run beside their strict work",
-                count=SLOT_WORDS,
-            ),
-            Field("strict_claims", "which requests may say that they are strict, CLAIMS_..."),
-        ),
-    ),
-)
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A field with its offset from the start of its structure."""
-
-    field: Field
-    offset: int
-    section: Section
-
-
-def place(sections: tuple[Section, ...]) -> tuple[dict[str, Placed], int]:
-    """Lay sections out; return the fields by name and the size in bytes.
-
-    The offset of a field in a repeated section is that of repetition 0.
-    """
-    fields: dict[str, Placed] = {}
-    at = 0
-    for section in sections:
-        inner = at
-        for field in section.fields:
-            assert field.name not in fields, field.name
-            fields[field.name] = Placed(field, inner, section)
-            inner += field.count * field.width
-        at += section.stride * section.repeat
-    return fields, at
-
 
 HEADER_FIELDS, HEADER_SIZE = place(HEADER)
 HOLDER_FIELDS, HOLDER_SIZE = place(HOLDER)

@@ -1,32 +1,26 @@
-"""The control page's words as typed records: what each may be, and how it is cut to that.
+"""The control page's words as typed records, and what each word may be. Pure.
 
 Field names are those of :mod:`shunter.batching.page.layout`, which gives their meaning and unit.
-Every word was written by another process, so each field states its range here and a reader cuts the
-word to it; a writer's value outside it is an error.
+Every word was written by another process, so each field states its range here;
+:mod:`shunter.batching.page.codec` reads and writes records within these ranges.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import MutableSequence, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from shunter.batching.page.layout import (
     GROUP_COUNT,
-    HEADER_FIELDS,
-    RUNNER_FIELDS,
     SIZE_BUCKETS,
     SLOT_COUNT,
-    SLOT_FIELDS,
     SLOT_WORDS,
     TIME_BUCKETS,
     Claims,
     Order,
-    Placed,
     RunnerState,
 )
-from shunter.batching.page.slices import ALL_CPUS, EVERY, words_of
+from shunter.batching.page.slices import ALL_CPUS, EVERY
 
 MAX_COUNT = 2**63 - 1
 MAX_BATCH = 1 << 20
@@ -36,9 +30,6 @@ MAX_WAIT_US = 3_600_000_000
 MAX_DEADLINE_US = 86_400_000_000
 MAX_WAIT_NS = MAX_WAIT_US * 1000
 MAX_MILLI = 10**12
-_WORD = (1 << 64) - 1
-
-Record = TypeVar("Record")
 
 
 def _word(low: int, high: int, default: Any = 0) -> Any:
@@ -270,98 +261,3 @@ class Commands(NamedTuple):
 
     slot: SlotCommands
     groups: tuple[GroupCommands, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Where a record's field lies, in words from the start of its structure."""
-
-    name: str
-    start: int
-    count: int
-    low: int
-    high: int
-    is_text: bool
-    is_mask: bool
-    is_tuple: bool
-
-
-_STRUCTURES = {
-    PageHeader: HEADER_FIELDS,
-    FrontEndState: HEADER_FIELDS,
-    RunnerLine: RUNNER_FIELDS,
-}
-"""Where records are that are not in a slot."""
-
-
-@functools.cache
-def _plans(kind: type) -> tuple[_Plan, ...]:
-    placed: dict[str, Placed] = _STRUCTURES.get(kind, SLOT_FIELDS)
-    plans = []
-    for item in fields(kind):
-        at, limits = placed[item.name], item.metadata
-        plans.append(
-            _Plan(
-                item.name,
-                at.offset // 8,
-                at.field.count * at.field.width // 8,
-                limits.get("low", 0),
-                limits.get("high", 0),
-                "text" in limits,
-                "mask" in limits,
-                at.field.count > 1 and "mask" not in limits,
-            )
-        )
-    return tuple(plans)
-
-
-def decode(kind: type[Record], words: memoryview, base: int = 0) -> Record:
-    """Read a record out of 8-byte ``words``; its structure starts at index ``base``.
-
-    A word outside its field's range is cut to the range, a text ends at its first zero.
-    """
-    values: dict[str, Any] = {}
-    for plan in _plans(kind):
-        part = words[base + plan.start : base + plan.start + plan.count]
-        if plan.is_text:
-            values[plan.name] = part.tobytes().split(b"\0", 1)[0].decode("utf-8", "replace")
-        elif plan.is_mask:
-            values[plan.name] = int.from_bytes(part.tobytes(), "little")
-        else:
-            cut = tuple(min(max(value, plan.low), plan.high) for value in part)
-            values[plan.name] = cut if plan.is_tuple else cut[0]
-    return kind(**values)
-
-
-def encode(record: Any, words: MutableSequence[int], base: int = 0) -> None:
-    """Store a record word by word, all checked before the first is stored.
-
-    Raises ValueError naming a field whose value is out of range, or is a text that is too long.
-    """
-    stores: list[tuple[int, int]] = []
-    for plan in _plans(type(record)):
-        value = getattr(record, plan.name)
-        parts = _parts_of_text(plan, value) if plan.is_text else _parts(plan, value)
-        stores += [(base + plan.start + i, word) for i, word in enumerate(parts)]
-    for index, word in stores:
-        words[index] = word
-
-
-def _parts(plan: _Plan, value: Any) -> Sequence[int]:
-    numbers = value if plan.is_tuple else (value,)
-    for word in numbers:
-        if not plan.low <= word <= plan.high:
-            raise ValueError(f"{plan.name} = {word}; allowed: {plan.low} to {plan.high}")
-    return words_of(value, plan.count) if plan.is_mask else numbers
-
-
-def _parts_of_text(plan: _Plan, value: str) -> Sequence[int]:
-    encoded, most = value.encode(), 8 * plan.count
-    if len(encoded) > most or b"\0" in encoded:
-        raise ValueError(f"{plan.name} = {value!r}; allowed: {most} bytes, none of them 0")
-    return memoryview(encoded.ljust(most, b"\0")).cast("q").tolist()
-
-
-def mask_of(words: Sequence[int], at: int, count: int) -> int:
-    """The mask in ``count`` signed words from index ``at``, the lowest bits first."""
-    return sum((words[at + i] & _WORD) << 64 * i for i in range(count))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from shunter.batching.page.codec import decode
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.layout import (
     RUNNER_COUNT,
@@ -17,7 +18,7 @@ from shunter.batching.page.layout import (
     RunnerState,
 )
 from shunter.batching.page.processes import is_alive
-from shunter.batching.page.records import RunnerLine, decode
+from shunter.batching.page.records import RunnerLine
 from shunter.batching.page.slices import SliceSet, words_of
 
 _R = {name: placed.offset // 8 for name, placed in RUNNER_FIELDS.items()}

@@ -77,8 +77,8 @@ def only_live(
         names = ", ".join(str(folder.path) for folder in folders)
         raise RuntimeFolderError(f"several servers are running, name one with --runtime: {names}")
     raise RuntimeFolderError(
-        f"no running server with Shunter in {parent(environ)}; start torchserve with the plugin, "
-        "or set SHUNTER_RUNTIME_DIR to what the server has"
+        f"no running server with Shunter in {parent(environ)}; start one with "
+        "`shunter serve`, or set SHUNTER_RUNTIME_DIR to what the server has"
     )
 
 

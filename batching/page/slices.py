@@ -13,7 +13,7 @@ Shared memory holds a set as ``SLICE_WORDS`` signed 8-byte words, the lowest bit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ SliceSet: TypeAlias = int
 ALL_CPUS: SliceSet = (1 << CPU_SLICES) - 1
 EVERY: SliceSet = (1 << 64 * SLICE_WORDS) - 1
 ALL_DEVICES: SliceSet = EVERY & ~ALL_CPUS
+_WORD = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -94,3 +95,8 @@ def words_of(mask: int, count: int = SLICE_WORDS) -> list[int]:
     [-9223372036854775808, 1]
     """
     return memoryview(mask.to_bytes(8 * count, "little")).cast("q").tolist()
+
+
+def mask_of(words: Sequence[int], at: int, count: int) -> int:
+    """The mask in ``count`` signed words from index ``at``, the lowest bits first."""
+    return sum((words[at + i] & _WORD) << 64 * i for i in range(count))

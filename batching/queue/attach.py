@@ -29,7 +29,7 @@ _CREDENTIALS = struct.Struct("3i")
 _KINDS = "biufc"
 """numpy's kinds of numbers."""
 RESPONSE_TIMEOUT_S = 120.0
-"""TorchServe's, where nobody says another."""
+"""Where the server says no other."""
 LONGEST_NS = 86_400_000_000_000
 """One day, of a deadline."""
 _RANGES = {

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from enum import IntEnum
 
-from shunter.batching.page.layout import Field, Section, place
+from shunter.batching.page.fields import Field, Section, place
 
 MAX_TENSORS = 8
 """Input tensors of a function, and output tensors."""

@@ -104,7 +104,7 @@ class FlagWord:
         self._map.close()
 
 
-class Patience:
+class AgeingBound:
     """The ageing bound: a batch that stood still for too long goes on to its end.
 
     For one batch at a time; the caller asks again and again while it runs.
@@ -157,7 +157,7 @@ class Watcher:
         next look; with 0, for measurements, the thread takes one processor meanwhile.
         """
         self._flag, self._held, self._pause_s = flag, held, pause_s
-        self._patience = Patience(longest_park_ns)
+        self._ageing = AgeingBound(longest_park_ns)
         self._turn = threading.Lock()
         self._work = threading.Semaphore(0)
         self._finished = threading.Event()
@@ -167,13 +167,13 @@ class Watcher:
         self._thread = threading.Thread(target=self._main, name="shunter-watcher", daemon=True)
 
     @contextmanager
-    def batch(self) -> Iterator[Patience]:
+    def batch(self) -> Iterator[AgeingBound]:
         """A batch runs: the word follows the holders until it ends. Raises what ended the watch.
 
         What is yielded has the batch's counts when it is over.
         """
         with self._turn:
-            self._patience.begin()
+            self._ageing.begin()
             self._finished.clear()
             if self._ended:
                 raise RuntimeError("nobody watches the hold words any more") from self._failure
@@ -181,7 +181,7 @@ class Watcher:
             self._over.clear()
             self._work.release()
             try:
-                yield self._patience
+                yield self._ageing
             finally:
                 self._over.set()
                 self._finished.wait()
@@ -232,5 +232,5 @@ class Watcher:
     def _look(self) -> None:
         held = self._held()
         holds = held or self._flag.strict_count > 0
-        self._patience.stand(holds, time.monotonic_ns())
-        self._flag.follow(held, self._patience.spent)
+        self._ageing.stand(holds, time.monotonic_ns())
+        self._flag.follow(held, self._ageing.spent)

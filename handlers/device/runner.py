@@ -17,7 +17,7 @@ import torch
 
 from shunter.handlers.device.capture import Captured
 from shunter.handlers.device.driver import DeviceError, Driver
-from shunter.handlers.device.flags import LONGEST_PARK_NS, FlagWord, Patience, Watcher
+from shunter.handlers.device.flags import LONGEST_PARK_NS, AgeingBound, FlagWord, Watcher
 from shunter.handlers.device.graphs import Chain, Launches, Step, chain, gate, note
 from shunter.handlers.device.ladder import TARGET_US, WINDOW
 
@@ -134,7 +134,7 @@ class Segmented(Whole):
         if window < 1:
             raise ValueError(f"a window of {window} segments; allowed: 1 and more")
         self._held, self._target, self._progress = held, target_us, progress
-        self._patience = Patience(longest_park_ns)
+        self._ageing = AgeingBound(longest_park_ns)
         super().__init__(driver, lane, captured)
         self._events = [driver.event() for _ in range(window)]
         costs = dict(zip(captured.parts, captured.costs_us, strict=True))
@@ -154,7 +154,7 @@ class Segmented(Whole):
         ]
 
     def _run(self) -> None:
-        self._patience.begin()
+        self._ageing.begin()
         for number, segment in enumerate(self._launches):
             event = self._events[number % len(self._events)]
             if number >= len(self._events):
@@ -163,12 +163,12 @@ class Segmented(Whole):
             self._launch(segment)
             self._driver.call("cuEventRecord", event, self._lane.stream)
         self._wait(self._done)
-        self.parks, self.parked_ns = self._patience.parks, self._patience.parked_ns
+        self.parks, self.parked_ns = self._ageing.parks, self._ageing.parked_ns
 
     def _park(self) -> None:
         """Until nobody holds, or for as long as a batch may stand still."""
         begin = time.monotonic_ns()
-        while self._patience.stand(self._held(), now := time.monotonic_ns()):
+        while self._ageing.stand(self._held(), now := time.monotonic_ns()):
             self._pause(now - begin)
 
 
@@ -207,10 +207,10 @@ class Gated(Whole):
         return [chain(self._driver, steps)]
 
     def _run(self) -> None:
-        with self._watcher.batch() as patience:
+        with self._watcher.batch() as ageing:
             self._launch(self._launches[0])
             self._wait(self._done)
-        self.parks, self.parked_ns = patience.parks, patience.parked_ns
+        self.parks, self.parked_ns = ageing.parks, ageing.parked_ns
 
 
 def noted(segment: Sequence[int], number: int, progress: FlagWord | None) -> list[Step]:

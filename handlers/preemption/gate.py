@@ -19,7 +19,6 @@ from shunter.batching.page.holds import (
     MAX_HOLD_NS,
     held,
     is_raised,
-    mask_of,
     progress_ns,
     since_ns,
 )
@@ -31,7 +30,7 @@ from shunter.batching.page.layout import (
     SLOTS_OFFSET,
 )
 from shunter.batching.page.runners import Runner
-from shunter.batching.page.slices import EVERY, SliceSet
+from shunter.batching.page.slices import EVERY, SliceSet, mask_of
 from shunter.batching.preemption.states import (
     LONGEST_PARK_NS,
     Event,

@@ -13,18 +13,14 @@ is wanted.
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-from ts.service import Service
 
 from shunter.batching.page import runners
 from shunter.batching.page.control_page import ControlPage, PageError
@@ -40,7 +36,6 @@ from shunter.handlers.preemption.fx_boundaries import OperationBoundaries
 from shunter.handlers.preemption.gate import Gate, Keep, Standing
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.preemption.preemptible import SEGMENT_MS, Preemptible
-from shunter.handlers.torchserve.sample import section_of
 
 RUNTIME = "SHUNTER_RUNTIME"
 PAGE = "control"
@@ -113,19 +108,13 @@ class Yielding:
         return timed
 
 
-def keep_requests(inputs: Any, context: Any) -> Callable[[], tuple[Any, Any]]:
-    """What gives a batch of TorchServe's as it is now, whatever its handler changes meanwhile."""
-    kept, processors = copy.deepcopy((inputs, context.request_processor))
-
-    def again() -> tuple[Any, Any]:
-        context.request_processor = processors  # headers of requests, and those of answers
-        return kept, context
-
-    return again
-
-
-def yielding_of(service: Service, environ: Mapping[str, str]) -> Yielding | None:
+def yielding_of(
+    handler: Any, section: Mapping[str, Any], environ: Mapping[str, str]
+) -> Yielding | None:
     """What a best-effort worker's batches go through.
+
+    ``handler`` holds the models, as its attributes; ``section`` is what ``shunter:`` says in the
+    configuration of its model.
 
     None where the control page cannot be had: then only the kernel preempts, and the log says so.
     """
@@ -137,20 +126,13 @@ def yielding_of(service: Service, environ: Mapping[str, str]) -> Yielding | None
         return None
     runner = runners.claim(page, os.getpid(), time.monotonic_ns())
     runner.set("runner_class", CLASSES.index("best_effort"))
-    wish = Wish.read(section_of(service.context.model_yaml_config))
+    wish = Wish.read(section)
     # Beside nobody until the controller says so. Under SCHED_IDLE the kernel takes cores back
     # within microseconds, but strict work is faster when nothing has to be taken back.
     gate = Gate(page, runner, standing, beside=0, may_drop=wish.drop)
     found = Yielding(gate, runner)
     try:
-        found.cut(_handler_of(service), wish)
+        found.cut(handler, wish)
     except Exception:  # what a handler holds may do anything when it is looked at
         logger.warning("This worker stands still between batches only.", exc_info=True)
     return found
-
-
-def _handler_of(service: Service) -> Any:
-    """The handler object, or the module of a handler that is a function."""
-    entry = service._entry_point
-    owner = getattr(entry, "__self__", None)
-    return owner if owner is not None else sys.modules.get(getattr(entry, "__module__", ""))

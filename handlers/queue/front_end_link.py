@@ -13,8 +13,9 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,7 +31,7 @@ from shunter.batching.queue.attach import (
 from shunter.batching.queue.native import LibraryError, WorkerQueue, load
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
-from shunter.handlers.device.queue import queue_worker
+from shunter.handlers.queue.device_queue import queue_worker
 from shunter.handlers.queue.tensor_queue import (
     Infer,
     QueueWorker,
@@ -40,11 +41,8 @@ from shunter.handlers.queue.tensor_queue import (
     keep_inputs,
     tensor_specs,
 )
-from shunter.handlers.torchserve.sample import section_of
 
 if TYPE_CHECKING:
-    from ts.service import Service
-
     from shunter.handlers.preemption.gate import Keep
 
 logger = logging.getLogger("shunter.front_end_link")
@@ -53,32 +51,50 @@ LEAVE_S = 10.0
 _LOOK_MS = 1000
 
 
-def link_of(path: Path, service: Service) -> FrontEndLink:
-    """The link of a loaded model. Raises TensorConfigError when it cannot serve tensors."""
-    context = service.context
-    inputs, outputs = tensor_specs(section_of(context.model_yaml_config))
+@dataclass(frozen=True)
+class LoadedModel:
+    """What a server's worker has loaded, whichever server it is."""
+
+    name: str
+    section: Mapping[str, Any]
+    """What ``shunter:`` says in its configuration."""
+    batch: int
+    """Requests of the largest batch."""
+    handler: Any
+    """The object that runs it; None: a module of functions."""
+    gpu: int | None = None
+
+
+def link_of(
+    path: Path,
+    model: LoadedModel,
+    environ: Mapping[str, str],
+) -> FrontEndLink:
+    """The link of a loaded model to the front end that listens for workers at ``path``.
+
+    Raises TensorConfigError when the model cannot serve tensors.
+    """
+    inputs, outputs = tensor_specs(model.section)
     attach = Attach(
-        context.model_name,
-        os.environ.get("SHUNTER_MODEL_VERSION", ""),
+        model.name,
+        environ.get("SHUNTER_MODEL_VERSION", ""),
         inputs,
         outputs,
-        context.system_properties["batch_size"],
+        model.batch,
         os.getpid(),
-        _number("SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
-        os.environ.get("SHUNTER_CLASS", CLASSES[0]),
-        _number("SHUNTER_SLO_NS", 0, "nanoseconds"),
-        _number("SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
-        *place_of(os.environ),
+        _number(environ, "SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
+        environ.get("SHUNTER_CLASS", CLASSES[0]),
+        _number(environ, "SHUNTER_SLO_NS", 0, "nanoseconds"),
+        _number(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
+        *place_of(environ),
     )
-    # A module with a function handle() has no object; its class is then the module.
-    handler = getattr(service._entry_point, "__self__", None)
-    spin_us = _number("SHUNTER_SPIN_US", 100, "microseconds")
-    device = device_of(handler, context.system_properties.get("gpu_id"))
-    return FrontEndLink(path, attach, infer_of(handler), spin_us=spin_us, device=device)
+    spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
+    device = device_of(model.handler, model.gpu)
+    return FrontEndLink(path, attach, infer_of(model.handler), spin_us=spin_us, device=device)
 
 
-def _number(variable: str, default: int, unit: str) -> int:
-    text = os.environ.get(variable, str(default))
+def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
+    text = environ.get(variable, str(default))
     if not text.isdecimal():
         raise TensorConfigError(f"{variable}: {text!r}; allowed: {unit}, from 0")
     return int(text)

@@ -13,7 +13,8 @@ without a copy, or copies where a request of the batch may run twice, so that it
 it came; it fills the outputs, which are 0 before, in place. A handler of TorchServe's
 ``BaseHandler`` kind, with ``inference(batch)``, is used as it is; what it returns must have the
 outputs' shapes and is copied into them. Of a model on a GPU they are tensors of that GPU
-(:mod:`shunter.handlers.device.queue`), and the handler's kernels belong on torch's current stream.
+(:mod:`shunter.handlers.queue.device_queue`), and the handler's kernels belong on torch's current
+stream.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def _zeroing(infer: Infer) -> Infer:
 def device_of(handler: Any, gpu_id: int | None) -> torch.device | None:
     """The GPU on which a handler's model is; None when it is not on one.
 
-    ``gpu_id`` is TorchServe's, for handlers that do not say it by ``device``.
+    ``gpu_id`` is what the server chose, for handlers that do not say it by ``device``.
     """
     device = getattr(handler, "device", None)
     if not isinstance(device, str | torch.device):

@@ -24,13 +24,13 @@ from ts.utils.util import PredictionException
 
 from shunter.handlers.placement import allocation, gentle
 from shunter.handlers.placement.placement import PREEMPTIBLE_VARIABLE
+from shunter.handlers.sample import SampleError, sample_of, section_of
 from shunter.handlers.torchserve.inbox import Disconnected, ProtocolError
 from shunter.handlers.torchserve.load_errors import LastError, LoadFailed, explain, flush_output
 from shunter.handlers.torchserve.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.torchserve.output import LINES, LineHandler
 from shunter.handlers.torchserve.receive import INFER, LOAD, Batch, Receiver
 from shunter.handlers.torchserve.reply import failure_reply, success_reply
-from shunter.handlers.torchserve.sample import SampleError, sample_of, section_of
 from shunter.handlers.torchserve.warm_up import NoSocket, warm_up
 
 if TYPE_CHECKING:
@@ -189,17 +189,20 @@ def _link(service: Service) -> FrontEndLink | None:
     if not (front_end := os.environ.get(FRONT_END)):
         return None
     from shunter.handlers.queue.front_end_link import link_of
+    from shunter.handlers.torchserve.loaded import loaded_model
 
-    return link_of(Path(front_end), service)
+    return link_of(Path(front_end), loaded_model(service), os.environ)
 
 
 def _give_way(service: Service, link: FrontEndLink | None) -> None:
     """Let a best-effort worker's batches stand still for strict requests."""
     if os.environ.get(PREEMPTIBLE_VARIABLE) != "1":
         return
-    from shunter.handlers.preemption.yielding import keep_requests, yielding_of
+    from shunter.handlers.preemption.yielding import yielding_of
+    from shunter.handlers.torchserve.loaded import holder_of_models, keep_requests
 
-    yielding = yielding_of(service, os.environ)
+    section = section_of(service.context.model_yaml_config)
+    yielding = yielding_of(holder_of_models(service), section, os.environ)
     if yielding is not None:
         service._entry_point = yielding.guard(service._entry_point, keep_requests)
         if link is not None:

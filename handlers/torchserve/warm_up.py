@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from ts.context import RequestProcessor
 
+from shunter.handlers.sample import Sample
 from shunter.handlers.torchserve.metrics import muted
 from shunter.handlers.torchserve.receive import Batch, decode_value
-from shunter.handlers.torchserve.sample import Sample
 
 LARGEST = 4
 """Requests of a batch. One that needs too much memory must not keep a worker from loading."""

@@ -1,5 +1,6 @@
 """Clients of the network front end: all that users import."""
 
+from shunter.nic_frontend.aead import NoCipherError
 from shunter.nic_frontend.client.async_client import AsyncClient
 from shunter.nic_frontend.client.calls import Options
 from shunter.nic_frontend.client.client import Client
@@ -13,7 +14,6 @@ from shunter.nic_frontend.client.errors import (
     UnreachableError,
 )
 from shunter.nic_frontend.client.session import Session
-from shunter.nic_frontend.wire.aead import NoCipherError
 
 __all__ = [
     "AsyncClient",

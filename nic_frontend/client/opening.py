@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.nic_frontend.aead import client_guard
 from shunter.nic_frontend.client.errors import (
     AuthenticationError,
     BadRequestError,
@@ -13,7 +14,6 @@ from shunter.nic_frontend.client.errors import (
 )
 from shunter.nic_frontend.client.protocol.core import ClientCore
 from shunter.nic_frontend.client.protocol.state import Guard
-from shunter.nic_frontend.wire.aead import client_guard
 from shunter.nic_frontend.wire.header import Header, WrongHeader, check_tag, parse
 from shunter.nic_frontend.wire.hello import (
     Hello,

@@ -172,16 +172,7 @@ class Functions:
         if not free:
             raise AttachError(f"{attach.model} has {WORKER_COUNT} workers already")
         doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        worker = Worker(
-            connection,
-            function.id,
-            free[0],
-            doorbell,
-            peer_process(connection)[0],
-            int(attach.response_timeout_s * 1e9),
-            model=attach.model,
-            slices=attach.slices,
-        )
+        worker = Worker.of(connection, function.id, free[0], doorbell, attach)
         library = str(library_path().resolve())
         answer = {"func_id": function.id, "worker": worker.index, "library": library}
         descriptors = [self._socket, doorbell, self._doorbell, *function.queue.descriptors]
@@ -262,15 +253,11 @@ class Functions:
                 del self._functions[function.id]
                 function.queue.close()
 
-    def _answer_for_nobody(self, patience: float) -> None:
+    def _answer_for_nobody(self, longest_s: float) -> None:
         """Requests whose function has no worker any more wait for a next one, but not for long."""
         now = time.monotonic()
         for function in self._functions.values():
-            if function.workers:
-                function.alone_since = 0.0
-            elif not function.alone_since:
-                function.alone_since = now
-            if function.alone_since and now - function.alone_since >= patience:
+            if function.alone_for(now) >= longest_s:
                 self._path.give_up(function.id, WireStatus.NO_WORKER)
 
     # ---- the end

@@ -1,4 +1,5 @@
-"""What the data path in C is told and tells: the structures of ``server.h`` and ``core.h``."""
+"""What the data path in C is told and tells: the structures of ``server.h``, ``policy.h``
+and ``core.h``."""
 
 from __future__ import annotations
 

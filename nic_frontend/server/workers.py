@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from shunter.batching.page.layout import CLASSES
 from shunter.batching.page.slices import SliceSet
-from shunter.batching.queue.attach import Attach, AttachError, send
+from shunter.batching.queue.attach import Attach, AttachError, peer_process, send
 from shunter.batching.queue.size import entries_within
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
@@ -49,6 +49,18 @@ class Worker:
     model: str = ""
     slices: SliceSet = 0
     """Where its strict requests run."""
+
+    @classmethod
+    def of(
+        cls, connection: socket.socket, func_id: int, index: int, doorbell: int, attach: Attach
+    ) -> Worker:
+        """The process at the other end of a connection, as it describes itself."""
+        timeout_ns = int(attach.response_timeout_s * 1e9)
+        return cls(
+            *(connection, func_id, index, doorbell, peer_process(connection)[0], timeout_ns),
+            model=attach.model,
+            slices=attach.slices,
+        )
 
     @property
     def stays(self) -> bool:
@@ -91,6 +103,14 @@ class Function:
     def has_staying_worker(self) -> bool:
         """Whether a worker of it takes more batches."""
         return any(worker.stays for worker in self.workers.values())
+
+    def alone_for(self, now: float) -> float:
+        """Seconds since it was first seen without a worker; -1: it has one."""
+        if self.workers:
+            self.alone_since = 0.0
+            return -1.0
+        self.alone_since = self.alone_since or now
+        return now - self.alone_since
 
     def is_version_of(self, attach: Attach) -> bool:
         """Whether it is the model version of a worker."""

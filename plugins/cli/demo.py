@@ -29,12 +29,11 @@ from rich.table import Table
 from shunter.model_store.digits import data
 from shunter.model_store.digits.archive import Packed, pack_digits
 from shunter.nic_frontend.client import Client, InferenceError
+from shunter.plugins import hosts
 from shunter.plugins.cli import demo_embeddings
-from shunter.plugins.cli.serve import plugins_folder
 from shunter.plugins.control.settings import VARIABLE
 from shunter.plugins.errors import UserError
-from shunter.plugins.torchserve.grpc_client import InferenceClient
-from shunter.plugins.torchserve.server import Server, ServerFailed
+from shunter.plugins.host import HostProcess
 from shunter.plugins.view import status
 
 CONNECTIONS = 4
@@ -43,6 +42,7 @@ WARM_UP = 200
 DEADLINE_MS = "5000"
 """Generous: the demo shows that the header works, not how fast the machine is."""
 UDP_S = 30
+STOP_S = 30
 MARGIN = 0.02
 CLASSES = ("strict", "best-effort")
 
@@ -79,25 +79,22 @@ def run(console: Console) -> int:
         embeddings = demo_embeddings.pack(store, console)
         settings = store / "shunter.toml"
         settings.write_text("[nic]\nenabled = true\nport = 0\n", encoding="utf-8")
-        server = Server(
-            model_store=store,
-            env={VARIABLE: str(settings)},
-            models=[f"digits={packed.path.name}", *embeddings],
-            plugins=plugins_folder(),
-            config={"job_queue_size": "1000"},
+        server = hosts.process_of(
+            store,
+            [f"digits={packed.path.name}", *embeddings],
+            settings={"job_queue_size": "1000"},
+            variables={VARIABLE: str(settings)},
         )
         try:
-            with console.status("starting TorchServe with the plugin"):
+            with console.status(f"starting {server.name} with the plugin"):
                 server.start()
-            console.print(f"torchserve with the plugin is up, pid {server.pid}")
+            console.print(f"{server.name.lower()} with the plugin is up, pid {server.pid}")
             tallies = _send_all(server, console)
             triples = demo_embeddings.compare(server) if embeddings else []
-            seen = status.fetch(server.management)
-        except ServerFailed as error:
-            raise UserError(str(error)) from error
+            seen = server.host.status()
         finally:
             with console.status("stopping"):
-                server.stop()
+                server.drain(STOP_S)
     console.print(table_of(tallies))
     console.print(WHY, soft_wrap=True)
     if triples:
@@ -166,7 +163,7 @@ def _pack(store: Path, console: Console) -> Packed:
     return packed
 
 
-def _send_all(server: Server, console: Console) -> list[Tally]:
+def _send_all(server: HostProcess, console: Console) -> list[Tally]:
     split = data.load()
     warm_up = list(zip(split.train_images, split.train_labels, strict=True))[:WARM_UP]
     measured = list(zip(split.test_images, split.test_labels, strict=True))
@@ -215,7 +212,7 @@ def _terms(request_class: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _rest(server: Server) -> Iterator[Send]:
+def _rest(server: HostProcess) -> Iterator[Send]:
     url = f"{server.inference}/predictions/digits"
     limits = httpx.Limits(max_connections=4 * CONNECTIONS)
     with httpx.Client(limits=limits, timeout=60, trust_env=False) as client:
@@ -229,8 +226,8 @@ def _rest(server: Server) -> Iterator[Send]:
 
 
 @contextlib.contextmanager
-def _grpc(server: Server) -> Iterator[Send]:
-    with InferenceClient(f"127.0.0.1:{server.grpc_inference}") as client:
+def _grpc(server: HostProcess) -> Iterator[Send]:
+    with server.grpc_client() as client:
 
         def send(image: np.ndarray, request_class: str) -> int:
             terms = {key: value.encode() for key, value in _terms(request_class).items()}
@@ -241,7 +238,7 @@ def _grpc(server: Server) -> Iterator[Send]:
 
 
 @contextlib.contextmanager
-def _udp(server: Server) -> Iterator[Send]:
+def _udp(server: HostProcess) -> Iterator[Send]:
     with Client(f"udp://127.0.0.1:{_udp_port(server)}", timeout_s=60) as client:
         deadline_ms = float(DEADLINE_MS)
 
@@ -254,11 +251,11 @@ def _udp(server: Server) -> Iterator[Send]:
         yield send
 
 
-def _udp_port(server: Server) -> int:
+def _udp_port(server: HostProcess) -> int:
     """The front end's, which is started when the controller has read the settings."""
     deadline = time.monotonic() + UDP_S
     while time.monotonic() < deadline:
-        if port := status.fetch(server.management)["front_end"]["port"]:
+        if port := server.host.status()["front_end"]["port"]:
             return int(port)
         time.sleep(0.1)
     raise UserError(f"the network front end was not there within {UDP_S} s")

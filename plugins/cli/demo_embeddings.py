@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shunter.model_store.minilm import archive
-from shunter.plugins.torchserve.server import Server
+from shunter.plugins.host import HostProcess
 
 SENTENCES = (
     (
@@ -63,7 +63,7 @@ def pack(store: Path, console: Console) -> list[str]:
     return [f"minilm={packed.name}"]
 
 
-def compare(server: Server) -> list[Triple]:
+def compare(server: HostProcess) -> list[Triple]:
     """Have all sentences embedded, together, so that the server can form batches."""
     url = f"{server.inference}/predictions/minilm"
     with (

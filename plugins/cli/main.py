@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
 from shunter.plugins.cli.plan import plan
 from shunter.plugins.cli.plot import plot
@@ -158,21 +159,20 @@ def serve(
     """
     from rich.console import Console
 
+    from shunter.plugins import hosts
     from shunter.plugins.cli import serve as serving
-    from shunter.plugins.torchserve.server import Server
 
     if demo:
         _pack_digits(store, "digits", "1.0", eager=False)
         models = ["digits=digits.mar"]
-    server = Server(
-        model_store=store,
-        models=serving.archives(store, models or []),
-        folder=folder,
-        plugins=serving.plugins_folder(),
-        config=serving.parse_settings(config or []),
-        quiet=not verbose,
+    server = hosts.process_of(
+        store,
+        serving.archives(store, models or []),
+        settings=serving.parse_settings(config or []),
         tokens=tokens,
-        ports=serving.ports_from(port, grpc),
+        folder=folder,
+        ports=(port, grpc),
+        quiet=not verbose,
     )
     serving.run(server, Console())
 
@@ -194,6 +194,9 @@ def demo() -> None:
 
 
 app.command()(status)
+app.command()(load)
+app.command()(unload)
+app.command()(configure)
 app.command()(profile)
 app.command()(plan)
 app.command()(nic)
@@ -208,7 +211,7 @@ def plugins_path() -> None:
 
       torchserve --start --ncs --model-store store --plugins-path $(shunter plugins-path)
     """
-    from shunter.plugins.cli.serve import plugins_folder
+    from shunter.plugins.hosts import plugins_folder
 
     print(plugins_folder())
 
@@ -228,12 +231,9 @@ def jar(
 
       shunter jar --output /opt/torchserve/plugins
     """
-    from shunter.plugins.torchserve import build
+    from shunter.plugins.hosts import plugins_folder
 
-    try:
-        print((build.build if force else build.ensure)(output))
-    except build.JarError as error:
-        raise UserError(str(error)) from error
+    print(plugins_folder(output, force=force))
 
 
 def _require(*modules: str) -> None:

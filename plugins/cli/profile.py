@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shunter.allocator.cpus.topology import Topology
     from shunter.allocator.planning.profile import Profile
-    from shunter.handlers.torchserve.sample import Sample
+    from shunter.handlers.sample import Sample
     from shunter.plugins.profiling.profiler import Progress, Task
 
 DEFAULT_BATCH = 64
@@ -95,6 +95,7 @@ def profile(
     from shunter.allocator.cpus.discovery import read_topology
     from shunter.allocator.planning.measurement import Effort
     from shunter.allocator.planning.profile import LARGEST_BATCH
+    from shunter.plugins.hosts import runtime_of
     from shunter.plugins.profiling import profiler
     from shunter.plugins.profiling.profiles import profile_path
 
@@ -108,6 +109,7 @@ def profile(
         samples=_samples(inputs or [], content_type),
         threads=_instance_threads(topology, threads),
         batch=max_batch or default_batch,
+        runtime=runtime_of(),
         exhaustive=exhaustive,
         alone=alone,
         effort=Effort(precision=precision, seconds=seconds),
@@ -121,7 +123,7 @@ def profile(
 
 
 def _samples(inputs: list[Path], content_type: str | None) -> list[Sample]:
-    from shunter.handlers.torchserve.sample import Sample
+    from shunter.handlers.sample import Sample
 
     if content_type and not inputs:
         raise UserError("--content-type is the type of --input, which is missing")

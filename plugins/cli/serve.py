@@ -1,9 +1,8 @@
-"""``shunter serve``: one TorchServe with the plugin, in the foreground until it is told to stop."""
+"""``shunter serve``: a server with Shunter, in the foreground until it is told to stop."""
 
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,25 +10,9 @@ from pathlib import Path
 from rich.console import Console
 
 from shunter.plugins.errors import UserError
-from shunter.plugins.torchserve import build
-from shunter.plugins.torchserve.server import Ports, Server, ServerFailed
+from shunter.plugins.host import HostProcess
 
 _DRAIN_S = 60
-
-
-def ports_from(inference: int, grpc: int) -> Ports:
-    """TorchServe's usual neighbours: management and metrics follow ``inference``."""
-    ports = Ports(inference, inference + 1, inference + 2, grpc, grpc + 1, 9000)
-    for port in (inference, inference + 1, inference + 2, grpc, grpc + 1):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except (OSError, OverflowError) as error:
-                raise UserError(
-                    f"port {port} cannot be used ({error}): choose others with --port and --grpc"
-                ) from error
-    return ports
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -58,7 +41,7 @@ def archives(store: Path, models: Sequence[str]) -> list[str]:
     return list(models)
 
 
-def run(server: Server, console: Console) -> None:
+def run(server: HostProcess, console: Console) -> None:
     """Start, print where it is, pass its log on, and drain when SIGINT or SIGTERM comes.
 
     A second signal ends it at once.
@@ -67,8 +50,8 @@ def run(server: Server, console: Console) -> None:
         signal.signal(each, signal.default_int_handler)
     told_to_stop = False
     try:
-        with console.status("starting TorchServe and its workers"):
-            _start(server)
+        with console.status(f"starting {server.name} and its workers"):
+            server.start()
         _print_addresses(server, console)
         _follow(server, console)
     except KeyboardInterrupt:
@@ -76,43 +59,22 @@ def run(server: Server, console: Console) -> None:
     finally:
         _drain(server, console)
     if not told_to_stop:
-        raise UserError("TorchServe ended by itself; its log is above")
+        raise UserError(f"{server.name} ended by itself; its log is above")
     console.print("stopped")
 
 
-def plugins_folder() -> Path:
-    """The folder for ``--plugins-path``; the jar is built when missing or stale."""
-    try:
-        return build.ensure()
-    except build.JarError as error:
-        raise UserError(str(error)) from error
-
-
-def _start(server: Server) -> None:
-    try:
-        server.start()
-    except ServerFailed as error:
-        raise UserError(str(error)) from error
-
-
-def _print_addresses(server: Server, console: Console) -> None:
-    key = server.keys.get("management", {}).get("key")
-    option = f" --token {key}" if key else ""
+def _print_addresses(server: HostProcess, console: Console) -> None:
     lines = {
-        "inference": f"{server.inference}/predictions/...",
-        "management": server.management,
-        "metrics": f"{server.metrics}/metrics",
-        "gRPC": f"127.0.0.1:{server.grpc_inference} (inference), {server.grpc_management}",
-        "keys": str(server.folder / "key_file.json") if key else "off",
+        **server.addresses,
         "log": str(server.log),
-        "watch it": f"shunter status --management {server.management}{option}",
+        "watch it": server.status_command,
     }
     for name, value in lines.items():
         console.print(f"{name:>10}  {value}", highlight=False, soft_wrap=True, markup=False)
     console.print("Ctrl-C drains and stops")
 
 
-def _follow(server: Server, console: Console) -> None:
+def _follow(server: HostProcess, console: Console) -> None:
     with server.log.open("rb") as log:
         while True:
             running = server.running
@@ -124,9 +86,9 @@ def _follow(server: Server, console: Console) -> None:
             time.sleep(0.2)
 
 
-def _drain(server: Server, console: Console) -> None:
+def _drain(server: HostProcess, console: Console) -> None:
     try:
         with console.status("draining"):
-            server.stop(timeout_s=_DRAIN_S)
+            server.drain(_DRAIN_S)
     except KeyboardInterrupt:
-        server.stop(timeout_s=0)
+        server.drain(0)

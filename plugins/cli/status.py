@@ -39,13 +39,14 @@ def status(
     """
     from rich.console import Console
 
+    from shunter.plugins import hosts
     from shunter.plugins.view import page_status
     from shunter.plugins.view import status as view
 
     def fetch() -> dict[str, Any]:
         if management is None:
             return page_status.fetch(runtime)
-        return view.fetch(management, token)
+        return hosts.host_of(management, token).status()
 
     if as_json:
         print(json.dumps(fetch(), indent=2))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from shunter.handlers.torchserve.sample import Sample
-from shunter.plugins.torchserve.archives import UnpackedModel
-from shunter.plugins.torchserve.worker_client import ModelWorker
+from shunter.handlers.sample import Sample
+from shunter.plugins.host import ModelWorker
 
 
 @dataclass(frozen=True)
@@ -28,12 +24,10 @@ class Run:
     """Between the first and the last worker's start: the client's share of ``ms``."""
 
 
-class Crew:
+class ConcurrentWorkers:
     """Workers with a batch each, and a client thread for each that only waits for it."""
 
-    def __init__(
-        self, workers: Sequence[ModelWorker], batches: Sequence[Sequence[Sample]]
-    ) -> None:
+    def __init__(self, workers: Sequence[ModelWorker], batches: Sequence[Sequence[Sample]]) -> None:
         """The workers stay the caller's."""
         self._workers, self._batches = workers, batches
         self._clients = ThreadPoolExecutor(len(workers))
@@ -62,49 +56,25 @@ class Crew:
         self._clients.shutdown(wait=error is None)
 
 
-def start_all(
-    model: UnpackedModel, places: Sequence[Sequence[int] | None], *, threads: int, batch: int
-) -> list[ModelWorker]:
-    """A worker on each place, its cores or None for anywhere; they load side by side.
+def start_all(workers: Sequence[ModelWorker]) -> list[ModelWorker]:
+    """Start all of them; they load side by side.
 
     Raises WorkerFailed when one does not load. Then, and after Ctrl-C, none is left.
     """
-    known: list[_Recruit] = []
-
-    def start(cores: Sequence[int] | None) -> ModelWorker:
-        return _Recruit(known, model, threads=threads, cores=cores, batch=batch)
-
-    with ThreadPoolExecutor(len(places)) as pool:
+    with ThreadPoolExecutor(len(workers)) as pool:
         starting: list[Future[ModelWorker]] = []
         try:
-            for cores in places:
-                starting.append(pool.submit(start, cores))
+            for each in workers:
+                starting.append(pool.submit(each.start))
             return [each.result() for each in starting]
         except BaseException:
-            _end_all(known, starting)
+            _end_all(workers, starting)
             raise
 
 
-class _Recruit(ModelWorker):
-    """A worker that can be ended while another thread is still starting it."""
-
-    _process: subprocess.Popen[bytes] | None = None
-
-    def __init__(self, known: list[_Recruit], model: UnpackedModel, **options: Any) -> None:
-        known.append(self)
-        super().__init__(model, **options)
-
-    def kill(self) -> None:
-        """End the process, if there is one by now; who waits for it finds out and closes it."""
-        process = self._process
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _end_all(known: Sequence[_Recruit], starting: Sequence[Future[ModelWorker]]) -> None:
+def _end_all(workers: Sequence[ModelWorker], starting: Sequence[Future[ModelWorker]]) -> None:
     while True:
-        for worker in known:
+        for worker in workers:
             worker.kill()
         # A thread comes back when its worker is gone; some may only be about to start theirs.
         if not wait(starting, timeout=0.05).not_done:

@@ -13,29 +13,24 @@ import hashlib
 import os
 import tempfile
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from shunter.allocator.cpus.cores import choose_cores, place_all
 from shunter.allocator.cpus.topology import Topology
-from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.measurement import Effort, Estimate, estimate, is_enough
 from shunter.allocator.planning.profile import Cell, Profile, ProfileError, Provenance, checked
 from shunter.allocator.planning.profile_plan import CellKey, ProfilePlan
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.plugins.errors import UserError
-from shunter.plugins.profiling.concurrent_workers import Crew, close_all, start_all
+from shunter.plugins.host import ModelWorker, UnpackedModel, WorkerFailed, WorkerRuntime
+from shunter.plugins.profiling.concurrent_workers import ConcurrentWorkers
 from shunter.plugins.profiling.profiles import load_profile, provenance_here, write_profile
-from shunter.plugins.torchserve.archives import UnpackedModel, unpack
-from shunter.plugins.torchserve.worker_client import ModelWorker, WorkerFailed
+from shunter.plugins.profiling.worker_cache import WorkerCache
 
 WARM_UP = (2, 6)
 """Fewest and most runs before those that count; graph mode optimises during the first ones."""
-OPEN = 3
-"""Numbers of threads whose workers are kept for the next cell, if memory allows."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +42,8 @@ class Task:
     """Requests; a batch takes them in turn. Empty: the archive's own."""
     threads: int
     batch: int
+    runtime: WorkerRuntime
+    """Whose workers are measured."""
     exhaustive: bool = False
     alone: bool = False
     """Measure one instance at a time, as Packrat does, not as many as will run together."""
@@ -82,13 +79,15 @@ def run(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shunter-profile-")))
         try:
-            model = unpack(task.archive, folder)
+            model = task.runtime.unpack(task.archive, folder)
             samples = task.samples or _own_sample(model)
             here = provenance_here(task.archive, _hash(samples), topology)
             profile = _begin(task, path, here)
-            companies = Companies(model, topology, profile.threads, profile.batch, alone=task.alone)
-            stack.callback(companies.close)
-            return _measure_all(task, path, profile, samples, companies, report)
+            cache = WorkerCache(
+                task.runtime, model, topology, profile.threads, profile.batch, alone=task.alone
+            )
+            stack.callback(cache.close)
+            return _measure_all(task, path, profile, samples, cache, report)
         except (WorkerFailed, ProfileError, OSError) as error:
             raise UserError(str(error)) from error
 
@@ -148,7 +147,7 @@ def _measure_all(
     path: Path,
     profile: Profile,
     samples: Sequence[Sample],
-    companies: Companies,
+    cache: WorkerCache,
     report: Callable[[Progress], None],
 ) -> Profile:
     plan = ProfilePlan(profile.threads, profile.batch, exhaustive=task.exhaustive)
@@ -165,7 +164,7 @@ def _measure_all(
         report(Progress(profile, key, len(ahead), left))
         started = time.monotonic()
         try:
-            cell = _measure(companies.of(key[0]), key, samples, task.effort)
+            cell = _measure(cache.of(key[0]), key, samples, task.effort)
         except WorkerFailed as error:
             if key[1] == 1:
                 raise
@@ -177,7 +176,7 @@ def _measure_all(
         profile = profile.with_cell(cell, time.monotonic() - started)
         write_profile(path, profile)
     if weight:
-        companies.close()  # what still uses the CPUs is something else
+        cache.close()  # what still uses the CPUs is something else
         profile = replace(profile, busy=max(profile.busy, task.busy()))
     profile = profile.finished(None if task.exhaustive else plan.gap)
     write_profile(path, profile)
@@ -191,10 +190,10 @@ def _measure(
     """One cell: warm up, then repeat until its interval is tight."""
     threads, batch = key
     requests = [samples[i % len(samples)] for i in range(batch)]
-    with Crew(workers, [requests] * len(workers)) as crew:
-        before = crew.run().ms
+    with ConcurrentWorkers(workers, [requests] * len(workers)) as together:
+        before = together.run().ms
         for _ in range(WARM_UP[1] - 1):
-            now = crew.run().ms
+            now = together.run().ms
             settled = abs(now - before) <= 0.1 * before
             before = now
             if settled or now > effort.seconds * 1e3 / 4:
@@ -202,7 +201,7 @@ def _measure(
         times: list[float] = []
         begin = time.monotonic()
         while not is_enough(times, time.monotonic() - begin, effort):
-            times.append(crew.run().ms)
+            times.append(together.run().ms)
     found: Estimate = estimate(times)
     return Cell(
         threads=threads,
@@ -214,68 +213,6 @@ def _measure(
         outliers=found.outliers,
         peak_bytes=max(worker.peak_bytes for worker in workers),
     )
-
-
-class Companies:
-    """Workers by their number of threads, as many as run together; the last few stay open."""
-
-    def __init__(
-        self, model: UnpackedModel, topology: Topology, threads: int, batch: int, *, alone: bool
-    ) -> None:
-        """Each of up to ``threads`` threads; ``alone`` or as many as have room beside each other.
-
-        ``batch`` is the largest one they are told to expect.
-        """
-        self._model, self._topology, self._batch = model, topology, batch
-        self._near = _shared_node(topology, threads)
-        self._width = max(threads, len(self._near.cpus))
-        self._alone = alone
-        self._open: OrderedDict[int, list[ModelWorker]] = OrderedDict()
-        self._peak = 0
-
-    def of(self, threads: int) -> list[ModelWorker]:
-        """Those with so many threads. Raises WorkerFailed when one does not load."""
-        if any(worker.is_dead for worker in self._open.get(threads, ())):
-            close_all(self._open.pop(threads))
-        if threads not in self._open:
-            self._open[threads] = self._start(threads)
-        self._open.move_to_end(threads)
-        return self._open[threads]
-
-    def _start(self, threads: int) -> list[ModelWorker]:
-        count = 1 if self._alone else max(1, self._width // threads)
-        for workers in self._open.values():
-            self._peak = max(self._peak, *(worker.peak_bytes for worker in workers))
-        while self._open and (len(self._open) >= OPEN or not self._has_room(count)):
-            close_all(self._open.popitem(last=False)[1])
-        while count > 1 and not self._has_room(count):
-            count -= 1
-        places: Sequence[tuple[int, ...] | None] = [None] * count
-        if not self._topology.limited:
-            # As when it serves: under a quota nobody is pinned.
-            places = place_all(self._near, [threads] * count) or places
-        return start_all(self._model, places, threads=threads, batch=self._batch)
-
-    def _has_room(self, count: int) -> bool:
-        return count * self._peak <= 0.8 * available_bytes()
-
-    def close(self) -> None:
-        """End all of them, also when Ctrl-C comes meanwhile."""
-        close_all([worker for workers in self._open.values() for worker in workers])
-        self._open.clear()
-
-
-def _shared_node(topology: Topology, threads: int) -> Topology:
-    """Where instances run side by side: the NUMA node that one with ``threads`` threads gets.
-
-    One CPU of each core, more if the instance has more threads; none if no node has as many.
-    """
-    cores = choose_cores(topology, threads)
-    if cores is None:
-        return topology.only(())
-    node = next(cpu.node for cpu in topology.cpus if cpu.id == cores[0])
-    whole = topology.only(cpu.id for cpu in topology.cpus if cpu.node == node)
-    return whole.only(choose_cores(whole, max(threads, whole.cores)) or ())
 
 
 def busy_cores(topology: Topology, seconds: float = 0.5) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from shunter.handlers.torchserve.sample import Sample, SampleError, sample_of, section_of
+from shunter.handlers.sample import Sample, SampleError, sample_of, section_of
 from shunter.plugins.errors import UserError
 
 # What reading a file that is not a model archive, or a damaged one, may raise.

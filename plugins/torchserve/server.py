@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import psutil
 
+from shunter.plugins.host import HostError
 from shunter.plugins.torchserve import isolation, rest
 from shunter.plugins.torchserve.isolation import Ports, free_ports
 from shunter.plugins.torchserve.process_tree import ProcessTree
@@ -33,7 +34,7 @@ _WORKER_PROGRAMS = ("model_service_worker.py", "shunter.handlers.torchserve.work
 _CLASHES = ("Address already in use", "BindException", "Failed to bind")
 
 
-class ServerFailed(Exception):
+class ServerFailed(HostError):
     """TorchServe did not start; the message ends with the tail of its log."""
 
 

@@ -18,12 +18,15 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from shunter.allocator.cpus.cpu_list import format_cpu_list
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
+from shunter.plugins.host import WorkerFailed
 from shunter.plugins.torchserve import isolation
 from shunter.plugins.torchserve.archives import UnpackedModel
 from shunter.plugins.torchserve.worker_messages import batch_message, load_message
+from shunter.plugins.torchserve.worker_process import last_lines, peak_bytes
 
 METRICS = """
 model_metrics:
@@ -36,16 +39,12 @@ START_S = 120.0
 """How long a worker may take until it listens; it imports torch first."""
 CLOSE_S = 2.0
 """How long a worker may take to end by itself."""
-_LOG_LINES = 12
-_LOG_TAIL = 8192
-
-
-class WorkerFailed(Exception):
-    """The worker ended, answered an error or did not answer; the message says which and why."""
+LOG = "log"
+"""What it prints, in its folder."""
 
 
 class ModelWorker:
-    """A worker process with a loaded model. Use as a context manager."""
+    """A worker process with a loaded model. As a context manager it starts and ends."""
 
     def __init__(
         self,
@@ -57,38 +56,45 @@ class ModelWorker:
         timeout_s: float = 300,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it on ``cores`` (None: anywhere) with ``threads`` threads, and load the model.
+        """It will run on ``cores`` (None: anywhere) with ``threads`` threads.
 
         ``batch`` is the largest one it is told to expect; ``timeout_s`` is how long it may be
         silent over the load or a batch.
         """
         self.threads = threads
+        self._model = model
+        self._cores = cores
         self._batch = batch
-        self._folder = isolation.short_folder()
-        self._log = self._folder / "log"
+        self._variables = dict(variables or {})
         self._deadline_s = timeout_s
+        self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._owes = True
         """Whether an answer is outstanding, or part of one; at first that it is loaded."""
+
+    def start(self) -> Self:
+        """Start the process and load the model. Raises WorkerFailed; then nothing is left of it."""
+        self._folder = isolation.short_folder()
         try:
-            self._start(model, cores, dict(variables or {}))
-            self._load(model)
+            self._socket = self._connect(self._launch(self._folder))
+            self._load(self._model)
         except BaseException:
             self.close()
             raise
+        return self
 
-    def _start(
-        self, model: UnpackedModel, cores: Sequence[int] | None, more: dict[str, str]
-    ) -> None:
-        metrics = self._folder / "metrics.yaml"
+    def _launch(self, folder: Path) -> Path:
+        """Start the process; return the path of its socket."""
+        model = self._model
+        metrics = folder / "metrics.yaml"
         metrics.write_text(METRICS, encoding="ascii")
-        path = self._folder / "socket.0"
+        path = folder / "socket.0"
         environment = {
             **os.environ,
             **model.environment,
             # Empty: not what this process itself may have been given.
-            "SHUNTER_CORES": "" if cores is None else format_cpu_list(cores),
+            "SHUNTER_CORES": "" if self._cores is None else format_cpu_list(self._cores),
             "SHUNTER_THREADS": str(self.threads),
             "SHUNTER_WARM_UP": "0",  # who measures does it himself
             "OMP_NUM_THREADS": str(self.threads),
@@ -96,7 +102,7 @@ class ModelWorker:
             "PYTHONPATH": os.pathsep.join(
                 [str(model.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
             ),
-            **more,
+            **self._variables,
         }
         command = [
             sys.executable,
@@ -106,7 +112,7 @@ class ModelWorker:
             "unix",
         ]
         command += ["--sock-name", str(path), "--metrics-config", str(metrics)]
-        with self._log.open("wb") as log:
+        with (folder / LOG).open("wb") as log:
             self._process = subprocess.Popen(
                 command,
                 cwd=model.folder,
@@ -117,7 +123,7 @@ class ModelWorker:
                 # Ctrl-C is for who measures; a worker is ended by close(), with all it started.
                 start_new_session=True,
             )
-        self._socket = self._connect(path)
+        return path
 
     def _connect(self, path: Path) -> socket.socket:
         end = time.monotonic() + START_S
@@ -164,12 +170,7 @@ class ModelWorker:
     def peak_bytes(self) -> int:
         """Highest resident memory so far, without mapped files."""
         assert self._process is not None
-        sizes = {}
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name in ("VmHWM", "RssFile"):
-                sizes[name] = int(value.split()[0]) * 1024
-        return max(0, sizes.get("VmHWM", 0) - sizes.get("RssFile", 0))
+        return peak_bytes(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -199,10 +200,19 @@ class ModelWorker:
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
-    def __enter__(self) -> ModelWorker:
-        return self
+    def kill(self) -> None:
+        """End the process, if there is one by now; who waits for it finds out and closes it."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self.start()
 
     def __exit__(
         self,
@@ -284,12 +294,6 @@ class ModelWorker:
             raise WorkerFailed(self._explain(f"ended with {kind} {end.si_status} {when}"))
 
     def _explain(self, what: str) -> str:
-        try:
-            with self._log.open("rb") as log:
-                log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
-                lines = log.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            lines = []
-        said = [line for line in lines if line.strip() and not line.startswith("[METRICS]")]
-        tail = "\n  ".join(said[-_LOG_LINES:])
+        assert self._folder is not None
+        tail = "\n  ".join(last_lines(self._folder / LOG))
         return f"the worker {what}" + (f"; its last lines:\n  {tail}" if tail else "")

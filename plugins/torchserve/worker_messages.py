@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 
 _END = b"\xff" * 4
 

@@ -1,56 +1,18 @@
-"""``shunter status``: read GET /shunter/status and show it as tables."""
+"""``shunter status``: what a host says of itself, as tables."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import httpx
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from shunter.batching.page.layout import CLASSES
-from shunter.plugins.errors import UserError
 
-PATH = "/shunter/status"
 INVALID = (
     "shunter.toml cannot be used, the last good settings are in force; the server's log says why"
 )
-
-
-def fetch(management: str, token: str | None = None, timeout_s: float = 5) -> dict[str, Any]:
-    """The status of the server whose management API is at ``management``."""
-    url = management.rstrip("/") + PATH
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        answer = httpx.get(url, headers=headers, timeout=timeout_s, trust_env=False)
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise UserError(f"{management!r} is not a URL like http://127.0.0.1:8081") from error
-    except httpx.HTTPError as error:
-        raise UserError(f"no TorchServe answers at {management}: {error}") from error
-    if answer.status_code == 200:
-        return answer.json()
-    raise UserError(_refusal(answer, management, token))
-
-
-def _refusal(answer: httpx.Response, management: str, token: str | None) -> str:
-    text = _message(answer)
-    if "token" in text.lower() or answer.status_code in (401, 403):
-        fault = "did not accept the key" if token else "wants a key"
-        return (
-            f"TorchServe at {management} {fault}: "
-            "pass --token with the management key of key_file.json"
-        )
-    if answer.status_code in (404, 405):
-        return f"TorchServe at {management} runs without the Shunter plugin"
-    return f"TorchServe at {management} answered {answer.status_code}: {text}"
-
-
-def _message(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json().get("message", answer.text))
-    except (ValueError, AttributeError):
-        return answer.text.strip()
 
 
 def render(status: dict[str, Any]) -> Group:

@@ -127,16 +127,32 @@ def test_java_packages_import_each_other_by_class_or_as_a_whole(imports):
     assert imports.circle(graph, knot) == ["p.a", "p.b", "p.c", "p.a"]
 
 
-def test_a_c_file_and_its_header_are_one(imports):
+def test_a_public_header_may_be_included_by_a_private_one(imports):
     tree = {
-        "c/a.c": '#include <stdio.h>\n#include "a.h"\n#include "b.h"',
+        "c/a.c": '#include <stdio.h>\n#include "a.h"\n#include "a_parts.h"',
         "c/a.h": "",
-        "c/b.h": '# include "a.h"',
-        "c/d/e.c": '#include "b.h"\n#include "../b.h"',
+        "c/a_parts.h": '# include "a.h"',
+        "c/d/e.c": '#include "b.h"\n#include "../a.h"',
+        "b/b.h": "",
     }
-    graph = imports.c_units(tree)
-    assert graph == {"c/a": {"c/b"}, "c/b": {"c/a"}, "c/d/e": {"c/b"}}
-    assert imports.knots(graph) == [{"c/a", "c/b"}]
+    graph = imports.c_files(tree)
+    assert graph == {
+        "c/a.c": {"c/a.h", "c/a_parts.h"},
+        "c/a.h": set(),
+        "c/a_parts.h": {"c/a.h"},
+        "c/d/e.c": {"b/b.h", "c/a.h"},
+        "b/b.h": set(),
+    }
+    assert imports.knots(graph) == []
+
+
+def test_headers_that_include_each_other_are_a_circle(imports):
+    tree = {
+        "c/a.c": '#include "a.h"',
+        "c/a.h": '#include "b.h"',
+        "c/b.h": '#include "a.h"',
+    }
+    assert imports.knots(imports.c_files(tree)) == [{"c/a.h", "c/b.h"}]
 
 
 def test_knots_are_found_apart_and_what_only_leads_to_one_is_in_none(imports):
@@ -170,7 +186,7 @@ TREE = {
     "tests/long.py": lines(900),
     "batching/just.py": lines(300),
     "batching/long.py": lines(301),
-    "batching/emitted.py": "# Emitted by python -m shunter.batching.page.emit. Do not edit.\n"
+    "batching/emitted.py": "# Emitted by python -m shunter.batching.emit. Do not edit.\n"
     + lines(900),
     "plugins/A.java": method(60),
     "plugins/B.java": method(61),

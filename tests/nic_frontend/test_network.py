@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shunter.nic_frontend.aead import NoCipherError, require_cipher
 from shunter.nic_frontend.client import AsyncClient, Session
-from shunter.nic_frontend.wire.aead import NoCipherError, require_cipher
 
 KEY = bytes(range(32))
 REQUEST, ANSWER = 602_112, 65_536

@@ -3,7 +3,7 @@
  *
  * libcrypto is looked for when it is first needed; without it there is no encryption, and all else
  * works. Nonce: four bytes 0, then the datagram's number; associated data: the header before its
- * tag. Twin of nic_frontend/wire/aead.py.
+ * tag. Twin of nic_frontend/aead.py.
  */
 #ifndef SHUNTER_AEAD_H
 #define SHUNTER_AEAD_H

@@ -1,4 +1,4 @@
-/* Emitted by python -m shunter.batching.page.emit. Do not edit. */
+/* Emitted by python -m shunter.batching.emit. Do not edit. */
 #ifndef SHUNTER_LAYOUT_H
 #define SHUNTER_LAYOUT_H
 

@@ -1,4 +1,4 @@
-/* Emitted by python -m shunter.nic_frontend.wire.emit. Do not edit. */
+/* Emitted by python -m shunter.nic_frontend.emit. Do not edit. */
 #ifndef SHUNTER_WIRE_LAYOUT_H
 #define SHUNTER_WIRE_LAYOUT_H
 

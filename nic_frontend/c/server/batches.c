@@ -4,10 +4,10 @@
 
 #include "dispatch.h"
 
-static void ring(struct shunter_served *served, const struct shunter_hand *hand) {
+static void ring(struct shunter_served *served, const struct shunter_worker_state *state) {
     const uint64_t one = 1;
     served->stats->rings++;
-    if (write(hand->doorbell, &one, sizeof one) < 0) {
+    if (write(state->doorbell, &one, sizeof one) < 0) {
         // EAGAIN: it has not looked at the last one yet. Else it is gone, which its owner sees.
         return;
     }
@@ -24,12 +24,12 @@ void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t lengt
     if (bytes > WAKE_BYTES || bytes + length <= WAKE_BYTES || left < 2) {
         return; // once for each request, and not for those that are here at once
     }
-    for (uint32_t i = 0; i < served->hand_count; i++) {
-        const struct shunter_hand *hand = &served->hands[i];
-        if (hand->present && !hand->draining && shunter_in_flight(hand) == 0) {
+    for (uint32_t i = 0; i < served->worker_count; i++) {
+        const struct shunter_worker_state *state = &served->workers[i];
+        if (state->present && !state->draining && shunter_in_flight(state) == 0) {
             if (atomic_load(shunter_worker_word(
                     &served->queue, i, SHUNTER_W_WORKER_ASLEEP))) {
-                ring(served, hand);
+                ring(served, state);
             }
             return;
         }
@@ -38,7 +38,7 @@ void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t lengt
 
 void shunter_give(
     struct shunter_served *served, uint32_t worker, struct shunter_held run, uint64_t now_ns) {
-    struct shunter_hand *hand = &served->hands[worker];
+    struct shunter_worker_state *state = &served->workers[worker];
     const struct shunter_queue *queue = &served->queue;
     for (uint32_t i = 0; i < run.count; i++) {
         const uint32_t entry = (run.first + i) % queue->entries;
@@ -63,12 +63,12 @@ void shunter_give(
         served->waiting[entry].indirect = !whom.direct;
         served->indirect += !whom.direct;
     }
-    const uint64_t number = ++hand->given;
-    if (shunter_in_flight(hand) == 1) {
-        hand->began_ns = now_ns;
+    const uint64_t number = ++state->given;
+    if (shunter_in_flight(state) == 1) {
+        state->began_ns = now_ns;
     }
     const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
-    hand->held[place] = run;
+    state->held[place] = run;
     shunter_set(
         shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + 8 * place), run.first);
     shunter_set(
@@ -76,7 +76,7 @@ void shunter_give(
     // Sequentially consistent, as the worker's sleep is: one of the two sees the other.
     atomic_store(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_NUMBER), number);
     if (atomic_load(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_ASLEEP))) {
-        ring(served, hand);
+        ring(served, state);
     }
     served->in_flight++;
     served->stats->batches++;
@@ -109,34 +109,34 @@ static void finish(
 
 uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
     uint32_t batches = 0;
-    for (uint32_t worker = 0; served->in_flight && worker < served->hand_count; worker++) {
-        struct shunter_hand *hand = &served->hands[worker];
-        if (!hand->present || !shunter_in_flight(hand)) {
+    for (uint32_t worker = 0; served->in_flight && worker < served->worker_count; worker++) {
+        struct shunter_worker_state *state = &served->workers[worker];
+        if (!state->present || !shunter_in_flight(state)) {
             continue;
         }
         uint64_t done =
             shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER));
         // It is the worker's word: never believe more than was given.
-        done = done > hand->given ? hand->given : done;
-        while (hand->done < done) {
-            hand->done++;
-            hand->began_ns = now_ns;
+        done = done > state->given ? state->given : done;
+        while (state->done < done) {
+            state->done++;
+            state->began_ns = now_ns;
             served->in_flight--;
             batches++;
-            finish(served, hand->held[hand->done % SHUNTER_AHEAD], now_ns, false);
+            finish(served, state->held[state->done % SHUNTER_AHEAD], now_ns, false);
         }
     }
     return batches;
 }
 
-void shunter_hand_gone(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
-    struct shunter_hand *hand = &served->hands[worker];
+void shunter_worker_gone(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
+    struct shunter_worker_state *state = &served->workers[worker];
     shunter_collect(served, now_ns);
-    hand->present = false;
-    for (bool running = true; hand->done < hand->given; running = false) {
-        hand->done++;
+    state->present = false;
+    for (bool running = true; state->done < state->given; running = false) {
+        state->done++;
         served->in_flight--;
-        const struct shunter_held run = hand->held[hand->done % SHUNTER_AHEAD];
+        const struct shunter_held run = state->held[state->done % SHUNTER_AHEAD];
         if (running) {
             finish(served, run, now_ns, true);
             continue;

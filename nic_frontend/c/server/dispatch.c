@@ -7,8 +7,8 @@ static uint64_t us(uint64_t ns) { return ns / 1000; }
 
 static void expire(struct shunter_served *served, uint64_t now_ns) {
     for (int class = 0; class < SHUNTER_CLASSES; class ++) {
-        struct shunter_line *line = &served->lines[class];
-        for (int32_t at = line->first; line->deadlines && at >= 0;) {
+        struct shunter_class_list *list = &served->lists[class];
+        for (int32_t at = list->first; list->deadlines && at >= 0;) {
             const struct shunter_waiting entry = served->waiting[at];
             if (entry.deadline_ns && entry.deadline_ns <= now_ns) {
                 shunter_dequeue(served, (uint32_t)at);
@@ -21,9 +21,10 @@ static void expire(struct shunter_served *served, uint64_t now_ns) {
     }
 }
 
-static uint64_t tightest(const struct shunter_served *served, const struct shunter_line *line) {
+static uint64_t tightest(
+    const struct shunter_served *served, const struct shunter_class_list *list) {
     uint64_t found = NEVER;
-    for (int32_t at = line->first; line->deadlines && at >= 0; at = served->waiting[at].next) {
+    for (int32_t at = list->first; list->deadlines && at >= 0; at = served->waiting[at].next) {
         const uint64_t deadline = served->waiting[at].deadline_ns;
         if (deadline && deadline < found) {
             found = deadline;
@@ -33,49 +34,49 @@ static uint64_t tightest(const struct shunter_served *served, const struct shunt
 }
 
 /* Free workers; their caps in order. */
-static uint32_t free_hands(
+static uint32_t free_workers(
     const struct shunter_served *served, uint32_t *workers, uint32_t *caps) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < served->hand_count; i++) {
-        const struct shunter_hand *hand = &served->hands[i];
-        if (hand->present && !hand->draining && !shunter_in_flight(hand)) {
+    for (uint32_t i = 0; i < served->worker_count; i++) {
+        const struct shunter_worker_state *state = &served->workers[i];
+        if (state->present && !state->draining && !shunter_in_flight(state)) {
             workers[count] = i;
-            caps[count++] = hand->cap;
+            caps[count++] = state->cap;
         }
     }
     return count;
 }
 
 static uint64_t predicted_ns(
-    const struct shunter_served *served, const struct shunter_line *line, uint64_t capacity) {
-    const uint64_t size = line->count < capacity ? line->count : capacity;
+    const struct shunter_served *served, const struct shunter_class_list *list, uint64_t capacity) {
+    const uint64_t size = list->count < capacity ? list->count : capacity;
     return served->policy.fixed_ns + size * served->policy.per_request_ns;
 }
 
 static bool release_class(struct shunter_served *served, uint8_t class, uint64_t now_ns) {
     const struct shunter_policy *policy = &served->policy;
-    struct shunter_line *line = &served->lines[class];
+    struct shunter_class_list *list = &served->lists[class];
     uint32_t workers[SHUNTER_WORKER_COUNT], caps[SHUNTER_WORKER_COUNT];
     uint32_t sizes[SHUNTER_WORKER_COUNT];
-    const uint32_t count = free_hands(served, workers, caps);
+    const uint32_t count = free_workers(served, workers, caps);
     uint64_t capacity = 0;
     for (uint32_t i = 0; i < count; i++) {
         capacity += caps[i];
     }
-    if (!line->count || !count) {
+    if (!list->count || !count) {
         return false;
     }
-    const uint64_t deadline = tightest(served, line);
-    const uint64_t predicted = predicted_ns(served, line, capacity);
+    const uint64_t deadline = tightest(served, list);
+    const uint64_t predicted = predicted_ns(served, list, capacity);
     if (!shunter_should_release(
-            line->count, us(now_ns - served->waiting[line->first].arrival_ns),
+            list->count, us(now_ns - served->waiting[list->first].arrival_ns),
             deadline != NEVER, ((int64_t)deadline - (int64_t)now_ns) / 1000, policy->threshold,
             us(policy->max_wait_ns), capacity, us(predicted), us(policy->margin_ns))) {
         return false;
     }
-    shunter_split(line->count, caps, count, sizes);
+    shunter_split(list->count, caps, count, sizes);
     bool given = false;
-    for (uint32_t i = 0; i < count && line->count; i++) {
+    for (uint32_t i = 0; i < count && list->count; i++) {
         if (sizes[i]) {
             shunter_give(served, workers[i], shunter_take(served, class, sizes[i]), now_ns);
             given = true;
@@ -87,21 +88,21 @@ static bool release_class(struct shunter_served *served, uint8_t class, uint64_t
 /* The next batch of a busy worker: as many requests as are worth one, when nobody is free. */
 static bool send_ahead(struct shunter_served *served, uint8_t class, uint64_t now_ns) {
     uint32_t workers[SHUNTER_WORKER_COUNT], caps[SHUNTER_WORKER_COUNT];
-    const struct shunter_line *line = &served->lines[class];
-    if (!served->policy.ahead || !line->count || free_hands(served, workers, caps)) {
+    const struct shunter_class_list *list = &served->lists[class];
+    if (!served->policy.ahead || !list->count || free_workers(served, workers, caps)) {
         return false;
     }
-    for (uint32_t i = 0; i < served->hand_count; i++) {
-        const struct shunter_hand *hand = &served->hands[i];
-        if (!hand->present || hand->draining || shunter_in_flight(hand) != 1) {
+    for (uint32_t i = 0; i < served->worker_count; i++) {
+        const struct shunter_worker_state *state = &served->workers[i];
+        if (!state->present || state->draining || shunter_in_flight(state) != 1) {
             continue;
         }
-        const uint8_t runs = hand->held[hand->given % SHUNTER_AHEAD].class;
+        const uint8_t runs = state->held[state->given % SHUNTER_AHEAD].class;
         const bool behind_strict = class == 0 && runs == 0;
         const double least =
-            served->policy.threshold < hand->cap ? served->policy.threshold : hand->cap;
-        if ((behind_strict || !served->lines[0].count) && line->count >= least) {
-            shunter_give(served, i, shunter_take(served, class, hand->cap), now_ns);
+            served->policy.threshold < state->cap ? served->policy.threshold : state->cap;
+        if ((behind_strict || !served->lists[0].count) && list->count >= least) {
+            shunter_give(served, i, shunter_take(served, class, state->cap), now_ns);
             return true;
         }
     }
@@ -110,28 +111,28 @@ static bool send_ahead(struct shunter_served *served, uint8_t class, uint64_t no
 
 /* Best effort goes first once in ``ageing_ns`` if it has waited as long. */
 static bool aged(struct shunter_served *served, uint64_t now_ns) {
-    const struct shunter_line *line = &served->lines[1];
+    const struct shunter_class_list *list = &served->lists[1];
     const uint64_t ageing = served->policy.ageing_ns;
-    return ageing && line->count && now_ns - served->aged_ns >= ageing &&
-           now_ns - served->waiting[line->first].arrival_ns >= ageing;
+    return ageing && list->count && now_ns - served->aged_ns >= ageing &&
+           now_ns - served->waiting[list->first].arrival_ns >= ageing;
 }
 
 /* When time alone changes something. */
 static uint64_t next_ns(const struct shunter_served *served) {
     uint32_t workers[SHUNTER_WORKER_COUNT], caps[SHUNTER_WORKER_COUNT];
-    const uint32_t free_count = free_hands(served, workers, caps);
+    const uint32_t free_count = free_workers(served, workers, caps);
     uint64_t next = NEVER, capacity = 0;
     for (uint32_t i = 0; i < free_count; i++) {
         capacity += caps[i];
     }
     for (uint8_t class = 0; class < SHUNTER_CLASSES; class ++) {
-        const struct shunter_line *line = &served->lines[class];
-        uint64_t deadline = tightest(served, line);
-        if (line->count && free_count) { // held back; it goes when its deadline is near
+        const struct shunter_class_list *list = &served->lists[class];
+        uint64_t deadline = tightest(served, list);
+        if (list->count && free_count) { // held back; it goes when its deadline is near
             const uint64_t early =
-                predicted_ns(served, line, capacity) + served->policy.margin_ns;
+                predicted_ns(served, list, capacity) + served->policy.margin_ns;
             const uint64_t waited =
-                served->waiting[line->first].arrival_ns + served->policy.max_wait_ns;
+                served->waiting[list->first].arrival_ns + served->policy.max_wait_ns;
             if (deadline != NEVER) {
                 deadline = deadline > early ? deadline - early : 0;
             }
@@ -153,7 +154,7 @@ uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
         while (send_ahead(served, class, now_ns)) {
         }
     }
-    const bool wants = served->lines[0].count || served->lines[1].count || served->indirect;
+    const bool wants = served->lists[0].count || served->lists[1].count || served->indirect;
     atomic_store(
         shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE), wants);
     return next_ns(served);

@@ -2,7 +2,9 @@
 #ifndef SHUNTER_DISPATCH_H
 #define SHUNTER_DISPATCH_H
 
-#include "server.h"
+#include "core.h"
+#include "policy.h"
+#include "queue.h"
 
 #define SHUNTER_CLASSES 2
 
@@ -15,7 +17,7 @@ struct shunter_waiting {
     uint64_t arrival_ns, deadline_ns;
 };
 
-struct shunter_line {
+struct shunter_class_list {
     int32_t first, last;
     uint32_t count;
     uint32_t deadlines;
@@ -26,7 +28,7 @@ struct shunter_held {
     uint8_t class;
 };
 
-struct shunter_hand {
+struct shunter_worker_state {
     bool present, draining;
     uint32_t cap;
     int doorbell;
@@ -41,9 +43,9 @@ struct shunter_served {
     struct shunter_core *core;
     struct shunter_stats *stats;
     struct shunter_waiting *waiting;
-    struct shunter_line lines[SHUNTER_CLASSES];
-    struct shunter_hand hands[SHUNTER_WORKER_COUNT];
-    uint32_t hand_count; /* one more than the highest index in use */
+    struct shunter_class_list lists[SHUNTER_CLASSES];
+    struct shunter_worker_state workers[SHUNTER_WORKER_COUNT];
+    uint32_t worker_count; /* one more than the highest index in use */
     uint32_t in_flight;  /* batches */
     uint64_t arrivals;   /* requests that have become complete */
     uint64_t aged_ns;
@@ -66,7 +68,7 @@ void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t lengt
 uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns);
 /* Answer what is too late, give batches away. Returns when time alone changes something. */
 uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns);
-void shunter_hand_gone(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
+void shunter_worker_gone(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
 
 /* The release rule. Twins of batching/forming/release.py. */
 bool shunter_should_release(
@@ -81,8 +83,8 @@ struct shunter_held shunter_take(struct shunter_served *served, uint8_t class, u
 void shunter_give(
     struct shunter_served *served, uint32_t worker, struct shunter_held run, uint64_t now_ns);
 
-static inline uint32_t shunter_in_flight(const struct shunter_hand *hand) {
-    return (uint32_t)(hand->given - hand->done);
+static inline uint32_t shunter_in_flight(const struct shunter_worker_state *state) {
+    return (uint32_t)(state->given - state->done);
 }
 
 #endif

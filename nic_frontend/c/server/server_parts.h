@@ -7,6 +7,7 @@
 #include "aead.h"
 #include "backend.h"
 #include "dispatch.h"
+#include "server.h"
 
 #define SHUNTER_LARGEST 65536
 #define SHUNTER_STREAMS 4096

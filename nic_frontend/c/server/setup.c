@@ -213,5 +213,5 @@ void shunter_server_stats(const struct shunter_server *server, struct shunter_st
 
 uint32_t shunter_server_waiting(const struct shunter_server *server, uint16_t func_id) {
     const struct shunter_served *served = server->served[func_id];
-    return served ? served->lines[0].count + served->lines[1].count : 0;
+    return served ? served->lists[0].count + served->lists[1].count : 0;
 }

@@ -23,7 +23,7 @@ struct shunter_served *shunter_served_new(
         served->waiting[i].class = -1;
     }
     for (int class = 0; class < SHUNTER_CLASSES; class ++) {
-        served->lines[class].first = served->lines[class].last = -1;
+        served->lists[class].first = served->lists[class].last = -1;
     }
     return served;
 }
@@ -35,9 +35,9 @@ void shunter_served_free(struct shunter_served *served) {
     }
 }
 
-/* Behind which of a line it belongs, -1: it is the first. */
+/* Behind which of a list it belongs, -1: it is the first. */
 static int32_t before(const struct shunter_served *served, const struct shunter_waiting *entry) {
-    int32_t at = entry->alone ? -1 : served->lines[entry->class].last;
+    int32_t at = entry->alone ? -1 : served->lists[entry->class].last;
     while (at >= 0 && !served->waiting[at].alone &&
            served->waiting[at].arrival > entry->arrival) {
         at = served->waiting[at].prev;
@@ -47,13 +47,13 @@ static int32_t before(const struct shunter_served *served, const struct shunter_
 
 static void put(struct shunter_served *served, int32_t at) {
     struct shunter_waiting *entry = &served->waiting[at];
-    struct shunter_line *line = &served->lines[entry->class];
+    struct shunter_class_list *list = &served->lists[entry->class];
     entry->prev = before(served, entry);
-    entry->next = entry->prev < 0 ? line->first : served->waiting[entry->prev].next;
-    *(entry->prev < 0 ? &line->first : &served->waiting[entry->prev].next) = at;
-    *(entry->next < 0 ? &line->last : &served->waiting[entry->next].prev) = at;
-    line->count++;
-    line->deadlines += entry->deadline_ns != 0;
+    entry->next = entry->prev < 0 ? list->first : served->waiting[entry->prev].next;
+    *(entry->prev < 0 ? &list->first : &served->waiting[entry->prev].next) = at;
+    *(entry->next < 0 ? &list->last : &served->waiting[entry->next].prev) = at;
+    list->count++;
+    list->deadlines += entry->deadline_ns != 0;
 }
 
 void shunter_enqueue(
@@ -82,19 +82,19 @@ void shunter_dequeue(struct shunter_served *served, uint32_t at) {
     if (entry->class < 0) {
         return;
     }
-    struct shunter_line *line = &served->lines[entry->class];
+    struct shunter_class_list *list = &served->lists[entry->class];
     if (entry->prev >= 0) {
         served->waiting[entry->prev].next = entry->next;
     } else {
-        line->first = entry->next;
+        list->first = entry->next;
     }
     if (entry->next >= 0) {
         served->waiting[entry->next].prev = entry->prev;
     } else {
-        line->last = entry->prev;
+        list->last = entry->prev;
     }
-    line->count--;
-    line->deadlines -= entry->deadline_ns != 0;
+    list->count--;
+    list->deadlines -= entry->deadline_ns != 0;
     entry->class = -1;
 }
 
@@ -105,12 +105,12 @@ static bool joins(const struct shunter_served *served, uint32_t at, int8_t class
 
 /* What has been tried once goes first, then the earliest deadline, then the oldest. */
 static uint32_t most_urgent(const struct shunter_served *served, uint8_t class) {
-    const struct shunter_line *line = &served->lines[class];
-    int32_t found = line->first;
-    if (line->deadlines == 0 || served->waiting[found].alone) {
+    const struct shunter_class_list *list = &served->lists[class];
+    int32_t found = list->first;
+    if (list->deadlines == 0 || served->waiting[found].alone) {
         return (uint32_t)found;
     }
-    for (int32_t at = line->first; at >= 0; at = served->waiting[at].next) {
+    for (int32_t at = list->first; at >= 0; at = served->waiting[at].next) {
         const uint64_t deadline = served->waiting[at].deadline_ns;
         const uint64_t earliest = served->waiting[found].deadline_ns;
         if (deadline && (!earliest || deadline < earliest)) {

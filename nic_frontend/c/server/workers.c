@@ -3,24 +3,24 @@
 
 #include "server_parts.h"
 
-static struct shunter_hand *hand_of(
+static struct shunter_worker_state *state_of(
     struct shunter_server *server, uint16_t func_id, uint32_t worker) {
     struct shunter_served *served = server->served[func_id];
-    return served && worker < SHUNTER_WORKER_COUNT ? &served->hands[worker] : NULL;
+    return served && worker < SHUNTER_WORKER_COUNT ? &served->workers[worker] : NULL;
 }
 
 int shunter_server_add_worker(
     struct shunter_server *server, uint16_t func_id, uint32_t worker, uint32_t cap,
     int doorbell) {
-    struct shunter_hand *hand = hand_of(server, func_id, worker);
-    if (!hand || cap < 1) {
+    struct shunter_worker_state *state = state_of(server, func_id, worker);
+    if (!state || cap < 1) {
         return -EINVAL;
     }
-    if (hand->present) {
+    if (state->present) {
         return -EEXIST;
     }
     struct shunter_served *served = server->served[func_id];
-    *hand = (struct shunter_hand){
+    *state = (struct shunter_worker_state){
         .present = true,
         .cap = cap < served->queue.entries ? cap : served->queue.entries,
         .doorbell = doorbell};
@@ -29,42 +29,42 @@ int shunter_server_add_worker(
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         shunter_set(shunter_worker_word(&served->queue, worker, words[i]), 0);
     }
-    served->hand_count = worker >= served->hand_count ? worker + 1 : served->hand_count;
+    served->worker_count = worker >= served->worker_count ? worker + 1 : served->worker_count;
     return 0;
 }
 
 int shunter_server_drain_worker(
     struct shunter_server *server, uint16_t func_id, uint32_t worker) {
-    struct shunter_hand *hand = hand_of(server, func_id, worker);
-    if (!hand || !hand->present) {
+    struct shunter_worker_state *state = state_of(server, func_id, worker);
+    if (!state || !state->present) {
         return -ENOENT;
     }
-    hand->draining = true;
+    state->draining = true;
     return 0;
 }
 
 bool shunter_server_idle(struct shunter_server *server, uint16_t func_id, uint32_t worker) {
-    const struct shunter_hand *hand = hand_of(server, func_id, worker);
-    return !hand || !hand->present || hand->given == hand->done;
+    const struct shunter_worker_state *state = state_of(server, func_id, worker);
+    return !state || !state->present || state->given == state->done;
 }
 
 uint64_t shunter_server_busy_ns(
     struct shunter_server *server, uint16_t func_id, uint32_t worker, uint64_t now_ns) {
-    const struct shunter_hand *hand = hand_of(server, func_id, worker);
-    if (!hand || !hand->present || hand->given == hand->done || now_ns < hand->began_ns) {
+    const struct shunter_worker_state *state = state_of(server, func_id, worker);
+    if (!state || !state->present || state->given == state->done || now_ns < state->began_ns) {
         return 0;
     }
-    return now_ns - hand->began_ns;
+    return now_ns - state->began_ns;
 }
 
 int shunter_server_remove_worker(
     struct shunter_server *server, uint16_t func_id, uint32_t worker) {
-    const struct shunter_hand *hand = hand_of(server, func_id, worker);
-    if (!hand || !hand->present) {
+    const struct shunter_worker_state *state = state_of(server, func_id, worker);
+    if (!state || !state->present) {
         return -ENOENT;
     }
     server->now_ns = shunter_now_ns();
-    shunter_hand_gone(server->served[func_id], worker, server->now_ns);
+    shunter_worker_gone(server->served[func_id], worker, server->now_ns);
     shunter_flush(server);
     return 0;
 }
@@ -75,9 +75,9 @@ uint32_t shunter_server_give_up(
     uint32_t count = 0;
     server->now_ns = shunter_now_ns();
     for (int class = 0; served && class < SHUNTER_CLASSES; class ++) {
-        const struct shunter_line *line = &served->lines[class];
-        for (; line->count; count++) {
-            const uint32_t entry = (uint32_t)line->first;
+        const struct shunter_class_list *list = &served->lists[class];
+        for (; list->count; count++) {
+            const uint32_t entry = (uint32_t)list->first;
             shunter_dequeue(served, entry);
             served->stats->failed++;
             shunter_core_finished(

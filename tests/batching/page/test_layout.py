@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from shunter.batching.page import emit, layout
+from shunter.batching import emit
+from shunter.batching.page import layout
+from shunter.batching.page.fields import LINE
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -227,10 +229,10 @@ def test_writers_never_share_a_line(sections):
     starts = {}
     for placed in fields.values():
         first = starts.setdefault(placed.section.name, placed.offset)
-        assert first % layout.LINE == 0
+        assert first % LINE == 0
         assert placed.offset % 8 == 0
     assert len(starts) == len(sections)
-    assert size % layout.LINE == 0
+    assert size % LINE == 0
 
 
 def test_group_sections_have_one_stride():

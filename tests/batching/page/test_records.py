@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.batching.page import layout
-from shunter.batching.page import records as page_records
+from shunter.batching.page import codec, layout
+from shunter.batching.page.codec import decode, encode
 from shunter.batching.page.records import (
     GroupCommands,
     GroupTelemetry,
@@ -12,8 +12,6 @@ from shunter.batching.page.records import (
     SlotIdentity,
     SlotNetwork,
     SlotTelemetry,
-    decode,
-    encode,
 )
 
 SEQUENCES = {"slot_sequence", "command_sequence"}
@@ -32,13 +30,13 @@ SLOT_WORDS = layout.SLOT_SIZE // 8
 def test_a_record_has_every_field_of_its_section(section, kind):
     declared = [p.field for p in layout.SLOT_FIELDS.values() if p.section.name == section]
     names = {field.name for field in declared} - SEQUENCES
-    assert {plan.name for plan in page_records._plans(kind)} == names
+    assert {plan.name for plan in codec._plans(kind)} == names
 
 
 @pytest.mark.parametrize("kind", [kind for _, kind in KINDS] + [PageHeader])
 def test_defaults_are_in_their_ranges_and_of_the_right_length(kind):
     record = kind()
-    for plan in page_records._plans(kind):
+    for plan in codec._plans(kind):
         value = getattr(record, plan.name)
         words = value if plan.is_tuple else (value,)
         assert plan.is_text or len(words) == (1 if plan.is_mask else plan.count)
@@ -52,7 +50,7 @@ def test_whatever_stands_in_the_page_is_cut_to_the_stated_range(seed, section_an
     for i in range(SLOT_WORDS):
         words[i] = seed[i % 8]
     record = decode(kind, words)
-    for plan in page_records._plans(kind):
+    for plan in codec._plans(kind):
         value = getattr(record, plan.name)
         assert plan.is_text or all(
             plan.low <= word <= plan.high for word in (value if plan.is_tuple else (value,))
@@ -66,7 +64,7 @@ def drawn(kind):
         word = st.integers(plan.low, plan.high)
         return st.tuples(*[word] * plan.count) if plan.is_tuple else word
 
-    return st.builds(kind, **{plan.name: of(plan) for plan in page_records._plans(kind)})
+    return st.builds(kind, **{plan.name: of(plan) for plan in codec._plans(kind)})
 
 
 @given(drawn(SlotCommands), drawn(GroupCommands))

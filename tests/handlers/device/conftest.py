@@ -21,7 +21,7 @@ from shunter.handlers.device.driver import Driver, cuda_driver
 from shunter.handlers.device.executor import DeviceExecutor, capabilities, keeps_graphs
 from shunter.handlers.device.ladder import WANTED
 from shunter.handlers.device.memory import cuda_view
-from shunter.handlers.device.queue import DeviceQueueWorker
+from shunter.handlers.queue.device_queue import DeviceQueueWorker
 from shunter.nic_frontend.wire.layout import Flags
 
 

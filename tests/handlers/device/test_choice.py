@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from shunter.handlers.device import memory as device_memory
-from shunter.handlers.device import queue as device_queue
 from shunter.handlers.device.driver import DeviceError, Driver, cuda_driver
-from shunter.handlers.device.queue import DeviceQueueWorker, queue_worker
+from shunter.handlers.queue import device_queue
+from shunter.handlers.queue.device_queue import DeviceQueueWorker, queue_worker
 from shunter.handlers.queue.tensor_queue import QueueWorker, StagedQueueWorker, device_of
 from shunter.nic_frontend.wire.layout import WireStatus
 

@@ -387,7 +387,7 @@ def test_the_way_out_opens_gates_whoever_holds(fake_executors):
         runner = executor.best_effort(captured, target_us=1)
         with executor.flag.strict(), thread(lambda: found.extend(flat(runner.run([x])))):
             # Both hold, and the batch is behind its first gate when the watcher is told to end.
-            until(lambda: executor.watcher._patience.parks > 0)
+            until(lambda: executor.watcher._ageing.parks > 0)
             executor.watcher.__exit__(None, None, None)
     assert same(found, wanted(model, x))
 

@@ -1,16 +1,13 @@
 """A loaded best-effort worker's batches go through the gate of its server's page."""
 
-import copy
 import logging
 import os
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
-from ts.context import RequestProcessor
 
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.holds import claim
@@ -19,7 +16,7 @@ from shunter.batching.page.runners import read_runners
 from shunter.handlers.preemption import yielding
 from shunter.handlers.preemption.fx_boundaries import OperationBoundaries
 from shunter.handlers.preemption.preemptible import PASSES, Preemptible
-from shunter.handlers.preemption.yielding import Wish, keep_requests, yielding_of
+from shunter.handlers.preemption.yielding import Wish, yielding_of
 
 
 class Handler:
@@ -42,11 +39,8 @@ def page(tmp_path):
         yield found
 
 
-def service_of(handler, section=None):
-    config = {"shunter": {"preemptible": section}} if section is not None else None
-    return SimpleNamespace(
-        _entry_point=handler.handle, context=SimpleNamespace(model_yaml_config=config)
-    )
+def keep(*arguments):
+    return lambda: arguments
 
 
 @pytest.mark.parametrize(
@@ -71,8 +65,7 @@ def environ(tmp_path, **more):
 def test_a_batch_stands_still_on_the_word_of_another_process(page, tmp_path):
     handler, x = Handler(), torch.ones(2, 8)
     expected = handler.handle(x, None)
-    service = service_of(handler)
-    guarded = yielding_of(service, environ(tmp_path)).guard(service._entry_point, keep_requests)
+    guarded = yielding_of(handler, {}, environ(tmp_path)).guard(handler.handle, keep)
     [line] = read_runners(page)
     assert (line.runner_pid, line.runner_slot, line.runner_slices) == (os.getpid(), 3, 5)
     assert line.runner_class == 1
@@ -97,7 +90,7 @@ def test_how_many_multiprocessors_a_pass_keeps_busy_is_not_known(page, tmp_path,
     monkeypatch.setattr(yielding, "device_of_model", lambda model: torch.device("cuda", 0))
     monkeypatch.setattr(yielding, "DeviceCheck", lambda check, mark: check)
     monkeypatch.setattr(yielding, "catch_up", lambda device: True)
-    yielding_of(service_of(handler), environ(tmp_path))
+    yielding_of(handler, {}, environ(tmp_path))
     for _ in range(PASSES + 1):
         handler.handle(torch.ones(2, 8), None)
     [line] = read_runners(page)
@@ -109,8 +102,8 @@ def test_how_many_multiprocessors_a_pass_keeps_busy_is_not_known(page, tmp_path,
     ("boundaries", "kind"), [("modules", Preemptible), ("fx", OperationBoundaries)]
 )
 def test_models_are_cut_as_they_wish(page, tmp_path, boundaries, kind):
-    service = service_of(Handler(), {"boundaries": boundaries, "segment_ms": 0.5})
-    [part] = yielding_of(service, environ(tmp_path))._parts
+    section = {"preemptible": {"boundaries": boundaries, "segment_ms": 0.5}}
+    [part] = yielding_of(Handler(), section, environ(tmp_path))._parts
     assert type(part) is kind
     assert part._target_ns == 500_000
 
@@ -118,31 +111,12 @@ def test_models_are_cut_as_they_wish(page, tmp_path, boundaries, kind):
 def test_the_bound_of_what_cannot_be_cut_is_its_longest_batch(page, tmp_path):
     handler = Handler()
     handler.model = torch.jit.script(handler.model)
-    service = service_of(handler)
-    guarded = yielding_of(service, environ(tmp_path)).guard(service._entry_point, keep_requests)
+    guarded = yielding_of(handler, {}, environ(tmp_path)).guard(handler.handle, keep)
     for _ in range(3):
         guarded(torch.ones(1, 8), None)
     [line] = read_runners(page)
     assert line.segments == 0
     assert line.segment_ns > 0
-
-
-def test_a_kept_batch_is_as_it_came_whatever_its_handler_changed():
-    context = SimpleNamespace(request_processor=[RequestProcessor({"a": "1"})])
-    again = keep_requests([{"body": bytearray(b"xy")}, {"body": {"n": [1, 2]}}], context)
-    inputs = again()[0]
-    kept = copy.deepcopy(inputs)
-    given, used = copy.deepcopy(inputs), context.request_processor
-    again = keep_requests(given, context)
-    given[0]["body"][:] = b"zz"
-    given[1].pop("body")["n"].clear()
-    used[0].get_request_properties().clear()
-    used[0].add_response_property("from", "the first run")
-    inputs, found = again()
-    assert found is context
-    assert inputs == kept
-    assert context.request_processor[0].get_request_properties() == {"a": "1"}
-    assert context.request_processor[0].get_response_headers() == {}
 
 
 @pytest.mark.parametrize(
@@ -156,6 +130,6 @@ def test_without_a_page_the_kernel_alone_preempts_and_the_log_says_so(
     page, tmp_path, caplog, change, complaint
 ):
     with caplog.at_level(logging.WARNING, "shunter.yielding"):
-        assert yielding_of(service_of(Handler()), environ(tmp_path, **change)) is None
+        assert yielding_of(Handler(), {}, environ(tmp_path, **change)) is None
     assert "by the kernel's scheduling alone" in caplog.text
     assert complaint in caplog.text

@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
+from shunter.handlers.sample import Sample, SampleError, sample_of, section_of
 from shunter.handlers.torchserve import warm_up
 from shunter.handlers.torchserve.metrics import LineMetric
-from shunter.handlers.torchserve.sample import Sample, SampleError, sample_of, section_of
 
 JSON = Sample(b'{"a": 1}', "application/json")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shunter.nic_frontend.client.triton import client as tritonlike
-from shunter.nic_frontend.client.triton.models import NOT_SERVED
 from shunter.nic_frontend.tritonlike import (
     InferenceServerClient,
     InferenceServerException,
     InferInput,
     InferRequestedOutput,
 )
+from shunter.nic_frontend.tritonlike import client as tritonlike
+from shunter.nic_frontend.tritonlike.models import NOT_SERVED
 
 LONG = 30
 

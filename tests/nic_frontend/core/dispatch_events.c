@@ -52,18 +52,18 @@ void shunter_core_expired(
 }
 
 static void show(uint32_t worker) {
-    const struct shunter_hand *hand = &served->hands[worker];
-    while (shown[worker] < hand->given) {
-        const struct shunter_held *run = &hand->held[++shown[worker] % SHUNTER_AHEAD];
+    const struct shunter_worker_state *state = &served->workers[worker];
+    while (shown[worker] < state->given) {
+        const struct shunter_held *run = &state->held[++shown[worker] % SHUNTER_AHEAD];
         printf("batch %u %" PRIu64 " %u %u\n", worker, shown[worker], run->first, run->count);
     }
 }
 
 static void worker_comes(uint32_t worker, uint32_t cap, int doorbell) {
-    served->hands[worker] =
-        (struct shunter_hand){.present = true, .cap = cap, .doorbell = doorbell};
+    served->workers[worker] =
+        (struct shunter_worker_state){.present = true, .cap = cap, .doorbell = doorbell};
     shunter_set(shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER), 0);
-    served->hand_count = worker >= served->hand_count ? worker + 1 : served->hand_count;
+    served->worker_count = worker >= served->worker_count ? worker + 1 : served->worker_count;
     shown[worker] = 0;
 }
 
@@ -91,17 +91,17 @@ static void event(const char *line, int doorbell) {
     } else if (sscanf(line, "W %u %u", &worker, &number) == 2) {
         worker_comes(worker, number, doorbell);
     } else if (sscanf(line, "D %u", &worker) == 1) {
-        served->hands[worker].draining = true;
+        served->workers[worker].draining = true;
     } else if (sscanf(line, "G %u", &worker) == 1) {
-        shunter_hand_gone(served, worker, 0);
+        shunter_worker_gone(served, worker, 0);
     } else if (sscanf(line, "A %u %u", &worker, &number) == 2) {
         shunter_set(
             shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER),
-            served->hands[worker].done + number);
+            served->workers[worker].done + number);
         shunter_collect(served, 0);
     } else if (sscanf(line, "T %" SCNu64, &now) == 1) {
         const uint64_t next = shunter_dispatch(served, now);
-        for (worker = 0; worker < served->hand_count; worker++) {
+        for (worker = 0; worker < served->worker_count; worker++) {
             show(worker);
         }
         printf("next %" PRId64 "\n", (int64_t)next);

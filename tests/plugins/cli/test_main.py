@@ -16,6 +16,7 @@ from shunter.model_store import minilm
 from shunter.plugins.cli import main as cli
 from shunter.plugins.cli import serve
 from shunter.plugins.errors import UserError
+from shunter.plugins.torchserve.process import usual_ports
 from shunter.plugins.view import status as view
 
 COMMANDS = ("pack", "serve", "demo", "status", "profile", "plan", "plot", "plugins-path", "jar")
@@ -280,7 +281,7 @@ def test_serve_loads_every_archive_of_the_store_unless_told(tmp_path):
 def test_serve_names_a_port_that_is_taken(management):
     port = management.server_address[1]
     with pytest.raises(UserError, match=f"port {port} cannot be used"):
-        serve.ports_from(port, 1)
+        usual_ports(port, 1)
 
 
 @pytest.mark.java

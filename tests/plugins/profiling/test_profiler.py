@@ -16,13 +16,14 @@ from shunter.allocator.cpus.cores import choose_cores
 from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.cpus.topology import Cpu, Topology
 from shunter.allocator.planning.measurement import Effort
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins.errors import UserError
-from shunter.plugins.profiling import profiler
-from shunter.plugins.profiling.profiler import Companies, Task, run
+from shunter.plugins.profiling import worker_cache
+from shunter.plugins.profiling.profiler import Task, run
 from shunter.plugins.profiling.profiles import load_profile
-from shunter.plugins.torchserve.archives import unpack
+from shunter.plugins.profiling.worker_cache import WorkerCache
+from shunter.plugins.torchserve.runtime import TorchServeRuntime
 
 pytest.importorskip("model_archiver")
 pytestmark = pytest.mark.slow
@@ -56,6 +57,7 @@ class Handler:
         time.sleep(0.003 + 0.008 * len(data) / THREADS)
         return ["done"] * len(data)
 """
+RUNTIME = TorchServeRuntime()
 ALL = read_topology()
 # On a large host as many workers as cores would be started again and again.
 HOST = ALL.only(choose_cores(ALL, 2) or [cpu.id for cpu in ALL.cpus])
@@ -98,6 +100,7 @@ def task(archive, **changes):
     """A quick one; with ``alone`` it takes half the workers."""
     defaults = {"samples": [], "threads": 2, "batch": 4, "exhaustive": True, "effort": QUICK}
     defaults["alone"] = True
+    defaults["runtime"] = RUNTIME
     return Task(archive, **{**defaults, **changes})
 
 
@@ -271,14 +274,16 @@ def test_a_batch_takes_the_given_requests_in_turn(archive, path):
         run(task(archive, samples=samples[:1], threads=1, batch=4), path, HOST)
 
 
-def companies(archive, tmp_path, **options):
-    model = unpack(archive, tmp_path / "unpacked")
-    return Companies(model, HOST, **{"threads": 2, "batch": 4, "alone": False, **options})
+def open_workers(archive, tmp_path, **options):
+    model = RUNTIME.unpack(archive, tmp_path / "unpacked")
+    return WorkerCache(
+        RUNTIME, model, HOST, **{"threads": 2, "batch": 4, "alone": False, **options}
+    )
 
 
 def test_workers_stay_open_until_one_is_dead_or_too_many_are(archive, tmp_path, monkeypatch):
-    monkeypatch.setattr(profiler, "OPEN", 2)
-    with contextlib.closing(companies(archive, tmp_path)) as found:
+    monkeypatch.setattr(worker_cache, "OPEN", 2)
+    with contextlib.closing(open_workers(archive, tmp_path)) as found:
         one, two = found.of(1), found.of(2)
         assert found.of(1) is one
         os.kill(two[0].pid, signal.SIGKILL)
@@ -292,13 +297,13 @@ def test_workers_stay_open_until_one_is_dead_or_too_many_are(archive, tmp_path, 
 
 @pytest.mark.skipif(HOST.limited or HOST.cores < 2, reason="needs two cores of its own")
 def test_as_many_are_measured_together_as_will_run_together(archive, tmp_path):
-    with contextlib.closing(companies(archive, tmp_path)) as found:
+    with contextlib.closing(open_workers(archive, tmp_path)) as found:
         places = [psutil.Process(worker.pid).cpu_affinity() for worker in found.of(1)]
         assert len(places) == 2 and set(places[0]).isdisjoint(places[1])
         assert len(found.of(2)) == 1
-    with contextlib.closing(companies(archive, tmp_path / "few", threads=1)) as found:
+    with contextlib.closing(open_workers(archive, tmp_path / "few", threads=1)) as found:
         assert len(found.of(1)) == 2
-    with contextlib.closing(companies(archive, tmp_path / "alone", alone=True)) as found:
+    with contextlib.closing(open_workers(archive, tmp_path / "alone", alone=True)) as found:
         assert len(found.of(1)) == 1
 
 
@@ -320,15 +325,15 @@ TWO_NODES = Topology(
     ],
 )
 def test_instances_share_the_cores_of_one_node(topology, threads, cpus):
-    assert [cpu.id for cpu in profiler._shared_node(topology, threads).cpus] == cpus
+    assert [cpu.id for cpu in worker_cache._shared_node(topology, threads).cpus] == cpus
 
 
 def test_no_more_are_opened_than_memory_holds(archive, tmp_path, monkeypatch):
-    with contextlib.closing(companies(archive, tmp_path)) as found:
+    with contextlib.closing(open_workers(archive, tmp_path)) as found:
         (fat,) = found.of(2)
         # Room for one and a half of them.
         room = 1.5 / 0.8 * fat.peak_bytes
-        monkeypatch.setattr(profiler, "available_bytes", lambda: room)
+        monkeypatch.setattr(worker_cache, "available_bytes", lambda: room)
         assert len(found.of(1)) == 1
         assert fat.is_dead
 
@@ -339,10 +344,12 @@ import sys
 from pathlib import Path
 from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.planning.measurement import Effort
+from shunter.plugins.hosts import runtime_of
 from shunter.plugins.profiling.profiler import Task, run
 
 effort = Effort(precision=0.5, most=6, seconds=0.3)
-task = Task(Path(sys.argv[1]), [], threads=2, batch=2, exhaustive=True, effort=effort)
+limits = {"threads": 2, "batch": 2, "exhaustive": True, "effort": effort}
+task = Task(Path(sys.argv[1]), [], runtime=runtime_of(), **limits)
 try:
     run(task, Path(sys.argv[2]), read_topology(sorted(os.sched_getaffinity(0))[:2]))
 except KeyboardInterrupt:

@@ -4,7 +4,7 @@ import zipfile
 
 import pytest
 
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
 from shunter.plugins.errors import UserError
 from shunter.plugins.torchserve.archives import UnpackedModel, unpack

@@ -5,10 +5,11 @@ import os
 import psutil
 import pytest
 
-from shunter.handlers.torchserve.sample import Sample
+from shunter.handlers.sample import Sample
 from shunter.model_store.pack import pack
+from shunter.plugins.host import WorkerFailed
 from shunter.plugins.torchserve.archives import unpack
-from shunter.plugins.torchserve.worker_client import ModelWorker, WorkerFailed
+from shunter.plugins.torchserve.worker_client import ModelWorker
 
 pytest.importorskip("model_archiver")
 
@@ -183,7 +184,7 @@ def test_a_worker_that_does_not_answer_is_dead_and_nothing_is_left_of_it(
 def test_a_model_that_does_not_load_leaves_nothing(model, temporary, how, timeout_s, said):
     before = set(temporary.iterdir()), set(psutil.Process().children())
     with pytest.raises(WorkerFailed, match=said):
-        ModelWorker(model, threads=1, timeout_s=timeout_s, variables={"TINY_LOAD": how})
+        ModelWorker(model, threads=1, timeout_s=timeout_s, variables={"TINY_LOAD": how}).start()
     assert (set(temporary.iterdir()), set(psutil.Process().children())) == before
 
 
@@ -207,4 +208,4 @@ def test_the_temporary_folder_may_have_a_long_path(model, tmp_path, monkeypatch)
 
 def test_a_cpu_that_is_not_there_is_named(model):
     with pytest.raises(WorkerFailed, match=r"(?s)ended with status 1 .*CPU 8191 is not available"):
-        ModelWorker(model, threads=1, cores=[8191])
+        ModelWorker(model, threads=1, cores=[8191]).start()

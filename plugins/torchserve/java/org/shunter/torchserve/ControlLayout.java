@@ -1,4 +1,4 @@
-// Emitted by python -m shunter.batching.page.emit. Do not edit.
+// Emitted by python -m shunter.batching.emit. Do not edit.
 package org.shunter.torchserve;
 
 /** Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */

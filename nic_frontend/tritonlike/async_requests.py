@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from shunter.nic_frontend.client.triton.tensors import InferenceServerException, InferResult
+from shunter.nic_frontend.tritonlike.tensors import InferenceServerException, InferResult
 
 CANCELLED = "StatusCode.CANCELLED"
 _LOG = logging.getLogger("shunter.tritonlike")

@@ -11,7 +11,7 @@ import numpy as np
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.client.calls import Array
 from shunter.nic_frontend.client.errors import BadRequestError
-from shunter.nic_frontend.client.triton.shared_regions import Regions
+from shunter.nic_frontend.tritonlike.shared_regions import Regions
 
 try:  # one class, so that code catches it whichever client it uses
     from tritonclient.utils import InferenceServerException

@@ -1,4 +1,4 @@
-"""``python -m shunter.batching.page.emit``: the declared bytes as Java and C constants.
+"""``python -m shunter.batching.emit``: the declared bytes as Java and C constants.
 
 An emitted file stands where those who compile it want it; it is found by its name.
 """
@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from shunter.batching.page.layout import LINE, constants
+from shunter.batching.page.fields import LINE
+from shunter.batching.page.layout import constants
 from shunter.batching.queue import layout as queue_layout
 
-NOTICE = "Emitted by python -m shunter.batching.page.emit. Do not edit."
+NOTICE = "Emitted by python -m shunter.batching.emit. Do not edit."
 _PREFIXES = "H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row."
 _QUEUE_IN_JAVA = ("MAX_TENSORS", "MAX_ENTRIES", "WORKER_COUNT")
 _QUEUE_PREFIXES = "Q_ offsets in its header, W_ in a worker, E_ in an entry."
@@ -87,7 +88,7 @@ def emitted_files(root: Path) -> dict[Path, str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Write the emitted files, or with ``--check`` compare them. Returns the exit status."""
-    return write_or_check("python -m shunter.batching.page.emit", emitted_files, argv)
+    return write_or_check("python -m shunter.batching.emit", emitted_files, argv)
 
 
 def write_or_check(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client.triton.tensors import triton_type
+from shunter.nic_frontend.tritonlike.tensors import triton_type
 from shunter.nic_frontend.wire.layout import WIRE_VERSION
 
 MOST_BATCH = (1 << 31) - 1

@@ -28,17 +28,17 @@ from shunter.nic_frontend.client.client import Client
 from shunter.nic_frontend.client.connecting import Key
 from shunter.nic_frontend.client.errors import BadRequestError, InferenceError, UnreachableError
 from shunter.nic_frontend.client.session import Session
-from shunter.nic_frontend.client.triton.async_requests import InferAsyncRequest, Threads
-from shunter.nic_frontend.client.triton.errors import as_triton
-from shunter.nic_frontend.client.triton.models import (
+from shunter.nic_frontend.tritonlike.async_requests import InferAsyncRequest, Threads
+from shunter.nic_frontend.tritonlike.errors import as_triton
+from shunter.nic_frontend.tritonlike.models import (
     NOT_SERVED,
     model_config,
     model_metadata,
     server_metadata,
 )
-from shunter.nic_frontend.client.triton.shared_memory import SharedMemory
-from shunter.nic_frontend.client.triton.shared_regions import RegionError
-from shunter.nic_frontend.client.triton.tensors import (
+from shunter.nic_frontend.tritonlike.shared_memory import SharedMemory
+from shunter.nic_frontend.tritonlike.shared_regions import RegionError
+from shunter.nic_frontend.tritonlike.tensors import (
     InferenceServerException,
     InferInput,
     InferRequestedOutput,

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from oracle.core import GAP_NS, RECEIVE_NS, Drop, Place, Ready, Send
 from oracle.sessions import Replay
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend import build
+from shunter.nic_frontend import aead, build
+from shunter.nic_frontend.aead import Guard, client_guard, crc32c
 from shunter.nic_frontend.client import AuthenticationError, Client
 from shunter.nic_frontend.client.opening import Opening
 from shunter.nic_frontend.client.protocol.core import ClientCore
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
-from shunter.nic_frontend.wire import aead
-from shunter.nic_frontend.wire.aead import Guard, client_guard, crc32c
 from shunter.nic_frontend.wire.header import Header, behind, check_tag, nearest, parse
 from shunter.nic_frontend.wire.hello import (
     Hello,

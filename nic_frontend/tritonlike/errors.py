@@ -10,8 +10,8 @@ from shunter.nic_frontend.client.errors import (
     UnavailableError,
     UnreachableError,
 )
-from shunter.nic_frontend.client.triton.shared_regions import RegionError
-from shunter.nic_frontend.client.triton.tensors import InferenceServerException
+from shunter.nic_frontend.tritonlike.shared_regions import RegionError
+from shunter.nic_frontend.tritonlike.tensors import InferenceServerException
 
 _STATUS: tuple[tuple[type[Exception], str], ...] = (
     (BadRequestError, "StatusCode.INVALID_ARGUMENT"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shunter.nic_frontend.client.triton.errors import as_triton
-from shunter.nic_frontend.client.triton.shared_regions import RegionError, Regions
+from shunter.nic_frontend.tritonlike.errors import as_triton
+from shunter.nic_frontend.tritonlike.shared_regions import RegionError, Regions
 
 
 class SharedMemory:

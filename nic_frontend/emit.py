@@ -1,13 +1,13 @@
-"""``python -m shunter.nic_frontend.wire.emit``: the bytes of the wire as a C header."""
+"""``python -m shunter.nic_frontend.emit``: the bytes of the wire as a C header."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from shunter.batching.page.emit import define, find, write_or_check
+from shunter.batching.emit import define, find, write_or_check
 from shunter.nic_frontend.wire import layout
 
-_PROG = "python -m shunter.nic_frontend.wire.emit"
+_PROG = "python -m shunter.nic_frontend.emit"
 
 
 def c_source() -> str:

@@ -1,1 +1,0 @@
-"""The client in the shape of ``tritonclient``."""

@@ -1,0 +1,101 @@
+"""``shunter load``, ``unload`` and ``configure``: models of a running server, whichever it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shunter.plugins.errors import UserError
+
+if TYPE_CHECKING:
+    from shunter.plugins.host import HostedModel
+
+NONE = "none"
+Address = Annotated[str, typer.Option("--management", help="Management API of the server.")]
+Token = Annotated[
+    str | None,
+    typer.Option(envvar="SHUNTER_TOKEN", help="Management key, where tokens are on."),
+]
+Model = Annotated[str, typer.Argument(help="NAME, or NAME/VERSION; without it the default one.")]
+LOCAL = "http://127.0.0.1:8081"
+
+
+def load(
+    archive: Annotated[
+        str, typer.Argument(help="A file of the server's model store, or a URL it may fetch.")
+    ],
+    name: Annotated[str | None, typer.Option(help="Default: the archive's.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Workers at first.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Largest batch; default: the archive's.")
+    ] = None,
+    management: Address = LOCAL,
+    token: Token = None,
+) -> None:
+    """Let a running server take a model in, and wait until it serves.
+
+    Example:
+
+      shunter load resnet50.mar --workers 2
+    """
+    from shunter.plugins import hosts
+
+    _tell(hosts.host_of(management, token).load(archive, name, workers=workers, batch=batch))
+
+
+def unload(model: Model, management: Address = LOCAL, token: Token = None) -> None:
+    """Let a running server forget a model version and end its workers.
+
+    Example:
+
+      shunter unload resnet50/1.0
+    """
+    from shunter.plugins import hosts
+
+    hosts.host_of(management, token).unload(model)
+    print(f"{model} is unloaded")
+
+
+def configure(
+    model: Model,
+    configuration: Annotated[
+        str,
+        typer.Argument(
+            help="INSTANCESxTHREADSxBATCH, several with commas; none: no workers, it stays known."
+        ),
+    ],
+    cores: Annotated[
+        str, typer.Option(help="auto: cores of its own for each worker; or a Linux CPU list.")
+    ] = "auto",
+    management: Address = LOCAL,
+    token: Token = None,
+) -> None:
+    """Let a model run in another configuration, and wait until it does. No request is lost.
+
+    If a new worker does not load, the workers of now stay, and the reason is printed.
+
+    Examples:
+
+      shunter configure resnet50 2x4x16
+
+      shunter configure resnet50/1.0 none
+    """
+    from shunter.allocator.planning.configuration import ConfigurationError, parse_configuration
+    from shunter.plugins import hosts
+
+    host = hosts.host_of(management, token)
+    if configuration == NONE:
+        _tell(host.retire(model))
+        return
+    try:
+        wanted = parse_configuration(configuration)
+    except ConfigurationError as error:
+        raise UserError(f"{error}; or none, for no workers") from error
+    _tell(host.start_generation(model, wanted, cores=cores))
+
+
+def _tell(model: HostedModel) -> None:
+    ready = f"{model.ready} worker{'' if model.ready == 1 else 's'} ready"
+    runs = f"runs {model.configuration}, " if model.configuration else ""
+    print(f"{model.name}/{model.version} {runs}{ready}")

@@ -1,0 +1,28 @@
+"""TorchServe's archives and workers, without TorchServe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shunter.plugins.torchserve.archives import UnpackedModel, unpack
+from shunter.plugins.torchserve.worker_client import ModelWorker
+
+
+class TorchServeRuntime:
+    """The :class:`shunter.plugins.host.WorkerRuntime` of TorchServe."""
+
+    def unpack(self, archive: Path, folder: Path) -> UnpackedModel:
+        """See the protocol."""
+        return unpack(archive, folder)
+
+    def worker(
+        self,
+        model: UnpackedModel,
+        *,
+        threads: int,
+        cores: Sequence[int] | None = None,
+        batch: int = 1,
+    ) -> ModelWorker:
+        """See the protocol."""
+        return ModelWorker(model, threads=threads, cores=cores, batch=batch)
