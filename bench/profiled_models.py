@@ -44,7 +44,7 @@ def pack_model(folder: Path, store: Path, settings: Row | None = None) -> Path:
             (copy / file.name).write_bytes(file.read_bytes())
         changes = {"handler": settings} if settings else None
         copy_config(folder / "model-config.yaml", copy, changes)
-        return pack(copy, store, name=folder.name)
+        return pack(copy, store, name=folder.name, weights_needed=False)
 
 
 def profile_model(

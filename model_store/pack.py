@@ -47,8 +47,11 @@ class ModelFolder:
     extra: tuple[Path, ...]
 
 
-def inspect(folder: Path) -> ModelFolder:
-    """Find and check the parts of ``folder``."""
+def inspect(folder: Path, *, weights_needed: bool = True) -> ModelFolder:
+    """Find and check the parts of ``folder``.
+
+    ``weights_needed``: whether a model.py has no use without; some classes make their own.
+    """
     if not folder.is_dir():
         raise PackError(f"{folder} is not a folder")
     handler = folder / "handler.py"
@@ -65,9 +68,11 @@ def inspect(folder: Path) -> ModelFolder:
     if (folder / "extra").is_dir():
         extra += sorted((folder / "extra").iterdir())
     weights = _weights(folder)
-    if missing := _missing(folder, model, weights, config):
-        sample = (folder / "archive.py").is_file()
-        advice = f": this is a sample's source, run `shunter pack {folder.name}`" if sample else ""
+    lacks_weights = weights_needed and model is not None and weights is None
+    if missing := _missing(folder, lacks_weights, config):
+        advice = "; --no-weights if its code makes its own" if lacks_weights else ""
+        if (folder / "archive.py").is_file():
+            advice = f": this is a sample's source, run `shunter pack {folder.name}`"
         raise PackError(f"{folder} has {missing}{advice}")
     return ModelFolder(
         handler=handler,
@@ -79,9 +84,16 @@ def inspect(folder: Path) -> ModelFolder:
     )
 
 
-def pack(folder: Path, store: Path, *, name: str | None = None, version: str = "1.0") -> Path:
+def pack(
+    folder: Path,
+    store: Path,
+    *,
+    name: str | None = None,
+    version: str = "1.0",
+    weights_needed: bool = True,
+) -> Path:
     """Write ``store/<name>.mar`` and return its path. The default name is the folder's."""
-    parts = inspect(folder)
+    parts = inspect(folder, weights_needed=weights_needed)
     name = name or folder.resolve().name
     if not _NAME.fullmatch(name):
         raise PackError(f"model name {name!r}: only letters, digits, '_', '.' and '-' are allowed")
@@ -155,11 +167,9 @@ def _archive(gathered: Path, finished: Path) -> None:
             target.writestr(entry, files[name].read_bytes())
 
 
-def _missing(
-    folder: Path, model: Path | None, weights: Path | None, config: Path | None
-) -> str:
+def _missing(folder: Path, lacks_weights: bool, config: Path | None) -> str:
     """What the archive would lack, in words; empty when nothing."""
-    if model and not weights:
+    if lacks_weights:
         return f"a model.py but no weights (one file *{', *'.join(WEIGHTS)})"
     section = yaml.safe_load(config.read_bytes()).get("shunter") if config else None
     sample = section.get("sample") if isinstance(section, dict) else None

@@ -22,16 +22,23 @@ hypothesis.settings.register_profile("fuzz", deadline=None, database=None, max_e
 hypothesis.settings.register_profile("fast", deadline=None, database=None, max_examples=25)
 hypothesis.settings.load_profile("shunter")
 
-# Threads of torch spin while they wait; beside other work that made tests a hundred times slower.
-# Read when torch is imported, which is while tests are collected; no test or process finds it.
 _WAIT = "OMP_WAIT_POLICY"
-_given = _WAIT in os.environ
-os.environ.setdefault(_WAIT, "passive")
 
 
-def pytest_collection_finish():
-    if not _given:
-        os.environ.pop(_WAIT, None)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """While tests are collected torch is imported, and reads how its threads are to wait.
+
+    They spin; beside other work that made tests a hundred times slower. No test and no process
+    finds the variable, the processes of xdist neither: those would hand it on to their tests.
+    """
+    given = _WAIT in os.environ
+    os.environ.setdefault(_WAIT, "passive")
+    try:
+        return (yield)
+    finally:
+        if not given:
+            os.environ.pop(_WAIT, None)
 
 
 # A shell starts its background jobs deaf to Ctrl-C, and so would be every process of a test.

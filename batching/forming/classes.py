@@ -15,6 +15,8 @@ from dataclasses import dataclass
 CLASS_KEY = "x-shunter-class"
 DEADLINE_KEY = "x-shunter-deadline-ms"
 IDEMPOTENT_KEY = "x-shunter-idempotent"
+STRICT_KEY = "x-shunter-strict-key"
+"""The operator's secret, which some need to say that they are strict: no term, read elsewhere."""
 PREFIX = "x-shunter-"
 MAX_DEADLINE_MS = 86_400_000
 """One day: longer deadlines are mistakes of unit."""
@@ -111,6 +113,6 @@ def parse_terms(entries: Iterable[tuple[str, str]]) -> Terms:
         name = key.lower()
         if name in KEYS:
             stated[name] = value
-        elif name.startswith(PREFIX):
-            raise ValueError(f'"{key}" is unknown; allowed: {", ".join(KEYS)}')
+        elif name.startswith(PREFIX) and name != STRICT_KEY:
+            raise ValueError(f'"{key}" is unknown; allowed: {", ".join((*KEYS, STRICT_KEY))}')
     return Terms(*(parse(stated[key]) if key in stated else None for key, parse in KEYS.items()))

@@ -238,6 +238,8 @@ def constants() -> list[tuple[str, int, str]]:
     rows += [(f"RUNNER_{s.name}", s.value, "state of a runner") for s in RunnerState]
     rows += [(f"ORDER_{s.name}", s.value, "turns of models on a slice") for s in Order]
     rows += [(f"CLAIMS_{s.name}", s.value, "who may say that he is strict") for s in Claims]
+    texts = {n: p.field.width for n, p in SLOT_FIELDS.items() if p.field.width != Field.width}
+    rows += [(f"{n.upper()}_BYTES", width, f"bytes of {n} in a slot") for n, width in texts.items()]
     parts = ("H", HEADER_FIELDS), ("K", HOLDER_FIELDS), ("R", RUNNER_FIELDS), ("S", SLOT_FIELDS)
     for prefix, fields in parts:
         for name, placed in fields.items():

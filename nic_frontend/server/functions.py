@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from shunter.batching.queue.attach import Attach, AttachError, peer_process, receive, send
 from shunter.batching.queue.layout import WORKER_COUNT
@@ -68,8 +68,8 @@ class Functions:
         self.absences = Absences()
         self.default_versions: Mapping[str, str] = {}
         """Of the models of a server: the version of sessions that name none."""
-        self.knows_models = False
-        """Whether those are all that there are."""
+        self.registered: Set[tuple[str, str]] | None = None
+        """All models of the server and their versions; None where no server tells of them."""
 
     def close(self) -> None:
         """Let go of everything; workers see that the front end is gone."""
@@ -103,8 +103,10 @@ class Functions:
 
     def why_none(self, model: str, version: str) -> str | None:
         """Why a model has no worker now; None: nobody knows of such a model."""
-        if self.knows_models and model not in self.default_versions:
-            return None
+        if self.registered is not None:
+            named = (model, version) in self.registered
+            if not (named if version else model in self.default_versions):
+                return None
         wanted = version or self.default_versions.get(model, "")
         if reason := self.absences.why(model, wanted, time.monotonic()):
             return reason

@@ -59,7 +59,7 @@ class ServerLink:
         self._told.clear()
         self._slots.clear()
         self._front_end.functions.default_versions = {}
-        self._front_end.functions.knows_models = False
+        self._front_end.functions.registered = None
 
     def cycle(self, now_ns: int) -> None:
         """What is due."""
@@ -144,8 +144,8 @@ class ServerLink:
         self._read_slots(page)
         known = [identity for _, identity in self._slots.values()]
         front_end.functions.default_versions = {i.model_name: i.default_version for i in known}
-        front_end.functions.knows_models = True
         slots = {(i.model_name, i.model_version): slot for slot, (_, i) in self._slots.items()}
+        front_end.functions.registered = slots.keys()
         told = self._tell_of_refused(page, slots)
         for function in front_end.functions.all():
             slot = slots.get((function.model, function.version))

@@ -69,6 +69,10 @@ def pack(
     eager: Annotated[
         bool, typer.Option("--eager", help="digits: pack class and weights, not TorchScript.")
     ] = False,
+    no_weights: Annotated[
+        bool,
+        typer.Option("--no-weights", help="A folder whose model.py or handler makes its own."),
+    ] = False,
 ) -> None:
     """Pack a model folder, or a sample model, into a .mar file.
 
@@ -84,6 +88,8 @@ def pack(
     from shunter.model_store.pack import PackError, pack
 
     try:
+        if no_weights and model in SAMPLES:
+            raise UserError("--no-weights is for folders; a sample has its weights")
         if model == "digits":
             _pack_digits(store, name or model, version, eager)
         elif eager:
@@ -91,7 +97,9 @@ def pack(
         elif model in SAMPLES:
             print(_pack_sample(model, store, name or model, version))
         else:
-            print(pack(Path(model), store, name=name, version=version))
+            print(
+                pack(Path(model), store, name=name, version=version, weights_needed=not no_weights)
+            )
     except (PackError, OSError) as error:
         raise UserError(str(error)) from error
 

@@ -173,8 +173,13 @@ def test_an_unregistered_model_leaves_the_front_end(serve, site, client, wait_un
     pid = ask(open_client)[1]
     assert model.site.management("DELETE", f"/models/{model.name}/1.0").status == 200
     wait_until("its worker has ended", lambda: not runs(pid))
-    with pytest.raises(BadRequestError, match="no such model"):
-        Session(f"udp://127.0.0.1:{network(site)['port']}", model.name)
+
+    def refused():
+        with pytest.raises(InferenceError) as caught:
+            Session(f"udp://127.0.0.1:{network(site)['port']}", model.name)
+        return isinstance(caught.value, BadRequestError) and "no such model" in str(caught.value)
+
+    wait_until("the front end has looked at the page again", refused)
 
 
 def test_requests_take_class_and_deadline_of_the_model(

@@ -26,6 +26,8 @@ BAD_SECTIONS = [
     ({"cores": "all"}, "shunter.cores"),
     ({"retry": "never"}, "shunter.retry"),
     ({"wait": "forever"}, "shunter.wait"),
+    ({"retry": False, "preemptible": {"drop": True}}, "shunter.retry"),
+    ({"retry": False, "preemptible": {"drop": True}}, "shunter.preemptible.drop"),
     ("strict", "shunter"),
 ]
 
@@ -43,6 +45,7 @@ def test_a_bad_header_is_answered_400_that_names_it_and_reaches_no_handler(serve
         assert answer.status == 400, answer
         assert f'"{name.lower()}" is unknown' in answer["message"].lower()
         assert "allowed: x-shunter-class, x-shunter-deadline-ms" in answer["message"]
+        assert "x-shunter-strict-key" in answer["message"]
     assert model.ask("good", headers={"x-shunterless": "1"}).status == 200
     assert model.order() == ["good"]
     assert model.count("rejected") == 2 * len(BAD_MARKS) + len(UNKNOWN)

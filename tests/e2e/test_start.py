@@ -120,8 +120,13 @@ def test_what_alerts_are_made_of_is_logged_and_counted_as_by_stock(
         model = site.add(config={"responseTimeout": 1})
         for _ in range(5):
             assert model.ask().status == 200
-        times = (folder / "logs/ts_metrics.log").read_text().count("WorkerThreadTime.Milliseconds")
-        assert times == len(model.ran()) == 5
+        metrics = folder / "logs/ts_metrics.log"
+
+        def times():  # written after the answer, as by stock
+            return metrics.read_text().count("WorkerThreadTime.Milliseconds")
+
+        wait_until("the last is written", lambda: times() >= 5)
+        assert times() == len(model.ran()) == 5
         assert "Backend worker error" not in site.log()
         stuck = model.gate()
         assert model.ask("stuck", **stuck.mark).status == 500
@@ -136,18 +141,21 @@ def test_what_alerts_are_made_of_is_logged_and_counted_as_by_stock(
         ]
         for words in expected:
             assert any(words in line for line in lines), words
-        held = model.gate()
+        patient = site.add()
+        held = patient.gate()
         with InferenceClient(f"127.0.0.1:{site.server.grpc_inference}") as client:
             marks = {"data": json.dumps({"id": "held", **held.mark}).encode()}
-            with pytest.raises(grpc.RpcError):
-                client.predict(model.name, marks, timeout_s=0.2)
+            call = site.pool.submit(client.predict, patient.name, marks, timeout_s=100)
+            wait_until("it runs", lambda: patient.order() == ["held"])
+        with pytest.raises(grpc.RpcError):  # its channel was closed
+            call.result()
         wait_until("it is told", lambda: "grpc client call already cancelled" in site.log())
 
 
 NVIDIA_SMI = """#!/bin/sh
 case "$*" in
-  *query-gpu=index*) printf 'index\n0\n' ;;
-  *) printf 'utilization.gpu [%], memory.used [MiB]\n7 %, 11 MiB\n' ;;
+  *query-gpu=index*) printf '%s\n' index 0 ;;
+  *) printf '%s\n' 'utilization.gpu [%], memory.used [MiB]' '7 %, 11 MiB' ;;
 esac
 """
 

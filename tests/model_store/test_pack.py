@@ -62,8 +62,16 @@ def test_a_handler_alone_is_enough(tmp_path):
 
 def test_a_class_without_weights_is_refused(folder):
     (folder / "weights.pth").unlink()
-    with pytest.raises(PackError, match=r"has a model.py but no weights \(one file \*.onnx, "):
+    told = r"has a model.py but no weights \(one file \*.onnx, .*; --no-weights if its code makes"
+    with pytest.raises(PackError, match=told):
         inspect(folder)
+
+
+def test_a_class_that_makes_its_own_weights_is_packed_where_that_is_said(folder, tmp_path):
+    (folder / "weights.pth").unlink()
+    archive = pack(folder, tmp_path / "store", weights_needed=False)
+    manifest = json.loads(entries(archive)["MAR-INF/MANIFEST.json"])["model"]
+    assert manifest["modelFile"] == "model.py" and "serializedFile" not in manifest
 
 
 def test_an_example_of_a_request_that_is_missing_is_refused(folder):

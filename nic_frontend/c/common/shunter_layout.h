@@ -49,6 +49,13 @@
 #define SHUNTER_CLAIMS_ALL 1 /* who may say that he is strict */
 #define SHUNTER_CLAIMS_NONE 2 /* who may say that he is strict */
 #define SHUNTER_CLAIMS_WITH_KEY 3 /* who may say that he is strict */
+#define SHUNTER_MODEL_NAME_BYTES 256 /* bytes of model_name in a slot */
+#define SHUNTER_MODEL_VERSION_BYTES 128 /* bytes of model_version in a slot */
+#define SHUNTER_ARCHIVE_BYTES 512 /* bytes of archive in a slot */
+#define SHUNTER_LAST_CHANGE_BYTES 256 /* bytes of last_change in a slot */
+#define SHUNTER_DEFAULT_VERSION_BYTES 128 /* bytes of default_version in a slot */
+#define SHUNTER_PROBLEM_BYTES 256 /* bytes of problem in a slot */
+#define SHUNTER_WANTED_DEVICE_BYTES 64 /* bytes of wanted_device in a slot */
 #define SHUNTER_H_MAGIC 0 /* MAGIC */
 #define SHUNTER_H_LAYOUT_VERSION 8 /* LAYOUT_VERSION */
 #define SHUNTER_H_PAGE_SIZE 16 /* bytes of the whole page */

@@ -175,8 +175,8 @@ def test_a_larger_batch_is_measured_anew_and_a_smaller_one_is_not():
     passes(model, inputs(2), 1)
     assert part.cut is first  # of smaller batches it is known
     passes(model, inputs(7), PASSES)
-    assert part.cut not in (None, first)
     second = part.cut
+    assert second is not None and second is not first  # by chance it may be equal
     passes(model, inputs(2), 1)
     assert part.cut is second
 

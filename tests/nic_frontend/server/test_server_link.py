@@ -24,6 +24,7 @@ from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue.front_end_link import FrontEndLink
 from shunter.nic_frontend.server import front_end as module
 from shunter.nic_frontend.server import functions, listeners, server_link
+from shunter.nic_frontend.server.absences import GONE
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 from shunter.nic_frontend.server.server_link import ServerLink
 from shunter.nic_frontend.server.structures import COUNTERS
@@ -67,6 +68,10 @@ class Server:
             self._poke(slot, name, int.from_bytes(text.encode(), "little"))
         self._poke(slot, "slot_state", 1)
         self._poke(slot, "slot_sequence", next(self._sequences))
+
+    def unregister(self, slot):
+        """The slot is free again."""
+        self._poke(slot, "slot_state", 0)
 
     def _poke(self, slot, name, value):
         base = SLOTS_OFFSET + slot * SLOT_SIZE
@@ -271,6 +276,24 @@ def test_a_model_that_the_server_has_no_more_is_unknown(server, serve, work, cli
     front_end.functions.absences.note("past", "1", "its worker was refused", time.monotonic())
     assert "refused" in front_end.functions.why_none("m", "")
     assert front_end.functions.why_none("past", "") is None
+
+
+def test_a_version_that_the_server_has_no_more_is_unknown_although_another_is_there(
+    server, serve, work, client
+):
+    server.register(0, "1", default_version="1")
+    server.register(1, "2", default_version="1")
+    front_end = serve()
+    known = front_end.functions
+    wait_until("it knows", lambda: known.default_versions == {"m": "1"})
+    worker = work(server, version="2")
+    client(front_end, version="2")
+    worker.end()
+    wait_until("its worker is gone", lambda: known.find("m", "2") is None)
+    assert known.why_none("m", "2") == GONE
+    server.unregister(1)
+    wait_until("it is told", lambda: known.why_none("m", "2") is None)
+    assert "none has attached" in known.why_none("m", "")
 
 
 def test_the_page_says_how_much_a_queue_needs_that_is_too_large(server, serve):

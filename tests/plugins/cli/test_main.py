@@ -147,6 +147,7 @@ def test_the_help_of_a_command_shows_an_example(run, command):
         (["pack", "nowhere"], "nowhere is not a folder"),
         (["pack", MINILM], "minilm has a model.py but no weights (one file *.onnx, *.pt, *.pth)"),
         (["pack", MINILM], "this is a sample's source, run `shunter pack minilm`"),
+        (["pack", "minilm", "--no-weights"], "--no-weights is for folders"),
         (["pack", "resnet50", "--eager"], "--eager is for the sample digits"),
         (["pack", ".", "--eager"], "--eager is for the sample digits"),
         (["serve", "--store", "nowhere"], "--store nowhere is not a folder"),

@@ -143,9 +143,9 @@ public final class PageTool {
                     slot.set(S_QUEUE_CAPACITY, 100);
                     slot.set(S_GROUP_COUNT, 2);
                     slot.set(S_SLO_US, 40000);
-                    slot.setText(S_MODEL_NAME, 256, "mod\u00e8le");
-                    slot.setText(S_MODEL_VERSION, 128, "1.0");
-                    slot.setText(S_DEFAULT_VERSION, 128, "2.0");
+                    slot.setText(S_MODEL_NAME, MODEL_NAME_BYTES, "mod\u00e8le");
+                    slot.setText(S_MODEL_VERSION, MODEL_VERSION_BYTES, "1.0");
+                    slot.setText(S_DEFAULT_VERSION, DEFAULT_VERSION_BYTES, "2.0");
                 });
         slot.set(S_UPDATED_NS, 123_456_789);
         final int last = S_STRICT_BATCH_NS + 8 * SIZE_BUCKETS;

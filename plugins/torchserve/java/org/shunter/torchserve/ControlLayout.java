@@ -91,6 +91,20 @@ final class ControlLayout {
     static final int CLAIMS_NONE = 2;
     /** who may say that he is strict */
     static final int CLAIMS_WITH_KEY = 3;
+    /** bytes of model_name in a slot */
+    static final int MODEL_NAME_BYTES = 256;
+    /** bytes of model_version in a slot */
+    static final int MODEL_VERSION_BYTES = 128;
+    /** bytes of archive in a slot */
+    static final int ARCHIVE_BYTES = 512;
+    /** bytes of last_change in a slot */
+    static final int LAST_CHANGE_BYTES = 256;
+    /** bytes of default_version in a slot */
+    static final int DEFAULT_VERSION_BYTES = 128;
+    /** bytes of problem in a slot */
+    static final int PROBLEM_BYTES = 256;
+    /** bytes of wanted_device in a slot */
+    static final int WANTED_DEVICE_BYTES = 64;
     /** MAGIC */
     static final int H_MAGIC = 0;
     /** LAYOUT_VERSION */

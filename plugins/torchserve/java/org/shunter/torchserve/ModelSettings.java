@@ -131,6 +131,12 @@ record ModelSettings(
                 map.containsKey("class")
                         ? requestClass("shunter.class", map.get("class"))
                         : RequestClass.STRICT;
+        final boolean retry = retry(map.getOrDefault("retry", true));
+        if (!retry && PreemptibleSettings.drops(map)) {
+            throw new BadRequestException(
+                    "shunter.retry: false is not possible together with shunter.preemptible.drop:"
+                            + " true, by which a batch begins anew");
+        }
         final List<GroupConfig> groups = configuration(map);
         if (!groups.isEmpty() && groups.stream().noneMatch(g -> g.classes().contains(defaultClass))) {
             throw new BadRequestException(
@@ -146,7 +152,7 @@ record ModelSettings(
                 environment(map.get("environment")),
                 network(map),
                 PreemptibleSettings.ofModel(map, defaultClass),
-                retry(map.getOrDefault("retry", true)),
+                retry,
                 company(map.getOrDefault("wait", "adaptive")),
                 auto(map));
     }

@@ -49,6 +49,12 @@ final class PreemptibleSettings {
         return true;
     }
 
+    /** Whether a model's section says that a batch which stands still may begin anew. */
+    static boolean drops(final Map<String, Object> section) {
+        return section.get("preemptible") instanceof Map<?, ?> map
+                && Boolean.TRUE.equals(map.get(DROP));
+    }
+
     private static boolean givesClasses(final Object groups) {
         return groups instanceof List<?> list
                 && list.stream()

@@ -20,6 +20,8 @@ record RequestTerms(RequestClass requestClass, long deadlineNs, Boolean idempote
     static final String CLASS_KEY = "x-shunter-class";
     static final String DEADLINE_KEY = "x-shunter-deadline-ms";
     static final String IDEMPOTENT_KEY = "x-shunter-idempotent";
+    /** No term of the request: {@link StrictClaims} takes it out before. */
+    static final String STRICT_KEY = "x-shunter-strict-key";
     /** Keys that begin so are ours; a misspelt one must not pass in silence. */
     private static final String PREFIX = "x-shunter-";
     private static final String[] KEYS = {CLASS_KEY, DEADLINE_KEY, IDEMPOTENT_KEY};
@@ -45,7 +47,12 @@ record RequestTerms(RequestClass requestClass, long deadlineNs, Boolean idempote
     private static void checkForeign(final String name) {
         if (name.regionMatches(true, 0, PREFIX, 0, PREFIX.length())) {
             throw new BadRequestException(
-                    "\"" + name + "\" is unknown; allowed: " + String.join(", ", KEYS));
+                    "\""
+                            + name
+                            + "\" is unknown; allowed: "
+                            + String.join(", ", KEYS)
+                            + ", "
+                            + STRICT_KEY);
         }
     }
 

@@ -23,7 +23,6 @@ final class ServedModel {
     private static final Logger LOGGER = LoggerFactory.getLogger(ServedModel.class);
 
     private static final int LARGEST_BATCH = 1 << 20;
-    private static final int ARCHIVE_WIDTH = 512;
 
     private final Host host;
     private final Model model;
@@ -195,7 +194,7 @@ final class ServedModel {
             return "";
         }
         final String path = Path.of(store, url).toAbsolutePath().toString();
-        return path.getBytes(StandardCharsets.UTF_8).length < ARCHIVE_WIDTH ? path : "";
+        return path.getBytes(StandardCharsets.UTF_8).length < ARCHIVE_BYTES ? path : "";
     }
 
     /** Take up the configuration that the controller wants, if it is another than before. */
@@ -255,13 +254,13 @@ final class ServedModel {
         slot.set(S_QUEUE_CAPACITY, dispatcher.capacity());
         slot.set(S_GROUP_COUNT, current.groups.size());
         slot.set(S_SLO_US, settings.sloNs() / 1000);
-        slot.setText(S_MODEL_NAME, 256, model.getModelName());
-        slot.setText(S_MODEL_VERSION, 128, model.getVersion());
+        slot.setText(S_MODEL_NAME, MODEL_NAME_BYTES, model.getModelName());
+        slot.setText(S_MODEL_VERSION, MODEL_VERSION_BYTES, model.getVersion());
         slot.set(S_AUTO, fleet.auto() ? 1 : 0);
-        slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
-        slot.setText(S_LAST_CHANGE, 256, fleet.lastChange());
-        slot.setText(S_DEFAULT_VERSION, 128, defaultVersion);
-        slot.setText(S_PROBLEM, 256, problem);
+        slot.setText(S_ARCHIVE, ARCHIVE_BYTES, archive());
+        slot.setText(S_LAST_CHANGE, LAST_CHANGE_BYTES, fleet.lastChange());
+        slot.setText(S_DEFAULT_VERSION, DEFAULT_VERSION_BYTES, defaultVersion);
+        slot.setText(S_PROBLEM, PROBLEM_BYTES, problem);
         slot.set(S_SLOT_STATE, 1);
         current.groups.forEach(this::publishGroup);
     }

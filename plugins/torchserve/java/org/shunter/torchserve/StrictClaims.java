@@ -23,7 +23,7 @@ import org.pytorch.serve.util.messages.RequestInput;
  * written it to the control page. What a model is by default is not judged.
  */
 final class StrictClaims {
-    static final String KEY = "x-shunter-strict-key";
+    private static final String KEY = RequestTerms.STRICT_KEY;
     private static final int DIGEST_WORDS = 4;
 
     private final ControlPage page;
