@@ -204,7 +204,7 @@ public final class TurnsTool {
         final SliceSet slices;
         final boolean yields;
         final Turns turns;
-        final Turns.Player player;
+        final Turns.TurnTaker taker;
         final List<Request> queue = new ArrayList<>();
         final List<Integer> started;
         long ageingNs;
@@ -228,7 +228,7 @@ public final class TurnsTool {
             this.cpus = slices.cpus();
             this.yields = true;
             this.started = started;
-            this.player = turns.join(() -> event(0, () -> {}));
+            this.taker = turns.join(() -> event(0, () -> {}));
         }
 
         private SliceSet of(final RequestClass requestClass) {
@@ -253,12 +253,12 @@ public final class TurnsTool {
                 change.run();
                 final long at = Math.max(now, clock);
                 clock = at;
-                player.begin(of(RequestClass.STRICT), of(RequestClass.BEST_EFFORT), used());
+                taker.begin(of(RequestClass.STRICT), of(RequestClass.BEST_EFFORT), used());
                 for (final RequestClass each : RequestClass.all()) {
                     start(each, 1, at); // what is due does not wait for the rest of the plan
                     start(each, workers, at);
                 }
-                player.settle(
+                taker.settle(
                         of(RequestClass.STRICT),
                         of(RequestClass.BEST_EFFORT),
                         used(),
@@ -289,7 +289,7 @@ public final class TurnsTool {
         }
 
         private boolean mayStart(final int worker, final RequestClass each, final long now) {
-            if (each == RequestClass.BEST_EFFORT && player.strictWaits(slices)) {
+            if (each == RequestClass.BEST_EFFORT && taker.strictWaits(slices)) {
                 return false;
             }
             long oldest = Long.MAX_VALUE;
@@ -301,7 +301,7 @@ public final class TurnsTool {
                 }
             }
             return !turns.rules().apply(each, yields)
-                    || player.take(worker, each, slices, cpus, oldest, tightest, ageingNs, now);
+                    || taker.take(worker, each, slices, cpus, oldest, tightest, ageingNs, now);
         }
 
         private void run(final int worker, final RequestClass each) {
@@ -457,7 +457,7 @@ public final class TurnsTool {
         }
         final int done = models.stream().mapToInt(model -> model.done).sum();
         ensure(done == offered, "ran " + done + " of " + offered);
-        models.forEach(model -> ensure(!model.player.isActive(), "a turn is still taken"));
+        models.forEach(model -> ensure(!model.taker.isActive(), "a turn is still taken"));
     }
 
     private static void check(final List<Model> models, final Turns.Rules rules, final int step) {

@@ -31,7 +31,7 @@ final class ClientConnection {
 
         boolean isDone() {
             final Entry entry = get();
-            return entry == null || entry.place == Entry.Place.DONE;
+            return entry == null || entry.stage == Entry.Stage.DONE;
         }
 
         void abandon() {

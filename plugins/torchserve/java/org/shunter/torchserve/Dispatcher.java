@@ -50,12 +50,12 @@ final class Dispatcher {
     private final Telemetry telemetry;
     private final Wakeup wakeup;
     private final RequestQueue queue = new RequestQueue(this);
-    private final Crew crew;
-    private final Draft draft;
-    private final Plan plan;
-    private final Endings endings;
-    private final Admission admission;
-    private final Presence presence;
+    private final CurrentWorkers current;
+    private final BatchBuilder builder;
+    private final BatchPlanner plan;
+    private final RequestFailures failures;
+    private final AdmissionControl admission;
+    private final SliceSharing sharing;
     private final LongConsumer answered;
 
     private int inFlightRequests;
@@ -78,31 +78,31 @@ final class Dispatcher {
         this.telemetry = new Telemetry(slot);
         this.wakeup = new Wakeup(shared.timer(), this::decideAgain);
         final Forecast forecast = new Forecast(commands);
-        this.crew = new Crew(this, commands, forecast, limits.sloNs());
-        this.draft = new Draft(this, queue, crew, forecast, commands);
-        this.presence =
-                new Presence(
+        this.current = new CurrentWorkers(this, commands, forecast, limits.sloNs());
+        this.builder = new BatchBuilder(this, queue, current, forecast, commands);
+        this.sharing =
+                new SliceSharing(
                         this,
                         slot,
                         queue,
-                        crew,
+                        current,
                         commands,
                         shared.hold(),
                         shared.turns(),
                         this::decideAgain);
         this.plan =
-                new Plan(
+                new BatchPlanner(
                         this,
                         queue,
-                        crew,
-                        draft,
+                        current,
+                        builder,
                         forecast,
                         commands,
-                        presence,
-                        new Patience(commands, limits.registeredWaitUs(), limits.company()));
-        this.endings = new Endings(this, name, telemetry);
+                        sharing,
+                        new DeliberateWait(commands, limits.registeredWaitUs(), limits.company()));
+        this.failures = new RequestFailures(this, name, telemetry);
         this.admission =
-                new Admission(this, name, limits.capacity(), queue, crew, commands, endings);
+                new AdmissionControl(this, name, limits.capacity(), queue, current, commands, failures);
     }
 
     /**
@@ -115,13 +115,13 @@ final class Dispatcher {
         final Refusal refusal;
         synchronized (this) {
             telemetry.arrived(entry.requestClass);
-            if (entry.place == Entry.Place.DONE) {
+            if (entry.stage == Entry.Stage.DONE) {
                 return null; // the client hung up in the meantime
             }
             obey(effects);
             refusal = admission.refusalOf(entry, effects);
             if (refusal != null) {
-                entry.place = Entry.Place.DONE; // its closing connection is not a client that left
+                entry.stage = Entry.Stage.DONE; // its closing connection is not a client that left
                 telemetry.rejected(entry);
             } else {
                 accept(entry);
@@ -138,13 +138,13 @@ final class Dispatcher {
         queue.add(entry);
         if (entry.requestClass == RequestClass.STRICT) {
             lastStrictNs = entry.arrivalNs;
-            presence.announce(entry.arrivalNs);
+            sharing.announce(entry.arrivalNs);
             warnOfYielding();
         }
     }
 
     private void warnOfYielding() {
-        if (!warnedOfYielding && crew.yields()) {
+        if (!warnedOfYielding && current.yields()) {
             warnedOfYielding = true;
             LOGGER.warn(
                     "A strict request for {}, all of whose workers give way: nobody gives way to it",
@@ -162,11 +162,11 @@ final class Dispatcher {
     void abandon(final Entry entry) {
         final Effects effects = new Effects();
         synchronized (this) {
-            if (entry.place == Entry.Place.NEW) {
-                entry.place = Entry.Place.DONE;
+            if (entry.stage == Entry.Stage.NEW) {
+                entry.stage = Entry.Stage.DONE;
                 telemetry.abandoned(entry);
-            } else if (entry.place == Entry.Place.QUEUED) {
-                queue.remove(entry, Entry.Place.DONE);
+            } else if (entry.stage == Entry.Stage.QUEUED) {
+                queue.remove(entry, Entry.Stage.DONE);
                 telemetry.abandoned(entry);
                 settle(effects);
             }
@@ -220,7 +220,7 @@ final class Dispatcher {
         worker.remove(batch);
         inFlightBatches--;
         inFlightRequests -= batch.size();
-        batch.entries.forEach(entry -> entry.place = Entry.Place.DONE);
+        batch.entries.forEach(entry -> entry.stage = Entry.Stage.DONE);
     }
 
     private static void endIfDrained(final BatchWorker worker, final Effects effects) {
@@ -231,7 +231,7 @@ final class Dispatcher {
 
     /** Only while its group is current: the words are those of the current generation. */
     private void publishFit(final BatchWorker worker) {
-        if (crew.workers().contains(worker)) {
+        if (current.workers().contains(worker)) {
             Telemetry.publishFit(slot, worker.group);
         }
     }
@@ -244,14 +244,14 @@ final class Dispatcher {
             final long now) {
         plan.settle(now, arrivals);
         worker.freeSinceNs = now;
-        presence.progress(batch, now);
+        sharing.progress(batch, now);
         telemetry.answered(batch, statuses, now);
         worker.group.batches++;
         worker.group.requests += batch.size();
         final boolean disturbed =
                 batch.disturbed
                         || batch.excusedNs > 0
-                        || presence.disturbed(worker, batch.startNs, now);
+                        || sharing.disturbed(worker, batch.startNs, now);
         if (reply.code() == 200 && !batch.entries.get(0).alone() && !disturbed) {
             worker.group.fit.observe(batch.size(), now - batch.startNs);
             publishFit(worker);
@@ -265,7 +265,7 @@ final class Dispatcher {
         if (next != null) {
             next.startNs = now;
             next.heardNs = now;
-            next.disturbed = presence.disturbed(worker, now, now);
+            next.disturbed = sharing.disturbed(worker, now, now);
         }
     }
 
@@ -282,7 +282,7 @@ final class Dispatcher {
             final boolean ran = worker.inFlight.peekFirst() == batch;
             take(worker, batch);
             if (batch.size() == 1) {
-                endings.failed(batch.entries, status, why, effects);
+                failures.failed(batch.entries, status, why, effects);
             } else {
                 for (int i = batch.size() - 1; i >= 0; i--) {
                     batch.entries.get(i).isolated = true;
@@ -339,7 +339,7 @@ final class Dispatcher {
                 final Entry entry = batch.entries.get(i);
                 entry.deaths += begun && loss.isDeath() ? 1 : 0;
                 if (begun && !loss.permitsAnotherRun(entry)) {
-                    endings.givenUp(entry, loss, effects);
+                    failures.givenUp(entry, loss, effects);
                 } else {
                     telemetry.retried();
                     queue.restore(entry);
@@ -392,11 +392,11 @@ final class Dispatcher {
     }
 
     /** From now on batches go to these workers; the others finish what they hold. */
-    void setWorkers(final List<? extends BatchWorker> current) {
+    void setWorkers(final List<? extends BatchWorker> workers) {
         final Effects effects = new Effects();
         synchronized (this) {
-            crew.replaceBy(current);
-            if (!current.isEmpty()) {
+            current.replaceBy(workers);
+            if (!workers.isEmpty()) {
                 admission.workersCame();
             }
             failUnserved(effects);
@@ -408,9 +408,9 @@ final class Dispatcher {
     /** A class that lost its last worker would wait for ever. */
     private void failUnserved(final Effects effects) {
         for (final RequestClass requestClass : RequestClass.all()) {
-            if (!crew.workers().isEmpty() && !crew.hasWorkerFor(requestClass)) {
+            if (!current.workers().isEmpty() && !current.hasWorkerFor(requestClass)) {
                 final String reason = admission.reasonAgainst(requestClass);
-                endings.failed(queue.takeAll(requestClass), 503, reason, effects);
+                failures.failed(queue.takeAll(requestClass), 503, reason, effects);
             }
         }
     }
@@ -425,7 +425,7 @@ final class Dispatcher {
         final Effects effects = new Effects();
         synchronized (this) {
             for (final RequestClass requestClass : RequestClass.all()) {
-                endings.failed(queue.takeAll(requestClass), status, text, effects);
+                failures.failed(queue.takeAll(requestClass), status, text, effects);
             }
             settle(effects);
         }
@@ -496,7 +496,7 @@ final class Dispatcher {
 
     /** Whether strict requests of this model hold slices. */
     boolean holds() {
-        return presence.holds();
+        return sharing.holds();
     }
 
     /** Nothing happened to this model, but it may be commanded otherwise, or say so to others. */
@@ -506,7 +506,7 @@ final class Dispatcher {
             if (obey(effects)) {
                 decide(clock.getAsLong(), effects);
             } else {
-                presence.settle(clock.getAsLong(), effects);
+                sharing.settle(clock.getAsLong(), effects);
             }
         }
         effects.run();
@@ -525,7 +525,7 @@ final class Dispatcher {
     void detach(final ControlPage page) {
         final Effects effects = new Effects();
         synchronized (this) {
-            presence.leave(clock.getAsLong(), effects);
+            sharing.leave(clock.getAsLong(), effects);
             page.release(slot);
         }
         effects.run();
@@ -541,23 +541,23 @@ final class Dispatcher {
 
     private void decide(final long now, final Effects effects) {
         guard("deciding", () -> release(now, effects));
-        draft.begin(now); // requests would keep their bodies until the next decision
+        builder.begin(now); // requests would keep their bodies until the next decision
         settle(effects);
     }
 
     private void release(final long now, final Effects effects) {
         obey(effects);
         plan.settle(now, arrivals);
-        presence.begin();
+        sharing.begin();
         if (queue.size() == 0) {
             return;
         }
         expire(now, effects);
         guard("planning", () -> plan.next(now, hasStrictTraffic(now)));
-        for (final Draft.Shipment shipment : draft.shipments()) {
-            send(shipment, now, effects);
+        for (final BatchBuilder.Assignment assignment : builder.assignments()) {
+            send(assignment, now, effects);
         }
-        draft.givenUp().forEach(entry -> endings.expired(entry, now, effects));
+        builder.givenUp().forEach(entry -> failures.expired(entry, now, effects));
         wakeup.at(Math.min(plan.wakeNs(), expiryNs(now)), now);
     }
 
@@ -569,7 +569,7 @@ final class Dispatcher {
     /** When to look again for what can no longer be answered in time. */
     private long expiryNs(final long now) {
         final long deadlineNs = queue.earliestDeadlineNs();
-        final long hopelessNs = deadlineNs == Entry.NEVER ? deadlineNs : deadlineNs - crew.leastNs();
+        final long hopelessNs = deadlineNs == Entry.NEVER ? deadlineNs : deadlineNs - current.leastNs();
         return hopelessNs > now ? hopelessNs : deadlineNs;
     }
 
@@ -580,14 +580,14 @@ final class Dispatcher {
         }
         final List<Entry> expired = new ArrayList<>();
         for (final RequestClass requestClass : RequestClass.all()) {
-            queue.takeExpired(requestClass, now + crew.soonestNs(requestClass, now), expired);
+            queue.takeExpired(requestClass, now + current.soonestNs(requestClass, now), expired);
         }
-        expired.forEach(entry -> endings.expired(entry, now, effects));
+        expired.forEach(entry -> failures.expired(entry, now, effects));
     }
 
-    private void send(final Draft.Shipment shipment, final long now, final Effects effects) {
-        final BatchWorker worker = shipment.worker();
-        final Batch batch = new Batch(shipment.entries(), shipment.requestClass(), now);
+    private void send(final BatchBuilder.Assignment assignment, final long now, final Effects effects) {
+        final BatchWorker worker = assignment.worker();
+        final Batch batch = new Batch(assignment.entries(), assignment.requestClass(), now);
         inFlightBatches++;
         inFlightRequests += batch.size();
         worker.add(batch);
@@ -596,15 +596,15 @@ final class Dispatcher {
                 "sending",
                 () -> {
                     batch.entries.forEach(entry -> entry.job.setScheduled());
-                    batch.disturbed = presence.disturbed(worker, now, now);
-                    presence.sent(worker, batch, now);
+                    batch.disturbed = sharing.disturbed(worker, now, now);
+                    sharing.sent(worker, batch, now);
                 });
     }
 
     /** Every event ends so: what this model says to others is what is true now. */
     private void settle(final Effects effects) {
         final long now = clock.getAsLong();
-        guard("settling", () -> presence.settle(now, effects));
+        guard("settling", () -> sharing.settle(now, effects));
         telemetry.publish(queue, inFlightRequests, inFlightBatches, plan.threshold(), now);
     }
 }

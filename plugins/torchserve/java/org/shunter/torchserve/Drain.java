@@ -78,7 +78,7 @@ final class Drain {
                         !manager.frontEnd().isAlive()
                                 && manager.all().stream().allMatch(m -> m.dispatcher().isIdle()));
         final List<Worker> fed = new ArrayList<>();
-        manager.all().forEach(model -> fed.addAll(model.fleet().network().workers()));
+        manager.all().forEach(model -> fed.addAll(model.pool().network().workers()));
         manager.all().forEach(Drain::end);
         // A network front end that is not ours may still wait for what they do.
         await(endNs, () -> fed.stream().noneMatch(Worker::isAlive));
@@ -87,7 +87,7 @@ final class Drain {
     /** End every worker at once and answer what they held and what waits with an error. */
     private static void end(final ServedModel model) {
         model.dispatcher().setWorkers(List.of());
-        model.fleet().workers().forEach(Worker::end);
+        model.pool().workers().forEach(Worker::end);
         model.dispatcher().failWaiting(503, REASON);
     }
 

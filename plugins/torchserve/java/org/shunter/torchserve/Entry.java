@@ -8,7 +8,7 @@ final class Entry {
     /** No deadline. */
     static final long NEVER = Long.MAX_VALUE;
 
-    enum Place {
+    enum Stage {
         /** Not offered yet. */
         NEW,
         /** In the queue. */
@@ -27,7 +27,7 @@ final class Entry {
     /** Arrival order in its dispatcher; ties between deadlines are broken by it. */
     long order;
 
-    Place place = Place.NEW;
+    Stage stage = Stage.NEW;
     /** Workers that died with this request in the batch they were running. */
     int deaths;
     /** It must not share a batch: that of several requests could not be written. */

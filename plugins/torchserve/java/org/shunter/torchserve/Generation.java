@@ -8,7 +8,7 @@ import java.util.function.Function;
 final class Generation {
     final long id;
     final List<WorkerGroup> groups = new ArrayList<>();
-    /** The controller chose where its groups are, and may choose again; its fleet's lock guards it. */
+    /** The controller chose where its groups are, and may choose again; its pool's lock guards it. */
     boolean placedByController;
 
     /** {@code place} says where the workers of a group run. */
@@ -53,7 +53,7 @@ final class Generation {
 
     /** Why a worker is not there, in a line; empty when none is missing or nobody knows. */
     String problem() {
-        return Staff.problemOf(workers());
+        return WorkerRoster.problemOf(workers());
     }
 
     /** End all its workers; they answer what they were given. Returns who they were. */

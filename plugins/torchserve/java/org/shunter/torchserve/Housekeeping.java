@@ -86,7 +86,7 @@ final class Housekeeping {
     private void endOverdue(final ServedModel model) {
         final long timeoutS = model.model().getResponseTimeout();
         final long timeoutNs = TimeUnit.SECONDS.toNanos(timeoutS);
-        final List<Worker> workers = model.fleet().workers();
+        final List<Worker> workers = model.pool().workers();
         model.dispatcher()
                 .excuse(workers, heldSlices, passedNs, host.hold().longestParkNs() + timeoutNs);
         final Worker overdue = model.dispatcher().overdue(workers, nowNs - timeoutNs);

@@ -48,7 +48,7 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
         if (refusal == null) {
             return true;
         }
-        final boolean hasNobody = refusal.status() == 503 && served.fleet().hasNoWorker();
+        final boolean hasNobody = refusal.status() == 503 && served.pool().hasNoWorker();
         return refuse(job, hasNobody ? Refusal.unavailable(served.whyNoWorker()) : refusal);
     }
 

@@ -17,7 +17,7 @@ final class PreemptionStatus {
     /** What the model's workers say of themselves, or null when none of them gives way. */
     static JsonElement of(
             final ServedModel model, final Collection<ServedModel> all, final ControlPage page) {
-        if (model.fleet().current().groups.stream().noneMatch(group -> group.place.yields())) {
+        if (model.pool().current().groups.stream().noneMatch(group -> group.place.yields())) {
             return JsonNull.INSTANCE;
         }
         final JsonObject json = new JsonObject();

@@ -10,7 +10,7 @@ import java.util.PriorityQueue;
  * The waiting requests of one model: earliest deadline first inside a class, arrival order between
  * equal deadlines. Guarded by its dispatcher's lock.
  *
- * <p>A request leaves from the middle (client gone) by changing its place; the structures skip it
+ * <p>A request leaves from the middle (client gone) by changing its stage; the structures skip it
  * when they meet it and are rebuilt when most of what they hold is gone.
  */
 final class RequestQueue {
@@ -63,7 +63,7 @@ final class RequestQueue {
 
     private void insert(final Entry entry) {
         assert Thread.holdsLock(lock);
-        entry.place = Entry.Place.QUEUED;
+        entry.stage = Entry.Stage.QUEUED;
         if (entry.alone()) {
             queuedAlone[entry.requestClass.ordinal()]++;
         } else {
@@ -73,9 +73,9 @@ final class RequestQueue {
     }
 
     /** Take a waiting request out. */
-    void remove(final Entry entry, final Entry.Place to) {
+    void remove(final Entry entry, final Entry.Stage to) {
         assert Thread.holdsLock(lock);
-        entry.place = to;
+        entry.stage = to;
         if (entry.alone()) {
             queuedAlone[entry.requestClass.ordinal()]--;
             alone.remove(entry);
@@ -94,11 +94,11 @@ final class RequestQueue {
             return;
         }
         if (arrivals.size() > 2 * queued[c] + 64) {
-            arrivals.removeIf(e -> e.place != Entry.Place.QUEUED);
+            arrivals.removeIf(e -> e.stage != Entry.Stage.QUEUED);
         }
         final PriorityQueue<Entry> deadlines = byDeadline.get(c);
         if (deadlines.size() > 2 * queued[c] + 64) {
-            deadlines.removeIf(e -> e.place != Entry.Place.QUEUED);
+            deadlines.removeIf(e -> e.stage != Entry.Stage.QUEUED);
         }
     }
 
@@ -139,7 +139,7 @@ final class RequestQueue {
     Entry peek(final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
         final PriorityQueue<Entry> heap = byDeadline.get(requestClass.ordinal());
-        while (!heap.isEmpty() && heap.peek().place != Entry.Place.QUEUED) {
+        while (!heap.isEmpty() && heap.peek().stage != Entry.Stage.QUEUED) {
             heap.poll();
         }
         return heap.peek();
@@ -149,7 +149,7 @@ final class RequestQueue {
     long oldestArrivalNs(final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
-        while (!arrivals.isEmpty() && arrivals.peekFirst().place != Entry.Place.QUEUED) {
+        while (!arrivals.isEmpty() && arrivals.peekFirst().stage != Entry.Stage.QUEUED) {
             arrivals.pollFirst();
         }
         return arrivals.isEmpty() ? Entry.NEVER : arrivals.peekFirst().arrivalNs;
@@ -163,7 +163,7 @@ final class RequestQueue {
                 return;
             }
             byDeadline.get(requestClass.ordinal()).poll();
-            remove(entry, Entry.Place.SENT);
+            remove(entry, Entry.Stage.SENT);
             batch.add(entry);
         }
     }
@@ -183,7 +183,7 @@ final class RequestQueue {
     Entry youngest(final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
-        while (!arrivals.isEmpty() && arrivals.peekLast().place != Entry.Place.QUEUED) {
+        while (!arrivals.isEmpty() && arrivals.peekLast().stage != Entry.Stage.QUEUED) {
             arrivals.pollLast();
         }
         return arrivals.peekLast();
@@ -193,7 +193,7 @@ final class RequestQueue {
     void giveUp(final RequestClass requestClass, final int count, final List<Entry> given) {
         final int from = given.size();
         take(requestClass, count, given);
-        given.subList(from, given.size()).forEach(entry -> entry.place = Entry.Place.DONE);
+        given.subList(from, given.size()).forEach(entry -> entry.stage = Entry.Stage.DONE);
     }
 
     /** Take out every request of a class whose deadline lies before {@code atNs}. */
@@ -201,7 +201,7 @@ final class RequestQueue {
         Entry next = peek(requestClass);
         while (next != null && next.deadlineNs < atNs) {
             byDeadline.get(requestClass.ordinal()).poll();
-            remove(next, Entry.Place.DONE);
+            remove(next, Entry.Stage.DONE);
             expired.add(next);
             next = peek(requestClass);
         }
@@ -235,7 +235,7 @@ final class RequestQueue {
         for (final Entry entry : List.copyOf(alone)) {
             if (entry.requestClass == requestClass
                     && (entry.deadlineNs < atNs || atNs == Entry.NEVER)) {
-                remove(entry, Entry.Place.DONE);
+                remove(entry, Entry.Stage.DONE);
                 taken.add(entry);
             }
         }

@@ -9,45 +9,45 @@ import java.util.concurrent.CompletableFuture;
  * change. A transaction: when one does not load, those that were added end, and all stays as it was.
  */
 final class Resize {
-    private final Fleet fleet;
-    private final Staff staff;
+    private final WorkerPool pool;
+    private final WorkerRoster roster;
     private final Dispatcher dispatcher;
     private final Generation current;
     private final List<GroupConfig> wanted;
     private final boolean remember;
 
     Resize(
-            final Fleet fleet,
-            final Staff staff,
+            final WorkerPool pool,
+            final WorkerRoster roster,
             final Dispatcher dispatcher,
             final List<GroupConfig> wanted,
             final boolean remember) {
-        this.fleet = fleet;
-        this.staff = staff;
+        this.pool = pool;
+        this.roster = roster;
         this.dispatcher = dispatcher;
-        this.current = fleet.current();
+        this.current = pool.current();
         this.wanted = wanted;
         this.remember = remember;
     }
 
     /**
-     * Start what is missing; the fleet's lock is held.
+     * Start what is missing; the pool's lock is held.
      *
      * @return completed when the configuration serves, exceptionally when it was undone
      */
     CompletableFuture<Void> begin() {
-        assert Thread.holdsLock(fleet);
-        final List<Worker> added = staff.fill(current, wanted);
+        assert Thread.holdsLock(pool);
+        final List<Worker> added = roster.fill(current, wanted);
         if (!added.isEmpty()) {
             dispatcher.setWorkers(current.workers());
-            fleet.tell("resizing to " + GroupConfig.text(wanted));
+            pool.tell("resizing to " + GroupConfig.text(wanted));
         }
-        return staff.loaded(added).thenAccept(status -> finish(status, added));
+        return roster.loaded(added).thenAccept(status -> finish(status, added));
     }
 
     private void finish(final int status, final List<Worker> added) {
-        synchronized (fleet) {
-            if (!fleet.isChanging()) {
+        synchronized (pool) {
+            if (!pool.isChanging()) {
                 return; // retired in the meantime
             }
             PoolState.Event outcome = PoolState.Event.FAILED;
@@ -55,24 +55,24 @@ final class Resize {
                 if (status != 200) {
                     undo(status, added);
                 }
-                staff.settle(current, wanted);
-                fleet.serve(current);
-                fleet.tell("resized to " + GroupConfig.text(wanted));
+                roster.settle(current, wanted);
+                pool.serve(current);
+                pool.tell("resized to " + GroupConfig.text(wanted));
                 outcome = PoolState.Event.SUCCEEDED;
             } finally {
-                fleet.changed(outcome);
+                pool.changed(outcome);
             }
             if (remember) {
-                fleet.onChanged();
+                pool.onChanged();
             }
         }
     }
 
     private void undo(final int status, final List<Worker> added) {
-        final String why = staff.undo(added);
+        final String why = roster.undo(added);
         dispatcher.setWorkers(current.workers());
         final String told = "resizing was undone: a worker did not load: status " + status + why;
-        fleet.tell(told);
+        pool.tell(told);
         throw new IllegalStateException(told);
     }
 }

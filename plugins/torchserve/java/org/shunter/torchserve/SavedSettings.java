@@ -85,11 +85,11 @@ final class SavedSettings {
         final Content content = new Content();
         for (final ServedModel model : models) {
             final Row row = new Row();
-            final List<GroupConfig> registered = model.fleet().registered();
+            final List<GroupConfig> registered = model.pool().registered();
             row.configuration = GroupConfig.text(registered);
             row.cores = new ArrayList<>();
             registered.forEach(group -> row.cores.add(group.cores()));
-            row.auto = model.fleet().auto();
+            row.auto = model.pool().auto();
             content.models.put(model.name(), row);
         }
         final Path file = file(FOLDER, snapshotName);

@@ -6,11 +6,11 @@ import java.util.concurrent.CompletableFuture;
 
 /**
  * TorchServe's scale calls: how many workers users registered, how many the model needs, and the
- * call that waits for the end of a change. Writes are guarded by the fleet's lock.
+ * call that waits for the end of a change. Writes are guarded by the pool's lock.
  */
 final class Scaling {
-    private final Fleet fleet;
-    private final Staff staff;
+    private final WorkerPool pool;
+    private final WorkerRoster roster;
     private final ServedModel served;
     private volatile WorkerCounts counts;
     private volatile int needed;
@@ -19,9 +19,9 @@ final class Scaling {
 
     private record Call(WorkerCounts counts, CompletableFuture<Integer> result) {}
 
-    Scaling(final Fleet fleet, final Staff staff, final ServedModel served) {
-        this.fleet = fleet;
-        this.staff = staff;
+    Scaling(final WorkerPool pool, final WorkerRoster roster, final ServedModel served) {
+        this.pool = pool;
+        this.roster = roster;
         this.served = served;
         this.counts = WorkerCounts.of(served.model());
     }
@@ -43,38 +43,38 @@ final class Scaling {
      *     workers are loaded and all surplus ones are gone
      */
     CompletableFuture<Integer> now(final WorkerCounts wanted) {
-        assert Thread.holdsLock(fleet);
+        assert Thread.holdsLock(pool);
         final int min = wanted.min();
         final int most = Math.max(min, wanted.max());
         counts = wanted;
         lower(min);
-        final Generation current = fleet.current();
+        final Generation current = pool.current();
         final int have = current.workers().size();
         final List<Worker> added = new ArrayList<>();
         for (int i = have; i < min; i++) {
-            added.add(staff.start(current.growing()));
+            added.add(roster.start(current.growing()));
         }
-        added.addAll(staff.fill(fleet.network(), served.settings().network()));
+        added.addAll(roster.fill(pool.network(), served.settings().network()));
         final List<Worker> leaving = new ArrayList<>();
         for (int i = have; i > most; i--) {
-            leaving.add(staff.drainYoungest(current.shrinking()));
+            leaving.add(roster.drainYoungest(current.shrinking()));
         }
         needed = min;
-        fleet.onScaled();
-        final CompletableFuture<Integer> loaded = staff.loaded(added);
+        pool.onScaled();
+        final CompletableFuture<Integer> loaded = roster.loaded(added);
         loaded.thenAccept(status -> tellUnlessLoaded(status, added));
-        return loaded.thenCombine(staff.gone(leaving), Math::max);
+        return loaded.thenCombine(roster.gone(leaving), Math::max);
     }
 
     private void tellUnlessLoaded(final int status, final List<Worker> added) {
         if (status != 200) {
-            fleet.tell("a worker did not load: status " + status + ": " + Staff.problemOf(added));
+            pool.tell("a worker did not load: status " + status + ": " + WorkerRoster.problemOf(added));
         }
     }
 
     /** Remember a call until the change under way is over; a later one takes its place. */
     CompletableFuture<Integer> later(final WorkerCounts wanted) {
-        assert Thread.holdsLock(fleet);
+        assert Thread.holdsLock(pool);
         final Call superseded = asked;
         counts = wanted;
         asked = new Call(wanted, new CompletableFuture<>());
@@ -97,7 +97,7 @@ final class Scaling {
 
     /** A change is over; the call that waited for that counts now. */
     void again() {
-        assert Thread.holdsLock(fleet);
+        assert Thread.holdsLock(pool);
         final Call call = asked;
         asked = null;
         if (call == null) {
@@ -105,7 +105,7 @@ final class Scaling {
         }
         try {
             pass(now(call.counts), call.result);
-            fleet.onChanged();
+            pool.onChanged();
         } catch (RuntimeException e) {
             call.result.completeExceptionally(e);
         }
@@ -113,7 +113,7 @@ final class Scaling {
 
     /** Nobody waits for that call any more, or it was obeyed when it came. */
     void forget(final RuntimeException why) {
-        assert Thread.holdsLock(fleet);
+        assert Thread.holdsLock(pool);
         if (asked != null) {
             asked.result.completeExceptionally(why);
             asked = null;
@@ -122,13 +122,13 @@ final class Scaling {
 
     /** Fewer may be there soon; before they are, so that {@code /ping} misses nobody at any time. */
     void lower(final int instances) {
-        assert Thread.holdsLock(fleet);
+        assert Thread.holdsLock(pool);
         needed = Math.min(needed, instances);
     }
 
     /** Another configuration serves; {@code explicit} says whether users gave its numbers. */
     void serve(final int instances, final boolean explicit) {
-        assert Thread.holdsLock(fleet);
+        assert Thread.holdsLock(pool);
         needed = instances;
         if (explicit && asked == null) {
             counts = counts.replaceBy(new WorkerCounts(instances, instances), served.model());

@@ -31,7 +31,7 @@ final class ServedModel {
     private final ModelSlot slot;
     private final Commands commands;
     private final Dispatcher dispatcher;
-    private final Fleet fleet;
+    private final WorkerPool pool;
     private final WantedConfiguration wanted;
     private volatile String defaultVersion = "";
     private volatile String problem = "";
@@ -54,7 +54,7 @@ final class ServedModel {
                                 settings.sloNs(),
                                 settings.company()),
                         host.shared());
-        this.fleet = new Fleet(host, this, initialConfiguration(settings.configuration()));
+        this.pool = new WorkerPool(host, this, initialConfiguration(settings.configuration()));
         if (slot.index() < 0) {
             LOGGER.warn(
                     "{} models have a slot on the control page already; {} runs on built-in numbers",
@@ -62,7 +62,7 @@ final class ServedModel {
                     name());
         }
         if (settings.defaultClass() == RequestClass.STRICT
-                && fleet.current().groups.stream().allMatch(group -> group.place.yields())) {
+                && pool.current().groups.stream().allMatch(group -> group.place.yields())) {
             LOGGER.warn(
                     "Requests for {} are strict by default, but all its workers give way: nobody gives"
                             + " way to them; set shunter.class to best_effort, or preemptible to false"
@@ -102,8 +102,8 @@ final class ServedModel {
         return dispatcher;
     }
 
-    Fleet fleet() {
-        return fleet;
+    WorkerPool pool() {
+        return pool;
     }
 
     ModelSlot slot() {
@@ -200,7 +200,7 @@ final class ServedModel {
 
     /** Take up the configuration that the controller wants, if it is another than before. */
     void obeyConfiguration() {
-        wanted.obey(fleet, host::execute);
+        wanted.obey(pool, host::execute);
     }
 
     /** Forget this model's slot; it is not served any more. */
@@ -215,7 +215,7 @@ final class ServedModel {
 
     private void writeGroups() {
         assert Thread.holdsLock(dispatcher);
-        final Generation current = fleet.current();
+        final Generation current = pool.current();
         int ready = 0;
         int busy = 0;
         for (final WorkerGroup group : current.groups) {
@@ -242,13 +242,13 @@ final class ServedModel {
         // The dispatcher's lock comes first: it is held too when the slot is given back.
         dispatcher.read(
                 () -> {
-                    fleet.current().groups.forEach(group -> Telemetry.publishFit(slot, group));
+                    pool.current().groups.forEach(group -> Telemetry.publishFit(slot, group));
                     slot.changeIdentity(this::writeIdentity);
                 });
     }
 
     private void writeIdentity() {
-        final Generation current = fleet.current();
+        final Generation current = pool.current();
         slot.set(S_GENERATION, current.id);
         slot.set(S_REGISTERED_BATCH_SIZE, ceiling());
         slot.set(S_REGISTERED_MAX_WAIT_US, model.getMaxBatchDelay() * 1000L);
@@ -257,9 +257,9 @@ final class ServedModel {
         slot.set(S_SLO_US, settings.sloNs() / 1000);
         slot.setText(S_MODEL_NAME, 256, model.getModelName());
         slot.setText(S_MODEL_VERSION, 128, model.getVersion());
-        slot.set(S_AUTO, fleet.auto() ? 1 : 0);
+        slot.set(S_AUTO, pool.auto() ? 1 : 0);
         slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
-        slot.setText(S_LAST_CHANGE, 256, fleet.lastChange());
+        slot.setText(S_LAST_CHANGE, 256, pool.lastChange());
         slot.setText(S_DEFAULT_VERSION, 128, defaultVersion);
         slot.setText(S_PROBLEM, 256, problem);
         slot.set(S_SLOT_STATE, 1);

@@ -119,7 +119,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             if (min == 0) {
                 return CompletableFuture.completedFuture(HttpURLConnection.HTTP_OK);
             }
-            close(key, current, current.fleet().scale(0, 0)); // left over of an earlier registration
+            close(key, current, current.pool().scale(0, 0)); // left over of an earlier registration
             current = null;
         }
         if (current == null) {
@@ -129,9 +129,9 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             return serve(model, isStartup, asked);
         }
         if (!isStartup) {
-            current.fleet().autoMode().set(false);
+            current.pool().autoMode().set(false);
         }
-        final CompletableFuture<Integer> result = current.fleet().scale(min, asked.max());
+        final CompletableFuture<Integer> result = current.pool().scale(min, asked.max());
         if (min == 0) {
             close(key, current, result);
         }
@@ -142,7 +142,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     private static void refuse(
             final Model model, final WorkerCounts asked, final ServedModel current) {
         final WorkerCounts before =
-                current == null ? new WorkerCounts(0, 0) : current.fleet().scaling().counts();
+                current == null ? new WorkerCounts(0, 0) : current.pool().scaling().counts();
         before.writeTo(model);
         throw new InternalServerException("min_worker: " + asked.min() + " is less than 0");
     }
@@ -204,13 +204,13 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         // At once: whatever fails from here on, unregistering gives its slot back.
         served.put(model.getModelVersionName(), fresh);
         if (before != null || again) {
-            fresh.fleet().autoMode().set(!again && before.auto());
+            fresh.pool().autoMode().set(!again && before.auto());
         }
         StockFields.setDataQueue(model, new JobQueue(fresh, StrictClaims.of(host, fresh)));
         if (draining) {
             fresh.dispatcher().refuse(Drain.REASON);
         }
-        return fresh.fleet().scale(counts.min(), counts.max());
+        return fresh.pool().scale(counts.min(), counts.max());
     }
 
     /** A wrong section in the archive: the model is taken out again and the caller is told why. */
@@ -243,7 +243,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             return super.getWorkers(name);
         }
         // Those that HTTP requests go to; the others are in our own status.
-        return model.fleet().current().workers().stream()
+        return model.pool().current().workers().stream()
                 .<WorkerThread>map(worker -> view(worker, model.model()))
                 .toList();
     }
@@ -252,7 +252,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
     public Map<Integer, WorkerThread> getWorkers() {
         final Map<Integer, WorkerThread> all = new HashMap<>(super.getWorkers());
         for (final ServedModel model : served.values()) {
-            model.fleet().workers().forEach(worker -> all.put(worker.pid(), view(worker, model.model())));
+            model.pool().workers().forEach(worker -> all.put(worker.pid(), view(worker, model.model())));
         }
         return all;
     }
@@ -269,7 +269,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             return super.getNumRunningWorkers(name);
         }
         return (int)
-                model.fleet().current().workers().stream()
+                model.pool().current().workers().stream()
                         .filter(w -> w.state != WorkerState.BACKOFF && w.state != WorkerState.STOPPED)
                         .count();
     }
@@ -283,10 +283,10 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
         if (model == null) {
             return super.getNumHealthyWorkers(name);
         }
-        final List<Worker> workers = model.fleet().current().workers();
+        final List<Worker> workers = model.pool().current().workers();
         final int healthy = (int) workers.stream().filter(Worker::isHealthy).count();
         return WorkerCounts.forPing(
-                healthy, model.fleet().scaling().needed(), model.model().getMinWorkers());
+                healthy, model.pool().scaling().needed(), model.model().getMinWorkers());
     }
 
     static EventLoopGroup backendGroup(final WorkLoadManager stock) {

@@ -114,17 +114,17 @@ final class Status {
         json.addProperty("name", model.getModelName());
         json.addProperty("version", model.getVersion());
         json.addProperty("default", isDefault(model));
-        json.addProperty("generation", served.fleet().current().id);
-        json.addProperty("state", served.fleet().isChanging() ? "changing" : "serving");
-        json.addProperty("last_change", served.fleet().lastChange());
+        json.addProperty("generation", served.pool().current().id);
+        json.addProperty("state", served.pool().isChanging() ? "changing" : "serving");
+        json.addProperty("last_change", served.pool().lastChange());
         json.addProperty("problem", served.problem());
         json.addProperty("batch_size", served.ceiling());
         json.addProperty("max_batch_delay_ms", model.getMaxBatchDelay());
         final long sloNs = served.settings().sloNs();
         json.add("slo_ms", sloNs == 0 ? JsonNull.INSTANCE : new JsonPrimitive(sloNs / 1e6));
         json.addProperty("class", served.settings().defaultClass().label());
-        json.addProperty("configuration", GroupConfig.text(served.fleet().current().configuration()));
-        json.addProperty("auto", served.fleet().auto());
+        json.addProperty("configuration", GroupConfig.text(served.pool().current().configuration()));
+        json.addProperty("auto", served.pool().auto());
         json.addProperty("holds", served.dispatcher().holds());
         final ShunterWorkLoadManager manager = Installer.manager();
         json.add(
@@ -141,12 +141,12 @@ final class Status {
         json.add("counters", counters(slot));
         addBatches(json, slot);
         final JsonArray groups = new JsonArray();
-        addGroups(groups, served, served.fleet().current(), "serving");
-        final Generation next = served.fleet().next();
-        if (next != null && next != served.fleet().current()) {
+        addGroups(groups, served, served.pool().current(), "serving");
+        final Generation next = served.pool().next();
+        if (next != null && next != served.pool().current()) {
             addGroups(groups, served, next, "starting");
         }
-        addGroups(groups, served, served.fleet().network(), "serving");
+        addGroups(groups, served, served.pool().network(), "serving");
         json.add("groups", groups);
         json.add("draining", draining(served));
         return json;
@@ -267,7 +267,7 @@ final class Status {
             json.addProperty("front_end", group.isNetwork ? "network" : "jvm");
             json.add(
                     "latency",
-                    generation == served.fleet().current()
+                    generation == served.pool().current()
                             ? latency(served.slot(), group.index)
                             : JsonNull.INSTANCE);
             final JsonArray workers = new JsonArray();
@@ -280,10 +280,10 @@ final class Status {
     /** Workers that get nothing any more and finish what they have. */
     private static JsonArray draining(final ServedModel served) {
         final JsonArray workers = new JsonArray();
-        final Fleet fleet = served.fleet();
-        final List<Worker> staying = new ArrayList<>(fleet.current().workers());
-        staying.addAll(fleet.network().workers());
-        fleet.workers().stream()
+        final WorkerPool pool = served.pool();
+        final List<Worker> staying = new ArrayList<>(pool.current().workers());
+        staying.addAll(pool.network().workers());
+        pool.workers().stream()
                 .filter(worker -> !staying.contains(worker))
                 .forEach(worker -> workers.add(worker(worker)));
         return workers;

@@ -8,7 +8,7 @@ import java.util.function.ToIntFunction;
 
 /**
  * Whose turn it is, where one model at a time runs on slices that several share: in the order that
- * the control page asks for, by class or over both. Every model has a {@link Player} in it. The
+ * the control page asks for, by class or over both. Every model has a {@link TurnTaker} in it. The
  * workers of one model may run beside each other, and best effort of as many models as there are
  * CPUs for the threads of.
  *
@@ -56,11 +56,11 @@ final class Turns {
     private final ControlPage page;
     private final ToIntFunction<SliceSet> cpus;
     /** Those that run or wait. */
-    private final List<Player> active = new ArrayList<>();
+    private final List<TurnTaker> active = new ArrayList<>();
 
     private volatile Rules rules = new Rules(ORDER_CONCURRENT, ORDER_CONCURRENT, false);
     private Rules obeyed = rules;
-    private long players;
+    private long takers;
 
     Turns(final ControlPage page) {
         this(page, Slices::cpus);
@@ -97,20 +97,20 @@ final class Turns {
         final Rules now = rules();
         if (!now.equals(obeyed)) {
             obeyed = now;
-            active.forEach(player -> effects.later(player.decide));
+            active.forEach(taker -> effects.later(taker.decide));
         }
     }
 
     /** A model that runs nothing yet; {@code decide} is called, without any lock, when it may go. */
-    synchronized Player join(final Runnable decide) {
-        return new Player(decide, players++);
+    synchronized TurnTaker join(final Runnable decide) {
+        return new TurnTaker(decide, takers++);
     }
 
     /**
      * One model. Only its dispatcher calls it, under its own lock; the words are guarded by the lock
      * of the turns, because the others read them.
      */
-    final class Player {
+    final class TurnTaker {
         private final Runnable decide;
         private final long number;
         private final SliceSet[] running = none();
@@ -131,11 +131,11 @@ final class Turns {
         private final long[] arrivalNs = new long[RequestClass.COUNT];
         private final long[] deadlineNs = new long[RequestClass.COUNT];
         private final long[] lastTurnNs = {LONG_AGO_NS, LONG_AGO_NS};
-        private final List<Player> ahead = new ArrayList<>(2);
+        private final List<TurnTaker> ahead = new ArrayList<>(2);
         private long ageingNs;
         private boolean listed;
 
-        private Player(final Runnable decide, final long number) {
+        private TurnTaker(final Runnable decide, final long number) {
             this.decide = decide;
             this.number = number;
         }
@@ -253,8 +253,8 @@ final class Turns {
                 set(0, strict, strictWaits, nowNs);
                 set(1, bestEffort, bestEffortWaits, nowNs);
                 width[1] = used;
-                for (final Player player : ahead) {
-                    effects.later(player.decide);
+                for (final TurnTaker taker : ahead) {
+                    effects.later(taker.decide);
                 }
                 ahead.clear();
                 callNext(this, nowNs, effects);
@@ -297,44 +297,44 @@ final class Turns {
         return new SliceSet[] {SliceSet.NONE, SliceSet.NONE};
     }
 
-    private void enlist(final Player player) {
-        if (!player.listed) {
-            player.listed = true;
-            active.add(player);
+    private void enlist(final TurnTaker taker) {
+        if (!taker.listed) {
+            taker.listed = true;
+            active.add(taker);
         }
     }
 
     private static boolean runs(
-            final Player player, final int c, final SliceSet slices, final Rules now) {
+            final TurnTaker taker, final int c, final SliceSet slices, final Rules now) {
         for (int other = 0; other < RequestClass.COUNT; other++) {
-            if (now.conflict(c, other) && player.running[other].overlaps(slices)) {
+            if (now.conflict(c, other) && taker.running[other].overlaps(slices)) {
                 return true;
             }
         }
         return false;
     }
 
-    /** Whether what others run leaves no room for the next batch of a player. */
-    private boolean othersRun(final Player player, final int c, final SliceSet slices) {
+    /** Whether what others run leaves no room for the next batch of a taker. */
+    private boolean othersRun(final TurnTaker taker, final int c, final SliceSet slices) {
         final Rules now = rules;
         int used = 0;
-        for (final Player other : active) {
-            if (other != player && runs(other, c, slices, now)) {
+        for (final TurnTaker other : active) {
+            if (other != taker && runs(other, c, slices, now)) {
                 if (!now.share(c)) {
                     return true;
                 }
                 used += other.width[c];
             }
         }
-        return used > 0 && used + player.width[c] + player.more[c] > cpus.applyAsInt(slices);
+        return used > 0 && used + taker.width[c] + taker.more[c] > cpus.applyAsInt(slices);
     }
 
-    private boolean mayStart(final Player asking, final int c, final SliceSet slices, final long nowNs) {
+    private boolean mayStart(final TurnTaker asking, final int c, final SliceSet slices, final long nowNs) {
         if (othersRun(asking, c, slices)) {
             return false;
         }
         boolean first = true;
-        for (final Player other : active) {
+        for (final TurnTaker other : active) {
             if (other != asking && isBefore(other, asking, c, slices, nowNs)) {
                 first = false;
                 if (couldGo(other, nowNs)) { // with time, its place in the order has changed
@@ -345,21 +345,21 @@ final class Turns {
         return first;
     }
 
-    /** Whether nothing is in the way of what a player waits for. */
-    private boolean couldGo(final Player player, final long nowNs) {
+    /** Whether nothing is in the way of what a taker waits for. */
+    private boolean couldGo(final TurnTaker taker, final long nowNs) {
         for (int c = 0; c < RequestClass.COUNT; c++) {
-            final SliceSet slices = player.waiting[c];
-            if (!slices.isEmpty() && !othersRun(player, c, slices) && isFirst(player, c, slices, nowNs)) {
+            final SliceSet slices = taker.waiting[c];
+            if (!slices.isEmpty() && !othersRun(taker, c, slices) && isFirst(taker, c, slices, nowNs)) {
                 return true;
             }
         }
         return false;
     }
 
-    /** Whether {@code other} waits for some of these slices and goes before {@code player}. */
+    /** Whether {@code other} waits for some of these slices and goes before {@code taker}. */
     private boolean isBefore(
-            final Player other,
-            final Player player,
+            final TurnTaker other,
+            final TurnTaker taker,
             final int c,
             final SliceSet slices,
             final long nowNs) {
@@ -367,7 +367,7 @@ final class Turns {
         for (int otherClass = 0; otherClass < RequestClass.COUNT; otherClass++) {
             if (now.conflict(c, otherClass)
                     && other.waiting[otherClass].overlaps(slices)
-                    && precedes(other, otherClass, player, c, nowNs)) {
+                    && precedes(other, otherClass, taker, c, nowNs)) {
                 return true;
             }
         }
@@ -375,7 +375,7 @@ final class Turns {
     }
 
     private boolean precedes(
-            final Player a, final int classOfA, final Player b, final int classOfB, final long nowNs) {
+            final TurnTaker a, final int classOfA, final TurnTaker b, final int classOfB, final long nowNs) {
         if (classOfA != classOfB) {
             return classOfA == RequestClass.STRICT.ordinal();
         }
@@ -400,15 +400,15 @@ final class Turns {
         return order == 0 ? a.number < b.number : order < 0;
     }
 
-    private static boolean isAged(final Player player, final int c, final long nowNs) {
-        return player.ageingNs > 0 && nowNs - player.arrivalNs[c] >= player.ageingNs;
+    private static boolean isAged(final TurnTaker taker, final int c, final long nowNs) {
+        return taker.ageingNs > 0 && nowNs - taker.arrivalNs[c] >= taker.ageingNs;
     }
 
-    /** Call those that waited for what a player gave free, and that nobody goes before. */
-    private void callNext(final Player from, final long nowNs, final Effects effects) {
+    /** Call those that waited for what a taker gave free, and that nobody goes before. */
+    private void callNext(final TurnTaker from, final long nowNs, final Effects effects) {
         final Rules now = rules;
-        for (final Player player : active) {
-            if (player == from) {
+        for (final TurnTaker taker : active) {
+            if (taker == from) {
                 continue;
             }
             for (int c = 0; c < RequestClass.COUNT; c++) {
@@ -416,17 +416,17 @@ final class Turns {
                 for (int other = 0; other < RequestClass.COUNT; other++) {
                     freed = now.conflict(c, other) ? freed.or(from.freed(other)) : freed;
                 }
-                final SliceSet slices = player.waiting[c].and(freed);
-                if (!slices.isEmpty() && isFirst(player, c, slices, nowNs)) {
-                    effects.later(player.decide);
+                final SliceSet slices = taker.waiting[c].and(freed);
+                if (!slices.isEmpty() && isFirst(taker, c, slices, nowNs)) {
+                    effects.later(taker.decide);
                 }
             }
         }
     }
 
-    private boolean isFirst(final Player player, final int c, final SliceSet slices, final long nowNs) {
-        for (final Player other : active) {
-            if (other != player && isBefore(other, player, c, slices, nowNs)) {
+    private boolean isFirst(final TurnTaker taker, final int c, final SliceSet slices, final long nowNs) {
+        for (final TurnTaker other : active) {
+            if (other != taker && isBefore(other, taker, c, slices, nowNs)) {
                 return false;
             }
         }

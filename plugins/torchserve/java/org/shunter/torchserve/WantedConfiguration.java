@@ -53,14 +53,14 @@ final class WantedConfiguration {
         return offsets;
     }
 
-    /** Start the change that the controller asks for, on {@code pool}, if that is a new one. */
-    void obey(final Fleet fleet, final Executor pool) {
+    /** Start the change that the controller asks for, on {@code executor}, if that is a new one. */
+    void obey(final WorkerPool pool, final Executor executor) {
         final List<GroupConfig> groups = next();
         if (groups != null) {
             slot.set(S_CHANGE_STATE, CHANGE_UNDER_WAY);
             slot.set(S_CHANGE_REQUEST, seen);
             final long request = seen;
-            pool.execute(() -> change(fleet, groups, request));
+            executor.execute(() -> change(pool, groups, request));
         }
     }
 
@@ -76,22 +76,22 @@ final class WantedConfiguration {
         return groups(words);
     }
 
-    private void change(final Fleet fleet, final List<GroupConfig> groups, final long request) {
+    private void change(final WorkerPool pool, final List<GroupConfig> groups, final long request) {
         try {
             if (groups.isEmpty()) {
                 throw new BadRequestException("a configuration has at least one worker group");
             }
-            if (!fleet.auto()) {
+            if (!pool.auto()) {
                 throw new BadRequestException("auto is false");
             }
-            fleet.configureAsWanted(groups)
+            pool.configureAsWanted(groups)
                     .whenComplete(
                             (done, error) ->
                                     finish(request, error == null ? CHANGE_SERVES : CHANGE_UNDONE));
         } catch (RuntimeException e) { // else the change would be under way for ever
             final String reason = e.getMessage() == null ? e.toString() : e.getMessage();
-            fleet.tell("refused: " + reason);
-            LOGGER.warn("{}: the change was {}", fleet, fleet.lastChange());
+            pool.tell("refused: " + reason);
+            LOGGER.warn("{}: the change was {}", pool, pool.lastChange());
             finish(request, CHANGE_UNDONE);
         }
     }

@@ -92,7 +92,7 @@ final class Worker extends BatchWorker {
                             group,
                             address,
                             gpuId,
-                            served.fleet().companyOf(Worker.this));
+                            served.pool().neighboursOf(Worker.this));
             LOGGER.debug("{} command line: {}", launch.name(), launch.command());
             process = WorkerProcess.start(launch);
             host.watch(process);
@@ -377,7 +377,7 @@ final class Worker extends BatchWorker {
         if (!isHealthy()) {
             LOGGER.error("{} failed for too long and is given up", this);
             end();
-            served.fleet().onGivenUp(this);
+            served.pool().onGivenUp(this);
             return;
         }
         backOff = Math.min(backOff + 1, BACK_OFF_S.length - 1);
@@ -421,7 +421,7 @@ final class Worker extends BatchWorker {
 
     private void finish() {
         firstLoad.complete(500);
-        served.fleet().onEnded(this);
+        served.pool().onEnded(this);
         final Life last = life;
         if (last == null) {
             gone();

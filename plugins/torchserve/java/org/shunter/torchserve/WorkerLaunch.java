@@ -34,7 +34,7 @@ record WorkerLaunch(
      * @param replaced pids of the workers of an older generation, whose cores it may share
      * @param othersServe whether requests are served meanwhile, so that it must not disturb
      */
-    record Company(List<Integer> replaced, boolean othersServe) {}
+    record Neighbours(List<Integer> replaced, boolean othersServe) {}
 
     /** The launch of a worker of a group with a socket. */
     static WorkerLaunch of(
@@ -43,7 +43,7 @@ record WorkerLaunch(
             final WorkerGroup workers,
             final WorkerAddress address,
             final int gpuId,
-            final Company company) {
+            final Neighbours neighbours) {
         final Model model = served.model();
         final GroupConfig placed = served.placed(workers.config());
         final Map<String, String> more = new LinkedHashMap<>(served.settings().environment());
@@ -71,7 +71,7 @@ record WorkerLaunch(
         return new WorkerLaunch(
                 "W-" + address.port() + "-" + model.getModelVersionName().getVersionedModelName(),
                 command(host, model, address),
-                environment(host, model, placed, more, company),
+                environment(host, model, placed, more, neighbours),
                 model.getModelDir());
     }
 
@@ -116,7 +116,7 @@ record WorkerLaunch(
             final Model model,
             final GroupConfig group,
             final Map<String, String> more,
-            final Company company) {
+            final Neighbours neighbours) {
         final Map<String, String> variables = new LinkedHashMap<>();
         final String[] stock =
                 EnvironmentUtils.getEnvString(
@@ -133,12 +133,12 @@ record WorkerLaunch(
         if (isPinned(group)) {
             variables.put("SHUNTER_CORES", group.cores());
         }
-        if (!company.replaced().isEmpty()) {
+        if (!neighbours.replaced().isEmpty()) {
             variables.put(
                     "SHUNTER_SHARE_WITH",
-                    company.replaced().stream().map(String::valueOf).collect(Collectors.joining(",")));
+                    neighbours.replaced().stream().map(String::valueOf).collect(Collectors.joining(",")));
         }
-        if (company.othersServe()) {
+        if (neighbours.othersServe()) {
             variables.put("SHUNTER_GENTLE", "1");
         }
         if (group.threads() > 0) {

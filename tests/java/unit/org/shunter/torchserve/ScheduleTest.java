@@ -254,7 +254,7 @@ class ScheduleTest {
             assertTrue(batch.size() <= worker.allowed(), () -> "a batch of " + batch.size());
             assertEquals(WorkerState.READY, worker.state);
             for (final Entry entry : batch.entries) {
-                assertEquals(Entry.Place.SENT, entry.place);
+                assertEquals(Entry.Stage.SENT, entry.stage);
                 assertTrue(!fate(entry).isOver, () -> entry.job + " runs again");
                 assertTrue(!entry.alone() || batch.size() == 1 && held == 1, "it must run alone");
                 assertTrue(
@@ -269,7 +269,7 @@ class ScheduleTest {
         }
 
         private static boolean isStrictAndWaits(final Entry entry) {
-            return entry.place == Entry.Place.QUEUED && entry.requestClass == RequestClass.STRICT;
+            return entry.stage == Entry.Stage.QUEUED && entry.requestClass == RequestClass.STRICT;
         }
 
         /** Neither ageing, nor a wait for a full batch, nor a worker that is better for it and busy. */
@@ -284,7 +284,7 @@ class ScheduleTest {
             for (final FakeWorker worker : workers) {
                 assertEquals(worker.inFlight.size(), worker.held);
                 for (final Batch batch : worker.inFlight) {
-                    batch.entries.forEach(e -> assertEquals(Entry.Place.SENT, e.place));
+                    batch.entries.forEach(e -> assertEquals(Entry.Stage.SENT, e.stage));
                 }
             }
         }
@@ -354,7 +354,7 @@ class ScheduleTest {
 
         private void abandon(final Request request) {
             final Entry entry = entries.get(request);
-            if (entry.place == Entry.Place.QUEUED) {
+            if (entry.stage == Entry.Stage.QUEUED) {
                 fate(request).abandoned = true;
             }
             dispatcher.abandon(entry);

@@ -13,9 +13,9 @@ import org.pytorch.serve.wlm.Model;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Hires and retires the workers of one model; how many, and when, is the {@link Fleet}'s. */
-final class Staff {
-    private static final Logger LOGGER = LoggerFactory.getLogger(Staff.class);
+/** Starts and retires the workers of one model; how many, and when, is the {@link WorkerPool}'s. */
+final class WorkerRoster {
+    private static final Logger LOGGER = LoggerFactory.getLogger(WorkerRoster.class);
 
     private final Host host;
     private final ServedModel served;
@@ -23,7 +23,7 @@ final class Staff {
     /** They take no batch any more, but finish those that they have. */
     private final Set<Worker> retiring = ConcurrentHashMap.newKeySet();
 
-    Staff(final Host host, final ServedModel served) {
+    WorkerRoster(final Host host, final ServedModel served) {
         this.host = host;
         this.served = served;
         this.model = served.model();
@@ -136,7 +136,7 @@ final class Staff {
      * Who is there when a worker starts. After a crash it hurries; at first it is gentle, if it
      * comes with a change-over, or to a configuration that says its threads.
      */
-    WorkerLaunch.Company companyOf(final Worker starting, final Generation current) {
+    WorkerLaunch.Neighbours neighboursOf(final Worker starting, final Generation current) {
         final List<Integer> replaced = new ArrayList<>();
         boolean othersServe = false;
         final boolean isCurrent = current.groups.contains(starting.group);
@@ -147,7 +147,7 @@ final class Staff {
             }
         }
         final boolean ours = !isCurrent || starting.group.config().threads() > 0;
-        return new WorkerLaunch.Company(
+        return new WorkerLaunch.Neighbours(
                 starting.group.isNetwork ? List.of() : replaced,
                 othersServe && ours && starting.restarts == 0);
     }

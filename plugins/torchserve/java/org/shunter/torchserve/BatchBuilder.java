@@ -7,43 +7,43 @@ import java.util.List;
  * The batches of one decision while they are put together. It takes requests out of the queue, the
  * most urgent first, and no more into a batch than can be in time. Guarded by its dispatcher's lock.
  */
-final class Draft {
+final class BatchBuilder {
     /** A batch for a worker. */
-    record Shipment(BatchWorker worker, RequestClass requestClass, List<Entry> entries) {}
+    record Assignment(BatchWorker worker, RequestClass requestClass, List<Entry> entries) {}
 
     private final Object lock;
     private final RequestQueue queue;
-    private final Crew crew;
+    private final CurrentWorkers current;
     private final Forecast forecast;
     private final Commands commands;
-    private final List<Shipment> shipments = new ArrayList<>();
+    private final List<Assignment> assignments = new ArrayList<>();
     private final List<Entry> givenUp = new ArrayList<>();
     private long now;
     private long lastBestEffortNs;
 
-    Draft(
+    BatchBuilder(
             final Object lock,
             final RequestQueue queue,
-            final Crew crew,
+            final CurrentWorkers current,
             final Forecast forecast,
             final Commands commands) {
         this.lock = lock;
         this.queue = queue;
-        this.crew = crew;
+        this.current = current;
         this.forecast = forecast;
         this.commands = commands;
     }
 
     void begin(final long nowNs) {
         assert Thread.holdsLock(lock);
-        shipments.clear();
+        assignments.clear();
         givenUp.clear();
         now = nowNs;
     }
 
-    List<Shipment> shipments() {
+    List<Assignment> assignments() {
         assert Thread.holdsLock(lock);
-        return shipments;
+        return assignments;
     }
 
     /** Requests that cannot be served in time together with the others. */
@@ -61,9 +61,9 @@ final class Draft {
     }
 
     private int sizeFor(final BatchWorker worker) {
-        for (final Shipment shipment : shipments) {
-            if (shipment.worker() == worker) {
-                return shipment.entries().size();
+        for (final Assignment assignment : assignments) {
+            if (assignment.worker() == worker) {
+                return assignment.entries().size();
             }
         }
         return 0;
@@ -76,14 +76,14 @@ final class Draft {
     }
 
     /** Give a worker one request in a batch of its own. */
-    void shipAlone(final BatchWorker worker, final Entry entry) {
+    void assignAlone(final BatchWorker worker, final Entry entry) {
         assert Thread.holdsLock(lock);
-        queue.remove(entry, Entry.Place.SENT);
+        queue.remove(entry, Entry.Stage.SENT);
         ship(worker, entry.requestClass, new ArrayList<>(List.of(entry)));
     }
 
     /** Give a worker the next requests of a class, as many of them as it can serve in time. */
-    void shipNext(
+    void assignNext(
             final BatchWorker worker,
             final RequestClass requestClass,
             final int size,
@@ -107,7 +107,7 @@ final class Draft {
                     requestClass == RequestClass.STRICT
                             ? RequestClass.BEST_EFFORT
                             : RequestClass.STRICT;
-            if (crew.serves(worker, other)) {
+            if (current.serves(worker, other)) {
                 queue.take(other, room - entries.size(), entries);
             }
         }
@@ -140,8 +140,8 @@ final class Draft {
     /** Time until another worker can take requests of a class; never 0 for one that is overdue. */
     private long nextFreeNs(final BatchWorker except, final RequestClass requestClass) {
         long soonest = Entry.NEVER;
-        for (final BatchWorker worker : crew.workers()) {
-            if (worker != except && crew.isReadyFor(worker, requestClass) && forecast.knows(worker)) {
+        for (final BatchWorker worker : current.workers()) {
+            if (worker != except && current.isReadyFor(worker, requestClass) && forecast.knows(worker)) {
                 final boolean idle = worker.inFlight.isEmpty() && !has(worker);
                 soonest = Math.min(soonest, idle ? 0 : Math.max(1, takenNs(worker)));
             }
@@ -155,6 +155,6 @@ final class Draft {
         if (mixed || requestClass == RequestClass.BEST_EFFORT) {
             lastBestEffortNs = now;
         }
-        shipments.add(new Shipment(worker, requestClass, entries));
+        assignments.add(new Assignment(worker, requestClass, entries));
     }
 }

@@ -4,31 +4,31 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What one model's work means for the others: the slices that it holds and the turns that it takes.
- * Both are computed anew from its queue and its workers after every event, and not counted up and
- * down, so that nothing stays held for ever. Guarded by its dispatcher's lock.
+ * What one model's work means for the others on its slices: which it holds for strict work, and the
+ * turns that it takes. Both are computed anew from its queue and its workers after every event, and
+ * not counted up and down, so that nothing stays held for ever. Guarded by its dispatcher's lock.
  */
-final class Presence {
+final class SliceSharing {
     private final Object lock;
     private final ModelSlot slot;
     private final RequestQueue queue;
-    private final Crew crew;
+    private final CurrentWorkers current;
     private final Commands commands;
     private final Hold line;
     private final Hold.Part hold;
     private final Turns turns;
-    private final Turns.Player player;
+    private final Turns.TurnTaker taker;
     /** Workers that were given a batch, whether or not they still serve. */
     private final List<BatchWorker> sent = new ArrayList<>();
 
     private Turns.Rules rules;
     private boolean gone;
 
-    Presence(
+    SliceSharing(
             final Object lock,
             final ModelSlot slot,
             final RequestQueue queue,
-            final Crew crew,
+            final CurrentWorkers current,
             final Commands commands,
             final Hold line,
             final Turns turns,
@@ -36,12 +36,12 @@ final class Presence {
         this.lock = lock;
         this.slot = slot;
         this.queue = queue;
-        this.crew = crew;
+        this.current = current;
         this.commands = commands;
         this.line = line;
         this.hold = line.part();
         this.turns = turns;
-        this.player = turns.join(decide);
+        this.taker = turns.join(decide);
         this.rules = turns.rules();
     }
 
@@ -83,8 +83,8 @@ final class Presence {
     void begin() {
         assert Thread.holdsLock(lock);
         rules = turns.rules();
-        if (rules.apply() || player.isActive()) {
-            player.begin(
+        if (rules.apply() || taker.isActive()) {
+            taker.begin(
                     running(RequestClass.STRICT), running(RequestClass.BEST_EFFORT), usedCpus());
         }
     }
@@ -102,7 +102,7 @@ final class Presence {
     /** Whether a worker may be given a batch of a class now; else the dispatcher is called. */
     boolean mayStart(final BatchWorker worker, final RequestClass requestClass, final long now) {
         final SliceSet slices = worker.group.place.slices();
-        if (requestClass == RequestClass.BEST_EFFORT && player.strictWaits(slices)) {
+        if (requestClass == RequestClass.BEST_EFFORT && taker.strictWaits(slices)) {
             return false; // the turn may come before best effort has ended
         }
         if (!takesTurns(worker, requestClass)) {
@@ -112,7 +112,7 @@ final class Presence {
         final Entry first = queue.peek(requestClass);
         final long aloneNs = alone == null ? Entry.NEVER : alone.arrivalNs;
         final long aloneDeadlineNs = alone == null ? Entry.NEVER : alone.deadlineNs;
-        return player.take(
+        return taker.take(
                 worker,
                 requestClass,
                 slices,
@@ -129,8 +129,8 @@ final class Presence {
         sent.removeIf(worker -> worker.inFlight.isEmpty());
         rules = turns.rules();
         hold.show(gone ? SliceSet.NONE : heldSlices(), slot.index(), now);
-        if (rules.apply() || player.isActive()) {
-            player.settle(
+        if (rules.apply() || taker.isActive()) {
+            taker.settle(
                     running(RequestClass.STRICT),
                     running(RequestClass.BEST_EFFORT),
                     usedCpus(),
@@ -157,10 +157,10 @@ final class Presence {
             return held;
         }
         if (queue.waiting(RequestClass.STRICT) > 0) {
-            final List<BatchWorker> workers = crew.workers();
+            final List<BatchWorker> workers = current.workers();
             for (int i = 0; i < workers.size(); i++) {
                 final WorkerGroup.Place place = workers.get(i).group.place;
-                if (!place.yields() && crew.isReadyFor(workers.get(i), RequestClass.STRICT)) {
+                if (!place.yields() && current.isReadyFor(workers.get(i), RequestClass.STRICT)) {
                     held = held.or(place.slices());
                 }
             }
@@ -183,8 +183,8 @@ final class Presence {
     /** Whether requests of a class wait that a worker is free for. */
     private boolean couldStart(final RequestClass requestClass) {
         if (queue.waiting(requestClass) > 0) {
-            for (final BatchWorker worker : crew.workers()) {
-                if (worker.inFlight.isEmpty() && crew.isReadyFor(worker, requestClass)) {
+            for (final BatchWorker worker : current.workers()) {
+                if (worker.inFlight.isEmpty() && current.isReadyFor(worker, requestClass)) {
                     return true;
                 }
             }

@@ -7,7 +7,7 @@ import java.util.List;
  * The workers that a model's batches go to now: which classes each takes, how large its batches may
  * get, and how soon they can answer. Guarded by its dispatcher's lock.
  */
-final class Crew {
+final class CurrentWorkers {
     private final List<BatchWorker> workers = new ArrayList<>();
     private final Commands commands;
     private final Forecast forecast;
@@ -15,7 +15,7 @@ final class Crew {
     private final Object lock;
     private boolean strictTraffic;
 
-    Crew(final Object lock, final Commands commands, final Forecast forecast, final long sloNs) {
+    CurrentWorkers(final Object lock, final Commands commands, final Forecast forecast, final long sloNs) {
         this.lock = lock;
         this.commands = commands;
         this.forecast = forecast;

@@ -1,32 +1,32 @@
 package org.shunter.torchserve;
 
 /** Which requests of a model may wait. Guarded by its dispatcher's lock. */
-final class Admission {
+final class AdmissionControl {
     private final Object lock;
     private final String name;
     private final int capacity;
     private final RequestQueue queue;
-    private final Crew crew;
+    private final CurrentWorkers current;
     private final Commands commands;
-    private final Endings endings;
+    private final RequestFailures failures;
     private String refusal;
     private boolean hadWorkers;
 
-    Admission(
+    AdmissionControl(
             final Object lock,
             final String name,
             final int capacity,
             final RequestQueue queue,
-            final Crew crew,
+            final CurrentWorkers current,
             final Commands commands,
-            final Endings endings) {
+            final RequestFailures failures) {
         this.lock = lock;
         this.name = name;
         this.capacity = capacity;
         this.queue = queue;
-        this.crew = crew;
+        this.current = current;
         this.commands = commands;
-        this.endings = endings;
+        this.failures = failures;
     }
 
     int capacity() {
@@ -70,7 +70,7 @@ final class Admission {
         if (refusal != null) {
             return refusal;
         }
-        return hadWorkers && !crew.hasWorkerFor(requestClass)
+        return hadWorkers && !current.hasWorkerFor(requestClass)
                 ? "Model \"" + name + "\" has no worker for class " + requestClass.label()
                 : null;
     }
@@ -79,7 +79,7 @@ final class Admission {
         final RequestClass requestClass = entry.requestClass;
         final long ahead =
                 requestClass == RequestClass.STRICT ? queue.size(requestClass) : queue.size();
-        return crew.predictedAnswerNs(requestClass, ahead, entry.arrivalNs);
+        return current.predictedAnswerNs(requestClass, ahead, entry.arrivalNs);
     }
 
     private String full() {
@@ -93,12 +93,12 @@ final class Admission {
                 entry.requestClass == RequestClass.STRICT
                         ? queue.youngest(RequestClass.BEST_EFFORT)
                         : null;
-        final long soonestNs = crew.soonestNs(entry.requestClass, entry.arrivalNs);
+        final long soonestNs = current.soonestNs(entry.requestClass, entry.arrivalNs);
         if (youngest == null || entry.deadlineNs - soonestNs < entry.arrivalNs) {
             return false;
         }
-        queue.remove(youngest, Entry.Place.DONE);
-        endings.displaced(youngest, full(), effects);
+        queue.remove(youngest, Entry.Stage.DONE);
+        failures.displaced(youngest, full(), effects);
         return true;
     }
 }

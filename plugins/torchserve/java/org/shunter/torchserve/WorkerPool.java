@@ -11,19 +11,19 @@ import org.slf4j.LoggerFactory;
 
 /**
  * The workers of one model: how many there are, and which generation serves. {@link PoolState} says
- * what may happen when; {@link Resize} and {@link ChangeOver} carry changes out.
+ * what may happen when; {@link Resize} and {@link GenerationChange} carry changes out.
  *
  * <p>Every write of its fields is guarded by this object's lock; nothing here waits for a worker
  * while holding it.
  */
-final class Fleet {
-    private static final Logger LOGGER = LoggerFactory.getLogger(Fleet.class);
+final class WorkerPool {
+    private static final Logger LOGGER = LoggerFactory.getLogger(WorkerPool.class);
 
     private final Host host;
     private final ServedModel served;
     private final Model model;
     private final Dispatcher dispatcher;
-    private final Staff staff;
+    private final WorkerRoster roster;
     private final Scaling scaling;
     private final AutoMode autoMode;
     /** Workers that the network front end feeds; the dispatcher does not know them. */
@@ -42,15 +42,15 @@ final class Fleet {
 
     private CompletableFuture<Integer> retirement;
 
-    Fleet(final Host host, final ServedModel served, final List<GroupConfig> configuration) {
+    WorkerPool(final Host host, final ServedModel served, final List<GroupConfig> configuration) {
         this.host = host;
         this.served = served;
         this.model = served.model();
         this.dispatcher = served.dispatcher();
-        this.staff = new Staff(host, served);
+        this.roster = new WorkerRoster(host, served);
         this.autoMode = new AutoMode(served);
         this.registered = configuration;
-        this.scaling = new Scaling(this, staff, served);
+        this.scaling = new Scaling(this, roster, served);
         this.current = new Generation(generations, configuration, served::place);
         this.network = Generation.ofNetwork(served.settings().network(), served::place);
     }
@@ -108,13 +108,13 @@ final class Fleet {
      * those that the network front end feeds.
      */
     List<Worker> workers() {
-        final List<Worker> workers = staff.with(current);
+        final List<Worker> workers = roster.with(current);
         workers.addAll(network.workers());
         return workers;
     }
 
-    WorkerLaunch.Company companyOf(final Worker starting) {
-        return staff.companyOf(starting, current);
+    WorkerLaunch.Neighbours neighboursOf(final Worker starting) {
+        return roster.neighboursOf(starting, current);
     }
 
     /** No worker can take a request, now or after a restart. */
@@ -218,7 +218,7 @@ final class Fleet {
         explicit = automatic != null;
         move(inPlace ? PoolState.Event.RESIZE : PoolState.Event.REPLACE);
         if (inPlace) {
-            return new Resize(this, staff, dispatcher, wanted, remember).begin();
+            return new Resize(this, roster, dispatcher, wanted, remember).begin();
         }
         return replaceBy(wanted, remember);
     }
@@ -229,8 +229,8 @@ final class Fleet {
         next = started;
         tell("starting generation " + started.id);
         LOGGER.info("{}: {} {}", this, lastChange, GroupConfig.text(wanted));
-        final ChangeOver change =
-                new ChangeOver(this, staff, started, model.getStartupTimeout(), remember);
+        final GenerationChange change =
+                new GenerationChange(this, roster, started, model.getStartupTimeout(), remember);
         host.execute(change);
         return change.done;
     }
@@ -282,7 +282,7 @@ final class Fleet {
 
     /** A worker has ended for good. */
     void onEnded(final Worker worker) {
-        staff.onEnded(worker);
+        roster.onEnded(worker);
     }
 
     /** A worker failed for longer than its recovery time and is not started again. */

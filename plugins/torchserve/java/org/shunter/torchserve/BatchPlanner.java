@@ -6,9 +6,10 @@ import java.util.List;
 
 /**
  * Decides when waiting requests go to which workers, by {@link ReleaseRule} and the numbers of the
- * controller; the batches are put together in a {@link Draft}. Guarded by its dispatcher's lock.
+ * controller; the batches are put together in a {@link BatchBuilder}. Guarded by its dispatcher's
+ * lock.
  */
-final class Plan {
+final class BatchPlanner {
     /** Batches that take longer are not worth to be queued behind: the hop between two is short. */
     private static final long LONGEST_TO_QUEUE_BEHIND_NS = 5_000_000;
 
@@ -17,13 +18,13 @@ final class Plan {
 
     private final Object lock;
     private final RequestQueue queue;
-    private final Crew crew;
-    private final Draft draft;
+    private final CurrentWorkers current;
+    private final BatchBuilder builder;
     private final Commands commands;
     private final List<BatchWorker> free = new ArrayList<>();
     private final Forecast forecast;
-    private final Presence presence;
-    private final Patience patience;
+    private final SliceSharing sharing;
+    private final DeliberateWait deliberateWait;
     private long now;
     private double threshold;
     /** Best effort is due but no worker is free: the next one that gets free is for it. */
@@ -31,33 +32,33 @@ final class Plan {
 
     private long wakeNs;
 
-    Plan(
+    BatchPlanner(
             final Object lock,
             final RequestQueue queue,
-            final Crew crew,
-            final Draft draft,
+            final CurrentWorkers current,
+            final BatchBuilder builder,
             final Forecast forecast,
             final Commands commands,
-            final Presence presence,
-            final Patience patience) {
+            final SliceSharing sharing,
+            final DeliberateWait deliberateWait) {
         this.lock = lock;
         this.queue = queue;
-        this.crew = crew;
-        this.draft = draft;
+        this.current = current;
+        this.builder = builder;
         this.forecast = forecast;
         this.commands = commands;
-        this.presence = presence;
-        this.patience = patience;
+        this.sharing = sharing;
+        this.deliberateWait = deliberateWait;
     }
 
-    /** Decide; the results are in the draft and in {@link #wakeNs} until the next call. */
+    /** Decide; the results are in the batch builder and in {@link #wakeNs} until the next call. */
     void next(final long nowNs, final boolean hasStrictTraffic) {
         assert Thread.holdsLock(lock);
-        draft.begin(nowNs);
+        builder.begin(nowNs);
         wakeNs = Entry.NEVER;
         now = nowNs;
-        threshold = patience.threshold();
-        crew.setStrictTraffic(hasStrictTraffic);
+        threshold = deliberateWait.threshold();
+        current.setStrictTraffic(hasStrictTraffic);
         try {
             release();
         } finally {
@@ -85,20 +86,20 @@ final class Plan {
     /** Time passes; before each arrival is counted. */
     void settle(final long nowNs, final long arrivals) {
         assert Thread.holdsLock(lock);
-        patience.settle(nowNs, arrivals);
+        deliberateWait.settle(nowNs, arrivals);
     }
 
     /** A worker answered a batch of that size; what it holds still is in its {@code inFlight}. */
     void answered(final BatchWorker worker, final int size, final long nowNs, final long arrivals) {
         final Batch ahead = worker.inFlight.peekFirst();
         final long waiting = queue.size() + (ahead == null ? 0 : ahead.size());
-        patience.answered(nowNs, size, waiting, arrivals, forecast.fixedNs(worker));
+        deliberateWait.answered(nowNs, size, waiting, arrivals, forecast.fixedNs(worker));
     }
 
     /** Requests worth a batch, per worker. */
     double threshold() {
         assert Thread.holdsLock(lock);
-        return patience.threshold();
+        return deliberateWait.threshold();
     }
 
     /** One batch of best effort per ageing interval goes first, so that it cannot starve. */
@@ -110,7 +111,7 @@ final class Plan {
                         alone == null ? Entry.NEVER : alone.arrivalNs);
         return commands.ageingUs > 0
                 && oldest != Entry.NEVER
-                && now - Math.max(oldest, draft.lastBestEffortNs()) >= commands.ageingUs * 1000;
+                && now - Math.max(oldest, builder.lastBestEffortNs()) >= commands.ageingUs * 1000;
     }
 
     private void releaseAlone(final RequestClass requestClass) {
@@ -121,7 +122,7 @@ final class Plan {
             if (free.isEmpty()) {
                 return;
             }
-            draft.shipAlone(free.get(0), entry);
+            builder.assignAlone(free.get(0), entry);
         }
     }
 
@@ -132,10 +133,10 @@ final class Plan {
         }
         final Entry alone = queue.peekAlone(RequestClass.BEST_EFFORT);
         if (alone != null) {
-            draft.shipAlone(free.get(0), alone);
+            builder.assignAlone(free.get(0), alone);
         } else {
-            final int cap = crew.cap(free.get(0), RequestClass.BEST_EFFORT);
-            draft.shipNext(free.get(0), RequestClass.BEST_EFFORT, cap, cap);
+            final int cap = current.cap(free.get(0), RequestClass.BEST_EFFORT);
+            builder.assignNext(free.get(0), RequestClass.BEST_EFFORT, cap, cap);
         }
     }
 
@@ -158,30 +159,30 @@ final class Plan {
     }
 
     private boolean releaseToFree(final RequestClass requestClass, final int queued) {
-        if (patience.wantsCompany()) {
+        if (deliberateWait.wantsCompany()) {
             keepFillable(requestClass, queued);
         }
         long total = 0;
         long freeSinceNs = Long.MAX_VALUE;
         for (final BatchWorker worker : free) {
-            total += crew.cap(worker, requestClass);
+            total += current.cap(worker, requestClass);
             freeSinceNs = Math.min(freeSinceNs, worker.freeSinceNs);
         }
         final int capacity = (int) Math.min(Integer.MAX_VALUE, total);
         final boolean othersWait = queue.size() > queue.size(requestClass);
-        final double wanted = patience.wanted(now, free.size(), freeSinceNs, othersWait);
+        final double wanted = deliberateWait.wanted(now, free.size(), freeSinceNs, othersWait);
         // What follows answers is waited for after the answer, however long the others have waited.
-        final long fromNs = patience.adapts() ? freeSinceNs : Long.MIN_VALUE;
+        final long fromNs = deliberateWait.adapts() ? freeSinceNs : Long.MIN_VALUE;
         final long oldestNs = Math.max(fromNs, queue.oldestArrivalNs(requestClass));
         final long heldUs = Math.max(0, now - oldestNs) / 1000;
         final long deadlineNs = queue.peek(requestClass).deadlineNs;
         final long slackUs =
                 deadlineNs == Entry.NEVER ? ReleaseRule.NO_SLACK : (deadlineNs - now) / 1000;
         final BatchWorker next = free.get(0);
-        final int size = Math.min((queued + free.size() - 1) / free.size(), crew.cap(next, requestClass));
+        final int size = Math.min((queued + free.size() - 1) / free.size(), current.cap(next, requestClass));
         final long predictedUs = forecast.batchNs(next, size) / 1000;
         final long marginUs = forecast.cautionNs(next) / 1000;
-        final long maxWaitUs = patience.maxWaitUs();
+        final long maxWaitUs = deliberateWait.maxWaitUs();
         if (ReleaseRule.shouldRelease(
                 queued, heldUs, slackUs, wanted, maxWaitUs, capacity, predictedUs, marginUs)) {
             fill(requestClass);
@@ -189,7 +190,7 @@ final class Plan {
         }
         final long wakeUs =
                 ReleaseRule.wakeAfterUs(heldUs, slackUs, maxWaitUs, predictedUs, marginUs);
-        wakeNs = Math.min(wakeNs, Math.min(now + wakeUs * 1000, patience.held()));
+        wakeNs = Math.min(wakeNs, Math.min(now + wakeUs * 1000, deliberateWait.held()));
         return false;
     }
 
@@ -197,8 +198,8 @@ final class Plan {
     private void keepFillable(final RequestClass requestClass, final int queued) {
         long left = queued;
         int full = 0;
-        while (full < free.size() && left >= crew.cap(free.get(full), requestClass)) {
-            left -= crew.cap(free.get(full), requestClass);
+        while (full < free.size() && left >= current.cap(free.get(full), requestClass)) {
+            left -= current.cap(free.get(full), requestClass);
             full++;
         }
         free.subList(Math.min(free.size(), Math.max(1, full)), free.size()).clear();
@@ -209,9 +210,9 @@ final class Plan {
         final List<BatchWorker> available = new ArrayList<>(free);
         int from = 0;
         while (from < available.size() && queue.size(requestClass) > 0) {
-            final long tier = crew.preference(available.get(from), requestClass);
+            final long tier = current.preference(available.get(from), requestClass);
             int to = from + 1;
-            while (to < available.size() && crew.preference(available.get(to), requestClass) == tier) {
+            while (to < available.size() && current.preference(available.get(to), requestClass) == tier) {
                 to++;
             }
             fillTier(requestClass, available.subList(from, to));
@@ -220,20 +221,20 @@ final class Plan {
     }
 
     private void fillTier(final RequestClass requestClass, final List<BatchWorker> tier) {
-        final List<BatchWorker> sharing = new ArrayList<>(tier);
+        final List<BatchWorker> helpers = new ArrayList<>(tier);
         if (requestClass == RequestClass.STRICT
                 && queue.size(RequestClass.BEST_EFFORT) > 0
                 && tier.stream()
-                        .allMatch(w -> forecast.knows(w) && crew.serves(w, RequestClass.BEST_EFFORT))) {
-            addBusy(sharing, requestClass);
+                        .allMatch(w -> forecast.knows(w) && current.serves(w, RequestClass.BEST_EFFORT))) {
+            addBusy(helpers, requestClass);
         }
-        final int[] caps = new int[sharing.size()];
+        final int[] caps = new int[helpers.size()];
         final long[] fixed = new long[caps.length];
         final long[] perRequest = new long[caps.length];
         boolean known = caps.length > 1;
         for (int i = 0; i < caps.length; i++) {
-            final BatchWorker worker = sharing.get(i);
-            caps[i] = crew.cap(worker, requestClass);
+            final BatchWorker worker = helpers.get(i);
+            caps[i] = current.cap(worker, requestClass);
             fixed[i] = forecast.busyNs(worker, now) + forecast.fixedNs(worker);
             perRequest[i] = forecast.perRequestNs(worker);
             known &= forecast.knows(worker);
@@ -249,12 +250,12 @@ final class Plan {
                 final boolean spread =
                         requestClass == RequestClass.BEST_EFFORT && sizes[i] == caps[i];
                 final int size = spread ? staggered(worker, sizes[i]) : sizes[i];
-                draft.shipNext(worker, requestClass, size, caps[i]);
+                builder.assignNext(worker, requestClass, size, caps[i]);
             }
         }
         for (int i = tier.size(); i < sizes.length; i++) {
             if (sizes[i] > 0) { // if it is not free by then, the others do not wait for it
-                wakeNs = Math.min(wakeNs, now + forecast.busyNs(sharing.get(i), now) + LATE_NS);
+                wakeNs = Math.min(wakeNs, now + forecast.busyNs(helpers.get(i), now) + LATE_NS);
             }
         }
     }
@@ -263,15 +264,15 @@ final class Plan {
      * Workers that will be free soon take their share of strict requests too: with best effort
      * waiting they would otherwise begin another long batch just when these could use them.
      */
-    private void addBusy(final List<BatchWorker> sharing, final RequestClass requestClass) {
-        for (final BatchWorker worker : crew.workers()) {
-            if (crew.isReadyFor(worker, requestClass)
-                    && !presence.takesTurns(worker, requestClass)
+    private void addBusy(final List<BatchWorker> helpers, final RequestClass requestClass) {
+        for (final BatchWorker worker : current.workers()) {
+            if (current.isReadyFor(worker, requestClass)
+                    && !sharing.takesTurns(worker, requestClass)
                     && worker.inFlight.size() == 1
                     && forecast.knows(worker)
                     && forecast.busyNs(worker, now) > 0
-                    && !draft.has(worker)) {
-                sharing.add(worker);
+                    && !builder.has(worker)) {
+                helpers.add(worker);
             }
         }
     }
@@ -280,7 +281,7 @@ final class Plan {
     private void sendAhead(final RequestClass requestClass) {
         while (queue.size(requestClass) > 0) {
             BatchWorker soonest = null;
-            for (final BatchWorker worker : crew.workers()) {
+            for (final BatchWorker worker : current.workers()) {
                 if (mayTakeAhead(worker, requestClass)
                         && (soonest == null || startNs(worker) < startNs(soonest))) {
                     soonest = worker;
@@ -289,25 +290,25 @@ final class Plan {
             if (soonest == null) {
                 return;
             }
-            final int cap = crew.cap(soonest, requestClass);
+            final int cap = current.cap(soonest, requestClass);
             final int size = Math.min(cap, queue.size(requestClass));
-            draft.shipNext(soonest, requestClass, size, cap);
+            builder.assignNext(soonest, requestClass, size, cap);
         }
     }
 
     private boolean mayTakeAhead(final BatchWorker worker, final RequestClass requestClass) {
-        if (!crew.isReadyFor(worker, requestClass)
-                || draft.has(worker)
-                || presence.takesTurns(worker, requestClass)) {
+        if (!current.isReadyFor(worker, requestClass)
+                || builder.has(worker)
+                || sharing.takesTurns(worker, requestClass)) {
             return false;
         }
         for (int c = 0; c <= requestClass.ordinal(); c++) {
             final RequestClass each = RequestClass.all()[c];
-            if (queue.peekAlone(each) != null && crew.serves(worker, each)) {
+            if (queue.peekAlone(each) != null && current.serves(worker, each)) {
                 return false; // that request needs a worker that holds nothing
             }
         }
-        if (bestEffortWaits && crew.serves(worker, RequestClass.BEST_EFFORT)) {
+        if (bestEffortWaits && current.serves(worker, RequestClass.BEST_EFFORT)) {
             return false; // strict behind strict for ever would starve it
         }
         final Batch running = worker.inFlight.peekFirst();
@@ -317,13 +318,13 @@ final class Plan {
                 && ReleaseRule.maySendAhead(
                         queue.size(requestClass),
                         threshold,
-                        crew.cap(worker, requestClass),
+                        current.cap(worker, requestClass),
                         worker.inFlight.size(),
                         commands.aheadBatches,
                         free.size(),
                         requestClass == RequestClass.STRICT,
                         running.requestClass == RequestClass.STRICT,
-                        crew.hasStrictTraffic());
+                        current.hasStrictTraffic());
     }
 
     private static long startNs(final BatchWorker worker) {
@@ -332,16 +333,16 @@ final class Plan {
 
     /** With strict traffic, best-effort batches of several workers end one after the other. */
     private int staggered(final BatchWorker worker, final int cap) {
-        if (!crew.hasStrictTraffic()
-                || !crew.serves(worker, RequestClass.STRICT)
+        if (!current.hasStrictTraffic()
+                || !current.serves(worker, RequestClass.STRICT)
                 || !forecast.knows(worker)) {
             return cap;
         }
         final long[] busyNs =
-                crew.workers().stream()
+                current.workers().stream()
                         .filter(other -> other != worker)
-                        .filter(other -> crew.isReadyFor(other, RequestClass.STRICT))
-                        .mapToLong(draft::takenNs)
+                        .filter(other -> current.isReadyFor(other, RequestClass.STRICT))
+                        .mapToLong(builder::takenNs)
                         .filter(ns -> ns > 0)
                         .toArray();
         return ReleaseRule.staggeredSize(
@@ -350,18 +351,18 @@ final class Plan {
 
     private void collectFree(final RequestClass requestClass) {
         free.clear();
-        for (final BatchWorker worker : crew.workers()) {
-            if (crew.isReadyFor(worker, requestClass)
+        for (final BatchWorker worker : current.workers()) {
+            if (current.isReadyFor(worker, requestClass)
                     && worker.inFlight.isEmpty()
-                    && !draft.has(worker)) {
+                    && !builder.has(worker)) {
                 free.add(worker);
             }
         }
         if (free.size() > 1) {
-            free.sort(Comparator.comparingLong(worker -> crew.preference(worker, requestClass)));
+            free.sort(Comparator.comparingLong(worker -> current.preference(worker, requestClass)));
         }
-        if (presence.takesTurns()) { // the preferred ask first
-            free.removeIf(worker -> !presence.mayStart(worker, requestClass, now));
+        if (sharing.takesTurns()) { // the preferred ask first
+            free.removeIf(worker -> !sharing.mayStart(worker, requestClass, now));
         }
     }
 }

@@ -8,14 +8,14 @@ import org.slf4j.LoggerFactory;
  * Answers to accepted requests that no worker gives: each is counted under its reason and told why.
  * The requests are out of the queue already. Guarded by its dispatcher's lock.
  */
-final class Endings {
-    private static final Logger LOGGER = LoggerFactory.getLogger(Endings.class);
+final class RequestFailures {
+    private static final Logger LOGGER = LoggerFactory.getLogger(RequestFailures.class);
 
     private final Object lock;
     private final String name;
     private final Telemetry telemetry;
 
-    Endings(final Object lock, final String name, final Telemetry telemetry) {
+    RequestFailures(final Object lock, final String name, final Telemetry telemetry) {
         this.lock = lock;
         this.name = name;
         this.telemetry = telemetry;
@@ -42,7 +42,7 @@ final class Endings {
     /** Its worker was lost, and it does not run again. */
     void givenUp(final Entry entry, final Loss loss, final Effects effects) {
         assert Thread.holdsLock(lock);
-        entry.place = Entry.Place.DONE;
+        entry.stage = Entry.Stage.DONE;
         telemetry.failed(entry);
         if (!Loss.isPoison(entry)) {
             effects.refuse(
@@ -72,7 +72,7 @@ final class Endings {
             final String text,
             final Effects effects) {
         for (final Entry entry : entries) {
-            entry.place = Entry.Place.DONE;
+            entry.stage = Entry.Stage.DONE;
             telemetry.failed(entry);
             effects.refuse(entry, status, text);
         }

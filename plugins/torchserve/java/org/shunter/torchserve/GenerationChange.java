@@ -11,26 +11,26 @@ import org.slf4j.LoggerFactory;
  * Starts a generation beside the one that serves, and lets it take over when all of it has loaded.
  * A transaction: any failure ends what was started, and the old generation keeps serving.
  */
-final class ChangeOver implements Runnable {
+final class GenerationChange implements Runnable {
     /** Completed when the new generation serves, exceptionally when the old one stays. */
     final CompletableFuture<Void> done = new CompletableFuture<>();
 
-    private static final Logger LOGGER = LoggerFactory.getLogger(ChangeOver.class);
+    private static final Logger LOGGER = LoggerFactory.getLogger(GenerationChange.class);
 
-    private final Fleet fleet;
-    private final Staff staff;
+    private final WorkerPool pool;
+    private final WorkerRoster roster;
     private final Generation started;
     private final long loadTimeoutS;
     private final boolean remember;
 
-    ChangeOver(
-            final Fleet fleet,
-            final Staff staff,
+    GenerationChange(
+            final WorkerPool pool,
+            final WorkerRoster roster,
             final Generation started,
             final long startupTimeoutS,
             final boolean remember) {
-        this.fleet = fleet;
-        this.staff = staff;
+        this.pool = pool;
+        this.roster = roster;
         this.started = started;
         this.remember = remember;
         this.loadTimeoutS = Worker.LISTEN_TIMEOUT_S + startupTimeoutS;
@@ -54,7 +54,7 @@ final class ChangeOver implements Runnable {
         }
         done.complete(null);
         if (remember) {
-            fleet.onChanged();
+            pool.onChanged();
         }
     }
 
@@ -62,7 +62,7 @@ final class ChangeOver implements Runnable {
     private void startAll() throws InterruptedException, ExecutionException, TimeoutException {
         for (final WorkerGroup group : started.groups) {
             for (int i = group.config().instances(); i > 0; i--) {
-                final Worker worker = staff.start(group);
+                final Worker worker = roster.start(group);
                 final int status = worker.firstLoad.get(loadTimeoutS, TimeUnit.SECONDS);
                 if (status != 200) {
                     throw new IllegalStateException(
@@ -74,37 +74,37 @@ final class ChangeOver implements Runnable {
     }
 
     private void checkPending() {
-        if (!fleet.isPending(started)) {
+        if (!pool.isPending(started)) {
             throw new IllegalStateException("the model was removed meanwhile");
         }
     }
 
     /** Batches go to the new generation from now on; the old one finishes and ends. */
     private void takeOver() {
-        synchronized (fleet) {
+        synchronized (pool) {
             checkPending();
-            final Generation old = fleet.current();
-            staff.retireSoon(old.workers()); // first, so that nobody misses them in between
-            fleet.serve(started);
-            old.workers().forEach(staff::drain);
-            fleet.tell("generation " + started.id + " serves");
-            LOGGER.info("{}: {}", fleet, fleet.lastChange());
-            fleet.changed(PoolState.Event.SUCCEEDED);
+            final Generation old = pool.current();
+            roster.retireSoon(old.workers()); // first, so that nobody misses them in between
+            pool.serve(started);
+            old.workers().forEach(roster::drain);
+            pool.tell("generation " + started.id + " serves");
+            LOGGER.info("{}: {}", pool, pool.lastChange());
+            pool.changed(PoolState.Event.SUCCEEDED);
         }
     }
 
     private void undo(final Throwable e) {
         started.workers().forEach(Worker::end);
         final String reason = e.getMessage() == null ? e.toString() : e.getMessage();
-        synchronized (fleet) {
-            fleet.tell("generation " + started.id + " was undone: " + reason);
+        synchronized (pool) {
+            pool.tell("generation " + started.id + " was undone: " + reason);
             LOGGER.error(
                     "{}: {}; generation {} keeps serving",
-                    fleet,
-                    fleet.lastChange(),
-                    fleet.current().id);
-            if (fleet.isPending(started)) {
-                fleet.changed(PoolState.Event.FAILED);
+                    pool,
+                    pool.lastChange(),
+                    pool.current().id);
+            if (pool.isPending(started)) {
+                pool.changed(PoolState.Event.FAILED);
             }
         }
         done.completeExceptionally(e);

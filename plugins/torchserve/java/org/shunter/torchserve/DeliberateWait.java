@@ -4,7 +4,7 @@ package org.shunter.torchserve;
  * For how many requests free workers wait: what the operator fixed, a full batch where the model
  * wants company, Rafiqi's quantum, or what followed the answers so far. Guarded by its dispatcher's lock.
  */
-final class Patience {
+final class DeliberateWait {
     /** More than any batch holds: the rule bounds it by what the workers take. */
     private static final double FULL = 1 << 20;
 
@@ -14,7 +14,7 @@ final class Patience {
     private final AdaptiveThreshold adaptive = new AdaptiveThreshold();
     private final QuantumThreshold quantum = new QuantumThreshold();
 
-    Patience(final Commands commands, final long registeredWaitUs, final boolean company) {
+    DeliberateWait(final Commands commands, final long registeredWaitUs, final boolean company) {
         this.commands = commands;
         this.registeredWaitUs = registeredWaitUs;
         this.company = company;
