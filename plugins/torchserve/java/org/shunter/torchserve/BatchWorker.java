@@ -8,7 +8,7 @@ import java.util.ArrayDeque;
  * are volatile.
  */
 abstract class BatchWorker {
-    final WorkerGroup group;
+    final WorkerGroup<?> group;
     /** Batches that it was given and has not answered; the first one runs. */
     final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
     /** When its last answer came or it became ready. */
@@ -18,7 +18,7 @@ abstract class BatchWorker {
     /** Batches it holds, for readers without the lock. */
     volatile int held;
 
-    BatchWorker(final WorkerGroup group) {
+    BatchWorker(final WorkerGroup<?> group) {
         this.group = group;
     }
 

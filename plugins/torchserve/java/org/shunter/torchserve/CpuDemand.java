@@ -18,7 +18,7 @@ record CpuDemand(int pinned, int all, int cpus) {
         for (final GroupConfig group : placed) {
             final int threads = group.instances() * group.threads();
             all += threads;
-            pinned += WorkerLaunch.isPinned(group) && group.cores().equals(GroupConfig.AUTO) ? threads : 0;
+            pinned += group.isPinned() && group.cores().equals(GroupConfig.AUTO) ? threads : 0;
         }
         return new CpuDemand(pinned, all, Runtime.getRuntime().availableProcessors());
     }

@@ -9,7 +9,7 @@ import org.slf4j.LoggerFactory;
  * What a decision of the dispatcher asks for, done after its lock is released: batches are written
  * first, so that workers are not kept waiting by answers.
  */
-final class Effects {
+final class Effects implements Turns.Later {
     private static final Logger LOGGER = LoggerFactory.getLogger(Effects.class);
 
     private final List<BatchWorker> flush = new ArrayList<>(2);
@@ -23,7 +23,8 @@ final class Effects {
         }
     }
 
-    void later(final Runnable action) {
+    @Override
+    public void later(final Runnable action) {
         if (later == null) {
             later = new ArrayList<>();
         }

@@ -7,7 +7,7 @@ import java.util.function.Function;
 /** One set of worker groups of a model; a new configuration is a new generation. */
 final class Generation {
     final long id;
-    final List<WorkerGroup> groups = new ArrayList<>();
+    final List<WorkerGroup<Worker>> groups = new ArrayList<>();
     /** The controller chose where its groups are, and may choose again; its pool's lock guards it. */
     boolean placedByController;
 
@@ -27,7 +27,7 @@ final class Generation {
         this.id = id;
         for (int i = 0; i < configuration.size(); i++) {
             final GroupConfig config = configuration.get(i);
-            groups.add(new WorkerGroup(i, config, place.apply(config), isNetwork));
+            groups.add(new WorkerGroup<Worker>(i, config, place.apply(config), isNetwork));
         }
     }
 
@@ -72,7 +72,7 @@ final class Generation {
     /** How many workers its groups have fewer than wanted. */
     int missing(final List<GroupConfig> wanted) {
         int missing = 0;
-        for (final WorkerGroup group : groups) {
+        for (final WorkerGroup<Worker> group : groups) {
             final int instances = wanted.get(group.index).instances();
             missing += Math.max(0, instances - group.workers.size());
         }
@@ -80,8 +80,8 @@ final class Generation {
     }
 
     /** The group that gets the next worker: the first with fewer than it should have. */
-    WorkerGroup growing() {
-        for (final WorkerGroup group : groups) {
+    WorkerGroup<Worker> growing() {
+        for (final WorkerGroup<Worker> group : groups) {
             if (group.workers.size() < group.config().instances()) {
                 return group;
             }
@@ -90,7 +90,7 @@ final class Generation {
     }
 
     /** The group that gives a worker away: the last that keeps one, or else has one. */
-    WorkerGroup shrinking() {
+    WorkerGroup<Worker> shrinking() {
         for (int atLeast = 2; atLeast > 0; atLeast--) {
             for (int i = groups.size() - 1; i >= 0; i--) {
                 if (groups.get(i).workers.size() >= atLeast) {

@@ -60,7 +60,7 @@ final class GenerationChange implements Runnable {
 
     /** One worker after another: loading costs cores that the old generation serves with. */
     private void startAll() throws InterruptedException, ExecutionException, TimeoutException {
-        for (final WorkerGroup group : started.groups) {
+        for (final WorkerGroup<Worker> group : started.groups) {
             for (int i = group.config().instances(); i > 0; i--) {
                 final Worker worker = roster.start(group);
                 final int status = worker.firstLoad.get(loadTimeoutS, TimeUnit.SECONDS);

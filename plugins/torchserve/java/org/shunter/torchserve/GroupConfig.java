@@ -73,6 +73,15 @@ record GroupConfig(
                 other.preemptible);
     }
 
+    /**
+     * Whether its workers keep to cores of their own. Who stands still for strict work may use every
+     * core meanwhile, so it chooses none.
+     */
+    boolean isPinned() {
+        return cores != null
+                && (!cores.equals(AUTO) || threads > 0 && !Boolean.TRUE.equals(preemptible));
+    }
+
     /** Whether both configurations can be served by the same processes. */
     static boolean sameProcesses(final List<GroupConfig> a, final List<GroupConfig> b) {
         if (a.size() != b.size()) {

@@ -25,7 +25,7 @@ final class Host {
     private final EventLoopGroup backendGroup;
     private WorkerNumbers numbers;
     private AtomicInteger gpus;
-    private final Set<WorkerProcess> processes = ConcurrentHashMap.newKeySet();
+    private final Set<Process> processes = ConcurrentHashMap.newKeySet();
     private final RuntimeFolder runtime;
     private final ControlPage page;
     private final Hold hold;
@@ -173,14 +173,14 @@ final class Host {
     }
 
     /** Remember a process until it ends. */
-    void watch(final WorkerProcess process) {
+    void watch(final Process process) {
         processes.add(process);
-        process.onExit(() -> processes.remove(process));
+        process.onExit().thenRun(() -> processes.remove(process));
     }
 
     /** The server ends: no process may outlive it, not even one that hangs. */
     void killWorkers() {
-        processes.forEach(WorkerProcess::kill);
+        processes.forEach(Process::destroyForcibly);
     }
 
     /** A new worker's address. */

@@ -1,5 +1,6 @@
 package org.shunter.torchserve;
 
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -61,13 +62,19 @@ final class Housekeeping {
         faults.attempt("turns", this::obeyTurns);
         faults.attempt("held slices", () -> heldSlices = host.hold().held(now));
         final List<ServedModel> models = manager.all();
-        faults.attempt("runners", () -> manager.runners().observe(models));
+        faults.attempt("runners", () -> observeRunners(models));
         faults.attempt("front end", manager.frontEnd()::obey);
         for (final ServedModel model : models) {
             faults.attempt(model.name(), () -> keep(model));
             faults.attempt(model.name() + ", workers", () -> endOverdue(model));
         }
         faults.attempt("views", manager::forgetEnded);
+    }
+
+    private void observeRunners(final List<ServedModel> models) {
+        final List<ModelSlot> slots = new ArrayList<>();
+        models.forEach(model -> slots.add(model.slot()));
+        manager.runners().observe(slots);
     }
 
     private void obeyTurns() {

@@ -6,6 +6,7 @@ import org.pytorch.serve.http.ServiceUnavailableException;
 import org.pytorch.serve.job.GRPCJob;
 import org.pytorch.serve.job.Job;
 import org.pytorch.serve.util.messages.WorkerCommands;
+import org.pytorch.serve.wlm.Model;
 
 /**
  * What TorchServe sees as a model's request queue. Nothing is ever stored in it: an offered request
@@ -92,9 +93,11 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
         return new Entry(job, requestClass, arrivalNs, deadlineNs, rerun);
     }
 
-    /** Requests that may wait. */
-    int capacity() {
-        return served.dispatcher().capacity();
+    /** A model's job_queue_size; what an earlier queue of ours holds is not to be taken off. */
+    static int capacity(final Model model) {
+        return StockFields.dataQueue(model) instanceof JobQueue before
+                ? before.served.dispatcher().capacity()
+                : Math.max(1, model.getJobQueueRemainingCapacity());
     }
 
     @Override

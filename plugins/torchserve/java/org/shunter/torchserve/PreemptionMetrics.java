@@ -58,7 +58,7 @@ final class PreemptionMetrics extends Collector {
             final String name, final String help, final ToDoubleFunction<Runners.Totals> value) {
         final CounterMetricFamily family = new CounterMetricFamily(name, help, MODEL);
         for (final ServedModel model : manager.served()) {
-            family.addMetric(labels(model), value.applyAsDouble(manager.runners().of(model)));
+            family.addMetric(labels(model), value.applyAsDouble(manager.runners().of(model.slot())));
         }
         return family;
     }

@@ -39,21 +39,21 @@ final class Runners {
     private final ControlPage page;
     private final long[] pids = new long[RUNNER_COUNT];
     private final long[][] seen = new long[RUNNER_COUNT][COUNTERS.length];
-    private Map<ServedModel, Totals> totals = new IdentityHashMap<>();
+    private Map<ModelSlot, Totals> totals = new IdentityHashMap<>();
 
     Runners(final ControlPage page) {
         this.page = page;
     }
 
     /** Count what came since the last call; what a worker counted after it and before its end is lost. */
-    synchronized void observe(final Collection<ServedModel> models) {
-        final Map<ServedModel, Totals> kept = new IdentityHashMap<>();
+    synchronized void observe(final Collection<ModelSlot> slots) {
+        final Map<ModelSlot, Totals> kept = new IdentityHashMap<>();
         final Totals[] bySlot = new Totals[SLOT_COUNT];
-        for (final ServedModel model : models) {
-            final Totals own = totals.getOrDefault(model, new Totals());
-            kept.put(model, own);
-            if (model.slot().index() >= 0) {
-                bySlot[model.slot().index()] = own;
+        for (final ModelSlot slot : slots) {
+            final Totals own = totals.getOrDefault(slot, new Totals());
+            kept.put(slot, own);
+            if (slot.index() >= 0) {
+                bySlot[slot.index()] = own;
             }
         }
         totals = kept;
@@ -79,7 +79,7 @@ final class Runners {
     }
 
     /** The sums of a model. */
-    synchronized Totals of(final ServedModel model) {
-        return totals.getOrDefault(model, new Totals());
+    synchronized Totals of(final ModelSlot slot) {
+        return totals.getOrDefault(slot, new Totals());
     }
 }

@@ -19,7 +19,7 @@ import org.slf4j.LoggerFactory;
  * One model version that Shunter serves: what it is, and where its queue, its workers and its slot
  * on the control page are.
  */
-final class ServedModel {
+final class ServedModel implements WorkerModel {
     private static final Logger LOGGER = LoggerFactory.getLogger(ServedModel.class);
 
     private static final int LARGEST_BATCH = 1 << 20;
@@ -36,7 +36,9 @@ final class ServedModel {
     private volatile String defaultVersion = "";
     private volatile String problem = "";
 
-    ServedModel(final Host host, final Model model, final ModelSettings settings) {
+    /** {@code capacity}: requests that may wait. */
+    ServedModel(
+            final Host host, final Model model, final ModelSettings settings, final int capacity) {
         this.host = host;
         this.model = model;
         this.settings = settings;
@@ -49,7 +51,7 @@ final class ServedModel {
                         slot,
                         commands,
                         new Dispatcher.Limits(
-                                capacity(model),
+                                capacity,
                                 model.getMaxBatchDelay() * 1000L,
                                 settings.sloNs(),
                                 settings.company()),
@@ -72,13 +74,6 @@ final class ServedModel {
         publishIdentity();
     }
 
-    /** The model's job_queue_size; what an earlier queue of ours holds is not to be taken off. */
-    private static int capacity(final Model model) {
-        return StockFields.dataQueue(model) instanceof JobQueue before
-                ? before.capacity()
-                : Math.max(1, model.getJobQueueRemainingCapacity());
-    }
-
     private List<GroupConfig> initialConfiguration(final List<GroupConfig> wanted) {
         return wanted.isEmpty()
                 ? List.of(GroupConfig.of(Math.max(1, model.getMinWorkers()), 0, ceiling()))
@@ -86,19 +81,23 @@ final class ServedModel {
     }
 
     /** {@code name/version}. */
-    String name() {
+    @Override
+    public String name() {
         return model.getModelName() + "/" + model.getVersion();
     }
 
-    Model model() {
+    @Override
+    public Model model() {
         return model;
     }
 
-    ModelSettings settings() {
+    @Override
+    public ModelSettings settings() {
         return settings;
     }
 
-    Dispatcher dispatcher() {
+    @Override
+    public Dispatcher dispatcher() {
         return dispatcher;
     }
 
@@ -106,7 +105,8 @@ final class ServedModel {
         return pool;
     }
 
-    ModelSlot slot() {
+    @Override
+    public ModelSlot slot() {
         return slot;
     }
 
@@ -121,11 +121,27 @@ final class ServedModel {
     }
 
     /** A worker loaded, or did not. */
-    void setProblem(final String cause) {
+    @Override
+    public void setProblem(final String cause) {
         if (!cause.equals(problem)) {
             problem = cause;
             publishIdentity();
         }
+    }
+
+    @Override
+    public WorkerLaunch.Neighbours neighboursOf(final Worker starting) {
+        return pool.neighboursOf(starting);
+    }
+
+    @Override
+    public void onEnded(final Worker worker) {
+        pool.onEnded(worker);
+    }
+
+    @Override
+    public void onGivenUp(final Worker worker) {
+        pool.onGivenUp(worker);
     }
 
     /** Largest batch of this model. */
@@ -135,19 +151,22 @@ final class ServedModel {
     }
 
     /** Largest batch that a group's workers are told of when they load. */
-    int loadedFor(final WorkerGroup group) {
+    @Override
+    public int loadedFor(final WorkerGroup<?> group) {
         return group.isNetwork ? group.config().batch() : ceiling();
     }
 
     /** Largest batch of a group's workers now. */
-    int cap(final WorkerGroup group) {
+    @Override
+    public int cap(final WorkerGroup<?> group) {
         final int commanded = commands.cap(group.index);
         final int own = group.config().batch();
         return Math.max(1, Math.min(ceiling(), commanded > 0 ? Math.min(commanded, own) : own));
     }
 
     /** A group's configuration with the model's placement where it has none of its own. */
-    GroupConfig placed(final GroupConfig group) {
+    @Override
+    public GroupConfig placed(final GroupConfig group) {
         return new GroupConfig(
                 group.instances(),
                 group.threads(),
@@ -218,7 +237,7 @@ final class ServedModel {
         final Generation current = pool.current();
         int ready = 0;
         int busy = 0;
-        for (final WorkerGroup group : current.groups) {
+        for (final WorkerGroup<Worker> group : current.groups) {
             int groupReady = 0;
             int groupBusy = 0;
             for (final Worker worker : group.workers) {
@@ -288,7 +307,7 @@ final class ServedModel {
         return classes.stream().mapToLong(each -> 1L << each.ordinal()).sum();
     }
 
-    private void publishGroup(final WorkerGroup group) {
+    private void publishGroup(final WorkerGroup<Worker> group) {
         assert Thread.holdsLock(dispatcher);
         slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
         slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());

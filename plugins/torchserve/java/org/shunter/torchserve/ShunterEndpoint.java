@@ -122,11 +122,14 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
 
     private static JsonObject get(final String[] path, final Request request) {
         if (path.length == 3 && path[2].equals("status")) {
-            return Status.ofServer(Installer.manager());
+            return Status.ofServer(
+                    Installer.manager(), Installer.controller(), Installer.version());
         }
         final boolean configuration = isConfiguration(path);
         final ServedModel model = model(path, configuration);
-        return configuration ? configuration(model) : Status.ofModel(model);
+        return configuration
+                    ? configuration(model)
+                    : Status.ofModel(model, Installer.manager());
     }
 
     private static JsonObject put(final String[] path, final Request request) {

@@ -175,7 +175,7 @@ final class ShunterMetrics extends Collector {
         final GaugeMetricFamily family =
                 new GaugeMetricFamily(name, help, List.of("model", "version", "group"));
         for (final ServedModel model : manager.served()) {
-            for (final WorkerGroup group : model.pool().current().groups) {
+            for (final WorkerGroup<Worker> group : model.pool().current().groups) {
                 if (model.slot().get(ModelSlot.ofGroup(S_GROUP_FITTED, group.index)) > 0) {
                     family.addMetric(
                             labels(model, String.valueOf(group.index)),

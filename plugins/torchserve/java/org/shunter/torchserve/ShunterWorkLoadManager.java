@@ -200,7 +200,7 @@ final class ShunterWorkLoadManager extends WorkLoadManager {
             counts = new WorkerCounts(configured, Math.max(configured, asked.max()));
             counts.writeTo(model);
         }
-        final ServedModel fresh = new ServedModel(host, model, settings);
+        final ServedModel fresh = new ServedModel(host, model, settings, JobQueue.capacity(model));
         // At once: whatever fails from here on, unregistering gives its slot back.
         served.put(model.getModelVersionName(), fresh);
         if (before != null || again) {

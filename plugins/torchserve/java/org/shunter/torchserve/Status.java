@@ -35,28 +35,29 @@ final class Status {
 
     private Status() {}
 
-    static JsonObject ofServer(final ShunterWorkLoadManager manager) {
+    /** {@code controller} is the process of the controller, {@code version} that of this jar. */
+    static JsonObject ofServer(
+            final ShunterWorkLoadManager manager, final Supervisor controller, final String version) {
         final JsonObject json = new JsonObject();
-        json.addProperty("version", Installer.version());
+        json.addProperty("version", version);
         json.addProperty("torchserve", manager.host().config().getVersion());
         json.addProperty("pid", ProcessHandle.current().pid());
         json.addProperty("runtime", manager.host().runtime().path().toString());
         json.addProperty(
                 "uptime_s", ManagementFactory.getRuntimeMXBean().getUptime() / 1000.0);
         json.addProperty("draining", manager.draining());
-        json.add("controller", controller(manager.host()));
+        json.add("controller", controller(manager.host(), controller));
         json.add("front_end", frontEnd(manager));
         final JsonArray models = new JsonArray();
         final Map<String, ServedModel> sorted = new TreeMap<>();
         manager.served().forEach(model -> sorted.put(model.name(), model));
-        sorted.values().forEach(model -> models.add(ofModel(model)));
+        sorted.values().forEach(model -> models.add(ofModel(model, manager)));
         json.add("models", models);
         json.add("stock_models", stockModels(sorted));
         return json;
     }
 
-    private static JsonObject controller(final Host host) {
-        final Supervisor controller = Installer.controller();
+    private static JsonObject controller(final Host host, final Supervisor controller) {
         final JsonObject json = new JsonObject();
         json.addProperty("pid", controller.pid());
         json.addProperty("state", controller.state());
@@ -107,7 +108,7 @@ final class Status {
         return names;
     }
 
-    static JsonObject ofModel(final ServedModel served) {
+    static JsonObject ofModel(final ServedModel served, final ShunterWorkLoadManager manager) {
         final Model model = served.model();
         final ModelSlot slot = served.slot();
         final JsonObject json = new JsonObject();
@@ -126,7 +127,6 @@ final class Status {
         json.addProperty("configuration", GroupConfig.text(served.pool().current().configuration()));
         json.addProperty("auto", served.pool().auto());
         json.addProperty("holds", served.dispatcher().holds());
-        final ShunterWorkLoadManager manager = Installer.manager();
         json.add(
                 "preemption",
                 PreemptionStatus.of(served, manager.served(), manager.host().page()));
@@ -135,7 +135,7 @@ final class Status {
         inFlight.addProperty("requests", slot.get(S_IN_FLIGHT_REQUESTS));
         inFlight.addProperty("batches", slot.get(S_IN_FLIGHT_BATCHES));
         json.add("in_flight", inFlight);
-        json.add("network", network(slot));
+        json.add("network", network(slot, manager.frontEnd()));
         json.addProperty("threshold", slot.get(S_THRESHOLD_MILLI) / 1000.0);
         json.add("slo_attainment", attainment(served));
         json.add("counters", counters(slot));
@@ -172,9 +172,9 @@ final class Status {
     }
 
     /** What the network front end says of a model that it serves, or null. */
-    private static JsonElement network(final ModelSlot slot) {
+    private static JsonElement network(final ModelSlot slot, final FrontEnd frontEnd) {
         final boolean isKnown = slot.get(S_NETWORK_ENTRIES) > 0 || slot.get(S_NETWORK_NEEDS_MB) > 0;
-        if (!isKnown || !Installer.manager().frontEnd().isServing()) {
+        if (!isKnown || !frontEnd.isServing()) {
             return JsonNull.INSTANCE;
         }
         final JsonObject json = new JsonObject();
@@ -247,7 +247,7 @@ final class Status {
             final ServedModel served,
             final Generation generation,
             final String state) {
-        for (final WorkerGroup group : generation.groups) {
+        for (final WorkerGroup<Worker> group : generation.groups) {
             final GroupConfig config = group.config();
             final JsonObject json = new JsonObject();
             json.addProperty("generation", generation.id);

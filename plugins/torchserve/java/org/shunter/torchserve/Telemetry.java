@@ -129,7 +129,7 @@ final class Telemetry {
     }
 
     /** What is known of a group's latency. */
-    static void publishFit(final ModelSlot slot, final WorkerGroup group) {
+    static void publishFit(final ModelSlot slot, final WorkerGroup<?> group) {
         final LatencyFit fit = group.fit;
         slot.set(ModelSlot.ofGroup(S_GROUP_FIXED_NS, group.index), (long) fit.fixedNs());
         slot.set(ModelSlot.ofGroup(S_GROUP_PER_REQUEST_NS, group.index), (long) fit.perRequestNs());

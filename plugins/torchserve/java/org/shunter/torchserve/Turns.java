@@ -58,6 +58,11 @@ final class Turns {
     /** Those that run or wait. */
     private final List<TurnTaker> active = new ArrayList<>();
 
+    /** Where to put what is called once no lock is held. */
+    interface Later {
+        void later(Runnable action);
+    }
+
     private volatile Rules rules = new Rules(ORDER_CONCURRENT, ORDER_CONCURRENT, false);
     private Rules obeyed = rules;
     private long takers;
@@ -93,11 +98,11 @@ final class Turns {
     }
 
     /** When the page says something else than at the last call, who waits decides by that. */
-    synchronized void obey(final Effects effects) {
+    synchronized void obey(final Later later) {
         final Rules now = rules();
         if (!now.equals(obeyed)) {
             obeyed = now;
-            active.forEach(taker -> effects.later(taker.decide));
+            active.forEach(taker -> later.later(taker.decide));
         }
     }
 
@@ -244,7 +249,7 @@ final class Turns {
                 final boolean strictWaits,
                 final boolean bestEffortWaits,
                 final long nowNs,
-                final Effects effects) {
+                final Later later) {
             allowed.forEach(List::clear);
             if (strict.isEmpty() && bestEffort.isEmpty() && !listed) {
                 return;
@@ -254,10 +259,10 @@ final class Turns {
                 set(1, bestEffort, bestEffortWaits, nowNs);
                 width[1] = used;
                 for (final TurnTaker taker : ahead) {
-                    effects.later(taker.decide);
+                    later.later(taker.decide);
                 }
                 ahead.clear();
-                callNext(this, nowNs, effects);
+                callNext(this, nowNs, later);
                 for (int c = 0; c < RequestClass.COUNT; c++) {
                     ran[c] = running[c];
                     waited[c] = waiting[c];
@@ -405,7 +410,7 @@ final class Turns {
     }
 
     /** Call those that waited for what a taker gave free, and that nobody goes before. */
-    private void callNext(final TurnTaker from, final long nowNs, final Effects effects) {
+    private void callNext(final TurnTaker from, final long nowNs, final Later later) {
         final Rules now = rules;
         for (final TurnTaker taker : active) {
             if (taker == from) {
@@ -418,7 +423,7 @@ final class Turns {
                 }
                 final SliceSet slices = taker.waiting[c].and(freed);
                 if (!slices.isEmpty() && isFirst(taker, c, slices, nowNs)) {
-                    effects.later(taker.decide);
+                    later.later(taker.decide);
                 }
             }
         }

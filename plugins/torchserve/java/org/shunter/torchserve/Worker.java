@@ -45,7 +45,7 @@ final class Worker extends BatchWorker {
     volatile int restarts;
 
     private final Host host;
-    private final ServedModel served;
+    private final WorkerModel served;
     private final Dispatcher dispatcher;
     private volatile Life life;
     private volatile long unhealthySinceMs;
@@ -54,8 +54,8 @@ final class Worker extends BatchWorker {
 
     Worker(
             final Host host,
-            final ServedModel served,
-            final WorkerGroup group,
+            final WorkerModel served,
+            final WorkerGroup<Worker> group,
             final WorkerAddress address,
             final int gpuId) {
         super(group);
@@ -92,10 +92,10 @@ final class Worker extends BatchWorker {
                             group,
                             address,
                             gpuId,
-                            served.pool().neighboursOf(Worker.this));
+                            served.neighboursOf(Worker.this));
             LOGGER.debug("{} command line: {}", launch.name(), launch.command());
             process = WorkerProcess.start(launch);
-            host.watch(process);
+            host.watch(process.process());
             process.onExit(() -> gone.complete(null));
             process.awaitListening(LISTEN_TIMEOUT_S);
             if (!dispatcher.change(Worker.this, WorkerState.Event.STARTED)) {
@@ -377,7 +377,7 @@ final class Worker extends BatchWorker {
         if (!isHealthy()) {
             LOGGER.error("{} failed for too long and is given up", this);
             end();
-            served.pool().onGivenUp(this);
+            served.onGivenUp(this);
             return;
         }
         backOff = Math.min(backOff + 1, BACK_OFF_S.length - 1);
@@ -421,7 +421,7 @@ final class Worker extends BatchWorker {
 
     private void finish() {
         firstLoad.complete(500);
-        served.pool().onEnded(this);
+        served.onEnded(this);
         final Life last = life;
         if (last == null) {
             gone();

@@ -3,8 +3,12 @@ package org.shunter.torchserve;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 
-/** Workers of one configuration triple, fed by one front end: this server or the network's. */
-final class WorkerGroup {
+/**
+ * Workers of one configuration triple, fed by one front end: this server or the network's.
+ *
+ * @param <W> what its workers are besides what a dispatcher needs
+ */
+final class WorkerGroup<W extends BatchWorker> {
     /**
      * Where its workers run.
      *
@@ -19,7 +23,7 @@ final class WorkerGroup {
 
     final Place place;
 
-    final List<Worker> workers = new CopyOnWriteArrayList<>();
+    final List<W> workers = new CopyOnWriteArrayList<>();
     private volatile GroupConfig config;
     /** Batches and requests answered; guarded by the dispatcher. */
     long batches;
@@ -48,7 +52,7 @@ final class WorkerGroup {
     }
 
     /** One more worker, which may be more than the configuration says. */
-    void add(final Worker worker) {
+    void add(final W worker) {
         workers.add(worker);
         config = config.withInstances(Math.max(workers.size(), config.instances()));
     }
@@ -58,7 +62,7 @@ final class WorkerGroup {
      *
      * @return whether it was here
      */
-    boolean remove(final Worker worker) {
+    boolean remove(final BatchWorker worker) {
         final boolean removed = workers.remove(worker);
         if (removed) {
             config = config.withInstances(Math.max(1, workers.size()));

@@ -39,8 +39,8 @@ record WorkerLaunch(
     /** The launch of a worker of a group with a socket. */
     static WorkerLaunch of(
             final Host host,
-            final ServedModel served,
-            final WorkerGroup workers,
+            final WorkerModel served,
+            final WorkerGroup<?> workers,
             final WorkerAddress address,
             final int gpuId,
             final Neighbours neighbours) {
@@ -104,13 +104,6 @@ record WorkerLaunch(
         return command;
     }
 
-    /** Who stands still for strict work may use every core meanwhile, so it chooses none. */
-    static boolean isPinned(final GroupConfig group) {
-        return group.cores() != null
-                && (!group.cores().equals(GroupConfig.AUTO)
-                        || group.threads() > 0 && !Boolean.TRUE.equals(group.preemptible()));
-    }
-
     private static Map<String, String> environment(
             final Host host,
             final Model model,
@@ -130,7 +123,7 @@ record WorkerLaunch(
         variables.putAll(more);
         variables.put("SHUNTER_RUNTIME", host.runtime().path().toString());
         variables.put("SHUNTER_METRICS", "reply"); // see WorkerOutput.takeMetrics
-        if (isPinned(group)) {
+        if (group.isPinned()) {
             variables.put("SHUNTER_CORES", group.cores());
         }
         if (!neighbours.replaced().isEmpty()) {

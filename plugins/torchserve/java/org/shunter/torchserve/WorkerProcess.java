@@ -71,6 +71,11 @@ final class WorkerProcess {
         }
     }
 
+    /** The process itself, for who must end it with the server. */
+    Process process() {
+        return process;
+    }
+
     int pid() {
         return (int) process.pid();
     }

@@ -30,7 +30,7 @@ final class WorkerRoster {
     }
 
     /** Start a worker; it takes no batch before the dispatcher is told of it. */
-    Worker start(final WorkerGroup group) {
+    Worker start(final WorkerGroup<Worker> group) {
         final Worker worker = new Worker(host, served, group, host.nextAddress(), nextGpu(group));
         group.add(worker);
         host.execute(worker::start);
@@ -39,7 +39,7 @@ final class WorkerRoster {
         return worker;
     }
 
-    private int nextGpu(final WorkerGroup group) {
+    private int nextGpu(final WorkerGroup<Worker> group) {
         if (served.placed(group.config()).device() != null) {
             return 0;
         }
@@ -55,7 +55,7 @@ final class WorkerRoster {
     }
 
     /** Take the youngest worker out of its group; it finishes its batches and ends. */
-    Worker drainYoungest(final WorkerGroup group) {
+    Worker drainYoungest(final WorkerGroup<Worker> group) {
         final Worker worker = group.workers.get(group.workers.size() - 1);
         group.remove(worker);
         drain(worker);
@@ -74,7 +74,7 @@ final class WorkerRoster {
     /** Start the workers that a generation's groups have fewer than wanted; nothing else changes. */
     List<Worker> fill(final Generation generation, final List<GroupConfig> wanted) {
         final List<Worker> added = new ArrayList<>();
-        for (final WorkerGroup group : generation.groups) {
+        for (final WorkerGroup<Worker> group : generation.groups) {
             final GroupConfig before = group.config();
             for (int i = group.workers.size(); i < wanted.get(group.index).instances(); i++) {
                 added.add(start(group));
@@ -106,7 +106,7 @@ final class WorkerRoster {
 
     /** Drain those that are too many, and let the groups be what is wanted. */
     void settle(final Generation generation, final List<GroupConfig> wanted) {
-        for (final WorkerGroup group : generation.groups) {
+        for (final WorkerGroup<Worker> group : generation.groups) {
             final GroupConfig config = wanted.get(group.index);
             for (int i = group.workers.size(); i > config.instances(); i--) {
                 drainYoungest(group);

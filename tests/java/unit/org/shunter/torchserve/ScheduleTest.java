@@ -186,7 +186,7 @@ class ScheduleTest {
             current = new ArrayList<>();
             final int count = 1 + random.nextInt(3);
             for (int i = 0; i < count; i++) {
-                final WorkerGroup group =
+                final WorkerGroup<BatchWorker> group =
                         plain || random.nextInt(3) > 0
                                 ? group(i)
                                 : group(i, pick(List.of(RequestClass.all())));

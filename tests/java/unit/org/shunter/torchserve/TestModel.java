@@ -79,7 +79,7 @@ class TestModel {
 
         boolean ended;
 
-        FakeWorker(final WorkerGroup group, final int cap) {
+        FakeWorker(final WorkerGroup<BatchWorker> group, final int cap) {
             super(group);
             this.cap = cap;
             state = WorkerState.READY;
@@ -260,7 +260,7 @@ class TestModel {
         return next;
     }
 
-    WorkerGroup group(final int index, final RequestClass... classes) {
+    WorkerGroup<BatchWorker> group(final int index, final RequestClass... classes) {
         final GroupConfig all = GroupConfig.of(1, 0, 64);
         final GroupConfig config =
                 new GroupConfig(
@@ -271,7 +271,7 @@ class TestModel {
                         null,
                         null,
                         null);
-        return new WorkerGroup(index, config, new WorkerGroup.Place(SliceSet.of(1), false), false);
+        return new WorkerGroup<>(index, config, new WorkerGroup.Place(SliceSet.of(1), false), false);
     }
 
     FakeWorker worker(final int cap, final RequestClass... classes) {
