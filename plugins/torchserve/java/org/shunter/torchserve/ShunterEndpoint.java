@@ -17,6 +17,12 @@ import org.pytorch.serve.servingsdk.http.Request;
 import org.pytorch.serve.servingsdk.http.Response;
 import org.pytorch.serve.wlm.Model;
 import org.pytorch.serve.wlm.ModelManager;
+import org.shunter.torchserve.pool.NoRoomException;
+import org.shunter.torchserve.pool.ServedModel;
+import org.shunter.torchserve.pool.WorkerPool;
+import org.shunter.torchserve.settings.CpuDemand;
+import org.shunter.torchserve.settings.GroupConfig;
+import org.shunter.torchserve.view.Status;
 
 /**
  * {@code /shunter/...} on the management port, behind TorchServe's own token authorisation.
