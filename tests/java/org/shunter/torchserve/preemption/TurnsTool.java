@@ -198,7 +198,7 @@ public final class TurnsTool {
      *
      * @param begunUnder the rules that it began under
      */
-    private record Run(int worker, Request request, Turns.Rules begunUnder) {
+    private record Run(int worker, Request request, TurnRules begunUnder) {
         boolean is(final RequestClass requestClass) {
             return request.requestClass == requestClass;
         }
@@ -210,7 +210,7 @@ public final class TurnsTool {
         final SliceSet slices;
         final boolean yields;
         final Turns turns;
-        final Turns.TurnTaker taker;
+        final TurnTaker taker;
         final List<Request> queue = new ArrayList<>();
         final List<Integer> started;
         long ageingNs;
@@ -311,7 +311,7 @@ public final class TurnsTool {
         }
 
         private void run(final int worker, final RequestClass each) {
-            final Turns.Rules rules = turns.rules();
+            final TurnRules rules = turns.rules();
             final Request next =
                     queue.stream().filter(r -> r.requestClass == each).findFirst().orElseThrow();
             ensure(
@@ -330,7 +330,7 @@ public final class TurnsTool {
         }
 
         /** Whether all that runs began under these rules. */
-        boolean isUnder(final Turns.Rules rules) {
+        boolean isUnder(final TurnRules rules) {
             return running.stream().allMatch(run -> run.begunUnder == rules);
         }
 
@@ -466,7 +466,7 @@ public final class TurnsTool {
         models.forEach(model -> ensure(!model.taker.isActive(), "a turn is still taken"));
     }
 
-    private static void check(final List<Model> models, final Turns.Rules rules, final int step) {
+    private static void check(final List<Model> models, final TurnRules rules, final int step) {
         for (final Model a : models) {
             for (final Model b : models) {
                 ensure(
@@ -483,7 +483,7 @@ public final class TurnsTool {
     }
 
     /** Whether two models run what must not run together, however many CPUs there are. */
-    private static boolean conflict(final Turns.Rules rules, final Model a, final Model b) {
+    private static boolean conflict(final TurnRules rules, final Model a, final Model b) {
         return a.running.stream()
                 .map(Run::request)
                 .filter(x -> !share(rules, x))
@@ -491,14 +491,14 @@ public final class TurnsTool {
     }
 
     /** Whether batches like this run beside each other where there are CPUs for them. */
-    private static boolean share(final Turns.Rules rules, final Request request) {
+    private static boolean share(final TurnRules rules, final Request request) {
         return !rules.exclusive() && request.requestClass == RequestClass.BEST_EFFORT;
     }
 
     /** Whether what runs leaves no room for a request. */
     private static boolean isFull(
             final List<Model> models,
-            final Turns.Rules rules,
+            final TurnRules rules,
             final Model model,
             final Request request) {
         int used = 0;
@@ -513,7 +513,7 @@ public final class TurnsTool {
     }
 
     private static boolean conflict(
-            final Turns.Rules rules, final Model a, final Request x, final Model b, final Request y) {
+            final TurnRules rules, final Model a, final Request x, final Model b, final Request y) {
         return a.slices.overlaps(b.slices)
                 && rules.apply(x.requestClass, true)
                 && rules.apply(y.requestClass, true)
@@ -523,7 +523,7 @@ public final class TurnsTool {
     /** By what runs, or by somebody who is. */
     private static boolean isHeldUp(
             final List<Model> models,
-            final Turns.Rules rules,
+            final TurnRules rules,
             final Model model,
             final Request request,
             final TreeSet<Integer> visited) {

@@ -8,6 +8,8 @@ import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.placement.Slices;
 import org.shunter.torchserve.preemption.Hold;
+import org.shunter.torchserve.preemption.TurnRules;
+import org.shunter.torchserve.preemption.TurnTaker;
 import org.shunter.torchserve.preemption.Turns;
 import org.shunter.torchserve.queue.Batch;
 import org.shunter.torchserve.queue.BatchWorker;
@@ -30,11 +32,11 @@ final class SliceSharing {
     private final Hold line;
     private final Hold.Part hold;
     private final Turns turns;
-    private final Turns.TurnTaker taker;
+    private final TurnTaker taker;
     /** Workers that were given a batch, whether or not they still serve. */
     private final List<BatchWorker> sent = new ArrayList<>();
 
-    private Turns.Rules rules;
+    private TurnRules rules;
     private boolean gone;
 
     SliceSharing(

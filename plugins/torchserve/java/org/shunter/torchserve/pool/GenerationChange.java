@@ -4,7 +4,9 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.queue.WorkerGroup;
+import org.shunter.torchserve.settings.GroupConfig;
 import org.shunter.torchserve.worker.Worker;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -13,9 +15,8 @@ import org.slf4j.LoggerFactory;
  * Starts a generation beside the one that serves, and lets it take over when all of it has loaded.
  * A transaction: any failure ends what was started, and the old generation keeps serving.
  */
-final class GenerationChange implements Runnable {
-    /** Completed when the new generation serves, exceptionally when the old one stays. */
-    final CompletableFuture<Void> done = new CompletableFuture<>();
+final class GenerationChange {
+    private final CompletableFuture<Void> done = new CompletableFuture<>();
 
     private static final Logger LOGGER = LoggerFactory.getLogger(GenerationChange.class);
 
@@ -38,8 +39,16 @@ final class GenerationChange implements Runnable {
         this.loadTimeoutS = Worker.LISTEN_TIMEOUT_S + startupTimeoutS;
     }
 
-    @Override
-    public void run() {
+    /** Completed when the new generation serves, or exceptionally when the old one stays. */
+    CompletableFuture<Void> begin(final Host host) {
+        pool.tell("starting generation " + started.id);
+        final String wanted = GroupConfig.text(started.configuration());
+        LOGGER.info("{}: {} {}", pool, pool.lastChange(), wanted);
+        host.execute(this::run);
+        return done;
+    }
+
+    private void run() {
         try {
             startAll();
             takeOver();

@@ -2,25 +2,18 @@ package org.shunter.torchserve.pool;
 
 import static org.shunter.torchserve.page.ControlLayout.*;
 
-import java.nio.charset.StandardCharsets;
-import java.nio.file.Path;
 import java.util.EnumSet;
 import java.util.List;
-import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
-import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.wlm.Model;
-import org.pytorch.serve.wlm.ModelManager;
 import org.shunter.torchserve.dispatch.Dispatcher;
-import org.shunter.torchserve.dispatch.Telemetry;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.page.Commands;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.placement.Slices;
 import org.shunter.torchserve.queue.WorkerGroup;
-import org.shunter.torchserve.queue.WorkerState;
 import org.shunter.torchserve.settings.GroupConfig;
 import org.shunter.torchserve.settings.ModelSettings;
 import org.shunter.torchserve.worker.Worker;
@@ -37,7 +30,6 @@ public final class ServedModel implements WorkerModel {
     private static final Logger LOGGER = LoggerFactory.getLogger(ServedModel.class);
 
     private static final int LARGEST_BATCH = 1 << 20;
-    private static final int ARCHIVE_WIDTH = 512;
 
     private final Host host;
     private final Model model;
@@ -47,7 +39,7 @@ public final class ServedModel implements WorkerModel {
     private final Dispatcher dispatcher;
     private final WorkerPool pool;
     private final WantedConfiguration wanted;
-    private volatile String defaultVersion = "";
+    private final PublishedModel published;
     private volatile String problem = "";
 
     /** {@code capacity}: requests that may wait. */
@@ -70,6 +62,7 @@ public final class ServedModel implements WorkerModel {
                                 settings.sloNs(),
                                 settings.company()),
                         host.shared());
+        this.published = new PublishedModel(host.config().getModelStore(), this);
         this.pool = new WorkerPool(host, this, initialConfiguration(settings.configuration()));
         if (slot.index() < 0) {
             LOGGER.warn(
@@ -220,17 +213,6 @@ public final class ServedModel implements WorkerModel {
                 .collect(Collectors.joining(","));
     }
 
-    /** Path of the file that the model was registered from; empty when it came from elsewhere. */
-    private String archive() {
-        final String store = host.config().getModelStore();
-        final String url = model.getModelArchive().getUrl();
-        if (store == null || url == null || url.contains("://")) {
-            return "";
-        }
-        final String path = Path.of(store, url).toAbsolutePath().toString();
-        return path.getBytes(StandardCharsets.UTF_8).length < ARCHIVE_WIDTH ? path : "";
-    }
-
     /** Take up the configuration that the controller wants, if it is another than before. */
     public void obeyConfiguration() {
         wanted.obey(pool, host::execute);
@@ -243,95 +225,16 @@ public final class ServedModel implements WorkerModel {
 
     /** Bring the group words of the control page up to date. */
     public void publishGroups() {
-        dispatcher.read(this::writeGroups);
-    }
-
-    private void writeGroups() {
-        assert Thread.holdsLock(dispatcher);
-        final Generation current = pool.current();
-        int ready = 0;
-        int busy = 0;
-        for (final WorkerGroup<Worker> group : current.groups) {
-            int groupReady = 0;
-            int groupBusy = 0;
-            for (final Worker worker : group.workers) {
-                groupReady += worker.state == WorkerState.READY ? 1 : 0;
-                groupBusy += worker.isBusy() ? 1 : 0;
-            }
-            slot.set(ModelSlot.ofGroup(S_GROUP_READY, group.index), groupReady);
-            slot.set(ModelSlot.ofGroup(S_GROUP_BUSY, group.index), groupBusy);
-            slot.set(ModelSlot.ofGroup(S_GROUP_BATCHES, group.index), group.batches);
-            slot.set(ModelSlot.ofGroup(S_GROUP_REQUESTS, group.index), group.requests);
-            ready += groupReady;
-            busy += groupBusy;
-        }
-        slot.set(S_READY_WORKERS, ready);
-        slot.set(S_BUSY_WORKERS, busy);
+        published.groups();
     }
 
     /** Bring the identity words of the control page up to date. */
     void publishIdentity() {
-        defaultVersion = defaultVersion();
-        // The dispatcher's lock comes first: it is held too when the slot is given back.
-        dispatcher.read(
-                () -> {
-                    pool.current().groups.forEach(group -> Telemetry.publishFit(slot, group));
-                    slot.changeIdentity(this::writeIdentity);
-                });
-    }
-
-    private void writeIdentity() {
-        final Generation current = pool.current();
-        slot.set(S_GENERATION, current.id);
-        slot.set(S_REGISTERED_BATCH_SIZE, ceiling());
-        slot.set(S_REGISTERED_MAX_WAIT_US, model.getMaxBatchDelay() * 1000L);
-        slot.set(S_QUEUE_CAPACITY, dispatcher.capacity());
-        slot.set(S_GROUP_COUNT, current.groups.size());
-        slot.set(S_SLO_US, settings.sloNs() / 1000);
-        slot.setText(S_MODEL_NAME, 256, model.getModelName());
-        slot.setText(S_MODEL_VERSION, 128, model.getVersion());
-        slot.set(S_AUTO, pool.auto() ? 1 : 0);
-        slot.setText(S_ARCHIVE, ARCHIVE_WIDTH, archive());
-        slot.setText(S_LAST_CHANGE, 256, pool.lastChange());
-        slot.setText(S_DEFAULT_VERSION, 128, defaultVersion);
-        slot.setText(S_PROBLEM, 256, problem);
-        slot.set(S_SLOT_STATE, 1);
-        current.groups.forEach(this::publishGroup);
-    }
-
-    /** The version of this model for requests that name none; empty when it is not registered. */
-    private String defaultVersion() {
-        try {
-            final Model found = ModelManager.getInstance().getModel(model.getModelName(), null);
-            return found == null ? "" : found.getVersion();
-        } catch (ModelVersionNotFoundException e) {
-            return "";
-        }
+        published.identity();
     }
 
     /** Say so on the control page when TorchServe has been given another default version. */
     public void publishDefaultVersion() {
-        final String now = defaultVersion();
-        if (!now.isEmpty() && !now.equals(defaultVersion)) {
-            publishIdentity();
-        }
-    }
-
-    private static long mask(final Set<RequestClass> classes) {
-        return classes.stream().mapToLong(each -> 1L << each.ordinal()).sum();
-    }
-
-    private void publishGroup(final WorkerGroup<Worker> group) {
-        assert Thread.holdsLock(dispatcher);
-        slot.set(ModelSlot.ofGroup(S_GROUP_CAP, group.index), group.config().batch());
-        slot.set(ModelSlot.ofGroup(S_GROUP_THREADS, group.index), group.config().threads());
-        slot.set(ModelSlot.ofGroup(S_GROUP_INSTANCES, group.index), group.config().instances());
-        for (int word = 0; word < SLICE_WORDS; word++) {
-            slot.set(
-                    ModelSlot.ofGroup(S_GROUP_SLICES, group.index) + 8 * word,
-                    group.place.slices().word(word));
-        }
-        slot.set(ModelSlot.ofGroup(S_GROUP_YIELDS, group.index), group.place.yields() ? 1 : 0);
-        slot.set(ModelSlot.ofGroup(S_GROUP_CLASSES, group.index), mask(group.config().classes()));
+        published.defaultVersion();
     }
 }

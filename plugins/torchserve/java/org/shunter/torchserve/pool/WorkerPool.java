@@ -1,18 +1,14 @@
 package org.shunter.torchserve.pool;
 
-import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.snapshot.SnapshotManager;
-import org.pytorch.serve.wlm.Model;
 import org.shunter.torchserve.dispatch.Dispatcher;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.settings.GroupConfig;
 import org.shunter.torchserve.worker.Worker;
 import org.shunter.torchserve.worker.WorkerLaunch;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * The workers of one model: how many there are, and which generation serves. {@link PoolState} says
@@ -22,11 +18,8 @@ import org.slf4j.LoggerFactory;
  * while holding it.
  */
 public final class WorkerPool {
-    private static final Logger LOGGER = LoggerFactory.getLogger(WorkerPool.class);
-
     private final Host host;
     private final ServedModel served;
-    private final Model model;
     private final Dispatcher dispatcher;
     private final WorkerRoster roster;
     private final Scaling scaling;
@@ -50,7 +43,6 @@ public final class WorkerPool {
     WorkerPool(final Host host, final ServedModel served, final List<GroupConfig> configuration) {
         this.host = host;
         this.served = served;
-        this.model = served.model();
         this.dispatcher = served.dispatcher();
         this.roster = new WorkerRoster(host, served);
         this.autoMode = new AutoMode(served);
@@ -232,12 +224,8 @@ public final class WorkerPool {
             final List<GroupConfig> wanted, final boolean remember) {
         final Generation started = new Generation(++generations, wanted, served::place);
         next = started;
-        tell("starting generation " + started.id);
-        LOGGER.info("{}: {} {}", this, lastChange, GroupConfig.text(wanted));
-        final GenerationChange change =
-                new GenerationChange(this, roster, started, model.getStartupTimeout(), remember);
-        host.execute(change);
-        return change.done;
+        final int timeoutS = served.model().getStartupTimeout();
+        return new GenerationChange(this, roster, started, timeoutS, remember).begin(host);
     }
 
     private void check(final List<GroupConfig> wanted, final Boolean automatic) {

@@ -10,12 +10,9 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import org.pytorch.serve.archive.model.Manifest;
-import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.http.InternalServerException;
 import org.pytorch.serve.snapshot.SnapshotManager;
-import org.pytorch.serve.util.ConfigManager;
 import org.pytorch.serve.wlm.Model;
 import org.pytorch.serve.wlm.ModelManager;
 import org.pytorch.serve.wlm.ModelVersionName;
@@ -30,6 +27,7 @@ import org.shunter.torchserve.queue.WorkerState;
 import org.shunter.torchserve.settings.GroupConfig;
 import org.shunter.torchserve.settings.ModelSettings;
 import org.shunter.torchserve.stock.StockFields;
+import org.shunter.torchserve.stock.StockModels;
 import org.shunter.torchserve.worker.Worker;
 import org.shunter.torchserve.worker.WorkerLaunch;
 import org.slf4j.Logger;
@@ -85,23 +83,10 @@ public final class ShunterWorkLoadManager extends WorkLoadManager {
         return draining;
     }
 
-    /** Whether Shunter leaves a model to the stock classes. */
-    static boolean isStock(final Model model, final ConfigManager config) {
-        return model.isSequenceBatching()
-                || model.isContinuousBatching()
-                || model.isAsyncCommunication()
-                || model.getParallelLevel() > 0
-                || model.isUseJobTicket()
-                || model.isWorkflowModel()
-                || model.getRuntimeType() == Manifest.RuntimeType.LSP
-                || config.isCPULauncherEnabled()
-                || config.isDebug();
-    }
-
     @Override
     public CompletableFuture<Integer> modelChanged(
             final Model model, final boolean isStartup, final boolean isCleanUp) {
-        if (isStock(model, host.config())) {
+        if (StockModels.isStock(model, host.config())) {
             return super.modelChanged(model, isStartup, isCleanUp);
         }
         synchronized (model.getModelVersionName()) {
@@ -125,7 +110,7 @@ public final class ShunterWorkLoadManager extends WorkLoadManager {
         if (asked.min() < 0) {
             refuse(model, asked, current);
         }
-        final int min = isRegistered(model) ? asked.min() : 0;
+        final int min = StockModels.isRegistered(model) ? asked.min() : 0;
         if (current != null && current.model() != model) {
             if (min == 0) {
                 return CompletableFuture.completedFuture(HttpURLConnection.HTTP_OK);
@@ -169,15 +154,6 @@ public final class ShunterWorkLoadManager extends WorkLoadManager {
                     closing.remove(model);
                     model.close();
                 });
-    }
-
-    private static boolean isRegistered(final Model model) {
-        try {
-            return ModelManager.getInstance().getModel(model.getModelName(), model.getVersion())
-                    == model;
-        } catch (ModelVersionNotFoundException e) {
-            return false;
-        }
     }
 
     /** Forget what TorchServe saw of workers that are gone. */

@@ -1,10 +1,11 @@
 package org.shunter.torchserve.settings;
 
+import static org.shunter.torchserve.settings.SettingValues.checkMap;
+import static org.shunter.torchserve.settings.SettingValues.requestClass;
+import static org.shunter.torchserve.settings.SettingValues.text;
+
 import java.io.File;
 import java.io.IOException;
-import java.util.ArrayList;
-import java.util.Collection;
-import java.util.EnumSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -15,7 +16,6 @@ import org.pytorch.serve.archive.utils.ArchiveUtils;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.wlm.Model;
 import org.shunter.torchserve.forming.RequestClass;
-import org.shunter.torchserve.page.ControlLayout;
 
 /**
  * The {@code shunter:} section of a model's {@code model-config.yaml}.
@@ -67,9 +67,6 @@ public record ModelSettings(
                             "network",
                             "retry",
                             "wait"));
-    private static final Set<String> GROUP_KEYS =
-            new TreeSet<>(List.of("configuration", "classes", "cores", "device", "preemptible"));
-
     /** Settings of a model without a section: strict, no deadline. */
     static final ModelSettings DEFAULT =
             new ModelSettings(
@@ -133,7 +130,7 @@ public record ModelSettings(
                 map.containsKey("class")
                         ? requestClass("shunter.class", map.get("class"))
                         : RequestClass.STRICT;
-        final List<GroupConfig> groups = configuration(map);
+        final List<GroupConfig> groups = GroupSettings.configuration(map);
         if (!groups.isEmpty() && groups.stream().noneMatch(g -> g.classes().contains(defaultClass))) {
             throw new BadRequestException(
                     "shunter.groups: none serves the model's default class " + defaultClass.label());
@@ -143,40 +140,14 @@ public record ModelSettings(
                 sloNs(map.get("slo_ms")),
                 maxBatch(map.get("max_batch")),
                 groups,
-                cores("shunter.cores", map.get("cores")),
+                SettingValues.cores("shunter.cores", map.get("cores")),
                 text("shunter.device", map.get("device")),
                 environment(map.get("environment")),
-                network(map),
+                GroupSettings.network(map),
                 PreemptibleSettings.ofModel(map, defaultClass),
                 retry(map.getOrDefault("retry", true)),
                 company(map.getOrDefault("wait", "adaptive")),
                 auto(map));
-    }
-
-    static Map<String, Object> checkMap(
-            final String key, final Object value, final Set<String> allowed) {
-        if (!(value instanceof Map<?, ?> map)) {
-            throw new BadRequestException(key + ": \"" + value + "\" is not a mapping");
-        }
-        final Map<String, Object> checked = new LinkedHashMap<>();
-        map.forEach(
-                (k, v) -> {
-                    if (allowed != null && !allowed.contains(String.valueOf(k))) {
-                        throw new BadRequestException(
-                                key + "." + k + " is not known; allowed: " + String.join(", ", allowed));
-                    }
-                    checked.put(String.valueOf(k), v);
-                });
-        return checked;
-    }
-
-    private static RequestClass requestClass(final String key, final Object value) {
-        final RequestClass requestClass = RequestClass.of(String.valueOf(value));
-        if (requestClass == null) {
-            throw new BadRequestException(
-                    key + ": \"" + value + "\" is not a class; allowed: strict, best_effort");
-        }
-        return requestClass;
     }
 
     private static boolean auto(final Map<String, Object> map) {
@@ -238,17 +209,6 @@ public record ModelSettings(
         return size;
     }
 
-    private static String text(final String key, final Object value) {
-        if (value instanceof Map || value instanceof Collection) {
-            throw new BadRequestException(key + ": \"" + value + "\" is not a text");
-        }
-        return value == null ? null : String.valueOf(value);
-    }
-
-    private static String cores(final String key, final Object value) {
-        return value == null ? null : GroupConfig.checkCores(key, text(key, value));
-    }
-
     private static Map<String, String> environment(final Object value) {
         if (value == null) {
             return Map.of();
@@ -264,82 +224,5 @@ public record ModelSettings(
                     }
                 });
         return variables;
-    }
-
-    private static List<GroupConfig> configuration(final Map<String, Object> section) {
-        if (section.containsKey("configuration")) {
-            return GroupConfig.parse(
-                    "shunter.configuration", text("shunter.configuration", section.get("configuration")));
-        }
-        final List<GroupConfig> groups = new ArrayList<>();
-        if (section.get("groups") instanceof List<?> list) {
-            for (int i = 0; i < list.size(); i++) {
-                groups.add(group("shunter.groups[" + i + "]", list.get(i)));
-            }
-        } else if (section.get("groups") != null) {
-            throw new BadRequestException("shunter.groups: not a list");
-        }
-        if (groups.size() > ControlLayout.GROUP_COUNT) {
-            throw new BadRequestException(
-                    "shunter.groups: "
-                            + groups.size()
-                            + " groups, at most "
-                            + ControlLayout.GROUP_COUNT);
-        }
-        return groups;
-    }
-
-    private static List<GroupConfig> network(final Map<String, Object> section) {
-        if (section.containsKey("tensors")) {
-            TensorSettings.check("shunter.tensors", section.get("tensors"));
-        }
-        if (!section.containsKey("network")) {
-            return List.of();
-        }
-        if (!section.containsKey("tensors")) {
-            throw new BadRequestException(
-                    "shunter.network: \""
-                            + section.get("network")
-                            + "\" needs shunter.tensors, which says what is sent");
-        }
-        final List<GroupConfig> groups =
-                GroupConfig.parse("shunter.network", text("shunter.network", section.get("network")));
-        final int workers = groups.stream().mapToInt(GroupConfig::instances).sum();
-        final int batch = groups.stream().mapToInt(GroupConfig::batch).max().orElse(0);
-        if (workers > ControlLayout.WORKER_COUNT || batch > ControlLayout.MAX_ENTRIES) {
-            throw new BadRequestException(
-                    "shunter.network: \""
-                            + GroupConfig.text(groups)
-                            + "\"; allowed: at most "
-                            + ControlLayout.WORKER_COUNT
-                            + " workers with batches of at most "
-                            + ControlLayout.MAX_ENTRIES);
-        }
-        return groups;
-    }
-
-    private static GroupConfig group(final String key, final Object value) {
-        final Map<String, Object> map = checkMap(key, value, GROUP_KEYS);
-        final List<GroupConfig> parsed =
-                GroupConfig.parse(
-                        key + ".configuration", text(key, map.getOrDefault("configuration", "")));
-        if (parsed.size() != 1) {
-            throw new BadRequestException(key + ".configuration: one group, example: 1x4x16");
-        }
-        final EnumSet<RequestClass> classes = EnumSet.noneOf(RequestClass.class);
-        if (map.get("classes") instanceof List<?> list && !list.isEmpty()) {
-            list.forEach(c -> classes.add(requestClass(key + ".classes", c)));
-        } else if (map.containsKey("classes")) {
-            throw new BadRequestException(key + ".classes: a list of strict, best_effort");
-        }
-        final GroupConfig triple = parsed.get(0);
-        return new GroupConfig(
-                triple.instances(),
-                triple.threads(),
-                triple.batch(),
-                classes.isEmpty() ? EnumSet.allOf(RequestClass.class) : classes,
-                cores(key + ".cores", map.get("cores")),
-                text(key + ".device", map.get("device")),
-                PreemptibleSettings.ofGroup(key + ".preemptible", map.get("preemptible")));
     }
 }

@@ -46,7 +46,7 @@ final class PreemptibleSettings {
                             + "\"; allowed: true, false or a mapping of "
                             + String.join(", ", KEYS));
         }
-        check(ModelSettings.checkMap(MODEL, value, KEYS));
+        check(SettingValues.checkMap(MODEL, value, KEYS));
         return true;
     }
 

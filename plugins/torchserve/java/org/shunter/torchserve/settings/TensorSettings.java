@@ -39,7 +39,7 @@ final class TensorSettings {
      * @throws BadRequestException naming key, value and what is allowed
      */
     static void check(final String key, final Object value) {
-        final Map<String, Object> sides = ModelSettings.checkMap(key, value, SIDES);
+        final Map<String, Object> sides = SettingValues.checkMap(key, value, SIDES);
         for (final String side : SIDES) {
             checkSide(key + "." + side, sides.get(side));
         }
@@ -68,7 +68,7 @@ final class TensorSettings {
 
     /** The tensor's name. */
     private static String checkTensor(final String key, final Object value) {
-        final Map<String, Object> tensor = ModelSettings.checkMap(key, value, KEYS);
+        final Map<String, Object> tensor = SettingValues.checkMap(key, value, KEYS);
         if (!(tensor.get("name") instanceof String name) || name.isEmpty()) {
             throw new BadRequestException(
                     key + ".name: \"" + tensor.get("name") + "\"; allowed: a text");

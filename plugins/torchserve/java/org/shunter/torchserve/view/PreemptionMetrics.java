@@ -1,5 +1,8 @@
 package org.shunter.torchserve.view;
 
+import static org.shunter.torchserve.view.ModelLabels.MODEL;
+import static org.shunter.torchserve.view.ModelLabels.labels;
+
 import io.prometheus.client.Collector;
 import io.prometheus.client.CounterMetricFamily;
 import io.prometheus.client.GaugeMetricFamily;
@@ -12,8 +15,6 @@ import org.shunter.torchserve.server.ShunterWorkLoadManager;
 
 /** On TorchServe's own {@code /metrics}: who holds, and what it costs those that stand still. */
 public final class PreemptionMetrics extends Collector {
-    private static final List<String> MODEL = List.of("model", "version");
-
     private final ShunterWorkLoadManager manager;
 
     public PreemptionMetrics(final ShunterWorkLoadManager manager) {
@@ -51,10 +52,6 @@ public final class PreemptionMetrics extends Collector {
                         "Times that a batch was begun anew to give memory back",
                         Runners.Totals::drops));
         return families;
-    }
-
-    private static List<String> labels(final ServedModel model) {
-        return List.of(model.model().getModelName(), model.model().getVersion());
     }
 
     private CounterMetricFamily counter(

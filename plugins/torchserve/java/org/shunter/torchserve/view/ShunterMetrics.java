@@ -1,6 +1,9 @@
 package org.shunter.torchserve.view;
 
 import static org.shunter.torchserve.page.ControlLayout.*;
+import static org.shunter.torchserve.view.ModelLabels.BY_CLASS;
+import static org.shunter.torchserve.view.ModelLabels.MODEL;
+import static org.shunter.torchserve.view.ModelLabels.labels;
 
 import io.prometheus.client.Collector;
 import io.prometheus.client.CounterMetricFamily;
@@ -18,8 +21,6 @@ import org.shunter.torchserve.worker.Worker;
 
 /** Shunter's numbers on TorchServe's own {@code /metrics}. */
 public final class ShunterMetrics extends Collector {
-    private static final List<String> MODEL = List.of("model", "version");
-    private static final List<String> BY_CLASS = List.of("model", "version", "class");
     /** Outcomes of requests and where they are counted. */
     private static final Map<String, Integer> OUTCOMES = new LinkedHashMap<>();
 
@@ -51,6 +52,14 @@ public final class ShunterMetrics extends Collector {
     @Override
     public List<MetricFamilySamples> collect() {
         final List<MetricFamilySamples> families = new ArrayList<>();
+        addRequests(families);
+        addDeadlines(families);
+        addTimes(families);
+        addState(families);
+        return families;
+    }
+
+    private void addRequests(final List<MetricFamilySamples> families) {
         families.add(byClass("shunter_arrivals_total", "Requests offered", S_ARRIVALS));
         families.add(
                 byReason(
@@ -64,6 +73,9 @@ public final class ShunterMetrics extends Collector {
         families.add(oldestWait());
         families.add(counter("shunter_retried_total", "Requests run again", S_RETRIED));
         families.add(counter("shunter_poisoned_total", "Requests that ended two workers", S_POISONED));
+    }
+
+    private void addDeadlines(final List<MetricFamilySamples> families) {
         families.add(attainment());
         families.add(byClass("shunter_good_total", "Answers in time and not 5xx: goodput", S_GOOD));
         families.add(
@@ -74,6 +86,9 @@ public final class ShunterMetrics extends Collector {
                         "Requests that missed their deadline",
                         "reason",
                         MISSES));
+    }
+
+    private void addTimes(final List<MetricFamilySamples> families) {
         families.add(
                 times("shunter_queue_seconds", "Wait before the batch", S_QUEUE_TIMES, S_QUEUE_NS));
         families.add(
@@ -110,6 +125,9 @@ public final class ShunterMetrics extends Collector {
                         "Time spent on batches by size",
                         S_SERVICE_NS_BY_SIZE,
                         1e-9));
+    }
+
+    private void addState(final List<MetricFamilySamples> families) {
         families.add(gauge("shunter_in_flight_requests", "Sent, not answered", S_IN_FLIGHT_REQUESTS, 1));
         families.add(gauge("shunter_ready_workers", "Loaded workers", S_READY_WORKERS, 1));
         families.add(gauge("shunter_busy_workers", "Workers with a batch", S_BUSY_WORKERS, 1));
@@ -120,14 +138,6 @@ public final class ShunterMetrics extends Collector {
                         "shunter_settings_valid",
                         "0: shunter.toml cannot be used, the last good settings hold",
                         1 - manager.host().page().get(H_SETTINGS_INVALID)));
-        return families;
-    }
-
-    private static List<String> labels(final ServedModel model, final String... more) {
-        final List<String> labels =
-                new ArrayList<>(List.of(model.model().getModelName(), model.model().getVersion()));
-        labels.addAll(List.of(more));
-        return labels;
     }
 
     private CounterMetricFamily byClass(final String name, final String help, final int offset) {
