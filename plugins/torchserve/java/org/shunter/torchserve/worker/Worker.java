@@ -1,13 +1,8 @@
 package org.shunter.torchserve.worker;
 
-import io.netty.buffer.ByteBuf;
 import java.io.IOException;
-import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import org.shunter.torchserve.dispatch.Dispatcher;
 import org.shunter.torchserve.host.Host;
 import org.shunter.torchserve.host.WorkerAddress;
@@ -34,13 +29,6 @@ public final class Worker extends BatchWorker {
     private static final int[] BACK_OFF_S = {
         0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597
     };
-    /** Killed by signal 9, as the kernel does when memory is out. */
-    private static final int OUT_OF_MEMORY = 137;
-    /** So long after its connection closed, a process has ended, or is not waited for any more. */
-    private static final long EXIT_MS = 500;
-    private static final long GRACE_MS = 5000;
-    /** It answers what the network front end gave it first, which it may take 10 s for. */
-    private static final long NETWORK_GRACE_MS = 12_000;
     /** A process may take so long until it listens; loading has the model's own time-out. */
     public static final long LISTEN_TIMEOUT_S = 120;
 
@@ -58,7 +46,7 @@ public final class Worker extends BatchWorker {
     private final Host host;
     private final WorkerModel served;
     private final Dispatcher dispatcher;
-    private volatile Life life;
+    private volatile WorkerLife life;
     private volatile long unhealthySinceMs;
     private volatile String problem = "";
     private int backOff = -1;
@@ -77,177 +65,14 @@ public final class Worker extends BatchWorker {
         this.gpuId = gpuId;
     }
 
-    /** One process and its connection. What an earlier one still says is not heard. */
-    private final class Life implements WorkerConnection.Listener {
-        final long startedNs = System.nanoTime();
-        final Queue<Batch> outbox = new ConcurrentLinkedQueue<>();
-        volatile WorkerProcess process;
-        volatile WorkerConnection connection;
-        volatile Future<?> loadTimeout;
-        volatile boolean loaded;
-        /** Why it did not load its model, when it said so. */
-        volatile String refusal;
-        /** Only for the connection's thread. */
-        private boolean writing;
-        /** Its end is heard once: a failure is followed by the end of its connection. */
-        final AtomicBoolean over = new AtomicBoolean();
-        /** Completed when it has no process any more, or will have none. */
-        final CompletableFuture<Void> gone = new CompletableFuture<>();
-
-        void begin() throws IOException, InterruptedException {
-            address.clean();
-            final WorkerLaunch launch =
-                    WorkerLaunch.of(
-                            host,
-                            served,
-                            group,
-                            address,
-                            gpuId,
-                            served.neighboursOf(Worker.this));
-            LOGGER.debug("{} command line: {}", launch.name(), launch.command());
-            process = WorkerProcess.start(launch);
-            host.watch(process.process());
-            process.onExit(() -> gone.complete(null));
-            process.awaitListening(LISTEN_TIMEOUT_S);
-            if (!dispatcher.change(Worker.this, WorkerState.Event.STARTED)) {
-                release();
-                return;
-            }
-            final long timeoutS = served.model().getStartupTimeout();
-            loadTimeout =
-                    host.timer()
-                            .schedule(
-                                    () -> {
-                                        final String cause =
-                                                "the model did not load within " + timeoutS + " s";
-                                        StockLog.workerError(cause);
-                                        fail(cause);
-                                    },
-                                    timeoutS,
-                                    TimeUnit.SECONDS);
-            connection =
-                    WorkerConnection.open(
-                            host.backendGroup(), address, host.config().getMaxResponseSize(), this);
-            connection.write(
-                    BatchEncoder.encodeLoad(
-                            served.model(), gpuId, served.loadedFor(group), connection.allocator()));
-        }
-
-        void writeOutbox() {
-            if (writing) {
-                return; // what a batch that cannot be written leads to is written after it
-            }
-            writing = true;
-            for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
-                write(batch);
-            }
-            writing = false;
-        }
-
-        private void write(final Batch batch) {
-            if (!connection.isOpen()) {
-                return; // it is taken back, and was not begun
-            }
-            final ByteBuf message;
-            try {
-                message = BatchEncoder.encode(batch.entries, connection.allocator());
-            } catch (RuntimeException | OutOfMemoryError e) {
-                LOGGER.error("{} requests for {} could not be written", batch.size(), Worker.this, e);
-                StockLog.serverError(e);
-                final int status = e instanceof Error ? Loss.INSUFFICIENT_STORAGE : 500;
-                dispatcher.onUnsent(
-                        Worker.this, batch, status, "The request could not be sent to a worker: " + e);
-                return;
-            }
-            batch.sent = true;
-            connection.write(message);
-        }
-
-        @Override
-        public void onReply(final Reply reply) {
-            if (this != life) {
-                return;
-            }
-            try {
-                if (loaded) {
-                    WorkerOutput.takeMetrics(reply);
-                    dispatcher.onReply(Worker.this, reply);
-                } else {
-                    onLoadReply(this, reply);
-                }
-            } catch (RuntimeException e) {
-                LOGGER.error("Reply of {} was not handled", Worker.this, e);
-                StockLog.serverError(e);
-                fail("its reply was not understood: " + e);
-            }
-        }
-
-        /** How its process ended tells what to answer, and is known a moment later. */
-        @Override
-        public void onClosed(final String cause) {
-            if (loaded) {
-                process.afterExit(EXIT_MS, () -> lostByDeath(cause));
-            } else if (refusal != null) {
-                lost(this, Loss.died(500, refusal));
-            } else { // why it ended is in the last lines that it printed
-                process.lastWords()
-                        .thenAccept(why -> lostByDeath(why.isEmpty() ? cause : cause + ": " + why));
-            }
-        }
-
-        private void lostByDeath(final String cause) {
-            lost(this, Loss.died(ranOutOfMemory() ? Loss.INSUFFICIENT_STORAGE : 500, cause));
-        }
-
-        /** End the process because it misbehaves; the worker starts another. */
-        void fail(final Loss loss) {
-            final WorkerProcess running = process;
-            if (running != null) {
-                running.kill();
-            }
-            lost(this, loss);
-        }
-
-        void fail(final String cause) {
-            fail(Loss.died(500, cause));
-        }
-
-        void release() {
-            cancelLoadTimeout();
-            final WorkerConnection open = connection;
-            if (open != null) {
-                open.close();
-            }
-            final WorkerProcess running = process;
-            if (running != null && open == null) {
-                running.kill(); // it was given nothing, and has no connection whose end would end it
-            } else if (running != null) {
-                running.killAfter(host, group.isNetwork ? NETWORK_GRACE_MS : GRACE_MS);
-            }
-            outbox.clear();
-        }
-
-        void cancelLoadTimeout() {
-            final Future<?> timeout = loadTimeout;
-            if (timeout != null) {
-                timeout.cancel(false);
-            }
-        }
-
-        boolean ranOutOfMemory() {
-            final Integer status = process == null ? null : process.exitStatus();
-            return status != null && status == OUT_OF_MEMORY;
-        }
-    }
-
     public int pid() {
-        final Life now = life;
+        final WorkerLife now = life;
         return now == null || now.process == null ? -1 : now.process.pid();
     }
 
     /** Whether it has a process, ended or not. */
     public boolean isAlive() {
-        final Life now = life;
+        final WorkerLife now = life;
         return now != null && now.process != null && now.process.exitStatus() == null;
     }
 
@@ -273,7 +98,7 @@ public final class Worker extends BatchWorker {
 
     /** Start the process, connect and load; runs on a pool thread. */
     public void start() {
-        final Life begun = new Life();
+        final WorkerLife begun = new WorkerLife(host, served, this);
         life = begun; // before the state is read: who ends it now sees this process or prevents it
         if (state == WorkerState.STOPPED) {
             begun.gone.complete(null);
@@ -308,14 +133,19 @@ public final class Worker extends BatchWorker {
      */
     @Override
     public void flush() {
-        final Life now = life;
+        final WorkerLife now = life;
         final WorkerConnection open = now.connection;
         if (open != null) { // else it died in the meantime and its batches were taken back
             open.execute(now::writeOutbox);
         }
     }
 
-    private void onLoadReply(final Life loading, final Reply reply) {
+    /** Whether this is its process of now, and not an earlier one. */
+    boolean isCurrent(final WorkerLife asked) {
+        return asked == life;
+    }
+
+    void onLoadReply(final WorkerLife loading, final Reply reply) {
         loading.cancelLoadTimeout();
         if (reply.code() != 200) {
             LOGGER.error("{} did not load: {} {}", this, reply.code(), reply.message());
@@ -323,7 +153,7 @@ public final class Worker extends BatchWorker {
             setProblem(reply.message());
             firstLoad.complete(reply.code());
             // It ends by itself, once the whole traceback is printed.
-            loading.process.killAfter(host, GRACE_MS);
+            loading.process.killAfter(host, WorkerLife.GRACE_MS);
             return;
         }
         loading.loaded = true;
@@ -349,7 +179,7 @@ public final class Worker extends BatchWorker {
 
     /** End the process because it does not answer in time; another is started. */
     public void timeOut(final String cause) {
-        final Life now = life;
+        final WorkerLife now = life;
         if (now != null) {
             StockLog.workerError(cause);
             now.fail(Loss.timedOut(cause));
@@ -357,7 +187,7 @@ public final class Worker extends BatchWorker {
     }
 
     /** A process or its connection is gone. */
-    private void lost(final Life gone, final Loss loss) {
+    void lost(final WorkerLife gone, final Loss loss) {
         final WorkerState before = state;
         if (gone != life
                 || !gone.over.compareAndSet(false, true)
@@ -422,7 +252,7 @@ public final class Worker extends BatchWorker {
     @Override
     public void end() {
         if (dispatcher.onEnd(this)) {
-            final Life last = life;
+            final WorkerLife last = life;
             if (last != null) {
                 last.release();
             }
@@ -433,7 +263,7 @@ public final class Worker extends BatchWorker {
     private void finish() {
         firstLoad.complete(500);
         served.onEnded(this);
-        final Life last = life;
+        final WorkerLife last = life;
         if (last == null) {
             gone();
         } else {
