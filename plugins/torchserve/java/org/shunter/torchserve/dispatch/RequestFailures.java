@@ -4,6 +4,7 @@ import java.util.List;
 import org.shunter.torchserve.queue.Effects;
 import org.shunter.torchserve.queue.Entry;
 import org.shunter.torchserve.queue.Loss;
+import org.shunter.torchserve.queue.Telemetry;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 

@@ -1,4 +1,4 @@
-package org.shunter.torchserve.dispatch;
+package org.shunter.torchserve.queue;
 
 import org.shunter.torchserve.forming.RequestClass;
 

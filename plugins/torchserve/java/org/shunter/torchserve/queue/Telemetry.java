@@ -1,4 +1,4 @@
-package org.shunter.torchserve.dispatch;
+package org.shunter.torchserve.queue;
 
 import static org.shunter.torchserve.page.ControlLayout.*;
 
@@ -6,10 +6,6 @@ import java.util.List;
 import org.shunter.torchserve.forming.LatencyFit;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.ModelSlot;
-import org.shunter.torchserve.queue.Batch;
-import org.shunter.torchserve.queue.Entry;
-import org.shunter.torchserve.queue.RequestQueue;
-import org.shunter.torchserve.queue.WorkerGroup;
 
 /** What a dispatcher counts, written to its model's slot; called under the dispatcher's lock. */
 public final class Telemetry {
@@ -18,12 +14,12 @@ public final class Telemetry {
     private final ModelSlot slot;
     private final SloWindow window = new SloWindow();
 
-    Telemetry(final ModelSlot slot) {
+    public Telemetry(final ModelSlot slot) {
         this.slot = slot;
     }
 
     /** Shares of requests with a deadline that met it lately. */
-    SloWindow window() {
+    public SloWindow window() {
         return window;
     }
 
@@ -39,45 +35,45 @@ public final class Telemetry {
         }
     }
 
-    void arrived(final RequestClass requestClass) {
+    public void arrived(final RequestClass requestClass) {
         count(S_ARRIVALS, requestClass);
     }
 
     /** Refused before it became an entry. */
-    void rejected(final RequestClass requestClass) {
+    public void rejected(final RequestClass requestClass) {
         count(S_REJECTED, requestClass);
     }
 
-    void rejected(final Entry entry) {
+    public void rejected(final Entry entry) {
         count(S_REJECTED, entry.requestClass);
         missed(S_SLO_REJECTED, entry);
     }
 
-    void abandoned(final Entry entry) {
+    public void abandoned(final Entry entry) {
         count(S_ABANDONED, entry.requestClass);
         missed(S_SLO_ABANDONED, entry);
     }
 
-    void expired(final Entry entry) {
+    public void expired(final Entry entry) {
         count(S_EXPIRED, entry.requestClass);
         window.ended(entry.requestClass, false, System.nanoTime());
     }
 
-    void failed(final Entry entry) {
+    public void failed(final Entry entry) {
         count(S_FAILED, entry.requestClass);
         missed(S_SLO_FAILED, entry);
     }
 
-    void retried() {
+    public void retried() {
         slot.add(S_RETRIED, 1);
     }
 
-    void poisoned() {
+    public void poisoned() {
         slot.add(S_POISONED, 1);
     }
 
     /** A batch was answered at that time with these statuses. */
-    void answered(final Batch batch, final int[] statuses, final long nowNs) {
+    public void answered(final Batch batch, final int[] statuses, final long nowNs) {
         final long serviceNs = nowNs - batch.startNs;
         final int bucket = 8 * ModelSlot.sizeBucket(batch.size());
         slot.add(S_BATCHES_BY_SIZE + bucket, 1);
@@ -116,7 +112,7 @@ public final class Telemetry {
     }
 
     /** How things stand now. */
-    void publish(
+    public void publish(
             final RequestQueue queue,
             final int inFlightRequests,
             final int inFlightBatches,
