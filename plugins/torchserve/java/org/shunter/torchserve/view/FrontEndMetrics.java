@@ -16,7 +16,7 @@ import org.shunter.torchserve.server.ShunterWorkLoadManager;
 /** The network front end's numbers on TorchServe's own {@code /metrics}, while there is one. */
 public final class FrontEndMetrics extends Collector {
     private static final List<String> MODEL = List.of("model", "version");
-    private static final String DROP = "drop_";
+    private static final String DROP_PREFIX = "drop_";
 
     private final ShunterWorkLoadManager manager;
 
@@ -53,8 +53,8 @@ public final class FrontEndMetrics extends Collector {
                         "shunter_nic_drops_total", "Datagrams of no use", List.of("reason"));
         for (final Map.Entry<String, Long> counter : manager.frontEnd().counters().entrySet()) {
             final String name = counter.getKey();
-            if (name.startsWith(DROP)) {
-                drops.addMetric(List.of(name.substring(DROP.length())), counter.getValue());
+            if (name.startsWith(DROP_PREFIX)) {
+                drops.addMetric(List.of(name.substring(DROP_PREFIX.length())), counter.getValue());
             } else {
                 families.add(
                         new CounterMetricFamily(

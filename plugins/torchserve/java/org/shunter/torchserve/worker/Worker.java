@@ -21,7 +21,7 @@ import org.slf4j.LoggerFactory;
  * One worker of one model: a process and a connection, and the batches it was given. It lives
  * through several processes when they die.
  *
- * <p>Batches are written in the order in which they were put into {@code outbox} under the
+ * <p>Batches are written in the order in which they were put into its outbox under the
  * dispatcher's lock, on the connection's thread.
  */
 public final class Worker extends BatchWorker {
