@@ -30,17 +30,17 @@ def java_source() -> str:
     """The Java constants class."""
     lines = [
         f"// {NOTICE}",
-        "package org.shunter.torchserve;",
+        "package org.shunter.torchserve.page;",
         "",
         f"/** Offsets of the control page. {_PREFIXES} */",
-        "final class ControlLayout {",
+        "public final class ControlLayout {",
         "    private ControlLayout() {}",
         "",
     ]
     shared = [row for row in queue_layout.constants() if row[0] in _QUEUE_IN_JAVA]
     for name, value, meaning in constants() + shared:
         kind, literal = ("long", f"{value:#x}L") if name == "MAGIC" else ("int", str(value))
-        lines += [f"    /** {meaning} */", f"    static final {kind} {name} = {literal};"]
+        lines += [f"    /** {meaning} */", f"    public static final {kind} {name} = {literal};"]
     return "\n".join([*lines, "}", ""])
 
 

@@ -10,7 +10,6 @@ import pytest
 
 PATIENCE_S = 600
 """No program runs so long, however busy the machine is."""
-PACKAGE = "org.shunter.torchserve"
 SOURCES = Path(__file__).parents[2] / "java"
 
 
@@ -30,8 +29,10 @@ def run_tool(tmp_path_factory, jar_path):
     """Runs one of the programs with arguments; returns the finished process."""
     java = Path(os.environ.get("JAVA_HOME", "/nonexistent")) / "bin/java"
     command = str(java) if java.exists() else shutil.which("java")
-    # In a package of the jar, because it uses classes that only their package sees.
-    sources = [str(path) for path in (SOURCES / "org").rglob("*.java")]
+    # In packages of the jar, because they use classes that only their package sees.
+    found = sorted((SOURCES / "org").rglob("*.java"))
+    sources = list(map(str, found))
+    names = {path.stem: ".".join(path.relative_to(SOURCES).with_suffix("").parts) for path in found}
     jar, host = jar_path
     classes = tmp_path_factory.mktemp("classes")
     compiler = ["javac", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jar}:{host}"]
@@ -48,7 +49,7 @@ def run_tool(tmp_path_factory, jar_path):
                 *brief,
                 "-cp",
                 f"{classes}:{jar}:{host}",
-                f"{PACKAGE}.{tool}",
+                names[tool],
                 *map(str, arguments),
             ],
             capture_output=True,

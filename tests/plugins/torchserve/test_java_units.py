@@ -20,7 +20,7 @@ JARS = (
     *("apiguardian-api.jar", "picocli.jar", "univocity-parsers.jar"),
     *("opentest4j-reporting-events.jar", "opentest4j-reporting-schema.jar"),
 )
-NAMES = sorted(path.stem for path in UNITS.rglob("*Test.java"))
+CLASSES = {path.stem: path.relative_to(UNITS) for path in sorted(UNITS.rglob("*Test.java"))}
 SCHEDULES = 400
 """Random schedules; :data:`FUZZ_SCHEDULES` with ``make fuzz``, else as SHUNTER_SCHEDULES says."""
 FUZZ_SCHEDULES = 20_000
@@ -49,7 +49,7 @@ def run_units(tmp_path_factory, jar_path):
                 f"-Dshunter.seed={os.environ.get('SHUNTER_SEED', '')}",
                 *("-cp", path, "org.junit.platform.console.ConsoleLauncher"),
                 *("--disable-banner", "--details=tree", "--disable-ansi-colors"),
-                f"--select-class=org.shunter.torchserve.{name}",
+                f"--select-class={'.'.join(CLASSES[name].with_suffix('').parts)}",
             ],
             capture_output=True,
             encoding="utf-8",
@@ -60,7 +60,7 @@ def run_units(tmp_path_factory, jar_path):
     return run_units
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_the_units_of_a_class(run_units, name):
     done = run_units(name)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]

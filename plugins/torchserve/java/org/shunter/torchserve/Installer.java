@@ -1,6 +1,6 @@
 package org.shunter.torchserve;
 
-import static org.shunter.torchserve.ControlLayout.H_CONTROLLER_HEARTBEAT_NS;
+import static org.shunter.torchserve.page.ControlLayout.H_CONTROLLER_HEARTBEAT_NS;
 
 import java.io.IOException;
 import java.io.InputStream;
@@ -13,6 +13,17 @@ import org.pytorch.serve.servingsdk.snapshot.SnapshotSerializer;
 import org.pytorch.serve.util.ConfigManager;
 import org.pytorch.serve.wlm.ModelManager;
 import org.pytorch.serve.wlm.WorkLoadManager;
+import org.shunter.torchserve.host.Host;
+import org.shunter.torchserve.host.Supervisor;
+import org.shunter.torchserve.page.ControlPage;
+import org.shunter.torchserve.server.Drain;
+import org.shunter.torchserve.server.ManagementCalls;
+import org.shunter.torchserve.server.SavedSettings;
+import org.shunter.torchserve.server.ShunterWorkLoadManager;
+import org.shunter.torchserve.stock.StockFields;
+import org.shunter.torchserve.view.FrontEndMetrics;
+import org.shunter.torchserve.view.PreemptionMetrics;
+import org.shunter.torchserve.view.ShunterMetrics;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 

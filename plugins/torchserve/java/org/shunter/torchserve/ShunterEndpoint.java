@@ -17,6 +17,12 @@ import org.pytorch.serve.servingsdk.http.Request;
 import org.pytorch.serve.servingsdk.http.Response;
 import org.pytorch.serve.wlm.Model;
 import org.pytorch.serve.wlm.ModelManager;
+import org.shunter.torchserve.pool.NoRoomException;
+import org.shunter.torchserve.pool.ServedModel;
+import org.shunter.torchserve.pool.WorkerPool;
+import org.shunter.torchserve.settings.CpuDemand;
+import org.shunter.torchserve.settings.GroupConfig;
+import org.shunter.torchserve.view.Status;
 
 /**
  * {@code /shunter/...} on the management port, behind TorchServe's own token authorisation.
@@ -122,11 +128,14 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
 
     private static JsonObject get(final String[] path, final Request request) {
         if (path.length == 3 && path[2].equals("status")) {
-            return Status.ofServer(Installer.manager());
+            return Status.ofServer(
+                    Installer.manager(), Installer.controller(), Installer.version());
         }
         final boolean configuration = isConfiguration(path);
         final ServedModel model = model(path, configuration);
-        return configuration ? configuration(model) : Status.ofModel(model);
+        return configuration
+                    ? configuration(model)
+                    : Status.ofModel(model, Installer.manager());
     }
 
     private static JsonObject put(final String[] path, final Request request) {
@@ -146,7 +155,7 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
             final boolean explicit = auto != null || text != null || cores != null;
             warning = change(model, text, cores, restart, explicit ? Boolean.valueOf(wanted) : null);
         } else {
-            setAuto(model.fleet(), wanted);
+            setAuto(model.pool(), wanted);
         }
         final JsonObject json = configuration(model);
         if (warning != null) {
@@ -155,12 +164,12 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         return json;
     }
 
-    private static void setAuto(final Fleet fleet, final boolean wanted) {
+    private static void setAuto(final WorkerPool pool, final boolean wanted) {
         if (wanted) {
-            fleet.autoMode().check(fleet.current().configuration());
+            pool.autoMode().check(pool.current().configuration());
         }
-        fleet.autoMode().set(wanted);
-        fleet.onChanged();
+        pool.autoMode().set(wanted);
+        pool.onChanged();
     }
 
     /** Begin a change; what is to be said of it, or null. */
@@ -176,23 +185,23 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
         }
         final List<GroupConfig> wanted =
                 text == null
-                        ? model.fleet().current().configuration()
+                        ? model.pool().current().configuration()
                         : GroupConfig.parse(CONFIGURATION, text);
         final List<GroupConfig> placed = new ArrayList<>();
-        for (final GroupConfig group : model.fleet().current().placedLikeThis(wanted)) {
+        for (final GroupConfig group : model.pool().current().placedLikeThis(wanted)) {
             placed.add(cores == null ? group : group.withCores(GroupConfig.checkCores("cores", cores)));
         }
         // The caller polls; a failure is told in last_change and in the log.
         final boolean again = restart != null && checkBoolean("restart", restart);
         if (text == null && cores == null) {
-            model.fleet().configure(placed, again, true, automatic);
+            model.pool().configure(placed, again, true, automatic);
             return null;
         }
         final CpuDemand demand = CpuDemand.of(placed.stream().map(model::placed).toList());
         if (demand.whyNotPinned() != null) {
             throw new BadRequestException(demand.whyNotPinned());
         }
-        model.fleet().configure(placed, again, true, automatic);
+        model.pool().configure(placed, again, true, automatic);
         return demand.warning();
     }
 
@@ -240,13 +249,13 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
     private static JsonObject configuration(final ServedModel model) {
         final JsonObject json = new JsonObject();
         json.addProperty("model", model.name());
-        json.addProperty("generation", model.fleet().current().id);
-        json.addProperty(CONFIGURATION, GroupConfig.text(model.fleet().current().configuration()));
-        json.addProperty("registered", GroupConfig.text(model.fleet().registered()));
-        json.addProperty("auto", model.fleet().auto());
-        json.addProperty("state", model.fleet().isChanging() ? "changing" : "serving");
-        json.addProperty("last_change", model.fleet().lastChange());
-        json.addProperty("problem", model.fleet().current().problem());
+        json.addProperty("generation", model.pool().current().id);
+        json.addProperty(CONFIGURATION, GroupConfig.text(model.pool().current().configuration()));
+        json.addProperty("registered", GroupConfig.text(model.pool().registered()));
+        json.addProperty("auto", model.pool().auto());
+        json.addProperty("state", model.pool().isChanging() ? "changing" : "serving");
+        json.addProperty("last_change", model.pool().lastChange());
+        json.addProperty("problem", model.pool().current().problem());
         return json;
     }
 }

@@ -6,6 +6,8 @@ import org.pytorch.serve.servingsdk.snapshot.Snapshot;
 import org.pytorch.serve.servingsdk.snapshot.SnapshotSerializer;
 import org.pytorch.serve.snapshot.FSSnapshotSerializer;
 import org.pytorch.serve.wlm.ModelManager;
+import org.shunter.torchserve.server.ShunterWorkLoadManager;
+import org.shunter.torchserve.stock.StockFields;
 
 /**
  * The door through which this plugin enters TorchServe. Its own job, snapshots, is done by the

@@ -1,0 +1,296 @@
+package org.shunter.torchserve.dispatch;
+
+import java.util.List;
+import java.util.function.LongConsumer;
+import java.util.function.LongSupplier;
+import org.shunter.torchserve.forming.RequestClass;
+import org.shunter.torchserve.page.Commands;
+import org.shunter.torchserve.page.ControlPage;
+import org.shunter.torchserve.page.ModelSlot;
+import org.shunter.torchserve.page.SliceSet;
+import org.shunter.torchserve.preemption.Hold;
+import org.shunter.torchserve.preemption.Turns;
+import org.shunter.torchserve.queue.Batch;
+import org.shunter.torchserve.queue.BatchWorker;
+import org.shunter.torchserve.queue.Effects;
+import org.shunter.torchserve.queue.Entry;
+import org.shunter.torchserve.queue.Loss;
+import org.shunter.torchserve.queue.Refusal;
+import org.shunter.torchserve.queue.Reply;
+import org.shunter.torchserve.queue.SloWindow;
+import org.shunter.torchserve.queue.Wakeup;
+import org.shunter.torchserve.queue.WorkerState;
+
+/**
+ * Decides, for one model, which waiting requests go to which worker and when. Driven by events: a
+ * request offered, a reply received, a worker that came or went, a timer. Every event runs under
+ * one short lock; writing and answering happen after it is released.
+ */
+public final class Dispatcher {
+    /**
+     * What a model's registration sets.
+     *
+     * @param capacity requests that may wait
+     * @param registeredWaitUs longest deliberate wait
+     * @param sloNs default deadline of strict requests, 0 for none
+     * @param company whether a free worker waits for a full batch, as stock's do
+     */
+    public record Limits(int capacity, long registeredWaitUs, long sloNs, boolean company) {}
+
+    /**
+     * What the dispatchers of a server share.
+     *
+     * @param timer for what must happen at a time
+     * @param hold what strict requests hold
+     * @param turns whose turn it is
+     * @param clock nanoseconds, as {@link System#nanoTime}
+     * @param answered hears when each reply came, after its answers were sent
+     */
+    public record Shared(
+            Wakeup.Timer timer,
+            Hold hold,
+            Turns turns,
+            LongSupplier clock,
+            LongConsumer answered) {}
+
+    private final ModelSlot slot;
+    private final LongSupplier clock;
+    private final LongConsumer answered;
+    private final DispatchState state;
+
+    public Dispatcher(
+            final String name,
+            final ModelSlot slot,
+            final Commands commands,
+            final Limits limits,
+            final Shared shared) {
+        this.slot = slot;
+        this.clock = shared.clock();
+        this.answered = shared.answered();
+        this.state =
+                new DispatchState(this, name, slot, commands, limits, shared, this::decideAgain);
+    }
+
+    /**
+     * Take a request.
+     *
+     * @return null, or why it was not taken
+     */
+    public Refusal offer(final Entry entry) {
+        final Effects effects = new Effects();
+        final Refusal refusal;
+        synchronized (this) {
+            refusal = state.offered(entry, effects);
+        }
+        effects.run();
+        return refusal;
+    }
+
+    /** Count a request that was refused before it became an entry. */
+    public synchronized void countRejected(final RequestClass requestClass) {
+        state.telemetry.arrived(requestClass);
+        state.telemetry.rejected(requestClass);
+    }
+
+    /** The client of a request is gone. */
+    public void abandon(final Entry entry) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            state.abandoned(entry, effects);
+        }
+        effects.run();
+    }
+
+    /** A worker answered its oldest batch, or a part of it. */
+    public void onReply(final BatchWorker worker, final Reply reply) {
+        final long receivedNs = clock.getAsLong();
+        final Effects effects = new Effects();
+        synchronized (this) {
+            state.replied(worker, reply, receivedNs, effects);
+        }
+        effects.run();
+        answered.accept(receivedNs);
+    }
+
+    /**
+     * A batch could not be written, which is not its worker's fault. Its requests are tried each
+     * alone; one that was alone is the cause.
+     */
+    public void onUnsent(final BatchWorker worker, final Batch batch, final int status, final String why) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            state.unsent(worker, batch, status, why, effects);
+        }
+        effects.run();
+    }
+
+    /** A worker loaded its model. */
+    public void onReady(final BatchWorker worker) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            apply(worker, WorkerState.Event.LOADED);
+            worker.freeSinceNs = clock.getAsLong();
+            state.decide(clock.getAsLong(), effects);
+        }
+        effects.run();
+    }
+
+    /**
+     * A worker died. What it was running may be tried once more, alone; what it had not begun goes
+     * back to its place in the queue.
+     *
+     * @return false when it had ended before
+     */
+    public boolean onLost(final BatchWorker worker, final Loss loss) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            if (!apply(worker, WorkerState.Event.LOST)) {
+                return false;
+            }
+            state.lost(worker, loss, effects);
+        }
+        effects.run();
+        return true;
+    }
+
+    /** A worker ends for good; false when it had ended before. */
+    public boolean onEnd(final BatchWorker worker) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            if (!apply(worker, WorkerState.Event.END)) {
+                return false;
+            }
+            state.lost(worker, Loss.stopped(), effects);
+        }
+        effects.run();
+        return true;
+    }
+
+    /** Give a worker no more batches; true when it holds none and can end now. */
+    public boolean drain(final BatchWorker worker) {
+        final Effects effects = new Effects();
+        final boolean over;
+        synchronized (this) {
+            apply(worker, WorkerState.Event.DRAIN);
+            over = worker.state != WorkerState.DRAINING || worker.inFlight.isEmpty();
+            state.settle(effects);
+        }
+        effects.run();
+        return over;
+    }
+
+    /** Move a worker on; false when the event means nothing in its state. */
+    public synchronized boolean change(final BatchWorker worker, final WorkerState.Event event) {
+        return apply(worker, event);
+    }
+
+    private boolean apply(final BatchWorker worker, final WorkerState.Event event) {
+        assert Thread.holdsLock(this);
+        final WorkerState next =
+                worker.state == WorkerState.STOPPED ? null : worker.state.after(event);
+        if (next == null) {
+            return false;
+        }
+        worker.state = next;
+        return true;
+    }
+
+    /** From now on batches go to these workers; the others finish what they hold. */
+    public void setWorkers(final List<? extends BatchWorker> workers) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            state.setWorkers(workers, effects);
+        }
+        effects.run();
+    }
+
+    /** Refuse what comes from now on, with this text; null accepts again. */
+    public synchronized void refuse(final String reason) {
+        state.admission.refuse(reason);
+    }
+
+    /** Answer all that waits with an error. */
+    public void failWaiting(final int status, final String text) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            state.failWaiting(status, text, effects);
+        }
+        effects.run();
+    }
+
+    /** Read what this object's lock guards; lock nothing else but a slot's words meanwhile. */
+    public synchronized void read(final Runnable reader) {
+        reader.run();
+    }
+
+    /** Nothing waits and nothing runs. */
+    public synchronized boolean isIdle() {
+        return state.queue.size() == 0 && state.inFlight.requests() == 0;
+    }
+
+    public synchronized int waiting() {
+        return state.queue.size();
+    }
+
+    public int capacity() {
+        return state.admission.capacity();
+    }
+
+    /** Shares of requests with a deadline that met it lately. */
+    public SloWindow sloWindow() {
+        return state.telemetry.window();
+    }
+
+    /** The first worker whose running inference started before that time, or null. */
+    public synchronized <W extends BatchWorker> W overdue(final List<W> candidates, final long beforeNs) {
+        return InFlight.overdue(candidates, beforeNs);
+    }
+
+    /**
+     * Batches that had to stand still for strict work are not late by that, up to a limit: one that
+     * hangs shall be found some time.
+     *
+     * @param heldSlices where strict work was
+     * @param forNs how long
+     * @param mostNs of a batch's time altogether
+     */
+    public synchronized void excuse(
+            final List<? extends BatchWorker> candidates,
+            final SliceSet heldSlices,
+            final long forNs,
+            final long mostNs) {
+        InFlight.excuse(candidates, heldSlices, forNs, mostNs);
+    }
+
+    /** Whether strict requests of this model hold slices. */
+    public boolean holds() {
+        return state.sharing.holds();
+    }
+
+    /** Nothing happened to this model, but it may be commanded otherwise, or say so to others. */
+    public void refresh() {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            state.refresh(effects);
+        }
+        effects.run();
+    }
+
+    /** The model's slot goes to another model: later events of this one must not touch it. */
+    public void detach(final ControlPage page) {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            state.sharing.leave(clock.getAsLong(), effects);
+            page.release(slot);
+        }
+        effects.run();
+    }
+
+    private void decideAgain() {
+        final Effects effects = new Effects();
+        synchronized (this) {
+            state.decide(clock.getAsLong(), effects);
+        }
+        effects.run();
+    }
+}

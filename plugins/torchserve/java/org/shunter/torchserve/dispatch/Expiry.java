@@ -1,0 +1,43 @@
+package org.shunter.torchserve.dispatch;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.shunter.torchserve.forming.RequestClass;
+import org.shunter.torchserve.queue.Effects;
+import org.shunter.torchserve.queue.Entry;
+import org.shunter.torchserve.queue.RequestQueue;
+
+/** Ends requests that can no longer be answered in time. Guarded by its dispatcher's lock. */
+final class Expiry {
+    private final RequestQueue queue;
+    private final CurrentWorkers current;
+    private final RequestFailures failures;
+
+    Expiry(
+            final RequestQueue queue,
+            final CurrentWorkers current,
+            final RequestFailures failures) {
+        this.queue = queue;
+        this.current = current;
+        this.failures = failures;
+    }
+
+    /** When to look again for what can no longer be answered in time. */
+    long nextNs(final long now) {
+        final long deadlineNs = queue.earliestDeadlineNs();
+        final long hopelessNs = deadlineNs == Entry.NEVER ? deadlineNs : deadlineNs - current.leastNs();
+        return hopelessNs > now ? hopelessNs : deadlineNs;
+    }
+
+    /** Answer what can no longer be answered in time. */
+    void expire(final long now, final Effects effects) {
+        if (queue.earliestDeadlineNs() == Entry.NEVER) {
+            return;
+        }
+        final List<Entry> expired = new ArrayList<>();
+        for (final RequestClass requestClass : RequestClass.all()) {
+            queue.takeExpired(requestClass, now + current.soonestNs(requestClass, now), expired);
+        }
+        expired.forEach(entry -> failures.expired(entry, now, effects));
+    }
+}

@@ -1,0 +1,59 @@
+package org.shunter.torchserve.dispatch;
+
+import org.shunter.torchserve.forming.LatencyFit;
+import org.shunter.torchserve.page.Commands;
+import org.shunter.torchserve.queue.Batch;
+import org.shunter.torchserve.queue.BatchWorker;
+
+/**
+ * Predicted times of one model's workers: fitted to what was seen, the controller's numbers until
+ * then. Guarded by its dispatcher's lock.
+ */
+final class Forecast {
+    private final Commands commands;
+
+    Forecast(final Commands commands) {
+        this.commands = commands;
+    }
+
+    /** The part of a batch's latency that does not depend on its size; 0: nothing is known. */
+    long fixedNs(final BatchWorker worker) {
+        final LatencyFit fit = worker.group.fit;
+        return fit.known() ? (long) fit.fixedNs() : commands.latencyFixedNs;
+    }
+
+    /** The part for each request. */
+    long perRequestNs(final BatchWorker worker) {
+        final LatencyFit fit = worker.group.fit;
+        return fit.known() ? (long) fit.perRequestNs() : commands.latencyPerRequestNs;
+    }
+
+    boolean knows(final BatchWorker worker) {
+        return fixedNs(worker) + perRequestNs(worker) > 0;
+    }
+
+    long batchNs(final BatchWorker worker, final int size) {
+        return fixedNs(worker) + size * perRequestNs(worker);
+    }
+
+    /** What is added to a prediction where a deadline is at stake. */
+    long cautionNs(final BatchWorker worker) {
+        return worker.group.fit.cautionNs() + commands.marginUs * 1000;
+    }
+
+    /** Largest batch whose requests add no more than that to its fixed part; at least 1. */
+    long sizeAdding(final BatchWorker worker, final long limitNs) {
+        final long perRequest = perRequestNs(worker);
+        return perRequest == 0 ? Integer.MAX_VALUE : Math.max(1, limitNs / perRequest);
+    }
+
+    /** Time until a worker has answered all that it holds; 0 when it is free or overdue. */
+    long busyNs(final BatchWorker worker, final long now) {
+        long endNs = Long.MIN_VALUE;
+        for (final Batch batch : worker.inFlight) {
+            final long startNs = endNs == Long.MIN_VALUE ? batch.startNs : endNs;
+            endNs = Math.max(now, startNs + batchNs(worker, batch.size()));
+        }
+        return endNs == Long.MIN_VALUE ? 0 : endNs - now;
+    }
+}

@@ -1,0 +1,208 @@
+package org.shunter.torchserve.host;
+
+import io.netty.channel.EventLoopGroup;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.pytorch.serve.util.ConfigManager;
+import org.shunter.torchserve.dispatch.Dispatcher;
+import org.shunter.torchserve.page.ControlPage;
+import org.shunter.torchserve.page.RuntimeFolder;
+import org.shunter.torchserve.placement.DeviceNames;
+import org.shunter.torchserve.placement.Slices;
+import org.shunter.torchserve.preemption.Hold;
+import org.shunter.torchserve.preemption.Turns;
+import org.shunter.torchserve.stock.StockMetrics;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** What every served model uses of this server: threads, timers, numbers, the shared folder. */
+public final class Host {
+    private static final Logger LOGGER = LoggerFactory.getLogger(Host.class);
+
+    private final ConfigManager config;
+    private final EventLoopGroup backendGroup;
+    private WorkerNumbers numbers;
+    private AtomicInteger gpus;
+    private final Set<Process> processes = ConcurrentHashMap.newKeySet();
+    private final RuntimeFolder runtime;
+    private final ControlPage page;
+    private final Hold hold;
+    private final Turns turns;
+    private final Slices slices =
+            new Slices(new DeviceNames(this::askForDevices, LOGGER::warn), LOGGER::warn);
+    private final boolean pythonHasShunter;
+    private final ScheduledThreadPoolExecutor timer;
+    private final ExecutorService pool;
+
+    public Host(final ConfigManager config, final EventLoopGroup backendGroup) throws IOException {
+        this.config = config;
+        this.backendGroup = backendGroup;
+        final long pid = ProcessHandle.current().pid();
+        this.runtime = RuntimeFolder.create(pid);
+        try {
+            this.page = ControlPage.create(runtime.path(), pid);
+        } catch (IOException e) {
+            runtime.remove();
+            throw e;
+        }
+        this.hold = new Hold(page);
+        this.turns = new Turns(page);
+        this.pythonHasShunter = probePython(config.getPythonExecutable());
+        this.timer = new ScheduledThreadPoolExecutor(1, task -> daemon(task, "shunter-timer"));
+        timer.setRemoveOnCancelPolicy(true);
+        this.pool = Executors.newCachedThreadPool(task -> daemon(task, "shunter-pool"));
+    }
+
+    private static Thread daemon(final Runnable task, final String name) {
+        final Thread thread = new Thread(task, name);
+        thread.setDaemon(true);
+        return thread;
+    }
+
+    private static boolean probePython(final String python) {
+        final String probe =
+                "import importlib.util as u, sys;"
+                        + "sys.exit(0 if all(u.find_spec(m) for m in"
+                        + " ('shunter.handlers.torchserve.worker', 'shunter.plugins.control.controller')) else 3)";
+        try {
+            final Process process =
+                    new ProcessBuilder(python, "-P", "-c", probe) // not from the working directory
+                            .redirectErrorStream(true)
+                            .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+                            .start();
+            if (process.waitFor(30, TimeUnit.SECONDS) && process.exitValue() == 0) {
+                return true;
+            }
+            process.destroyForcibly();
+        } catch (IOException e) {
+            LOGGER.warn("{} could not be started: {}", python, e.toString());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        LOGGER.warn(
+                "Python package shunter is not installed for {}: serving with stock workers and the"
+                        + " plugin's built-in numbers; pip install shunter there to change that",
+                python);
+        return false;
+    }
+
+    /** What names of devices stand for, in JSON; {@code null} where nobody knows. */
+    private String askForDevices(final List<String> names) {
+        if (!pythonHasShunter) {
+            return "null";
+        }
+        final List<String> command = new ArrayList<>();
+        command.add(config.getPythonExecutable());
+        command.addAll(List.of("-m", "shunter.allocator.devices.names", "--"));
+        command.addAll(names);
+        try {
+            final Process process =
+                    new ProcessBuilder(command)
+                            .redirectError(ProcessBuilder.Redirect.DISCARD)
+                            .start();
+            if (process.waitFor(30, TimeUnit.SECONDS)) { // what it prints fits into the pipe
+                return new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+            }
+            process.destroyForcibly();
+        } catch (IOException e) {
+            LOGGER.warn("{} could not be started: {}", command.get(0), e.toString());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        return "null";
+    }
+
+    public ConfigManager config() {
+        return config;
+    }
+
+    public EventLoopGroup backendGroup() {
+        return backendGroup;
+    }
+
+    public RuntimeFolder runtime() {
+        return runtime;
+    }
+
+    public ControlPage page() {
+        return page;
+    }
+
+    /** What strict requests hold on this server. */
+    public Hold hold() {
+        return hold;
+    }
+
+    /** Whose turn it is on this server. */
+    public Turns turns() {
+        return turns;
+    }
+
+    /** What all dispatchers of this server use. */
+    public Dispatcher.Shared shared() {
+        return new Dispatcher.Shared(
+                timer::schedule, hold, turns, System::nanoTime, StockMetrics::batchDone);
+    }
+
+    /** The parts of this machine. */
+    public Slices slices() {
+        return slices;
+    }
+
+    /** Whether workers and the controller can be ours. */
+    public boolean pythonHasShunter() {
+        return pythonHasShunter;
+    }
+
+    /** One thread for everything that must happen at a time; tasks are short. */
+    public ScheduledExecutorService timer() {
+        return timer;
+    }
+
+    /** Run something that may take long. */
+    public void execute(final Runnable task) {
+        pool.execute(task);
+    }
+
+    /** Number workers and GPUs with the counters that stock workers also use. */
+    public void countWith(final AtomicInteger portCounter, final AtomicInteger gpuCounter) {
+        numbers = new WorkerNumbers(portCounter::getAndIncrement);
+        gpus = gpuCounter;
+    }
+
+    /** Remember a process until it ends. */
+    public void watch(final Process process) {
+        processes.add(process);
+        process.onExit().thenRun(() -> processes.remove(process));
+    }
+
+    /** The server ends: no process may outlive it, not even one that hangs. */
+    public void killWorkers() {
+        processes.forEach(Process::destroyForcibly);
+    }
+
+    /** A new worker's address. */
+    public WorkerAddress nextAddress() {
+        return WorkerAddress.of(runtime, numbers.take());
+    }
+
+    /** The worker with that address is gone; another may have it. */
+    public void release(final WorkerAddress address) {
+        numbers.release(address.port());
+    }
+
+    /** The next of so many GPUs, round robin over all models as in stock. */
+    public int nextGpu(final int count) {
+        return gpus.accumulateAndGet(count, (previous, n) -> (previous + 1) % n);
+    }
+}

@@ -1,0 +1,138 @@
+package org.shunter.torchserve.pool;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import org.shunter.torchserve.worker.Worker;
+
+/**
+ * TorchServe's scale calls: how many workers users registered, how many the model needs, and the
+ * call that waits for the end of a change. Writes are guarded by the pool's lock.
+ */
+public final class Scaling {
+    private final WorkerPool pool;
+    private final WorkerRoster roster;
+    private final ServedModel served;
+    private volatile WorkerCounts counts;
+    private volatile int needed;
+    /** The call that came during the change under way and counts after it, or null. */
+    private Call asked;
+
+    private record Call(WorkerCounts counts, CompletableFuture<Integer> result) {}
+
+    Scaling(final WorkerPool pool, final WorkerRoster roster, final ServedModel served) {
+        this.pool = pool;
+        this.roster = roster;
+        this.served = served;
+        this.counts = WorkerCounts.of(served.model());
+    }
+
+    /** The numbers of workers that users asked for. */
+    public WorkerCounts counts() {
+        return counts;
+    }
+
+    /** How many healthy workers there must be. */
+    public int needed() {
+        return needed;
+    }
+
+    /**
+     * Start or drain workers of the generation that serves.
+     *
+     * @return completed with an HTTP status as in stock: at the first failed load, or when all new
+     *     workers are loaded and all surplus ones are gone
+     */
+    CompletableFuture<Integer> now(final WorkerCounts wanted) {
+        assert Thread.holdsLock(pool);
+        final int min = wanted.min();
+        final int most = Math.max(min, wanted.max());
+        counts = wanted;
+        lower(min);
+        final Generation current = pool.current();
+        final int have = current.workers().size();
+        final List<Worker> added = new ArrayList<>();
+        for (int i = have; i < min; i++) {
+            added.add(roster.start(current.growing()));
+        }
+        added.addAll(roster.fill(pool.network(), served.settings().network()));
+        final List<Worker> leaving = new ArrayList<>();
+        for (int i = have; i > most; i--) {
+            leaving.add(roster.drainYoungest(current.shrinking()));
+        }
+        needed = min;
+        pool.onScaled();
+        final CompletableFuture<Integer> loaded = roster.loaded(added);
+        loaded.thenAccept(status -> tellUnlessLoaded(status, added));
+        return loaded.thenCombine(roster.gone(leaving), Math::max);
+    }
+
+    private void tellUnlessLoaded(final int status, final List<Worker> added) {
+        if (status != 200) {
+            pool.tell("a worker did not load: status " + status + ": " + WorkerRoster.problemOf(added));
+        }
+    }
+
+    /** Remember a call until the change under way is over; a later one takes its place. */
+    CompletableFuture<Integer> later(final WorkerCounts wanted) {
+        assert Thread.holdsLock(pool);
+        final Call superseded = asked;
+        counts = wanted;
+        asked = new Call(wanted, new CompletableFuture<>());
+        if (superseded != null) {
+            pass(asked.result, superseded.result);
+        }
+        return asked.result;
+    }
+
+    private static <T> void pass(final CompletableFuture<T> from, final CompletableFuture<T> to) {
+        from.whenComplete(
+                (value, error) -> {
+                    if (error == null) {
+                        to.complete(value);
+                    } else {
+                        to.completeExceptionally(error);
+                    }
+                });
+    }
+
+    /** A change is over; the call that waited for that counts now. */
+    void again() {
+        assert Thread.holdsLock(pool);
+        final Call call = asked;
+        asked = null;
+        if (call == null) {
+            return;
+        }
+        try {
+            pass(now(call.counts), call.result);
+            pool.onChanged();
+        } catch (RuntimeException e) {
+            call.result.completeExceptionally(e);
+        }
+    }
+
+    /** Nobody waits for that call any more, or it was obeyed when it came. */
+    void forget(final RuntimeException why) {
+        assert Thread.holdsLock(pool);
+        if (asked != null) {
+            asked.result.completeExceptionally(why);
+            asked = null;
+        }
+    }
+
+    /** Fewer may be there soon; before they are, so that {@code /ping} misses nobody at any time. */
+    void lower(final int instances) {
+        assert Thread.holdsLock(pool);
+        needed = Math.min(needed, instances);
+    }
+
+    /** Another configuration serves; {@code explicit} says whether users gave its numbers. */
+    void serve(final int instances, final boolean explicit) {
+        assert Thread.holdsLock(pool);
+        needed = instances;
+        if (explicit && asked == null) {
+            counts = counts.replaceBy(new WorkerCounts(instances, instances), served.model());
+        }
+    }
+}

@@ -1,0 +1,50 @@
+package org.shunter.torchserve.queue;
+
+import java.util.ArrayDeque;
+
+/**
+ * What a dispatcher needs of a worker: how large its batches may get, what it holds, and a way to
+ * hand it more. The fields are guarded by the dispatcher's lock; those that others read without it
+ * are volatile.
+ */
+public abstract class BatchWorker {
+    public final WorkerGroup<?> group;
+    /** Batches that it was given and has not answered; the first one runs. */
+    public final ArrayDeque<Batch> inFlight = new ArrayDeque<>(2);
+    /** When its last answer came or it became ready. */
+    public long freeSinceNs;
+
+    public volatile WorkerState state = WorkerState.STARTING;
+    /** Batches it holds, for readers without the lock. */
+    public volatile int held;
+
+    public BatchWorker(final WorkerGroup<?> group) {
+        this.group = group;
+    }
+
+    /** Largest batch this worker takes now. */
+    public abstract int cap();
+
+    /** Take a batch for writing; the dispatcher's lock is held. */
+    public abstract void enqueue(Batch batch);
+
+    /** Write what was taken; no lock of the dispatcher is held. */
+    public abstract void flush();
+
+    /** End for good; no lock of the dispatcher is held. */
+    public abstract void end();
+
+    /** It was given a batch. */
+    public final void add(final Batch batch) {
+        inFlight.addLast(batch);
+        held = inFlight.size();
+        enqueue(batch);
+    }
+
+    /** It does not hold a batch any more; false when it did not before. */
+    public final boolean remove(final Batch batch) {
+        final boolean removed = inFlight.remove(batch);
+        held = inFlight.size();
+        return removed;
+    }
+}

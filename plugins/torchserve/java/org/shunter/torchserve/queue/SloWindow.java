@@ -1,0 +1,45 @@
+package org.shunter.torchserve.queue;
+
+import org.shunter.torchserve.forming.RequestClass;
+
+/**
+ * How many requests with a deadline ended in the last minute, and how many met it, by class. Read
+ * by other threads without a lock: a reader may miss the request that is being counted.
+ */
+public final class SloWindow {
+    /** Length of the window. */
+    static final int SECONDS = 60;
+
+    private final long[] second = new long[SECONDS];
+    private final int[][] ended = new int[RequestClass.COUNT][SECONDS];
+    private final int[][] met = new int[RequestClass.COUNT][SECONDS];
+
+    /** A request ended at that time; called under its dispatcher's lock. */
+    void ended(final RequestClass requestClass, final boolean inTime, final long nowNs) {
+        final long now = nowNs / 1_000_000_000L;
+        final int at = (int) Math.floorMod(now, (long) SECONDS);
+        if (second[at] != now) {
+            second[at] = now;
+            for (int c = 0; c < RequestClass.COUNT; c++) {
+                ended[c][at] = 0;
+                met[c][at] = 0;
+            }
+        }
+        ended[requestClass.ordinal()][at]++;
+        met[requestClass.ordinal()][at] += inTime ? 1 : 0;
+    }
+
+    /** Share of the last minute's requests that met their deadline, NaN when there were none. */
+    public double attainment(final RequestClass requestClass, final long nowNs) {
+        final long now = nowNs / 1_000_000_000L;
+        long all = 0;
+        long good = 0;
+        for (int at = 0; at < SECONDS; at++) {
+            if (now - second[at] < SECONDS) {
+                all += ended[requestClass.ordinal()][at];
+                good += met[requestClass.ordinal()][at];
+            }
+        }
+        return all == 0 ? Double.NaN : (double) good / all;
+    }
+}

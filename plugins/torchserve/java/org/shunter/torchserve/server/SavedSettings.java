@@ -1,0 +1,122 @@
+package org.shunter.torchserve.server;
+
+import com.google.gson.Gson;
+import com.google.gson.GsonBuilder;
+import com.google.gson.JsonSyntaxException;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.pytorch.serve.http.BadRequestException;
+import org.pytorch.serve.snapshot.FSSnapshotSerializer;
+import org.pytorch.serve.wlm.Model;
+import org.shunter.torchserve.pool.ServedModel;
+import org.shunter.torchserve.settings.GroupConfig;
+import org.shunter.torchserve.settings.ModelSettings;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * What a snapshot of TorchServe has no room for. It is kept in a folder of its own beside the
+ * snapshots: stock takes the newest file among them as the last snapshot, and skips folders. The
+ * folder is hidden, so that scripts that remove {@code logs/config/*} meet files only.
+ */
+public final class SavedSettings {
+    private static final Logger LOGGER = LoggerFactory.getLogger(SavedSettings.class);
+    private static final String FOLDER = ".shunter";
+    /** Where earlier versions kept it; still read. */
+    private static final String OLD_FOLDER = "shunter";
+    private static final Gson GSON = new GsonBuilder().setPrettyPrinting().create();
+
+    /** Settings of one model version. */
+    record OfModel(String configuration, List<String> cores, boolean auto) {
+        /** The worker groups; an unreadable text falls back to the archive's own. */
+        List<GroupConfig> groups(final ModelSettings settings) {
+            try {
+                final List<GroupConfig> own = settings.configuration();
+                final List<GroupConfig> groups = new ArrayList<>();
+                for (final GroupConfig triple : GroupConfig.parse("saved", configuration)) {
+                    final int i = groups.size();
+                    final GroupConfig placed =
+                            i < own.size() ? triple.placedLike(own.get(i)) : triple;
+                    final String saved = cores != null && i < cores.size() ? cores.get(i) : null;
+                    groups.add(
+                            saved == null
+                                    ? placed
+                                    : placed.withCores(GroupConfig.checkCores("saved", saved)));
+                }
+                return groups;
+            } catch (BadRequestException e) {
+                LOGGER.warn("{}", e.getMessage());
+                return settings.configuration();
+            }
+        }
+    }
+
+    /** Gson 2.8 does not know records. */
+    private static final class Row {
+        String configuration;
+        List<String> cores;
+        boolean auto;
+    }
+
+    private static final class Content {
+        Map<String, Row> models = new TreeMap<>();
+    }
+
+    private Content restored = new Content();
+
+    /** Settings that the restored snapshot had for a model, or null. */
+    OfModel of(final Model model) {
+        final Row row = restored.models.get(model.getModelName() + "/" + model.getVersion());
+        return row == null || row.configuration == null
+                ? null
+                : new OfModel(row.configuration, row.cores, row.auto);
+    }
+
+    private static Path file(final String folder, final String snapshotName) {
+        return Path.of(FSSnapshotSerializer.getSnapshotDirectory(), folder, snapshotName + ".json");
+    }
+
+    /** Write what goes with a snapshot that was just written. */
+    public void save(final String snapshotName, final Collection<ServedModel> models) throws IOException {
+        final Content content = new Content();
+        for (final ServedModel model : models) {
+            final Row row = new Row();
+            final List<GroupConfig> registered = model.pool().registered();
+            row.configuration = GroupConfig.text(registered);
+            row.cores = new ArrayList<>();
+            registered.forEach(group -> row.cores.add(group.cores()));
+            row.auto = model.pool().auto();
+            content.models.put(model.name(), row);
+        }
+        final Path file = file(FOLDER, snapshotName);
+        Files.createDirectories(file.getParent());
+        Files.write(file, GSON.toJson(content).getBytes(StandardCharsets.UTF_8));
+    }
+
+    /** Read what was saved with the snapshot that is being restored. */
+    public void load(final String snapshotName) {
+        final Path newer = file(FOLDER, snapshotName);
+        final Path file = Files.exists(newer) ? newer : file(OLD_FOLDER, snapshotName);
+        if (!Files.exists(file)) {
+            return;
+        }
+        try {
+            final Content content =
+                    GSON.fromJson(
+                            new String(Files.readAllBytes(file), StandardCharsets.UTF_8),
+                            Content.class);
+            if (content != null && content.models != null) {
+                restored = content;
+            }
+        } catch (IOException | JsonSyntaxException e) {
+            LOGGER.warn("{} is not readable, models start with their own settings: {}", file, e);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+package org.shunter.torchserve.dispatch;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.shunter.torchserve.dispatch.TestModel.MS;
+import static org.shunter.torchserve.forming.RequestClass.BEST_EFFORT;
+import static org.shunter.torchserve.forming.RequestClass.STRICT;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.shunter.torchserve.forming.Rerun;
+import org.shunter.torchserve.page.ControlLayout;
+import org.shunter.torchserve.queue.Loss;
+import org.shunter.torchserve.queue.Reply;
+import org.shunter.torchserve.queue.WorkerState;
+
+/** One event after the other, with a worker or two. */
+class DispatcherTest {
+    private final TestModel model = new TestModel(100, 0);
+
+    /** Requests that wait while a worker is busy with one that has the name "held". */
+    private TestModel.FakeWorker busy(final int cap) {
+        final TestModel.FakeWorker worker = model.serve(cap)[0];
+        model.command(() -> model.slot.set(ControlLayout.S_AHEAD_BATCHES, 0));
+        model.strict("held");
+        return worker;
+    }
+
+    private static void end(final TestModel.FakeWorker worker) {
+        while (!worker.inFlight.isEmpty()) {
+            worker.answer();
+        }
+    }
+
+    @Test
+    void requestsThatWaitShareABatchAndEachGetsItsOwnAnswer() {
+        final TestModel.FakeWorker worker = busy(4);
+        final List<TestModel.Request> requests = new ArrayList<>();
+        for (final String name : List.of("a", "b", "c")) {
+            requests.add(model.strict(name));
+        }
+        worker.answer();
+        assertEquals(List.of("a", "b", "c"), worker.running());
+        worker.answer();
+        for (final TestModel.Request request : requests) {
+            assertEquals(List.of(200), request.statuses);
+            assertEquals(List.of(request.name), request.texts);
+        }
+        assertEquals(List.of(), model.pinned());
+    }
+
+    @Test
+    void aRequestWithoutAnIdIsAnsweredLikeTheOthers() {
+        final TestModel.FakeWorker worker = busy(4);
+        final TestModel.Request[] requests = {
+            new TestModel.Request("a", "a"),
+            new TestModel.Request("none", null),
+            new TestModel.Request("also none", null)
+        };
+        for (final TestModel.Request request : requests) {
+            model.offer(request, STRICT, 0, Rerun.AFTER_DEATH);
+        }
+        worker.answer();
+        worker.answer();
+        for (final TestModel.Request request : requests) {
+            assertEquals(List.of(request.name), request.texts);
+        }
+    }
+
+    @Test
+    void aFaultInADecisionCostsNoAnswer() {
+        final TestModel.FakeWorker worker = busy(4);
+        final TestModel.Request waits = model.strict("waits");
+        worker.answer();
+        final TestModel.FakeWorker broken =
+                model.new FakeWorker(model.group(0), 4) {
+                    @Override
+                    public int cap() {
+                        throw new IllegalStateException("told to fail");
+                    }
+                };
+        model.dispatcher.setWorkers(List.of(worker, broken));
+        final TestModel.Request late = model.strict("late");
+        worker.answer();
+        assertEquals(List.of(200), waits.statuses);
+        model.dispatcher.setWorkers(List.of(worker));
+        end(worker);
+        assertEquals(List.of(200), late.statuses);
+    }
+
+    @Test
+    void strictGoesBeforeBestEffortThatSawADeath() {
+        final TestModel.FakeWorker worker = model.serve(8)[0];
+        model.command(() -> model.slot.set(ControlLayout.S_AHEAD_BATCHES, 0));
+        model.bestEffort("held");
+        final List<TestModel.Request> crashed = new ArrayList<>();
+        for (int i = 0; i < 4; i++) {
+            crashed.add(model.bestEffort("b" + i));
+        }
+        worker.answer();
+        assertEquals(4, worker.running().size());
+        worker.die();
+        model.strict("s");
+        worker.comeBack();
+        assertEquals(List.of("s"), worker.running());
+        worker.answer();
+        for (int i = 0; i < 4; i++) {
+            assertEquals(List.of("b" + i), worker.running());
+            worker.answer();
+        }
+        crashed.forEach(request -> assertEquals(List.of(200), request.statuses));
+    }
+
+    @Test
+    void bestEffortThatSawADeathDoesNotStarveBehindStrict() {
+        final TestModel.FakeWorker worker = model.serve(1)[0];
+        model.bestEffort("b");
+        worker.die();
+        model.strict("s0");
+        model.strict("s1");
+        worker.comeBack();
+        final List<String> ran = new ArrayList<>();
+        for (int i = 2; i < 30 && !ran.contains("b"); i++) {
+            ran.addAll(worker.running());
+            model.strict("s" + i);
+            model.pass(100 * MS);
+            worker.answer();
+        }
+        assertTrue(ran.contains("b"), ran.toString());
+    }
+
+    @Test
+    void aBatchThatWasNeverWrittenIsNotBlamedForADeath() {
+        final TestModel.FakeWorker worker = model.serve(4)[0];
+        for (int death = 0; death < 3; death++) {
+            worker.canWrite = false;
+            if (death == 0) {
+                model.strict("a");
+            }
+            assertEquals(List.of("a"), worker.running());
+            worker.die();
+            worker.comeBack();
+        }
+        worker.canWrite = true;
+        worker.flush();
+        worker.answer();
+        assertEquals(List.of(200), model.requests.get(0).statuses);
+    }
+
+    @Test
+    void aBatchThatCannotBeEncodedIsTriedApartAndItsWorkerLives() {
+        final TestModel.FakeWorker worker = busy(4);
+        model.strict("a");
+        model.strict("bad");
+        model.strict("b");
+        worker.unencodable = 1;
+        worker.answer();
+        assertEquals(List.of("a"), worker.running());
+        worker.unencodable = 1;
+        worker.answer();
+        assertEquals(List.of("b"), worker.running());
+        end(worker);
+        final List<Integer> found = new ArrayList<>();
+        model.requests.forEach(request -> found.addAll(request.statuses));
+        assertEquals(List.of(200, 200, 500, 200), found);
+        assertEquals(WorkerState.READY, worker.state);
+        assertTrue(model.dispatcher.isIdle());
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "AFTER_DEATH, DIED, true",
+        "AFTER_DEATH, TIMED_OUT, false",
+        "AFTER_DEATH, STOPPED, true",
+        "NEVER, DIED, false",
+        "NEVER, TIMED_OUT, false",
+        "NEVER, STOPPED, false",
+        "ALWAYS, DIED, true",
+        "ALWAYS, TIMED_OUT, true",
+        "ALWAYS, STOPPED, true"
+    })
+    void whatRanRunsAgainOnlyIfItMay(
+            final Rerun rerun, final Loss.Kind kind, final boolean again) {
+        final TestModel.FakeWorker[] workers = model.serve(1, 1);
+        model.strict("other");
+        final TestModel.Request request =
+                model.offer(new TestModel.Request("r", "r"), STRICT, 0, rerun);
+        final TestModel.FakeWorker ran =
+                workers[0].running().contains("r") ? workers[0] : workers[1];
+        final TestModel.FakeWorker other = ran == workers[0] ? workers[1] : workers[0];
+        if (kind == Loss.Kind.STOPPED) {
+            ran.end();
+        } else {
+            ran.lose(new Loss(kind, 507, "told to"));
+        }
+        other.answer();
+        assertEquals(again ? List.of("r") : List.of(), other.running());
+        if (again) {
+            assertEquals(kind != Loss.Kind.STOPPED ? 1 : 0, model.entries.get(request).deaths);
+            other.answer();
+            assertEquals(List.of(200), request.statuses);
+        } else {
+            assertEquals(List.of(kind == Loss.Kind.STOPPED ? 500 : 413), request.statuses);
+        }
+    }
+
+    @Test
+    void aRequestThatEndedTwoWorkersIsAnsweredEvenIfItIsIdempotent() {
+        final TestModel.FakeWorker worker = model.serve(1)[0];
+        final TestModel.Request poison =
+                model.offer(new TestModel.Request("p", "p"), STRICT, 0, Rerun.ALWAYS);
+        worker.die();
+        worker.comeBack();
+        worker.die();
+        assertEquals(List.of(500), poison.statuses);
+        assertTrue(poison.texts.get(0).contains("ended 2 workers"), poison.texts.toString());
+    }
+
+    @Test
+    void aClassThatTheCommandsTakeFromAllWorkersIsAnsweredAndTakenAgain() {
+        final TestModel.FakeWorker worker = busy(4);
+        final TestModel.Request waits = model.bestEffort("waits");
+        model.command(() -> model.weigh(0, BEST_EFFORT, 0));
+        model.dispatcher.refresh();
+        assertEquals(List.of(503), waits.statuses);
+        assertEquals(List.of(503), model.bestEffort("refused").statuses);
+        model.command(() -> model.weigh(0, BEST_EFFORT, 1000));
+        final TestModel.Request taken = model.bestEffort("taken");
+        end(worker);
+        assertEquals(List.of(200), taken.statuses);
+    }
+
+    @Test
+    void whatIsCommandedCountsForTheNextRequest() {
+        model.serve(4);
+        model.command(() -> model.weigh(0, STRICT, 0));
+        assertEquals(List.of(503), model.strict("refused").statuses);
+    }
+
+    @Test
+    void nobodyKeepsTheBodiesOfClientsThatLeft() {
+        final TestModel.FakeWorker worker = busy(1);
+        for (int i = 0; i < 20; i++) {
+            final TestModel.Request request = model.strict("r" + i);
+            model.dispatcher.abandon(model.entries.get(request));
+        }
+        worker.answer();
+        assertEquals(0, model.dispatcher.waiting());
+        assertEquals(List.of(), model.pinned());
+    }
+
+    @Test
+    void aStreamedAnswerThatBeganIsNotRepeated() {
+        final TestModel.FakeWorker worker = model.serve(1)[0];
+        final TestModel.Request request =
+                model.offer(new TestModel.Request("s", "s"), STRICT, 0, Rerun.ALWAYS);
+        worker.answerPart();
+        worker.die();
+        assertEquals(1, request.statuses.size());
+        worker.comeBack();
+        assertEquals(List.of(), worker.running());
+    }
+
+    @Test
+    void answersThatAreMissingOrOutOfOrderAreFoundByTheirIds() {
+        final TestModel.FakeWorker worker = busy(4);
+        model.strict("a");
+        model.strict("b");
+        worker.answer();
+        model.dispatcher.onReply(
+                worker,
+                new Reply(
+                        200,
+                        "",
+                        List.of(
+                                new Reply.Prediction(
+                                        "b", "", 200, "OK", Map.of(), "for b".getBytes()))));
+        assertEquals(List.of(500), model.requests.get(1).statuses);
+        assertEquals(List.of("for b"), model.requests.get(2).texts);
+    }
+
+    private static final int WAIT_MS = 10_000;
+
+    private static TestModel withCompany() {
+        return new TestModel(new Dispatcher.Limits(100, WAIT_MS * 1000L, 0, true));
+    }
+
+    @Test
+    void withCompanyAFreeWorkerWaitsForAFullBatch() {
+        final TestModel model = withCompany();
+        final TestModel.FakeWorker[] workers = model.serve(2, 2);
+        model.strict("a");
+        model.pass(100 * MS);
+        assertEquals(List.of(), workers[0].running());
+        model.strict("b");
+        assertEquals(List.of("a", "b"), workers[0].running());
+        assertEquals(List.of(), workers[1].running());
+        for (final String name : List.of("c", "d", "e")) {
+            model.strict(name);
+        }
+        assertEquals(List.of("c", "d"), workers[1].running());
+        assertEquals(1, model.dispatcher.waiting());
+    }
+
+    @Test
+    void withCompanyNobodyWaitsForLongerThanTheRegisteredDelay() {
+        final TestModel model = withCompany();
+        final TestModel.FakeWorker[] workers = model.serve(4, 4);
+        model.strict("a");
+        model.pass((WAIT_MS - 1) * MS);
+        model.strict("b");
+        assertEquals(List.of(), workers[0].running());
+        model.pass(MS);
+        assertEquals(List.of("a", "b"), workers[0].running());
+        assertEquals(List.of(), workers[1].running());
+    }
+
+    @Test
+    void withCompanyADeadlineIsStillMet() {
+        final TestModel model = withCompany();
+        final TestModel.FakeWorker worker = model.serve(4)[0];
+        model.offer(new TestModel.Request("a", "a"), STRICT, 50 * MS, Rerun.AFTER_DEATH);
+        model.pass(47 * MS);
+        assertEquals(List.of(), worker.running());
+        model.pass(2 * MS);
+        assertEquals(List.of("a"), worker.running());
+    }
+}
