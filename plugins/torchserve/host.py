@@ -141,7 +141,7 @@ class TorchServeHost:
 
     @property
     def _who(self) -> str:
-        return f"{NAME} at {self._management}"
+        return f"TorchServe at {self._management}"
 
     def _get(self, path: str, query: dict[str, str] | None = None) -> Any:
         return self._call("GET", path, query or {}, ANSWER_S)
@@ -163,7 +163,7 @@ class TorchServeHost:
                 f"{self._management!r} is not a URL like http://127.0.0.1:8081"
             ) from error
         except httpx.HTTPError as error:
-            raise HostError(f"no {NAME} answers at {self._management}: {error}") from error
+            raise HostError(f"no TorchServe answers at {self._management}: {error}") from error
         if answer.is_success:
             return answer.json()
         raise HostError(self._refusal(answer, path))
