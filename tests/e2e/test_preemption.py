@@ -25,7 +25,7 @@ from shunter.batching.page.layout import (
     RUNNERS_OFFSET,
     SLOT_WORDS,
 )
-from shunter.batching.page.slices import ALL_CPUS, read_slices
+from shunter.batching.page.slices import ALL_CPUS, mask_of, read_slices
 
 pytestmark = pytest.mark.e2e
 
@@ -54,9 +54,8 @@ class Page:
     def held(self):
         """The server's own line: slices and models."""
         at = {name: (HEADER_SIZE + f.offset) // 8 for name, f in HOLDER_FIELDS.items()}
-        models = at["hold_models"]
-        bits = [self.page.words[models + i] << 64 * i for i in range(SLOT_WORDS)]
-        return read_slices(self.page.words, at["hold_slices"]), sum(bits)
+        models = mask_of(self.page.words, at["hold_models"], SLOT_WORDS)
+        return read_slices(self.page.words, at["hold_slices"]), models
 
     def holder(self):
         return self.page.words[(HEADER_SIZE + HOLDER_FIELDS["holder_pid"].offset) // 8]

@@ -103,7 +103,7 @@ public final class Host {
         }
         final List<String> command = new ArrayList<>();
         command.add(config.getPythonExecutable());
-        command.addAll(List.of("-m", "shunter.allocator.devices.names", "--"));
+        command.addAll(List.of("-P", "-m", "shunter.allocator.devices.names", "--"));
         command.addAll(names);
         try {
             final Process process =

@@ -44,7 +44,11 @@ final class GenerationChange {
         pool.tell("starting generation " + started.id);
         final String wanted = GroupConfig.text(started.configuration());
         LOGGER.info("{}: {} {}", pool, pool.lastChange(), wanted);
-        host.execute(this::run);
+        try {
+            host.execute(this::run);
+        } catch (RuntimeException | Error e) { // no thread to be had
+            undo(e);
+        }
         return done;
     }
 

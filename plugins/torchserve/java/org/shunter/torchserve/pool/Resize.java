@@ -40,7 +40,13 @@ final class Resize {
      */
     CompletableFuture<Void> begin() {
         assert Thread.holdsLock(pool);
-        final List<Worker> added = roster.fill(current, wanted);
+        final List<Worker> added;
+        try {
+            added = roster.fill(current, wanted);
+        } catch (RuntimeException | Error e) { // else the change would be under way for ever
+            pool.changed(PoolState.Event.FAILED);
+            throw e;
+        }
         if (!added.isEmpty()) {
             dispatcher.setWorkers(current.workers());
             pool.tell("resizing to " + GroupConfig.text(wanted));

@@ -99,7 +99,7 @@ public final class Answers {
                     prediction.status(),
                     prediction.phrase(),
                     prediction.headers());
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | Error e) { // a full heap too: the rest of the batch waits
             LOGGER.error("Answer to request {} failed", entry.job.getJobId(), e);
             error(entry, 500, "The answer could not be sent: " + e);
         }

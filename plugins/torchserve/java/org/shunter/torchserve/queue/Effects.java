@@ -47,7 +47,7 @@ public final class Effects implements Turns.Later {
     private static void attempt(final Runnable action) {
         try {
             action.run();
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | Error e) { // a full heap too: the others hold requests
             LOGGER.error("An action after a decision failed", e);
         }
     }

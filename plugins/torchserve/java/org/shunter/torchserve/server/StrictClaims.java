@@ -73,11 +73,16 @@ final class StrictClaims {
             return false;
         }
         try {
-            final String text = Files.readString(path, StandardCharsets.ISO_8859_1);
-            return text.contains("allow_strict") || text.contains("strict_secret_file");
+            return mentions(Files.readString(path, StandardCharsets.ISO_8859_1));
         } catch (IOException e) {
             return true;
         }
+    }
+
+    /** Whether settings say something about claims; hyphens in keys are as good as underscores. */
+    static boolean mentions(final String settings) {
+        final String text = settings.replace('-', '_');
+        return text.contains("allow_strict") || text.contains("strict_secret_file");
     }
 
     /** The secret that a request brings, or null; no handler sees it. */

@@ -10,6 +10,7 @@ import org.slf4j.LoggerFactory;
 
 /** Metrics of TorchServe that its own worker thread would have updated. */
 public final class StockMetrics {
+    private static final Logger LOGGER = LoggerFactory.getLogger(StockMetrics.class);
     private static final Logger LOG =
             LoggerFactory.getLogger(ConfigManager.MODEL_SERVER_METRICS_LOGGER);
 
@@ -28,7 +29,17 @@ public final class StockMetrics {
     private static void update(final String name, final List<String> dimensions, final double ms) {
         final IMetric metric = MetricCache.getInstance().getMetricFrontend(name);
         if (metric != null) {
+            add(metric, name, dimensions, ms);
+        }
+    }
+
+    /** As stock: a metric that an operator has given other dimensions costs no worker. */
+    static void add(
+            final IMetric metric, final String name, final List<String> dimensions, final double ms) {
+        try {
             metric.addOrUpdate(dimensions, ms);
+        } catch (RuntimeException e) {
+            LOGGER.error("Failed to update frontend metric {}: ", name, e);
         }
     }
 
@@ -38,7 +49,8 @@ public final class StockMetrics {
         final IMetric metric = cache == null ? null : cache.getMetricFrontend("WorkerThreadTime");
         // A line that no logger takes would cost more than all else that is done for a batch here.
         if (metric != null && (!(metric instanceof LogMetric) || LOG.isInfoEnabled())) {
-            metric.addOrUpdate(List.of("Host", Here.HOST), (System.nanoTime() - receivedNs) / 1e6);
+            final double ms = (System.nanoTime() - receivedNs) / 1e6;
+            add(metric, "WorkerThreadTime", List.of("Host", Here.HOST), ms);
         }
     }
 }

@@ -99,10 +99,13 @@ final class WorkerLife implements WorkerConnection.Listener {
             return; // what a batch that cannot be written leads to is written after it
         }
         writing = true;
-        for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
-            write(batch);
+        try {
+            for (Batch batch = outbox.poll(); batch != null; batch = outbox.poll()) {
+                write(batch);
+            }
+        } finally {
+            writing = false;
         }
-        writing = false;
     }
 
     private void write(final Batch batch) {
