@@ -7,7 +7,7 @@ floor is one step of the longest chain of imports in a room. What CONTRIBUTING.m
 
     ## Exceptions
     - `batching/page/layout.py`: one definition of every shared byte
-    - `nic_frontend/c/server.c:run`: ...
+    - `nic_frontend/c/server/server.c:run`: ...
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What protects payloads: AES-128-GCM and CRC32C. Twin of ``c/aead.c``, for Python's two ends.
+"""What protects payloads: AES-128-GCM and CRC32C. Twin of ``c/common/aead.c``.
+
+For Python's two ends.
 
 A session protects the payloads of REQ and RESP, which are tensors, in one of these ways or in
 none. The bitmap of a SACK says nothing of them: who changes one on its way costs a repetition.

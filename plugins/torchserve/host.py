@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Iterator
@@ -27,7 +26,17 @@ LOAD_S = 900.0
 _LOOK_S = 0.05
 _PAGE = 1000
 """Models of one answer."""
+_NOT_STARTED = re.compile(
+    r"Failed to start workers for model (?P<name>.+) version: (?P<version>[^\s;]+)"
+)
+"""Said of a version that this very call registered; one that was there gets another refusal."""
+_KEY_REFUSED = ("Token Authentication failed", "Token Authorization failed")
+"""How TorchServe begins what it says of a key that is missing or wrong; the status is 400."""
 _REGISTERED = re.compile(r'Model "(?P<name>.+)" Version: (?P<version>\S+) registered')
+
+
+class _UnderWayError(HostError):
+    """A change has not ended in time, and may still succeed."""
 
 
 class TorchServeHost:
@@ -60,21 +69,39 @@ class TorchServeHost:
         known = {(model.name, model.version) for model in self.models()}
         try:
             answer = self._call("POST", "/models", query, LOAD_S)
-        except HostError:
-            self._forget_failed(known, name)
-            raise
+        except HostError as error:
+            raise HostError(f"{error}{self._forget_failed(str(error), known, name)}") from error
         told = _REGISTERED.search(str(answer.get("status", "")))
         if told is None:
             raise HostError(f"{self._who} did not say what it registered: {answer}")
         return self._model(f"{told['name']}/{told['version']}")
 
-    def _forget_failed(self, known: set[tuple[str, str]], name: str | None) -> None:
-        """Unload what was registered, and has no workers because none loaded."""
-        with contextlib.suppress(HostError):
-            for model in self.models():
-                key = (model.name, model.version)
-                if key not in known and not model.ready and name in (None, model.name):
-                    self.unload("/".join(key))
+    def _forget_failed(self, refusal: str, known: set[tuple[str, str]], name: str | None) -> str:
+        """Unload what a failed call has registered; what else may be of it is for the user.
+
+        Others may load models at the same time, so only the version that the refusal names is known
+        to be ours.
+        """
+        told = _NOT_STARTED.search(refusal)
+        try:
+            left = [
+                f"{model.name}/{model.version}"
+                for model in self.models()
+                if (model.name, model.version) not in known
+                and not model.ready
+                and name in (None, model.name)
+            ]
+            ours = f"{told['name']}/{told['version']}" if told else ""
+            if ours in left:
+                self.unload(ours)
+        except HostError as error:
+            return f"; what it left could not be unloaded: {error}"
+        if told or not left:
+            return ""
+        return (
+            f"; {', '.join(left)} appeared meanwhile without workers: `shunter unload NAME/VERSION`"
+            " if that is of this call"
+        )
 
     def unload(self, model: str) -> None:
         """See the protocol."""
@@ -83,14 +110,29 @@ class TorchServeHost:
     def start_generation(
         self, model: str, configuration: Configuration, *, cores: str = "auto"
     ) -> HostedModel:
-        """See the protocol. Processes whose threads and cores stay the same are kept."""
+        """See the protocol. Processes whose threads and cores stay the same are kept.
+
+        The server sets ``auto`` to false as soon as it takes the change, also if it then fails: the
+        controller leaves a configuration alone that somebody has asked for.
+        """
         now = self._model(model)
         if not now.managed:
             raise HostError(
                 f"{model} is left to stock {NAME}, which has no worker groups; its log says why"
             )
-        if not now.ready:  # a configuration is of workers that are there
-            self._scale(model, sum(group.instances for group in configuration))
+        try:
+            if not now.ready:  # a configuration is of workers that are there
+                self._scale(model, sum(group.instances for group in configuration))
+            self._configure(model, configuration, cores)
+        except _UnderWayError:
+            raise
+        except HostError as error:
+            if not now.ready:
+                self._retire_again(model, error)
+            raise
+        return self._model(model)
+
+    def _configure(self, model: str, configuration: Configuration, cores: str) -> None:
         path = f"/shunter/models/{_path(model)}/configuration"
         query = {"configuration": format_configuration(configuration), "cores": cores}
         self._call("PUT", path, query, LOAD_S)
@@ -99,13 +141,21 @@ class TorchServeHost:
             raise HostError(
                 f"{model} keeps {told['configuration']}: {told['last_change'] or told['problem']}"
             )
-        return self._model(model)
+
+    def _retire_again(self, model: str, why: HostError) -> None:
+        """After a failure: it had no workers before."""
+        try:
+            self._scale(model, 0)
+        except HostError as error:
+            raise HostError(
+                f"{why}; the workers started for it could not be ended: {error}"
+            ) from why
 
     def _wait_changed(self, path: str) -> dict[str, Any]:
         end = time.monotonic() + LOAD_S
         while (told := self._get(path))["state"] != "serving":
             if time.monotonic() > end:
-                raise HostError(
+                raise _UnderWayError(
                     f"the change is still under way after {LOAD_S:.0f} s; "
                     "`shunter status` tells when it has ended"
                 )
@@ -170,7 +220,7 @@ class TorchServeHost:
 
     def _refusal(self, answer: httpx.Response, path: str) -> str:
         text = _message(answer)
-        if "token" in text.lower() or answer.status_code in (401, 403):
+        if text.startswith(_KEY_REFUSED) or answer.status_code in (401, 403):
             fault = "did not accept the key" if self._token else "wants a key"
             return f"{self._who} {fault}: pass --token with the management key of key_file.json"
         if path == "/shunter/status" and answer.status_code in (404, 405):

@@ -1,4 +1,4 @@
-"""The client's end of a session in C, for Python: ``c/client.h``. Its twin is ``client_core``."""
+"""The client's end of a session in C: ``c/client/client.h``. Its twin is ``client_core``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the front end does with a datagram: bytes and the time in, actions out. Pure.
 
-This is the reference; ``c/core.c`` is its twin, and the same tests and the same mutated datagrams
-go through both. Everything that is rare stays out of it: HELLO is handed up
+This is the reference; the files of ``c/core`` are its twin, and the same tests and the same
+mutated datagrams go through both. Everything that is rare stays out of it: HELLO is handed up
 (:mod:`shunter.nic_frontend.wire.hello`), and the shell adds and removes sessions and functions.
 
 Nothing here touches a payload. ``Place`` says where the bytes of a datagram belong, and it is said

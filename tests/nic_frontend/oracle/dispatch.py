@@ -1,4 +1,4 @@
-"""Which batch goes to which worker: the twin of ``c/dispatch.c``. Pure."""
+"""Which batch goes to which worker: the twin of ``c/server/dispatch.h``. Pure."""
 
 from __future__ import annotations
 

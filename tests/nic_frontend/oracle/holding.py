@@ -1,7 +1,8 @@
 """What strict requests hold, and what a line of the control page says of it. Pure.
 
-The twin of ``c/holding.c``. A function holds its slices while it has strict work and workers, which
-say which slices these are (REEF section 4: a real-time request preempts what runs on its GPU).
+The twin of ``c/core/holding.c``. A function holds its slices while it has strict work and workers,
+which say which slices these are (REEF section 4: a real-time request preempts what runs on its
+GPU).
 What is said is derived anew from all functions at every change, so nothing can stay held by a
 request that is gone.
 """

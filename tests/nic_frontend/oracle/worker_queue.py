@@ -1,4 +1,4 @@
-"""The worker's end of a tensor queue in Python: the twin of ``c/worker.c``."""
+"""The worker's end of a tensor queue in Python: the twin of ``c/worker/worker.c``."""
 
 from __future__ import annotations
 
