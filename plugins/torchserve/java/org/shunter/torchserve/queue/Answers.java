@@ -133,7 +133,7 @@ public final class Answers {
             } else {
                 entry.job.sendError(status, text);
             }
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | Error e) { // as above
             LOGGER.debug("Error for request {} was not sent", entry.job.getJobId(), e);
         }
     }
