@@ -38,7 +38,7 @@ void shunter_touch(struct function *function, struct call *call, uint64_t now_ns
 void shunter_end_call(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
     struct function *function = function_of(core, session);
-    shunter_release(function, call);
+    shunter_release(core, function, call);
     shunter_become(core, function, call, FREE, now_ns);
 }
 
@@ -65,7 +65,7 @@ static void fail(
     struct shunter_core *core, struct session *session, struct call *call, uint16_t status,
     uint64_t now_ns) {
     struct function *function = function_of(core, session);
-    shunter_release(function, call);
+    shunter_release(core, function, call);
     call->status = status;
     shunter_become(core, function, call, FAILED, now_ns);
     shunter_allow_next(function, session);
@@ -136,6 +136,7 @@ void shunter_core_finished(
         end_forgotten(core, session, call, now_ns);
     } else if (status == SHUNTER_STATUS_OK) {
         struct function *function = core->functions[func_id];
+        let_go(core, func_id, call->entry);
         shunter_become(core, function, call, TX_COMPLETE, now_ns);
         if (!sent) {
             shunter_allow_next(function, session);

@@ -158,6 +158,12 @@ struct shunter_core {
     uint64_t hold_number;   /* of its last change */
 };
 
+/* Whether its input is needed. */
+static inline bool needs_input(const struct call *call) {
+    return call->state == RECEIVING || call->state == RX_COMPLETE || call->state == RUNNING ||
+           call->state == FORGOTTEN;
+}
+
 static inline struct call *call_of(struct session *session, uint64_t req_id) {
     return &session->calls[req_id % SHUNTER_WINDOW];
 }
@@ -229,7 +235,8 @@ bool shunter_has_room(const struct function *function, const struct session *ses
 int32_t shunter_take_entry(
     struct shunter_core *core, struct function *function, struct session *session,
     uint64_t now_ns);
-void shunter_release(struct function *function, struct call *call);
+void shunter_release(
+    const struct shunter_core *core, struct function *function, struct call *call);
 /* Let the session have as many requests on their way as it may now. */
 void shunter_allow(struct function *function, struct session *session);
 /* It is going to hear of answers: credit for what follows them goes with these. */

@@ -6,7 +6,7 @@
  * that becomes free is kept for the first of the next line, who is told so. See
  * oracle/credit.py in the tests.
  */
-#include "core_parts.h"
+#include "actions.h"
 
 #define MOST_PROMISE_NS 500000000ULL
 
@@ -65,8 +65,12 @@ int32_t shunter_take_entry(
     return (int32_t)at;
 }
 
-void shunter_release(struct function *function, struct call *call) {
+void shunter_release(
+    const struct shunter_core *core, struct function *function, struct call *call) {
     if (call->entry != NO_ENTRY) {
+        if (needs_input(call)) {
+            let_go(core, function->id, call->entry);
+        }
         link_out(&function->owners[call->entry].link);
         function->used[call->entry] = 0;
         function->free++;

@@ -125,7 +125,7 @@ static void cancel(
         return;
     }
     withdraw(core, session->func_id, call->entry);
-    shunter_release(function, call);
+    shunter_release(core, function, call);
     call->status = SHUNTER_STATUS_CANCELLED;
     shunter_become(core, function, call, FAILED, now_ns);
     shunter_offer(core, function, now_ns);

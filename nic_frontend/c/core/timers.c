@@ -72,7 +72,7 @@ static void look_at_kept(
         if (age_ns <= KEEP_NS && now_ns - session->last_ns <= SPARE_NS) {
             continue;
         }
-        shunter_release(function, call);
+        shunter_release(core, function, call);
         call->status = SHUNTER_STATUS_LOST_ANSWER;
         shunter_become(core, function, call, FAILED, now_ns);
     }

@@ -19,7 +19,8 @@ static uint64_t dispatch(struct shunter_server *server) {
     uint64_t next = UINT64_MAX;
     for (uint32_t i = 0; i < server->func_count; i++) {
         const uint64_t at =
-            shunter_dispatch(server->served[server->func_ids[i]], server->now_ns);
+            shunter_dispatch(
+                server->serving[server->func_ids[i]]->served, server->now_ns);
         next = at < next ? at : next;
     }
     return next;
@@ -29,7 +30,7 @@ static void set_asleep(struct shunter_server *server, uint64_t value) {
     for (uint32_t i = 0; i < server->func_count; i++) {
         atomic_store(
             shunter_front_end_word(
-                &server->served[server->func_ids[i]]->queue, SHUNTER_Q_FRONT_END_ASLEEP),
+                &server->serving[server->func_ids[i]]->served->queue, SHUNTER_Q_FRONT_END_ASLEEP),
             value);
     }
 }

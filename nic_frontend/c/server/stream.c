@@ -25,9 +25,20 @@ void shunter_stream_peer(int socket, uint8_t peer[SHUNTER_PEER_BYTES]) {
     memcpy(peer + 2, &socket, sizeof socket); // family 0: no datagram has such a sender
 }
 
+/* What came of a message that is not complete. */
+static void let_go(struct shunter_server *server, struct shunter_stream *stream) {
+    if (stream->block != SHUNTER_NO_BLOCK) {
+        shunter_block_unref(&server->landing, stream->block);
+        stream->block = SHUNTER_NO_BLOCK;
+    }
+    stream->has_place = false;
+    stream->into = NULL;
+}
+
 void shunter_stream_close(struct shunter_server *server, struct shunter_stream *stream) {
     if (!stream->closed) {
         stream->closed = true;
+        let_go(server, stream);
         server->closed_count++;
         server->kept_bytes -= stream->out_length - stream->out_at;
         epoll_ctl(server->epoll, EPOLL_CTL_DEL, stream->socket, NULL);
@@ -36,44 +47,46 @@ void shunter_stream_close(struct shunter_server *server, struct shunter_stream *
 
 /* ---- in */
 
-static bool header_is_whole(struct shunter_server *server, struct shunter_stream *stream) {
+enum header { BAD, LATER, TAKEN };
+
+/* What the header says comes next lands in the pool, as datagrams do: LATER, while it is full. */
+static enum header header_is_whole(
+    struct shunter_server *server, struct shunter_stream *stream) {
     struct shunter_x64 header;
     memcpy(&header, stream->header, sizeof header);
+    const uint32_t length = header.length + shunter_behind(header.flags);
+    if (header.session != stream->session || header.type == SHUNTER_TYPE_HELLO ||
+        length > SHUNTER_BLOCK) {
+        return BAD;
+    }
+    uint8_t *room = shunter_slot_room(&server->landing, &server->streams_slot, length);
+    if (!room) {
+        return LATER;
+    }
     stream->have = 0;
-    stream->left = header.length;
-    stream->behind = shunter_behind(header.flags);
-    if (header.session != stream->session || header.type == SHUNTER_TYPE_HELLO) {
-        return false;
-    }
+    stream->left = length;
     shunter_hand_over(
-        server, stream->peer, stream->header,
-        SHUNTER_HEADER_BYTES + (size_t)stream->left + stream->behind);
-    stream->has_place = server->has_place;
-    stream->place = stream->into = server->has_place ? server->place : NULL;
-    stream->place_length = header.length;
-    stream->guard = server->guard;
-    server->stats.placed_segments += server->has_place;
-    return true;
-}
-
-/* Its request may be forgotten while the payload comes: the place is another's then. */
-static void look_after_place(struct shunter_server *server, struct shunter_stream *stream) {
-    if (stream->has_place && !shunter_core_awaits(server->core, stream->header)) {
-        stream->has_place = false;
-        stream->into = NULL;
+        server, stream->peer, stream->header, SHUNTER_HEADER_BYTES + (size_t)length);
+    if (server->has_place) {
+        stream->has_place = true;
+        stream->place = server->place;
+        stream->payload = stream->into = room;
+        stream->block = server->streams_slot.block;
+        shunter_block_ref(&server->landing, stream->block);
+        shunter_slot_use(&server->streams_slot, length);
     }
+    return TAKEN;
 }
 
 static void message_is_whole(struct shunter_server *server, struct shunter_stream *stream) {
     stream->begun_ns = 0;
     server->stats.streams_in++;
-    look_after_place(server, stream);
-    if (stream->has_place) {
-        stream->has_place = false;
+    // Its request may have been forgotten while the payload came.
+    if (stream->has_place && shunter_core_awaits(server->core, stream->header)) {
         shunter_payload_is_there(
-            server, &stream->guard, stream->header, stream->place, stream->place_length,
-            stream->tag);
+            server, &stream->place, stream->header, stream->payload, stream->block);
     }
+    let_go(server, stream);
 }
 
 /* Bytes read, 0 when there are none now; the stream is closed when it has ended. */
@@ -90,46 +103,49 @@ static size_t take(
     return 0;
 }
 
-void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream) {
+/* Bytes of the payload; false when there are none now. */
+static bool read_payload(struct shunter_server *server, struct shunter_stream *stream) {
     uint8_t waste[4096];
+    const bool kept = stream->into != NULL;
+    const size_t most = kept || stream->left < sizeof waste ? stream->left : sizeof waste;
+    const size_t count = take(server, stream, kept ? stream->into : waste, most);
+    stream->left -= (uint32_t)count;
+    stream->into = kept ? stream->into + count : NULL;
+    return count;
+}
+
+static bool read_header(struct shunter_server *server, struct shunter_stream *stream) {
+    const size_t count = take(
+        server, stream, stream->header + stream->have, SHUNTER_HEADER_BYTES - stream->have);
+    stream->have += (uint32_t)count;
+    if (count && !stream->begun_ns) {
+        stream->begun_ns = server->now_ns;
+    }
+    return count;
+}
+
+void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream) {
     // Some rounds, so that one stream does not keep the others waiting.
     for (int round = 0; round < ROUNDS && !stream->closed; round++) {
-        size_t count;
         if (stream->left) {
-            look_after_place(server, stream);
-            const size_t most = stream->into || stream->left < sizeof waste
-                ? stream->left
-                : sizeof waste;
-            count = take(server, stream, stream->into ? stream->into : waste, most);
-            stream->left -= (uint32_t)count;
-            stream->into = stream->into ? stream->into + count : NULL;
-        } else if (stream->behind) {
-            uint8_t *at = stream->tag + sizeof stream->tag - stream->behind;
-            count = take(server, stream, at, stream->behind);
-            stream->behind -= (uint32_t)count;
-        } else {
-            count = take(
-                server, stream, stream->header + stream->have,
-                SHUNTER_HEADER_BYTES - stream->have);
-            stream->have += (uint32_t)count;
-            if (count && !stream->begun_ns) {
-                stream->begun_ns = server->now_ns;
-            }
-            if (stream->have < SHUNTER_HEADER_BYTES) {
-                if (count) {
-                    continue;
-                }
+            if (!read_payload(server, stream)) {
                 return;
             }
-            if (!header_is_whole(server, stream)) {
+        } else if (stream->have < SHUNTER_HEADER_BYTES) {
+            if (!read_header(server, stream)) {
+                return;
+            }
+        }
+        if (stream->have == SHUNTER_HEADER_BYTES) {
+            const enum header found = header_is_whole(server, stream);
+            if (found == BAD) {
                 shunter_stream_close(server, stream);
+            }
+            if (found != TAKEN) {
                 return;
             }
         }
-        if (!count) {
-            return;
-        }
-        if (!stream->left && !stream->behind && !stream->have) {
+        if (!stream->left && !stream->have) {
             message_is_whole(server, stream);
         }
     }

@@ -1,36 +1,24 @@
 /* Who works on what. */
 #include "dispatch.h"
 
-#define NEVER UINT64_MAX
-
 static uint64_t us(uint64_t ns) { return ns / 1000; }
 
 static void expire(struct shunter_served *served, uint64_t now_ns) {
+    const struct shunter_owner *owner = &served->owner;
     for (int class = 0; class < SHUNTER_CLASSES; class ++) {
-        struct shunter_class_list *list = &served->lists[class];
-        for (int32_t at = list->first; list->deadlines && at >= 0;) {
-            const struct shunter_waiting entry = served->waiting[at];
-            if (entry.deadline_ns && entry.deadline_ns <= now_ns) {
-                shunter_dequeue(served, (uint32_t)at);
-                served->stats->expired++;
-                shunter_core_expired(
-                    served->core, (uint16_t)served->queue.func_id, (uint32_t)at, now_ns);
-            }
-            at = entry.next;
+        const struct shunter_class_list *list = &served->lists[class];
+        while (list->deadlines && served->waiting[list->heap[0]].deadline_ns <= now_ns) {
+            const uint32_t entry = (uint32_t)list->heap[0];
+            shunter_dequeue(served, entry);
+            served->counts->expired++;
+            owner->expired(owner->context, entry, now_ns);
         }
     }
 }
 
 static uint64_t tightest(
     const struct shunter_served *served, const struct shunter_class_list *list) {
-    uint64_t found = NEVER;
-    for (int32_t at = list->first; list->deadlines && at >= 0; at = served->waiting[at].next) {
-        const uint64_t deadline = served->waiting[at].deadline_ns;
-        if (deadline && deadline < found) {
-            found = deadline;
-        }
-    }
-    return found;
+    return list->deadlines ? served->waiting[list->heap[0]].deadline_ns : SHUNTER_NEVER;
 }
 
 /* Free workers; their caps in order. */
@@ -70,7 +58,7 @@ static bool release_class(struct shunter_served *served, uint8_t class, uint64_t
     const uint64_t predicted = predicted_ns(served, list, capacity);
     if (!shunter_should_release(
             list->count, us(now_ns - served->waiting[list->first].arrival_ns),
-            deadline != NEVER, ((int64_t)deadline - (int64_t)now_ns) / 1000, policy->threshold,
+            deadline != SHUNTER_NEVER, ((int64_t)deadline - (int64_t)now_ns) / 1000, policy->threshold,
             us(policy->max_wait_ns), capacity, us(predicted), us(policy->margin_ns))) {
         return false;
     }
@@ -121,7 +109,7 @@ static bool aged(struct shunter_served *served, uint64_t now_ns) {
 static uint64_t next_ns(const struct shunter_served *served) {
     uint32_t workers[SHUNTER_WORKER_COUNT], caps[SHUNTER_WORKER_COUNT];
     const uint32_t free_count = free_workers(served, workers, caps);
-    uint64_t next = NEVER, capacity = 0;
+    uint64_t next = SHUNTER_NEVER, capacity = 0;
     for (uint32_t i = 0; i < free_count; i++) {
         capacity += caps[i];
     }
@@ -133,7 +121,7 @@ static uint64_t next_ns(const struct shunter_served *served) {
                 predicted_ns(served, list, capacity) + served->policy.margin_ns;
             const uint64_t waited =
                 served->waiting[list->first].arrival_ns + served->policy.max_wait_ns;
-            if (deadline != NEVER) {
+            if (deadline != SHUNTER_NEVER) {
                 deadline = deadline > early ? deadline - early : 0;
             }
             next = waited < next ? waited : next;

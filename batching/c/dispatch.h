@@ -1,0 +1,152 @@
+/*
+ * Who waits, who works: requests of one function, in batches, to its workers.
+ *
+ * It knows neither networks nor servers. Whose requests these are is its owner's: it says which wait,
+ * and is told what becomes of them. One thread owns it.
+ */
+#ifndef SHUNTER_DISPATCH_H
+#define SHUNTER_DISPATCH_H
+
+#include <stdbool.h>
+
+#include "policy.h"
+#include "queue.h"
+
+#define SHUNTER_CLASSES 2
+#define SHUNTER_NEVER UINT64_MAX
+
+/* What happens to requests, by their entries. Called from within; none may call the dispatcher. */
+struct shunter_owner {
+    void *context;
+    /* It is about to be given to a worker: write into its record whom to answer. True: the worker
+     * answers it itself. */
+    bool (*running)(void *context, uint32_t entry, uint64_t now_ns);
+    /* It has run. ``sent``: its answer has left. */
+    void (*finished)(
+        void *context, uint32_t entry, uint16_t status, bool sent, uint64_t now_ns);
+    /* Its worker died of it, or of another of its batch. */
+    void (*died)(void *context, uint32_t entry, uint64_t now_ns);
+    /* Its worker had not begun it: it may wait again, by shunter_enqueue. */
+    void (*returned)(void *context, uint32_t entry, uint64_t now_ns);
+    /* It is too late. */
+    void (*expired)(void *context, uint32_t entry, uint64_t now_ns);
+};
+
+/* A request that can run. */
+struct shunter_arrival {
+    uint32_t entry;
+    uint8_t class;
+    bool again;    /* it was given to a worker that died: it runs alone */
+    bool returned; /* its worker had not begun it: it has its place again */
+    uint64_t deadline_ns; /* 0: none */
+};
+
+struct shunter_waiting {
+    int32_t next, prev; /* of its class, in the order of arrivals; next: also of its batch */
+    int32_t in_heap;    /* -1: it has no deadline */
+    int8_t class;       /* -1: it does not wait */
+    bool alone;
+    bool indirect; /* while it runs: its owner sends its answer */
+    uint64_t arrival; /* its number */
+    uint64_t arrival_ns, deadline_ns;
+};
+
+struct shunter_class_list {
+    int32_t first, last;
+    uint32_t count;
+    int32_t *heap; /* those with a deadline, the earliest first */
+    uint32_t deadlines;
+};
+
+/* A batch: its entries follow one another by ``next``. */
+struct shunter_held {
+    int32_t first;
+    uint32_t count;
+    uint8_t class;
+};
+
+struct shunter_worker_state {
+    bool present, draining;
+    uint32_t cap;
+    int doorbell;
+    uint64_t given, done;
+    uint64_t began_ns; /* since when the oldest batch that it holds runs */
+    struct shunter_held held[SHUNTER_AHEAD];
+};
+
+struct shunter_served {
+    struct shunter_queue queue;
+    struct shunter_policy policy;
+    struct shunter_owner owner;
+    struct shunter_counts *counts;
+    struct shunter_waiting *waiting;
+    struct shunter_class_list lists[SHUNTER_CLASSES];
+    struct shunter_worker_state workers[SHUNTER_WORKER_COUNT];
+    uint32_t worker_count; /* one more than the highest index in use */
+    uint32_t in_flight;    /* batches */
+    uint64_t arrivals;     /* requests that have become complete */
+    uint64_t aged_ns;
+    uint32_t indirect; /* requests in flight whose answers the owner sends */
+    uint64_t gathered_bytes; /* by workers that are gone */
+};
+
+/* NULL: no memory. ``counts`` may be shared. */
+struct shunter_served *shunter_served_new(
+    const struct shunter_queue *queue, const struct shunter_policy *policy,
+    const struct shunter_owner *owner, struct shunter_counts *counts);
+void shunter_served_free(struct shunter_served *served);
+
+/* ---- requests */
+
+void shunter_enqueue(
+    struct shunter_served *served, const struct shunter_arrival *arrival, uint64_t now_ns);
+/* It waits no more; nothing when it does not. */
+void shunter_dequeue(struct shunter_served *served, uint32_t entry);
+/* The most urgent of a class, -1: none waits. What has been tried once, then the earliest deadline,
+ * then the oldest. */
+int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class);
+/* The most urgent of a class, which wait no more: at most so many, or one that runs alone. */
+struct shunter_held shunter_take(struct shunter_served *served, uint8_t class, uint32_t most);
+/* All of it waits no more and counts as failed with this status; the number. */
+uint32_t shunter_fail_waiting(struct shunter_served *served, uint16_t status, uint64_t now_ns);
+
+/* A request will soon be complete: ``left`` parts like this one of ``length`` bytes are missing. */
+void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t length);
+
+/* ---- batches */
+
+/* Take in what workers have answered; the number of batches. */
+uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns);
+/* Answer what is too late, give batches away. Returns when time alone changes something. */
+uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns);
+/* Give a batch to a worker. */
+void shunter_give(
+    struct shunter_served *served, uint32_t worker, struct shunter_held batch, uint64_t now_ns);
+
+/* ---- workers: 0 or a negative errno */
+
+int shunter_worker_comes(
+    struct shunter_served *served, uint32_t worker, uint32_t cap, int doorbell);
+/* It gets nothing more. */
+int shunter_worker_drains(struct shunter_served *served, uint32_t worker);
+int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
+/* For how long the oldest batch that it holds has run, 0: it holds none. */
+uint64_t shunter_worker_busy_ns(
+    const struct shunter_served *served, uint32_t worker, uint64_t now_ns);
+bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker);
+/* Bytes of inputs that workers have copied. */
+uint64_t shunter_gathered_bytes(const struct shunter_served *served);
+
+/* ---- the release rule: twins of batching/forming/release.py */
+
+bool shunter_should_release(
+    uint64_t queued, uint64_t oldest_wait_us, bool has_deadline, int64_t slack_us,
+    double threshold, uint64_t max_wait_us, uint64_t free_capacity, uint64_t predicted_us,
+    uint64_t margin_us);
+void shunter_split(uint32_t queued, const uint32_t *caps, uint32_t count, uint32_t *sizes);
+
+static inline uint32_t shunter_in_flight(const struct shunter_worker_state *state) {
+    return (uint32_t)(state->given - state->done);
+}
+
+#endif
