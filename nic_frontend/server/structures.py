@@ -71,14 +71,13 @@ class SettingsStruct(Structure):
 
 
 class PolicyStruct(Structure):
+    """``struct shunter_policy``."""
+
     _fields_ = (
-        ("threshold", c_double),
-        ("max_wait_ns", c_uint64),
-        ("margin_ns", c_uint64),
-        ("ageing_ns", c_uint64),
-        ("fixed_ns", c_uint64),
-        ("per_request_ns", c_uint64),
-        ("ahead", c_uint32),
+        *(("threshold", c_double), ("alpha", c_double), ("threshold_cap", c_double)),
+        *(("max_wait_ns", c_uint64), ("margin_ns", c_uint64), ("ageing_ns", c_uint64)),
+        *(("fixed_ns", c_uint64), ("per_request_ns", c_uint64), ("slo_ns", c_uint64)),
+        *(("ahead", c_uint32), ("mixes", c_uint32)),
     )
 
 
