@@ -98,8 +98,16 @@ COUNTERS = (*COUNTED, *(f"drop_{reason}" for reason in DROPS))
 """Names of all counters of a front end."""
 
 
+GAUGES = ("landing_blocks", "landing_free")
+"""Beside them: how it is now."""
+
+
 class StatsStruct(Structure):
-    _fields_ = (*((name, c_uint64) for name in COUNTED), ("drops", c_uint64 * len(DROPS)))
+    _fields_ = (
+        *((name, c_uint64) for name in COUNTED),
+        ("drops", c_uint64 * len(DROPS)),
+        *((name, c_uint64) for name in GAUGES),
+    )
 
 
 def policy_struct(policy: Policy) -> PolicyStruct:

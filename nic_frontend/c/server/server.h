@@ -37,6 +37,7 @@ struct shunter_stats {
     uint64_t overflows;       /* the kernel dropped, SO_RXQ_OVFL */
     uint64_t sleeps;
     uint64_t drops[SHUNTER_DROPS];
+    uint64_t landing_blocks, landing_free; /* of the landing pool, now */
 };
 
 struct shunter_hello {
