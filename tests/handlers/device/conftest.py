@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
 from queue_front import QueueFront
+
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.capture import CudaRecorder, capture
 from shunter.handlers.device.driver import Driver, cuda_driver

@@ -1,14 +1,11 @@
 """Which worker a model gets, by where it is and by what there is."""
 
-import doctest
-import importlib
 import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from shunter.handlers.device import memory as device_memory
 from shunter.handlers.device.driver import DeviceError, Driver, cuda_driver
 from shunter.handlers.queue import device_queue
 from shunter.handlers.queue.device_queue import DeviceQueueWorker, queue_worker
@@ -172,13 +169,3 @@ def test_the_fake_driver_has_only_names_that_the_real_one_has(fake):
         for member in vars(known) if isinstance(known, SimpleNamespace) else ():
             assert hasattr(getattr(real, name), member), f"{name}.{member}"
     assert all(int(getattr(real.CUresult, result.name)) == result for result in fake.cuda.CUresult)
-    kind, access = real.CUmemAllocationProp(), real.CUmemAccessDesc()
-    kind.location.id, kind.allocFlags.gpuDirectRDMACapable = 3, 1
-    access.location = kind.location
-    assert (access.location.id, kind.allocFlags.gpuDirectRDMACapable) == (3, 1)
-
-
-def test_the_examples_in_the_documentation_are_true():
-    result = doctest.testmod(importlib.import_module(device_memory.__name__))
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -5,8 +5,8 @@ import errno
 import numpy as np
 import pytest
 import torch
-
 from queue_front import QueueFront
+
 from shunter.batching.queue.double_map import PAGE
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue.tensor_queue import QueueWorker, infer_of, keep_inputs
