@@ -59,9 +59,13 @@ static enum header header_is_whole(
         length > SHUNTER_BLOCK) {
         return BAD;
     }
-    uint8_t *room = shunter_slot_room(&server->landing, &server->streams_slot, length);
-    if (!room) {
-        return LATER;
+    uint8_t *room = NULL; // nothing needs none
+    if (length) {
+        room = shunter_slot_room(&server->landing, &server->streams_slot, length);
+        if (!room) {
+            stream->begun_ns = server->now_ns; // it is not the client that is late
+            return LATER;
+        }
     }
     stream->have = 0;
     stream->left = length;
@@ -71,6 +75,8 @@ static enum header header_is_whole(
         stream->has_place = true;
         stream->place = server->place;
         stream->payload = stream->into = room;
+    }
+    if (server->has_place && room) {
         stream->block = server->streams_slot.block;
         shunter_block_ref(&server->landing, stream->block);
         shunter_slot_use(&server->streams_slot, length);

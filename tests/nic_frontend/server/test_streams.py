@@ -106,6 +106,21 @@ def test_a_stream_that_closes_in_the_midst_of_a_payload_harms_nobody(served, nic
     assert other.answers(1) == {asked: other.expected(5)}
 
 
+@pytest.mark.parametrize("first", ["request", "acknowledgement"])
+def test_a_message_without_a_payload_needs_no_room(site, nic, first):
+    """Also where no stream has had any yet."""
+    site.serve()
+    puppet = site.puppet(inputs=[("a", "uint8", [0])])
+    client = site.client("tcp")
+    if first == "acknowledgement":
+        client.acknowledge(1)
+        nic.until(lambda: site.look()["stats"]["streams_in"] == 1)
+    asked = client.ask()
+    assert puppet.batch() == [0]
+    puppet.done(WireStatus.OK)
+    assert list(client.answers(1)) == [asked]
+
+
 def test_a_payload_that_belongs_nowhere_is_skipped(abused_site, kind):
     client = serve(abused_site).client(kind)
     for changes in ({"length": 65_535}, {"length": 300}, {"func_id": 99}, {"offset": 1 << 20}):
