@@ -29,6 +29,8 @@ OTHER_PEER = bytes([2, 0, 0x1F, 0x91, 127, 0, 0, 1]).ljust(64, b"\0")
 FUNC, SESSION = 7, 0xABCD0001
 KEY = bytes(range(16))
 MS = 1_000_000
+PATIENT = "-DRECEIVE_NS=600000000000ULL"
+"""Flag of a library that waits as long as a test may take for the rest of a request."""
 
 
 class PythonCore(Core):
@@ -74,10 +76,18 @@ def sanitized(tmp_path_factory):
             for name in names
         ]
         path = tmp_path_factory.mktemp("sanitized") / "libshunter.so"
-        build.build(path, more=("-O1", *build.SANITIZERS))
+        build.build(path, more=("-O1", *build.SANITIZERS, PATIENT))
     except (OSError, build.BuildError) as error:
         pytest.skip(f"no sanitizers: {error}")
     return str(path), {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0"}
+
+
+@pytest.fixture(scope="session")
+def patient_processes(nic, processes, tmp_path_factory):
+    """The same as ``processes``, with front ends that wait long for the rest of a request."""
+    path = tmp_path_factory.mktemp("patient") / "libshunter.so"
+    build.build(path, more=(PATIENT,))
+    return processes.using(str(path))
 
 
 @pytest.fixture(scope="session")
@@ -111,12 +121,16 @@ def site(make_site):
     return make_site()
 
 
-@pytest.fixture(params=["usual", "sanitized"])
+@pytest.fixture
+def patient_site(make_site, patient_processes):
+    """The same, for tests that leave a request half sent."""
+    return make_site(processes=patient_processes)
+
+
+@pytest.fixture(params=["patient", "sanitized"])
 def abused_site(request, make_site):
     """The same, also under the sanitizers."""
-    if request.param == "sanitized":
-        return make_site(processes=request.getfixturevalue("sanitized_processes"))
-    return make_site()
+    return make_site(processes=request.getfixturevalue(f"{request.param}_processes"))
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,12 @@ class Processes:
             env={**os.environ, **environment},
         )
         self._process.stdout.readline()
+
+    def using(self, library):
+        """The same one, starting them with another library."""
+        found = copy(self)
+        found._library = library
+        return found
 
     def start(self, role, **options):
         """The number of a process with this role."""

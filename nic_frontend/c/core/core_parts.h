@@ -153,7 +153,6 @@ struct shunter_core {
     uint64_t unknown_ns; /* when answers to unknown sessions were counted anew */
     uint32_t unknown;
     _Atomic uint64_t *line; /* of the control page: what strict requests hold; NULL: none */
-    bool holds;             /* it says something */
     struct slice_set held;  /* what it says */
     uint64_t hold_number;   /* of its last change */
 };

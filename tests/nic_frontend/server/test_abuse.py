@@ -1,7 +1,6 @@
 """Clients that mean no good: what they send is dropped, counted, and harms nobody."""
 
 import secrets
-import time
 from collections import Counter
 
 import numpy as np
@@ -147,7 +146,8 @@ def test_a_replayed_datagram_does_nothing(site, nic):
 
 
 @pytest.mark.parametrize("forgery", ["key", "bit", "none"])
-def test_a_forged_tag_is_dropped(site, nic, forgery):
+def test_a_forged_tag_is_dropped(patient_site, nic, forgery):
+    site = patient_site
     scene = Scene(site, nic, KEY)
     before = scene.known()
     header = scene.client.header(MessageType.REQ, 4, 2)
@@ -164,7 +164,8 @@ def test_a_forged_tag_is_dropped(site, nic, forgery):
     scene.finish()
 
 
-def test_nobody_speaks_for_the_session_of_another(site, nic):
+def test_nobody_speaks_for_the_session_of_another(patient_site, nic):
+    site = patient_site
     scene = Scene(site, nic, None)
     other = site.stranger()
     other.put(scene.client.header(MessageType.REQ, 4, 2).pack() + RUBBISH)
@@ -325,8 +326,8 @@ def test_time_is_not_wasted_on_a_flood(site):
     site.serve()
     site.worker()
     client, flooder = site.client(), site.stranger()
-    end = time.monotonic() + 0.2
-    while time.monotonic() < end:
-        flooder.put(secrets.token_bytes(100))
-    asked = client.ask(3)
-    assert client.answers(1) == {asked: client.expected(3)}
+    for name in range(40):
+        for _ in range(50):  # as much as surely fits into the socket's buffer
+            flooder.put(secrets.token_bytes(100))
+        asked = client.ask(name)
+        assert client.answers(1) == {asked: client.expected(name)}
