@@ -173,6 +173,12 @@ def table(make_table):
     return make_table()
 
 
+@pytest.fixture
+def c_table(both):
+    """The same, of the C core."""
+    return Table(both()[1])
+
+
 class Table:
     """One session of one function."""
 

@@ -1,5 +1,6 @@
 """The front end's part in a tensor queue, for tests of workers."""
 
+import itertools
 import os
 import socket
 
@@ -70,7 +71,7 @@ class QueueFront:
     def give(self, *entries):
         """A batch for the worker; what its end says of it."""
         words, queue = self.queue.words, self.queue
-        for one, other in zip(entries, entries[1:], strict=False):
+        for one, other in itertools.pairwise(entries):
             words[queue.entry(one, "entry_next")] = other
         self._given += 1
         place = self._given % AHEAD

@@ -1,6 +1,7 @@
 """What a worker makes of shared memory: batches, their inputs, and nothing of what cannot be."""
 
 import errno
+import itertools
 import subprocess
 from pathlib import Path
 
@@ -206,7 +207,7 @@ def batches(program, *events, entries=8):
 @FEW
 @given(st.permutations(range(8)), st.integers(1, 8), st.integers(1, 1 << 40))
 def test_a_batch_is_what_its_entries_name(program, order, count, given):
-    links = [("X", one, other) for one, other in zip(order, order[1:], strict=False)]
+    links = [("X", one, other) for one, other in itertools.pairwise(order)]
     links.append(("X", order[count - 1], 1 << 63))  # the last names none: nobody looks
     # A worker that has answered none yet looks at the first.
     found = batches(program, *links, ("B", 1, order[0], count))

@@ -197,6 +197,10 @@ class NativeCore:
         self._library.shunter_core_accept(self._core, datagram, now_ns)
         return self._taken()
 
+    def awaits(self, datagram: bytes) -> bool:
+        """Whether that segment is missing."""
+        return bool(self._library.shunter_core_awaits(self._core, datagram))
+
     def running(self, func_id: int, entry: int, now_ns: int) -> Whom:
         """A worker has been given the entry."""
         whom = _Whom()
@@ -311,6 +315,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "remove_session": (core, c_uint32, c_uint64),
         "receive": (core, c_char_p, c_char_p, ctypes.c_size_t, c_uint64),
         "accept": (core, c_char_p, c_uint64),
+        "awaits": (core, c_char_p),
         "running": (core, c_uint16, c_uint32, c_uint64, POINTER(_Whom)),
         "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint64),
         "worker_died": (core, c_uint16, c_uint32, c_uint64),
@@ -328,6 +333,7 @@ def _declare(found: ctypes.CDLL) -> None:
     found.shunter_core_new.restype = c_void_p
     found.shunter_core_free_entries.restype = c_uint32
     found.shunter_core_is_open.restype = c_bool
+    found.shunter_core_awaits.restype = c_bool
     found.shunter_core_is_pressed.restype = c_bool
     found.shunter_core_load.restype = None
     found.shunter_core_grant.restype = c_uint64
