@@ -226,7 +226,8 @@ class AsyncClient:
     ) -> None:
         """``timeout_s``: for every request that does not say otherwise, and to open a session.
 
-        ``window``: most requests on their way to one model. ``key``, ``key_id``, ``encrypt`` and ``crc`` as of Session.
+        ``window``: most requests on their way to one model. ``key``, ``key_id``, ``encrypt`` and
+        ``crc`` as of Session.
         Raises ValueError for a wrong address or key file, NoCipherError.
         """
         self.url = url

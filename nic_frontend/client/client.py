@@ -22,7 +22,7 @@ class Client:
     """
 
     def __init__(self, url: str, **settings: Any) -> None:
-        """``settings``: key, key_id, encrypt, crc, timeout_s, window and spin, as of :class:`Session`.
+        """``settings``: key, key_id, encrypt, crc, timeout_s, window and spin, as of Session.
 
         Raises ValueError for a wrong address or key file.
         """

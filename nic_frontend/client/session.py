@@ -57,8 +57,9 @@ class Session:
 
         Raises InferenceError, ValueError for a wrong address or key file, NoCipherError.
 
-        ``key``: as bytes or a file, ``key_id``: how the server names it. ``encrypt``: encrypt payloads, which needs a key. ``crc``: at least check that they come as
-        they were sent, where the network is not trusted to.
+        ``key``: as bytes or a file; ``key_id``: how the server names it. ``encrypt``: encrypt
+        payloads, which needs a key. ``crc``: at least check that they come as they were sent, where
+        the network is not trusted to.
 
         ``timeout_s``: for this and for every request that does not say otherwise. ``window``: most
         requests on their way. ``spin``: wait for answers without sleeping, which costs a processor.
