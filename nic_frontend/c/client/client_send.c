@@ -108,7 +108,7 @@ static struct shunter_x64 header_of(struct shunter_client *client, uint8_t type,
 static void sign(struct shunter_client *client, struct shunter_x64 *header) {
     if (client->settings.has_key) {
         header->flags |= SHUNTER_FLAG_HDR_TAG;
-        header->tag = shunter_siphash24(client->settings.key, header, SHUNTER_TAG_OFFSET);
+        header->tag = shunter_siphash24(client->settings.tag_to_server, header, SHUNTER_TAG_OFFSET);
     }
 }
 

@@ -450,5 +450,6 @@ def test_requests_that_wait_together_are_as_few_batches_as_can_be(program, reque
 
 
 def test_workers_that_cannot_be_are_refused(program):
-    said = program([*[("W", n, cap, 0) for n, cap in ((64, 1), (0, 0), (63, 1), (63, 1))], ("G", 5), ("D", 5)])
+    come = [("W", n, cap, 0) for n, cap in ((64, 1), (0, 0), (63, 1), (63, 1))]
+    said = program([*come, ("G", 5), ("D", 5)])
     assert said == [f"worker {n} is refused" for n in (64, 0, 63)]
