@@ -162,7 +162,7 @@ def table(make_table):
 class Table:
     """One session of one function."""
 
-    func, session, peer, other_peer = FUNC, SESSION, PEER, OTHER_PEER
+    func, session, other_peer = FUNC, SESSION, OTHER_PEER
 
     def __init__(
         self,
@@ -176,11 +176,13 @@ class Table:
         stream=False,
         protect=0,
         server_pkt_no=0,
+        peer=PEER,
     ):
         self.core, self.key, self.protect = core, key, protect
         self.inputs, self.outputs = SegmentPlan(inputs, segment), SegmentPlan(outputs, segment)
         core.add_function(FUNC, inputs, outputs, entries)
-        session = Session(SESSION, FUNC, PEER, segment, window, key, stream, protect)
+        self.peer = peer
+        session = Session(SESSION, FUNC, peer, segment, window, key, stream, protect)
         session.pkt_no = server_pkt_no
         core.add_session(session, 0)
         self.now = 0
@@ -208,7 +210,7 @@ class Table:
         return Header(**fields | {"flags": fields.get("flags", 0) | add})
 
     def say(
-        self, kind=MessageType.REQ, req_id=1, seq=0, peer=PEER, payload=b"", right=True, **more
+        self, kind=MessageType.REQ, req_id=1, seq=0, peer=None, payload=b"", right=True, **more
     ):
         """Send a datagram, whose payload is right or not; the actions."""
         if payload:
@@ -216,7 +218,7 @@ class Table:
         header = self.header(kind, req_id, seq, **more)
         data = header.pack(self.key) + payload
         length = 64 + header.length + behind(header.flags)
-        actions = self.core.receive(peer, data, self.now, length)
+        actions = self.core.receive(peer or self.peer, data, self.now, length)
         if right and any(isinstance(a, Place) for a in actions):
             actions += self.core.accept(data, self.now)
         return actions

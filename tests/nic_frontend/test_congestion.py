@@ -1,7 +1,7 @@
 """Congestion control: what RFC 9002 asks for, in C and in Python, and both the same."""
 
 import ctypes
-from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_bool, c_uint16, c_uint32, c_uint64
+from ctypes import CFUNCTYPE, Structure, byref, c_bool, c_uint16, c_uint32, c_uint64
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ class _Flight(Structure):
         *((name, c_uint64) for name in ("sent_ns", "owner")),
         ("bytes", c_uint32),
         ("part", c_uint16),
-        *((name, c_bool) for name in ("asks", "again")),
+        *((name, c_bool) for name in ("asks", "again", "left")),
     )
 
 
@@ -31,6 +31,7 @@ class _Path(Structure):
         ("near", c_uint64),
         *((name, c_uint64) for name in NUMBERS),
         ("timeouts", c_uint32),
+        ("timed_ns", c_uint64),
         ("flights", ctypes.c_void_p),
         *((name, c_uint64) for name in ("first", "next", "largest", "room")),
     )
@@ -48,7 +49,7 @@ class NativeCongestion:
         self.c.shunter_congestion_may_send_at.restype = c_uint64
         self.c.shunter_congestion_timeout_ns.restype = c_uint64
         self.c.shunter_congestion_holds.restype = c_bool
-        self.c.shunter_congestion_asks_each.restype = c_uint32
+        self.c.shunter_congestion_should_ask.restype = c_bool
         self._lost = []
         self._told = _LOST(lambda _, owner, part: self._lost.append((owner, part)))
         args = byref(self.path), datagram, c_uint64(near), c_uint64(rtt), c_uint64(now)
@@ -58,17 +59,19 @@ class NativeCongestion:
         self.c.shunter_congestion_free(byref(self.path))
 
     def __getattr__(self, name):
-        if name in ("rtt_ns", "var_ns") and not self.path.measured_ns:
-            return {"rtt_ns": 10 * MS, "var_ns": 5 * MS}[name]
         return getattr(self.path, name)
 
     @property
     def timeout_ns(self):
         return self.c.shunter_congestion_timeout_ns(byref(self.path))
 
-    @property
-    def asks_each(self):
-        return self.c.shunter_congestion_asks_each(byref(self.path))
+    def should_ask(self, count):
+        return self.c.shunter_congestion_should_ask(byref(self.path), count)
+
+    def flying(self, owner):
+        bits = (ctypes.c_uint8 * 256)()
+        self.c.shunter_congestion_mark(byref(self.path), c_uint64(owner), bits)
+        return int.from_bytes(bits, "little")
 
     def measure(self, rtt, now):
         self.c.shunter_congestion_measure(byref(self.path), c_uint64(rtt), c_uint64(now))
@@ -80,7 +83,7 @@ class NativeCongestion:
         return self.c.shunter_congestion_holds(byref(self.path), c_uint64(count), c_uint64(now))
 
     def sent(self, now, owner, part, count, *, asks, again):
-        flight = _Flight(now, owner, count, part, asks, again)
+        flight = _Flight(now, owner, count, part, asks, again, False)
         assert self.c.shunter_congestion_sent(byref(self.path), byref(flight)) == 0
 
     def heard(self, owner, have, now, *, question=False):
@@ -139,16 +142,30 @@ def test_what_is_sent_is_on_its_way_until_it_is_heard_of(make):
         assert path.may_send_at(DATAGRAM, 1) == 1
         send(path, 1, [part])
     assert path.in_flight == 14_720
-    assert path.may_send_at(1, 1) == NEVER
+    assert path.may_send_at(1, 2) == 1 + 30 * MS
     assert path.heard(1, bits(0, 1), 2) == []
     assert path.in_flight == 8 * DATAGRAM
     path.forget(1)
     assert path.in_flight == 0
 
 
+def test_what_nobody_says_anything_of_does_not_fill_the_window_for_ever(make):
+    """It is still lost when it turns out to be."""
+    path = make(DATAGRAM, NEAR, 20 * MS, 1)
+    send(path, 2, range(10))
+    at = path.may_send_at(DATAGRAM, 3)
+    assert at == 2 + path.timeout_ns
+    assert path.may_send_at(DATAGRAM, at) == at and path.in_flight == 0
+    assert path.flying(1) == bits(*range(10))
+    assert len(path.heard(1, 0, at)) == 10
+    assert path.window == path.threshold == 14_720 // 2
+
+
 def test_something_may_always_be_on_its_way(make):
     path = make(61_504, NEAR)
     assert path.may_send_at(1 << 20, 1) == 1
+    send(path, 1, [0], count=1 << 20)
+    assert path.may_send_at(1, 2) > 2
 
 
 def test_slow_start_doubles_what_is_used(make):
@@ -251,6 +268,16 @@ def test_questions_that_bring_nothing_new_are_answered_less_and_less_often(make)
     assert path.timeouts == 0
 
 
+def test_questions_about_requests_that_were_lost_together_count_once(make):
+    path = make(DATAGRAM, NEAR, 8 * MS, 1)
+    for owner in range(5):
+        send(path, 2, [0], owner=owner)
+    now = 50 * MS
+    for owner in range(5):
+        assert path.heard(owner, 0, now + owner, question=True) == [(owner, 0)]
+    assert path.timeouts == 1
+
+
 # ---- the round trip
 
 
@@ -295,7 +322,6 @@ def test_who_waits_until_it_is_told_may_send(make):
     now = 1
     for part in range(200):
         at = path.may_send_at(DATAGRAM, now)
-        assert at != NEVER
         now = max(now, at)
         assert path.may_send_at(DATAGRAM, now) == now
         send(path, now, [part % 4], owner=part)
@@ -309,10 +335,26 @@ def test_no_near_request_is_paced(make):
         send(path, 2, [part])
 
 
-def test_acknowledgements_are_asked_for_as_often_as_the_window_needs_them(make):
+def test_some_ask_and_the_last_that_may_go(make):
     path = make(DATAGRAM, NEAR)
-    assert path.asks_each == 2
-    assert make(DATAGRAM, NEAR, 1000, 1).asks_each == 16
+    asked = []
+    for part in range(10):
+        asked.append(path.should_ask(DATAGRAM))
+        send(path, 1, [part])
+    assert asked == [True, False] * 4 + [True, True]
+    path.forget(1)
+    near = make(DATAGRAM, NEAR, 1000, 1)
+    for part in range(33):
+        assert near.should_ask(DATAGRAM) == (part % 16 == 0)
+        send(near, 1, [part])
+
+
+def test_what_is_on_its_way_is_known(make):
+    path = make(DATAGRAM, NEAR)
+    send(path, 1, range(4), owner=7)
+    send(path, 1, [9], owner=8)
+    path.heard(7, bits(1), 2)
+    assert (path.flying(7), path.flying(8), path.flying(9)) == (bits(0, 2, 3), bits(9), 0)
 
 
 # ---- both the same
@@ -333,6 +375,7 @@ def apply(path, step, now):
     kind, owner, number, flag = step
     if kind == "send":
         found = [path.may_send_at(DATAGRAM, now), path.holds(number * DATAGRAM, now)]
+        found += [path.should_ask(DATAGRAM), path.flying(owner)]
         send(path, now, range(number), owner, again=flag, asks=number % 3 == 0)
         return found
     if kind == "heard":
@@ -357,6 +400,6 @@ def test_both_say_the_same(built, steps, rtt, datagram):
         found = [apply(path, step, now) for path in pair]
         assert found[0] == found[1], step
         states = [[getattr(path, name) for name in NUMBERS] for path in pair]
-        assert states[0] == states[1], (step, dict(zip(NUMBERS, zip(*states), strict=True)))
-        assert [p.timeout_ns for p in pair][0] == pair[1].timeout_ns
+        assert states[0] == states[1], (step, *zip(NUMBERS, *states, strict=True))
+        assert pair[0].timeout_ns == pair[1].timeout_ns
         assert pair[0].window >= 2 * datagram

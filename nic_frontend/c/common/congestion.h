@@ -27,6 +27,7 @@ struct shunter_flight {
     uint16_t part;  /* its segment */
     bool asks;      /* to be acknowledged at once: it measures the round trip */
     bool again;     /* it was sent before: nobody knows which of them came */
+    bool left;      /* it is not counted any more: by now it has come, or is lost */
 };
 
 struct shunter_congestion {
@@ -38,7 +39,8 @@ struct shunter_congestion {
     uint64_t measured_ns; /* when the first round trip was, 0: none */
     uint64_t due_ns;      /* when something on its way will be lost, if it is not here by then */
     uint64_t filled_ns, tokens; /* the bucket, in bytes */
-    uint32_t timeouts; /* in a row: questions to which nothing was new */
+    uint32_t timeouts;  /* in a row: times when questions showed that something is lost */
+    uint64_t timed_ns;  /* the last of them; what was sent before belongs to it */
     struct shunter_flight *flights; /* by number */
     uint64_t first, next, largest; /* numbers: from the first on its way; after the last acknowledged */
     uint64_t room;                  /* of flights, a power of 2 */
@@ -60,15 +62,19 @@ void shunter_congestion_init(
 void shunter_congestion_free(struct shunter_congestion *path);
 
 /*
- * When a datagram of so many bytes may be sent: now or before, later (pacing), or SHUNTER_NEVER
- * until something is heard. It fills the bucket.
+ * When a datagram of so many bytes may be sent: now or before, or later, when its turn comes by
+ * pacing, or what fills the window has left the path although nobody has said what became of it.
+ * Clients do not say at once what has come, and only in turn.
  */
 uint64_t shunter_congestion_may_send_at(
     struct shunter_congestion *path, uint32_t bytes, uint64_t now_ns);
 /* Whether as many bytes could all be sent now, and not even the last would have to wait. */
 bool shunter_congestion_holds(struct shunter_congestion *path, uint64_t bytes, uint64_t now_ns);
-/* Of how many datagrams one should ask to be acknowledged, while not all may be sent at once. */
-uint32_t shunter_congestion_asks_each(const struct shunter_congestion *path);
+/*
+ * Whether the next datagram, of so many bytes, should ask to be acknowledged, where not all may be
+ * sent at once: some do, and the last that may go.
+ */
+bool shunter_congestion_should_ask(const struct shunter_congestion *path, uint32_t bytes);
 /* It was sent. 0 or -ENOMEM: it is not counted, and will not be lost. */
 int shunter_congestion_sent(
     struct shunter_congestion *path, const struct shunter_flight *flight);
@@ -84,6 +90,9 @@ void shunter_congestion_heard(
 /* Time has passed: what was overtaken by others long ago is lost. Call it when due_ns is over. */
 void shunter_congestion_tick(
     struct shunter_congestion *path, uint64_t now_ns, shunter_lost lost, void *context);
+/* Set the bits of a request's datagrams that are on their way. */
+void shunter_congestion_mark(
+    const struct shunter_congestion *path, uint64_t owner, uint8_t *bits);
 /* Nobody wants to know any more what became of a request's datagrams. */
 void shunter_congestion_forget(struct shunter_congestion *path, uint64_t owner);
 /* A round trip was measured. */

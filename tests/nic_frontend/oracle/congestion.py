@@ -12,7 +12,7 @@ NEAR_NS = 1_000_000
 MS = 1_000_000
 INITIAL_DATAGRAMS, INITIAL_BYTES, LEAST_DATAGRAMS = 10, 14_720, 2
 FIRST_RTT_NS, MOST_RTT_NS = 10 * MS, 10_000 * MS
-REORDERED, MOST_DOUBLED, PERSISTENT = 3, 6, 3
+REORDERED, MOST_DOUBLED, UNKNOWN_DOUBLED, PERSISTENT = 3, 6, 3, 3
 BURST_NS, FILL_NS = 2 * MS, 20_000
 Lost = list[tuple[int, int]]
 """Requests and their segments."""
@@ -29,6 +29,8 @@ class Flight:
     bytes: int
     asks: bool = False
     again: bool = False
+    left: bool = False
+    """It is not counted any more: by now it has come, or is lost."""
 
 
 @dataclass
@@ -50,12 +52,14 @@ class Congestion:
     filled_ns: int = 0
     tokens: int = 0
     timeouts: int = 0
+    timed_ns: int = 0
     next: int = 0
     largest: int = 0
     flights: list[Flight] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Nothing is on its way."""
+        self._lost_ns = 0
         self.window = self.tokens = self.initial_window
         self.filled_ns = self.now
         if self.rtt:
@@ -71,7 +75,7 @@ class Congestion:
     @property
     def in_flight(self) -> int:
         """Bytes."""
-        return sum(flight.bytes for flight in self.flights)
+        return sum(flight.bytes for flight in self.flights if not flight.left)
 
     # ---- the round trip
 
@@ -115,24 +119,37 @@ class Congestion:
             self.tokens = min(self.tokens + came, burst)
 
     def may_send_at(self, count: int, now_ns: int) -> int:
-        """When a datagram of so many bytes may be sent; NEVER: not before something is heard."""
-        if self.flights and self.in_flight + count > self.window:
-            return NEVER
+        """When a datagram of so many bytes may be sent, as far as is known now."""
+        if self.in_flight + count > self.window:
+            left_ns = self._leave(now_ns)
+            if self.in_flight and self.in_flight + count > self.window:
+                return left_ns
         self._fill(now_ns)
-        if self.tokens >= count or not self.flights:
+        if self.tokens >= count or not self.in_flight:
             return now_ns
         rate = max(self._paced(1000 * MS), 1)
         return now_ns + FILL_NS + (count - self.tokens) * 1000 * MS // rate
 
     def holds(self, count: int, now_ns: int) -> bool:
         """Whether so many bytes could be sent at once."""
+        if self.in_flight + count > self.window:
+            self._leave(now_ns)
         self._fill(now_ns)
         return self.in_flight + count <= self.window and count <= self.tokens
 
-    @property
-    def asks_each(self) -> int:
-        """Of so many datagrams one asks to be acknowledged."""
-        return min(16, max(2, self.window // self.datagram // 4))
+    def _leave(self, now_ns: int) -> int:
+        """Do not count what has left the path by now; when the next of the others does."""
+        for flight in self.flights:
+            if flight.sent_ns + self.timeout_ns <= now_ns:
+                flight.left = True
+        ends = [flight.sent_ns + self.timeout_ns for flight in self.flights if not flight.left]
+        return min(ends, default=now_ns)
+
+    def should_ask(self, count: int) -> bool:
+        """Whether the next one asks to be acknowledged, where not all may be sent at once."""
+        each = min(16, max(2, self.window // self.datagram // 4))
+        is_last = self.in_flight + 2 * count > self.window or self.tokens < 2 * count
+        return self.next % each == 0 or is_last
 
     def sent(
         self, now_ns: int, owner: int, part: int, count: int, *, asks: bool, again: bool
@@ -148,14 +165,25 @@ class Congestion:
         """What the peer has of a request: bits, None: all. What is lost of all that was sent."""
         if self._acknowledge(owner, have, now_ns):
             self.timeouts = 0
-        doubled = min(self.timeouts, MOST_DOUBLED) if question else 0
+        unknown = 0 if self.measured_ns else UNKNOWN_DOUBLED
+        doubled = min(self.timeouts, MOST_DOUBLED) if question else unknown
+        self._lost_ns = 0
         lost = self._detect(now_ns, owner, now_ns - (self._loss_delay_ns << doubled))
-        self.timeouts += question and bool(lost)
+        if question and lost and self._lost_ns >= self.timed_ns:
+            self.timeouts += 1
+            self.timed_ns = now_ns
         return lost
 
     def tick(self, now_ns: int) -> Lost:
         """What is lost because time has passed."""
         return self._detect(now_ns, NEVER, 0)
+
+    def flying(self, owner: int) -> int:
+        """Bits of a request's datagrams that are on their way."""
+        bits = 0
+        for flight in self.flights:
+            bits |= (flight.owner == owner) << flight.part
+        return bits
 
     def forget(self, owner: int) -> None:
         """Nobody wants to know what becomes of it."""
@@ -174,9 +202,9 @@ class Congestion:
         self.largest = max([self.largest, *numbers])
         gone = {flight.number for flight in came}
         self.flights = [flight for flight in self.flights if flight.number not in gone]
-        if came and have is not None and came[-1].asks and not came[-1].again:
-            if now_ns > came[-1].sent_ns:
-                self.measure(now_ns - came[-1].sent_ns, now_ns)
+        measures = came and have is not None and came[-1].asks and not came[-1].again
+        if measures and now_ns > came[-1].sent_ns:
+            self.measure(now_ns - came[-1].sent_ns, now_ns)
         return bool(came)
 
     def _grow(self, flight: Flight, before: int) -> None:
@@ -205,6 +233,8 @@ class Congestion:
                 self.due_ns = min(self.due_ns, flight.sent_ns + delay)
         self.flights = stay
         if lost:
+            self._lost_ns = lost[-1].sent_ns
+            before += sum(flight.bytes for flight in lost if flight.left)
             self._narrow(lost, before, now_ns)
         return [(flight.owner, flight.part) for flight in lost]
 

@@ -139,7 +139,7 @@ class PythonWorkerQueue:
             part = plan.place(seq)
             header = Header(
                 type=MessageType.RESP,
-                flags=(Flags.LAST if seq == plan.count - 1 else 0) | flags & Flags.ACK_REQ,
+                flags=Flags.LAST | flags & Flags.ACK_REQ if seq == plan.count - 1 else 0,
                 req_id=req_id,
                 func_id=self._func_id,
                 seq=seq,
