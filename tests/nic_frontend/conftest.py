@@ -183,7 +183,7 @@ def c_table(both):
 class Table:
     """One session of one function."""
 
-    func, session, peer, other_peer = FUNC, SESSION, PEER, OTHER_PEER
+    func, session, other_peer = FUNC, SESSION, OTHER_PEER
 
     def __init__(
         self,
@@ -198,14 +198,16 @@ class Table:
         protect=0,
         server_pkt_no=0,
         strict=True,
+        peer=PEER,
     ):
         self.core, self.key, self.protect = core, key, protect
         self.inputs, self.outputs = SegmentPlan(inputs, segment), SegmentPlan(outputs, segment)
         core.add_function(FUNC, inputs, outputs, entries)
+        self.peer = peer
         self.base = 0
         """Numbers of requests, and what is done, count from here."""
         self.keys, self.entries = keys_of(key), entries
-        session = Session(SESSION, FUNC, PEER, segment, window, self.keys, stream, protect)
+        session = Session(SESSION, FUNC, peer, segment, window, self.keys, stream, protect)
         session.may_be_strict = strict
         session.pkt_no = server_pkt_no
         core.add_session(session, 0)
@@ -235,7 +237,7 @@ class Table:
         return Header(**fields | {"flags": fields.get("flags", 0) | add})
 
     def say(
-        self, kind=MessageType.REQ, req_id=1, seq=0, peer=PEER, payload=b"", right=True, **more
+        self, kind=MessageType.REQ, req_id=1, seq=0, peer=None, payload=b"", right=True, **more
     ):
         """Send a datagram, whose payload is right or not; the actions."""
         if payload:
@@ -243,7 +245,7 @@ class Table:
         header = self.header(kind, req_id, seq, **more)
         data = header.pack(self.key) + payload
         length = 64 + header.length + behind(header.flags)
-        actions = self.core.receive(peer, data, self.now, length)
+        actions = self.core.receive(peer or self.peer, data, self.now, length)
         if right and any(isinstance(a, Place) for a in actions):
             actions += self.core.accept(data, self.now)
         return actions

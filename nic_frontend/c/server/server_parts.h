@@ -46,6 +46,8 @@ struct shunter_stream {
     struct shunter_place place;
     uint8_t *out;      /* what the socket did not take */
     size_t out_length, out_at, out_room;
+    uint64_t behind_ns; /* since when something is kept, and it was looked at */
+    size_t taken;       /* bytes of it that the socket has taken since */
     bool closed;
 };
 
@@ -122,6 +124,9 @@ void shunter_stream_writable(struct shunter_server *server, struct shunter_strea
 void shunter_stream_send(
     struct shunter_server *server, struct shunter_stream *stream,
     const struct shunter_x64 *header, const uint8_t *payload, size_t length);
+/* Whether it does not read what is kept for it. */
+bool shunter_stream_reads_too_slowly(
+    const struct shunter_server *server, struct shunter_stream *stream);
 /* End those that are in the midst of a message for too long: they hold an entry; and those whose
  * session has ended. */
 void shunter_streams_close_late(struct shunter_server *server);
