@@ -10,7 +10,6 @@ import asyncio
 import socket
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from shunter.nic_frontend.client.calls import DEFAULT, Array, Options, one_or_all
@@ -284,10 +283,5 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
