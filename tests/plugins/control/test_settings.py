@@ -57,6 +57,8 @@ key_file = "key"
 encrypt = true
 spin_us = 50
 queue_mb = 128
+keys_file = "keys.toml"
+strict = "keyed"
 
 [preemption]
 strict = "edf"
@@ -100,7 +102,8 @@ def test_every_key_is_read(write):
     assert resnet.caps == (32, 8)
     assert resnet.weights == ((1, 0.5), (0, 1))
     assert resnet.preferences == ((), (1,))
-    assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", "key", True, 50, 128)
+    keys = "key", True, 50, 128, "keys.toml", "keyed"
+    assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", *keys)
     preemption = PreemptionSettings("edf", "concurrent", True, 500, 250, "never", 0.05, 512)
     assert found.preemption == preemption
     assert preemption.strict_order is Order.EDF
