@@ -19,7 +19,7 @@ import org.pytorch.serve.util.messages.RequestInput;
 public record RequestTerms(RequestClass requestClass, long deadlineNs, Boolean idempotent) {
     public static final String CLASS_KEY = "x-shunter-class";
     static final String DEADLINE_KEY = "x-shunter-deadline-ms";
-    static final String IDEMPOTENT_KEY = "x-shunter-idempotent";
+    public static final String IDEMPOTENT_KEY = "x-shunter-idempotent";
     /** No term of the request: {@link StrictClaims} takes it out before. */
     public static final String STRICT_KEY = "x-shunter-strict-key";
     /** Keys that begin so are ours; a misspelt one must not pass in silence. */

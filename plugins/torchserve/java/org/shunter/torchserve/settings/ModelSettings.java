@@ -16,6 +16,7 @@ import org.pytorch.serve.archive.utils.ArchiveUtils;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.wlm.Model;
 import org.shunter.torchserve.forming.RequestClass;
+import org.shunter.torchserve.forming.RequestTerms;
 
 /**
  * The {@code shunter:} section of a model's {@code model-config.yaml}.
@@ -31,6 +32,7 @@ import org.shunter.torchserve.forming.RequestClass;
  * @param preemptible whether the workers stand still for strict work; null: those of groups that
  *     take best-effort requests only
  * @param retry whether a request whose worker died is tried once more when it does not say
+ * @param drop whether a batch that stands still may give its memory back and begin anew
  * @param company whether free workers wait for a full batch as stock's do
  * @param auto whether the controller may change the configuration; when it is not said, yes unless
  *     the section says where or how the workers run
@@ -46,6 +48,7 @@ public record ModelSettings(
         List<GroupConfig> network,
         Boolean preemptible,
         boolean retry,
+        boolean drop,
         boolean company,
         boolean auto) {
     private static final String SECTION = "shunter";
@@ -81,6 +84,7 @@ public record ModelSettings(
                     null,
                     true,
                     false,
+                    false,
                     true);
 
     /** The same settings with other worker groups. */
@@ -96,6 +100,7 @@ public record ModelSettings(
                 network,
                 preemptible,
                 retry,
+                drop,
                 company,
                 auto);
     }
@@ -131,7 +136,8 @@ public record ModelSettings(
                         ? requestClass("shunter.class", map.get("class"))
                         : RequestClass.STRICT;
         final boolean retry = retry(map.getOrDefault("retry", true));
-        if (!retry && PreemptibleSettings.drops(map)) {
+        final boolean drop = PreemptibleSettings.drops(map);
+        if (!retry && drop) {
             throw new BadRequestException(
                     "shunter.retry: false is not possible together with shunter.preemptible.drop:"
                             + " true, by which a batch begins anew");
@@ -152,8 +158,23 @@ public record ModelSettings(
                 GroupSettings.network(map),
                 PreemptibleSettings.ofModel(map, defaultClass),
                 retry,
+                drop,
                 company(map.getOrDefault("wait", "adaptive")),
                 auto(map));
+    }
+
+    /**
+     * Whether the model can keep what a request asks for.
+     *
+     * @throws BadRequestException saying what it cannot
+     */
+    public void check(final RequestTerms terms) {
+        if (drop && Boolean.FALSE.equals(terms.idempotent())) {
+            throw new BadRequestException(
+                    RequestTerms.IDEMPOTENT_KEY
+                            + ": false is not possible for a model that says"
+                            + " shunter.preemptible.drop: true, by which a batch begins anew");
+        }
     }
 
     private static boolean auto(final Map<String, Object> map) {
