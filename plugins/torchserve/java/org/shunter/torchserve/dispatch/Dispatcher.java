@@ -101,15 +101,23 @@ public final class Dispatcher {
         effects.run();
     }
 
-    /** A worker answered its oldest batch, or a part of it. */
-    public void onReply(final BatchWorker worker, final Reply reply) {
+    /**
+     * A worker answered its oldest batch, or a part of it.
+     *
+     * @return false when it had been given up before, with all that it held
+     */
+    public boolean onReply(final BatchWorker worker, final Reply reply) {
         final long receivedNs = clock.getAsLong();
         final Effects effects = new Effects();
         synchronized (this) {
+            if (worker.state != WorkerState.READY && worker.state != WorkerState.DRAINING) {
+                return false;
+            }
             state.replied(worker, reply, receivedNs, effects);
         }
         effects.run();
         answered.accept(receivedNs);
+        return true;
     }
 
     /**
@@ -241,9 +249,25 @@ public final class Dispatcher {
         return state.telemetry.window();
     }
 
-    /** The first worker whose running inference started before that time, or null. */
-    public synchronized <W extends BatchWorker> W overdue(final List<W> candidates, final long beforeNs) {
-        return InFlight.overdue(candidates, beforeNs);
+    /**
+     * Give up the first worker whose running inference started before that time, as if it had died:
+     * in one step, so that an answer of the last moment never makes the next batch pay for it.
+     *
+     * @return that worker, whose process is still to be ended, or null
+     */
+    public <W extends BatchWorker> W giveUpOverdue(
+            final List<W> candidates, final long beforeNs, final Loss loss) {
+        final Effects effects = new Effects();
+        final W overdue;
+        synchronized (this) {
+            overdue = InFlight.overdue(candidates, beforeNs);
+            if (overdue == null || !apply(overdue, WorkerState.Event.LOST)) {
+                return null;
+            }
+            state.lost(overdue, loss, effects);
+        }
+        effects.run();
+        return overdue;
     }
 
     /**

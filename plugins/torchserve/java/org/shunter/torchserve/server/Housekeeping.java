@@ -10,6 +10,7 @@ import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.queue.Effects;
+import org.shunter.torchserve.queue.Loss;
 import org.shunter.torchserve.worker.Worker;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -102,9 +103,12 @@ final class Housekeeping {
         final List<Worker> workers = model.pool().workers();
         model.dispatcher()
                 .excuse(workers, heldSlices, passedNs, host.hold().longestParkNs() + timeoutNs);
-        final Worker overdue = model.dispatcher().overdue(workers, nowNs - timeoutNs);
+        final Loss loss =
+                Loss.timedOut("no answer within responseTimeout of " + timeoutS + " s");
+        final Worker overdue =
+                model.dispatcher().giveUpOverdue(workers, nowNs - timeoutNs, loss);
         if (overdue != null) {
-            overdue.timeOut("no answer within responseTimeout of " + timeoutS + " s");
+            overdue.onTimedOut(loss);
         }
     }
 }
