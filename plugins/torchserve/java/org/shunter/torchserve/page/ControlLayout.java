@@ -6,7 +6,7 @@ public final class ControlLayout {
     private ControlLayout() {}
 
     /** raised when a field is added */
-    public static final int LAYOUT_VERSION = 7;
+    public static final int LAYOUT_VERSION = 8;
     /** 'SHUNTER' and a zero, little-endian */
     public static final long MAGIC = 0x5245544e554853L;
     /** bytes of the control page */
@@ -369,18 +369,16 @@ public final class ControlLayout {
     public static final int S_LATENCY_FIXED_NS = 5568;
     /** see latency_fixed_ns */
     public static final int S_LATENCY_PER_REQUEST_NS = 5576;
-    /** 0: threshold by what follows answers; else Rafiqi's quantum */
-    public static final int S_QUANTUM_US = 5584;
     /** 1: refuse what would be answered too late */
-    public static final int S_ADMISSION = 5592;
+    public static final int S_ADMISSION = 5584;
     /** how long before a deadline an answer shall be ready */
-    public static final int S_MARGIN_US = 5600;
+    public static final int S_MARGIN_US = 5592;
     /** raised when another configuration is wanted, 0 for none */
-    public static final int S_WANTED_REQUEST = 5608;
+    public static final int S_WANTED_REQUEST = 5600;
     /** worker groups of that configuration */
-    public static final int S_WANTED_GROUPS = 5616;
+    public static final int S_WANTED_GROUPS = 5608;
     /** 1: its workers choose and keep cores of their own */
-    public static final int S_WANTED_PIN = 5624;
+    public static final int S_WANTED_PIN = 5616;
     /** batch cap, 0: the group's own */
     public static final int S_COMMAND_CAP = 5632;
     /** factor of the cap for the class, in 1/1000; 0: never [2] */
