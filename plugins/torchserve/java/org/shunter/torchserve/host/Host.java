@@ -169,6 +169,16 @@ public final class Host {
         return timer;
     }
 
+    /** Arguments of a program of ours, with the operator's settings where config.properties names them. */
+    public List<String> withSettings(final List<String> arguments) {
+        final List<String> all = new ArrayList<>(arguments);
+        final String settings = config.getProperty("shunter_config", null);
+        if (settings != null) {
+            all.addAll(List.of("--config", settings));
+        }
+        return all;
+    }
+
     /** Run something that may take long. */
     public void execute(final Runnable task) {
         pool.execute(task);

@@ -1,6 +1,8 @@
 package org.shunter.torchserve.settings;
 
 import static org.shunter.torchserve.settings.SettingValues.checkMap;
+import static org.shunter.torchserve.settings.SettingValues.flag;
+import static org.shunter.torchserve.settings.SettingValues.refusal;
 import static org.shunter.torchserve.settings.SettingValues.requestClass;
 import static org.shunter.torchserve.settings.SettingValues.text;
 
@@ -71,21 +73,7 @@ public record ModelSettings(
                             "retry",
                             "wait"));
     /** Settings of a model without a section: strict, no deadline. */
-    static final ModelSettings DEFAULT =
-            new ModelSettings(
-                    RequestClass.STRICT,
-                    0,
-                    0,
-                    List.of(),
-                    null,
-                    null,
-                    Map.of(),
-                    List.of(),
-                    null,
-                    true,
-                    false,
-                    false,
-                    true);
+    static final ModelSettings DEFAULT = of(Map.of());
 
     /** The same settings with other worker groups. */
     public ModelSettings withConfiguration(final List<GroupConfig> groups) {
@@ -135,7 +123,7 @@ public record ModelSettings(
                 map.containsKey("class")
                         ? requestClass("shunter.class", map.get("class"))
                         : RequestClass.STRICT;
-        final boolean retry = retry(map.getOrDefault("retry", true));
+        final boolean retry = flag("shunter.retry", map.getOrDefault("retry", true));
         final boolean drop = PreemptibleSettings.drops(map);
         if (!retry && drop) {
             throw new BadRequestException(
@@ -186,9 +174,7 @@ public record ModelSettings(
                     && List.of("configuration", "groups", "device").stream()
                             .noneMatch(map::containsKey);
         }
-        if (!(value instanceof Boolean flag)) {
-            throw new BadRequestException("shunter.auto: \"" + value + "\"; allowed: true, false");
-        }
+        final boolean flag = flag("shunter.auto", value);
         if (flag && (placed || map.containsKey("device") || map.containsKey("groups"))) {
             throw new BadRequestException(
                     "shunter.auto: true is not possible together with cores, device or groups");
@@ -196,17 +182,9 @@ public record ModelSettings(
         return flag;
     }
 
-    private static boolean retry(final Object value) {
-        if (!(value instanceof Boolean flag)) {
-            throw new BadRequestException("shunter.retry: \"" + value + "\"; allowed: true, false");
-        }
-        return flag;
-    }
-
     private static boolean company(final Object value) {
         if (!"adaptive".equals(value) && !"company".equals(value)) {
-            throw new BadRequestException(
-                    "shunter.wait: \"" + value + "\"; allowed: adaptive, company");
+            throw refusal("shunter.wait", value, "adaptive, company");
         }
         return "company".equals(value);
     }
@@ -218,9 +196,8 @@ public record ModelSettings(
         final double ms = value instanceof Number number ? number.doubleValue() : Double.NaN;
         if (!(ms > 0) || ms > 86_400_000) {
             throw new BadRequestException(
-                    "shunter.slo_ms: \""
-                            + value
-                            + "\" is not a latency; allowed: milliseconds above 0 and at most 86400000");
+                    "shunter.slo_ms: \"" + value + "\" is not a latency; allowed: milliseconds above 0"
+                            + " and at most 86400000");
         }
         return (long) (ms * 1e6);
     }
