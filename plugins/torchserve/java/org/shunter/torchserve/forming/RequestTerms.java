@@ -120,8 +120,8 @@ public record RequestTerms(RequestClass requestClass, long deadlineNs, Boolean i
         final double ms = DECIMAL.matcher(number).matches() ? Double.parseDouble(number) : 0;
         if (!(ms > 0) || ms > MAX_DEADLINE_MS) {
             throw new BadRequestException(
-                    DEADLINE_KEY + ": \"" + text + "\" is not a deadline; allowed: a number of milliseconds above 0"
-                            + " and at most 86400000");
+                    DEADLINE_KEY + ": \"" + text + "\" is not a deadline; allowed: a number of"
+                            + " milliseconds above 0 and at most 86400000");
         }
         return Math.max(1, (long) (ms * 1e6));
     }

@@ -76,7 +76,8 @@ public final class ControlPage {
         if (!"amd64".equals(machine)) {
             throw new IOException(
                     "Shunter needs an x86_64 processor, this one is " + machine + ": the shared page"
-                            + " relies on stores that become visible in program order. Set SHUNTER=off to serve without the plugin");
+                            + " relies on stores that become visible in program order."
+                            + " Set SHUNTER=off to serve without the plugin");
         }
     }
 

@@ -52,7 +52,8 @@ public final class RuntimeFolder {
         if (path.toString().length() > LONGEST_PATH) {
             throw new IOException(
                     path + " is too long for Unix sockets (" + path.toString().length()
-                            + " characters, at most " + LONGEST_PATH + "); set SHUNTER_RUNTIME_DIR to a shorter path");
+                            + " characters, at most " + LONGEST_PATH
+                            + "); set SHUNTER_RUNTIME_DIR to a shorter path");
         }
         Files.createDirectory(
                 path,

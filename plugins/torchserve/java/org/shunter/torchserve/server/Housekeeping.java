@@ -72,7 +72,7 @@ final class Housekeeping {
         faults.attempt("runners", () -> observeRunners(models));
         faults.attempt("front end", manager.frontEnd()::obey);
         for (final ServedModel model : models) {
-            faults.attempt(model.name(), () -> keep(model));
+            faults.attempt(model.name(), model::keep);
             faults.attempt(model.name() + ", workers", () -> endOverdue(model));
         }
         faults.attempt("views", manager::forgetEnded);
@@ -88,13 +88,6 @@ final class Housekeeping {
         final Effects effects = new Effects();
         host.turns().obey(effects);
         effects.run();
-    }
-
-    private static void keep(final ServedModel model) {
-        model.publishGroups();
-        model.publishDefaultVersion();
-        model.obeyConfiguration();
-        model.dispatcher().refresh();
     }
 
     private void endOverdue(final ServedModel model) {
