@@ -33,6 +33,7 @@ struct shunter_backend_stats {
 };
 
 struct shunter_backend {
+    int ready;             /* a descriptor that can be read when something has come */
     bool payloads_are_far; /* on a device: the processor can neither check nor decrypt them */
     uint32_t most;         /* datagrams of one poll */
     uint32_t worthwhile;   /* when so many messages came, more may be there at once */

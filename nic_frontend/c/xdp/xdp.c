@@ -1,0 +1,233 @@
+#define _GNU_SOURCE
+#include "xdp.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bpf.h"
+#include "xdp_parts.h"
+
+#define UDP_EVERY 16     /* polls look at the UDP socket although there is enough else */
+
+/* What the last poll told is read: whoever keeps a payload has a reference of his own. */
+static void let_go(struct shunter_xdp *xdp) {
+    for (uint32_t i = 0; i < xdp->handed_count; i++) {
+        shunter_block_unref(xdp->landing, xdp->handed[i]);
+    }
+    xdp->handed_count = 0;
+    for (uint32_t queue = 0; queue < xdp->queue_count; queue++) {
+        shunter_xdp_headers_taken(&xdp->queues[queue].headers);
+    }
+}
+
+/* ---- headers and payloads */
+
+static uint8_t *bytes_of(const struct shunter_xdp *xdp, const struct xdp_desc *frame) {
+    return shunter_block_at(xdp->landing, xdp->first) + frame->addr;
+}
+
+static uint64_t number_of(const struct shunter_xdp *xdp, const struct xdp_desc *frame) {
+    uint64_t number;
+    memcpy(&number, bytes_of(xdp, frame), sizeof number);
+    return number;
+}
+
+/* The payload with this number, if it is the next; those before it have lost their headers. */
+static const struct xdp_desc *payload_of(
+    struct shunter_xdp *xdp, struct shunter_xsk *xsk, uint64_t number) {
+    const struct xdp_desc *frame = shunter_xsk_peek(xsk);
+    while (frame && number_of(xdp, frame) < number) {
+        shunter_block_unref(xdp->landing, shunter_xdp_take_back(xdp, frame->addr));
+        xdp->counts.lost_headers++;
+        shunter_xsk_take(xsk);
+        frame = shunter_xsk_peek(xsk);
+    }
+    return frame;
+}
+
+/*
+ * Both rings have the order of the numbers. A header is written before its payload is sent on, so
+ * one without may still get it: it waits until a later payload shows that it was lost.
+ */
+static uint32_t pair(
+    struct shunter_xdp *xdp, struct shunter_xdp_queue *queue, struct shunter_landed *landed) {
+    const struct shunter_xdp_record *record;
+    uint32_t count = 0;
+    while (count < SHUNTER_XDP_AT_ONCE && (record = shunter_xdp_headers_peek(&queue->headers))) {
+        const struct xdp_desc *frame = payload_of(xdp, &queue->xsk, record->number);
+        if (!frame) {
+            break;
+        }
+        shunter_xdp_headers_take(&queue->headers);
+        if (number_of(xdp, frame) != record->number) {
+            xdp->counts.lost_payloads++;
+            continue;
+        }
+        const int32_t block = shunter_xdp_take_back(xdp, frame->addr);
+        if (frame->len >= SHUNTER_XDP_FRONT + record->length) {
+            xdp->handed[xdp->handed_count++] = block;
+            landed[count] = (struct shunter_landed){
+                .peer = record->peer,
+                .header = record->header,
+                .payload = bytes_of(xdp, frame) + SHUNTER_XDP_FRONT,
+                .block = block,
+                .length = SHUNTER_HEADER_BYTES + (uint32_t)record->length};
+            shunter_xdp_set_aside(xdp, &landed[count++]);
+        } else { // the frame is shorter than its datagram says
+            xdp->counts.lost_payloads++;
+            shunter_block_unref(xdp->landing, block);
+        }
+        shunter_xsk_take(&queue->xsk);
+    }
+    shunter_xsk_taken(&queue->xsk);
+    return count;
+}
+
+static int poll(
+    struct shunter_backend *backend, struct shunter_landed *landed, uint32_t *messages) {
+    struct shunter_xdp *xdp = (struct shunter_xdp *)backend;
+    uint32_t count = 0;
+    let_go(xdp);
+    for (uint32_t i = 0; i < xdp->queue_count; i++) {
+        shunter_xdp_fill(xdp, &xdp->queues[i].xsk);
+        count += pair(xdp, &xdp->queues[i], landed + count);
+    }
+    xdp->counts.split += count;
+    *messages = count;
+    if (count && ++xdp->polls % UDP_EVERY) {
+        return (int)count;
+    }
+    uint32_t passed = 0;
+    const int more = xdp->udp->poll(xdp->udp, landed + count, &passed);
+    *messages += passed;
+    return more < 0 ? (count ? (int)count : more) : (int)count + more;
+}
+
+/* ---- the rest is the UDP socket's */
+
+static void tx(
+    struct shunter_backend *backend, const struct shunter_x64 *header, const void *payload,
+    size_t length, const uint8_t *peer, bool copied) {
+    struct shunter_backend *udp = ((struct shunter_xdp *)backend)->udp;
+    udp->tx(udp, header, payload, length, peer, copied);
+}
+
+static void flush(struct shunter_backend *backend) {
+    struct shunter_backend *udp = ((struct shunter_xdp *)backend)->udp;
+    udp->flush(udp);
+}
+
+static uint32_t mtu(const struct shunter_backend *backend) {
+    const struct shunter_backend *udp = ((const struct shunter_xdp *)backend)->udp;
+    return udp->mtu(udp);
+}
+
+void shunter_xdp_counts(const struct shunter_backend *backend, struct shunter_xdp_counts *counts) {
+    const struct shunter_xdp *xdp = (const struct shunter_xdp *)backend;
+    *counts = xdp->counts;
+    for (uint32_t queue = 0; queue < xdp->queue_count; queue++) {
+        struct shunter_xdp_counters counters = {0};
+        shunter_bpf_get(xdp->counters, &queue, &counters);
+        counts->no_room += counters.no_room;
+        counts->dropped += shunter_xsk_dropped(&xdp->queues[queue].xsk);
+    }
+}
+
+static void stats(const struct shunter_backend *backend, struct shunter_backend_stats *found) {
+    const struct shunter_xdp *xdp = (const struct shunter_xdp *)backend;
+    struct shunter_xdp_counts counts;
+    xdp->udp->stats(xdp->udp, found);
+    shunter_xdp_counts(backend, &counts);
+    found->overflows += counts.dropped;
+    found->copied_bytes += xdp->copied_bytes;
+}
+
+/* The sockets are closed: no chunk is the kernel's any more. */
+static void free_xdp(struct shunter_xdp *xdp) {
+    shunter_xdp_take_down(xdp);
+    for (uint32_t i = 0; i < xdp->handed_count; i++) {
+        shunter_block_unref(xdp->landing, xdp->handed[i]);
+    }
+    shunter_xdp_leave_blocks(xdp);
+    free(xdp->with_kernel);
+    free(xdp);
+}
+
+static void close_xdp(struct shunter_backend *backend) {
+    struct shunter_xdp *xdp = (struct shunter_xdp *)backend;
+    struct shunter_backend *udp = xdp->udp;
+    free_xdp(xdp);
+    udp->close(udp);
+}
+
+static struct shunter_xdp *new_xdp(const struct shunter_xdp_settings *settings) {
+    struct shunter_xdp *xdp = calloc(1, sizeof *xdp);
+    uint8_t *with_kernel = calloc(settings->blocks ? settings->blocks : 1, 1);
+    if (!xdp || !with_kernel) {
+        free(xdp);
+        free(with_kernel);
+        return NULL;
+    }
+    xdp->with_kernel = with_kernel;
+    xdp->landing = settings->landing;
+    xdp->udp = settings->udp;
+    xdp->addresses = xdp->counters = xdp->headers = xdp->sockets = xdp->link = -1;
+    xdp->backend.ready = -1;
+    xdp->aside.block = SHUNTER_NO_BLOCK;
+    for (uint32_t i = 0; i < SHUNTER_XDP_QUEUES; i++) {
+        xdp->queues[i].xsk.socket = -1;
+    }
+    return xdp;
+}
+
+static const char *advice(int error) {
+    switch (error) {
+    case -EPERM:
+        return "; it needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF";
+    case -EBUSY:
+        return "; another XDP program or AF_XDP socket has it";
+    case -ENOBUFS:
+        return "; it needs CAP_IPC_LOCK or a higher limit of locked memory";
+    default:
+        return "";
+    }
+}
+
+struct shunter_backend *shunter_xdp_backend(
+    const struct shunter_xdp_settings *settings, char *why, size_t size) {
+    struct shunter_xdp *xdp = new_xdp(settings);
+    const char *step = "blocks of the landing pool";
+    bool native = false;
+    int error = xdp ? shunter_xdp_take_blocks(xdp, settings->blocks) : -ENOMEM;
+    error = error ? error : shunter_xdp_set_up(xdp, settings, &step, &native);
+    if (error) {
+        snprintf(
+            why, size, "no AF_XDP on %s: %s: %s%s", settings->interface, step, strerror(-error),
+            advice(error));
+        if (xdp) {
+            free_xdp(xdp);
+        }
+        return NULL;
+    }
+    snprintf(
+        why, size, "AF_XDP on %s: %s, %s, %u queue%s", settings->interface,
+        native ? "in the driver" : "generic",
+        shunter_xsk_zero_copy(&xdp->queues[0].xsk) ? "zero-copy" : "copy", xdp->queue_count,
+        xdp->queue_count == 1 ? "" : "s");
+    xdp->backend = (struct shunter_backend){
+        .ready = xdp->backend.ready,
+        .most = xdp->queue_count * SHUNTER_XDP_AT_ONCE + xdp->udp->most,
+        .worthwhile = SHUNTER_XDP_AT_ONCE,
+        .poll = poll,
+        .tx = tx,
+        .flush = flush,
+        .mtu = mtu,
+        .stats = stats,
+        .close = close_xdp};
+    for (uint32_t i = 0; i < xdp->queue_count; i++) {
+        shunter_xdp_fill(xdp, &xdp->queues[i].xsk);
+    }
+    return &xdp->backend;
+}
