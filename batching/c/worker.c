@@ -79,7 +79,7 @@ int shunter_worker_wait(
     }
     int found = spin(queue, worker, batch->spins ? spin_ns : 0, batch);
     if (found) {
-        return found > 0;
+        return found > 0 ? 1 : -EPROTO;
     }
     batch->spins = 0; // it was not worth it
     _Atomic uint64_t *asleep = shunter_worker_word(queue, worker, SHUNTER_W_WORKER_ASLEEP);
@@ -107,7 +107,7 @@ int shunter_worker_wait(
     if (!found && result == 0) {
         found = rung ? spin(queue, worker, COMING_NS, batch) : look(queue, worker, batch);
     }
-    return found > 0 ? 1 : result;
+    return found ? (found > 0 ? 1 : -EPROTO) : result;
 }
 
 /* ---- inputs */

@@ -19,6 +19,7 @@ from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.model_policy import Defaults
 from shunter.nic_frontend.wire.header import AEAD_TAG
+from shunter.nic_frontend.wire.hello import SMALLEST_SEGMENT
 from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, MAX_SEGMENTS
 
 LOGGER = logging.getLogger("shunter.nic")
@@ -26,6 +27,8 @@ KILL_NS = 2_000_000_000
 """A process that is killed has so long to end."""
 _PAYLOAD = LARGEST_SEGMENT - AEAD_TAG
 """The most that a segment of any session carries."""
+_LEAST = SMALLEST_SEGMENT - AEAD_TAG
+"""The least, but for the last of a tensor."""
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
 _SMALL = 2304
@@ -125,8 +128,11 @@ def queue_of(
     attach: Attach, func_id: int, most_bytes: int, free_bytes: Callable[[], float]
 ) -> TensorQueue:
     """A new queue for the tensors of a worker. Raises QueueError, OSError."""
-    wanted = entries_within((*attach.inputs, *attach.outputs), attach.batch, most_bytes)
-    return TensorQueue.create(func_id, attach.inputs, attach.outputs, wanted, free_bytes)
+    wanted = entries_within(attach.inputs, attach.outputs, attach.batch, most_bytes)
+    pieces = min(MAX_SEGMENTS, sum(-(-spec.bytes // _LEAST) for spec in attach.inputs)) or 1
+    return TensorQueue.create(
+        func_id, attach.inputs, attach.outputs, wanted, pieces, free_bytes
+    )
 
 
 def burst_of(attach: Attach, queue: TensorQueue, receive_bytes: int) -> int:
