@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import resource
 import socket
 import time
@@ -36,6 +37,8 @@ MOST_DESCRIPTORS = 4096
 OTHER_DESCRIPTORS = 512
 """So many are kept for what is no session: workers, queues, clients that say hello."""
 HELLOS = 16
+SPLIT = 512
+"""Blocks of the landing pool for what the kernel splits; it has them for good."""
 _STREAMS = 64
 
 
@@ -89,6 +92,20 @@ class DataPath:
     def _grow(self, blocks: int) -> None:
         """Have so many blocks more for payloads. Raises OSError when there is no memory."""
         self._library.shunter_server_grow_landing(self._handle, self._landing.grow(blocks))
+
+    def split(self, interface: str) -> tuple[bool, str]:
+        """Let the kernel split what comes in there; whether it can, and how, or why not.
+
+        Raises OSError when there is no memory.
+        """
+        said = ctypes.create_string_buffer(256)
+        self._grow(SPLIT)
+        result = self._library.shunter_server_split(
+            self._handle, interface.encode(), SPLIT, said, len(said)
+        )
+        if result != -errno.ENOTSUP:
+            check(result, f"AF_XDP on {interface}")
+        return result == 0, said.value.decode()
 
     def mtu(self) -> int:
         """Largest datagram that can come in."""

@@ -232,6 +232,8 @@ class NicSettings:
     """Where waits are shorter than this, wait without sleeping; 0: never."""
     queue_mb: int = _number(1024, 1, 65_536)
     """Memory of the tensors of one model version."""
+    xdp: str | None = _text(None, "the name of a network interface")
+    """Interface at which the kernel splits UDP datagrams (AF_XDP), where it can and may."""
 
     @property
     def number(self) -> int:

@@ -250,6 +250,8 @@ void shunter_server_stats(const struct shunter_server *server, struct shunter_st
     stats->send_failures += of_datagrams.failed;
     stats->overflows = of_datagrams.overflows;
     stats->copied_bytes += of_datagrams.copied_bytes;
+    stats->split_datagrams = of_datagrams.split;
+    stats->split_no_room = of_datagrams.no_room;
     for (uint32_t i = 0; i < server->func_count; i++) {
         stats->gathered_bytes +=
             shunter_gathered_bytes(server->serving[server->func_ids[i]]->served);

@@ -30,6 +30,7 @@ struct shunter_backend_stats {
     uint64_t overflows;    /* dropped before they were polled */
     uint64_t too_long, empty;
     uint64_t copied_bytes;
+    uint64_t split, no_room; /* that came in two parts; that did not for want of room */
 };
 
 struct shunter_backend {

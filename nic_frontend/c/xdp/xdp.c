@@ -142,6 +142,8 @@ static void stats(const struct shunter_backend *backend, struct shunter_backend_
     shunter_xdp_counts(backend, &counts);
     found->overflows += counts.dropped;
     found->copied_bytes += xdp->copied_bytes;
+    found->split = counts.split;
+    found->no_room = counts.no_room;
 }
 
 /* The sockets are closed: no chunk is the kernel's any more. */
