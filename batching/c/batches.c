@@ -62,6 +62,7 @@ void shunter_give(
         state->began_ns = now_ns;
     }
     const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
+    batch.given_ns = now_ns;
     state->held[place] = batch;
     shunter_set(
         shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + 8 * place),
@@ -116,6 +117,31 @@ static void give_back(
     }
 }
 
+/* When a batch was done: what its worker says, if it can be. */
+static uint64_t done_ns(
+    const struct shunter_served *served, uint32_t worker, uint64_t began_ns, uint64_t now_ns) {
+    const struct shunter_worker_state *state = &served->workers[worker];
+    const uint32_t place = 8 * (uint32_t)(state->done % SHUNTER_AHEAD);
+    const uint64_t said =
+        shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NS + place));
+    return said >= began_ns && said <= now_ns ? said : now_ns;
+}
+
+static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
+    struct shunter_worker_state *state = &served->workers[worker];
+    const uint64_t began_ns = state->began_ns;
+    state->done++;
+    served->in_flight--;
+    const struct shunter_held *batch = &state->held[state->done % SHUNTER_AHEAD];
+    const uint64_t at_ns = done_ns(served, worker, began_ns, now_ns);
+    const bool more = shunter_in_flight(state) > 0;
+    const struct shunter_held *next = &state->held[(state->done + 1) % SHUNTER_AHEAD];
+    state->free_since_ns = at_ns;
+    state->began_ns = more && next->given_ns > at_ns ? next->given_ns : at_ns;
+    shunter_learn(served, batch, began_ns, more ? next->count : 0, at_ns);
+    finish(served, *batch, now_ns, false);
+}
+
 uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
     uint32_t batches = 0;
     for (uint32_t worker = 0; served->in_flight && worker < served->worker_count; worker++) {
@@ -127,12 +153,8 @@ uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
             shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER));
         // It is the worker's word: never believe more than was given.
         done = done > state->given ? state->given : done;
-        while (state->done < done) {
-            state->done++;
-            state->began_ns = now_ns;
-            served->in_flight--;
-            batches++;
-            finish(served, state->held[state->done % SHUNTER_AHEAD], now_ns, false);
+        for (; state->done < done; batches++) {
+            one_is_done(served, worker, now_ns);
         }
     }
     return batches;

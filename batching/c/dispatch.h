@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 
+#include "forming.h"
 #include "policy.h"
 #include "queue.h"
 
@@ -60,9 +61,11 @@ struct shunter_class_list {
 
 /* A batch: its entries follow one another by ``next``. */
 struct shunter_held {
-    int32_t first;
+    int32_t first, last;
     uint32_t count;
     uint8_t class;
+    bool alone;
+    uint64_t given_ns;
 };
 
 struct shunter_worker_state {
@@ -71,7 +74,17 @@ struct shunter_worker_state {
     int doorbell;
     uint64_t given, done;
     uint64_t began_ns; /* since when the oldest batch that it holds runs */
+    uint64_t free_since_ns;
     struct shunter_held held[SHUNTER_AHEAD];
+};
+
+/* What has been seen of the requests and the workers of a function. */
+struct shunter_seen {
+    struct shunter_latency_fit fit;
+    struct shunter_adaptive_threshold threshold;
+    int64_t arrivals; /* requests that have come, each counted once */
+    uint64_t last_strict_ns, last_best_effort_ns;
+    bool strict; /* one came */
 };
 
 struct shunter_served {
@@ -85,7 +98,8 @@ struct shunter_served {
     uint32_t worker_count; /* one more than the highest index in use */
     uint32_t in_flight;    /* batches */
     uint64_t arrivals;     /* requests that have become complete */
-    uint64_t aged_ns;
+    struct shunter_seen seen;
+    int32_t *scratch; /* for the first of a heap, in order */
     uint32_t indirect; /* requests in flight whose answers the owner sends */
     uint64_t gathered_bytes; /* by workers that are gone */
 };
@@ -105,8 +119,13 @@ void shunter_dequeue(struct shunter_served *served, uint32_t entry);
 /* The most urgent of a class, -1: none waits. What has been tried once, then the earliest deadline,
  * then the oldest. */
 int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class);
-/* The most urgent of a class, which wait no more: at most so many, or one that runs alone. */
-struct shunter_held shunter_take(struct shunter_served *served, uint8_t class, uint32_t most);
+/* The most urgent of a class, that share a batch, join it and wait no more: up to so many. */
+void shunter_take(
+    struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most);
+/* Deadlines of the first ``count`` of a class, ascending; SHUNTER_FORMING_NEVER without one. Returns how
+ * many there are. */
+uint32_t shunter_first_deadlines(
+    struct shunter_served *served, uint8_t class, int64_t *deadlines_ns, uint32_t count);
 /* All of it waits no more and counts as failed with this status; the number. */
 uint32_t shunter_fail_waiting(struct shunter_served *served, uint16_t status, uint64_t now_ns);
 
@@ -126,7 +145,7 @@ void shunter_give(
 /* ---- workers: 0 or a negative errno */
 
 int shunter_worker_comes(
-    struct shunter_served *served, uint32_t worker, uint32_t cap, int doorbell);
+    struct shunter_served *served, uint32_t worker, uint32_t cap, int doorbell, uint64_t now_ns);
 /* It gets nothing more. */
 int shunter_worker_drains(struct shunter_served *served, uint32_t worker);
 int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
@@ -137,13 +156,36 @@ bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker
 /* Bytes of inputs that workers have copied. */
 uint64_t shunter_gathered_bytes(const struct shunter_served *served);
 
-/* ---- the release rule: twins of batching/forming/release.py */
+/* ---- what is predicted (predict.c) */
 
-bool shunter_should_release(
-    uint64_t queued, uint64_t oldest_wait_us, bool has_deadline, int64_t slack_us,
-    double threshold, uint64_t max_wait_us, uint64_t free_capacity, uint64_t predicted_us,
-    uint64_t margin_us);
-void shunter_split(uint32_t queued, const uint32_t *caps, uint32_t count, uint32_t *sizes);
+struct shunter_latency_line shunter_line(const struct shunter_served *served);
+bool shunter_knows(const struct shunter_served *served);
+/* What is added to a prediction where a deadline is at stake. */
+int64_t shunter_caution_ns(const struct shunter_served *served);
+/* Largest batch whose requests add no more than that to its fixed part; at least 1. */
+uint32_t shunter_size_adding(const struct shunter_served *served, int64_t limit_ns);
+/* Until a worker has answered all that it holds. */
+int64_t shunter_busy_ns(
+    const struct shunter_served *served, const struct shunter_worker_state *worker,
+    uint64_t now_ns);
+/* Shortest time in which a request can be answered; 0 while a worker is free. */
+int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns);
+bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t now_ns);
+/* A batch was answered. */
+void shunter_learn(
+    struct shunter_served *served, const struct shunter_held *batch, uint64_t began_ns,
+    uint64_t waiting_ahead, uint64_t now_ns);
+/* Requests that are worth a batch, now. */
+double shunter_threshold(const struct shunter_served *served);
+
+/* ---- decisions (plan.c) */
+
+/* Give away what should leave now; when to decide again if nothing happens. */
+uint64_t shunter_plan(struct shunter_served *served, uint64_t now_ns);
+
+static inline bool shunter_is_ready(const struct shunter_worker_state *worker) {
+    return worker->present && !worker->draining;
+}
 
 static inline uint32_t shunter_in_flight(const struct shunter_worker_state *state) {
     return (uint32_t)(state->given - state->done);

@@ -249,7 +249,8 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_W_BATCH_COUNT 24 /* entries of it, each names the next [2] */
 #define SHUNTER_W_DONE_NUMBER 128 /* batches answered so far; written last */
 #define SHUNTER_W_WORKER_ASLEEP 136 /* 1: it waits for its doorbell */
-#define SHUNTER_W_WORKER_GATHERED 144 /* bytes of inputs that it has copied so far */
+#define SHUNTER_W_DONE_NS 144 /* when batch n was done, in place n % AHEAD [2] */
+#define SHUNTER_W_WORKER_GATHERED 160 /* bytes of inputs that it has copied so far */
 #define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
 #define SHUNTER_E_ENTRY_SESSION 8 /* session */
 #define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG, ACK_REQ: of the answer; IDEMPOTENT: it may run twice */
@@ -262,6 +263,6 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_NEXT 136 /* the next entry of the batch */
 #define SHUNTER_E_ENTRY_PIECES 144 /* pieces of its input */
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x61466aca0f916f00ULL
+#define SHUNTER_LAYOUT_DIGEST 0x45e77967d7e1873dULL
 
 #endif

@@ -15,7 +15,10 @@ struct shunter_served *shunter_served_new(
     served->owner = *owner;
     served->counts = counts;
     served->waiting = calloc(queue->entries, sizeof *served->waiting);
-    bool is_whole = served->waiting != NULL;
+    served->scratch = calloc(queue->entries + 1, sizeof *served->scratch);
+    shunter_adaptive_threshold_init(
+        &served->seen.threshold, policy->alpha, policy->threshold_cap);
+    bool is_whole = served->waiting && served->scratch;
     for (int class = 0; class < SHUNTER_CLASSES; class ++) {
         struct shunter_class_list *list = &served->lists[class];
         list->first = list->last = -1;
@@ -37,6 +40,7 @@ void shunter_served_free(struct shunter_served *served) {
         for (int class = 0; class < SHUNTER_CLASSES; class ++) {
             free(served->lists[class].heap);
         }
+        free(served->scratch);
         free(served->waiting);
         free(served);
     }
@@ -119,6 +123,16 @@ static void put(struct shunter_served *served, int32_t at) {
 void shunter_enqueue(
     struct shunter_served *served, const struct shunter_arrival *arrival, uint64_t now_ns) {
     struct shunter_waiting *entry = &served->waiting[arrival->entry];
+    if (!arrival->returned && !arrival->again) {
+        struct shunter_seen *seen = &served->seen;
+        shunter_adaptive_threshold_settle(
+            &seen->threshold, (int64_t)now_ns, seen->arrivals);
+        seen->arrivals++;
+        if (arrival->class == 0) {
+            seen->strict = true;
+            seen->last_strict_ns = now_ns;
+        }
+    }
     if (!arrival->returned) {
         *entry = (struct shunter_waiting){
             .alone = arrival->again,
@@ -168,18 +182,58 @@ int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class) 
     return by_arrival ? list->first : list->heap[0];
 }
 
-struct shunter_held shunter_take(struct shunter_served *served, uint8_t class, uint32_t most) {
-    struct shunter_held batch = {.first = -1, .class = class};
-    int32_t *end = &batch.first;
-    bool alone = false;
-    while (batch.count < most && served->lists[class].count && !alone) {
+void shunter_take(
+    struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most) {
+    for (; most && served->lists[class].count; most--) {
         const int32_t entry = shunter_most_urgent(served, class);
-        alone = served->waiting[entry].alone;
+        batch->alone = served->waiting[entry].alone;
+        if (batch->alone && batch->count) {
+            batch->alone = false;
+            return;
+        }
         shunter_dequeue(served, (uint32_t)entry);
-        *end = entry;
-        end = &served->waiting[entry].next;
-        batch.count++;
+        served->waiting[entry].next = -1;
+        *(batch->count ? &served->waiting[batch->last].next : &batch->first) = entry;
+        batch->last = entry;
+        batch->count++;
+        if (batch->alone) {
+            return;
+        }
     }
-    *end = -1;
-    return batch;
+}
+
+/* The earliest of some places of the heap; those right below it take its place among them. */
+static uint32_t next_place(
+    const struct shunter_served *served, const struct shunter_class_list *list,
+    uint32_t *places, uint32_t *count) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < *count; i++) {
+        if (is_earlier(served, list->heap[places[i]], list->heap[places[best]])) {
+            best = i;
+        }
+    }
+    const uint32_t found = places[best];
+    places[best] = places[--*count];
+    for (uint32_t child = 2 * found + 1; child <= 2 * found + 2; child++) {
+        if (child < list->deadlines) {
+            places[(*count)++] = child;
+        }
+    }
+    return found;
+}
+
+uint32_t shunter_first_deadlines(
+    struct shunter_served *served, uint8_t class, int64_t *deadlines_ns, uint32_t count) {
+    const struct shunter_class_list *list = &served->lists[class];
+    uint32_t *places = (uint32_t *)served->scratch, candidates = list->deadlines != 0;
+    count = count < list->count ? count : list->count;
+    places[0] = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        deadlines_ns[i] = SHUNTER_FORMING_NEVER;
+        if (candidates) {
+            const uint32_t place = next_place(served, list, places, &candidates);
+            deadlines_ns[i] = (int64_t)served->waiting[list->heap[place]].deadline_ns;
+        }
+    }
+    return count;
 }

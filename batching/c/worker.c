@@ -181,6 +181,8 @@ void shunter_worker_scatter(
 int shunter_worker_done(
     const struct shunter_queue *queue, uint32_t worker, const struct shunter_batch *batch,
     int owner_doorbell, int wanted) {
+    const uint32_t place = 8 * (uint32_t)(batch->number % SHUNTER_AHEAD);
+    shunter_set(shunter_worker_word(queue, worker, SHUNTER_W_DONE_NS + place), now_ns());
     // Sequentially consistent, as the owner's wish and sleep are: one sees the other.
     atomic_store(shunter_worker_word(queue, worker, SHUNTER_W_DONE_NUMBER), batch->number);
     wanted = wanted || atomic_load(shunter_front_end_word(queue, SHUNTER_Q_FRONT_END_WANTS_DONE));

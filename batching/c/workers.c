@@ -9,7 +9,8 @@ static struct shunter_worker_state *present(struct shunter_served *served, uint3
 }
 
 int shunter_worker_comes(
-    struct shunter_served *served, uint32_t worker, uint32_t cap, int doorbell) {
+    struct shunter_served *served, uint32_t worker, uint32_t cap, int doorbell,
+    uint64_t now_ns) {
     if (worker >= SHUNTER_WORKER_COUNT || cap < 1) {
         return -EINVAL;
     }
@@ -19,7 +20,8 @@ int shunter_worker_comes(
     served->workers[worker] = (struct shunter_worker_state){
         .present = true,
         .cap = cap < served->queue.entries ? cap : served->queue.entries,
-        .doorbell = doorbell};
+        .doorbell = doorbell,
+        .free_since_ns = now_ns};
     const uint32_t words[] = {
         SHUNTER_W_BATCH_NUMBER, SHUNTER_W_DONE_NUMBER, SHUNTER_W_WORKER_ASLEEP,
         SHUNTER_W_WORKER_GATHERED};

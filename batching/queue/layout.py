@@ -93,6 +93,7 @@ WORKER = (
         (
             Field("done_number", "batches answered so far; written last"),
             Field("worker_asleep", "1: it waits for its doorbell"),
+            Field("done_ns", "when batch n was done, in place n % AHEAD", count=AHEAD),
             Field("worker_gathered", "bytes of inputs that it has copied so far"),
         ),
     ),

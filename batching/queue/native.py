@@ -171,10 +171,10 @@ class WorkerQueue:
         batch = self._batch
         return batch.count, self.entries[0] if batch.follow_up else None
 
-    def gather(self, begin: int, count: int, into: int) -> None:
+    def gather(self, begin: int, count: int, into: ctypes.Array[c_void_p]) -> None:
         """Bring inputs of the batch together, from its ``begin``-th request on.
 
-        ``into``: address of an array with the address of the first row for each input. Raises
+        ``into``: the address of the first row for each input. Raises
         OSError (EPROTO) for pieces that are no tensors of the model.
         """
         result = self._library.shunter_worker_gather(

@@ -23,7 +23,7 @@ from shunter.batching.queue.native import WorkerQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import DeviceError, Driver, cuda_driver
 from shunter.handlers.device.memory import allocate, cuda_view, pin
-from shunter.handlers.queue.tensor_queue import Infer, QueueWorker, StagedQueueWorker, addresses
+from shunter.handlers.queue.tensor_queue import Infer, QueueWorker, StagedQueueWorker
 
 logger = logging.getLogger("shunter.device_queue")
 View = Callable[[int, tuple[int, ...], str], torch.Tensor]
@@ -125,8 +125,7 @@ class DeviceQueueWorker(QueueWorker):
     def _work(self, begin: int, count: int, first: int | None) -> None:
         self._driver.enter()
         stream, last = self._stream(), begin + count
-        gathered = [tensor[begin:last] for tensor in self._inputs]
-        self._end.gather(begin, count, addresses(gathered))
+        gathered = self._gather(begin, count)
         inputs = [tensor[:count] for tensor in self._on_device]
         for tensor, host in zip(inputs, gathered, strict=True):
             self._copy("cuMemcpyHtoDAsync", tensor.data_ptr(), host.data_ptr(), host.nbytes, stream)

@@ -24,6 +24,7 @@ import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import Array, c_void_p
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,10 @@ class QueueWorker:
         self._ring = [torch.from_numpy(array) for array in end.queue.results()]
         self._scratch = self._rows(end.queue.outputs)
         self._scratch_at = [tensor.data_ptr() or None for tensor in self._scratch]
+        # Making a view takes a microsecond: those of whole batches, and of results that go to one
+        # entry, are made once.
+        self._gathered = cache(self._gathered_at)
+        self._results_of_one = cache(lambda entry: [t[entry : entry + 1] for t in self._ring])
 
     def _rows(self, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
         """A tensor for each, of as many rows as the largest batch."""
@@ -177,13 +182,23 @@ class QueueWorker:
         return self._run(row, 1, first)[0] if flags & IDEMPOTENT else EntryStatus.HANDLER_FAILED
 
     def _work(self, begin: int, count: int, first: int | None) -> None:
-        last = begin + count
-        inputs = [tensor[begin:last] for tensor in self._inputs]
-        self._end.gather(begin, count, addresses(inputs))
-        self._infer(inputs, self._outputs(begin, last, first))
+        inputs = self._gather(begin, count)
+        self._infer(inputs, self._outputs(begin, begin + count, first))
+
+    def _gathered_at(self, begin: int, count: int) -> tuple[list[torch.Tensor], Array[c_void_p]]:
+        inputs = [tensor[begin : begin + count] for tensor in self._inputs]
+        return inputs, (c_void_p * len(inputs))(*[each.data_ptr() or None for each in inputs])
+
+    def _gather(self, begin: int, count: int) -> list[torch.Tensor]:
+        """The inputs of these rows of the batch."""
+        inputs, into = self._gathered(begin, count)
+        self._end.gather(begin, count, into)
+        return list(inputs)
 
     def _outputs(self, begin: int, last: int, first: int | None) -> list[torch.Tensor]:
         """Where results of these rows of the batch belong."""
+        if first is not None and last - begin == 1:
+            return list(self._results_of_one(first + begin))
         if first is None:
             return [tensor[begin:last] for tensor in self._scratch]
         return [tensor[first + begin : first + last] for tensor in self._ring]
@@ -194,16 +209,13 @@ class QueueWorker:
     def close(self) -> None:
         """Let go of what it holds, before the queue is unmapped."""
         self._inputs, self._ring, self._scratch = [], [], []
+        self._gathered.cache_clear()
+        self._results_of_one.cache_clear()
 
 
 def torch_type(spec: TensorSpec) -> torch.dtype:
     """The type of a tensor's elements."""
     return torch.from_numpy(np.empty(0, spec.dtype)).dtype
-
-
-def addresses(tensors: Sequence[torch.Tensor]) -> Array[c_void_p]:
-    """Where they begin, as C wants it."""
-    return (c_void_p * len(tensors))(*[tensor.data_ptr() or None for tensor in tensors])
 
 
 class StagedQueueWorker(QueueWorker):
@@ -217,10 +229,8 @@ class StagedQueueWorker(QueueWorker):
         self._device = device
 
     def _work(self, begin: int, count: int, first: int | None) -> None:
-        last = begin + count
-        gathered = [tensor[begin:last] for tensor in self._inputs]
-        self._end.gather(begin, count, addresses(gathered))
-        results = self._outputs(begin, last, first)
+        gathered = self._gather(begin, count)
+        results = self._outputs(begin, begin + count, first)
         outputs = [torch.empty_like(tensor, device=self._device) for tensor in results]
         self._infer([tensor.to(self._device) for tensor in gathered], outputs)
         for result, output in zip(results, outputs, strict=True):

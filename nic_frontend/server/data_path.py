@@ -20,6 +20,7 @@ from shunter.nic_frontend.server.sessions import Opening, struct_of
 from shunter.nic_frontend.server.structures import (
     COUNTED,
     DROPS,
+    GAUGES,
     HelloStruct,
     HoldLine,
     SettingsStruct,
@@ -225,10 +226,10 @@ class DataPath:
         return list(sessions[:count])
 
     def stats(self) -> dict[str, int]:
-        """All counters; what was dropped as ``drop_REASON``."""
+        """All counters, what was dropped as ``drop_REASON``, and gauges."""
         stats = StatsStruct()
         self._library.shunter_server_stats(self._handle, byref(stats))
-        found = {name: int(getattr(stats, name)) for name in COUNTED}
+        found = {name: int(getattr(stats, name)) for name in (*COUNTED, *GAUGES)}
         return found | {f"drop_{r}": int(n) for r, n in zip(DROPS, stats.drops, strict=True)}
 
     def load(self, func_id: int) -> tuple[int, int]:

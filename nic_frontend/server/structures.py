@@ -71,14 +71,13 @@ class SettingsStruct(Structure):
 
 
 class PolicyStruct(Structure):
+    """``struct shunter_policy``."""
+
     _fields_ = (
-        ("threshold", c_double),
-        ("max_wait_ns", c_uint64),
-        ("margin_ns", c_uint64),
-        ("ageing_ns", c_uint64),
-        ("fixed_ns", c_uint64),
-        ("per_request_ns", c_uint64),
-        ("ahead", c_uint32),
+        *(("threshold", c_double), ("alpha", c_double), ("threshold_cap", c_double)),
+        *(("max_wait_ns", c_uint64), ("margin_ns", c_uint64), ("ageing_ns", c_uint64)),
+        *(("fixed_ns", c_uint64), ("per_request_ns", c_uint64), ("slo_ns", c_uint64)),
+        *(("ahead", c_uint32), ("mixes", c_uint32)),
     )
 
 
@@ -100,8 +99,16 @@ COUNTERS = (*COUNTED, *(f"drop_{reason}" for reason in DROPS))
 """Names of all counters of a front end."""
 
 
+GAUGES = ("landing_blocks", "landing_free")
+"""Beside them: how it is now."""
+
+
 class StatsStruct(Structure):
-    _fields_ = (*((name, c_uint64) for name in COUNTED), ("drops", c_uint64 * len(DROPS)))
+    _fields_ = (
+        *((name, c_uint64) for name in COUNTED),
+        ("drops", c_uint64 * len(DROPS)),
+        *((name, c_uint64) for name in GAUGES),
+    )
 
 
 def policy_struct(policy: Policy) -> PolicyStruct:

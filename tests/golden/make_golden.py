@@ -249,6 +249,13 @@ def staggered_rows() -> Any:
         yield cap, fixed, per, busy, release.staggered_size(cap, fixed, per, busy)
 
 
+def too_late_rows(rule: Any) -> Any:
+    for now, deadline in itertools.product((0, 10**15), (-5, 0, 1, 900, 10**9)):
+        for needed in (0, 1, 2, 899, 900, 901, 3_600_000_000_000):
+            args = (now, now + deadline, needed)
+            yield (*args, rule(*args))
+
+
 def predicted_wait_rows() -> Any:
     for ahead, capacity in itertools.product((0, 1, 31, 32, 33, 1000), (1, 32, 48)):
         args = (ahead, capacity, 50_000_000, 20_000_001)
@@ -268,6 +275,12 @@ def release_tables() -> dict[str, Table]:
         "fit_deadlines": table(
             "slacks_ns waiting size cap fixed_ns per_request_ns next_free_ns skip_take",
             fit_deadlines_rows(),
+        ),
+        "is_too_late": table(
+            "now_ns deadline_ns soonest_ns too_late", too_late_rows(release.is_too_late)
+        ),
+        "too_late_at_ns": table(
+            "now_ns deadline_ns least_ns at_ns", too_late_rows(release.too_late_at_ns)
         ),
         "staggered_size": table("cap fixed_ns per_request_ns busy_ns size", staggered_rows()),
         "predicted_wait_ns": table(

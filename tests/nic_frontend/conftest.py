@@ -24,8 +24,8 @@ from shunter.nic_frontend.wire.header import Header, behind
 from shunter.nic_frontend.wire.layout import Flags, MessageType
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
-PEER = bytes([2, 0, 0x1F, 0x90, 127, 0, 0, 1]).ljust(32, b"\0")
-OTHER_PEER = bytes([2, 0, 0x1F, 0x91, 127, 0, 0, 1]).ljust(32, b"\0")
+PEER = bytes([2, 0, 0x1F, 0x90, 127, 0, 0, 1]).ljust(64, b"\0")
+OTHER_PEER = bytes([2, 0, 0x1F, 0x91, 127, 0, 0, 1]).ljust(64, b"\0")
 FUNC, SESSION = 7, 0xABCD0001
 KEY = bytes(range(16))
 MS = 1_000_000

@@ -39,6 +39,7 @@ struct shunter_stats {
     uint64_t split_datagrams; /* that came in two parts */
     uint64_t split_no_room;   /* for their headers: the socket got them */
     uint64_t drops[SHUNTER_DROPS];
+    uint64_t landing_blocks, landing_free; /* of the landing pool, now */
 };
 
 struct shunter_hello {

@@ -252,6 +252,8 @@ void shunter_server_stats(const struct shunter_server *server, struct shunter_st
     stats->copied_bytes += of_datagrams.copied_bytes;
     stats->split_datagrams = of_datagrams.split;
     stats->split_no_room = of_datagrams.no_room;
+    stats->landing_blocks = server->landing.blocks;
+    stats->landing_free = server->landing.free_count;
     for (uint32_t i = 0; i < server->func_count; i++) {
         stats->gathered_bytes +=
             shunter_gathered_bytes(server->serving[server->func_ids[i]]->served);

@@ -11,7 +11,7 @@ int shunter_server_add_worker(
     struct shunter_server *server, uint16_t func_id, uint32_t worker, uint32_t cap,
     int doorbell) {
     struct shunter_served *served = served_of(server, func_id);
-    return served ? shunter_worker_comes(served, worker, cap, doorbell) : -EINVAL;
+    return served ? shunter_worker_comes(served, worker, cap, doorbell, shunter_now_ns()) : -EINVAL;
 }
 
 int shunter_server_drain_worker(

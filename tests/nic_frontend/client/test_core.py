@@ -24,7 +24,7 @@ from shunter.nic_frontend.wire.segments import SegmentPlan
 
 MS = 1_000_000
 FUNC, SESSION = 5, 0xBEEF0001
-PEER = bytes([2, 0, 0, 9]).ljust(32, b"\0")
+PEER = bytes([2, 0, 0, 9]).ljust(64, b"\0")
 KEY = bytes(range(16))
 INPUTS, OUTPUTS, SEGMENT = (10, 3), (6,), 4
 

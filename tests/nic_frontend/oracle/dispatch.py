@@ -1,4 +1,4 @@
-"""Which batch goes to which worker: the twin of ``c/server/dispatch.h``. Pure."""
+"""Which batch goes to which worker: the twin of ``batching/c/dispatch.h``. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from shunter.nic_frontend.server.model_policy import Policy
 
 @dataclass(frozen=True)
 class Run:
-    """A batch: entries one behind the other."""
+    """A batch, the most urgent first."""
 
-    first: int
-    count: int
+    entries: tuple[int, ...]
     priority: int
 
 
@@ -42,10 +41,10 @@ class Hand:
 class Dispatch:
     """Requests of one function that wait, and its workers."""
 
-    def __init__(self, entries: int, policy: Policy) -> None:
+    def __init__(self, policy: Policy) -> None:
         """Nobody waits, nobody works."""
         self.policy = policy
-        self.lines = [WaitingEntries(entries), WaitingEntries(entries)]
+        self.lines = [WaitingEntries(), WaitingEntries()]
         self.hands: dict[int, Hand] = {}
         self.arrivals = 0
         """Requests that could run so far."""
@@ -147,7 +146,7 @@ class Dispatch:
         self, worker: int, priority: int, size: int, give: Callable[[int, int, Run], None]
     ) -> None:
         hand = self.hands[worker]
-        run = Run(*self.lines[priority].take(size), priority)
+        run = Run(tuple(self.lines[priority].take(size)), priority)
         hand.given += 1
         hand.held[hand.given] = run
         give(worker, hand.given, run)

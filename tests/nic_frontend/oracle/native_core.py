@@ -48,7 +48,7 @@ from shunter.nic_frontend.server.structures import (
 )
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, MAX_SEGMENTS
 
-_PLACE, _READY, _WITHDRAW, _SEND, _HELLO, _DROP = range(1, 7)
+_PLACE, _READY, _WITHDRAW, _LET_GO, _SEND, _HELLO, _DROP = range(1, 8)
 
 
 class _Guard(Structure):
@@ -106,7 +106,10 @@ class NativeCore:
         assert found is not None
         self._library = found
         self._actions: list[Action] = []
-        self._emit = _EMIT(lambda _, action: self._actions.append(_converted(action.contents)))
+        self.let_gone: list[tuple[int, int]] = []
+        """Functions and entries whose input is not needed any more, which only C says: the oracle
+        knows nothing of memory."""
+        self._emit = _EMIT(self._said)
         _declare(found)
         self._core = found.shunter_core_new(self._emit, None)
 
@@ -114,6 +117,13 @@ class NativeCore:
         """Free everything."""
         self._library.shunter_core_free(self._core)
         self._core = None
+
+    def _said(self, _: object, pointer: Any) -> None:
+        action = pointer.contents
+        if action.kind == _LET_GO:
+            self.let_gone.append((int(action.func_id), int(action.entry)))
+        else:
+            self._actions.append(_converted(action))
 
     def _taken(self) -> list[Action]:
         actions, self._actions = self._actions, []

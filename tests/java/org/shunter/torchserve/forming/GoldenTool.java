@@ -43,6 +43,11 @@ public final class GoldenTool {
                 check(file, "split", GoldenTool::split);
                 check(file, "split_by_latency", GoldenTool::splitByLatency);
                 check(file, "fit_deadlines", GoldenTool::fitDeadlines);
+                check(file, "is_too_late", r -> Deadlines.isTooLate(at(r, 0), at(r, 1), at(r, 2)));
+                check(
+                        file,
+                        "too_late_at_ns",
+                        r -> Deadlines.tooLateAtNs(at(r, 0), at(r, 1), at(r, 2)));
                 check(file, "predicted_wait_ns", GoldenTool::predictedWait);
                 check(
                         file,
@@ -240,6 +245,10 @@ public final class GoldenTool {
                 r.get(1).getAsLong(),
                 r.get(2).getAsLong(),
                 r.get(3).getAsLong());
+    }
+
+    private static long at(final JsonArray row, final int column) {
+        return row.get(column).getAsLong();
     }
 
     private static long slack(final JsonElement value) {

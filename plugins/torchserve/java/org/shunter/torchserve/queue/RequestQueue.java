@@ -5,6 +5,8 @@ import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.PriorityQueue;
+import java.util.function.Predicate;
+import org.shunter.torchserve.forming.Deadlines;
 import org.shunter.torchserve.forming.RequestClass;
 
 /**
@@ -197,16 +199,23 @@ public final class RequestQueue {
         given.subList(from, given.size()).forEach(entry -> entry.stage = Entry.Stage.DONE);
     }
 
-    /** Take out every request of a class whose deadline lies before {@code atNs}. */
-    public void takeExpired(final RequestClass requestClass, final long atNs, final List<Entry> expired) {
+    /** Take out every request of a class that cannot be answered in time any more. */
+    public void takeExpired(
+            final RequestClass requestClass,
+            final long nowNs,
+            final long soonestNs,
+            final List<Entry> expired) {
         Entry next = peek(requestClass);
-        while (next != null && next.deadlineNs < atNs) {
+        while (next != null && Deadlines.isTooLate(nowNs, next.deadlineNs, soonestNs)) {
             byDeadline.get(requestClass.ordinal()).poll();
             remove(next, Entry.Stage.DONE);
             expired.add(next);
             next = peek(requestClass);
         }
-        takeAlone(requestClass, atNs, expired);
+        takeAlone(
+                requestClass,
+                entry -> Deadlines.isTooLate(nowNs, entry.deadlineNs, soonestNs),
+                expired);
     }
 
     /** Earliest deadline of all that wait, or {@link Entry#NEVER}. */
@@ -226,16 +235,17 @@ public final class RequestQueue {
     public List<Entry> takeAll(final RequestClass requestClass) {
         final List<Entry> all = new ArrayList<>();
         take(requestClass, Integer.MAX_VALUE, all);
-        takeAlone(requestClass, Entry.NEVER, all);
+        takeAlone(requestClass, entry -> true, all);
         return all;
     }
 
-    /** Take out those that run alone and have a deadline before {@code atNs}, NEVER: all of them. */
+    /** Take out those of them that run alone. */
     private void takeAlone(
-            final RequestClass requestClass, final long atNs, final List<Entry> taken) {
+            final RequestClass requestClass,
+            final Predicate<Entry> which,
+            final List<Entry> taken) {
         for (final Entry entry : List.copyOf(alone)) {
-            if (entry.requestClass == requestClass
-                    && (entry.deadlineNs < atNs || atNs == Entry.NEVER)) {
+            if (entry.requestClass == requestClass && which.test(entry)) {
                 remove(entry, Entry.Stage.DONE);
                 taken.add(entry);
             }
