@@ -263,9 +263,7 @@ def test_for_what_finds_no_room_for_its_header_the_socket_is_there(network, rece
     network.from_client(send, found, range(1), VETH.SERVER4, lambda _: 100)
     until_came(found, 1)
     found.do("pause")
-    network.from_client(
-        lambda: send(found, range(1, 200), VETH.SERVER4, lambda _: 100, at_once=0)
-    )
+    network.from_client(lambda: send(found, range(1, 200), VETH.SERVER4, lambda _: 100, at_once=0))
     until(lambda: found.counts()["no_room"] > 0, "no room")
     found.do("go")
     counts = until_came(found, 200)
@@ -317,9 +315,7 @@ def test_a_lost_header_is_counted_and_its_payload_pairs_with_no_other(network, r
 def test_kept_payloads_are_put_together_when_blocks_are_scarce(network, receive):
     """Each keeps a block with all of its chunks otherwise."""
     found = receive(blocks=16, keep=2000)
-    network.from_client(
-        lambda: send(found, range(2000), VETH.SERVER4, lambda _: 1000, at_once=32)
-    )
+    network.from_client(lambda: send(found, range(2000), VETH.SERVER4, lambda _: 1000, at_once=32))
     counts = until_came(found, 2000)
     assert counts["kept"] == 2000
     assert counts["copied_bytes"] > 0 == counts["dropped"]

@@ -71,7 +71,7 @@ def test_requests_come_split_and_are_answered_rightly(network, nic, split_site, 
         assert stats["copied_bytes"] < REQUESTS * ANSWER
 
 
-def test_where_it_cannot_be_the_socket_serves_and_it_is_said(network, nic, split_site, capfd):
+def test_where_it_cannot_be_the_socket_serves_and_it_is_said(capfd, network, nic, split_site):
     split_site.serve(host="::", tcp=False, xdp="nowhere0")
     assert "no AF_XDP on nowhere0: looking at it: No such device" in capfd.readouterr().err
     split_site.worker(**TENSORS)
