@@ -2,9 +2,12 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bpf.h"
+
+#define TRIES 100
 
 static int bpf(enum bpf_cmd command, union bpf_attr *attributes) {
     const long result = syscall(SYS_bpf, command, attributes, sizeof *attributes);
@@ -59,11 +62,21 @@ int shunter_bpf_program(
     return bpf(BPF_PROG_LOAD, &attributes);
 }
 
+bool shunter_bpf_again(int error, uint32_t *tries) {
+    const struct timespec moment = {.tv_nsec = 10000000};
+    return error == -EBUSY && ++*tries < TRIES && nanosleep(&moment, NULL) == 0;
+}
+
 int shunter_bpf_attach(int program, uint32_t interface, uint32_t flags) {
     union bpf_attr attributes = {0};
     attributes.link_create.prog_fd = (uint32_t)program;
     attributes.link_create.target_ifindex = interface;
     attributes.link_create.attach_type = BPF_XDP;
     attributes.link_create.flags = flags;
-    return bpf(BPF_LINK_CREATE, &attributes);
+    uint32_t tries = 0;
+    int found;
+    do {
+        found = bpf(BPF_LINK_CREATE, &attributes);
+    } while (shunter_bpf_again(found, &tries));
+    return found;
 }

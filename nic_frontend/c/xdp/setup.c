@@ -22,11 +22,11 @@
 /* Chunks take whole frames where they can; no more than a quarter of the blocks is the kernel's. */
 static void choose_sizes(struct shunter_xdp *xdp, const struct shunter_xdp_interface *interface) {
     const bool small = interface->mtu + FRAME_OVERHEAD + HEADROOM <= SMALL_CHUNK;
-    xdp->chunk = small ? SMALL_CHUNK : LARGE_CHUNK;
-    xdp->most = xdp->chunk - HEADROOM - SHUNTER_XDP_FRONT;
+    xdp->chunks.bytes = small ? SMALL_CHUNK : LARGE_CHUNK;
+    xdp->most = xdp->chunks.bytes - HEADROOM - SHUNTER_XDP_FRONT;
     xdp->queue_count =
         interface->queues < SHUNTER_XDP_QUEUES ? interface->queues : SHUNTER_XDP_QUEUES;
-    const uint32_t chunks = xdp->blocks / 4 * (SHUNTER_BLOCK / xdp->chunk) / xdp->queue_count;
+    const uint32_t chunks = xdp->chunks.blocks / 4 * (SHUNTER_BLOCK / xdp->chunks.bytes) / xdp->queue_count;
     xdp->entries = LEAST_ENTRIES;
     while (xdp->entries * 2 <= chunks && xdp->entries < MOST_ENTRIES) {
         xdp->entries *= 2;
@@ -79,8 +79,8 @@ static int watch(int epoll, int descriptor) {
 
 static int open_sockets(struct shunter_xdp *xdp, uint32_t interface, const char **step) {
     const struct shunter_xsk_memory memory = {
-        shunter_block_at(xdp->landing, xdp->first), (uint64_t)xdp->blocks * SHUNTER_BLOCK,
-        xdp->chunk};
+        shunter_chunks_base(&xdp->chunks), (uint64_t)xdp->chunks.blocks * SHUNTER_BLOCK,
+        xdp->chunks.bytes};
     int error = 0;
     for (uint32_t queue = 0; queue < xdp->queue_count && !error; queue++) {
         struct shunter_xsk *xsk = &xdp->queues[queue].xsk;

@@ -9,14 +9,28 @@
 #include "bpf.h"
 #include "xdp_parts.h"
 
-#define UDP_EVERY 16     /* polls look at the UDP socket although there is enough else */
+#define FILL_AT_ONCE 32 /* chunks; fewer are not worth it */
+#define UDP_EVERY 16    /* polls look at the UDP socket although there is enough else */
 
-/* What the last poll told is read: whoever keeps a payload has a reference of his own. */
-static void let_go(struct shunter_xdp *xdp) {
-    for (uint32_t i = 0; i < xdp->handed_count; i++) {
-        shunter_block_unref(xdp->landing, xdp->handed[i]);
+/* Chunks to the kernel, as many as there is room for. */
+static void fill(struct shunter_xdp *xdp, struct shunter_xsk *xsk) {
+    uint32_t room = shunter_xsk_room(xsk);
+    if (room < FILL_AT_ONCE) {
+        return;
     }
-    xdp->handed_count = 0;
+    for (; room; room--) {
+        const int64_t chunk = shunter_chunk_give(&xdp->chunks);
+        if (chunk < 0) {
+            break;
+        }
+        shunter_xsk_fill(xsk, (uint64_t)chunk);
+    }
+    shunter_xsk_filled(xsk);
+}
+
+/* What the last poll told is read. */
+static void let_go(struct shunter_xdp *xdp) {
+    shunter_chunks_let_go(&xdp->chunks);
     for (uint32_t queue = 0; queue < xdp->queue_count; queue++) {
         shunter_xdp_headers_taken(&xdp->queues[queue].headers);
     }
@@ -24,13 +38,9 @@ static void let_go(struct shunter_xdp *xdp) {
 
 /* ---- headers and payloads */
 
-static uint8_t *bytes_of(const struct shunter_xdp *xdp, const struct xdp_desc *frame) {
-    return shunter_block_at(xdp->landing, xdp->first) + frame->addr;
-}
-
 static uint64_t number_of(const struct shunter_xdp *xdp, const struct xdp_desc *frame) {
     uint64_t number;
-    memcpy(&number, bytes_of(xdp, frame), sizeof number);
+    memcpy(&number, shunter_chunks_base(&xdp->chunks) + frame->addr, sizeof number);
     return number;
 }
 
@@ -39,7 +49,7 @@ static const struct xdp_desc *payload_of(
     struct shunter_xdp *xdp, struct shunter_xsk *xsk, uint64_t number) {
     const struct xdp_desc *frame = shunter_xsk_peek(xsk);
     while (frame && number_of(xdp, frame) < number) {
-        shunter_block_unref(xdp->landing, shunter_xdp_take_back(xdp, frame->addr));
+        shunter_chunk_drop(&xdp->chunks, frame->addr);
         xdp->counts.lost_headers++;
         shunter_xsk_take(xsk);
         frame = shunter_xsk_peek(xsk);
@@ -65,19 +75,15 @@ static uint32_t pair(
             xdp->counts.lost_payloads++;
             continue;
         }
-        const int32_t block = shunter_xdp_take_back(xdp, frame->addr);
         if (frame->len >= SHUNTER_XDP_FRONT + record->length) {
-            xdp->handed[xdp->handed_count++] = block;
             landed[count] = (struct shunter_landed){
                 .peer = record->peer,
                 .header = record->header,
-                .payload = bytes_of(xdp, frame) + SHUNTER_XDP_FRONT,
-                .block = block,
                 .length = SHUNTER_HEADER_BYTES + (uint32_t)record->length};
-            shunter_xdp_set_aside(xdp, &landed[count++]);
+            shunter_chunk_tell(&xdp->chunks, frame->addr + SHUNTER_XDP_FRONT, &landed[count++]);
         } else { // the frame is shorter than its datagram says
             xdp->counts.lost_payloads++;
-            shunter_block_unref(xdp->landing, block);
+            shunter_chunk_drop(&xdp->chunks, frame->addr);
         }
         shunter_xsk_take(&queue->xsk);
     }
@@ -91,7 +97,7 @@ static int poll(
     uint32_t count = 0;
     let_go(xdp);
     for (uint32_t i = 0; i < xdp->queue_count; i++) {
-        shunter_xdp_fill(xdp, &xdp->queues[i].xsk);
+        fill(xdp, &xdp->queues[i].xsk);
         count += pair(xdp, &xdp->queues[i], landed + count);
     }
     xdp->counts.split += count;
@@ -141,19 +147,14 @@ static void stats(const struct shunter_backend *backend, struct shunter_backend_
     xdp->udp->stats(xdp->udp, found);
     shunter_xdp_counts(backend, &counts);
     found->overflows += counts.dropped;
-    found->copied_bytes += xdp->copied_bytes;
+    found->copied_bytes += xdp->chunks.copied_bytes;
     found->split = counts.split;
     found->no_room = counts.no_room;
 }
 
-/* The sockets are closed: no chunk is the kernel's any more. */
 static void free_xdp(struct shunter_xdp *xdp) {
-    shunter_xdp_take_down(xdp);
-    for (uint32_t i = 0; i < xdp->handed_count; i++) {
-        shunter_block_unref(xdp->landing, xdp->handed[i]);
-    }
-    shunter_xdp_leave_blocks(xdp);
-    free(xdp->with_kernel);
+    shunter_xdp_take_down(xdp); // no chunk is the kernel's any more
+    shunter_chunks_free(&xdp->chunks);
     free(xdp);
 }
 
@@ -166,18 +167,12 @@ static void close_xdp(struct shunter_backend *backend) {
 
 static struct shunter_xdp *new_xdp(const struct shunter_xdp_settings *settings) {
     struct shunter_xdp *xdp = calloc(1, sizeof *xdp);
-    uint8_t *with_kernel = calloc(settings->blocks ? settings->blocks : 1, 1);
-    if (!xdp || !with_kernel) {
-        free(xdp);
-        free(with_kernel);
+    if (!xdp) {
         return NULL;
     }
-    xdp->with_kernel = with_kernel;
-    xdp->landing = settings->landing;
     xdp->udp = settings->udp;
     xdp->addresses = xdp->counters = xdp->headers = xdp->sockets = xdp->link = -1;
     xdp->backend.ready = -1;
-    xdp->aside.block = SHUNTER_NO_BLOCK;
     for (uint32_t i = 0; i < SHUNTER_XDP_QUEUES; i++) {
         xdp->queues[i].xsk.socket = -1;
     }
@@ -202,7 +197,10 @@ struct shunter_backend *shunter_xdp_backend(
     struct shunter_xdp *xdp = new_xdp(settings);
     const char *step = "blocks of the landing pool";
     bool native = false;
-    int error = xdp ? shunter_xdp_take_blocks(xdp, settings->blocks) : -ENOMEM;
+    int error = xdp ? shunter_chunks_init(
+                          &xdp->chunks, settings->landing, settings->blocks,
+                          SHUNTER_XDP_QUEUES * SHUNTER_XDP_AT_ONCE)
+                    : -ENOMEM;
     error = error ? error : shunter_xdp_set_up(xdp, settings, &step, &native);
     if (error) {
         snprintf(
@@ -229,7 +227,7 @@ struct shunter_backend *shunter_xdp_backend(
         .stats = stats,
         .close = close_xdp};
     for (uint32_t i = 0; i < xdp->queue_count; i++) {
-        shunter_xdp_fill(xdp, &xdp->queues[i].xsk);
+        fill(xdp, &xdp->queues[i].xsk);
     }
     return &xdp->backend;
 }

@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bpf.h"
+
 #ifndef AF_XDP
 #define AF_XDP 44
 #endif
@@ -105,7 +107,12 @@ int shunter_xsk_open(
         .sxdp_queue_id = queue,
         .sxdp_shared_umem_fd = first ? (uint32_t)first->socket : 0};
     *step = "binding AF_XDP to a queue";
-    return bind(xsk->socket, (const void *)&address, sizeof address) ? -errno : 0;
+    uint32_t tries = 0;
+    int result;
+    do {
+        result = bind(xsk->socket, (const void *)&address, sizeof address) ? -errno : 0;
+    } while (shunter_bpf_again(result, &tries));
+    return result;
 }
 
 static void unmap(struct shunter_xsk_ring *ring) {

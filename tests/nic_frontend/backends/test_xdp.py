@@ -37,7 +37,8 @@ def receiver(tmp_path_factory):
     """The program, under the sanitizers where there are some."""
     path = tmp_path_factory.mktemp("xdp") / "receiver"
     wanted = [HERE / "xdp_receiver.c", *(build.HERE / "c/xdp").glob("*.c")]
-    wanted += [build.HERE / "c/udp/udp.c", build.HERE / "c/common/datagrams.c"]
+    wanted += [build.HERE / f"c/{name}.c" for name in ("udp/udp", "common/datagrams")]
+    wanted += [build.HERE / "c/common/chunks.c"]
     wanted += [build.HERE.parent / "batching/c/landing.c"]
     common = [*build.compiler(), "-std=c11", "-O1", "-g", *build.WARNINGS[:3], "-Werror"]
     for more in (build.SANITIZERS, ()):
