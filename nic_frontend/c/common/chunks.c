@@ -28,7 +28,10 @@ int shunter_chunks_init(
     *chunks = (struct shunter_chunks){.landing = landing, .aside.block = SHUNTER_NO_BLOCK};
     chunks->given = calloc(blocks ? blocks : 1, sizeof *chunks->given);
     chunks->handed = calloc(2 * (size_t)most, sizeof *chunks->handed); // with what is set aside
-    return chunks->given && chunks->handed ? take_blocks(chunks, blocks) : -ENOMEM;
+    if (!chunks->given || !chunks->handed) {
+        return -ENOMEM;
+    }
+    return blocks ? take_blocks(chunks, blocks) : -EINVAL;
 }
 
 void shunter_chunks_free(struct shunter_chunks *chunks) {
