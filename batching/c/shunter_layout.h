@@ -90,7 +90,7 @@
 #define SHUNTER_K_HOLDER_PID 0 /* process that owns this word, 0 when free */
 #define SHUNTER_K_HOLDER_HEARTBEAT_NS 8 /* a reader ignores a holder whose heartbeat is old */
 #define SHUNTER_K_HOLD_NUMBER 16 /* 0: nothing is held; else another after each change of slices */
-#define SHUNTER_K_HOLD_SINCE_NS 24 /* when the number last became non-zero */
+#define SHUNTER_K_HOLD_SINCE_NS 24 /* when slices were last added to what is held */
 #define SHUNTER_K_HOLD_PROGRESS_NS 32 /* when strict work that holds last began or ended a batch */
 #define SHUNTER_K_HOLD_MODELS 40 /* mask of slots: whose strict work holds [2] */
 #define SHUNTER_K_HOLD_SLICES 56 /* best-effort work on these must stand still, if the number is not 0 [9] */

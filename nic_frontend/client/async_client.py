@@ -10,7 +10,6 @@ import asyncio
 import socket
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from shunter.nic_frontend.client.calls import DEFAULT, Array, Options, one_or_all
@@ -25,9 +24,11 @@ from shunter.nic_frontend.client.connecting import (
     reason_of,
     segment_of,
 )
-from shunter.nic_frontend.client.errors import InferenceError, UnreachableError
+from shunter.nic_frontend.client.errors import InferenceError, TooLargeError, UnreachableError
 from shunter.nic_frontend.client.exchange import Exchange
 from shunter.nic_frontend.client.protocol.transports import NO_WAIT, TICK_NS, Datagrams, Stream
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY
+from shunter.nic_frontend.wire.keys import SharedKey
 
 _MOST_AT_ONCE = 64
 """Datagrams taken before others in the loop have their turn."""
@@ -41,7 +42,7 @@ class AsyncSession:
         address: Address,
         model: str,
         version: str,
-        key: bytes | None,
+        key: SharedKey | None,
         protect: int,
         timeout_s: float,
         window: int,
@@ -63,7 +64,12 @@ class AsyncSession:
         exchange = self._exchange
         while exchange.core is None:
             left_s = (ends_ns - time.monotonic_ns()) / 1e9
-            exchange.check_opening(is_over=left_s <= 0)
+            try:
+                exchange.check_opening(is_over=left_s <= 0)
+            except TooLargeError:
+                if (other := self._address.for_large()) is None:
+                    raise
+                self._address, self._targets, exchange.failure = other, [], None
             self._opened = self._loop.create_future()
             self._after()
             await asyncio.wait([self._opened], timeout=left_s)
@@ -211,6 +217,7 @@ class AsyncClient:
         url: str,
         *,
         key: Key | None = None,
+        key_id: str = DEFAULT_KEY,
         encrypt: bool = False,
         crc: bool = False,
         timeout_s: float = 5.0,
@@ -218,11 +225,12 @@ class AsyncClient:
     ) -> None:
         """``timeout_s``: for every request that does not say otherwise, and to open a session.
 
-        ``window``: most requests on their way to one model. ``encrypt`` and ``crc`` as of Session.
+        ``window``: most requests on their way to one model. ``key``, ``key_id``, ``encrypt`` and
+        ``crc`` as of Session.
         Raises ValueError for a wrong address or key file, NoCipherError.
         """
         self.url = url
-        self._address, self._key = Address.parse(url), key_of(key)
+        self._address, self._key = Address.parse(url), key_of(key, key_id)
         protect = protection_of(self._key, encrypt=encrypt, crc=crc)
         self._settings = protect, timeout_s, window
         self._timeout_s = timeout_s
@@ -275,10 +283,5 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

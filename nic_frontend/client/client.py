@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from shunter.nic_frontend.client.calls import Array, Options, one_or_all
 from shunter.nic_frontend.client.connecting import Address, key_of
 from shunter.nic_frontend.client.session import Session
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 
 class Client:
@@ -21,13 +21,14 @@ class Client:
     """
 
     def __init__(self, url: str, **settings: Any) -> None:
-        """``settings``: key, encrypt, crc, timeout_s, window and spin, as of :class:`Session`.
+        """``settings``: key, key_id, encrypt, crc, timeout_s, window and spin, as of Session.
 
         Raises ValueError for a wrong address or key file.
         """
         Address.parse(url)
         self.url = url
-        self.settings: dict[str, Any] = {**settings, "key": key_of(settings.get("key"))}
+        key = key_of(settings.get("key"), settings.pop("key_id", DEFAULT_KEY))
+        self.settings: dict[str, Any] = {**settings, "key": key}
         """Of every session."""
         self._mine = threading.local()
         self._all: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -79,10 +80,5 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

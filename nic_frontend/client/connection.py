@@ -29,6 +29,7 @@ from shunter.nic_frontend.client.protocol.transports import (
     Stream,
 )
 from shunter.nic_frontend.wire.hello import Hello
+from shunter.nic_frontend.wire.keys import SharedKey
 
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
@@ -43,7 +44,7 @@ class Connection:
         model: str,
         version: str,
         window: int,
-        key: bytes | None,
+        key: SharedKey | None,
         protect: int = 0,
         before_close: Callable[[], None] | None = None,
         *,
@@ -56,13 +57,15 @@ class Connection:
         """
         self.transport: Datagrams | Stream | NativeTransport | None = None
         self._native = native
-        check_names(model, version)
+        check_names(model, version, key.id if key else "")
         self.closed = False
         self._before_close = before_close
         self._hello, self._key, self._protect = (model, version, window), key, protect
         self.core: PythonSession | NativeCore | None = None
         self.tensors: Tensors | None = None
         """Of the last session."""
+        self.may_be_strict = True
+        """Whether it has the right to."""
         self._calls = CallQueue()
         self.waiting, self.running = self._calls.waiting, self._calls.running
         self.now = self.ticked_ns = time.monotonic_ns()
@@ -191,7 +194,7 @@ class Connection:
         tensors = Tensors(opened.inputs, opened.outputs)
         if self.tensors is not None and self.tensors != tensors:
             self._calls.end_waiting(BadRequestError("the model has other tensors now"))
-        self.tensors = tensors
+        self.tensors, self.may_be_strict = tensors, opened.may_be_strict
         assert self.transport is not None
         if self._native and (found := native_session(opened.core, self.transport)):
             self.core, self.transport = found

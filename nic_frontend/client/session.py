@@ -7,7 +7,6 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from shunter.nic_frontend.client.calls import DEFAULT, Array, Call, Options
@@ -22,9 +21,7 @@ from shunter.nic_frontend.client.connecting import (
     reason_of,
     segment_of,
 )
-from shunter.nic_frontend.client.errors import (
-    UnreachableError,
-)
+from shunter.nic_frontend.client.errors import TooLargeError, UnreachableError
 from shunter.nic_frontend.client.exchange import Exchange
 from shunter.nic_frontend.client.protocol.native_client import NativeClient
 from shunter.nic_frontend.client.protocol.native_session import NativeCore
@@ -35,6 +32,7 @@ from shunter.nic_frontend.client.protocol.transports import (
     Datagrams,
     Stream,
 )
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 
 class Session:
@@ -47,6 +45,7 @@ class Session:
         *,
         version: str = "",
         key: Key | None = None,
+        key_id: str = DEFAULT_KEY,
         encrypt: bool = False,
         crc: bool = False,
         timeout_s: float = 5.0,
@@ -57,8 +56,9 @@ class Session:
 
         Raises InferenceError, ValueError for a wrong address or key file, NoCipherError.
 
-        ``encrypt``: encrypt payloads, which needs a key. ``crc``: at least check that they come as
-        they were sent, where the network is not trusted to.
+        ``key``: as bytes or a file; ``key_id``: how the server names it. ``encrypt``: encrypt
+        payloads, which needs a key. ``crc``: at least check that they come as they were sent, where
+        the network is not trusted to.
 
         ``timeout_s``: for this and for every request that does not say otherwise. ``window``: most
         requests on their way. ``spin``: wait for answers without sleeping, which costs a processor.
@@ -68,7 +68,7 @@ class Session:
         self._flags = SPIN if spin else 0
         self._targets: list[Target] = []
         self._pause_s = 0.0
-        secret = key_of(key)
+        secret = key_of(key, key_id)
         protect = protection_of(secret, encrypt=encrypt, crc=crc)
         self._exchange = Exchange(model, version, window, secret, protect, native=True)
         try:
@@ -86,7 +86,12 @@ class Session:
     def _open(self, ends_ns: int) -> None:
         exchange = self._exchange
         while exchange.core is None:
-            exchange.check_opening(is_over=time.monotonic_ns() > ends_ns)
+            try:
+                exchange.check_opening(is_over=time.monotonic_ns() > ends_ns)
+            except TooLargeError:
+                if (other := self._address.for_large()) is None:
+                    raise
+                self._address, self._targets, exchange.failure = other, [], None
             self._step()
 
     def _connect(self) -> None:
@@ -222,6 +227,11 @@ class Session:
             self._step()
 
     @property
+    def may_be_strict(self) -> bool:
+        """Whether the key allows it; without this right all requests are best effort."""
+        return self._exchange.may_be_strict
+
+    @property
     def native(self) -> NativeClient | None:
         """The session in C, for programs that make load with it; None where it is in Python."""
         core = self._exchange.core
@@ -234,10 +244,5 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

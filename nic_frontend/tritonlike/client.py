@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from shunter.batching.queue.tensor_spec import TensorSpec
@@ -47,6 +46,7 @@ from shunter.nic_frontend.tritonlike.tensors import (
     in_order,
     output,
 )
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 LIVE_S = 1.0
 """A server that says nothing for so long is not live."""
@@ -61,6 +61,7 @@ class InferenceServerClient(SharedMemory):
         verbose: bool = False,
         *,
         key: Key | None = None,
+        key_id: str = DEFAULT_KEY,
         encrypt: bool = False,
         network_timeout: float = 60.0,
         concurrency: int = 8,
@@ -78,7 +79,9 @@ class InferenceServerClient(SharedMemory):
             raise as_triton(BadRequestError(text))
         url = url if "://" in url else f"udp://{url}"
         self._verbose = verbose
-        self._client = Client(url, key=key, encrypt=encrypt, timeout_s=network_timeout)
+        self._client = Client(
+            url, key=key, key_id=key_id, encrypt=encrypt, timeout_s=network_timeout
+        )
         super().__init__()
         self._threads = Threads(concurrency)
 
@@ -281,10 +284,5 @@ class InferenceServerClient(SharedMemory):
     def __enter__(self) -> InferenceServerClient:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

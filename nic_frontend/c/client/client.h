@@ -19,7 +19,7 @@ struct shunter_client_settings {
     bool stream;
     bool gso; /* try UDP_SEGMENT where there are several segments */
     bool has_key;
-    uint8_t key[16];
+    uint8_t tag_to_server[16], tag_to_client[16]; /* of the headers that it sends, and checks */
     uint32_t session;
     uint16_t func_id;
     uint16_t segment;

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "congestion.h"
 #include "core.h"
 #include "links.h"
 
@@ -22,10 +23,13 @@ enum state { FREE, RECEIVING = SHUNTER_SACK_RECEIVING, RX_COMPLETE, RUNNING, TX_
 struct call {
     uint64_t req_id;
     uint64_t begun_ns;   /* first segment that came */
-    uint64_t arrived_ns; /* last segment that was new */
+    uint64_t arrived_ns; /* last segment that was new, or the answer was there */
     uint64_t changed_ns;
     uint64_t deadline_ns;
+    /* Segments of the request that are here; once it is answered those of the answer that are to
+     * be sent, and the first of which none was sent yet. */
     uint64_t received[SHUNTER_MAX_SEGMENTS / 64];
+    uint32_t unsent, next;
     uint32_t missing;
     int32_t entry;
     uint16_t flags;
@@ -33,6 +37,7 @@ struct call {
     uint8_t state;
     uint8_t priority;
     uint8_t tries;
+    bool direct;  /* while it runs: its worker sends the answer */
     bool stalled; /* while it is received: it holds nothing until it is here */
 };
 
@@ -69,6 +74,8 @@ struct session {
     uint16_t window;
     uint16_t protect;
     bool tagged;
+    bool may_be_strict;
+    bool is_proven; /* its last request that ended while it was received has come whole */
     bool stream;
     bool closing; /* it is removed when its last call has run */
     bool awake;   /* it has said something lately */
@@ -83,8 +90,8 @@ struct session {
     uint64_t patience_ns; /* so long room is kept for it */
     struct address *address;
     struct line *line;
-    uint8_t key[16];
-    uint8_t to_server[16], to_client[16];
+    uint32_t key;
+    struct shunter_keys keys;
     uint8_t peer[SHUNTER_PEER_BYTES];
     struct shunter_plan inputs, outputs;
     uint64_t done;
@@ -94,6 +101,11 @@ struct session {
     uint64_t pkt_no;
     uint64_t highest;
     uint64_t seen[REPLAY_WORDS]; /* bit n of the whole: datagram highest - n */
+    struct shunter_congestion path; /* of answers; a stream has its own */
+    struct link sending; /* of those that may send more when time has passed */
+    uint64_t paced_ns;   /* by then */
+    uint32_t unsent;     /* segments of answers that are to be sent */
+    uint32_t direct;     /* requests whose workers send the answers */
     struct call calls[SHUNTER_WINDOW];
 };
 
@@ -148,12 +160,12 @@ struct shunter_core {
     /* open sessions that are no streams, and streams; the longest silent first */
     struct link awake[2], resting[2];
     struct address *addresses[ADDRESS_ROWS];
-    uint32_t receiving; /* calls */
+    struct link sending; /* sessions that may send more of their answers when time has passed */
+    uint32_t receiving;  /* calls */
     uint32_t in_rows;   /* sessions that wait, or have a promise */
     uint64_t unknown_ns; /* when answers to unknown sessions were counted anew */
     uint32_t unknown;
     _Atomic uint64_t *line; /* of the control page: what strict requests hold; NULL: none */
-    bool holds;             /* it says something */
     struct slice_set held;  /* what it says */
     uint64_t hold_number;   /* of its last change */
 };
@@ -191,15 +203,37 @@ static inline uint32_t next_free(const struct function *function, uint32_t at) {
 void shunter_control(
     const struct shunter_core *core, struct session *session, uint8_t type, uint64_t req_id,
     uint16_t status, const void *payload, uint16_t length);
-/* The segments of an answer that a client has not got; ``have``: bits of those that it has. */
-void shunter_answer(
+/* A segment of an answer. */
+void shunter_send_segment(
     const struct shunter_core *core, struct session *session, const struct call *call,
-    const uint8_t *have, uint32_t have_bytes);
+    uint32_t seq, bool asks);
 void shunter_error(
     const struct shunter_core *core, struct session *session, uint64_t req_id, uint16_t status);
 /* Which segments of a request are here. */
 void shunter_sack(
     const struct shunter_core *core, struct session *session, const struct call *call);
+
+/* ---- answers.c: as much of them as the path takes */
+
+void shunter_answers_open(struct session *session, uint64_t now_ns);
+/* Whether its worker may send it as it is: it is no more than the path takes at once. */
+bool shunter_answer_is_direct(struct session *session, uint64_t now_ns);
+/* Its worker has sent it. */
+void shunter_answer_was_sent(struct session *session, struct call *call, uint64_t now_ns);
+/* It is to be sent. */
+void shunter_answer(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
+/* Its client says what it has of it, and if it is a question that it wants the rest. */
+void shunter_answer_heard(
+    struct shunter_core *core, struct session *session, struct call *call, const uint8_t *have,
+    uint32_t have_bytes, bool question, uint64_t now_ns);
+/* Its client has all of it. */
+void shunter_answer_came(struct session *session, struct call *call, uint64_t now_ns);
+/* Nothing more of it is sent. */
+void shunter_answer_over(struct session *session, struct call *call);
+/* Send what may go now. */
+void shunter_answers_go(struct shunter_core *core, struct session *session, uint64_t now_ns);
+void shunter_answers_tick(struct shunter_core *core, uint64_t now_ns);
 
 /* ---- calls.c */
 
@@ -268,10 +302,9 @@ static inline bool shunter_holds(const struct call *call) {
 void shunter_hold_changes(
     struct shunter_core *core, struct function *function, int more, bool progress,
     uint64_t now_ns);
-/* Nobody stands still for a client that has gone, or is slow: ``most_ns`` after it began. */
+/* Nobody stands still for a client that has gone, or is slow. */
 void shunter_look_at_stall(
-    struct shunter_core *core, struct function *function, struct call *call, uint64_t most_ns,
-    uint64_t now_ns);
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
 /* Say that the holder lives. */
 void shunter_beat(const struct shunter_core *core, uint64_t now_ns);
 

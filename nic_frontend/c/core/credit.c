@@ -104,10 +104,9 @@ void shunter_allow(struct function *function, struct session *session) {
     }
 }
 
-static bool is_answered(const struct session *session, const struct call *call) {
-    const bool direct = !session->stream && !session->protect; // the worker sends it
+static bool is_answered(const struct call *call) {
     return call->state == TX_COMPLETE || call->state == FAILED ||
-           (call->state == RUNNING && direct);
+           (call->state == RUNNING && call->direct);
 }
 
 void shunter_allow_next(struct function *function, struct session *session) {
@@ -116,7 +115,7 @@ void shunter_allow_next(struct function *function, struct session *session) {
     // A client that never says what it has gets no more than this ahead.
     while (session->answered < session->done + most) {
         const struct call *call = call_of(session, session->answered + 1);
-        if (call->req_id != session->answered + 1 || !is_answered(session, call)) {
+        if (call->req_id != session->answered + 1 || !is_answered(call)) {
             break;
         }
         session->answered++;

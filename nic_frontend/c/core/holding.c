@@ -7,6 +7,8 @@
 #include "core_parts.h"
 
 #define STALL_NS 10000000ULL
+#define SLOWEST_NS 160 /* for each byte: 50 Mbit/s */
+#define LONGEST_NS 2000000000ULL
 
 static void store(const struct shunter_core *core, uint32_t field, uint64_t value) {
     atomic_store_explicit(&core->line[field / 8], value, memory_order_release);
@@ -34,7 +36,6 @@ static void store_slices(struct shunter_core *core, const struct slice_set *slic
         return;
     }
     core->hold_number++;
-    core->holds = any;
     for (uint32_t i = 0; any && i < SHUNTER_SLICE_WORDS; i++) {
         if (now[i] & ~said[i]) {
             store(core, SHUNTER_K_HOLD_SLICES + 8 * i, said[i] | now[i]);
@@ -49,6 +50,14 @@ static void store_slices(struct shunter_core *core, const struct slice_set *slic
     }
 }
 
+static bool comes(const struct shunter_core *core, const struct slice_set *slices) {
+    uint64_t more = 0;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        more |= slices->words[i] & ~core->held.words[i];
+    }
+    return more != 0;
+}
+
 /* The slices are raised last, and lowered first. */
 static void say(
     struct shunter_core *core, const struct slice_set *slices, bool any, const uint64_t *models,
@@ -56,7 +65,7 @@ static void say(
     if (raises && any) {
         store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
         store_models(core, models);
-        if (!core->holds) {
+        if (comes(core, slices)) {
             store(core, SHUNTER_K_HOLD_SINCE_NS, now_ns);
         }
         store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
@@ -113,14 +122,20 @@ void shunter_hold_changes(
     count(core, function, more, now_ns);
 }
 
+/* Whether a request in parts comes so slowly that nobody stands still for it. */
+static bool is_slow(const struct session *session, const struct call *call, uint64_t now_ns) {
+    const uint64_t segments = session->inputs.count - call->missing;
+    const uint64_t time_ns = STALL_NS + segments * session->inputs.segment * SLOWEST_NS;
+    const uint64_t most_ns = time_ns < LONGEST_NS ? time_ns : LONGEST_NS;
+    return now_ns - call->arrived_ns > STALL_NS || now_ns - call->begun_ns > most_ns;
+}
+
 void shunter_look_at_stall(
-    struct shunter_core *core, struct function *function, struct call *call, uint64_t most_ns,
-    uint64_t now_ns) {
-    const bool late =
-        now_ns - call->arrived_ns > STALL_NS || now_ns - call->begun_ns > most_ns;
-    if (late && shunter_holds(call)) {
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
+    if (shunter_holds(call) && is_slow(session, call, now_ns)) {
+        session->is_proven = false;
         call->stalled = true;
-        count(core, function, -1, now_ns);
+        count(core, function_of(core, session), -1, now_ns);
     }
 }
 
@@ -145,17 +160,14 @@ int shunter_core_set_hold(
         return 0;
     }
     const bool was_up = is_up(function);
-    function->somewhere = false;
-    if (was_up) {
-        show(core, now_ns, false);
-    }
     function->slot = slot;
+    function->somewhere = false;
     for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
         function->slices.words[i] = slices[i];
         function->somewhere |= slices[i] != 0;
     }
-    if (is_up(function)) {
-        show(core, now_ns, true);
+    if (was_up || is_up(function)) { // at once: best effort must not slip in between
+        show(core, now_ns, is_up(function));
     }
     return 0;
 }

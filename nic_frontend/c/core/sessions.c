@@ -34,15 +34,16 @@ static struct session *new_session(const struct shunter_opening *opening) {
         session->protect = opening->protect;
         session->stream = opening->stream;
         session->tagged = opening->tagged;
+        session->may_be_strict = opening->may_be_strict;
+        session->key = opening->key;
         session->pkt_no = opening->pkt_no;
         session->patience_ns = PROMISE_NS;
-        memcpy(session->key, opening->key, sizeof session->key);
-        memcpy(session->to_server, opening->to_server, sizeof session->to_server);
-        memcpy(session->to_client, opening->to_client, sizeof session->to_client);
+        session->keys = opening->keys;
         memcpy(session->peer, opening->peer, sizeof session->peer);
         link_alone(&session->silence);
         link_alone(&session->quiet);
         link_alone(&session->row);
+        link_alone(&session->sending);
         for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
             session->calls[k].entry = NO_ENTRY;
         }
@@ -84,6 +85,7 @@ int shunter_core_add_session(
         free(session);
         return error;
     }
+    shunter_answers_open(session, now_ns);
     core->sessions[place] = session;
     core->count++;
     function->sessions++;
@@ -103,6 +105,7 @@ void shunter_leave(struct shunter_core *core, struct session *session, uint64_t 
     shunter_set_awake(core, session, false);
     link_out(&session->silence);
     link_out(&session->quiet);
+    link_out(&session->sending);
     shunter_count_session(core, session, -1);
     shunter_forget_unused(core, session->address);
     function->credit -= session->grant - session->done;
@@ -124,12 +127,24 @@ int shunter_core_remove_session(struct shunter_core *core, uint32_t id, uint64_t
     return 0;
 }
 
+uint32_t shunter_core_remove_key(struct shunter_core *core, uint32_t key, uint64_t now_ns) {
+    uint32_t count = 0;
+    for (uint32_t place = 0; place < SHUNTER_SESSIONS; place++) {
+        const struct session *session = core->sessions[place];
+        if (session && session->key == key && !session->closing) {
+            shunter_core_remove_session(core, session->id, now_ns);
+            count++;
+        }
+    }
+    return count;
+}
+
 /* ---- what there is */
 
 bool shunter_core_is_receiving(const struct shunter_core *core) { return core->receiving > 0; }
 
 bool shunter_core_is_pressed(const struct shunter_core *core) {
-    return core->receiving || core->in_rows;
+    return core->receiving || core->in_rows || !is_alone(&core->sending);
 }
 
 uint32_t shunter_core_sessions(const struct shunter_core *core) { return core->count; }

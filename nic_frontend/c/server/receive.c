@@ -5,28 +5,13 @@
 
 #include "server_parts.h"
 
-static void greet(struct shunter_server *server, const struct shunter_landed *landed) {
-    if (server->hello_count == server->hello_most || landed->length > SHUNTER_HELLO_BYTES) {
-        return; // it will be said again
-    }
-    struct shunter_hello *hello = &server->hellos[server->hello_count++];
-    memcpy(hello->peer, landed->peer, SHUNTER_PEER_BYTES);
-    memcpy(hello->datagram, landed->header, SHUNTER_HEADER_BYTES);
-    hello->length = landed->length;
-    if (landed->length > SHUNTER_HEADER_BYTES) {
-        memcpy(
-            hello->datagram + SHUNTER_HEADER_BYTES, landed->payload,
-            landed->length - SHUNTER_HEADER_BYTES);
-    }
-}
-
 static void take_in(struct shunter_server *server, const struct shunter_landed *landed) {
     uint8_t small[SHUNTER_HEADER_BYTES + SHUNTER_BITMAP_BYTES];
     const uint32_t length = landed->length;
     const uint32_t here = length < SHUNTER_HEADER_BYTES ? length : SHUNTER_HEADER_BYTES;
     const uint32_t payload = length - here;
     memcpy(small, landed->header, here);
-    if (payload) { // of a SACK; the core looks at no other
+    if (payload) { // of a QUERY; the core looks at no other
         memcpy(
             small + SHUNTER_HEADER_BYTES, landed->payload,
             payload < SHUNTER_BITMAP_BYTES ? payload : SHUNTER_BITMAP_BYTES);
@@ -35,7 +20,7 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     server->stats.bytes_in += length;
     shunter_hand_over(server, landed->peer, small, length);
     if (server->is_hello) {
-        greet(server, landed);
+        shunter_greet(server, landed->peer, landed->header, landed->payload, payload);
     }
     if (server->has_place) {
         shunter_payload_is_there(

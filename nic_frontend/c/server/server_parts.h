@@ -12,6 +12,7 @@
 
 #define SHUNTER_LARGEST 65536
 #define SHUNTER_STREAMS 4096
+#define SHUNTER_HELLO_ROWS 1024
 
 /* Where a payload belongs that comes. */
 struct shunter_place {
@@ -45,6 +46,8 @@ struct shunter_stream {
     struct shunter_place place;
     uint8_t *out;      /* what the socket did not take */
     size_t out_length, out_at, out_room;
+    uint64_t behind_ns; /* since when something is kept, and it was looked at */
+    size_t taken;       /* bytes of it that the socket has taken since */
     bool closed;
 };
 
@@ -79,6 +82,7 @@ struct shunter_server {
     uint32_t sealed_at;
     struct shunter_hello *hellos;
     uint32_t hello_count, hello_most;
+    uint64_t hello_due_ns[SHUNTER_HELLO_ROWS]; /* addresses: when all they have said is due */
 };
 
 uint64_t shunter_now_ns(void);
@@ -110,11 +114,19 @@ extern const struct shunter_owner shunter_owner_is_core;
 /* Of the core: do what it says. */
 void shunter_act(void *context, const struct shunter_action *action);
 
+/* A hello came by a datagram; ``length``: of its payload. */
+void shunter_greet(
+    struct shunter_server *server, const uint8_t *peer, const uint8_t *header,
+    const uint8_t *payload, uint32_t length);
+
 void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_send(
     struct shunter_server *server, struct shunter_stream *stream,
     const struct shunter_x64 *header, const uint8_t *payload, size_t length);
+/* Whether it does not read what is kept for it. */
+bool shunter_stream_reads_too_slowly(
+    const struct shunter_server *server, struct shunter_stream *stream);
 /* End those that are in the midst of a message for too long: they hold an entry; and those whose
  * session has ended. */
 void shunter_streams_close_late(struct shunter_server *server);

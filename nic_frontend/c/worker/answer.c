@@ -26,9 +26,10 @@ static void send_entry(
             .magic = SHUNTER_WIRE_MAGIC,
             .version = SHUNTER_WIRE_VERSION,
             .type = SHUNTER_TYPE_RESP,
-            .flags = (uint16_t)((seq + 1 == plan.count ? SHUNTER_FLAG_LAST : 0) |
-                                (tagged ? SHUNTER_FLAG_HDR_TAG : 0) |
-                                (whom[2] & SHUNTER_FLAG_ACK_REQ)),
+            .flags = (uint16_t)((tagged ? SHUNTER_FLAG_HDR_TAG : 0) |
+                                (seq + 1 < plan.count
+                                     ? 0
+                                     : SHUNTER_FLAG_LAST | (whom[2] & SHUNTER_FLAG_ACK_REQ))),
             .words = SHUNTER_HEADER_BYTES / 8,
             .req_id = whom[0],
             .func_id = (uint16_t)queue->func_id,

@@ -23,6 +23,7 @@ from functools import cache
 from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.batching.queue.native import check
 from shunter.nic_frontend.library import library
+from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import WINDOW
 
 
@@ -32,7 +33,8 @@ class _Settings(Structure):
         ("stream", c_bool),
         ("gso", c_bool),
         ("has_key", c_bool),
-        ("key", c_uint8 * 16),
+        ("tag_to_server", c_uint8 * 16),
+        ("tag_to_client", c_uint8 * 16),
         ("session", c_uint32),
         ("func_id", c_uint16),
         ("segment", c_uint16),
@@ -97,7 +99,7 @@ class NativeClient:
         *,
         pkt_no: int = 0,
         trip_ns: int = 0,
-        key: bytes | None = None,
+        keys: Keys | None = None,
         stream: bool = False,
         gso: bool = True,
     ) -> None:
@@ -106,8 +108,10 @@ class NativeClient:
         and back, 0: not known. Raises OSError.
         """
         self._c = _functions()
-        settings = _Settings(socket, stream, gso, key is not None)
-        settings.key = (c_uint8 * 16)(*(key or bytes(16)))
+        settings = _Settings(socket, stream, gso, keys is not None)
+        if keys is not None:
+            settings.tag_to_server = (c_uint8 * 16)(*keys.tag_to_server)
+            settings.tag_to_client = (c_uint8 * 16)(*keys.tag_to_client)
         settings.session, settings.func_id, settings.segment = session, func_id, segment
         settings.input_count, settings.output_count = len(inputs), len(outputs)
         settings.input_bytes[: len(inputs)] = inputs

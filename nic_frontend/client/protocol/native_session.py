@@ -47,7 +47,7 @@ class NativeCore:
             core.grant,
             pkt_no=core.pkt_no,
             trip_ns=core.trip_ns,
-            key=core.key,
+            keys=core.keys,
             stream=core.stream,
         )
         self.pending: set[int] = set()

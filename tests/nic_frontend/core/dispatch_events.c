@@ -2,9 +2,10 @@
  * The C dispatcher, driven by events on its input; what it does is its output. What its owner would
  * answer is the test's to say: entries with an odd number are answered by the owner.
  *
- *   P threshold max_wait margin ageing fixed per_request ahead   policy, times in ns
- *   W worker cap          it is there        D worker            it drains
- *   G worker              it is gone         A worker count      it has answered batches
+ *   P threshold alpha threshold_cap max_wait margin ageing fixed per_request slo ahead mixes
+ *                         policy, times in ns
+ *   W worker cap now      it is there        D worker            it drains
+ *   G worker              it is gone         A worker count now  it has answered batches
  *   E entry class deadline again now         it waits (again 2: it was returned)
  *   R entry                                  it does not         F now    nothing waits any more
  *   T now                 dispatch: batches as workers read them, what is too late, when to wake
@@ -69,9 +70,14 @@ static void show(uint32_t worker) {
     }
 }
 
-static void answer(uint32_t worker, uint32_t number) {
+static void answer(uint32_t worker, uint32_t number, uint64_t now) {
     struct shunter_worker_state *state = &served->workers[worker];
     for (uint32_t i = 1; i <= number; i++) {
+        shunter_set(
+            shunter_worker_word(
+                &served->queue, worker,
+                SHUNTER_W_DONE_NS + 8 * (uint32_t)((state->done + i) % SHUNTER_AHEAD)),
+            now);
         int32_t entry = state->held[(state->done + i) % SHUNTER_AHEAD].first;
         for (; entry >= 0; entry = served->waiting[entry].next) {
             shunter_set(
@@ -81,7 +87,7 @@ static void answer(uint32_t worker, uint32_t number) {
     }
     shunter_set(
         shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER), state->done + number);
-    shunter_collect(served, 0);
+    shunter_collect(served, now);
 }
 
 static void pass(uint64_t now) {
@@ -101,9 +107,12 @@ static void event(const char *line, int doorbell) {
     unsigned class, again;
     uint64_t now;
     if (sscanf(
-            line, "P %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %u",
-            &policy->threshold, &policy->max_wait_ns, &policy->margin_ns, &policy->ageing_ns,
-            &policy->fixed_ns, &policy->per_request_ns, &policy->ahead) == 7) {
+            line,
+            "P %lf %lf %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
+            " %u %u",
+            &policy->threshold, &policy->alpha, &policy->threshold_cap, &policy->max_wait_ns,
+            &policy->margin_ns, &policy->ageing_ns, &policy->fixed_ns, &policy->per_request_ns,
+            &policy->slo_ns, &policy->ahead, &policy->mixes) == 11) {
         return;
     }
     if (sscanf(
@@ -117,8 +126,8 @@ static void event(const char *line, int doorbell) {
         shunter_dequeue(served, number);
     } else if (sscanf(line, "F %" SCNu64, &now) == 1) {
         printf("failed %u\n", shunter_fail_waiting(served, 503, now));
-    } else if (sscanf(line, "W %u %u", &worker, &number) == 2) {
-        if (shunter_worker_comes(served, worker, number, doorbell) != 0) {
+    } else if (sscanf(line, "W %u %u %" SCNu64, &worker, &number, &now) == 3) {
+        if (shunter_worker_comes(served, worker, number, doorbell, now) != 0) {
             printf("worker %u is refused\n", worker);
         } else {
             shown[worker] = 0;
@@ -127,8 +136,8 @@ static void event(const char *line, int doorbell) {
         shunter_worker_drains(served, worker);
     } else if (sscanf(line, "G %u", &worker) == 1) {
         shunter_worker_goes(served, worker, 0);
-    } else if (sscanf(line, "A %u %u", &worker, &number) == 2) {
-        answer(worker, number);
+    } else if (sscanf(line, "A %u %u %" SCNu64, &worker, &number, &now) == 3) {
+        answer(worker, number, now);
     } else if (sscanf(line, "T %" SCNu64, &now) == 1) {
         pass(now);
     }
@@ -141,7 +150,8 @@ int main(int argc, char **argv) {
         .page = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), .entries = entries};
     const struct shunter_owner owner = {NULL, running, finished, died, returned, expired};
     struct shunter_counts counts = {0};
-    const struct shunter_policy policy = {.threshold = 1, .ahead = 1};
+    const struct shunter_policy policy = {
+        .alpha = 0.5, .threshold_cap = 1e9, .ahead = 1};
     int pipes[2];
     char line[256];
     if (!queue.page || pipe(pipes)) {

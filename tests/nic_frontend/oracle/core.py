@@ -14,9 +14,9 @@ there and right, so nobody works on, or looks at, what is not.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from oracle.answers import Answers
 from oracle.credit import Function
 from oracle.entries import EntryRing
 from oracle.holding import Hold, Holds, Line
@@ -35,7 +35,13 @@ from shunter.nic_frontend.wire.header import (
     parse,
     unpack,
 )
-from shunter.nic_frontend.wire.layout import HEADER_BYTES, Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.layout import (
+    HEADER_BYTES,
+    OF_CLIENT,
+    Flags,
+    MessageType,
+    WireStatus,
+)
 
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""
@@ -52,11 +58,15 @@ SPARE_NS = 1_000_000_000
 UNKNOWN_NS, MOST_UNKNOWN = 100_000_000, 256
 """So many clients are told in such a time that there is no session of theirs."""
 STALL_NS = 10_000_000
-"""A strict request of which nothing new has come for so long, or that is not complete RECEIVE_NS
-after its first segment, holds no best-effort work any more until it is complete."""
+"""A strict request of which nothing new has come for so long holds no best-effort work any more
+until it is complete."""
+SLOWEST_NS, LONGEST_NS = 160, 2_000_000_000
+"""Nor does one that has taken longer than STALL_NS and so much for each byte (50 Mbit/s), or longer
+than LONGEST_NS. A session whose request came in parts and not to its end, or so slowly, or that has
+not sent any yet, holds nothing with requests in parts before one has come whole."""
 MOST_TRIES = 2
 _LOW = 0xFFFFFFFF
-_ASKING = frozenset({MessageType.REQ, MessageType.ACK, MessageType.SACK})
+_ASKING = frozenset({MessageType.REQ, MessageType.ACK, MessageType.QUERY})
 
 
 class NoRoomError(OSError):
@@ -220,6 +230,7 @@ class Core:
         function.enter(session)
         self._silence.add(session, function, now_ns)
         function.allow(session)
+        self._answers(session).open(now_ns)
         self.sessions[session.id] = session
         return actions
 
@@ -247,14 +258,24 @@ class Core:
             del self.sessions[session.id]
             self.functions[session.func_id].sessions -= 1
 
+    def remove_key(self, key: int, now_ns: int) -> list[Action]:
+        """Forget all clients that have opened their sessions with this key."""
+        found = [each.id for each in self._by_place() if each.key == key and not each.closing]
+        return [a for each in found for a in self.remove_session(each, now_ns)]
+
+    def _by_place(self) -> list[Session]:
+        return sorted(self.sessions.values(), key=lambda session: session.id & 0xFFFF)
+
     def is_open(self, session_id: int) -> bool:
         """Whether there is such a session."""
         session = self.sessions.get(session_id)
         return session is not None and not session.closing
 
     def is_pressed(self) -> bool:
-        """Whether requests are here in parts, or sessions wait for room."""
-        return any(f.receiving or f.waiting or f.promised for f in self.functions.values())
+        """Whether requests are here in parts, or sessions wait for room, or answers for time."""
+        sends = any(self._answers(s).waits for s in self.sessions.values() if not s.closing)
+        functions = self.functions.values()
+        return sends or any(f.receiving or f.waiting or f.promised for f in functions)
 
     def load(self, func_id: int) -> tuple[int, int]:
         """Open sessions of a function, and requests that they may have on their way together."""
@@ -272,12 +293,14 @@ class Core:
     ) -> list[Action]:
         """What to do with a datagram of ``length`` bytes.
 
-        Only the header is looked at, and the payload of a SACK; the rest need not be given.
+        Only the header is looked at, and the payload of a QUERY; the rest need not be given.
         """
         try:
             header = parse(datagram, length)
             if header.type == MessageType.HELLO:
                 return [Hello()]
+            if header.type not in OF_CLIENT:
+                return [Drop("direction")]
             if not self.is_open(header.session):
                 return [Drop("session"), *self._unknown_session(peer, header, now_ns)]
             session = self.sessions[header.session]
@@ -288,13 +311,11 @@ class Core:
         self._silence.heard(session, self.functions[session.func_id], now_ns)
         if header.type == MessageType.CANCEL:
             return self._cancel(session, header, now_ns)
-        if header.type not in (MessageType.REQ, MessageType.ACK, MessageType.SACK):
-            return [Drop("direction")]
         done = session.done
         actions = self._acknowledged(session, header, now_ns)
         if header.type == MessageType.REQ:
             return actions + self._request(session, header, now_ns)
-        if header.type == MessageType.SACK:
+        if header.type == MessageType.QUERY:
             payload = datagram[HEADER_BYTES : HEADER_BYTES + header.length]
             return actions + self._asked(session, header, payload, now_ns)
         if header.flags & Flags.LAST and not session.stream:
@@ -337,7 +358,7 @@ class Core:
         """Why a datagram is not of this session's client, or is not new; empty when it is."""
         if session.peer != peer:
             return "peer"
-        check_tag(header, datagram, session.key)
+        check_tag(header, datagram, session.keys and session.keys.tag_to_server)
         protect = session.protect if header.type == MessageType.REQ else 0
         if header.flags & PROTECTIONS != protect:
             return "flags"
@@ -356,11 +377,12 @@ class Core:
             function.credit -= 1
             call = session.call(session.done)
             if call.req_id == session.done:
+                self._answers(session).came(call, now_ns)
                 actions += self._forget(session, call, now_ns)
         session.answered = max(session.answered, session.done)
         actions += self._offer(function, now_ns)  # before this session takes what it gave
         function.allow(session)
-        return actions
+        return actions + self._go(session, now_ns)
 
     def _request(self, session: Session, header: Header, now_ns: int) -> list[Action]:
         if header.func_id != session.func_id:
@@ -377,11 +399,11 @@ class Core:
             return self._first(session, function, call, header, now_ns)
         if call.state is CallState.RECEIVING:
             return self._segment(session, function, call, header, now_ns)
-        return [Drop("duplicate"), *self._again(session, call, header, now_ns)]
+        return [Drop("duplicate"), *self._again(session, call, header)]
 
     def _refuse(self, session: Session, header: Header, reason: str) -> list[Action]:
         """Not now: one answer to the last segment, from the header alone."""
-        if not header.flags & Flags.LAST:
+        if not header.flags & (Flags.LAST | Flags.ACK_REQ):
             return [Drop(reason)]
         if reason == "full":
             self.functions[session.func_id].wait(session, header.req_id)
@@ -400,9 +422,11 @@ class Core:
         if entry is None:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
-        call.flags, call.tries, call.status, call.stalled = header.flags, 0, 0, False
+        call.flags, call.tries, call.status = header.flags, 0, 0
+        call.stalled = not session.is_proven
         call.begun_ns = call.arrived_ns = now_ns
-        call.priority, call.deadline_ns = terms(function.defaults, header, now_ns)
+        strict = session.may_be_strict
+        call.priority, call.deadline_ns = terms(function.defaults, header, now_ns, strict=strict)
         function.owners[entry] = session.id, call.req_id
         self._become(function, call, CallState.RECEIVING, now_ns)
         return self._segment(session, function, call, header, now_ns)
@@ -436,7 +460,7 @@ class Core:
             return [Drop("sizes")]
         bit = 1 << header.seq
         if call.received & bit:
-            return [Drop("duplicate"), *self._again(session, call, header, now_ns)]
+            return [Drop("duplicate"), *self._again(session, call, header)]
         number = _number(session, header) if session.protect else 0
         return [Place(call.entry, header.tensor, header.offset, header.length, number)]
 
@@ -452,24 +476,24 @@ class Core:
         call = session.call(header.req_id)
         call.received |= 1 << header.seq
         call.arrived_ns = call.changed_ns = now_ns
+        actions: list[Action] = []
+        is_last = session.stream and header.flags & Flags.LAST  # the others were refused
         if call.received == (1 << header.count) - 1:
+            session.is_proven = True
             function = self.functions[session.func_id]
             self._become(function, call, CallState.RX_COMPLETE, now_ns)
-            return [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
-        is_last = session.stream and header.flags & Flags.LAST  # the others were refused
+            actions = [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
+            is_last = False
         if is_last or header.flags & Flags.ACK_REQ:
-            return [self._received(session, call)]
-        return []
+            actions.append(self._received(session, call))
+        return actions
 
-    def _again(
-        self, session: Session, call: Call, header: Header, now_ns: int
-    ) -> list[Action]:
+    def _again(self, session: Session, call: Call, header: Header) -> list[Action]:
         """Tell a client that asks how its request stands."""
         if not header.flags & Flags.ACK_REQ:
             return []
-        if call.state is CallState.TX_COMPLETE:
-            self.functions[session.func_id].touch(call, now_ns)
-            return list(self.answer(session, call))
+        if call.state is CallState.TX_COMPLETE:  # of the answer its client asks by SACK
+            return [self._control(session, MessageType.SACK, call.req_id, call.state)]
         if call.state is CallState.FAILED:
             return [self._error(session, call.req_id, call.status)]
         return [self._received(session, call)]
@@ -484,8 +508,12 @@ class Core:
         call = session.call(header.req_id)
         is_known = call.req_id == header.req_id and call.state is not CallState.FREE
         if is_known and call.state is CallState.TX_COMPLETE and not session.stream:
-            self.functions[session.func_id].touch(call, now_ns)
-            return list(self.answer(session, call, int.from_bytes(payload, "little")))
+            question = bool(header.flags & Flags.ACK_REQ)
+            have = int.from_bytes(payload, "little")
+            self._answers(session).heard(call, have, now_ns, question=question)
+            if now_ns - call.arrived_ns < IDLE_NS:
+                self.functions[session.func_id].touch(call, now_ns)
+            return self._go(session, now_ns)
         if not header.flags & Flags.ACK_REQ or header.req_id <= session.done:
             return [Drop("sack")]
         if not is_known:
@@ -520,6 +548,7 @@ class Core:
             function.leave(session)
             return [dropped, *self._offer(function, now_ns)]
         actions: list[Action] = [Withdraw(function.id, call.entry)]
+        session.is_proven &= call.state is not CallState.RECEIVING
         function.release(call)
         call.status = WireStatus.CANCELLED
         self._become(function, call, CallState.FAILED, now_ns)
@@ -533,7 +562,9 @@ class Core:
         function = self.functions[func_id]
         self._become(function, call, CallState.RUNNING, now_ns)
         call.tries += 1
-        if session.is_direct:
+        call.direct = self._answers(session).is_direct(now_ns)
+        session.direct += call.direct
+        if call.direct:
             function.allow_next(session)
         segments = function.plan(function.outputs, session.segment).count
         return Whom(
@@ -543,10 +574,10 @@ class Core:
             session.next_pkt_no(segments) & _LOW,
             session.segment,
             call.priority,
-            session.is_direct,
+            call.direct,
             bool(call.flags & Flags.IDEMPOTENT),
             bool(function.waiting),
-            session.key,
+            session.keys.tag_to_client if session.keys and session.is_direct else None,
             session.peer,
         )
 
@@ -554,21 +585,23 @@ class Core:
         self, func_id: int, entry: int, status: int, now_ns: int, *, sent: bool
     ) -> list[Action]:
         """A worker has answered; ``sent``: it has sent the answer itself."""
-        session, call = self._owner(func_id, entry)
+        session, call = self._back(func_id, entry)
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         if status == WireStatus.OK:
             function = self.functions[func_id]
             self._become(function, call, CallState.TX_COMPLETE, now_ns)
+            call.arrived_ns = now_ns
             if sent:
+                self._answers(session).was_sent(call, now_ns)
                 return []
             function.allow_next(session)
-            return list(self.answer(session, call))
+            return self._answer(session, call, now_ns)
         return self._fail(session, call, status, now_ns)
 
     def worker_died(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its worker died: try again what may run twice, once; answer the rest."""
-        session, call = self._owner(func_id, entry)
+        session, call = self._back(func_id, entry)
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         if call.flags & Flags.IDEMPOTENT and call.tries < MOST_TRIES:
@@ -578,7 +611,7 @@ class Core:
 
     def returned(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its worker had not begun it and does not have it any more: it runs elsewhere."""
-        session, call = self._owner(func_id, entry)
+        session, call = self._back(func_id, entry)
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         call.tries -= 1
@@ -607,6 +640,9 @@ class Core:
             self._look_at_kept(function, now_ns)
             function.end_promises(now_ns)
             actions += self._offer(function, now_ns)
+        for session in self.sessions.values():
+            if not session.closing and self._answers(session).is_due(now_ns):
+                actions += self._go(session, now_ns)
         return actions
 
     def _look_at_parts(self, function: Function, now_ns: int) -> list[Action]:
@@ -617,7 +653,7 @@ class Core:
                 self._end(session, call, now_ns)
                 function.wasted(session)
                 continue
-            self._look_at_stall(function, call, now_ns)
+            self._look_at_stall(function, session, call, now_ns)
             if not session.stream and now_ns - call.changed_ns > GAP_NS:
                 call.changed_ns = now_ns
                 actions.append(self._received(session, call))
@@ -642,48 +678,62 @@ class Core:
                 return
             if age_ns <= KEEP_NS and now_ns - session.last_ns <= SPARE_NS:
                 continue
+            self._answers(session).over(call)
             function.release(call)
             call.status = WireStatus.LOST_ANSWER
             self._become(function, call, CallState.FAILED, now_ns)
 
     # ---- datagrams to the client
 
-    def answer(self, session: Session, call: Call, have: int = 0) -> Iterator[Send]:
-        """The segments of an answer, but those whose bits are in ``have``."""
+    def _answers(self, session: Session) -> Answers:
+        return Answers(session, self.functions[session.func_id])
+
+    def _answer(self, session: Session, call: Call, now_ns: int) -> list[Action]:
+        """An answer is to be sent."""
+        answers = self._answers(session)
+        if session.stream:
+            return [self._part(session, call, n, asks=False) for n in range(answers.plan.count)]
+        answers.want(call)
+        return self._go(session, now_ns)
+
+    def _go(self, session: Session, now_ns: int) -> list[Action]:
+        """What goes now of a session's answers."""
+        going = self._answers(session).go(now_ns)
+        return [self._part(session, call, seq, asks=asks) for call, seq, asks in going]
+
+    def _part(self, session: Session, call: Call, seq: int, *, asks: bool) -> Send:
+        """A segment of an answer."""
         function = self.functions[session.func_id]
         plan = function.plan(function.outputs, session.segment)
-        asks = Flags.ACK_REQ if function.waiting else 0
-        for seq in range(plan.count):
-            if have >> seq & 1:
-                continue
-            segment = plan.place(seq)
-            number = session.next_pkt_no()
-            last = Flags.LAST if seq == plan.count - 1 else 0
-            header = Header(
-                type=MessageType.RESP,
-                flags=last | asks | session.protect,
-                req_id=call.req_id,
-                func_id=function.id,
-                seq=seq,
-                count=plan.count,
-                length=segment.length,
-                total=function.outputs[segment.tensor],
-                offset=segment.offset,
-                session=session.id,
-                credit=session.grant & _LOW,
-                status=WireStatus.OK,
-                tensor=segment.tensor,
-                pkt_no=number & _LOW,
-            )
-            yield Send(
-                session.id,
-                session.peer,
-                header.pack(session.key),
-                entry=call.entry,
-                tensor=segment.tensor,
-                offset=segment.offset,
-                number=number if session.protect else 0,
-            )
+        segment = plan.place(seq)
+        number = session.next_pkt_no()
+        flags = Flags.LAST if seq == plan.count - 1 else 0
+        flags |= Flags.ACK_REQ if asks or (flags and function.waiting) else 0
+        header = Header(
+            type=MessageType.RESP,
+            flags=flags | session.protect,
+            req_id=call.req_id,
+            func_id=function.id,
+            seq=seq,
+            count=plan.count,
+            length=segment.length,
+            total=function.outputs[segment.tensor],
+            offset=segment.offset,
+            session=session.id,
+            credit=session.grant & _LOW,
+            status=WireStatus.OK,
+            tensor=segment.tensor,
+            pkt_no=number & _LOW,
+        )
+        return Send(
+            session.id,
+            session.peer,
+            header.pack(_tag_key(session)),
+            entry=call.entry,
+            tensor=segment.tensor,
+            offset=segment.offset,
+            number=number if session.protect else 0,
+        )
 
     def _control(
         self, session: Session, kind: MessageType, req_id: int, status: int, payload: bytes = b""
@@ -698,7 +748,7 @@ class Core:
             status=status,
             pkt_no=session.next_pkt_no() & _LOW,
         )
-        return Send(session.id, session.peer, header.pack(session.key), payload)
+        return Send(session.id, session.peer, header.pack(_tag_key(session)), payload)
 
     def _credit(self, session: Session, req_id: int) -> Send:
         return self._control(session, MessageType.CREDIT, req_id, 0)
@@ -733,11 +783,15 @@ class Core:
                 self.holds.progress(function.id, now_ns)
             self.holds.count(function.id, call.holds - held, now_ns)
 
-    def _look_at_stall(self, function: Function, call: Call, now_ns: int) -> None:
+    def _look_at_stall(
+        self, function: Function, session: Session, call: Call, now_ns: int
+    ) -> None:
         """Nobody stands still for a client that has gone, or is slow."""
         quiet_ns, whole_ns = now_ns - call.arrived_ns, now_ns - call.begun_ns
-        if call.holds and (quiet_ns > STALL_NS or whole_ns > RECEIVE_NS):
-            call.stalled = True
+        come = call.received.bit_count() * session.segment
+        most_ns = min(LONGEST_NS, STALL_NS + come * SLOWEST_NS)
+        if call.holds and (quiet_ns > STALL_NS or whole_ns > most_ns):
+            session.is_proven, call.stalled = False, True
             self.holds.count(function.id, -1, now_ns)
 
     # ---- ends
@@ -746,6 +800,13 @@ class Core:
         session_id, req_id = self.functions[func_id].owners[entry]
         session = self.sessions[session_id]
         return session, session.call(req_id)
+
+    def _back(self, func_id: int, entry: int) -> tuple[Session, Call]:
+        """The same, when it does not run any more."""
+        session, call = self._owner(func_id, entry)
+        session.direct -= call.direct
+        call.direct = False
+        return session, call
 
     def _fail(
         self, session: Session, call: Call, status: int, now_ns: int
@@ -774,7 +835,9 @@ class Core:
         return [Withdraw(session.func_id, entry)] if waits else []
 
     def _end(self, session: Session, call: Call, now_ns: int) -> None:
+        session.is_proven &= call.state is not CallState.RECEIVING
         function = self.functions[session.func_id]
+        self._answers(session).over(call)
         function.release(call)
         self._become(function, call, CallState.FREE, now_ns)
 
@@ -786,14 +849,25 @@ class Core:
         return self._offer(self.functions[session.func_id], now_ns)
 
 
+def _tag_key(session: Session) -> bytes | None:
+    """Of what is sent to the client."""
+    return session.keys and session.keys.tag_to_client
+
+
 def _number(session: Session, header: Header) -> int:
     """All bits of the number of a client's datagram."""
     return nearest(header.pkt_no, session.replay.highest)
 
 
-def terms(defaults: Defaults, header: Header, now_ns: int) -> tuple[int, int]:
-    """Class and deadline of a request that arrives now; a deadline of 0: none."""
+def terms(
+    defaults: Defaults, header: Header, now_ns: int, *, strict: bool
+) -> tuple[int, int]:
+    """Class and deadline of a request that arrives now; a deadline of 0: none.
+
+    ``strict``: whether its session has the right.
+    """
     priority = min(header.priority, 2) - 1 if header.priority else defaults.priority
+    priority = priority if strict else 1
     budget = header.deadline_us * 1000 or (0 if priority else defaults.slo_ns)
     if defaults.timeout_ns:
         budget = min(budget or defaults.timeout_ns, defaults.timeout_ns)

@@ -107,13 +107,23 @@ class WaitingEntries:
         self._waiting.clear()
         return entries
 
-    def take(self, most: int) -> list[int]:
+    @property
+    def alone(self) -> bool:
+        """Whether the next one runs alone."""
+        return bool(self._waiting) and self._waiting[0].alone
+
+    def deadlines(self, none: int) -> list[int]:
+        """Of all, ascending; ``none`` of those that have none."""
+        return sorted(each.deadline_ns or none for each in self._waiting)
+
+    def take(self, most: int, *, shared: bool = False) -> list[int]:
         """The most urgent entries, at most so many, or one that runs alone; they wait no more.
 
-        What has been tried once, then the earliest deadline, then the oldest.
+        What has been tried once, then the earliest deadline, then the oldest. ``shared``: none
+        that runs alone.
         """
         batch: list[int] = []
-        while self._waiting and len(batch) < most:
+        while self._waiting and len(batch) < most and not (shared and self.alone):
             urgent = self._most_urgent()
             self._waiting.remove(urgent)
             batch.append(urgent.entry)

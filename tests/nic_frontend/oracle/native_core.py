@@ -183,6 +183,11 @@ class NativeCore:
         self._library.shunter_core_remove_session(self._core, session_id, now_ns)
         return self._taken()
 
+    def remove_key(self, key: int, now_ns: int) -> list[Action]:
+        """Forget all clients of a key."""
+        self._library.shunter_core_remove_key(self._core, key, now_ns)
+        return self._taken()
+
     def receive(
         self, peer: bytes, datagram: bytes, now_ns: int, length: int | None = None
     ) -> list[Action]:
@@ -196,6 +201,10 @@ class NativeCore:
         """The payload of a Place is there."""
         self._library.shunter_core_accept(self._core, datagram, now_ns)
         return self._taken()
+
+    def awaits(self, datagram: bytes) -> bool:
+        """Whether that segment is missing."""
+        return bool(self._library.shunter_core_awaits(self._core, datagram))
 
     def running(self, func_id: int, entry: int, now_ns: int) -> Whom:
         """A worker has been given the entry."""
@@ -309,8 +318,10 @@ def _declare(found: ctypes.CDLL) -> None:
         "add_session": (core, POINTER(SessionStruct), c_uint64),
         "limit": (core, c_uint32, c_uint32),
         "remove_session": (core, c_uint32, c_uint64),
+        "remove_key": (core, c_uint32, c_uint64),
         "receive": (core, c_char_p, c_char_p, ctypes.c_size_t, c_uint64),
         "accept": (core, c_char_p, c_uint64),
+        "awaits": (core, c_char_p),
         "running": (core, c_uint16, c_uint32, c_uint64, POINTER(_Whom)),
         "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint64),
         "worker_died": (core, c_uint16, c_uint32, c_uint64),
@@ -328,6 +339,7 @@ def _declare(found: ctypes.CDLL) -> None:
     found.shunter_core_new.restype = c_void_p
     found.shunter_core_free_entries.restype = c_uint32
     found.shunter_core_is_open.restype = c_bool
+    found.shunter_core_awaits.restype = c_bool
     found.shunter_core_is_pressed.restype = c_bool
     found.shunter_core_load.restype = None
     found.shunter_core_grant.restype = c_uint64

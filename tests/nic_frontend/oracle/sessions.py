@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from oracle.congestion import Congestion
 from shunter.nic_frontend.server.sessions import Opening
+from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import SACK_RECEIVING, WINDOW, Flags
 
 REPLAY_BITS = 1024
@@ -81,12 +83,18 @@ class Call:
     begun_ns: int = 0
     """First segment that came."""
     arrived_ns: int = 0
-    """Last segment that was new."""
+    """Last segment that was new, or when the answer was there."""
     changed_ns: int = 0
     """Last segment, or last answer."""
     deadline_ns: int = 0
     tries: int = 0
     status: int = 0
+    direct: bool = False
+    """While it runs: its worker sends the answer."""
+    wanted: int = 0
+    """Bits of segments of its answer that are to be sent."""
+    next: int = 0
+    """The first of which none was sent yet."""
     stalled: bool = False
     """While it is received: nothing new came for so long that it holds nothing until it is here."""
 
@@ -129,6 +137,11 @@ class Replay:
         return True
 
 
+def keys_of(key: bytes | None) -> Keys | None:
+    """For tests: keys of a session whose client makes its tags with this one; None: with none."""
+    return Keys(key, *(bytes([n]) * 16 for n in (1, 2, 3)), bytes(32)) if key else None
+
+
 @dataclass
 class Session(Opening):
     """A client's connection to one function."""
@@ -150,6 +163,14 @@ class Session(Opening):
     """First promise since it has sent a request, 0: none."""
     patience_ns: int = PROMISE_NS
     """So long room is kept for it."""
+    is_proven: bool = False
+    """Its last request that ended while it was received has come whole."""
+    path: Congestion = field(default_factory=lambda: Congestion(1, 1))
+    """Of answers; a stream has its own."""
+    paced_ns: int = 0
+    """When more of them may be sent."""
+    direct: int = 0
+    """Requests that run and whose workers send the answers."""
     last_ns: int = 0
     replay: Replay = field(default_factory=Replay)
     calls: list[Call] = field(default_factory=lambda: [Call() for _ in range(WINDOW)])

@@ -173,7 +173,7 @@ public final class ControlLayout {
     public static final int K_HOLDER_HEARTBEAT_NS = 8;
     /** 0: nothing is held; else another after each change of slices */
     public static final int K_HOLD_NUMBER = 16;
-    /** when the number last became non-zero */
+    /** when slices were last added to what is held */
     public static final int K_HOLD_SINCE_NS = 24;
     /** when strict work that holds last began or ended a batch */
     public static final int K_HOLD_PROGRESS_NS = 32;
