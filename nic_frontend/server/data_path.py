@@ -8,6 +8,7 @@ import resource
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
 
 from shunter.batching.page.slices import SliceSet
@@ -40,7 +41,7 @@ OTHER_DESCRIPTORS = 512
 """So many are kept for what is no session: workers, queues, clients that say hello."""
 HELLOS = 16
 SPLIT = 512
-"""Blocks of the landing pool for what the kernel splits; it has them for good."""
+"""Blocks of the landing pool for what the kernel or hardware splits; each has them for good."""
 _STREAMS = 64
 
 
@@ -105,13 +106,18 @@ class DataPath:
 
         Raises OSError when there is no memory.
         """
+        return self._add(self._library.shunter_server_split, interface)
+
+    def serve_verbs(self, device: str) -> tuple[bool, str]:
+        """Also serve the queue pair of an RDMA device; the same."""
+        return self._add(self._library.shunter_server_verbs, device)
+
+    def _add(self, function: Callable[..., int], name: str) -> tuple[bool, str]:
         said = ctypes.create_string_buffer(256)
         self._grow(SPLIT)
-        result = self._library.shunter_server_split(
-            self._handle, interface.encode(), SPLIT, said, len(said)
-        )
+        result = function(self._handle, name.encode(), SPLIT, said, len(said))
         if result != -errno.ENOTSUP:
-            check(result, f"AF_XDP on {interface}")
+            check(result, name)
         return result == 0, said.value.decode()
 
     def mtu(self) -> int:

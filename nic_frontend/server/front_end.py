@@ -65,6 +65,8 @@ class Settings:
     gro: bool = True
     xdp: str = ""
     """Interface at which the kernel splits datagrams, where it can; empty: none."""
+    verbs: str = ""
+    """RDMA device that is served too, where it can be; empty: none. Not run on hardware so far."""
     queue_bytes: int = 1 << 30
     """The tensors of one function may take so much memory."""
     landing_bytes: int = 4 << 30
@@ -141,6 +143,9 @@ class FrontEnd:
         if settings.xdp:
             splits, how = path.split(settings.xdp)
             LOGGER.log(logging.INFO if splits else logging.WARNING, how)
+        if settings.verbs:
+            serves, how = path.serve_verbs(settings.verbs)
+            LOGGER.log(logging.INFO if serves else logging.WARNING, how)
         functions = self.functions = Functions(
             path,
             ready,

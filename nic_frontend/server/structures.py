@@ -128,6 +128,7 @@ def declare(found: ctypes.CDLL) -> None:
         "server_core": (handle,),
         "server_grow_landing": (handle, c_uint32),
         "server_split": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
+        "server_verbs": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
         "server_mtu": (handle,),
         "server_run": (handle, c_uint64, POINTER(HelloStruct), c_uint32),
         "server_add_function": (handle, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),

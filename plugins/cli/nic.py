@@ -72,6 +72,13 @@ Xdp = Annotated[
         "without them it is said, and the UDP socket serves alone."
     ),
 ]
+Verbs = Annotated[
+    str | None,
+    typer.Option(
+        help="Also serve this RDMA device (mlx5_0, or with a port mlx5_0:2) by unreliable "
+        "datagrams. Not run on hardware so far."
+    ),
+]
 
 
 def nic(
@@ -88,6 +95,7 @@ def nic(
     spin_us: Spin = None,
     queue_mb: Queue = None,
     xdp: Xdp = None,
+    verbs: Verbs = None,
 ) -> None:
     """Serve tensors from the network: requests by UDP or TCP, straight into the batch.
 
@@ -113,7 +121,8 @@ def nic(
     """
     given: dict[str, Any] = {"host": host, "port": port, "tcp": tcp, "encrypt": encrypt}
     given |= {"unix": unix, "key_file": key_file, "spin_us": spin_us, "queue_mb": queue_mb}
-    given |= {"keys_file": keys_file, "strict": strict, "xdp": xdp}
+    given |= {"keys_file": keys_file, "strict": strict}
+    given |= {"xdp": xdp, "verbs": verbs}
     settings = _settings(config, given)
     _build()
     _take_descriptors()
@@ -188,6 +197,7 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
         spin_us=settings.spin_us,
         queue_bytes=settings.queue_mb << 20,
         xdp=settings.xdp or "",
+        verbs=settings.verbs or "",
         free_bytes=available_bytes,
         settle_s=SETTLE_S,
     )

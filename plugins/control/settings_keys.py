@@ -240,6 +240,8 @@ class NicSettings:
     """Memory of the tensors of one model version."""
     xdp: str | None = _text(None, "the name of a network interface")
     """Interface at which the kernel splits UDP datagrams (AF_XDP), where it can and may."""
+    verbs: str | None = _text(None, "the name of an RDMA device, with a port if not 1: mlx5_0:2")
+    """RDMA device that is served too, by unreliable datagrams. Not run on hardware so far."""
 
     @property
     def number(self) -> int:

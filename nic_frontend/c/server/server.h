@@ -65,6 +65,9 @@ void shunter_server_grow_landing(struct shunter_server *server, uint32_t blocks)
 int shunter_server_split(
     struct shunter_server *server, const char *interface, uint32_t blocks, char *said,
     size_t size);
+/* The same by RDMA hardware, beside the UDP socket: not run on any so far. */
+int shunter_server_verbs(
+    struct shunter_server *server, const char *device, uint32_t blocks, char *said, size_t size);
 /* Largest datagram that can come in; UINT32_MAX: there are only streams. */
 uint32_t shunter_server_mtu(const struct shunter_server *server);
 

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "verbs.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,6 +130,18 @@ static int open_verbs(
     return error ? error : shunter_verbs_set_up(verbs, settings, step);
 }
 
+/* What a client has to know of it. */
+static void tell_where(
+    const struct shunter_verbs *verbs, const char *device, char *why, size_t size) {
+    char gid[INET6_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET6, verbs->gid.raw, gid, sizeof gid);
+    snprintf(
+        why, size,
+        "verbs on %s: GID %s, LID %u, queue pair %u, datagrams of %u bytes; not run on hardware "
+        "so far",
+        device, gid, verbs->lid, verbs->queue_pair->qp_num, verbs->mtu);
+}
+
 struct shunter_backend *shunter_verbs_backend(
     const struct shunter_verbs_settings *settings, char *why, size_t size) {
     struct shunter_verbs *verbs = calloc(1, sizeof *verbs);
@@ -152,9 +165,7 @@ struct shunter_backend *shunter_verbs_backend(
         .mtu = mtu,
         .stats = stats,
         .close = close_verbs};
-    snprintf(
-        why, size, "verbs on %s: datagrams of %u bytes; not run on hardware so far",
-        settings->device, verbs->mtu);
+    tell_where(verbs, settings->device, why, size);
     shunter_verbs_post_receives(verbs);
     return &verbs->backend;
 }

@@ -9,8 +9,11 @@
 #ifndef SHUNTER_VERBS_H
 #define SHUNTER_VERBS_H
 
+#include <string.h>
+
 #include "backend.h"
 
+#define SHUNTER_VERBS_FAMILY 27 /* AF_IB */
 #define SHUNTER_VERBS_Q_KEY 0x53485552u /* of all ends; not of those that need a privilege */
 
 enum shunter_verbs_memory {
@@ -40,6 +43,17 @@ struct shunter_verbs_counts {
 /* NULL where it cannot be: ``why`` says it. Otherwise ``why`` says how it works here. */
 struct shunter_backend *shunter_verbs_backend(
     const struct shunter_verbs_settings *settings, char *why, size_t size);
+
+/* Both; peers of either are answered the way that they came. NULL: no memory. */
+struct shunter_backend *shunter_verbs_beside(
+    struct shunter_backend *verbs, struct shunter_backend *udp);
+
+/* Whether it is the peer of a queue pair. */
+static inline bool shunter_is_verbs_peer(const uint8_t *peer) {
+    uint16_t family;
+    memcpy(&family, peer, sizeof family);
+    return family == SHUNTER_VERBS_FAMILY;
+}
 
 /* Payloads there are sent without a copy. 0 or a negative errno. */
 int shunter_verbs_register(struct shunter_backend *backend, void *base, size_t bytes);

@@ -14,7 +14,6 @@
 #ifdef SHUNTER_HAS_VERBS
 #include <infiniband/verbs.h>
 
-#define SHUNTER_VERBS_FAMILY 27 /* AF_IB */
 #define SHUNTER_VERBS_GRH 40    /* bytes in front of each datagram */
 #define SHUNTER_VERBS_HEADER_STEP 128u /* from one header, and what is in front of it, to the next */
 #define SHUNTER_VERBS_CHUNK 4096 /* the largest datagram of UD */

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -83,6 +84,18 @@ int fake_verbs(const char *what, int count) {
     }
     abort();
 }
+
+/* Every function of the library holds it: ends may live in several threads. */
+static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+static pthread_mutex_t *held(void) {
+    pthread_mutex_lock(&mutex);
+    return &mutex;
+}
+
+static void let_go(pthread_mutex_t **lock) { pthread_mutex_unlock(*lock); }
+
+#define ALONE __attribute__((cleanup(let_go), unused)) pthread_mutex_t *lock = held()
 
 static bool happens(int *count) { return *count > 0 && (*count)--; }
 
@@ -245,6 +258,7 @@ static void carry(void) {
 }
 
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *request, struct ibv_recv_wr **bad) {
+    ALONE;
     struct pair *pair = (struct pair *)qp;
     for (; request; request = request->next) {
         if (happens(&state.post_receive)) {
@@ -262,6 +276,7 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *request, struct ibv_
 }
 
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *request, struct ibv_send_wr **bad) {
+    ALONE;
     struct pair *pair = (struct pair *)qp;
     for (; request; request = request->next) {
         if (happens(&state.post_send)) {
@@ -298,6 +313,7 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *request, struct ibv_
 }
 
 static int poll_cq(struct ibv_cq *cq, int most, struct ibv_wc *into) {
+    ALONE;
     struct completions *completions = (struct completions *)cq;
     int count = 0;
     carry();
@@ -308,6 +324,7 @@ static int poll_cq(struct ibv_cq *cq, int most, struct ibv_wc *into) {
 }
 
 static int req_notify_cq(struct ibv_cq *cq, int solicited) {
+    ALONE;
     (void)solicited;
     ((struct completions *)cq)->armed = true;
     return 0;
@@ -371,6 +388,7 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *of) {
 int ibv_dealloc_pd(struct ibv_pd *pd) { return gone(pd); }
 
 static struct ibv_mr *registered(struct ibv_pd *pd, void *base, size_t bytes) {
+    ALONE;
     if (happens(&state.register_)) {
         errno = EOPNOTSUPP;
         return NULL;
@@ -400,6 +418,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(
 }
 
 int ibv_dereg_mr(struct ibv_mr *region) {
+    ALONE;
     for (unsigned i = 0; i < 64; i++) {
         regions[i] = regions[i] == region ? NULL : regions[i];
     }
@@ -436,11 +455,13 @@ struct ibv_cq *ibv_create_cq(
 }
 
 int ibv_destroy_cq(struct ibv_cq *cq) {
+    ALONE;
     state.wrong += cq->comp_events_completed != 0; // an event that nobody acknowledged
     return gone(cq);
 }
 
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **own) {
+    ALONE;
     struct completions *found;
     if (read(channel->fd, &found, sizeof found) != sizeof found) {
         return -1;
@@ -452,10 +473,12 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 }
 
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int count) {
+    ALONE;
     cq->comp_events_completed -= count;
 }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes) {
+    ALONE;
     struct pair *found = made(sizeof *found);
     found->qp = (struct ibv_qp){
         .context = pd->context,
@@ -477,6 +500,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attribu
 
 /* As hardware: from reset to init to receive to send, and all that was posted is gone at reset. */
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask) {
+    ALONE;
     struct pair *pair = (struct pair *)qp;
     const enum ibv_qp_state to = attributes->qp_state;
     const int named = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
@@ -499,6 +523,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask) {
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp) {
+    ALONE;
     struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
     ibv_modify_qp(qp, &reset, IBV_QP_STATE);
     for (unsigned i = 0; i < ENDS; i++) {
@@ -508,6 +533,7 @@ int ibv_destroy_qp(struct ibv_qp *qp) {
 }
 
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attributes) {
+    ALONE;
     if (happens(&state.address)) {
         errno = ENOMEM;
         return NULL;
@@ -519,6 +545,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attributes) 
 }
 
 int ibv_destroy_ah(struct ibv_ah *ah) {
+    ALONE;
     memset(((struct address *)ah)->gid, 0, 16);
     return gone(ah);
 }

@@ -1,19 +1,30 @@
 """The verbs backend over a libibverbs of our own: two ends in one process. Not run on hardware."""
 
 import contextlib
+import ctypes
 import json
 import os
+import re
+import socket
+import struct
 import subprocess
 from pathlib import Path
+from socket import AF_INET6
 
+import numpy as np
 import pytest
 
-from shunter.nic_frontend import build
+from shunter.nic_frontend import build, library
+from shunter.nic_frontend.client import session
 
 HERE = Path(__file__).parent
 HOST, PEER, DMABUF = 0, 1, 2
+AF_IB = 27
+SONAME = "libibverbs.so.1"
 BLOCKS, SPARE = 64, 8
 WRONG = ("bad", "twice", "wrong_peer", "kept_bad", "wrong")
+BACKEND = [*(build.HERE / "c/verbs").glob("*.c"), build.HERE / "c/common/chunks.c"]
+BACKEND += [build.HERE.parent / "batching/c/landing.c"]
 ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": "detect_odr_violation=0"}
 
 
@@ -31,11 +42,11 @@ def programs(tmp_path_factory):
     probe.write_text("#include <infiniband/verbs.h>\n")
     if not compiled(*common, "-c", probe, "-o", folder / "probe.o")[0]:
         pytest.skip("rdma-core's header is missing (Debian: apt-get install libibverbs-dev)")
-    library = folder / "libibverbs.so.1"
-    done, why = compiled(*common, "-fPIC", "-shared", HERE / "fake_verbs.c", "-o", library)
+    library = folder / SONAME
+    shared = ("-fPIC", "-shared", f"-Wl,-soname,{SONAME}", "-pthread")
+    done, why = compiled(*common, *shared, HERE / "fake_verbs.c", "-o", library)
     assert done, why
-    wanted = [HERE / "verbs_ends.c", *(build.HERE / "c/verbs").glob("*.c")]
-    wanted += [build.HERE / "c/common/chunks.c", build.HERE.parent / "batching/c/landing.c"]
+    wanted = [HERE / "verbs_ends.c", *BACKEND]
     for more in (build.SANITIZERS, ()):
         command = [*common, *more, *build.includes(), *wanted, "-ldl", "-o", folder / "ends"]
         done, why = compiled(*command)
@@ -285,3 +296,55 @@ def test_where_it_cannot_be_it_says_why_and_leaves_nothing(programs, options, wh
         left = json.loads(ends.process.stdout.readline())
     assert left == {"free": ends.blocks + SPARE, "alive": 0}
     assert ends.process.returncode == 4
+
+
+# ---- a front end
+
+
+@pytest.fixture
+def fake_device(programs, monkeypatch):
+    """The device in this process, and a data path that knows of RDMA."""
+    ctypes.CDLL(str(programs / SONAME))
+    path = build.build(programs / "libshunter.so")
+    monkeypatch.setenv(library.VARIABLE, str(path))
+    library.library.cache_clear()
+    yield
+    library.library.cache_clear()
+
+
+@pytest.fixture
+def relay(programs):
+    """What speaks to queue pairs for clients that know UDP only."""
+    path = programs / "relay.so"
+    flags = ["-std=c11", "-O1", "-fPIC", "-shared", "-pthread", *build.includes()]
+    done, why = compiled(*build.compiler(), *flags, HERE / "verbs_relay.c", *BACKEND, "-o", path)
+    assert done, why
+    return ctypes.CDLL(str(path))
+
+
+def test_a_front_end_serves_queue_pairs_beside_its_socket(
+    fake_device, relay, make_service, monkeypatch, caplog
+):
+    with caplog.at_level("INFO", "shunter.nic"):
+        service = make_service(verbs="fake0")
+    [said] = [each for each in caplog.messages if each.startswith("verbs on fake0")]
+    assert "not run on hardware so far" in said
+    gid, lid, number = re.search(r"GID (\S+), LID (\d+), queue pair (\d+)", said).groups()
+    tensors = [("uint8", (20_000,))], [("uint8", (5_000,))]
+
+    def infer(inputs, outputs):
+        outputs[0].copy_(inputs[0][:, ::4] ^ 0xFF)
+
+    service.serve("m", *tensors, infer)
+    ends = struct.pack("<HHI", AF_IB, int(lid), int(number)) + socket.inet_pton(AF_INET6, gid)
+    port = relay.relay_start((ends + b"\1").ljust(64, b"\0"))
+    monkeypatch.setattr(session, "segment_of", lambda _: 1984)  # its path's, not UDP's
+    contents = np.random.default_rng(3).integers(0, 256, (8, 20_000), np.uint8)
+    for url in (f"udp://127.0.0.1:{port}", service.url()):
+        with session.Session(url, "m", timeout_s=60) as client:
+            for content in contents:
+                [found] = client.infer([content])
+                assert np.array_equal(found, content[::4] ^ 0xFF)
+    carried = relay.relay_stop()
+    service.stop(gently=True)
+    assert carried >= 8 * 3

@@ -65,15 +65,18 @@ def test_the_file_may_be_another(folder, monkeypatch):
 def test_settings_become_those_of_the_front_end(folder):
     (folder / "key").write_bytes(bytes(32))
     (folder / "key").chmod(0o600)
-    table = NicSettings(True, "::1", 9, False, "/run/u", "key", True, 5, 2, "eth0")
+    table = NicSettings(
+        True, "::1", 9, False, "/run/u", "key", None, True, "all", 5, 2, "eth0", "mlx5_0"
+    )
     placed = _placed(table, FOLDER)
     assert placed.attach == FOLDER.path / "nic.sock"
     assert (placed.host, placed.port, placed.tcp) == ("::1", 9, False)
     assert (placed.unix, placed.key) == (Path("/run/u"), bytes(32))
     assert placed.encrypt
     assert (placed.spin_us, placed.queue_bytes) == (5, 2 << 20)
-    assert placed.xdp == "eth0"
-    assert _placed(NicSettings(), FOLDER).xdp == ""
+    assert (placed.xdp, placed.verbs) == ("eth0", "mlx5_0")
+    unset = _placed(NicSettings(), FOLDER)
+    assert (unset.xdp, unset.verbs) == ("", "")
 
 
 @pytest.mark.parametrize(

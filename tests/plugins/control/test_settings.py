@@ -58,6 +58,7 @@ encrypt = true
 spin_us = 50
 queue_mb = 128
 xdp = "eth0"
+verbs = "mlx5_0"
 
 [preemption]
 strict = "edf"
@@ -101,7 +102,9 @@ def test_every_key_is_read(write):
     assert resnet.caps == (32, 8)
     assert resnet.weights == ((1, 0.5), (0, 1))
     assert resnet.preferences == ((), (1,))
-    assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", "key", True, 50, 128, "eth0")
+    assert found.nic == NicSettings(
+        True, "::", 9000, False, "/run/nic", "key", None, True, "all", 50, 128, "eth0", "mlx5_0"
+    )
     preemption = PreemptionSettings("edf", "concurrent", True, 500, 250, "never", 0.05, 512)
     assert found.preemption == preemption
     assert preemption.strict_order is Order.EDF
