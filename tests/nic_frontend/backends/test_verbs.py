@@ -23,7 +23,7 @@ AF_IB = 27
 SONAME = "libibverbs.so.1"
 BLOCKS, SPARE = 64, 8
 WRONG = ("bad", "twice", "wrong_peer", "kept_bad", "wrong")
-BACKEND = [*(build.HERE / "c/verbs").glob("*.c"), build.HERE / "c/common/chunks.c"]
+BACKEND = [*(build.HERE / "c/verbs").glob("*.c"), build.HERE / "c/udp/chunks.c"]
 BACKEND += [build.HERE.parent / "batching/c/landing.c"]
 ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": "detect_odr_violation=0"}
 
