@@ -1,4 +1,4 @@
-"""What protects payloads: AES-128-GCM and CRC32C. Twin of ``c/common/aead.c``.
+"""What protects payloads: AES-128-GCM and CRC32C. Twin of ``c/crypto/aead.c``.
 
 For Python's two ends.
 

@@ -15,7 +15,7 @@ from shunter.nic_frontend.client import connection as connections
 from shunter.nic_frontend.client.protocol.native_client import NativeClient
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.wire.header import Header, parse
-from shunter.nic_frontend.wire.hello import Hello, Opened
+from shunter.nic_frontend.wire.hello import NO_MAC, Hello, Opened
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, WINDOW, MessageType, WireStatus
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
@@ -53,8 +53,9 @@ class Server:
             if not (head := connection.recv(HEADER_BYTES)):
                 return  # that was close()
             hello = Hello.parse(self.exactly(connection, length_of(head)))
-            answer = Opened(hello.nonce, bytes(16), self.segment, WINDOW, *self._specs).pack()
-            connection.sendall(message(MessageType.HELLO_ACK, answer, status=WireStatus.OK))
+            said = Opened(hello.nonce, bytes(16), self.segment, WINDOW, *self._specs).pack()
+            answer = message(MessageType.HELLO_ACK, said + NO_MAC, status=WireStatus.OK)
+            connection.sendall(answer)
             self._opened.put(connection)
 
     def connection(self):
