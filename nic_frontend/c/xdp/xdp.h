@@ -6,7 +6,7 @@
  * the NIC. What the program does not take comes by the UDP socket, and answers go by it, along the
  * kernel's routes. The program is the process's: it is gone as soon as that has ended.
  *
- * Nobody checks the UDP checksum of what is split.
+ * Nobody checks the UDP checksum of what is split, and no firewall of the host sees it.
  */
 #ifndef SHUNTER_XDP_H
 #define SHUNTER_XDP_H
