@@ -1,4 +1,8 @@
 #define _GNU_SOURCE
+#include "kernel.h"
+
+#ifdef SHUNTER_HAS_XDP
+
 #include <errno.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -80,3 +84,5 @@ int shunter_bpf_attach(int program, uint32_t interface, uint32_t flags) {
     } while (shunter_bpf_again(found, &tries));
     return found;
 }
+
+#endif

@@ -1,4 +1,8 @@
 #define _GNU_SOURCE
+#include "kernel.h"
+
+#ifdef SHUNTER_HAS_XDP
+
 #include "headers.h"
 
 #include <errno.h>
@@ -34,3 +38,5 @@ void shunter_xdp_headers_close(struct shunter_xdp_headers *headers) {
     }
     *headers = (struct shunter_xdp_headers){0};
 }
+
+#endif

@@ -1,5 +1,9 @@
 /* Of interfaces and their addresses. */
 #define _GNU_SOURCE
+#include "kernel.h"
+
+#ifdef SHUNTER_HAS_XDP
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -135,3 +139,5 @@ int shunter_xdp_put_addresses(
     }
     return put_all(map, interface, !six || !alone, six);
 }
+
+#endif

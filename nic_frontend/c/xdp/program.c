@@ -1,3 +1,7 @@
+#include "kernel.h"
+
+#ifdef SHUNTER_HAS_XDP
+
 #include "program.h"
 
 #include <arpa/inet.h>
@@ -231,3 +235,5 @@ int shunter_xdp_load(const struct shunter_xdp_parameters *parameters, char *log,
     }
     return shunter_bpf_program(a.code, a.count, log, size);
 }
+
+#endif

@@ -1,5 +1,9 @@
 /* Maps, sockets and the program: what the backend stands on. */
 #define _GNU_SOURCE
+#include "kernel.h"
+
+#ifdef SHUNTER_HAS_XDP
+
 #include <errno.h>
 #include <linux/bpf.h>
 #include <linux/if_link.h>
@@ -168,3 +172,5 @@ void shunter_xdp_take_down(struct shunter_xdp *xdp) {
     close_one(&xdp->counters);
     close_one(&xdp->addresses);
 }
+
+#endif

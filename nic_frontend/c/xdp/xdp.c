@@ -6,6 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernel.h"
+
+#ifndef SHUNTER_HAS_XDP
+
+struct shunter_backend *shunter_xdp_backend(
+    const struct shunter_xdp_settings *settings, char *why, size_t size) {
+    snprintf(
+        why, size, "no AF_XDP on %s: the library was built with headers of a Linux before 5.12",
+        settings->interface);
+    return NULL;
+}
+
+#else
+
 #include "bpf.h"
 #include "xdp_parts.h"
 
@@ -231,3 +245,5 @@ struct shunter_backend *shunter_xdp_backend(
     }
     return &xdp->backend;
 }
+
+#endif

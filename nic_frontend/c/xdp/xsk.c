@@ -1,4 +1,8 @@
 #define _GNU_SOURCE
+#include "kernel.h"
+
+#ifdef SHUNTER_HAS_XDP
+
 #include "xsk.h"
 
 #include <errno.h>
@@ -152,3 +156,5 @@ void shunter_xsk_filled(struct shunter_xsk *xsk) {
         recvfrom(xsk->socket, NULL, 0, MSG_DONTWAIT, NULL, NULL); // the driver waits for chunks
     }
 }
+
+#endif
