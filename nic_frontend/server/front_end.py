@@ -63,6 +63,10 @@ class Settings:
     """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
     spin_us: int = 0
     gro: bool = True
+    xdp: str = ""
+    """Interface at which the kernel splits datagrams, where it can; empty: none."""
+    verbs: str = ""
+    """RDMA device that is served too, where it can be; empty: none. Not run on hardware so far."""
     queue_bytes: int = 1 << 30
     """The tensors of one function may take so much memory."""
     landing_bytes: int = 4 << 30
@@ -136,6 +140,12 @@ class FrontEnd:
             spin_us=settings.spin_us,
             gro=settings.gro,
         )
+        if settings.xdp:
+            splits, how = path.split(settings.xdp)
+            LOGGER.log(logging.INFO if splits else logging.WARNING, how)
+        if settings.verbs:
+            serves, how = path.serve_verbs(settings.verbs)
+            LOGGER.log(logging.INFO if serves else logging.WARNING, how)
         functions = self.functions = Functions(
             path,
             ready,
