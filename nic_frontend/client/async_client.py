@@ -26,11 +26,10 @@ from shunter.nic_frontend.client.connecting import (
     segment_of,
 )
 from shunter.nic_frontend.client.errors import InferenceError, UnreachableError
-from shunter.nic_frontend.client.exchange import Exchange
-from shunter.nic_frontend.client.protocol.transports import NO_WAIT, TICK_NS, Datagrams, Stream
+from shunter.nic_frontend.client.exchange import TICK_NS, Exchange
 
-_MOST_AT_ONCE = 64
-"""Datagrams taken before others in the loop have their turn."""
+_MOST_AT_ONCE = 16
+"""Times that something is taken before others in the loop have their turn."""
 
 
 class AsyncSession:
@@ -124,22 +123,22 @@ class AsyncSession:
             opened.set_result(None)
         self._watch()
         if self._is_wanted:
-            if exchange.transport is None and self._connecting is None:
+            if exchange.socket is None and self._connecting is None:
                 self._connecting = self._loop.create_task(self._connect())
             if self._timer is None:
                 self._timer = self._loop.call_later(TICK_NS / 1e9, self._on_time)
 
     def _watch(self) -> None:
-        transport = self._exchange.transport
-        if transport is None:
+        connection = self._exchange.socket
+        if connection is None:
             return
         if self._watched is None:
-            self._watched = transport.socket.fileno()
-            self._loop.add_reader(self._watched, self._on_readable)
-        if transport.has_kept != self._is_writing:
-            self._is_writing = transport.has_kept
+            self._watched = connection.fileno()
+            self._loop.add_reader(self._watched, self._on_ready)
+        if self._exchange.is_stuck != self._is_writing:
+            self._is_writing = not self._is_writing
             if self._is_writing:
-                self._loop.add_writer(self._watched, self._on_writable)
+                self._loop.add_writer(self._watched, self._on_ready)
             else:
                 self._loop.remove_writer(self._watched)
 
@@ -150,22 +149,20 @@ class AsyncSession:
             self._loop.remove_writer(self._watched)
         self._watched, self._is_writing = None, False
 
-    def _on_readable(self) -> None:
+    def _on_ready(self) -> None:
+        """There is something to be read, or a stream takes more of what it did not take."""
         exchange = self._exchange
         for _ in range(_MOST_AT_ONCE):
-            if not exchange.receive(NO_WAIT):
+            if not exchange.receive():
                 break
             self._pause_s = 0.0
         if exchange.now - exchange.ticked_ns > TICK_NS:
             exchange.tick(exchange.now)
         self._after()
 
-    def _on_writable(self) -> None:
-        self._exchange.flush()
-        self._after()
-
     def _on_time(self) -> None:
         self._timer = None
+        self._exchange.receive()  # which also sends what is due
         self._exchange.tick(time.monotonic_ns())
         self._after()
 
@@ -180,8 +177,7 @@ class AsyncSession:
                 self._pause_s = PAUSE_S
                 self._targets = await self._address.targets_in(self._loop)
             connection = await self._connected(self._targets.pop(0))
-            kind = Stream if self._address.is_stream else Datagrams
-            exchange.attach(kind(connection), segment_of(connection))
+            exchange.attach(connection, segment_of(connection))
         except (OSError, UnreachableError) as error:
             exchange.lose(reason_of(error))
         finally:

@@ -64,7 +64,7 @@ def test_payloads_may_be_protected(make_service, scheme, settings):
     with Client(service.url(scheme), timeout_s=LONG, **settings) as client:
         found = client.infer_many("large", arrays)
         assert all((each == i + 1).all() for i, each in enumerate(found))
-        assert client.model("large")._exchange.core.core.protect
+        assert client.model("large")._exchange.core.protect
 
     async def main():
         async with AsyncClient(service.url(scheme), timeout_s=LONG, **settings) as client:
@@ -258,8 +258,8 @@ def test_a_server_that_is_there_but_slow_is_too_late(gated, scheme):
 
 def test_what_was_given_up_does_not_run(gated):
     with Session(gated.url(), "gated", timeout_s=LONG) as session:
-        with pytest.raises(TooLateError):
-            session.infer_many([[x(i, 0, 0)] for i in range(1, 6)], timeout_s=0.5)
+        late = session.infer_many([[x(i, 0, 0)] for i in range(1, 6)], timeout_s=0.5)
+        assert [type(each) for each in late] == [TooLateError] * 5
         gated.gate.set()
         session.infer([x(9, 0, 0)])
     # One runs and one is with the worker: what waited was taken back.
@@ -328,9 +328,12 @@ def test_of_the_rest_it_is_said_that_nobody_knows(gated, scheme):
     with Session(gated.url(scheme), "gated", timeout_s=LONG) as session:
         restarted = threading.Thread(target=_restart, args=(gated, session))
         restarted.start()
-        with pytest.raises(ServerError, match="not known"):
-            session.infer_many([[x(i, 0, 0)] for i in range(4)])
+        found = session.infer_many([[x(i, 0, 0)] for i in range(4)])
         restarted.join()
+        lost = [each for each in found if isinstance(each, ServerError)]
+        assert lost and all("not known" in str(each) for each in lost)
+        answers = {each[0][0] for each in found if isinstance(each, list)}  # a worker said them
+        assert len(lost) + len(answers) == 4 and answers <= {0, 1, 2, 3}
         assert session.infer([x(4, 5, 6)])[0].tolist() == [4, 5, 6]
 
 
@@ -401,7 +404,8 @@ def test_a_session_that_the_server_has_ended_is_opened_again(
     with Client(service.url(scheme), timeout_s=LONG) as client:
         session = client.model("double")
         before = session._exchange.core
-        monkeypatch.setattr(exchanges, "IDLE_NS", 0)
+        for name in ("CHECK_NS", "IDLE_NS"):
+            monkeypatch.setattr(exchanges, name, 0)
         assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
         assert session._exchange.core is not before
 
