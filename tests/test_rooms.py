@@ -50,8 +50,13 @@ FOLDERS = {
     "nic_frontend": {"nic_frontend/wire"},
     "nic_frontend/wire": set(),
     "nic_frontend/server": {"nic_frontend", "nic_frontend/wire"},
-    "nic_frontend/client": {"nic_frontend", "nic_frontend/wire"},
-    "nic_frontend/tritonlike": {"nic_frontend/client", "nic_frontend/wire"},
+    "nic_frontend/client": {"nic_frontend", "nic_frontend/client/requests", "nic_frontend/wire"},
+    "nic_frontend/client/requests": {"nic_frontend/wire"},
+    "nic_frontend/tritonlike": {
+        "nic_frontend/client",
+        "nic_frontend/client/requests",
+        "nic_frontend/wire",
+    },
     "model_store": set(),
     "model_store/digits": {"model_store"},
     "model_store/minilm": {"model_store"},
@@ -101,6 +106,7 @@ PURE_FOLDERS = (
     "allocator/planning",
     "batching/forming",
     "batching/preemption",
+    "nic_frontend/client/requests",
     "nic_frontend/wire",
 )
 PURE_FILES = (

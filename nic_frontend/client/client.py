@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from shunter.nic_frontend.client.attempts import Attempts, Many
-from shunter.nic_frontend.client.balance import Balancer
-from shunter.nic_frontend.client.batch import check, cut, memory, parts
-from shunter.nic_frontend.client.calls import DEFAULT, Array, Options, one_or_all
 from shunter.nic_frontend.client.connecting import Address, key_of
-from shunter.nic_frontend.client.errors import InferenceError
+from shunter.nic_frontend.client.requests.attempts import Attempts, Many
+from shunter.nic_frontend.client.requests.balance import Balancer
+from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
+from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Options, one_or_all
+from shunter.nic_frontend.client.requests.errors import InferenceError
 from shunter.nic_frontend.client.session import Session
 
 _Found = TypeVar("_Found")

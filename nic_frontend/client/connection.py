@@ -9,19 +9,19 @@ import socket
 import time
 from collections.abc import Callable
 
-from shunter.nic_frontend.client.call_queue import CallQueue
-from shunter.nic_frontend.client.calls import Tensors
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.hello_connection import HelloConnection
+from shunter.nic_frontend.client.native_client import functions
+from shunter.nic_frontend.client.native_session import NativeSession, reason_of
+from shunter.nic_frontend.client.opening import Opening, OpenSession, check_names
+from shunter.nic_frontend.client.requests.call_queue import CallQueue
+from shunter.nic_frontend.client.requests.calls import Tensors
+from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
     InferenceError,
     UnreachableError,
     unsent,
 )
-from shunter.nic_frontend.client.hello_connection import HelloConnection
-from shunter.nic_frontend.client.native_client import functions
-from shunter.nic_frontend.client.native_session import NativeSession, reason_of
-from shunter.nic_frontend.client.opening import Opening, OpenSession, check_names
 from shunter.nic_frontend.wire.hello import Hello
 
 SILENCE_NS = 500_000_000

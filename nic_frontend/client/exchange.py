@@ -11,15 +11,15 @@ import os
 import time
 from collections.abc import Sequence
 
-from shunter.nic_frontend.client.call_queue import lateness
-from shunter.nic_frontend.client.calls import Array, Call, Options, call_of
 from shunter.nic_frontend.client.connection import FIRST_ASK_NS, MOST_ASK_NS, SILENCE_NS, Connection
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.native_session import NativeSession, reason_of
+from shunter.nic_frontend.client.requests.call_queue import lateness
+from shunter.nic_frontend.client.requests.calls import Array, Call, Options, call_of
+from shunter.nic_frontend.client.requests.errors import (
     InferenceError,
     UnreachableError,
     error_of,
 )
-from shunter.nic_frontend.client.native_session import NativeSession, reason_of
 from shunter.nic_frontend.wire.layout import WireStatus
 
 CHECK_NS = 1_000_000_000

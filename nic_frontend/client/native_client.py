@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.batching.queue.native import check
-from shunter.nic_frontend.client.errors import NoCipherError
+from shunter.nic_frontend.client.requests.errors import NoCipherError
 from shunter.nic_frontend.library import require
 from shunter.nic_frontend.wire.layout import WINDOW
 

@@ -6,10 +6,10 @@ import contextlib
 import os
 import socket
 
-from shunter.nic_frontend.client.calls import Array, Call, Tensors
 from shunter.nic_frontend.client.native_client import NativeClient
 from shunter.nic_frontend.client.one_call import OneCall
 from shunter.nic_frontend.client.opening import OpenSession
+from shunter.nic_frontend.client.requests.calls import Array, Call, Tensors
 
 
 class NativeSession(NativeClient):

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from shunter.batching.queue.layout import MAX_TENSORS
-from shunter.nic_frontend.client.calls import DEFAULT, Array, Options, Tensors
 from shunter.nic_frontend.client.native_client import Exchange, NativeClient
+from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Options, Tensors
 from shunter.nic_frontend.wire.layout import WireStatus
 
 SMALL = 16 * 1024

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.native_client import Keys
+from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
     error_of,
     no_worker,
 )
-from shunter.nic_frontend.client.native_client import Keys
 from shunter.nic_frontend.wire.header import Header, WrongHeader, check_tag, parse
 from shunter.nic_frontend.wire.hello import (
     Hello,

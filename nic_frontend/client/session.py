@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from shunter.nic_frontend.client.batch import check, cut, memory, parts
-from shunter.nic_frontend.client.calls import DEFAULT, Array, Call, Options, Tensors
 from shunter.nic_frontend.client.connecting import (
     CONNECT_S,
     PAUSE_S,
@@ -21,9 +19,15 @@ from shunter.nic_frontend.client.connecting import (
     reason_of,
     segment_of,
 )
-from shunter.nic_frontend.client.errors import BadRequestError, InferenceError, UnreachableError
 from shunter.nic_frontend.client.exchange import TICK_NS, Exchange
 from shunter.nic_frontend.client.native_client import NativeClient
+from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
+from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Options, Tensors
+from shunter.nic_frontend.client.requests.errors import (
+    BadRequestError,
+    InferenceError,
+    UnreachableError,
+)
 
 
 class Session:

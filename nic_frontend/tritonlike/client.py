@@ -23,10 +23,10 @@ from types import TracebackType
 from typing import Any
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client.calls import Array, Options
 from shunter.nic_frontend.client.client import Client
 from shunter.nic_frontend.client.connecting import Key
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.requests.calls import Array, Options
+from shunter.nic_frontend.client.requests.errors import (
     BadRequestError,
     BatchError,
     InferenceError,

@@ -113,6 +113,14 @@ int shunter_client_exchange(struct shunter_client *client, struct shunter_exchan
         return (int)begun;
     }
     exchange->req_id = (uint64_t)begun;
+    if (!exchange->spin) { // the answer cannot be here yet
+        const uint64_t due = shunter_client_due_ns(client), until = exchange->until_ns;
+        const int error = wait_for_data(
+            client, shunter_call_of(client, exchange->req_id)->sent_ns, due < until ? due : until);
+        if (error) {
+            return error;
+        }
+    }
     const int count = shunter_client_poll(client, &ended, 1, exchange->until_ns, exchange->spin);
     if (count > 0) {
         exchange->status = (uint32_t)ended.status;

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.nic_frontend.client import BadRequestError, TooLateError, UnreachableError
-from shunter.nic_frontend.client.balance import (
+from shunter.nic_frontend.client.requests.balance import (
     FIRST_PAUSE_NS,
     MOST_FAILURES,
     MOST_PAUSE_NS,
@@ -14,7 +14,7 @@ from shunter.nic_frontend.client.balance import (
     health_of,
     may_go_elsewhere,
 )
-from shunter.nic_frontend.client.errors import error_of, unsent
+from shunter.nic_frontend.client.requests.errors import error_of, unsent
 
 GOOD, FAILED, GONE, UNKNOWN = Health.GOOD, Health.FAILED, Health.GONE, Health.UNKNOWN
 S = 1_000_000_000

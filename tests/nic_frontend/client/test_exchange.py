@@ -17,17 +17,6 @@ from shunter.nic_frontend.client import Session, native_client
 from shunter.nic_frontend.client import connection as connections
 from shunter.nic_frontend.client import exchange as exchanges
 from shunter.nic_frontend.client import session as sessions
-from shunter.nic_frontend.client.call_queue import UNSERVED_NS
-from shunter.nic_frontend.client.calls import Options, Tensors
-from shunter.nic_frontend.client.errors import (
-    AuthenticationError,
-    BadRequestError,
-    ServerError,
-    TooLateError,
-    UnavailableError,
-    UnreachableError,
-    error_of,
-)
 from shunter.nic_frontend.client.exchange import (
     IDLE_NS,
     OPENING_NS,
@@ -37,6 +26,17 @@ from shunter.nic_frontend.client.exchange import (
 from shunter.nic_frontend.client.hello_connection import HelloConnection
 from shunter.nic_frontend.client.native_session import NativeSession
 from shunter.nic_frontend.client.opening import FIRST_WAIT_NS, Opening, OpenSession
+from shunter.nic_frontend.client.requests.call_queue import UNSERVED_NS
+from shunter.nic_frontend.client.requests.calls import Options, Tensors
+from shunter.nic_frontend.client.requests.errors import (
+    AuthenticationError,
+    BadRequestError,
+    ServerError,
+    TooLateError,
+    UnavailableError,
+    UnreachableError,
+    error_of,
+)
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.hello import Hello, Opened, pack_cookie
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, Flags, MessageType, WireStatus

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client.errors import BadRequestError, InferenceError
+from shunter.nic_frontend.client.requests.errors import BadRequestError, InferenceError
 
 Array = NDArray[np.generic]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shunter.nic_frontend.client.calls import Array, Tensors
-from shunter.nic_frontend.client.errors import BadRequestError, BatchError, InferenceError
+from shunter.nic_frontend.client.requests.calls import Array, Tensors
+from shunter.nic_frontend.client.requests.errors import BadRequestError, BatchError, InferenceError
 
 
 def cut(tensors: Tensors, arrays: Sequence[Array]) -> list[list[Array]]:

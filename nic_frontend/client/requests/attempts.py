@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from shunter.nic_frontend.client.balance import Balancer, Health, health_of, may_go_elsewhere
-from shunter.nic_frontend.client.calls import Options
-from shunter.nic_frontend.client.errors import InferenceError
+from shunter.nic_frontend.client.requests.balance import (
+    Balancer,
+    Health,
+    health_of,
+    may_go_elsewhere,
+)
+from shunter.nic_frontend.client.requests.calls import Options
+from shunter.nic_frontend.client.requests.errors import InferenceError
 
 
 class Attempts:

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from random import randrange
 
-from shunter.nic_frontend.client.errors import InferenceError, ServerError, UnreachableError
+from shunter.nic_frontend.client.requests.errors import (
+    InferenceError,
+    ServerError,
+    UnreachableError,
+)
 from shunter.nic_frontend.wire.layout import WireStatus
 
 MOST_FAILURES = 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from shunter.nic_frontend.client.calls import Call
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.requests.calls import Call
+from shunter.nic_frontend.client.requests.errors import (
     InferenceError,
     TooLateError,
     UnreachableError,
