@@ -12,6 +12,7 @@ import inspect
 import itertools
 import json
 import re
+import struct
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,7 +26,7 @@ from shunter.nic_frontend.wire import layout
 from shunter.plugins.cli import main as cli
 from shunter.plugins.control import settings_keys
 
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
 MARK = "<!-- Below: written by docs/generate.py. Change the code and run `make docs`. -->"
 """What is above it in a page is written by hand."""
 
@@ -46,12 +47,12 @@ def main() -> int:
 def pages() -> dict[Path, str]:
     """Path and text of every generated page."""
     makers: dict[str, Callable[[], Iterable[str]]] = {
-        "settings.md": settings_page,
-        "cli.md": cli_page,
+        "reference/settings.md": settings_page,
+        "reference/cli.md": cli_page,
         "wire.md": wire_page,
     }
     return {
-        REFERENCE / name: "\n".join([_above(REFERENCE / name), MARK, "", *make()])
+        DOCS / name: "\n".join([_above(DOCS / name), MARK, "", *make()])
         for name, make in makers.items()
     }
 
@@ -145,15 +146,21 @@ def _given(option: Any) -> str:
 
 
 def wire_page() -> Iterable[str]:
-    """The protocol as it is written down beside the code, then the tables of its numbers."""
-    protocol = Path(layout.__file__).with_name("PROTOCOL.md").read_text(encoding="utf-8")
-    yield from [protocol.split("\n", 1)[1].strip(), ""]
-    yield from [f"## Header, {layout.HEADER_BYTES} bytes", ""]
-    rows = [
-        (str(at), str(field.width), f"`{name}`", field.meaning)
-        for name, (at, field) in layout.X64_FIELDS.items()
-    ]
-    yield from _table(("Offset", "Bytes", "Field", "Meaning"), rows)
+    """The tables of its numbers."""
+    titles = {
+        "x64": "Header (X64)",
+        "wire_hello": "Payload of HELLO",
+        "wire_cookie": "Payload of HELLO_ACK with status 100",
+        "wire_opened": "Payload of HELLO_ACK with status 200, before the JSON and the MAC",
+    }
+    for name, fields in layout.STRUCTURES.items():
+        size = struct.calcsize(layout.format_of(fields))
+        yield from [f"## {titles[name]}: {size} bytes", ""]
+        rows = [
+            (str(at), str(field.width * field.count), f"`{name}`", field.meaning)
+            for name, (at, field) in layout.place_wire(fields).items()
+        ]
+        yield from _table(("Offset", "Bytes", "Field", "Meaning"), rows)
     yield from _enum("Types", layout.MessageType)
     yield from _enum("Flags", layout.Flags)
     yield from ["## Statuses", ""]
@@ -161,7 +168,7 @@ def wire_page() -> Iterable[str]:
     rows = []
     for each in layout.WireStatus:
         error = error_of(each)
-        kind = "" if each.name in ("OK", "CANCELLED") else f"`{type(error).__name__}`"
+        kind = "" if each.name in ("OK", "COOKIE", "CANCELLED") else f"`{type(error).__name__}`"
         known = kind and not str(error).startswith("status ")
         said = notes.get(each.name) or (str(error) if known else "")
         rows.append((f"`{each.name}`", str(int(each)), kind, said))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 from shunter.batching.emit import define, find, write_or_check
@@ -22,12 +23,39 @@ def c_source() -> str:
         *map(define, layout.constants()),
         f"#define SHUNTER_WIRE_DIGEST {layout.digest():#x}ULL",
         "",
-        *layout.c_struct(),
+        *_labels(),
         "",
+        *_structs(),
         "#endif",
         "",
     ]
     return "\n".join(lines)
+
+
+def _labels() -> list[str]:
+    """The labels of HKDF as strings."""
+    labels = layout.LABELS.items()
+    return [f'#define SHUNTER_LABEL_{name} "{label.decode()}"' for name, label in labels]
+
+
+def _structs() -> list[str]:
+    """The structures, their offsets asserted."""
+    found = layout.STRUCTURES.items()
+    return [line for name, fields in found for line in _struct(f"shunter_{name}", fields)]
+
+
+def _struct(name: str, fields: tuple[layout.WireField, ...]) -> list[str]:
+    lines = [f"struct {name} {{"]
+    for field in fields:
+        array = f"[{field.count}]" if field.count > 1 else ""
+        lines.append(f"    uint{8 * field.width}_t {field.name}{array}; /* {field.meaning} */")
+    size = struct.calcsize(layout.format_of(fields))
+    lines += ["};", f'_Static_assert(sizeof(struct {name}) == {size}, "{name}");']
+    lines += [
+        f'_Static_assert(offsetof(struct {name}, {field}) == {at}, "{field}");'
+        for field, (at, _) in layout.place_wire(fields).items()
+    ]
+    return [*lines, ""]
 
 
 def emitted_files(root: Path) -> dict[Path, str]:

@@ -19,6 +19,7 @@ from shunter.nic_frontend.client.requests.balance import Balancer
 from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
 from shunter.nic_frontend.client.requests.calls import Array, Options, Tensors, one_or_all
 from shunter.nic_frontend.client.requests.errors import InferenceError
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 _Found = TypeVar("_Found")
 
@@ -35,6 +36,7 @@ class AsyncClient:
         url: str | Sequence[str],
         *,
         key: Key | None = None,
+        key_id: str = DEFAULT_KEY,
         encrypt: bool = False,
         crc: bool = False,
         timeout_s: float = 5.0,
@@ -42,7 +44,8 @@ class AsyncClient:
     ) -> None:
         """``timeout_s``: for every request that does not say otherwise, and to open a session.
 
-        ``window``: most requests on their way to one model. ``encrypt`` and ``crc`` as of Session.
+        ``window``: most requests on their way to one model. ``key``, ``key_id``, ``encrypt`` and
+        ``crc`` as of Session.
         Several URLs: as of Client, and calls at the same time spread over all servers.
         Raises ValueError for a wrong address or key file, NoCipherError.
         """
@@ -50,7 +53,8 @@ class AsyncClient:
         if not self.urls:
             raise ValueError("no URL")
         self.url = self.urls[0]
-        self._addresses, self._key = [Address.parse(each) for each in self.urls], key_of(key)
+        self._addresses = [Address.parse(each) for each in self.urls]
+        self._key = key_of(key, key_id)
         protect = protection_of(self._key, encrypt=encrypt, crc=crc)
         self._balancer = Balancer(len(self.urls))
         self._settings = protect, timeout_s, window

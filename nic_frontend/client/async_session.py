@@ -22,8 +22,10 @@ from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Opt
 from shunter.nic_frontend.client.requests.errors import (
     BadRequestError,
     InferenceError,
+    TooLargeError,
     UnreachableError,
 )
+from shunter.nic_frontend.wire.keys import SharedKey
 
 _MOST_AT_ONCE = 16
 """Times that something is taken before others in the loop have their turn."""
@@ -37,7 +39,7 @@ class AsyncSession:
         address: Address,
         model: str,
         version: str,
-        key: bytes | None,
+        key: SharedKey | None,
         protect: int,
         timeout_s: float,
         window: int,
@@ -63,7 +65,12 @@ class AsyncSession:
         exchange = self._exchange
         while exchange.core is None:
             left_s = (ends_ns - time.monotonic_ns()) / 1e9
-            exchange.check_opening(is_over=left_s <= 0)
+            try:
+                exchange.check_opening(is_over=left_s <= 0)
+            except TooLargeError:
+                if (other := self._address.for_large()) is None:
+                    raise
+                self._address, self._targets, exchange.failure = other, [], None
             self._opened = self._loop.create_future()
             self._after()
             await asyncio.wait([self._opened], timeout=left_s)

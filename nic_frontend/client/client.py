@@ -16,6 +16,7 @@ from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
 from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Options, one_or_all
 from shunter.nic_frontend.client.requests.errors import InferenceError
 from shunter.nic_frontend.client.session import Session
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 _Found = TypeVar("_Found")
 
@@ -29,7 +30,7 @@ class Client:
     """
 
     def __init__(self, url: str | Sequence[str], **settings: Any) -> None:
-        """``settings``: key, encrypt, crc, timeout_s, window and spin, as of :class:`Session`.
+        """``settings``: key, key_id, encrypt, crc, timeout_s, window, spin, as of :class:`Session`.
 
         Raises ValueError for a wrong address or key file.
         """
@@ -39,7 +40,8 @@ class Client:
         for each in self.urls:
             Address.parse(each)
         self.url = self.urls[0]
-        self.settings: dict[str, Any] = {**settings, "key": key_of(settings.get("key"))}
+        key = key_of(settings.get("key"), settings.pop("key_id", DEFAULT_KEY))
+        self.settings: dict[str, Any] = {**settings, "key": key}
         """Of every session."""
         self._timeout_s: float = settings.get("timeout_s", 5.0)
         if len(self.urls) > 1:

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from shunter.nic_frontend.client.native_client import require_cipher
 from shunter.nic_frontend.client.requests.errors import UnreachableError
-from shunter.nic_frontend.wire.hello import SMALLEST_SEGMENT
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY, SMALLEST_SEGMENT
+from shunter.nic_frontend.wire.keys import SharedKey
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, LARGEST_SEGMENT, Flags
 
 IP_MTU, IP_MTU_DISCOVER, IP_PMTUDISC_DO = 14, 10, 2
@@ -23,8 +24,9 @@ CONNECT_S = 1.0
 """One try takes no longer."""
 KEY_BYTES = 32
 """At least so many bytes of a key file."""
-Key = bytes | str | os.PathLike[str]
+Key = bytes | str | os.PathLike[str] | SharedKey
 """A pre-shared key, or the path of its file."""
+_SCHEMES = ("udp", "tcp", "shunter")
 
 
 @dataclass(frozen=True)
@@ -37,21 +39,27 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """``udp://HOST:PORT``, ``tcp://HOST:PORT`` or ``unix:///PATH``. Raises ValueError.
+        """``udp://HOST:PORT``, ``tcp://HOST:PORT``, ``shunter://HOST:PORT`` or ``unix:///PATH``.
 
+        ``shunter``: UDP, or TCP for a model whose tensors are too large for it. Raises ValueError.
         A HOST of IPv6 stands in brackets: ``udp://[::1]:8083``.
         """
         parts = urlsplit(url)
         if parts.scheme == "unix" and parts.path and not parts.netloc:
             return cls("unix", parts.path, 0)
-        if parts.scheme not in ("udp", "tcp") or not parts.hostname or not parts.port:
-            raise ValueError(f"{url!r} is not udp://HOST:PORT, tcp://HOST:PORT or unix:///PATH")
+        if parts.scheme not in _SCHEMES or not parts.hostname or not parts.port:
+            known = ", ".join(f"{scheme}://HOST:PORT" for scheme in _SCHEMES)
+            raise ValueError(f"{url!r} is not {known} or unix:///PATH")
         return cls(parts.scheme, parts.hostname, parts.port)
 
     @property
     def is_stream(self) -> bool:
         """Whether nothing is lost on the way."""
-        return self.scheme != "udp"
+        return self.scheme in ("tcp", "unix")
+
+    def for_large(self) -> Address | None:
+        """Where to go with tensors that are too large for datagrams, None: nowhere."""
+        return Address("tcp", self.host, self.port) if self.scheme == "shunter" else None
 
     @property
     def kind(self) -> socket.SocketKind:
@@ -111,11 +119,15 @@ def reason_of(error: Exception) -> str:
     return os.strerror(number) if number > 0 else str(error) or "it took too long"
 
 
-def key_of(key: Key | None) -> bytes | None:
-    """The bytes of a key. Raises ValueError for a file that cannot be a key."""
-    if key is None or isinstance(key, bytes):
-        return key or None
-    path = Path(key)
+def key_of(key: Key | None, key_id: str = DEFAULT_KEY) -> SharedKey | None:
+    """A key with its id. Raises ValueError for a file that cannot be a key."""
+    if key is None or isinstance(key, SharedKey):
+        return key
+    found = key if isinstance(key, bytes) else _read(Path(key))
+    return SharedKey(key_id, found) if found else None
+
+
+def _read(path: Path) -> bytes:
     try:
         found = path.read_bytes()
     except OSError as error:
@@ -125,7 +137,7 @@ def key_of(key: Key | None) -> bytes | None:
     return found
 
 
-def protection_of(key: bytes | None, *, encrypt: bool, crc: bool) -> int:
+def protection_of(key: SharedKey | None, *, encrypt: bool, crc: bool) -> int:
     """What a hello asks for. Raises ValueError for a key that is missing, NoCipherError."""
     if not encrypt:
         return int(Flags.PAYLOAD_CRC) if crc else 0

@@ -23,6 +23,7 @@ from shunter.nic_frontend.client.requests.errors import (
     unsent,
 )
 from shunter.nic_frontend.wire.hello import Hello
+from shunter.nic_frontend.wire.keys import SharedKey
 
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
@@ -37,7 +38,7 @@ class Connection:
         model: str,
         version: str,
         window: int,
-        key: bytes | None,
+        key: SharedKey | None,
         protect: int = 0,
         before_close: Callable[[], None] | None = None,
         *,
@@ -50,7 +51,7 @@ class Connection:
         again waits for another. Raises LibraryError, BadRequestError.
         """
         functions()  # first of all: without the library nothing works
-        check_names(model, version)
+        check_names(model, version, key.id if key else "")
         self.socket: socket.socket | None = None
         self._greeting: HelloConnection | None = None
         """While there is no session."""
@@ -62,6 +63,8 @@ class Connection:
         self.core: NativeSession | None = None
         self.tensors: Tensors | None = None
         """Of the last session."""
+        self.may_be_strict = True
+        """Whether it has the right to."""
         self._calls = CallQueue()
         self.waiting, self.running = self._calls.waiting, self._calls.running
         self.now = self.ticked_ns = time.monotonic_ns()
@@ -214,7 +217,7 @@ class Connection:
         tensors = Tensors(opened.inputs, opened.outputs)
         if self.tensors is not None and self.tensors != tensors:
             self._calls.end_waiting(BadRequestError("the model has other tensors now"))
-        self.tensors = tensors
+        self.tensors, self.may_be_strict = tensors, opened.may_be_strict
         if self.core is not None:
             self.core.close()
         assert self.socket is not None

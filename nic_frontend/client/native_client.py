@@ -19,24 +19,18 @@ from ctypes import (
     c_void_p,
 )
 from functools import cache
-from typing import NamedTuple
 
 from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.batching.queue.native import check
 from shunter.nic_frontend.client.requests.errors import NoCipherError
 from shunter.nic_frontend.library import require
+from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import WINDOW
 
 _Key = c_uint8 * 16
 
 
-class Keys(NamedTuple):
-    """Of a session, each direction for itself; 16 bytes, or none where nothing is encrypted."""
-
-    tag_sent: bytes
-    tag_received: bytes
-    payload_sent: bytes = b""
-    payload_received: bytes = b""
+_KEYS = ("tag_to_server", "tag_to_client", "payload_to_server", "payload_to_client")
 
 
 class Settings(Structure):
@@ -48,7 +42,7 @@ class Settings(Structure):
         ("gso", c_bool),
         ("tagged", c_bool),
         ("protect", c_uint16),
-        *((name, _Key) for name in Keys._fields),
+        *((name, _Key) for name in _KEYS),
         ("session", c_uint32),
         ("func_id", c_uint16),
         ("segment", c_uint16),
@@ -148,8 +142,8 @@ class NativeClient:
         """
         self._c = self.functions = functions()
         settings = Settings(socket, stream, gso, keys is not None, protect)
-        for name, key in zip(Keys._fields, keys or (), strict=False):
-            setattr(settings, name, _Key(*key))
+        for name in _KEYS if keys is not None else ():
+            setattr(settings, name, _Key(*getattr(keys, name)))
         settings.session, settings.func_id, settings.segment = session, func_id, segment
         settings.input_count, settings.output_count = len(inputs), len(outputs)
         settings.input_bytes[: len(inputs)] = inputs

@@ -5,30 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client.native_client import Keys
+from shunter.nic_frontend import x25519
 from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
-    error_of,
     no_worker,
+    refusal,
 )
-from shunter.nic_frontend.wire.header import Header, WrongHeader, check_tag, parse
+from shunter.nic_frontend.wire.header import Header, WrongHeader, parse
 from shunter.nic_frontend.wire.hello import (
+    LONGEST,
+    NO_MAC,
     Hello,
     HelloError,
     Opened,
     parse_cookie,
     parse_refusal,
-    payload_keys,
-    session_key,
 )
-from shunter.nic_frontend.wire.layout import HEADER_BYTES, Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.keys import (
+    Keys,
+    SharedKey,
+    hello_ack_mac,
+    is_same,
+    session_keys,
+)
+from shunter.nic_frontend.wire.layout import (
+    HEADER_BYTES,
+    MAC_BYTES,
+    Flags,
+    MessageType,
+    Rights,
+    WireStatus,
+)
 from shunter.nic_frontend.wire.segments import SegmentPlan, TooLarge
 
 FIRST_WAIT_NS = 50_000_000
 MOST_WAIT_NS = 1_000_000_000
-LONGEST_MODEL, LONGEST_VERSION = 128, 64
-"""Bytes of the names in a hello."""
 _NEVER = 1 << 63
 
 
@@ -47,22 +59,29 @@ class OpenSession:
     """PAYLOAD_CRC or PAYLOAD_AEAD: what all payloads carry."""
     trip_ns: int
     """The shortest way to the server and back."""
+    may_be_strict: bool = True
+    """Without this right all requests are best effort."""
 
 
-def check_names(model: str, version: str) -> None:
+def check_names(model: str, version: str, key_id: str = "") -> None:
     """Raises BadRequestError for names that are too long for a hello."""
-    for name, most in ((model, LONGEST_MODEL), (version, LONGEST_VERSION)):
-        if len(name.encode()) > most:
-            raise BadRequestError(f"{name!r} has more than {most} bytes")
+    for kind, name in {"model": model, "version": version, "key_id": key_id}.items():
+        if len(name.encode()) > LONGEST[kind]:
+            raise BadRequestError(f"{name!r} has more than {LONGEST[kind]} bytes")
 
 
 class Opening:
     """One try to open a session, which may take several hellos."""
 
-    def __init__(self, hello: Hello, key: bytes | None, *, stream: bool) -> None:
+    def __init__(self, hello: Hello, key: SharedKey | None, *, stream: bool) -> None:
         """``hello`` is the first; its nonce must be new. Raises BadRequestError for long names."""
-        check_names(hello.model, hello.version)
-        self._hello, self._key, self._stream = hello, key, stream
+        hello = replace(hello, key_id=key.id) if key else hello
+        check_names(hello.model, hello.version, hello.key_id)
+        self._private = b""
+        if hello.want & Flags.PAYLOAD_AEAD:
+            self._private = x25519.private_key()
+            hello = replace(hello, public=x25519.public_key(self._private))
+        self._hello, self._secret, self._stream = hello, key and key.secret, stream
         self._due_ns, self._wait_ns = 0, FIRST_WAIT_NS
         self._said_ns = 0
         """When this hello was sent first."""
@@ -74,9 +93,7 @@ class Opening:
         self._said_ns = self._said_ns or now_ns
         self._due_ns = _NEVER if self._stream else now_ns + self._wait_ns
         self._wait_ns = min(2 * self._wait_ns, MOST_WAIT_NS)
-        payload = self._hello.pack()
-        header = Header(type=MessageType.HELLO, flags=Flags.LAST, length=len(payload))
-        return header.pack() + payload
+        return self._hello.message(self._secret)
 
     def receive(self, datagram: bytes, now_ns: int) -> OpenSession | None:
         """The session when this opens one; what is no answer to the hello means nothing.
@@ -91,29 +108,47 @@ class Opening:
             if header.session == 0:
                 self._not_yet(header, payload, now_ns)
                 return None
-            return self._opened(header, datagram, Opened.parse(payload, self._hello.nonce), now_ns)
+            found = Opened.parse(payload[:-MAC_BYTES], self._hello.nonce)
+            return self._opened(header, found, self._keys(datagram, found), now_ns)
         except (WrongHeader, HelloError):
             return None
 
     def _not_yet(self, header: Header, payload: bytes, now_ns: int) -> None:
-        if header.status == WireStatus.RETRY_LATER and payload != self._hello.nonce:
-            cookie = parse_cookie(payload, self._hello.nonce)
-            self._hello = replace(self._hello, cookie=cookie)
+        nonce = self._hello.nonce
+        if header.status == WireStatus.COOKIE:
+            self._hello = replace(self._hello, cookie=parse_cookie(payload, nonce))
             self._due_ns, self._wait_ns, self._said_ns = now_ns, FIRST_WAIT_NS, 0
-        elif header.status == WireStatus.NO_WORKER:
-            raise no_worker(self._hello.model, parse_refusal(payload, self._hello.nonce))
-        elif payload == self._hello.nonce and header.status != WireStatus.RETRY_LATER:
-            raise error_of(header.status)
+            return
+        reason = parse_refusal(payload, nonce)
+        if header.status == WireStatus.NO_WORKER:
+            raise no_worker(self._hello.model, reason)
+        if header.status != WireStatus.RETRY_LATER:
+            raise refusal(header.status, reason)
+
+    def _keys(self, datagram: bytes, found: Opened) -> Keys | None:
+        """The keys of the session, if it has any. Raises AuthenticationError."""
+        message, mac = datagram[:-MAC_BYTES], datagram[-MAC_BYTES:]
+        if self._secret is None:
+            if mac != NO_MAC:
+                raise AuthenticationError("the server wants a key, and there is none")
+            return None
+        shared = b""
+        if self._private:
+            try:
+                shared = x25519.shared_secret(self._private, found.public)
+            except ValueError as error:
+                raise HelloError(str(error)) from error
+        hello = self._hello.message(None)[:-MAC_BYTES]
+        keys = session_keys(self._secret, shared, hello, message[HEADER_BYTES:])
+        if not is_same(hello_ack_mac(keys, message[:HEADER_BYTES]), mac):
+            raise AuthenticationError("the server has another key")
+        return keys
 
     def _opened(
-        self, header: Header, datagram: bytes, found: Opened, now_ns: int
+        self, header: Header, found: Opened, keys: Keys | None, now_ns: int
     ) -> OpenSession:
-        nonces = found.client_nonce, found.server_nonce
-        key = session_key(self._key, *nonces) if self._key else None
-        try:
-            check_tag(header, datagram, key)
-        except WrongHeader as error:
-            raise AuthenticationError(_whose_key(header, self._key)) from error
+        if found.protect != self._hello.want:
+            raise AuthenticationError("the server does not protect payloads as it was asked to")
         try:
             for specs in (found.inputs, found.outputs):
                 SegmentPlan(tuple(spec.bytes for spec in specs), found.segment)
@@ -126,25 +161,8 @@ class Opening:
             found.outputs,
             found.segment,
             header.credit,
-            self._keys(key, found, datagram[HEADER_BYTES:]),
+            keys,
             found.protect,
-            trip_ns=max(1, now_ns - self._said_ns),
+            max(1, now_ns - self._said_ns),
+            bool(found.rights & Rights.STRICT),
         )
-
-    def _keys(self, key: bytes | None, found: Opened, payload: bytes) -> Keys | None:
-        if found.protect != self._hello.want:
-            raise AuthenticationError("the server does not protect payloads as it was asked to")
-        if key is None or self._key is None:
-            return None
-        if not found.protect & Flags.PAYLOAD_AEAD:
-            return Keys(key, key)
-        keys = payload_keys(self._key, self._hello, payload)
-        return Keys(key, key, keys.to_server, keys.to_client)
-
-
-def _whose_key(header: Header, key: bytes | None) -> str:
-    if not key:
-        return "the server wants a key, and there is none"
-    if header.flags & Flags.HDR_TAG:
-        return "the server has another key"
-    return "the server has no key, and must have the one that was given"

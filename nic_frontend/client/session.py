@@ -26,8 +26,10 @@ from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Opt
 from shunter.nic_frontend.client.requests.errors import (
     BadRequestError,
     InferenceError,
+    TooLargeError,
     UnreachableError,
 )
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 
 class Session:
@@ -40,6 +42,7 @@ class Session:
         *,
         version: str = "",
         key: Key | None = None,
+        key_id: str = DEFAULT_KEY,
         encrypt: bool = False,
         crc: bool = False,
         timeout_s: float = 5.0,
@@ -52,8 +55,9 @@ class Session:
         Raises InferenceError, ValueError for a wrong address or key file, NoCipherError, and
         LibraryError where there is no C library, which says how to get it.
 
-        ``encrypt``: encrypt payloads, which needs a key. ``crc``: at least check that they come as
-        they were sent, where the network is not trusted to.
+        ``key``: as bytes or a file, ``key_id``: how the server names it. ``encrypt``: encrypt
+        payloads, which needs a key. ``crc``: at least check that they come as they were sent, where
+        the network is not trusted to.
 
         ``timeout_s``: for this and for every request that does not say otherwise. ``window``: most
         requests on their way. ``spin``: wait for answers without sleeping, which costs a processor.
@@ -63,7 +67,7 @@ class Session:
         self._address, self._timeout_s, self._spin = Address.parse(url), timeout_s, spin
         self._targets: list[Target] = []
         self._pause_s = 0.0
-        secret = key_of(key)
+        secret = key_of(key, key_id)
         protect = protection_of(secret, encrypt=encrypt, crc=crc)
         self._exchange = Exchange(model, version, window, secret, protect, fail_fast=fail_fast)
         try:
@@ -79,7 +83,12 @@ class Session:
     def _open(self, ends_ns: int) -> None:
         exchange = self._exchange
         while exchange.core is None:
-            exchange.check_opening(is_over=time.monotonic_ns() > ends_ns)
+            try:
+                exchange.check_opening(is_over=time.monotonic_ns() > ends_ns)
+            except TooLargeError:
+                if (other := self._address.for_large()) is None:
+                    raise
+                self._address, self._targets, exchange.failure = other, [], None
             self._step()
 
     def _connect(self) -> None:
@@ -235,6 +244,11 @@ class Session:
                 exchange.lose("the server is silent")
                 exchange.check_opening(is_over=True)
             self._step()
+
+    @property
+    def may_be_strict(self) -> bool:
+        """Whether the key allows it; without this right all requests are best effort."""
+        return self._exchange.may_be_strict
 
     @property
     def native(self) -> NativeClient | None:

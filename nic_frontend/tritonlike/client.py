@@ -52,6 +52,7 @@ from shunter.nic_frontend.tritonlike.tensors import (
     in_order,
     output,
 )
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 LIVE_S = 1.0
 """A server that says nothing for so long is not live."""
@@ -66,6 +67,7 @@ class InferenceServerClient(SharedMemory):
         verbose: bool = False,
         *,
         key: Key | None = None,
+        key_id: str = DEFAULT_KEY,
         encrypt: bool = False,
         network_timeout: float = 60.0,
         concurrency: int = 8,
@@ -83,7 +85,9 @@ class InferenceServerClient(SharedMemory):
             raise as_triton(BadRequestError(text))
         url = url if "://" in url else f"udp://{url}"
         self._verbose = verbose
-        self._client = Client(url, key=key, encrypt=encrypt, timeout_s=network_timeout)
+        self._client = Client(
+            url, key=key, key_id=key_id, encrypt=encrypt, timeout_s=network_timeout
+        )
         super().__init__()
         self._threads = Threads(concurrency)
 

@@ -2,41 +2,46 @@
 
 HELLO names a model and what the client can take. An address that is not known to be the sender's
 own gets a cookie back, and nothing that is longer than what it sent; with the cookie the HELLO
-opens a session. With a pre-shared key both sides derive the session's key from it and both nonces
-(HKDF, RFC 5869), so it is never on the wire and never the same twice.
+opens a session. Where the server has keys, HELLO names one and proves by a MAC that the client has
+it, and HELLO_ACK proves the same of the server: see :mod:`shunter.nic_frontend.wire.keys`.
 
 HELLO also says how payloads are to be protected, and the answer how they are: by nothing, by a
-CRC, or encrypted, which needs a pre-shared key. The keys of encryption come from all of what both
-have said, so a client and a server whose words were changed on the way do not understand each
-other. A client that wants encryption must not go on without it.
+CRC, or encrypted, which needs a key. A client that wants encryption must not go on without it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.wire.header import PROTECTIONS, behind
-from shunter.nic_frontend.wire.keys import PayloadKeys
-from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, Flags, WireStatus
-from shunter.nic_frontend.wire.siphash import siphash24
+from shunter.nic_frontend.wire.header import PROTECTIONS, Header, behind
+from shunter.nic_frontend.wire.keys import hello_mac
+from shunter.nic_frontend.wire.layout import (
+    COOKIE,
+    HELLO,
+    HELLO_FIELDS,
+    LARGEST_SEGMENT,
+    MAC_BYTES,
+    OPENED,
+    Flags,
+    MessageType,
+    Rights,
+    WireStatus,
+    format_of,
+)
 
-NONCE = 16
-KEY = 16
-COOKIE_NS = 30_000_000_000
-"""A cookie is good for this time, and for as long again."""
-_HELLO = struct.Struct("<16sQIHH128s64s")
-_OPENED = struct.Struct("<16s16sIHH")
-_COOKIE = struct.Struct("<16sQ")
-_U64 = struct.Struct("<Q")
+_HELLO, _OPENED, _COOKIE = map(struct.Struct, map(format_of, (HELLO, OPENED, COOKIE)))
+NONCE, NO_COOKIE, NO_PUBLIC, NO_MAC = 16, bytes(16), bytes(32), bytes(MAC_BYTES)
+LONGEST = {name: HELLO_FIELDS[name][1].count for name in ("model", "version", "key_id")}
+"""Bytes of the names in a hello."""
 SMALLEST_SEGMENT = 256
+DEFAULT_KEY = "default"
+"""Id of a key that has no other."""
 
 
 class HelloError(ValueError):
@@ -58,11 +63,14 @@ class Hello:
     """Largest payload of a datagram, with what is behind it, that its path takes."""
     window: int = 64
     """Requests that it would like to have on their way."""
-    cookie: int = 0
+    cookie: bytes = NO_COOKIE
     want: int = 0
     """PAYLOAD_CRC and PAYLOAD_AEAD: how payloads are to be protected."""
+    key_id: str = ""
+    public: bytes = NO_PUBLIC
+    """Of X25519, where payloads are to be encrypted."""
 
-    def pack(self) -> bytes:
+    def pack(self, mac: bytes = NO_MAC) -> bytes:
         """The payload of HELLO."""
         return _HELLO.pack(
             self.nonce,
@@ -70,25 +78,35 @@ class Hello:
             self.segment,
             self.window,
             self.want,
+            self.key_id.encode(),
+            self.public,
             self.model.encode(),
             self.version.encode(),
+            mac,
         )
+
+    def message(self, secret: bytes | None) -> bytes:
+        """The whole of HELLO; with the secret of its key its MAC is computed."""
+        header = Header(type=MessageType.HELLO, flags=Flags.LAST, length=self.BYTES)
+        message = (header.pack() + self.pack())[:-MAC_BYTES]
+        return message + (hello_mac(secret, message) if secret else NO_MAC)
 
     @classmethod
     def parse(cls, payload: bytes) -> Hello:
-        """The inverse of :meth:`pack`. Raises HelloError."""
+        """The inverse of :meth:`pack`, whatever its MAC. Raises HelloError."""
         if len(payload) != _HELLO.size:
             raise HelloError(f"{len(payload)} bytes; a hello has {_HELLO.size}")
-        nonce, cookie, segment, window, want, model, version = _HELLO.unpack(payload)
+        nonce, cookie, segment, window, want, *names, _ = _HELLO.unpack(payload)
         if not SMALLEST_SEGMENT <= segment <= LARGEST_SEGMENT or window < 1:
             raise HelloError(f"segments of {segment} bytes, window {window}")
         if want & ~PROTECTIONS:
             raise HelloError(f"payloads protected by {want:#x}")
+        public = names.pop(1)
         try:
-            names = [name.rstrip(b"\0").decode() for name in (model, version)]
+            key_id, model, version = (name.rstrip(b"\0").decode() for name in names)
         except UnicodeDecodeError as error:
             raise HelloError("a name is not UTF-8") from error
-        return cls(nonce, *names, segment, window, cookie, want)
+        return cls(nonce, model, version, segment, window, cookie, want, key_id, public)
 
 
 def agreed(want: int, *, can: bool, must: bool) -> int | WireStatus:
@@ -106,32 +124,36 @@ def room(segment: int, protect: int) -> int:
     return min(segment, LARGEST_SEGMENT) - behind(protect)
 
 
-def cookie_of(secret: bytes, peer: bytes, now_ns: int) -> int:
-    """Proof, never 0, that this address got an answer of ours lately."""
-    return siphash24(secret, peer + _U64.pack(now_ns // COOKIE_NS)) or 1
+def hello_ack(
+    status: WireStatus, length: int, req_id: int = 0, session: int = 0, func_id: int = 0,
+    grant: int = 0,
+) -> bytes:
+    """The header of a HELLO_ACK; session, function and grant are of the one that it opens."""
+    return Header(
+        type=MessageType.HELLO_ACK,
+        flags=Flags.LAST,
+        req_id=req_id,
+        func_id=func_id,
+        length=length,
+        session=session,
+        credit=grant & 0xFFFFFFFF,
+        status=status,
+    ).pack()
 
 
-def cookie_is_good(secret: bytes, peer: bytes, now_ns: int, cookie: int) -> bool:
-    """Whether the cookie is of this period or of the one before."""
-    return cookie in (
-        cookie_of(secret, peer, now_ns),
-        cookie_of(secret, peer, now_ns - COOKIE_NS),
-    )
-
-
-def pack_cookie(nonce: bytes, cookie: int) -> bytes:
-    """The payload of a HELLO_ACK that opens no session."""
+def pack_cookie(nonce: bytes, cookie: bytes) -> bytes:
+    """The payload of a HELLO_ACK that wants another HELLO, with this cookie."""
     return _COOKIE.pack(nonce, cookie)
 
 
-def parse_cookie(payload: bytes, nonce: bytes) -> int:
+def parse_cookie(payload: bytes, nonce: bytes) -> bytes:
     """The inverse of :func:`pack_cookie`. Raises HelloError for the answer to another hello."""
     if len(payload) != _COOKIE.size or payload[:NONCE] != nonce:
         raise HelloError("not the answer to this hello")
-    return int(_COOKIE.unpack(payload)[1])
+    return payload[NONCE:]
 
 
-def pack_refusal(nonce: bytes, reason: str) -> bytes:
+def pack_refusal(nonce: bytes, reason: str = "") -> bytes:
     """The payload of a HELLO_ACK that says why there is no session; no longer than a hello."""
     return nonce + reason.encode()[: _HELLO.size - NONCE]
 
@@ -155,28 +177,41 @@ class Opened:
     outputs: tuple[TensorSpec, ...]
     protect: int = 0
     """PAYLOAD_CRC or PAYLOAD_AEAD: what all payloads carry."""
+    rights: int = Rights.STRICT
+    public: bytes = NO_PUBLIC
+    """Of X25519, where payloads are encrypted."""
 
     def pack(self) -> bytes:
-        """The payload of a HELLO_ACK that opens a session."""
+        """The payload of a HELLO_ACK that opens a session, before its MAC."""
         specs = {
             kind: [asdict(spec) for spec in getattr(self, kind)] for kind in ("inputs", "outputs")
         }
-        numbers = self.segment, self.window, self.protect
-        head = _OPENED.pack(self.client_nonce, self.server_nonce, *numbers)
+        head = _OPENED.pack(
+            self.client_nonce,
+            self.server_nonce,
+            self.segment,
+            self.window,
+            self.protect,
+            self.rights,
+            *(0, 0, 0),
+            self.public,
+        )
         return head + json.dumps(specs).encode()
 
     @classmethod
     def parse(cls, payload: bytes, nonce: bytes) -> Opened:
         """The inverse of :meth:`pack`. Raises HelloError."""
         try:
-            client, server, segment, window, protect = _OPENED.unpack_from(payload)
+            client, server, segment, window, protect, rights, *_, public = _OPENED.unpack_from(
+                payload
+            )
             content = json.loads(payload[_OPENED.size :])
             specs = [_specs(content[kind]) for kind in ("inputs", "outputs")]
         except (struct.error, ValueError, KeyError, TypeError) as error:
             raise HelloError(f"not the description of a function: {error!r}") from error
         if client != nonce:
             raise HelloError("not the answer to this hello")
-        return cls(client, server, segment, window, *specs, protect)
+        return cls(client, server, segment, window, *specs, protect, rights, public)
 
 
 def _specs(content: Sequence[dict[str, object]]) -> tuple[TensorSpec, ...]:
@@ -186,27 +221,3 @@ def _specs(content: Sequence[dict[str, object]]) -> tuple[TensorSpec, ...]:
         TensorSpec(str(spec["name"]), str(spec["dtype"]), tuple(int(n) for n in spec["shape"]))  # type: ignore[attr-defined]
         for spec in content
     )
-
-
-def session_key(shared: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    """Key of a session's tags: HKDF-SHA256 over the pre-shared key, salted with both nonces."""
-    return _expanded(_extracted(shared, client_nonce + server_nonce), b"shunter x64 tag")
-
-
-def payload_keys(shared: bytes, hello: Hello, opened: bytes) -> PayloadKeys:
-    """Keys of a session's payloads; they come from all that HELLO (but for the cookie, of which
-    there may be several) and its answer's payload ``opened`` say."""
-    said = hashlib.sha256(replace(hello, cookie=0).pack() + opened).digest()
-    extracted = _extracted(shared, opened[: 2 * NONCE])
-    return PayloadKeys(
-        _expanded(extracted, b"shunter x64 payload to server" + said),
-        _expanded(extracted, b"shunter x64 payload to client" + said),
-    )
-
-
-def _extracted(shared: bytes, salt: bytes) -> bytes:
-    return hmac.digest(salt, shared, hashlib.sha256)
-
-
-def _expanded(extracted: bytes, info: bytes) -> bytes:
-    return hmac.digest(extracted, info + b"\x01", hashlib.sha256)[:KEY]

@@ -9,6 +9,7 @@ version, lengths that can be checked, session, deadline, credit, and a keyed tag
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
@@ -16,7 +17,7 @@ from shunter.batching.queue import layout as queue_layout
 from shunter.batching.queue.layout import EntryStatus
 
 WIRE_MAGIC = 0x5253
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 HEADER_BYTES = 64
 TAG_OFFSET = 56
 """The tag covers the bytes before it."""
@@ -37,8 +38,7 @@ class MessageType(IntEnum):
     REQ = 1
     RESP = 2
     SACK = 3
-    """Bits of the segments that are here. A client's is about an answer, of which it gets the rest;
-    with ACK_REQ it asks: who has no answer yet says which segments of the request are here."""
+    """Of the server: bits of the segments of a request that are here."""
     CREDIT = 4
     """Of the server: so much may be sent. Its req_id is that of a refused request, which is to be
     sent again now; 0: there is none."""
@@ -47,6 +47,21 @@ class MessageType(IntEnum):
     CANCEL = 7
     ERROR = 8
     ACK = 9
+    QUERY = 10
+    """Of the client: bits of the segments of an answer that are here, of which it gets the rest;
+    with ACK_REQ it asks: who has no answer yet gets a SACK, or the error."""
+
+
+OF_CLIENT = frozenset(
+    (
+        MessageType.REQ,
+        MessageType.HELLO,
+        MessageType.CANCEL,
+        MessageType.ACK,
+        MessageType.QUERY,
+    )
+)
+"""No type is sent by both sides: what is reflected is dropped, with a key or without."""
 
 
 class Flags(IntFlag):
@@ -67,8 +82,16 @@ class WireStatus(IntEnum):
     """Status of a RESP or ERROR; the numbers are those of HTTP where it has one."""
 
     OK = EntryStatus.OK
+    COOKIE = 100
+    """To a HELLO: say it again, with this cookie."""
     BAD_REQUEST = 400
+    UNAUTHORIZED = 401
+    """To a HELLO: there is no such key, or its MAC is wrong."""
+    FORBIDDEN = 403
+    """To a HELLO: its key is not for this model."""
     UNKNOWN_FUNCTION = 404
+    TOO_LARGE = 413
+    """To a HELLO: the tensors need too many segments of this size. A stream takes them."""
     CANCELLED = 499
     HANDLER_FAILED = EntryStatus.HANDLER_FAILED
     WORKER_DIED = 502
@@ -86,13 +109,21 @@ class WireStatus(IntEnum):
     """It has not run, and there is nobody who could run it."""
 
 
+class Rights(IntFlag):
+    """What the key of a session allows, in HELLO_ACK."""
+
+    STRICT = 1
+    """Its requests may be strict; without this right all are best effort."""
+
+
 @dataclass(frozen=True)
 class WireField:
-    """One field of X64. ``width`` in bytes: 1, 2, 4 or 8."""
+    """One field. ``width`` in bytes: 1, 2, 4 or 8; ``count``: of an array of them."""
 
     name: str
     width: int
     meaning: str
+    count: int = 1
 
 
 X64 = (
@@ -112,7 +143,7 @@ X64 = (
     WireField("session", 4, "from HELLO_ACK; selects key and window"),
     WireField("deadline_us", 4, "budget left when it was sent, 0: none"),
     WireField("credit", 4, "server: highest req_id that may be sent; client: all below are done"),
-    WireField("status", 2, "of RESP and ERROR"),
+    WireField("status", 2, "of RESP, ERROR, SACK and HELLO_ACK"),
     WireField("tensor", 1, "index of the input or output tensor"),
     WireField("reserved", 1, "0"),
     WireField("crc", 4, "CRC32C of the payload if FLAG_PAYLOAD_CRC"),
@@ -122,20 +153,76 @@ X64 = (
 """``credit`` holds the low 32 bits of a req_id."""
 
 
+HELLO = (
+    WireField("nonce", 1, "random, of this try to open a session", 16),
+    WireField("cookie", 1, "what the server gave, 0 at first", 16),
+    WireField("segment", 4, "largest payload of a datagram that the client's path takes"),
+    WireField("window", 2, "requests that it would like to have on their way"),
+    WireField("want", 2, "FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD or 0"),
+    WireField("key_id", 1, "UTF-8, which key; empty: none", 32),
+    WireField("public", 1, "X25519 public key with FLAG_PAYLOAD_AEAD, else 0", 32),
+    WireField("model", 1, "UTF-8", 128),
+    WireField("version", 1, "UTF-8; empty: the default one", 64),
+    WireField("mac", 1, "over all that is before it, with the header; 0 without a key", 32),
+)
+"""Payload of HELLO. Names are padded with zeros."""
+
+COOKIE = (
+    WireField("nonce", 1, "of the HELLO", 16),
+    WireField("cookie", 1, "for the next HELLO", 16),
+)
+"""Payload of a HELLO_ACK with STATUS_COOKIE."""
+
+OPENED = (
+    WireField("client_nonce", 1, "of the HELLO", 16),
+    WireField("server_nonce", 1, "random, of this session", 16),
+    WireField("segment", 4, "largest payload of a REQ or RESP, without its AEAD tag"),
+    WireField("window", 2, "most requests that are not acknowledged"),
+    WireField("protect", 2, "FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD or 0: what payloads carry"),
+    WireField("rights", 2, "bits of RIGHT_..."),
+    WireField("reserved", 2, "0", 3),
+    WireField("public", 1, "X25519 public key with FLAG_PAYLOAD_AEAD, else 0", 32),
+)
+"""Payload of a HELLO_ACK with STATUS_OK begins with it; the tensors as JSON follow, then the MAC."""
+
+MAC_BYTES = 32
+LABELS = {
+    "HELLO": b"shunter x64 v2 hello",
+    "HELLO_ACK": b"shunter x64 v2 hello ack",
+    "TAG_TO_SERVER": b"shunter x64 v2 tag to server",
+    "TAG_TO_CLIENT": b"shunter x64 v2 tag to client",
+    "PAYLOAD_TO_SERVER": b"shunter x64 v2 payload to server",
+    "PAYLOAD_TO_CLIENT": b"shunter x64 v2 payload to client",
+}
+"""Of HKDF's expansion: see :mod:`shunter.nic_frontend.wire.keys`."""
+
+
 def place_wire(fields: tuple[WireField, ...]) -> dict[str, tuple[int, WireField]]:
     """Offset of every field by name. Each lies on a multiple of its width."""
     placed, at = {}, 0
     for field in fields:
         assert at % field.width == 0, field.name
         placed[field.name] = (at, field)
-        at += field.width
-    assert at == HEADER_BYTES
+        at += field.width * field.count
     return placed
 
 
-X64_FIELDS = place_wire(X64)
-X64_STRUCT = "<" + "".join({1: "B", 2: "H", 4: "I", 8: "Q"}[field.width] for field in X64)
-"""For :mod:`struct`."""
+def format_of(fields: tuple[WireField, ...]) -> str:
+    """For :mod:`struct`; an array of bytes is one value."""
+    return "<" + "".join(map(_code, fields))
+
+
+def _code(field: WireField) -> str:
+    if field.width == 1 and field.count > 1:
+        return f"{field.count}s"
+    return {1: "B", 2: "H", 4: "I", 8: "Q"}[field.width] * field.count
+
+
+STRUCTURES = {"x64": X64, "wire_hello": HELLO, "wire_cookie": COOKIE, "wire_opened": OPENED}
+"""In C with ``shunter_`` before their names."""
+X64_FIELDS, HELLO_FIELDS = place_wire(X64), place_wire(HELLO)
+X64_STRUCT = format_of(X64)
+assert struct.calcsize(X64_STRUCT) == HEADER_BYTES
 
 
 def constants() -> list[tuple[str, int, str]]:
@@ -148,7 +235,9 @@ def constants() -> list[tuple[str, int, str]]:
         ("MAX_SEGMENTS", MAX_SEGMENTS, "of one request or response"),
         ("WINDOW", WINDOW, "requests of a session that are not acknowledged"),
         ("SACK_RECEIVING", SACK_RECEIVING, "status of a SACK: segments are missing"),
+        ("MAC_BYTES", MAC_BYTES, "of HELLO, and of the HELLO_ACK that opens a session"),
     ]
+    rows += [(f"RIGHT_{r.name}", r.value, "right") for r in Rights]
     rows += [(f"TYPE_{t.name}", t.value, "message type") for t in MessageType]
     rows += [(f"FLAG_{f.name}", f.value, "flag") for f in Flags]
     return rows + [(f"STATUS_{s.name}", s.value, "status") for s in WireStatus]
@@ -156,17 +245,6 @@ def constants() -> list[tuple[str, int, str]]:
 
 def digest() -> int:
     """63 bits over all of it: a library of other bytes than these is not used."""
-    content = repr((constants(), X64_STRUCT)).encode()
+    formats = [format_of(fields) for fields in STRUCTURES.values()]
+    content = repr((constants(), formats, LABELS)).encode()
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "little") >> 1
-
-
-def c_struct() -> list[str]:
-    """X64 as a C structure, its offsets asserted."""
-    lines = ["struct shunter_x64 {"]
-    lines += [f"    uint{8 * f.width}_t {f.name}; /* {f.meaning} */" for f in X64]
-    lines += ["};", f"_Static_assert(sizeof(struct shunter_x64) == {HEADER_BYTES}, \"X64\");"]
-    lines += [
-        f"_Static_assert(offsetof(struct shunter_x64, {name}) == {at}, \"{name}\");"
-        for name, (at, _) in X64_FIELDS.items()
-    ]
-    return lines

@@ -21,7 +21,8 @@ struct shunter_client_settings {
     bool tagged; /* headers carry tags */
     uint16_t protect; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD or 0: what all payloads carry */
     /* Of tags and of encrypted payloads, each direction for itself. */
-    uint8_t tag_sent[16], tag_received[16], payload_sent[16], payload_received[16];
+    uint8_t tag_to_server[16], tag_to_client[16];
+    uint8_t payload_to_server[16], payload_to_client[16];
     uint32_t session;
     uint16_t func_id;
     uint16_t segment;

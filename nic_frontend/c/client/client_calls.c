@@ -58,9 +58,16 @@ static void end_call(struct shunter_client *client, struct shunter_call *call, u
     shunter_call_free(client, call);
 }
 
+/* No type is sent by both sides: what somebody sends back is none of the server's. */
+static bool is_of_server(uint8_t type) {
+    return type == SHUNTER_TYPE_RESP || type == SHUNTER_TYPE_SACK ||
+           type == SHUNTER_TYPE_CREDIT || type == SHUNTER_TYPE_ERROR;
+}
+
 bool shunter_call_is_ours(const struct shunter_client *client, const struct shunter_x64 *header) {
     if (header->magic != SHUNTER_WIRE_MAGIC || header->version != SHUNTER_WIRE_VERSION ||
         header->words != SHUNTER_HEADER_BYTES / 8 || header->reserved ||
+        !is_of_server(header->type) ||
         header->session != client->settings.session) {
         return false;
     }
@@ -68,7 +75,7 @@ bool shunter_call_is_ours(const struct shunter_client *client, const struct shun
     if (!client->settings.tagged) {
         return !tagged && !header->tag;
     }
-    const uint8_t *key = client->settings.tag_received;
+    const uint8_t *key = client->settings.tag_to_client;
     return tagged && header->tag == shunter_siphash24(key, header, SHUNTER_TAG_OFFSET);
 }
 
@@ -231,7 +238,7 @@ int shunter_calls_tick(struct shunter_client *client, uint64_t now) {
         } else if (call && asked_at_ns(client, call, &refused) <= now) {
             call->asked_ns = call->asked_ns ? call->asked_ns : now;
             error = shunter_client_control(
-                client, SHUNTER_TYPE_SACK, id, SHUNTER_FLAG_ACK_REQ, call->received,
+                client, SHUNTER_TYPE_QUERY, id, SHUNTER_FLAG_ACK_REQ, call->received,
                 (uint16_t)((client->outputs.count + 7) / 8));
             call->rto_ns = least(MOST_RTO_NS, 2 * call->rto_ns);
             call->due_ns = now + call->rto_ns;

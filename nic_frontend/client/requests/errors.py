@@ -21,8 +21,12 @@ class BadRequestError(InferenceError):
     may_have_run = False
 
 
+class TooLargeError(BadRequestError):
+    """The path's: datagrams cannot carry the tensors of the model. A stream can."""
+
+
 class AuthenticationError(InferenceError):
-    """The key's: it is not the server's, or only one of the two sides has one."""
+    """The key's: the server does not know it, it is not for this, or one side has none."""
 
     may_have_run = False
 
@@ -72,6 +76,12 @@ _REASONS: dict[int, tuple[type[InferenceError], str]] = {
     WireStatus.BAD_REQUEST: (BadRequestError, "the server refused the sizes of the tensors"),
     WireStatus.UNKNOWN_FUNCTION: (BadRequestError, "the server has no such model"),
     WireStatus.TOO_LATE: (TooLateError, "the deadline had passed before the request could run"),
+    WireStatus.TOO_LARGE: (
+        TooLargeError,
+        "the tensors are too large for datagrams of this path: use tcp:// or shunter://",
+    ),
+    WireStatus.UNAUTHORIZED: (AuthenticationError, "the server does not accept the key"),
+    WireStatus.FORBIDDEN: (AuthenticationError, "the key is not for this"),
     WireStatus.MUST_ENCRYPT: (AuthenticationError, "the server serves encrypted sessions only"),
     WireStatus.CANNOT_ENCRYPT: (AuthenticationError, "the server cannot encrypt"),
 }
@@ -99,6 +109,14 @@ def error_of(status: int) -> InferenceError:
 def unsent(error: InferenceError) -> InferenceError:
     """The same, of a request that has certainly not run."""
     error.may_have_run = False
+    return error
+
+
+def refusal(status: int, reason: str) -> InferenceError:
+    """The same for a hello, of which the server may say why."""
+    error = error_of(status)
+    if reason:
+        error.args = (f"{error}: {reason}",)
     return error
 
 

@@ -1,7 +1,7 @@
 """What protects payloads: AES-128-GCM and CRC32C. Twin of ``c/common/aead.c``.
 
 A session protects the payloads of REQ and RESP, which are tensors, in one of these ways or in
-none. The bitmap of a SACK says nothing of them: who changes one on its way costs a repetition.
+none. A bitmap says nothing of them: who changes one on its way costs a repetition.
 
 Nonce: four bytes 0, then the datagram's number, of which the header has the low 32 bits; each
 direction has its own key, and nothing is sent twice under one number. Associated data: the header
@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from shunter.nic_frontend.wire.header import with_crc
-from shunter.nic_frontend.wire.keys import PayloadKeys
+from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import TAG_OFFSET, X64_FIELDS, Flags
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Guard:
     protect: int
     """PAYLOAD_CRC or PAYLOAD_AEAD."""
     tag_key: bytes | None
-    """Of the headers."""
+    """Of the headers that are sent."""
     seal_key: bytes = b""
     open_key: bytes = b""
 
@@ -71,10 +71,13 @@ class Guard:
             return None
 
 
-def client_guard(protect: int, tag_key: bytes | None, keys: PayloadKeys | None) -> Guard | None:
+def client_guard(protect: int, keys: Keys | None) -> Guard | None:
     """The client's end of a session, None when its payloads are as they are."""
-    keys = keys or PayloadKeys(b"", b"")
-    return Guard(protect, tag_key, keys.to_server, keys.to_client) if protect else None
+    if not protect:
+        return None
+    if keys is None:
+        return Guard(protect, None)
+    return Guard(protect, keys.tag_to_server, keys.payload_to_server, keys.payload_to_client)
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:

@@ -36,6 +36,7 @@ from shunter.nic_frontend.wire.header import (
     parse,
 )
 from shunter.nic_frontend.wire.layout import (
+    OF_CLIENT,
     SACK_RECEIVING,
     WINDOW,
     X64_FIELDS,
@@ -49,6 +50,7 @@ MOST_REST_NS = 400_000_000
 RETRY_NS = 20_000_000
 """When the server has no room."""
 _PROTECTIONS = int(PROTECTIONS)
+_OF_CLIENT = frozenset(map(int, OF_CLIENT))
 _PKT_NO_AT = X64_FIELDS["pkt_no"][0]
 
 
@@ -112,12 +114,12 @@ class ClientCore(SessionState):
         """
         try:
             header = parse(head, length)
-            if header.session != self.session:
+            if header.session != self.session or header.type in _OF_CLIENT:
                 return None, []
             if header.type == ERROR and header.status == WireStatus.UNKNOWN_SESSION:
                 self.unknown_ns = now_ns
                 return None, []
-            check_tag(header, head, self.key)
+            check_tag(header, head, self._heard_key)
         except WrongHeader:
             return None, []
         self.heard_ns = now_ns
@@ -252,7 +254,7 @@ class ClientCore(SessionState):
                 continue
             pending.asked_ns = pending.asked_ns or now_ns
             have = pending.received.to_bytes(-(-len(self._out) // 8), "little")
-            found.append(self._control(MessageType.SACK, req_id, ACK_REQ, have))
+            found.append(self._control(MessageType.QUERY, req_id, ACK_REQ, have))
             pending.rto_ns = min(MOST_RTO_NS, 2 * pending.rto_ns)
             pending.due_ns = now_ns + pending.rto_ns
         return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from shunter.nic_frontend.wire.header import Header
+from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import Flags, MessageType
 from shunter.nic_frontend.wire.segments import Segment, SegmentPlan
 
@@ -93,7 +94,7 @@ class SessionState:
 
     session: int
     func_id: int
-    key: bytes | None
+    keys: Keys | None
     inputs: SegmentPlan
     outputs: SegmentPlan
     grant: int
@@ -126,7 +127,9 @@ class SessionState:
     """Every request below this one is done."""
 
     def __post_init__(self) -> None:
-        """Look up the places of all segments once."""
+        """Look up the places of all segments, and the keys, once."""
+        self._tag_key = self.keys and self.keys.tag_to_server
+        self._heard_key = self.keys and self.keys.tag_to_client
         self._in = [self.inputs.place(seq) for seq in range(self.inputs.count)]
         self._out = [self.outputs.place(seq) for seq in range(self.outputs.count)]
         self._all = (1 << len(self._out)) - 1
@@ -156,7 +159,7 @@ class SessionState:
             tensor=segment.tensor,
             pkt_no=self._next_pkt_no(),
         )
-        return Outgoing(header.pack(self.key), req_id, segment)
+        return Outgoing(header.pack(self._tag_key), req_id, segment)
 
     def _control(
         self, kind: MessageType, req_id: int, flags: int = 0, payload: bytes = b""
@@ -171,7 +174,7 @@ class SessionState:
             credit=self._below & _LOW,
             pkt_no=self._next_pkt_no(),
         )
-        return Outgoing(header.pack(self.key), payload=payload)
+        return Outgoing(header.pack(self._tag_key), payload=payload)
 
     @property
     def pkt_no(self) -> int:
