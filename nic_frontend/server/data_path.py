@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import resource
+import secrets
 import socket
 import time
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
@@ -51,6 +52,7 @@ class DataPath:
         declare(found)
         self._handle = c_void_p()
         settings = SettingsStruct(udp, doorbell, wake, spin_us * 1000, gro)
+        settings.cookie_secret = (c_uint8 * 16)(*secrets.token_bytes(16))
         check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")
         self._core = found.shunter_server_core(self._handle)
         self._hellos = (HelloStruct * HELLOS)()
@@ -67,15 +69,19 @@ class DataPath:
 
     def why_no_encryption(self) -> str:
         """Empty when it can encrypt."""
-        there = self._library.shunter_aead_is_there()
+        found = self._library
+        there = found.shunter_aead_is_there() and found.shunter_x25519_is_there()
         return "" if there else "libcrypto of OpenSSL 3 or 1.1 was not found"
 
-    def run(self, until_ns: int) -> list[tuple[bytes, bytes]]:
-        """Serve until then, or until something is up; peers and datagrams of hellos."""
+    def run(self, until_ns: int) -> list[tuple[bytes, int, int, bytes]]:
+        """Serve until then, or until something is up; the hellos with good cookies.
+
+        Of each its peer, its origin, the time since its cookie was sent, and the message.
+        """
         count = self._library.shunter_server_run(self._handle, until_ns, self._hellos, HELLOS)
         check(count, "the data path")
         return [
-            (bytes(hello.peer), bytes(hello.datagram[: hello.length]))
+            (bytes(hello.peer), hello.origin, hello.trip_ns, bytes(hello.message))
             for hello in self._hellos[:count]
         ]
 
@@ -165,6 +171,10 @@ class DataPath:
     def remove_session(self, session_id: int, now_ns: int) -> None:
         """Forget it; nothing when it is not there."""
         self._library.shunter_core_remove_session(self._core, session_id, now_ns)
+
+    def remove_key(self, key: int, now_ns: int) -> int:
+        """Forget the sessions that were opened with it; how many."""
+        return int(self._library.shunter_core_remove_key(self._core, key, now_ns))
 
     def has_session(self, session_id: int) -> bool:
         """Whether it is open."""

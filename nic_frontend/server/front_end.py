@@ -16,18 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shunter.batching.queue.attach import listen
+from shunter.nic_frontend.server.access import KeyRing
 from shunter.nic_frontend.server.data_path import make_data_path
 from shunter.nic_frontend.server.functions import Functions
 from shunter.nic_frontend.server.listeners import (
     client_sockets,
     naming,
-    origin_of_stream,
     unix_socket,
 )
+from shunter.nic_frontend.server.new_streams import NewStreams
 from shunter.nic_frontend.server.readiness import Readiness
 from shunter.nic_frontend.server.reception import Reception
-from shunter.nic_frontend.wire.hello import Hello, HelloError
-from shunter.nic_frontend.wire.layout import HEADER_BYTES
 
 LOGGER = logging.getLogger("shunter.nic")
 CYCLE_NS = 200_000_000
@@ -39,7 +38,6 @@ RUN_S = 5.0
 LINGER_S = 0.5
 QUIET_STEPS = 5
 """At the end, errors are sent until no request came in so many cycles, or for the time above."""
-_HELLO_BYTES = HEADER_BYTES + Hello.BYTES
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,11 @@ class Settings:
     unix: Path | None = None
     """Also serve streams at this Unix socket."""
     key: bytes | None = None
-    """Pre-shared key: only clients that have it are served."""
+    """Secret of a key with all rights: only clients that have a key are served."""
+    keys_file: Path | None = None
+    """More keys: see :mod:`shunter.nic_frontend.server.access`."""
+    strict: str = "all"
+    """Whose requests may be strict, if their key allows it: ``all``, ``keyed`` or ``none``."""
     encrypt: bool = False
     """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
     spin_us: int = 0
@@ -85,6 +87,7 @@ class FrontEnd:
         self._due_ns = 0
         self._stopped = False
         self._finishes = True
+        self._rereads = False
         self.is_stopping = False
         """Whether :meth:`stop` has been called."""
         try:
@@ -131,7 +134,10 @@ class FrontEnd:
             receive_bytes=self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         )
         self._closing += [functions.close_queues, path.close, functions.close]
-        self.reception = Reception(path, functions, settings.key, encrypt=settings.encrypt)
+        keys = KeyRing(settings.keys_file, settings.key)
+        self.reception = Reception(
+            path, functions, keys, encrypt=settings.encrypt, strict=settings.strict
+        )
 
     def _event(self) -> int:
         descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -139,7 +145,8 @@ class FrontEnd:
         return descriptor
 
     def _listen(self, listener: socket.socket) -> None:
-        self._ready.watch(listener.fileno(), lambda: self._on_stream(listener))
+        streams = NewStreams(listener, self._ready, self.path, self.reception)
+        self._ready.watch(listener.fileno(), streams.accept)
 
     def attach_at(self, path: Path) -> None:
         """Listen for workers here, unless it ends. Raises OSError when another front end does."""
@@ -175,6 +182,10 @@ class FrontEnd:
         self.is_stopping = True
         os.eventfd_write(self._stop_event, 1)
 
+    def read_keys(self) -> None:
+        """Read the keys again soon; from any thread or signal handler."""
+        self._rereads = True
+
     def run(self, on_cycle: Callable[[int], None] = lambda now_ns: None) -> None:
         """Serve until :meth:`stop`.
 
@@ -187,8 +198,8 @@ class FrontEnd:
             self._finish()
 
     def _step(self, time_ns: int) -> None:
-        for peer, datagram in self.path.run(time.monotonic_ns() + time_ns):
-            self.reception.on_datagram(peer, datagram)
+        for hello in self.path.run(time.monotonic_ns() + time_ns):
+            self.reception.on_datagram(*hello)
         self._ready.handle()
         for session in self.path.closed_streams():
             self.path.remove_session(session, time.monotonic_ns())
@@ -197,6 +208,8 @@ class FrontEnd:
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + CYCLE_NS
             self._ready.cycle()
+            self.reception.end_sessions(force=self._rereads)
+            self._rereads = False
             self.functions.cycle(now_ns, more_may_come=self._attach_at is not None)
             self._on_cycle(now_ns)
 
@@ -233,49 +246,3 @@ class FrontEnd:
     def _before(self, end: float) -> bool:
         """Whether there is time left to finish."""
         return self._finishes and time.monotonic() < end
-
-    # ---- streams
-
-    def _on_stream(self, listener: socket.socket) -> None:
-        connection = self._ready.accept(listener)
-        if connection is None:
-            return
-        have = bytearray()
-
-        def readable() -> None:
-            try:
-                data = connection.recv(_HELLO_BYTES - len(have))
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            have.extend(data)
-            if not data or len(have) == _HELLO_BYTES:
-                self._ready.known(connection)
-                self._ready.unwatch(connection.fileno())
-                self._open_stream(connection, bytes(have))
-
-        self._ready.ask(connection, readable)
-
-    def _open_stream(self, connection: socket.socket, message: bytes) -> None:
-        peer = self.path.stream_peer(connection.fileno())
-        try:
-            origin = origin_of_stream(connection)
-            answer, session = self.reception.on_stream(peer, origin, message)
-        except (HelloError, OSError):
-            connection.close()
-            return
-        try:
-            if connection.family != socket.AF_UNIX:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.sendall(answer)
-            if session:
-                self.path.add_stream(connection.fileno(), session)
-                connection.detach()
-                return
-        except OSError as error:
-            LOGGER.info("a stream ended at its beginning: %s", error)
-        connection.close()
-        if session:
-            self.path.remove_session(session, time.monotonic_ns())

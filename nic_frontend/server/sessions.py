@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_uint8, c_uint16, c_uint32, c_uint64
+from ctypes import Structure, c_char_p, c_uint8, c_uint16, c_uint32, c_uint64
 from dataclasses import dataclass
 
 from shunter.batching.queue.native import PEER_BYTES
-from shunter.nic_frontend.wire.keys import PayloadKeys
+from shunter.nic_frontend.library import require
+from shunter.nic_frontend.wire.keys import Keys
 
-_INET = 2
-_MAPPED = bytes(10) + b"\xff\xff"
-"""IPv6 addresses that are IPv4 ones."""
-_LINK = b"\xfe\x80" + bytes(5)
-_INET_ORIGIN, _USER_ORIGIN = 0xFFFFFFFF << 32, 0xFFFFFFFE << 32
-"""No host has such a prefix of IPv6: those addresses are of groups."""
+_USER_ORIGIN = 0xFFFFFFFE << 32
+"""No host has such a prefix of IPv6, and none of IPv4 is told so."""
 _KEY = c_uint8 * 16
+_KEYS = ("tag_to_server", "tag_to_client", "payload_to_server", "payload_to_client")
 
 
 @dataclass
@@ -28,17 +26,20 @@ class Opening:
     segment: int
     window: int
     """Most requests that are not acknowledged, at most WINDOW."""
-    key: bytes | None = None
+    keys: Keys | None = None
+    """Those of its tags, and of PAYLOAD_AEAD."""
     stream: bool = False
     """Its peer is a stream, on which nothing is lost."""
     protect: int = 0
     """PAYLOAD_CRC or PAYLOAD_AEAD: what payloads carry, both ways."""
-    keys: PayloadKeys | None = None
-    """Those of PAYLOAD_AEAD."""
     origin: int = 0
     """The address whose sessions are counted together: see :func:`origin_of`."""
     pkt_no: int = 0
     """Of the last datagram to the client, all of its bits."""
+    may_be_strict: bool = True
+    """Otherwise all of its requests are best effort."""
+    key: int = 0
+    """Number of the key that it was opened with, 0: none."""
 
 
 class SessionStruct(Structure):
@@ -53,10 +54,10 @@ class SessionStruct(Structure):
         ("protect", c_uint16),
         ("stream", c_uint8),
         ("tagged", c_uint8),
+        ("may_be_strict", c_uint8),
+        ("key", c_uint32),
         ("origin", c_uint64),
-        ("key", _KEY),
-        ("to_server", _KEY),
-        ("to_client", _KEY),
+        *((name, _KEY) for name in _KEYS),
         ("peer", c_uint8 * PEER_BYTES),
     )
 
@@ -71,31 +72,24 @@ def struct_of(session: Opening) -> SessionStruct:
         window=session.window,
         protect=session.protect,
         stream=session.stream,
-        tagged=session.key is not None,
+        tagged=session.keys is not None,
+        may_be_strict=session.may_be_strict,
+        key=session.key,
         origin=session.origin,
         peer=(c_uint8 * PEER_BYTES)(*session.peer),
     )
-    if session.key is not None:
-        opening.key = _KEY(*session.key)
     if session.keys is not None:
-        opening.to_server = _KEY(*session.keys.to_server)
-        opening.to_client = _KEY(*session.keys.to_client)
+        for name in _KEYS:
+            setattr(opening, name, _KEY(*getattr(session.keys, name)))
     return opening
 
 
 def origin_of(peer: bytes) -> int:
     """What stands for the address of a socket in the kernel's bytes: sessions of one are counted
-    together. That is an IPv4 address, or the first 56 bits of one of IPv6, as sites are given them;
-    a neighbour on the link has an address of its own."""
-    family = int.from_bytes(peer[:2], "little")
-    if family == _INET:
-        return int.from_bytes(peer[4:8], "big") | _INET_ORIGIN
-    prefix, mapped = peer[8:15], peer[8:20]
-    if mapped == _MAPPED:
-        return int.from_bytes(peer[20:24], "big") | _INET_ORIGIN
-    if prefix == _LINK:
-        return int.from_bytes(_LINK[:2] + peer[18:24], "big")
-    return int.from_bytes(prefix, "big") << 8
+    together. Raises LibraryError."""
+    function = require().shunter_origin_of
+    function.restype, function.argtypes = c_uint64, [c_char_p]
+    return int(function(peer))
 
 
 def origin_of_user(uid: int) -> int:

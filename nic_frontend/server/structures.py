@@ -25,7 +25,9 @@ from shunter.batching.page.slices import SliceSet, words_of
 from shunter.batching.queue.native import PEER_BYTES, QueueView
 from shunter.nic_frontend.server.model_policy import Defaults, Policy
 from shunter.nic_frontend.server.sessions import SessionStruct
+from shunter.nic_frontend.wire import layout as wire
 from shunter.nic_frontend.wire.header import REASONS
+from shunter.nic_frontend.wire.hello import Hello
 
 DROPS = (
     *REASONS,
@@ -35,7 +37,7 @@ DROPS = (
 )
 """Why datagrams are dropped; the order is that of ``enum shunter_drop``. The last line is of
 payloads, which the shell looks at."""
-HELLO_BYTES = 1536
+HELLO_BYTES = wire.HEADER_BYTES + Hello.BYTES
 
 
 HoldLine = c_uint64 * (HOLDER_SIZE // 8)
@@ -66,6 +68,7 @@ class SettingsStruct(Structure):
         ("wake", c_int),
         ("spin_ns", c_uint64),
         ("gro", c_bool),
+        ("cookie_secret", c_uint8 * 16),
     )
 
 
@@ -83,9 +86,10 @@ class PolicyStruct(Structure):
 
 class HelloStruct(Structure):
     _fields_ = (
+        ("origin", c_uint64),
+        ("trip_ns", c_uint64),
         ("peer", c_uint8 * PEER_BYTES),
-        ("length", c_uint32),
-        ("datagram", c_uint8 * HELLO_BYTES),
+        ("message", c_uint8 * HELLO_BYTES),
     )
 
 
@@ -135,6 +139,7 @@ def declare(found: ctypes.CDLL) -> None:
         "core_limit": (handle, c_uint32, c_uint32),
         "core_add_session": (handle, POINTER(SessionStruct), c_uint64),
         "core_remove_session": (handle, c_uint32, c_uint64),
+        "core_remove_key": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),
         "core_is_open": (handle, c_uint32),
         "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
@@ -149,6 +154,8 @@ def declare(found: ctypes.CDLL) -> None:
     found.shunter_server_busy_ns.restype = c_uint64
     found.shunter_core_load.restype = None
     found.shunter_aead_is_there.restype = c_bool
+    found.shunter_x25519_is_there.restype = c_bool
+    found.shunter_core_remove_key.restype = c_uint32
     found.shunter_core_grant.restype = c_uint64
     found.shunter_core_is_open.restype = c_bool
     found.shunter_core_free_entries.restype = c_uint32

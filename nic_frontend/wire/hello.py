@@ -125,7 +125,11 @@ def room(segment: int, protect: int) -> int:
 
 
 def hello_ack(
-    status: WireStatus, length: int, req_id: int = 0, session: int = 0, func_id: int = 0,
+    status: WireStatus,
+    length: int,
+    req_id: int = 0,
+    session: int = 0,
+    func_id: int = 0,
     grant: int = 0,
 ) -> bytes:
     """The header of a HELLO_ACK; session, function and grant are of the one that it opens."""

@@ -183,7 +183,7 @@ OPENED = (
     WireField("reserved", 2, "0", 3),
     WireField("public", 1, "X25519 public key with FLAG_PAYLOAD_AEAD, else 0", 32),
 )
-"""Payload of a HELLO_ACK with STATUS_OK begins with it; the tensors as JSON follow, then the MAC."""
+"""Payload of a HELLO_ACK with STATUS_OK begins with it; then the tensors as JSON, then the MAC."""
 
 MAC_BYTES = 32
 LABELS = {

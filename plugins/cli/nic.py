@@ -45,6 +45,12 @@ Tcp = Annotated[
 KeyFile = Annotated[
     Path | None, typer.Option(help="File of a key: only clients that have it are served.")
 ]
+KeysFile = Annotated[
+    Path | None, typer.Option(help="File of keys with ids and rights; read again on SIGHUP.")
+]
+Strict = Annotated[
+    str | None, typer.Option(help="Whose requests may be strict: all, keyed or none.")
+]
 Encrypt = Annotated[
     bool | None,
     typer.Option(
@@ -68,6 +74,8 @@ def nic(
     unix: Unix = None,
     tcp: Tcp = None,
     key_file: KeyFile = None,
+    keys_file: KeysFile = None,
+    strict: Strict = None,
     encrypt: Encrypt = None,
     spin_us: Spin = None,
     queue_mb: Queue = None,
@@ -96,6 +104,7 @@ def nic(
     """
     given: dict[str, Any] = {"host": host, "port": port, "tcp": tcp, "encrypt": encrypt}
     given |= {"unix": unix, "key_file": key_file, "spin_us": spin_us, "queue_mb": queue_mb}
+    given |= {"keys_file": keys_file, "strict": strict}
     settings = _settings(config, given)
     _build()
     _take_descriptors()
@@ -108,6 +117,7 @@ def nic(
     for number in (signal.SIGINT, signal.SIGTERM):
         # Who is told twice does not finish.
         signal.signal(number, lambda *_: front_end.stop(finish=not front_end.is_stopping))
+    signal.signal(signal.SIGHUP, lambda *_: front_end.read_keys())
     print(f"serving at {settings.host} port {front_end.port}", flush=True)
     _serve(front_end, folder, only_this=runtime is not None)
 
@@ -125,7 +135,7 @@ def _settings(config: Path | None, given: dict[str, Any]) -> NicSettings:
         found = override(load(find(config, os.environ, Path())).nic, "nic", over)
     except SettingsError as error:
         raise UserError(str(error)) from error
-    if found.encrypt and not found.key_file:
+    if found.encrypt and not (found.key_file or found.keys_file):
         raise UserError("encrypt needs a key_file: only who has the key can decrypt")
     return found
 
@@ -163,6 +173,8 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
         tcp=settings.tcp,
         unix=Path(settings.unix) if settings.unix else None,
         key=_key(Path(settings.key_file)) if settings.key_file else None,
+        keys_file=Path(settings.keys_file) if settings.keys_file else None,
+        strict=settings.strict,
         encrypt=settings.encrypt,
         spin_us=settings.spin_us,
         queue_bytes=settings.queue_mb << 20,

@@ -116,7 +116,7 @@ def parse(document: Table) -> Settings:
         found = TypeAdapter(Settings).validate_python(document)
     except ValidationError as error:
         raise _told(error, document) from None
-    if found.nic.encrypt and not found.nic.key_file:
+    if found.nic.encrypt and not (found.nic.key_file or found.nic.keys_file):
         raise _refused("nic.encrypt", True, "false, or nic.key_file is set")
     if found.classes.strict_secret_file and found.classes.allow_strict == "none":
         raise _refused("classes.allow_strict", "none", '"all" or a list, where there is a secret')

@@ -225,9 +225,15 @@ class NicSettings:
     unix: str | None = _text(None, "a path")
     """Also serve streams at this Unix socket."""
     key_file: str | None = _text(None, "a path")
-    """File of a key, which others cannot read: only clients that have it are served."""
+    """File of a key, which others cannot read: only clients that have a key are served. Its id is
+    ``default``, and it has all rights."""
+    keys_file: str | None = _text(None, "a path")
+    """File of more keys, each with an id and rights; it is read again when it changes."""
     encrypt: Switch = False
-    """Serve encrypted sessions only; needs the key."""
+    """Serve encrypted sessions only; needs a key."""
+    strict: Literal["all", "keyed", "none"] = "all"
+    """Whose requests may be strict: ``all`` but of keys without the right, only of those who have a
+    ``keyed`` right, or of nobody (``none``). The others are best effort."""
     spin_us: int = _number(100, 0, 1_000_000)
     """Where waits are shorter than this, wait without sleeping; 0: never."""
     queue_mb: int = _number(1024, 1, 65_536)

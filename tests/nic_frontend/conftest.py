@@ -14,7 +14,7 @@ import pytest
 
 from oracle.core import Core, Place
 from oracle.native_core import NativeCore
-from oracle.sessions import Session
+from oracle.sessions import Session, keys_of
 from shunter.batching.queue.attach import Attach
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue import front_end_link
@@ -28,6 +28,7 @@ PEER = bytes([2, 0, 0x1F, 0x90, 127, 0, 0, 1]).ljust(32, b"\0")
 OTHER_PEER = bytes([2, 0, 0x1F, 0x91, 127, 0, 0, 1]).ljust(32, b"\0")
 FUNC, SESSION = 7, 0xABCD0001
 KEY = bytes(range(16))
+
 MS = 1_000_000
 
 
@@ -176,11 +177,16 @@ class Table:
         stream=False,
         protect=0,
         server_pkt_no=0,
+        strict=True,
     ):
         self.core, self.key, self.protect = core, key, protect
         self.inputs, self.outputs = SegmentPlan(inputs, segment), SegmentPlan(outputs, segment)
         core.add_function(FUNC, inputs, outputs, entries)
-        session = Session(SESSION, FUNC, PEER, segment, window, key, stream, protect)
+        self.base = 0
+        """Numbers of requests, and what is done, count from here."""
+        self.keys, self.entries = keys_of(key), entries
+        session = Session(SESSION, FUNC, PEER, segment, window, self.keys, stream, protect)
+        session.may_be_strict = strict
         session.pkt_no = server_pkt_no
         core.add_session(session, 0)
         self.now = 0
@@ -189,9 +195,10 @@ class Table:
     def header(self, kind=MessageType.REQ, req_id=1, seq=0, **more):
         """A right one, unless ``more`` says otherwise."""
         self.pkt_no += 1
+        req_id += self.base if req_id else 0
         fields = {"type": kind, "req_id": req_id, "func_id": FUNC, "session": SESSION}
         add = more.pop("add", 0)
-        fields |= {"credit": 1, "pkt_no": self.pkt_no}
+        fields |= {"credit": self.base + more.pop("credit", 1), "pkt_no": self.pkt_no}
         if kind == MessageType.REQ:
             segment = self.inputs.place(seq)
             last = seq == self.inputs.count - 1
@@ -225,6 +232,14 @@ class Table:
         """The first segment of a request with other fields."""
         header = self.header()._replace(**changes)
         return self.core.receive(PEER, header.pack(), self.now, 64 + header.length)
+
+    def prove(self):
+        """Requests come whole, so that the next ones hold while they are in parts; each of the
+        entries has been used once."""
+        for req_id in range(1, self.entries + 1):
+            self.whole(req_id, priority=2)
+            self.say(MessageType.CANCEL, req_id)
+        self.base = self.entries
 
     def whole(self, req_id=1, **more):
         """All segments of a request; the actions of the last."""

@@ -21,8 +21,15 @@ from shunter.batching.queue import attach
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.wire.header import Header, parse
-from shunter.nic_frontend.wire.hello import Hello, Opened, parse_cookie, session_key
-from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.hello import (
+    DEFAULT_KEY,
+    NO_COOKIE,
+    Hello,
+    Opened,
+    parse_cookie,
+)
+from shunter.nic_frontend.wire.keys import session_keys
+from shunter.nic_frontend.wire.layout import MAC_BYTES, Flags, MessageType, WireStatus
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
 PROCESSES = Path(__file__).with_name("processes.py")
@@ -281,28 +288,34 @@ class Raw:
 
     # ---- hello
 
-    def hello(self, model="m", cookie=0, segment=256, window=64, nonce=None, version=""):
+    def hello(
+        self, model="m", cookie=NO_COOKIE, segment=256, window=64, nonce=None, version="", **more
+    ):
         """Send a hello; its nonce."""
         nonce = nonce or secrets.token_bytes(16)
-        payload = Hello(nonce, model, version, segment, window, cookie).pack()
-        self.put(Header(type=MessageType.HELLO, length=len(payload)).pack() + payload)
+        key_id = more.pop("key_id", DEFAULT_KEY if self._site.key else "")
+        hello = Hello(nonce, model, version, segment, window, cookie, key_id=key_id, **more)
+        self.said = hello.message(self._site.key)
+        self.put(self.said)
         return nonce
 
     def open(self, **options):
         """Open a session."""
         nonce = self.hello(**options)
-        if not self.stream:
+        if not self.stream or self._site.key:
             header, payload = self.get()
-            assert header.status == WireStatus.RETRY_LATER
+            assert header.status == WireStatus.COOKIE
             cookie = parse_cookie(payload, nonce)
             self.hello(cookie=cookie, nonce=nonce, **options)
         header, payload = self.get()
         assert header.status == WireStatus.OK, header
-        opened = Opened.parse(payload, nonce)
+        opened = Opened.parse(payload[:-MAC_BYTES], nonce)
         self.session, self.func_id = header.session, header.func_id
         self.grant, self.opened = header.credit, opened
         if self._site.key:
-            self.key = session_key(self._site.key, nonce, opened.server_nonce)
+            said = self.said[:-MAC_BYTES], payload[:-MAC_BYTES]
+            self.keys = session_keys(self._site.key, b"", *said)
+            self.key = self.keys.tag_to_server
         sizes = [tuple(s.bytes for s in kind) for kind in (opened.inputs, opened.outputs)]
         self.plan, self.back = (SegmentPlan(each, opened.segment) for each in sizes)
 
@@ -379,7 +392,7 @@ class Raw:
         return req_id
 
     def control(self, kind, req_id=0, payload=b"", **more):
-        """Send an ACK, SACK or CANCEL."""
+        """Send an ACK, QUERY or CANCEL."""
         header = self.header(kind, req_id, length=len(payload), **more)
         self.put(header.pack(self.key) + payload)
 

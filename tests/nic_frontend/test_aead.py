@@ -16,9 +16,9 @@ from oracle.aead import Guard, client_guard, crc32c
 from oracle.core import GAP_NS, RECEIVE_NS, Drop, Place, Ready, Send
 from oracle.sessions import Replay
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend import build
+from shunter.nic_frontend import build, x25519
 from shunter.nic_frontend.client import AuthenticationError, Client, NoCipherError, native_client
-from shunter.nic_frontend.client.native_client import Keys, NativeClient
+from shunter.nic_frontend.client.native_client import NativeClient
 from shunter.nic_frontend.client.opening import Opening
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
@@ -28,19 +28,30 @@ from shunter.nic_frontend.wire.hello import (
     HelloError,
     Opened,
     agreed,
+    hello_ack,
     parse_cookie,
-    payload_keys,
     room,
-    session_key,
 )
-from shunter.nic_frontend.wire.keys import PayloadKeys
-from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.keys import (
+    Keys,
+    SharedKey,
+    hello_ack_mac,
+    session_keys,
+)
+from shunter.nic_frontend.wire.layout import (
+    LARGEST_SEGMENT,
+    MAC_BYTES,
+    Flags,
+    MessageType,
+    WireStatus,
+)
 
 AEAD, CRC = int(Flags.PAYLOAD_AEAD), int(Flags.PAYLOAD_CRC)
 KEY = bytes(range(32))
 WAYS = {"plain": 0, "crc": CRC, "aead": AEAD}
 UDP_SEGMENT = 103
 WRAP = 2**32
+PRIVATE = bytes(range(1, 33))
 HEADER = Header(type=1, req_id=5, pkt_no=7, length=3).pack(bytes(16))
 
 needs_cipher = pytest.mark.skipif(
@@ -230,22 +241,6 @@ def test_the_largest_datagram_has_room_for_the_tag():
     assert [room(1408, way) for way in (0, CRC, AEAD)] == [1408, 1408, 1392]
 
 
-def test_keys_come_from_all_that_was_said():
-    hello, opened = Hello(bytes(16), "m", want=AEAD), bytes(range(100))
-    others = [
-        payload_keys(KEY, hello, opened),
-        payload_keys(KEY[::-1], hello, opened),
-        payload_keys(KEY, Hello(bytes(16), "n", want=AEAD), opened),
-        payload_keys(KEY, Hello(bytes(16), "m", want=AEAD | CRC), opened),
-        payload_keys(KEY, hello, opened[:-1] + b"x"),
-    ]
-    every = [key for each in others for key in (each.to_server, each.to_client)]
-    every.append(session_key(KEY, opened[:16], opened[16:32]))
-    assert len(set(every)) == len(every) and {len(key) for key in every} == {16}
-    with_cookie = Hello(bytes(16), "m", want=AEAD, cookie=5)
-    assert payload_keys(KEY, with_cookie, opened) == others[0]
-
-
 # ---- core
 
 
@@ -304,7 +299,7 @@ def test_payloads_carry_what_was_agreed_and_nothing_else(make_table, have, agree
     assert drops(found) == ([] if have == agreed_way else ["flags"])
 
 
-@pytest.mark.parametrize("kind", [MessageType.ACK, MessageType.SACK, MessageType.CANCEL])
+@pytest.mark.parametrize("kind", [MessageType.ACK, MessageType.QUERY, MessageType.CANCEL])
 def test_only_tensors_are_protected(guarded, kind):
     assert drops(guarded.say(kind, flags=guarded.protect)) == ["flags"]
 
@@ -314,7 +309,7 @@ def test_the_front_end_sends_what_it_has_to_protect(guarded):
         guarded.say(seq=seq)
     assert not guarded.core.running(guarded.func, 0, 0).direct
     sent = guarded.core.finished(guarded.func, 0, 200, 0, sent=False)
-    again = guarded.say(MessageType.SACK, payload=b"\0")
+    again = guarded.say(MessageType.QUERY, payload=b"\0")
     numbers = [each.number for each in (*sent, *again)]
     assert len(set(numbers)) == len(numbers) == 4 and min(numbers) > 0
     for each in sent:
@@ -407,26 +402,32 @@ def make_client(nic, site):
             self.socket.connect(socket.getaddrinfo(host, site.port, type=how)[0][4])
             self.pkt_no, self.key, self.below, self.next_id = 0, None, 1, 1
 
-        def greet(self, segment=256, cookie=0):
-            self.said = Hello(bytes(16), "m", "", segment, 64, cookie, self.want)
-            payload = self.said.pack()
-            self.put(Header(type=MessageType.HELLO, length=len(payload)).pack() + payload)
+        def greet(self, segment=256, cookie=bytes(16)):
+            key_id = "default" if site.key else ""
+            public = x25519.public_key(PRIVATE) if self.want & AEAD else bytes(32)
+            self.said = Hello(
+                bytes(16), "m", "", segment, 64, cookie, self.want, key_id, public
+            ).message(site.key)
+            self.put(self.said)
             return self.get()
 
         def open(self, want=0, segment=256):
             self.want = want
             header, payload = self.greet(segment)
-            if not self.stream and header.status == WireStatus.RETRY_LATER:
+            if header.status == WireStatus.COOKIE:
                 header, payload = self.greet(segment, parse_cookie(payload, bytes(16)))
             if header.status != WireStatus.OK:
                 return header.status
+            payload = payload[:-MAC_BYTES]
             opened = Opened.parse(payload, bytes(16))
             self.session, self.func_id, self.opened = header.session, header.func_id, opened
+            self.keys = None
             if site.key:
-                self.key = session_key(site.key, bytes(16), opened.server_nonce)
-            encrypts = opened.protect == AEAD
-            found = payload_keys(site.key, self.said, payload) if encrypts else None
-            self.guard = client_guard(opened.protect, self.key, found)
+                encrypts = opened.protect == AEAD
+                shared = x25519.shared_secret(PRIVATE, opened.public) if encrypts else b""
+                self.keys = session_keys(site.key, shared, self.said[:-MAC_BYTES], payload)
+            self.key = self.keys and self.keys.tag_to_server
+            self.guard = client_guard(opened.protect, self.keys)
             sizes = [tuple(s.bytes for s in kind) for kind in (opened.inputs, opened.outputs)]
             self.plan, self.back = (nic.SegmentPlan(each, opened.segment) for each in sizes)
             return header.status
@@ -453,7 +454,7 @@ def make_client(nic, site):
             header = parse(head + rest)
             if header.type == MessageType.RESP:
                 assert header.flags & (AEAD | CRC) == self.opened.protect
-                check_tag(header, head, self.key)
+                check_tag(header, head, self.keys and self.keys.tag_to_client)
                 self.highest = nearest(header.pkt_no, self.highest)
                 if self.guard:
                     opened = self.guard.open(head, self.highest, rest)
@@ -602,7 +603,7 @@ def test_what_is_repeated_is_encrypted_anew(serve, make_client):
     while len(seen) < count:
         header, payload = client.get()
         seen[header.pkt_no] = header.seq, payload
-    client.control(MessageType.SACK, 1, b"\0")
+    client.control(MessageType.QUERY, 1, b"\0")
     while len(seen) < 2 * count:
         header, payload = client.get()
         if header.type == MessageType.RESP:
@@ -683,41 +684,67 @@ def test_a_client_protects_what_it_is_told_to(lossless, monkeypatch, scheme, how
     assert stats.get("drop_aead", 0) == stats.get("drop_crc", 0) == 0
 
 
-def ack_of(hello, way, key, **changes):
-    """An answer to a hello, and what its payload was before ``changes``."""
+def ack_of(opening, way, *, changed=(), **changes):
+    """The answer of a server that agrees to ``way``, ``changes`` and all. ``changed``: after its
+    MAC was made."""
+    said = opening.next(0)[:-MAC_BYTES]
+    hello = Hello.parse(said[64:] + bytes(MAC_BYTES))
     specs = (TensorSpec("a", "uint8", (4,)),)
-    opened = Opened(hello.nonce, bytes(16), 256, 4, specs, specs, way)
-    payload = replace(opened, **changes).pack()
-    fields = {"type": MessageType.HELLO_ACK, "status": 200, "session": 7, "credit": 4}
-    header = Header(length=len(payload), **fields)
-    return header.pack(session_key(key, hello.nonce, bytes(16))) + payload, opened.pack()
+    encrypts = hello.want & AEAD
+    public = x25519.public_key(PRIVATE) if encrypts else bytes(32)
+    opened = Opened(hello.nonce, bytes(16), 256, 4, specs, specs, way, public=public)
+    opened = replace(opened, **changes)
+    shared = x25519.shared_secret(PRIVATE, hello.public) if encrypts else b""
+    keys = session_keys(KEY, shared, said, opened.pack())
+    head = hello_ack(WireStatus.OK, len(opened.pack()) + MAC_BYTES, 0, 7, 1, 4)
+    mac = hello_ack_mac(keys, head)
+    return head + replace(opened, **dict(changed)).pack() + mac, keys
+
+
+def opening_of(want):
+    return Opening(Hello(bytes(16), "m", want=want), SharedKey("k", KEY), stream=False)
 
 
 @needs_cipher
-def test_who_takes_the_protection_away_on_the_way_is_noticed():
-    hello = Hello(bytes(16), "m", want=AEAD)
-    for way in (0, CRC, AEAD | CRC):
-        datagram, _ = ack_of(hello, AEAD, KEY, protect=way)
+@pytest.mark.parametrize("want", [0, CRC, AEAD])
+def test_a_server_that_protects_otherwise_is_not_believed(want):
+    for way in {0, CRC, AEAD, AEAD | CRC} - {want}:
+        opening = opening_of(want)
         with pytest.raises(AuthenticationError, match="does not protect"):
-            Opening(hello, KEY, stream=False).receive(datagram, 0)
-    plain = Hello(bytes(16), "m")
-    datagram, _ = ack_of(plain, 0, KEY, protect=AEAD)
-    with pytest.raises(AuthenticationError, match="does not protect"):
-        Opening(plain, KEY, stream=False).receive(datagram, 0)
+            opening.receive(ack_of(opening, way)[0], 0)
 
 
 @needs_cipher
-def test_who_changes_the_tensors_on_the_way_makes_other_keys():
-    hello = Hello(bytes(16), "m", want=AEAD)
-    specs = (TensorSpec("a", "int8", (4,)),)
-    datagram, said = ack_of(hello, AEAD, KEY, outputs=specs)
-    right = payload_keys(KEY, hello, said)
-    found = Opening(hello, KEY, stream=False).receive(datagram, 0).keys
-    assert found.payload_sent != right.to_server
-    assert found.payload_received != right.to_client
-    datagram, _ = ack_of(hello, AEAD, KEY)
-    found = Opening(hello, KEY, stream=False).receive(datagram, 0).keys
-    assert (found.payload_sent, found.payload_received) == (right.to_server, right.to_client)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"protect": 0},
+        {"outputs": (TensorSpec("a", "int16", (4,)),)},
+        {"rights": 0},
+        {"segment": 255},
+        {"server_nonce": bytes(15) + b"1"},
+        {"public": x25519.public_key(bytes(range(2, 34)))},
+    ],
+    ids=str,
+)
+def test_who_changes_the_answer_on_the_way_is_noticed(changed):
+    opening = opening_of(AEAD)
+    datagram, _ = ack_of(opening, AEAD, changed=changed.items())
+    with pytest.raises(AuthenticationError, match="another key"):
+        opening.receive(datagram, 0)
+
+
+@needs_cipher
+def test_the_keys_of_an_encrypted_session_are_of_it_alone():
+    """Who gets the shared secret later, and has heard all, does not have them."""
+    opening = opening_of(AEAD)
+    datagram, keys = ack_of(opening, AEAD)
+    assert opening.receive(datagram, 0).keys == keys
+    hello = opening._hello.message(None)[:-MAC_BYTES]
+    without = session_keys(KEY, b"", hello, datagram[64:-MAC_BYTES])
+    assert without.payload_to_server != keys.payload_to_server
+    others = opening_of(AEAD)
+    assert others._hello.public != opening._hello.public
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM], ids=["udp", "stream"])
@@ -726,8 +753,9 @@ def test_who_changes_the_tensors_on_the_way_makes_other_keys():
     [(CRC, None), (CRC, bytes(16)), pytest.param(AEAD, bytes(16), marks=needs_cipher)],
 )
 def test_an_answer_that_was_changed_is_asked_for_again(built, protect, tag, kind):
-    keys = PayloadKeys(bytes(16), bytes(range(16)))
-    server = Guard(protect, tag, keys.to_client, keys.to_server)
+    back = tag and bytes(range(1, 17))
+    keys = Keys(tag or b"", back or b"", bytes(16), bytes(range(16)), b"")
+    server = Guard(protect, back, keys.payload_to_client, keys.payload_to_server)
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     request, memory = np.frombuffer(b"abcd", np.uint8), np.full(12, 0xAA, np.uint8)
     output = memory[4:8]
@@ -736,7 +764,7 @@ def test_an_answer_that_was_changed_is_asked_for_again(built, protect, tag, kind
         ours.setblocking(False)
         client = NativeClient(
             ours.fileno(), 7, 1, (4,), (4,), 256, 4, pkt_no=WRAP - 1, protect=protect,
-            keys=tag and Keys(tag, tag, keys.to_server, keys.to_client),
+            keys=tag and keys,
             stream=kind == socket.SOCK_STREAM,
         )
         assert client.begin([request.ctypes.data], [output.ctypes.data]) == 1
@@ -750,7 +778,7 @@ def test_an_answer_that_was_changed_is_asked_for_again(built, protect, tag, kind
                 type=MessageType.RESP, flags=protect | Flags.LAST, req_id=1, func_id=1,
                 session=7, length=4, total=4, status=200, credit=5, pkt_no=number % WRAP,
             )  # fmt: skip
-            packed = header._replace(**changes).pack(tag)
+            packed = header._replace(**changes).pack(back)
             head, body = server.seal(packed, number if sealed_as is None else sealed_as, b"efgh")
             theirs.send(head + (bytes(body[:-1] + b"!") if damaged else bytes(body)))
             return client.poll(0)
@@ -761,14 +789,14 @@ def test_an_answer_that_was_changed_is_asked_for_again(built, protect, tag, kind
         plain = Header(
             type=MessageType.RESP, flags=Flags.LAST, req_id=1, func_id=1, session=7, length=4,
             total=4, status=200, pkt_no=1,
-        ).pack(tag)  # fmt: skip
+        ).pack(back)  # fmt: skip
         theirs.send(plain + b"efgh")  # not protected at all
         assert client.poll(0) == []
         if kind == socket.SOCK_DGRAM:  # on a stream one waits longer
             while not select.select([theirs], [], [], 0)[0]:
                 assert client.poll(client.due_ns()) == []
             asked = theirs.recv(1 << 16)
-            assert (asked[3], asked[52:56]) == (MessageType.SACK, b"\1\0\0\0")
+            assert (asked[3], asked[52:56]) == (MessageType.QUERY, b"\1\0\0\0")
         assert answer(3) == [(1, WireStatus.OK)]
         assert bytes(memory) == b"\xaa" * 4 + b"efgh" + b"\xaa" * 4
         client.close()

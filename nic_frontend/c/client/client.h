@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "message.h"
 #include "wire_layout.h"
 
 struct shunter_client;
@@ -20,9 +21,7 @@ struct shunter_client_settings {
     bool gso; /* try UDP_SEGMENT where there are several segments */
     bool tagged; /* headers carry tags */
     uint16_t protect; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD or 0: what all payloads carry */
-    /* Of tags and of encrypted payloads, each direction for itself. */
-    uint8_t tag_to_server[16], tag_to_client[16];
-    uint8_t payload_to_server[16], payload_to_client[16];
+    struct shunter_keys keys;
     uint32_t session;
     uint16_t func_id;
     uint16_t segment;

@@ -75,7 +75,7 @@ bool shunter_call_is_ours(const struct shunter_client *client, const struct shun
     if (!client->settings.tagged) {
         return !tagged && !header->tag;
     }
-    const uint8_t *key = client->settings.tag_to_client;
+    const uint8_t *key = client->settings.keys.tag_to_client;
     return tagged && header->tag == shunter_siphash24(key, header, SHUNTER_TAG_OFFSET);
 }
 

@@ -28,7 +28,7 @@ void shunter_client_sign(struct shunter_client *client, struct shunter_x64 *head
     if (client->settings.tagged) {
         header->flags |= SHUNTER_FLAG_HDR_TAG;
         header->tag =
-            shunter_siphash24(client->settings.tag_to_server, header, SHUNTER_TAG_OFFSET);
+            shunter_siphash24(client->settings.keys.tag_to_server, header, SHUNTER_TAG_OFFSET);
     }
 }
 
@@ -50,7 +50,7 @@ int shunter_client_protect(
         return 0;
     }
     const struct shunter_guard guard =
-        guard_of(client, client->pkt_no, client->settings.payload_to_server);
+        guard_of(client, client->pkt_no, client->settings.keys.payload_to_server);
     uint8_t *into =
         client->sealed + (size_t)header->seq * (client->inputs.segment + SHUNTER_AEAD_TAG);
     if (!shunter_aead_seal(client->aead, &guard, header, *payload, header->length, into)) {
@@ -71,7 +71,7 @@ bool shunter_client_is_right(
     }
     const uint64_t number = shunter_nearest(header->pkt_no, client->heard_no);
     const struct shunter_guard guard =
-        guard_of(client, number, client->settings.payload_to_client);
+        guard_of(client, number, client->settings.keys.payload_to_client);
     if (!shunter_aead_open(
             client->aead, &guard, head, payload, header->length, payload + header->length)) {
         return false;

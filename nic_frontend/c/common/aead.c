@@ -1,9 +1,9 @@
-#define _GNU_SOURCE
 #include "aead.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "libcrypto.h"
 
 #define NONCE_BYTES 12
 #define CTRL_GET_TAG 0x10
@@ -34,31 +34,13 @@ struct shunter_aead {
 };
 
 static bool load(void) {
-    static const char *const NAMES[] = {"libcrypto.so.3", "libcrypto.so.1.1", "libcrypto.so"};
-    const struct {
-        const char *name;
-        void *into;
-    } functions[] = {
+    const struct shunter_symbol symbols[] = {
         {"EVP_CIPHER_CTX_new", &evp.context_new}, {"EVP_CIPHER_CTX_free", &evp.context_free},
         {"EVP_aes_128_gcm", &evp.aes_128_gcm},    {"EVP_CipherInit_ex", &evp.init},
         {"EVP_CipherUpdate", &evp.update},        {"EVP_CipherFinal_ex", &evp.final},
         {"EVP_CIPHER_CTX_ctrl", &evp.ctrl},
     };
-    void *library = NULL;
-    for (size_t i = 0; !library && i < sizeof NAMES / sizeof *NAMES; i++) {
-        library = dlopen(NAMES[i], RTLD_NOW | RTLD_LOCAL);
-    }
-    if (!library) {
-        return false;
-    }
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *found = dlsym(library, functions[i].name);
-        if (!found) {
-            return false;
-        }
-        memcpy(functions[i].into, &found, sizeof found);
-    }
-    return true;
+    return shunter_libcrypto_find(symbols, sizeof symbols / sizeof *symbols);
 }
 
 bool shunter_aead_is_there(void) {

@@ -10,11 +10,17 @@
 #define SHUNTER_BITMAP_BYTES (SHUNTER_MAX_SEGMENTS / 8)
 #define SHUNTER_PEER_BYTES 32 /* a socket address; of a stream: what stands for it */
 
+/* Of a session; none is used for two purposes, or in both directions. */
+struct shunter_keys {
+    uint8_t tag_to_server[16], tag_to_client[16];         /* of headers */
+    uint8_t payload_to_server[16], payload_to_client[16]; /* of PAYLOAD_AEAD */
+};
+
 /* What the payload of a datagram carries, and what is needed to check it or to add it. */
 struct shunter_guard {
     uint16_t protect; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD, or 0 */
     uint64_t number;  /* of the datagram, all of its bits; the rest of the nonce is 0 */
-    uint8_t key[16];  /* AEAD: of this direction; CRC: of the header's tag */
+    uint8_t key[16];  /* AEAD: of this direction; CRC: of the tag of a header that is sent */
 };
 
 #endif

@@ -15,11 +15,11 @@ static void fill(
     header->pkt_no = (uint32_t)number;
     if (action->entry != NO_ENTRY) {
         header->flags |= session->protect;
-        action->guard = guard_of(session, number, session->to_client);
+        action->guard = guard_of(session, number, session->keys.payload_to_client);
     }
     if (session->tagged) {
         header->flags |= SHUNTER_FLAG_HDR_TAG;
-        header->tag = shunter_siphash24(session->key, header, SHUNTER_TAG_OFFSET);
+        header->tag = shunter_siphash24(session->keys.tag_to_client, header, SHUNTER_TAG_OFFSET);
     }
     memcpy(action->header, header, sizeof *header);
     memcpy(action->peer, session->peer, sizeof action->peer);

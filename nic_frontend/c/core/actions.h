@@ -50,9 +50,9 @@ static inline struct shunter_guard guard_of(
     if (session->protect) {
         guard.protect = session->protect;
         guard.number = number;
+        const bool encrypts = session->protect == SHUNTER_FLAG_PAYLOAD_AEAD;
         memcpy(
-            guard.key, session->protect == SHUNTER_FLAG_PAYLOAD_AEAD ? aead_key : session->key,
-            sizeof guard.key);
+            guard.key, encrypts ? aead_key : session->keys.tag_to_client, sizeof guard.key);
     }
     return guard;
 }

@@ -38,6 +38,7 @@ void shunter_touch(struct function *function, struct call *call, uint64_t now_ns
 void shunter_end_call(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
     struct function *function = function_of(core, session);
+    session->is_proven = session->is_proven && call->state != RECEIVING;
     shunter_release(function, call);
     shunter_become(core, function, call, FREE, now_ns);
 }
@@ -122,8 +123,10 @@ void shunter_core_running(
         .direct = is_direct(session),
         .idempotent = (call->flags & SHUNTER_FLAG_IDEMPOTENT) != 0,
         .asks = !is_alone(&function->waiting),
-        .tagged = session->tagged};
-    memcpy(whom->key, session->key, sizeof whom->key);
+        .tagged = session->tagged && is_direct(session)};
+    if (whom->tagged) { // workers see no other keys
+        memcpy(whom->key, session->keys.tag_to_client, sizeof whom->key);
+    }
     memcpy(whom->peer, session->peer, sizeof whom->peer);
 }
 

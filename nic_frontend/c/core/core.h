@@ -123,10 +123,11 @@ struct shunter_opening {
     uint16_t window;
     uint16_t protect; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD, or 0 */
     uint8_t stream;
-    uint8_t tagged; /* with key */
+    uint8_t tagged; /* headers, with the keys below */
+    uint8_t may_be_strict; /* otherwise all of its requests are best effort */
+    uint32_t key; /* number of the key that it was opened with, 0: none */
     uint64_t origin; /* the address whose sessions are counted together */
-    uint8_t key[16];
-    uint8_t to_server[16], to_client[16]; /* keys of PAYLOAD_AEAD */
+    struct shunter_keys keys;
     uint8_t peer[SHUNTER_PEER_BYTES];
 };
 
@@ -137,8 +138,10 @@ int shunter_core_add_session(
 /* As many sessions at once, and as many on streams among them. */
 void shunter_core_limit(struct shunter_core *core, uint32_t sessions, uint32_t streams);
 int shunter_core_remove_session(struct shunter_core *core, uint32_t session, uint64_t now_ns);
+/* All that were opened with this key; how many. */
+uint32_t shunter_core_remove_key(struct shunter_core *core, uint32_t key, uint64_t now_ns);
 
-/* ``length`` counts the whole datagram, of which at least the header (and the payload of a SACK)
+/* ``length`` counts the whole datagram, of which at least the header (and the payload of a QUERY)
  * can be read at ``datagram``. */
 void shunter_core_receive(
     struct shunter_core *core, const uint8_t *peer, const uint8_t *datagram, size_t length,
@@ -160,7 +163,7 @@ struct shunter_whom {
     uint8_t direct; /* the worker sends the answer itself */
     uint8_t idempotent; /* it may run twice */
     uint8_t asks; /* the answer asks to be acknowledged at once: others wait for its entry */
-    uint8_t tagged;
+    uint8_t tagged; /* with key, where the worker sends the answer itself */
     uint8_t key[16];
     uint8_t peer[SHUNTER_PEER_BYTES];
 };

@@ -69,6 +69,8 @@ struct session {
     uint16_t window;
     uint16_t protect;
     bool tagged;
+    bool may_be_strict;
+    bool is_proven; /* its last request that ended while it was received has come whole */
     bool stream;
     bool closing; /* it is removed when its last call has run */
     bool awake;   /* it has said something lately */
@@ -83,8 +85,8 @@ struct session {
     uint64_t patience_ns; /* so long room is kept for it */
     struct address *address;
     struct line *line;
-    uint8_t key[16];
-    uint8_t to_server[16], to_client[16];
+    uint32_t key;
+    struct shunter_keys keys;
     uint8_t peer[SHUNTER_PEER_BYTES];
     struct shunter_plan inputs, outputs;
     uint64_t done;
@@ -261,10 +263,9 @@ static inline bool shunter_holds(const struct call *call) {
 void shunter_hold_changes(
     struct shunter_core *core, struct function *function, int more, bool progress,
     uint64_t now_ns);
-/* Nobody stands still for a client that has gone, or is slow: ``most_ns`` after it began. */
+/* Nobody stands still for a client that has gone, or is slow. */
 void shunter_look_at_stall(
-    struct shunter_core *core, struct function *function, struct call *call, uint64_t most_ns,
-    uint64_t now_ns);
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
 /* Say that the holder lives. */
 void shunter_beat(const struct shunter_core *core, uint64_t now_ns);
 

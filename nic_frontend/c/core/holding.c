@@ -7,6 +7,8 @@
 #include "core_parts.h"
 
 #define STALL_NS 10000000ULL
+#define SLOWEST_NS 160 /* for each byte: 50 Mbit/s */
+#define LONGEST_NS 2000000000ULL
 
 static void store(const struct shunter_core *core, uint32_t field, uint64_t value) {
     atomic_store_explicit(&core->line[field / 8], value, memory_order_release);
@@ -113,14 +115,20 @@ void shunter_hold_changes(
     count(core, function, more, now_ns);
 }
 
+/* Whether a request in parts comes so slowly that nobody stands still for it. */
+static bool is_slow(const struct session *session, const struct call *call, uint64_t now_ns) {
+    const uint64_t segments = session->inputs.count - call->missing;
+    const uint64_t time_ns = STALL_NS + segments * session->inputs.segment * SLOWEST_NS;
+    const uint64_t most_ns = time_ns < LONGEST_NS ? time_ns : LONGEST_NS;
+    return now_ns - call->arrived_ns > STALL_NS || now_ns - call->begun_ns > most_ns;
+}
+
 void shunter_look_at_stall(
-    struct shunter_core *core, struct function *function, struct call *call, uint64_t most_ns,
-    uint64_t now_ns) {
-    const bool late =
-        now_ns - call->arrived_ns > STALL_NS || now_ns - call->begun_ns > most_ns;
-    if (late && shunter_holds(call)) {
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
+    if (shunter_holds(call) && is_slow(session, call, now_ns)) {
+        session->is_proven = false;
         call->stalled = true;
-        count(core, function, -1, now_ns);
+        count(core, function_of(core, session), -1, now_ns);
     }
 }
 

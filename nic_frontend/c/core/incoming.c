@@ -59,7 +59,7 @@ static int parse(const uint8_t *datagram, size_t length, struct shunter_x64 *hea
     if (header->version != SHUNTER_WIRE_VERSION) {
         return SHUNTER_DROP_VERSION;
     }
-    if (header->type < SHUNTER_TYPE_REQ || header->type > SHUNTER_TYPE_ACK) {
+    if (header->type < SHUNTER_TYPE_REQ || header->type > SHUNTER_TYPE_QUERY) {
         return SHUNTER_DROP_TYPE;
     }
     if (header->flags & ~KNOWN_FLAGS) {
@@ -77,6 +77,12 @@ static int parse(const uint8_t *datagram, size_t length, struct shunter_x64 *hea
     return SHUNTER_DROPS;
 }
 
+/* No type is sent by both sides: what somebody sends back to us is none of a client's. */
+static bool is_of_client(uint8_t type) {
+    return type == SHUNTER_TYPE_REQ || type == SHUNTER_TYPE_QUERY || type == SHUNTER_TYPE_ACK ||
+           type == SHUNTER_TYPE_CANCEL;
+}
+
 static bool tag_is_right(
     const struct session *session, const struct shunter_x64 *header, const uint8_t *datagram) {
     const bool tagged = header->flags & SHUNTER_FLAG_HDR_TAG;
@@ -84,7 +90,7 @@ static bool tag_is_right(
         return !tagged && header->tag == 0;
     }
     return tagged &&
-           shunter_siphash24(session->key, datagram, SHUNTER_TAG_OFFSET) == header->tag;
+           shunter_siphash24(session->keys.tag_to_server, datagram, SHUNTER_TAG_OFFSET) == header->tag;
 }
 
 /* ---- what it asks for */
@@ -125,6 +131,7 @@ static void cancel(
         return;
     }
     withdraw(core, session->func_id, call->entry);
+    session->is_proven = session->is_proven && call->state != RECEIVING;
     shunter_release(function, call);
     call->status = SHUNTER_STATUS_CANCELLED;
     shunter_become(core, function, call, FAILED, now_ns);
@@ -172,7 +179,7 @@ static void asked(
 static void unknown(
     struct shunter_core *core, const uint8_t *peer, const struct shunter_x64 *header,
     uint64_t now_ns) {
-    const bool asks = header->type == SHUNTER_TYPE_REQ || header->type == SHUNTER_TYPE_SACK ||
+    const bool asks = header->type == SHUNTER_TYPE_REQ || header->type == SHUNTER_TYPE_QUERY ||
                       (header->type == SHUNTER_TYPE_ACK && !(header->flags & SHUNTER_FLAG_LAST));
     drop(core, SHUNTER_DROP_SESSION);
     if (now_ns - core->unknown_ns >= UNKNOWN_NS) {
@@ -225,6 +232,10 @@ void shunter_core_receive(
         emit(core, &hello);
         return;
     }
+    if (!is_of_client(header.type)) {
+        drop(core, SHUNTER_DROP_DIRECTION);
+        return;
+    }
     struct session *session = find(core, header.session);
     if (!session || session->closing) {
         unknown(core, peer, &header, now_ns);
@@ -251,20 +262,17 @@ void shunter_core_receive(
             acknowledged(core, session, &header, now_ns);
             shunter_request(core, session, &header, now_ns);
             break;
-        case SHUNTER_TYPE_SACK:
+        case SHUNTER_TYPE_QUERY:
             acknowledged(core, session, &header, now_ns);
             asked(core, session, &header, datagram + SHUNTER_HEADER_BYTES, now_ns);
             break;
-        case SHUNTER_TYPE_ACK:
+        default: // ACK
             acknowledged(core, session, &header, now_ns);
             if (header.flags & SHUNTER_FLAG_LAST && !session->stream) {
                 shunter_core_remove_session(core, session->id, now_ns);
             } else if (header.flags & SHUNTER_FLAG_ACK_REQ) {
                 ask(core, session, session->done > done);
             }
-            break;
-        default:
-            drop(core, SHUNTER_DROP_DIRECTION);
         }
     }
 }

@@ -60,15 +60,18 @@ static void take_segment(
         .length = header->length,
         .left = call->missing,
         .guard = guard_of(
-            session, nearest(header->pkt_no, session->highest), session->to_server)};
+            session, nearest(header->pkt_no, session->highest), session->keys.payload_to_server)};
     emit(core, &action);
 }
 
 /* Class and deadline of a request that arrives now. */
 static void set_terms(
-    struct call *call, const struct shunter_x64 *header, const struct shunter_defaults *defaults,
-    uint64_t now_ns) {
+    const struct session *session, struct call *call, const struct shunter_x64 *header,
+    const struct shunter_defaults *defaults, uint64_t now_ns) {
     call->priority = header->priority ? header->priority > 1 : defaults->priority;
+    if (!session->may_be_strict) {
+        call->priority = 1;
+    }
     uint64_t budget = header->deadline_us * 1000ULL;
     if (!budget && !call->priority) {
         budget = defaults->slo_ns;
@@ -103,7 +106,8 @@ static void first_segment(
     call->missing = session->inputs.count;
     call->flags = header->flags;
     call->begun_ns = call->arrived_ns = now_ns;
-    set_terms(call, header, &function->defaults, now_ns);
+    call->stalled = !session->is_proven;
+    set_terms(session, call, header, &function->defaults, now_ns);
     function->owners[entry].session = session->id;
     function->owners[entry].req_id = call->req_id;
     shunter_become(core, function, call, RECEIVING, now_ns);
@@ -168,6 +172,7 @@ void shunter_core_accept(struct shunter_core *core, const uint8_t *bytes, uint64
     call->missing--;
     call->arrived_ns = call->changed_ns = now_ns;
     if (call->missing == 0) {
+        session->is_proven = true;
         shunter_become(core, function_of(core, session), call, RX_COMPLETE, now_ns);
         ready(core, session->func_id, call, false, false);
     } else if (

@@ -34,11 +34,11 @@ static struct session *new_session(const struct shunter_opening *opening) {
         session->protect = opening->protect;
         session->stream = opening->stream;
         session->tagged = opening->tagged;
+        session->may_be_strict = opening->may_be_strict;
+        session->key = opening->key;
         session->pkt_no = opening->pkt_no;
         session->patience_ns = PROMISE_NS;
-        memcpy(session->key, opening->key, sizeof session->key);
-        memcpy(session->to_server, opening->to_server, sizeof session->to_server);
-        memcpy(session->to_client, opening->to_client, sizeof session->to_client);
+        session->keys = opening->keys;
         memcpy(session->peer, opening->peer, sizeof session->peer);
         link_alone(&session->silence);
         link_alone(&session->quiet);
@@ -122,6 +122,18 @@ int shunter_core_remove_session(struct shunter_core *core, uint32_t id, uint64_t
     shunter_leave(core, session, now_ns);
     shunter_offer(core, function, now_ns);
     return 0;
+}
+
+uint32_t shunter_core_remove_key(struct shunter_core *core, uint32_t key, uint64_t now_ns) {
+    uint32_t count = 0;
+    for (uint32_t place = 0; place < SHUNTER_SESSIONS; place++) {
+        const struct session *session = core->sessions[place];
+        if (session && session->key == key && !session->closing) {
+            shunter_core_remove_session(core, session->id, now_ns);
+            count++;
+        }
+    }
+    return count;
 }
 
 /* ---- what there is */

@@ -29,7 +29,7 @@ static void look_at_part(
         shunter_wasted(function, session);
         return;
     }
-    shunter_look_at_stall(core, function, call, RECEIVE_NS, now_ns);
+    shunter_look_at_stall(core, session, call, now_ns);
     if (!session->stream && now_ns - call->changed_ns > GAP_NS) {
         call->changed_ns = now_ns;
         shunter_sack(core, session, call);

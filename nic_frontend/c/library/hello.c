@@ -92,7 +92,7 @@ static bool is_right(const struct shunter_x64 *header, size_t length) {
 /* The session's keys, if its MAC is right: 0, -EAGAIN or -401. */
 static int take_keys(
     struct shunter_hello *hello, const uint8_t *message, size_t length,
-    const struct shunter_wire_opened *opened, struct shunter_keys *keys) {
+    const struct shunter_wire_opened *opened, struct shunter_hello_keys *keys) {
     static const uint8_t NO_MAC[SHUNTER_MAC_BYTES] = {0};
     const uint8_t *mac = message + length;
     uint8_t shared[SHUNTER_X25519_BYTES], expected[SHUNTER_MAC_BYTES];
@@ -114,7 +114,7 @@ static int take_opened(
     size_t length, struct shunter_client_settings *settings, struct shunter_tensors *tensors) {
     const struct shunter_wire_hello said = payload_of(hello);
     struct shunter_wire_opened opened;
-    struct shunter_keys keys = {0};
+    struct shunter_hello_keys keys = {0};
     if (length < SHUNTER_HEADER_BYTES + sizeof opened + SHUNTER_MAC_BYTES) {
         return -EAGAIN;
     }
@@ -137,10 +137,7 @@ static int take_opened(
     }
     settings->tagged = hello->secret.length;
     settings->protect = opened.protect;
-    memcpy(settings->tag_to_server, keys.tag_to_server, sizeof keys.tag_to_server);
-    memcpy(settings->tag_to_client, keys.tag_to_client, sizeof keys.tag_to_client);
-    memcpy(settings->payload_to_server, keys.payload_to_server, sizeof keys.payload_to_server);
-    memcpy(settings->payload_to_client, keys.payload_to_client, sizeof keys.payload_to_client);
+    settings->keys = keys.session;
     settings->session = header->session;
     settings->func_id = header->func_id;
     settings->segment = (uint16_t)opened.segment;

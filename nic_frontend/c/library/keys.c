@@ -39,7 +39,7 @@ void shunter_hello_mac(
 
 void shunter_session_keys(
     const struct shunter_secret *secret, const uint8_t *shared, const uint8_t *said,
-    const uint8_t *opened, size_t length, struct shunter_keys *keys) {
+    const uint8_t *opened, size_t length, struct shunter_hello_keys *keys) {
     static const uint8_t NO_COOKIE[COOKIE_BYTES] = {0};
     const size_t behind = COOKIE_AT + COOKIE_BYTES;
     struct shunter_sha256 hash;
@@ -63,10 +63,10 @@ void shunter_session_keys(
         uint8_t *into;
         size_t length;
     } every[] = {
-        {SHUNTER_LABEL_TAG_TO_SERVER, keys->tag_to_server, SHUNTER_KEY_BYTES},
-        {SHUNTER_LABEL_TAG_TO_CLIENT, keys->tag_to_client, SHUNTER_KEY_BYTES},
-        {SHUNTER_LABEL_PAYLOAD_TO_SERVER, keys->payload_to_server, SHUNTER_KEY_BYTES},
-        {SHUNTER_LABEL_PAYLOAD_TO_CLIENT, keys->payload_to_client, SHUNTER_KEY_BYTES},
+        {SHUNTER_LABEL_TAG_TO_SERVER, keys->session.tag_to_server, SHUNTER_KEY_BYTES},
+        {SHUNTER_LABEL_TAG_TO_CLIENT, keys->session.tag_to_client, SHUNTER_KEY_BYTES},
+        {SHUNTER_LABEL_PAYLOAD_TO_SERVER, keys->session.payload_to_server, SHUNTER_KEY_BYTES},
+        {SHUNTER_LABEL_PAYLOAD_TO_CLIENT, keys->session.payload_to_client, SHUNTER_KEY_BYTES},
         {SHUNTER_LABEL_HELLO_ACK, keys->hello_ack, SHUNTER_MAC_BYTES},
     };
     for (size_t i = 0; i < sizeof every / sizeof *every; i++) {
@@ -75,7 +75,7 @@ void shunter_session_keys(
 }
 
 void shunter_hello_ack_mac(
-    const struct shunter_keys *keys, const uint8_t *header, uint8_t mac[SHUNTER_MAC_BYTES]) {
+    const struct shunter_hello_keys *keys, const uint8_t *header, uint8_t mac[SHUNTER_MAC_BYTES]) {
     struct shunter_hmac hmac;
     shunter_hmac_begin(&hmac, keys->hello_ack, sizeof keys->hello_ack);
     shunter_hmac_add(&hmac, header, SHUNTER_HEADER_BYTES);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "message.h"
 #include "wire_layout.h"
 
 #define SHUNTER_KEY_BYTES 16
@@ -18,9 +19,8 @@ struct shunter_secret {
     size_t length;
 };
 
-struct shunter_keys {
-    uint8_t tag_to_server[SHUNTER_KEY_BYTES], tag_to_client[SHUNTER_KEY_BYTES];
-    uint8_t payload_to_server[SHUNTER_KEY_BYTES], payload_to_client[SHUNTER_KEY_BYTES];
+struct shunter_hello_keys {
+    struct shunter_keys session;
     uint8_t hello_ack[SHUNTER_MAC_BYTES];
 };
 
@@ -34,11 +34,11 @@ void shunter_hello_mac(
  */
 void shunter_session_keys(
     const struct shunter_secret *secret, const uint8_t *shared, const uint8_t *said,
-    const uint8_t *opened, size_t length, struct shunter_keys *keys);
+    const uint8_t *opened, size_t length, struct shunter_hello_keys *keys);
 
 /* MAC of a HELLO_ACK with this header. */
 void shunter_hello_ack_mac(
-    const struct shunter_keys *keys, const uint8_t *header, uint8_t mac[SHUNTER_MAC_BYTES]);
+    const struct shunter_hello_keys *keys, const uint8_t *header, uint8_t mac[SHUNTER_MAC_BYTES]);
 
 /* In a time that says nothing of them. */
 bool shunter_is_same(const uint8_t *one, const uint8_t *other, size_t length);

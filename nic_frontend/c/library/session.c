@@ -69,7 +69,7 @@ static int open_at(
         error = begin_session(&settings, session);
     }
     explicit_bzero(&hello, sizeof hello);
-    explicit_bzero(&settings.tag_to_server, sizeof settings.tag_to_server);
+    explicit_bzero(&settings.keys, sizeof settings.keys);
     if (error) {
         close(settings.socket);
         return error;
@@ -204,7 +204,7 @@ int shunter_poll(
         return error;
     }
     shunter_client_hello(session->client, &unused); // a late answer to one is of no use
-    const uint64_t until_ns = timeout_ms > 0 ? now + (uint64_t)timeout_ms * NS_PER_MS : 0;
+    const uint64_t until_ns = timeout_ms > 0 ? now + (unsigned)timeout_ms * NS_PER_MS : 0;
     const int count = shunter_client_poll(
         session->client, ended, most < SHUNTER_WINDOW ? most : SHUNTER_WINDOW, until_ns, 0);
     for (int i = 0; i < count; i++) {
@@ -270,7 +270,7 @@ int shunter_due_ms(const shunter_session *session) {
     return due == UINT64_MAX || ms > INT32_MAX ? INT32_MAX : (int)ms;
 }
 
-const char *shunter_error(int error) {
+const char *shunter_strerror(int error) {
     switch (-error) {
     case 0:
         return "success";

@@ -10,11 +10,11 @@
  *     const void *inputs[] = {pixels};
  *     void *outputs[] = {scores};
  *     if (!error) error = shunter_infer(session, inputs, outputs, NULL, 1000);
- *     if (error) fprintf(stderr, "%s\n", shunter_error(error));
+ *     if (error) fprintf(stderr, "%s\n", shunter_strerror(error));
  *     shunter_close(session);
  *
  * Results below 0 are errors: the negative of an errno, or of a status of the server (400 and
- * above, as docs/wire.md lists them). shunter_error says each in words.
+ * above, as docs/wire.md lists them). shunter_strerror says each in words.
  */
 #ifndef SHUNTER_CLIENT_PUBLIC_H
 #define SHUNTER_CLIENT_PUBLIC_H
@@ -131,7 +131,7 @@ SHUNTER_API int shunter_wants_write(const shunter_session *session);
 SHUNTER_API int shunter_due_ms(const shunter_session *session);
 
 /* An error in words. */
-SHUNTER_API const char *shunter_error(int error);
+SHUNTER_API const char *shunter_strerror(int error);
 
 #ifdef __cplusplus
 }

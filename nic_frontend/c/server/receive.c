@@ -48,20 +48,6 @@ static uint32_t payload_of(const struct shunter_landed *landed) {
     return landed->length > elsewhere ? landed->length - elsewhere : 0;
 }
 
-static void greet(struct shunter_server *server, const struct shunter_landed *landed) {
-    if (server->hello_count == server->hello_most || landed->length > SHUNTER_HELLO_BYTES) {
-        return; // it will be said again
-    }
-    struct shunter_hello *hello = &server->hellos[server->hello_count++];
-    memcpy(hello->peer, landed->peer, SHUNTER_PEER_BYTES);
-    memcpy(hello->datagram, landed->header, SHUNTER_HEADER_BYTES);
-    const uint32_t payload = payload_of(landed);
-    if (payload) {
-        memcpy(hello->datagram + SHUNTER_HEADER_BYTES, landed->payload, payload);
-    }
-    hello->length = SHUNTER_HEADER_BYTES + payload;
-}
-
 /*
  * Payloads that wait may lie where an earlier one belongs that landed elsewhere. Set them aside.
  */
@@ -111,7 +97,7 @@ static bool take_in(
     memcpy(
         small, landed->header,
         landed->length < SHUNTER_HEADER_BYTES ? landed->length : SHUNTER_HEADER_BYTES);
-    if (payload) { // of a SACK; the core looks at no other
+    if (payload) { // of a QUERY; the core looks at no other
         memcpy(
             small + SHUNTER_HEADER_BYTES, landed->payload,
             payload < SHUNTER_BITMAP_BYTES ? payload : SHUNTER_BITMAP_BYTES);
@@ -120,7 +106,7 @@ static bool take_in(
     server->stats.bytes_in += landed->length;
     shunter_hand_over(server, landed->peer, small, landed->length);
     if (server->is_hello) {
-        greet(server, landed);
+        shunter_greet(server, landed->peer, landed->header, landed->payload, payload);
     }
     return server->has_place ? put_in_place(server, landed, count, aside) : aside;
 }

@@ -14,7 +14,7 @@
 #include "policy.h"
 #include "queue.h"
 
-#define SHUNTER_HELLO_BYTES 1536
+#define SHUNTER_HELLO_BYTES (SHUNTER_HEADER_BYTES + sizeof(struct shunter_wire_hello))
 
 struct shunter_server;
 
@@ -24,12 +24,15 @@ struct shunter_settings {
     int wake;     /* descriptor that the caller wants to be woken by, or -1 */
     uint64_t spin_ns; /* where waits are shorter than this, wait without sleeping */
     bool gro; /* UDP_GRO is set on the socket */
+    uint8_t cookie_secret[16]; /* random */
 };
 
+/* A hello of somebody who gets what is sent to this address. */
 struct shunter_hello {
+    uint64_t origin;  /* whose hellos and sessions are counted together */
+    uint64_t trip_ns; /* from its cookie to here */
     uint8_t peer[SHUNTER_PEER_BYTES];
-    uint32_t length;
-    uint8_t datagram[SHUNTER_HELLO_BYTES];
+    uint8_t message[SHUNTER_HELLO_BYTES];
 };
 
 int shunter_server_new(const struct shunter_settings *settings, struct shunter_server **server);
@@ -65,6 +68,12 @@ uint32_t shunter_server_give_up(
 /* A stream whose session has been added with ``peer`` of shunter_stream_peer. */
 int shunter_server_add_stream(struct shunter_server *server, int socket, uint32_t session);
 void shunter_stream_peer(int socket, uint8_t peer[SHUNTER_PEER_BYTES]);
+
+/*
+ * What stands for the address of a socket: an IPv4 address, or the first 56 bits of one of IPv6, as
+ * sites are given them.
+ */
+uint64_t shunter_origin_of(const uint8_t *peer);
 
 /* A datagram of the caller's: the answer to a hello. 0 or a negative errno. */
 int shunter_server_reply(

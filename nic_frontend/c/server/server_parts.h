@@ -11,6 +11,7 @@
 
 #define SHUNTER_LARGEST 65536
 #define SHUNTER_STREAMS 4096
+#define SHUNTER_HELLO_ROWS 1024
 
 struct shunter_stream {
     int socket;
@@ -67,6 +68,7 @@ struct shunter_server {
     uint32_t sealed_at;
     struct shunter_hello *hellos;
     uint32_t hello_count, hello_most;
+    uint64_t hello_due_ns[SHUNTER_HELLO_ROWS]; /* addresses: when all they have said is due */
 };
 
 uint64_t shunter_now_ns(void);
@@ -92,6 +94,11 @@ ssize_t shunter_protect(
     const uint8_t **payload);
 /* Of the core: do what it says. */
 void shunter_act(void *context, const struct shunter_action *action);
+
+/* A hello came by a datagram; ``length``: of its payload. */
+void shunter_greet(
+    struct shunter_server *server, const uint8_t *peer, const uint8_t *header,
+    const uint8_t *payload, uint32_t length);
 
 void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream);

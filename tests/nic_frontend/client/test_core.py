@@ -16,7 +16,7 @@ from oracle.client_state import (
     Refused,
 )
 from oracle.core import Hello, Place, Ready, Send
-from oracle.sessions import CallState, Session
+from oracle.sessions import CallState, Session, keys_of
 from shunter.nic_frontend.client.exchange import SILENCE_NS
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, WINDOW, Flags, MessageType, WireStatus
@@ -31,7 +31,7 @@ INPUTS, OUTPUTS, SEGMENT = (10, 3), (6,), 4
 
 def make(grant=4, key=None, stream=False):
     plans = SegmentPlan(INPUTS, SEGMENT), SegmentPlan(OUTPUTS, SEGMENT)
-    return ClientCore(SESSION, FUNC, key, *plans, grant, stream)
+    return ClientCore(SESSION, FUNC, keys_of(key), *plans, grant, stream)
 
 
 def say(client, kind, req_id=1, now=0, payload=b"", **more):
@@ -118,7 +118,7 @@ def test_an_answer_lands_in_any_order_and_once():
     [
         {"seq": 2}, {"count": 1}, {"count": 3}, {"length": 3}, {"offset": 4}, {"tensor": 1},
         {"total": 7}, {"session": 1}, {"req_id": 2}, {"req_id": 0}, {"magic": 0}, {"tag": 1},
-        {"version": 2}, {"type": MessageType.REQ}, {"type": MessageType.HELLO_ACK},
+        {"version": 1}, {"type": MessageType.REQ}, {"type": MessageType.HELLO_ACK},
     ],
 )  # fmt: skip
 def test_what_is_no_answer_means_nothing(changes):
@@ -137,7 +137,8 @@ def test_with_a_key_only_tagged_answers_count():
     header = Header(
         type=MessageType.ERROR, req_id=1, session=SESSION, func_id=FUNC, status=500, credit=4
     )
-    for key, expected in ((bytes(16), None), (KEY, Refused(1, 500))):
+    theirs = client.keys.tag_to_client
+    for key, expected in ((bytes(16), None), (KEY, None), (theirs, Refused(1, 500))):
         assert client.receive(header.pack(key), HEADER_BYTES, 0, bytes)[0] == expected
 
 
@@ -157,7 +158,7 @@ def test_a_late_answer_is_asked_for_without_sending_anything_again():
     assert client.tick(FIRST_RTO_NS - 1) == []
     [asked] = client.tick(FIRST_RTO_NS)
     [header] = headers([asked])
-    assert (header.type, header.req_id, header.flags) == (MessageType.SACK, 1, Flags.ACK_REQ)
+    assert (header.type, header.req_id, header.flags) == (MessageType.QUERY, 1, Flags.ACK_REQ)
     assert asked.segment is None and asked.payload == b"\0"
     assert client.tick(2 * FIRST_RTO_NS) == []  # twice as patient
     assert len(client.tick(3 * FIRST_RTO_NS)) == 1
@@ -191,7 +192,7 @@ def test_segments_of_an_answer_that_lack_are_named():
     answer(client, 1)
     [asked] = client.tick(FIRST_RTO_NS)
     [header] = headers([asked])
-    assert (header.type, header.req_id, asked.payload) == (MessageType.SACK, 1, b"\2")
+    assert (header.type, header.req_id, asked.payload) == (MessageType.QUERY, 1, b"\2")
     assert header.flags == Flags.ACK_REQ
 
 
@@ -200,7 +201,7 @@ def test_a_server_without_room_is_asked_again(stream):
     client = make(stream=stream)
     client.begin(0)
     assert say(client, MessageType.ERROR, status=WireStatus.RETRY_LATER) == (None, [])
-    assert [h.type for h in headers(client.tick(RETRY_NS))] == [MessageType.SACK]
+    assert [h.type for h in headers(client.tick(RETRY_NS))] == [MessageType.QUERY]
     _, again = say(client, MessageType.SACK, status=CallState.RECEIVING)
     assert [h.seq for h in headers(again)] == [0, 1, 2, 3]
 
@@ -377,7 +378,8 @@ class World:
         self.random = random.Random(seed)
         self.core, self.client = core, make(grant=0, key=key)
         core.add_function(FUNC, INPUTS, OUTPUTS, 3)
-        core.add_session(Session(SESSION, FUNC, PEER, SEGMENT, self.random.randrange(1, 5), key), 0)
+        window = self.random.randrange(1, 5)
+        core.add_session(Session(SESSION, FUNC, PEER, SEGMENT, window, keys_of(key)), 0)
         self.client.grant = core.grant(SESSION)
         self.key, self.now = key, 0
         self.to_server, self.to_client = [], []

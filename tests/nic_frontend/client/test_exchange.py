@@ -1,5 +1,6 @@
 """The client's parts below the API: sockets, opening a session, and what a silent server means."""
 
+import contextlib
 import errno
 import select
 import socket
@@ -31,7 +32,9 @@ from shunter.nic_frontend.client.requests.calls import Options, Tensors
 from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
+    InferenceError,
     ServerError,
+    TooLargeError,
     TooLateError,
     UnavailableError,
     UnreachableError,
@@ -39,6 +42,12 @@ from shunter.nic_frontend.client.requests.errors import (
 )
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.hello import Hello, Opened, pack_cookie
+from shunter.nic_frontend.wire.keys import (
+    SharedKey,
+    hello_ack_mac,
+    hello_mac,
+    session_keys,
+)
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, Flags, MessageType, WireStatus
 
 LONG = 30
@@ -151,26 +160,33 @@ def test_what_is_refused_twice_counts_as_lost(built):
 # ---- opening
 
 SPEC = TensorSpec("x", "uint8", (4,))
-NONCE = bytes(16)
+NONCE, COOKIE = bytes(16), bytes(range(16))
 
 
-def hello_ack(payload, status, session=0, key=None):
+KEY = SharedKey("k", bytes(32))
+
+
+def hello_ack(payload, status, session=0, mac=b""):
     header = Header(
-        type=MessageType.HELLO_ACK, session=session, status=status, length=len(payload), credit=4
+        type=MessageType.HELLO_ACK,
+        session=session,
+        status=status,
+        length=len(payload + mac),
+        credit=4,
     )
-    return header.pack(key) + payload
+    return header.pack() + payload + mac
 
 
-def opened(nonce=NONCE, segment=1000, inputs=(SPEC,)):
-    return Opened(nonce, bytes(16), segment, 4, inputs, (SPEC,)).pack()
+def opened(nonce=NONCE, segment=1000, inputs=(SPEC,), mac=bytes(32)):
+    return Opened(nonce, bytes(16), segment, 4, inputs, (SPEC,)).pack() + mac
 
 
 def test_a_cookie_is_taken_to_the_server_at_once():
     opening = Opening(Hello(NONCE, "m"), None, stream=False)
     assert Hello.parse(opening.next(0)[HEADER_BYTES:]) == Hello(NONCE, "m")
     assert opening.next(1) is None
-    assert opening.receive(hello_ack(pack_cookie(NONCE, 7), WireStatus.RETRY_LATER), 1) is None
-    assert Hello.parse(opening.next(1)[HEADER_BYTES:]).cookie == 7
+    assert opening.receive(hello_ack(pack_cookie(NONCE, COOKIE), WireStatus.COOKIE), 1) is None
+    assert Hello.parse(opening.next(1)[HEADER_BYTES:]).cookie == COOKIE
     found = opening.receive(hello_ack(opened(), WireStatus.OK, 5), 2)
     assert (found.session, found.grant, found.inputs) == (5, 4, (SPEC,))
 
@@ -190,8 +206,8 @@ def test_hellos_are_said_again_ever_more_seldom_but_once_on_a_stream():
         b"", bytes(64), Header(type=MessageType.CREDIT).pack(),
         hello_ack(opened(nonce=bytes(15) + b"1"), WireStatus.OK, 5),
         hello_ack(b"", WireStatus.OK, 5),
-        hello_ack(opened()[:-1], WireStatus.OK, 5),
-        hello_ack(pack_cookie(bytes(15) + b"1", 7), WireStatus.RETRY_LATER),
+        hello_ack(opened()[:-33], WireStatus.OK, 5),
+        hello_ack(pack_cookie(bytes(15) + b"1", COOKIE), WireStatus.COOKIE),
         hello_ack(NONCE, WireStatus.RETRY_LATER),
         hello_ack(bytes(15) + b"1", WireStatus.UNKNOWN_FUNCTION),
     ],
@@ -210,9 +226,12 @@ def test_what_is_no_answer_to_a_hello_means_nothing(datagram):
         (None, hello_ack(NONCE, WireStatus.BAD_REQUEST), BadRequestError),
         (None, hello_ack(NONCE + b"why", WireStatus.NO_WORKER), UnavailableError),
         (None, hello_ack(NONCE, WireStatus.MUST_ENCRYPT), AuthenticationError),
-        (None, hello_ack(opened(), WireStatus.OK, 5, bytes(16)), AuthenticationError),
-        (bytes(32), hello_ack(opened(), WireStatus.OK, 5), AuthenticationError),
-        (bytes(32), hello_ack(opened(), WireStatus.OK, 5, bytes(16)), AuthenticationError),
+        (None, hello_ack(NONCE, WireStatus.UNAUTHORIZED), AuthenticationError),
+        (None, hello_ack(NONCE + b"this model", WireStatus.FORBIDDEN), AuthenticationError),
+        (None, hello_ack(NONCE, WireStatus.TOO_LARGE), TooLargeError),
+        (None, hello_ack(opened(mac=b"m" * 32), WireStatus.OK, 5), AuthenticationError),
+        (KEY, hello_ack(opened(), WireStatus.OK, 5), AuthenticationError),
+        (KEY, hello_ack(opened(mac=b"m" * 32), WireStatus.OK, 5), AuthenticationError),
         (None, hello_ack(opened(segment=1, inputs=[TensorSpec("x", "uint8", (9999,))]), 200, 5),
          BadRequestError),
     ],
@@ -221,6 +240,25 @@ def test_a_server_that_refuses_is_believed(key, datagram, error):
     opening = Opening(Hello(NONCE, "m"), key, stream=False)
     with pytest.raises(error):
         opening.receive(datagram, 1)
+
+
+def test_only_the_answer_of_who_has_the_key_opens_a_session():
+    """Nobody on the way can change what the server says: not a byte of it."""
+    opening = Opening(Hello(NONCE, "m"), KEY, stream=False)
+    hello = opening.next(0)
+    said = Hello.parse(hello[HEADER_BYTES:])
+    assert said.key_id == "k" and hello[-32:] == hello_mac(KEY.secret, hello[:-32])
+    plain = opened(mac=b"")
+    keys = session_keys(KEY.secret, b"", hello[:-32], plain)
+    head = hello_ack(plain + bytes(32), WireStatus.OK, 5)[:HEADER_BYTES]
+    right = head + plain + hello_ack_mac(keys, head)
+    for at in range(len(right)):
+        for wrong in (right[at] ^ 1, right[at] ^ 0x80):
+            data = right[:at] + bytes([wrong]) + right[at + 1 :]
+            with contextlib.suppress(InferenceError):  # it is told that something is wrong
+                assert opening.receive(data, 1) is None
+    core = opening.receive(right, 1)
+    assert core.keys == keys and core.session == 5
 
 
 @pytest.mark.parametrize(("model", "version"), [("m" * 129, ""), ("m", "v" * 65), ("ü" * 65, "")])
@@ -335,7 +373,7 @@ def test_a_silent_server_is_said_hello_and_a_new_session_takes_over(table, idemp
     call = table.submit(idempotent=idempotent)
     assert table.kinds() == {MessageType.REQ}
     table.pass_time(SILENCE_NS)
-    assert table.kinds() == {MessageType.SACK}
+    assert table.kinds() == {MessageType.QUERY}
     table.pass_time(20 * MS)
     assert table.kinds() == {MessageType.HELLO, MessageType.ACK}
     table.pass_time(OPENING_NS // 5)  # another hello
@@ -367,7 +405,7 @@ def unknown(table):
 
 WRONG_HELLOS = {
     "refused": lambda nonce: hello_ack(nonce, WireStatus.UNKNOWN_FUNCTION),
-    "forged": lambda nonce: hello_ack(opened(nonce), WireStatus.OK, 9, bytes(16)),
+    "forged": lambda nonce: hello_ack(opened(nonce, mac=b"m" * 32), WireStatus.OK, 9),
 }
 
 
@@ -401,7 +439,7 @@ def test_a_session_that_lives_is_not_opened_twice(table):
     call = table.submit()
     nonce = unknown(table)
     table.say(MessageType.CREDIT, credit=4)
-    table.hear(hello_ack(pack_cookie(nonce, 7), WireStatus.RETRY_LATER))
+    table.hear(hello_ack(pack_cookie(nonce, COOKIE), WireStatus.COOKIE))
     table.pass_time(10 * MS)
     assert MessageType.HELLO not in table.kinds()
     assert table.exchange.core.session == 1 and not call.done

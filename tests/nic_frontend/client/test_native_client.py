@@ -22,9 +22,12 @@ from shunter.nic_frontend.wire.layout import SACK_RECEIVING, WINDOW, Flags, Mess
 
 LONG = 30
 KEY = bytes(range(32))
-RESP, ERROR, SACK, CREDIT = (
+RESP, ERROR, SACK, CREDIT, QUERY = (
     int(kind)
-    for kind in (MessageType.RESP, MessageType.ERROR, MessageType.SACK, MessageType.CREDIT)
+    for kind in (
+        *(MessageType.RESP, MessageType.ERROR, MessageType.SACK, MessageType.CREDIT),
+        MessageType.QUERY,
+    )
 )
 
 
@@ -268,10 +271,10 @@ def test_errors_end_a_request_but_retry_later_does_not(pair):
     server.send(later)
     assert client.poll(0) == []
     assert client.poll(now() + 10**8) == []
-    assert parse(server.recv(1 << 16)).type == SACK  # it asks first
+    assert parse(server.recv(1 << 16)).type == QUERY  # it asks first
     server.send(answer(0, payload=b"", type=SACK, status=SACK_RECEIVING))
     client.poll(now() + 10**6)
-    while (again := server.recv(1 << 16))[3] == SACK:
+    while (again := server.recv(1 << 16))[3] == QUERY:
         pass
     assert again[64:] == first[64:]  # sent once more
     server.send(answer(0, payload=b"", type=ERROR, status=WireStatus.HANDLER_FAILED))
@@ -293,9 +296,9 @@ def test_a_late_answer_is_asked_for_without_sending_anything_again(pair):
     assert heard(client, server)[3] == MessageType.REQ
     for seq, have in enumerate((0, 1, 3)):
         while (data := heard(client, server))[64:] != bytes([have]):
-            assert data[3] == SACK  # of before the last segment
+            assert data[3] == QUERY  # of before the last segment
         header = parse(data)
-        assert (header.type, header.req_id, header.flags) == (SACK, 1, Flags.ACK_REQ)
+        assert (header.type, header.req_id, header.flags) == (QUERY, 1, Flags.ACK_REQ)
         server.send(answer(0, payload=b"\1", type=SACK, status=SACK_RECEIVING + 2))
         server.send(answer(seq))
     assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.OK)] and memory.is_bordered
@@ -322,7 +325,7 @@ def test_of_those_that_were_refused_the_oldest_is_asked_about_and_more_when_ther
 
     def asked():
         data = heard(client, server)
-        assert data[3] == SACK
+        assert data[3] == QUERY
         return parse(data).req_id
 
     assert client.poll(0) == []
@@ -333,7 +336,7 @@ def test_of_those_that_were_refused_the_oldest_is_asked_about_and_more_when_ther
     while select.select([server], [], [], 0)[0]:
         server.recv(1 << 16)
     server.send(Header(type=CREDIT, req_id=1, session=5, credit=9).pack())
-    while (data := heard(client, server))[3] == SACK:
+    while (data := heard(client, server))[3] == QUERY:
         assert parse(data).req_id == 1
     assert (data[3], parse(data).req_id) == (MessageType.REQ, 1)
     found = set()

@@ -23,7 +23,7 @@
 enum use { FREE, RECEIVING, READY, RUNNING, KEPT };
 
 static const uint32_t INPUTS[2] = {9, 4}, OUTPUTS[1] = {7};
-static const uint8_t KEY[16] = {1, 2, 3};
+static const struct shunter_keys KEYS = {{1, 2, 3}, {4}, {5}, {6}};
 
 static const uint16_t PROTECT[SESSIONS] = {
     0, 0, SHUNTER_FLAG_PAYLOAD_CRC, 0, 0, SHUNTER_FLAG_PAYLOAD_AEAD};
@@ -35,6 +35,9 @@ struct world {
     uint64_t state, now, datagrams, places, answers, holding;
     uint32_t pkt_no[SESSIONS];
     enum use use[ENTRIES];
+    uint8_t said[SHUNTER_HEADER_BYTES + SHUNTER_BITMAP_BYTES], said_to[SHUNTER_PEER_BYTES];
+    size_t said_length; /* of what the core said last, 0: nothing yet */
+    int is_heeded;
 };
 
 static struct world world;
@@ -57,6 +60,7 @@ static void wrong(const char *what) {
 
 static void act(void *context, const struct shunter_action *action) {
     (void)context;
+    world.is_heeded |= action->kind != SHUNTER_DROP;
     if (action->kind == SHUNTER_PLACE) {
         if (action->entry < 0 || action->entry >= ENTRIES || action->tensor > 1 ||
             action->offset + (uint64_t)action->length > INPUTS[action->tensor]) {
@@ -84,6 +88,13 @@ static void act(void *context, const struct shunter_action *action) {
             wrong("more is sent than there is");
         }
         world.answers++;
+        memcpy(world.said, action->header, SHUNTER_HEADER_BYTES);
+        memcpy(world.said + SHUNTER_HEADER_BYTES, action->payload, SHUNTER_BITMAP_BYTES);
+        memcpy(world.said_to, action->peer, sizeof world.said_to);
+        struct shunter_x64 header;
+        memcpy(&header, action->header, sizeof header);
+        world.said_length =
+            SHUNTER_HEADER_BYTES + header.length + shunter_behind(header.flags);
     }
 }
 
@@ -104,8 +115,10 @@ static void open_session(uint32_t n) {
         .protect = PROTECT[n],
         .stream = n == 3,
         .origin = n % 3,
-        .tagged = n % 2};
-    memcpy(opening.key, KEY, sizeof opening.key);
+        .tagged = n % 2,
+        .may_be_strict = n != 4,
+        .key = n % 4,
+        .keys = KEYS};
     memcpy(opening.peer, peer, sizeof opening.peer);
     if (shunter_core_add_session(world.core, &opening, world.now) == 0) {
         world.pkt_no[n] = 0;
@@ -131,7 +144,7 @@ static void datagram(void) {
         uint8_t tensor;
         uint32_t offset, length, total;
     } PARTS[SEGMENTS] = {{0, 0, 4, 9}, {0, 4, 4, 9}, {0, 8, 1, 9}, {1, 0, 4, 4}};
-    static const uint8_t RARE[] = {2, 3, 3, 4, 5, 6, 7, 7, 8, 9, 9, 9};
+    static const uint8_t RARE[] = {2, 3, 4, 5, 6, 7, 7, 8, 9, 9, 9, 10, 10, 11};
     uint8_t data[SHUNTER_HEADER_BYTES + 512], peer[SHUNTER_PEER_BYTES];
     const uint32_t n = below(SESSIONS), seq = below(SEGMENTS);
     const uint64_t grant = shunter_core_grant(world.core, 0x10000 + n);
@@ -169,7 +182,7 @@ static void datagram(void) {
     }
     if (n % 2 && chance(97)) {
         header.flags |= SHUNTER_FLAG_HDR_TAG;
-        header.tag = shunter_siphash24(KEY, &header, SHUNTER_TAG_OFFSET);
+        header.tag = shunter_siphash24(KEYS.tag_to_server, &header, SHUNTER_TAG_OFFSET);
     }
     memcpy(data, &header, sizeof header);
     for (uint32_t i = sizeof header; i < sizeof data; i += 8) {
@@ -195,6 +208,16 @@ static void datagram(void) {
         shunter_core_accept(world.core, world.awaited, world.now);
     }
     world.datagrams++;
+}
+
+/* What the core says comes back, as if its client had said it. */
+static void reflect(void) {
+    world.is_heeded = 0;
+    shunter_core_receive(
+        world.core, world.said_to, world.said, world.said_length, world.now);
+    if (world.is_heeded) {
+        wrong("it heeds what it has said itself");
+    }
 }
 
 static void forget_unused(void) {
@@ -270,6 +293,12 @@ int main(int argc, char **argv) {
         if (chance(2)) {
             world.now += (uint64_t)1 << below(33);
             shunter_core_tick(world.core, world.now);
+        }
+        if (world.said_length && chance(3)) {
+            reflect();
+        }
+        if (below(5000) == 0) {
+            shunter_core_remove_key(world.core, below(4), world.now);
         }
         if (below(2000) == 0) {
             const uint32_t n = below(SESSIONS);

@@ -66,7 +66,7 @@ def test_an_answer_is_sent_in_segments_and_again_for_who_lacks_some(table):
     places = [(s.entry, s.tensor, s.offset, parse_length(s)) for s in sent]
     assert places == [(0, 0, 0, 4), (0, 0, 4, 2)]
     assert [parse(s.header, 64 + parse_length(s)).flags for s in sent] == [0, Flags.LAST]
-    again = table.say(MessageType.SACK, payload=b"\1")
+    again = table.say(MessageType.QUERY, payload=b"\1")
     assert [(s.entry, s.offset) for s in again] == [(0, 4)]
 
 
@@ -142,7 +142,7 @@ def test_who_asks_by_a_header_is_told_how_it_stands(make_table, state, stream):
     table = make_table(stream=stream)
     req_id = stand(table, state)
     free = table.core.free_entries(table.func)
-    asked = table.say(MessageType.SACK, req_id, payload=b"\0", flags=Flags.ACK_REQ)
+    asked = table.say(MessageType.QUERY, req_id, payload=b"\0", flags=Flags.ACK_REQ)
     kind, status, payload = STANDS[state]
     assert headers(asked) == [(kind, req_id, status)] and asked[-1].payload == payload
     assert drops(asked) == (["credit"] if state == "not granted" else [])
@@ -154,7 +154,7 @@ def test_who_asks_where_there_is_no_room_is_told_to_ask_later(make_table):
     table.core.add_session(Session(9, table.func, table.other_peer, 4, 4), 0)
     table.whole()  # the other one was granted a request when there was room
     asked = table.say(
-        MessageType.SACK, peer=table.other_peer, session=9, flags=Flags.ACK_REQ
+        MessageType.QUERY, peer=table.other_peer, session=9, flags=Flags.ACK_REQ
     )
     assert drops(asked) == ["full"]
     assert headers(asked) == [(MessageType.ERROR, 1, WireStatus.RETRY_LATER)]
@@ -164,7 +164,7 @@ def test_what_is_over_is_not_asked_about(table):
     table.whole()
     table.say(MessageType.ACK, credit=2)
     for req_id in (0, 1):
-        assert drops(table.say(MessageType.SACK, req_id, flags=Flags.ACK_REQ)) == ["sack"]
+        assert drops(table.say(MessageType.QUERY, req_id, flags=Flags.ACK_REQ)) == ["sack"]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_an_answer_is_repeated_for_who_asks_but_not_on_a_stream(make_table, stre
     table.whole()
     table.core.running(table.func, 0, 0)
     table.core.finished(table.func, 0, 200, 0, sent=True)
-    assert headers(table.say(MessageType.SACK, payload=b"\0", flags=Flags.ACK_REQ)) == told
+    assert headers(table.say(MessageType.QUERY, payload=b"\0", flags=Flags.ACK_REQ)) == told
 
 
 def test_a_request_runs_once_however_often_it_comes(table):
@@ -204,9 +204,9 @@ def test_a_datagram_that_the_network_doubles_is_dropped(table):
     ("changes", "reason"),
     [
         ({"magic": 1}, "magic"),
-        ({"version": 2}, "version"),
+        ({"version": 1}, "version"),
         ({"type": 0}, "type"),
-        ({"type": 10}, "type"),
+        ({"type": 11}, "type"),
         ({"flags": 256}, "flags"),
         ({"words": 9}, "words"),
         ({"reserved": 1}, "reserved"),
@@ -233,7 +233,8 @@ def test_a_datagram_that_the_network_doubles_is_dropped(table):
         ({"type": MessageType.HELLO_ACK}, "direction"),
         ({"type": MessageType.ERROR}, "direction"),
         ({"type": MessageType.CANCEL}, "cancel"),
-        ({"type": MessageType.SACK}, "sack"),
+        ({"type": MessageType.SACK}, "direction"),
+        ({"type": MessageType.QUERY}, "sack"),
     ],
     ids=str,
 )
@@ -555,7 +556,54 @@ def test_answers_carry_a_tag(make_table):
     for sent in table.core.finished(table.func, 0, 200, 0, sent=False):
         header = parse(sent.header, 64 + parse_length(sent))
         assert header.flags & Flags.HDR_TAG
-        assert header.tag == siphash24(KEY, sent.header[:56])
+        assert header.tag == siphash24(table.keys.tag_to_client, sent.header[:56])
+
+
+def said_by_the_server(table):
+    """One of everything that a server says, as it leaves."""
+    said = table.say(seq=0) + table.say(seq=0, flags=Flags.ACK_REQ)  # SACK
+    said += table.say(MessageType.ACK, 0, flags=Flags.ACK_REQ)  # CREDIT
+    said += table.say(seq=1) + table.say(seq=2)
+    table.core.running(table.func, 0, 0)
+    said += table.core.finished(table.func, 0, 200, 0, sent=False)  # RESP
+    said += table.say_wrong(req_id=2, total=99)  # ERROR
+    return [action for action in said if isinstance(action, Send)]
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["no key", "key"])
+def test_what_the_server_says_does_nothing_when_somebody_sends_it_back(make_table, key):
+    """Its SACK once said that all below its own credit were done."""
+    table = make_table(key=key, inputs=(10,), outputs=(6,))
+    said = said_by_the_server(table)
+    kinds = {action.header[3] for action in said}
+    assert kinds >= {MessageType.SACK, MessageType.CREDIT, MessageType.RESP}
+    for req_id in (3, 4):
+        table.whole(req_id)
+    before = table.core.load(table.func), table.core.free_entries(table.func)
+    table.pkt_no += 50  # numbers that the client has not used yet: they must not be used up
+    for action in said:
+        length = int.from_bytes(action.header[22:24], "little")
+        data = action.header + action.payload.ljust(length, b"\0")
+        number = table.pkt_no.to_bytes(4, "little")
+        for each in (data, data[:52] + number + data[56:]):
+            assert drops(table.core.receive(table.peer, each, table.now)) == ["direction"]
+    assert (table.core.load(table.func), table.core.free_entries(table.func)) == before
+    table.pkt_no -= 1
+    assert not drops(table.say(MessageType.ACK, 0, flags=Flags.ACK_REQ))
+
+
+def test_each_direction_has_a_key_of_its_own(make_table):
+    table = make_table(key=KEY)
+    table.key = table.keys.tag_to_client
+    assert drops(table.say()) == ["tag"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_workers_get_only_the_key_that_they_need(make_table, stream):
+    table = make_table(key=KEY, stream=stream)
+    table.whole()
+    whom = table.core.running(table.func, 0, 0)
+    assert whom.key == (None if stream else table.keys.tag_to_client)
 
 
 def test_a_datagram_that_is_said_again_with_its_tag_is_dropped(make_table):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oracle.core import IDLE_NS, RECEIVE_NS, STALL_NS, Defaults
+from oracle.core import IDLE_NS, LONGEST_NS, RECEIVE_NS, SLOWEST_NS, STALL_NS, Defaults, Ready
 from oracle.holding import Hold, Holds
 from oracle.native_core import NativeCore
 from oracle.sessions import Session
@@ -50,7 +50,9 @@ def held(make_table, line):
     return place(make_table(), line)
 
 
-def place(table, line, now=1):
+def place(table, line, now=1, *, proven=True):
+    if proven:
+        table.prove()
     table.core.set_hold(table.func, SLOT, SLICES, now)
     table.core.hold_at(line.words, now)
     table.now = now
@@ -68,7 +70,8 @@ def other_function(table, func, slot, slices):
 def ask(table, func, session, req_id=1):
     """A whole request of one byte."""
     fields = {"func_id": func, "session": session, "count": 1, "length": 1, "total": 1}
-    return table.say(req_id=req_id, flags=Flags.LAST, **fields)
+    at = {"req_id": req_id - table.base, "credit": 1 - table.base}
+    return table.say(flags=Flags.LAST, **at, **fields)
 
 
 def test_the_header_of_a_strict_request_holds_and_its_end_does_not(held, line):
@@ -199,24 +202,79 @@ def test_who_sends_no_more_holds_only_for_a_while(make_table, line, stream):
     assert line.mask == SLICES  # it is here
 
 
-def test_who_sends_bit_by_bit_holds_no_longer_than_a_request_may_take(make_table, line):
+def test_who_sends_bit_by_bit_holds_only_for_a_while(make_table, line):
     table = place(make_table(inputs=(4000,)), line)
-    for seq in range(1 + RECEIVE_NS // STALL_NS):
-        table.say(seq=seq)
-        assert line.mask == SLICES
-        table.now += STALL_NS
+    table.say(seq=0)
+    for seq in (1, 2):
+        table.now += STALL_NS // 2
         table.core.tick(table.now)
-    table.say(seq=seq + 1)
+        assert line.mask == SLICES
+        table.say(seq=seq)
+    table.now += 4 * 4 * SLOWEST_NS
+    table.core.tick(table.now)
     assert line.mask == 0
     assert table.core.free_entries(table.func) == 3  # it may still come
+
+
+@pytest.mark.parametrize(("segment", "most_ns"), [(4000, 1000 * 640_000), (60_000, LONGEST_NS)])
+def test_a_request_that_comes_fast_enough_holds_but_not_for_ever(
+    make_table, line, segment, most_ns
+):
+    table = place(make_table(inputs=(1000 * segment,), segment=segment), line)
+    begun = table.now
+    for seq in range(999):
+        table.say(seq=seq)
+        table.now += segment * SLOWEST_NS
+        table.core.tick(table.now)
+        assert (line.mask == SLICES) is (table.now - begun <= most_ns), seq
 
 
 def test_a_place_that_was_slow_is_not_for_its_next_request(held, line):
     held.say(seq=0)
     held.core.tick(held.now + RECEIVE_NS + 1)
     held.now += 2 * RECEIVE_NS
-    held.say(seq=0)
+    held.whole()  # which is believed again
+    held.core.expired(held.func, 1, held.now)
+    assert line.mask == 0
+    held.say(req_id=2, seq=0)
     assert (line.mask, line.hold_since_ns) == (SLICES, held.now)
+
+
+BEFORE = {
+    "nothing": lambda t: None,
+    "one that stalled": lambda t: (t.say(), t.core.tick(t.now + STALL_NS + 1)),
+    "one that was given up": lambda t: (t.say(), t.core.tick(t.now + RECEIVE_NS + 1)),
+    "one that was cancelled in parts": lambda t: (t.say(), t.say(MessageType.CANCEL)),
+    "one that was done in parts": lambda t: (t.say(), t.say(MessageType.ACK, credit=2)),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_first_segments_alone_hold_nothing(make_table, line, before):
+    """A trickle of them would hold the best-effort work of the machine."""
+    table = place(make_table(), line, proven=before != "nothing")
+    BEFORE[before](table)
+    table.now += 2 * RECEIVE_NS
+    for req_id in (2, 3):
+        table.say(req_id=req_id, seq=0)
+        assert line.mask == 0
+    table.say(req_id=2, seq=1)
+    (ready,) = [a for a in table.say(req_id=2, seq=2) if isinstance(a, Ready)]
+    assert line.mask == SLICES  # it is here
+    table.core.running(table.func, ready.entry, table.now)
+    table.core.finished(table.func, ready.entry, 200, table.now, sent=True)
+    assert line.mask == 0
+    table.say(req_id=4, seq=0)
+    assert line.mask == SLICES  # and so is believed
+
+
+@pytest.mark.parametrize("priority", [0, 1, 2])
+def test_without_the_right_all_is_best_effort(make_table, line, priority):
+    table = place(make_table(strict=False), line)
+    table.core.set_defaults(table.func, Defaults(slo_ns=5, timeout_ns=1000))
+    (ready,) = [a for a in table.whole(priority=priority) if isinstance(a, Ready)]
+    assert (ready.priority, ready.deadline_ns) == (1, table.now + 1000)
+    assert line.hold_since_ns == 0
 
 
 def test_several_functions_hold_together_each_as_long_as_it_wants(held, line):

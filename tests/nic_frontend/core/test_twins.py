@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle.core import Place, Ready, Withdraw
-from oracle.sessions import Session
+from oracle.sessions import Session, keys_of
 from shunter.batching.page.layout import HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.page.slices import read_slices
 from shunter.nic_frontend.server.model_policy import Defaults
@@ -23,6 +23,7 @@ SESSIONS = 5
 PEERS = [bytes([2, 0, 0, n]).ljust(32, b"\0") for n in range(SESSIONS)]
 KEY = bytes(range(16))
 KEYS = [None, KEY, None, KEY, KEY]
+STRICT = [True, True, True, False, True]
 PROTECT = [0, 0, Flags.PAYLOAD_CRC, Flags.PAYLOAD_AEAD, Flags.PAYLOAD_AEAD]
 STREAM = [False, False, False, False, True]
 SIZES = {"inputs": (9, 4), "outputs": (7,)}
@@ -56,11 +57,11 @@ class World:
             self.open(n)
 
     def open(self, n):
-        options = SEGMENT, 2 + n, KEYS[n], STREAM[n], PROTECT[n]
+        options = SEGMENT, 2 + n, keys_of(KEYS[n]), STREAM[n], PROTECT[n]
         for core in self.pair:
             session = Session(0x10000 + n, FUNC, PEERS[n], *options)
             session.pkt_no = 2**32 - 20
-            session.origin = n % 2
+            session.origin, session.may_be_strict, session.key = n % 2, STRICT[n], n % 3
             core.add_session(session, self.now)
         self.numbers[n] = 0
 
@@ -89,7 +90,7 @@ class World:
         tensor, offset, length, total = parts[seq]
         done = max(0, self.pair[0].grant(0x10000 + n) - self.random.randrange(6))
         kind = self.random.choices(
-            [MessageType.REQ, MessageType.ACK, MessageType.CANCEL, MessageType.SACK], [20, 1, 1, 1]
+            [MessageType.REQ, MessageType.ACK, MessageType.CANCEL, MessageType.QUERY], [20, 1, 1, 1]
         )[0]
         flags = Flags.LAST if seq == 3 else 0
         for flag in (Flags.ACK_REQ, Flags.IDEMPOTENT, Flags.RETRANS):
@@ -170,6 +171,8 @@ class World:
                 self.ready.discard(action.entry)
 
     def leave_and_come(self):
+        if self.random.random() < 0.2:
+            self.both("remove_key", self.random.randrange(3), self.now)
         n = self.random.randrange(SESSIONS)
         if self.pair[0].is_open(0x10000 + n):  # and not only there until what it asked for has run
             self.both("remove_session", 0x10000 + n, self.now)

@@ -25,10 +25,8 @@ class ClientSession:
         plans = [SegmentPlan(each, opened.segment) for each in sizes]
         self.session, self.func_id = opened.session, opened.func_id
         self.request_bytes = sum(sizes[0])
-        key = opened.keys.tag_sent if opened.keys else None
-        self._core = ClientCore(
-            opened.session, opened.func_id, key, *plans, opened.grant, trip_ns=opened.trip_ns
-        )
+        who = opened.session, opened.func_id, opened.keys
+        self._core = ClientCore(*who, *plans, opened.grant, trip_ns=opened.trip_ns)
         self._core.heard_ns = self.clock.monotonic_ns()
         self._connection, self._memory, self._hello = connection, {}, b""
 

@@ -35,7 +35,13 @@ from shunter.nic_frontend.wire.header import (
     parse,
     unpack,
 )
-from shunter.nic_frontend.wire.layout import HEADER_BYTES, Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.layout import (
+    HEADER_BYTES,
+    OF_CLIENT,
+    Flags,
+    MessageType,
+    WireStatus,
+)
 
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""
@@ -52,11 +58,15 @@ SPARE_NS = 1_000_000_000
 UNKNOWN_NS, MOST_UNKNOWN = 100_000_000, 256
 """So many clients are told in such a time that there is no session of theirs."""
 STALL_NS = 10_000_000
-"""A strict request of which nothing new has come for so long, or that is not complete RECEIVE_NS
-after its first segment, holds no best-effort work any more until it is complete."""
+"""A strict request of which nothing new has come for so long holds no best-effort work any more
+until it is complete."""
+SLOWEST_NS, LONGEST_NS = 160, 2_000_000_000
+"""Nor does one that has taken longer than STALL_NS and so much for each byte (50 Mbit/s), or longer
+than LONGEST_NS. A session whose request came in parts and not to its end, or so slowly, or that has
+not sent any yet, holds nothing with requests in parts before one has come whole."""
 MOST_TRIES = 2
 _LOW = 0xFFFFFFFF
-_ASKING = frozenset({MessageType.REQ, MessageType.ACK, MessageType.SACK})
+_ASKING = frozenset({MessageType.REQ, MessageType.ACK, MessageType.QUERY})
 
 
 class NoRoomError(OSError):
@@ -247,6 +257,14 @@ class Core:
             del self.sessions[session.id]
             self.functions[session.func_id].sessions -= 1
 
+    def remove_key(self, key: int, now_ns: int) -> list[Action]:
+        """Forget all clients that have opened their sessions with this key."""
+        found = [each.id for each in self._by_place() if each.key == key and not each.closing]
+        return [a for each in found for a in self.remove_session(each, now_ns)]
+
+    def _by_place(self) -> list[Session]:
+        return sorted(self.sessions.values(), key=lambda session: session.id & 0xFFFF)
+
     def is_open(self, session_id: int) -> bool:
         """Whether there is such a session."""
         session = self.sessions.get(session_id)
@@ -272,12 +290,14 @@ class Core:
     ) -> list[Action]:
         """What to do with a datagram of ``length`` bytes.
 
-        Only the header is looked at, and the payload of a SACK; the rest need not be given.
+        Only the header is looked at, and the payload of a QUERY; the rest need not be given.
         """
         try:
             header = parse(datagram, length)
             if header.type == MessageType.HELLO:
                 return [Hello()]
+            if header.type not in OF_CLIENT:
+                return [Drop("direction")]
             if not self.is_open(header.session):
                 return [Drop("session"), *self._unknown_session(peer, header, now_ns)]
             session = self.sessions[header.session]
@@ -288,13 +308,11 @@ class Core:
         self._silence.heard(session, self.functions[session.func_id], now_ns)
         if header.type == MessageType.CANCEL:
             return self._cancel(session, header, now_ns)
-        if header.type not in (MessageType.REQ, MessageType.ACK, MessageType.SACK):
-            return [Drop("direction")]
         done = session.done
         actions = self._acknowledged(session, header, now_ns)
         if header.type == MessageType.REQ:
             return actions + self._request(session, header, now_ns)
-        if header.type == MessageType.SACK:
+        if header.type == MessageType.QUERY:
             payload = datagram[HEADER_BYTES : HEADER_BYTES + header.length]
             return actions + self._asked(session, header, payload, now_ns)
         if header.flags & Flags.LAST and not session.stream:
@@ -337,7 +355,7 @@ class Core:
         """Why a datagram is not of this session's client, or is not new; empty when it is."""
         if session.peer != peer:
             return "peer"
-        check_tag(header, datagram, session.key)
+        check_tag(header, datagram, session.keys and session.keys.tag_to_server)
         protect = session.protect if header.type == MessageType.REQ else 0
         if header.flags & PROTECTIONS != protect:
             return "flags"
@@ -400,9 +418,11 @@ class Core:
         if entry is None:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
-        call.flags, call.tries, call.status, call.stalled = header.flags, 0, 0, False
+        call.flags, call.tries, call.status = header.flags, 0, 0
+        call.stalled = not session.is_proven
         call.begun_ns = call.arrived_ns = now_ns
-        call.priority, call.deadline_ns = terms(function.defaults, header, now_ns)
+        strict = session.may_be_strict
+        call.priority, call.deadline_ns = terms(function.defaults, header, now_ns, strict=strict)
         function.owners[entry] = session.id, call.req_id
         self._become(function, call, CallState.RECEIVING, now_ns)
         return self._segment(session, function, call, header, now_ns)
@@ -453,6 +473,7 @@ class Core:
         call.received |= 1 << header.seq
         call.arrived_ns = call.changed_ns = now_ns
         if call.received == (1 << header.count) - 1:
+            session.is_proven = True
             function = self.functions[session.func_id]
             self._become(function, call, CallState.RX_COMPLETE, now_ns)
             return [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
@@ -520,6 +541,7 @@ class Core:
             function.leave(session)
             return [dropped, *self._offer(function, now_ns)]
         actions: list[Action] = [Withdraw(function.id, call.entry)]
+        session.is_proven &= call.state is not CallState.RECEIVING
         function.release(call)
         call.status = WireStatus.CANCELLED
         self._become(function, call, CallState.FAILED, now_ns)
@@ -546,7 +568,7 @@ class Core:
             session.is_direct,
             bool(call.flags & Flags.IDEMPOTENT),
             bool(function.waiting),
-            session.key,
+            session.keys.tag_to_client if session.keys and session.is_direct else None,
             session.peer,
         )
 
@@ -617,7 +639,7 @@ class Core:
                 self._end(session, call, now_ns)
                 function.wasted(session)
                 continue
-            self._look_at_stall(function, call, now_ns)
+            self._look_at_stall(function, session, call, now_ns)
             if not session.stream and now_ns - call.changed_ns > GAP_NS:
                 call.changed_ns = now_ns
                 actions.append(self._received(session, call))
@@ -678,7 +700,7 @@ class Core:
             yield Send(
                 session.id,
                 session.peer,
-                header.pack(session.key),
+                header.pack(_tag_key(session)),
                 entry=call.entry,
                 tensor=segment.tensor,
                 offset=segment.offset,
@@ -698,7 +720,7 @@ class Core:
             status=status,
             pkt_no=session.next_pkt_no() & _LOW,
         )
-        return Send(session.id, session.peer, header.pack(session.key), payload)
+        return Send(session.id, session.peer, header.pack(_tag_key(session)), payload)
 
     def _credit(self, session: Session, req_id: int) -> Send:
         return self._control(session, MessageType.CREDIT, req_id, 0)
@@ -733,11 +755,15 @@ class Core:
                 self.holds.progress(function.id, now_ns)
             self.holds.count(function.id, call.holds - held, now_ns)
 
-    def _look_at_stall(self, function: Function, call: Call, now_ns: int) -> None:
+    def _look_at_stall(
+        self, function: Function, session: Session, call: Call, now_ns: int
+    ) -> None:
         """Nobody stands still for a client that has gone, or is slow."""
         quiet_ns, whole_ns = now_ns - call.arrived_ns, now_ns - call.begun_ns
-        if call.holds and (quiet_ns > STALL_NS or whole_ns > RECEIVE_NS):
-            call.stalled = True
+        come = call.received.bit_count() * session.segment
+        most_ns = min(LONGEST_NS, STALL_NS + come * SLOWEST_NS)
+        if call.holds and (quiet_ns > STALL_NS or whole_ns > most_ns):
+            session.is_proven, call.stalled = False, True
             self.holds.count(function.id, -1, now_ns)
 
     # ---- ends
@@ -774,6 +800,7 @@ class Core:
         return [Withdraw(session.func_id, entry)] if waits else []
 
     def _end(self, session: Session, call: Call, now_ns: int) -> None:
+        session.is_proven &= call.state is not CallState.RECEIVING
         function = self.functions[session.func_id]
         function.release(call)
         self._become(function, call, CallState.FREE, now_ns)
@@ -786,14 +813,25 @@ class Core:
         return self._offer(self.functions[session.func_id], now_ns)
 
 
+def _tag_key(session: Session) -> bytes | None:
+    """Of what is sent to the client."""
+    return session.keys and session.keys.tag_to_client
+
+
 def _number(session: Session, header: Header) -> int:
     """All bits of the number of a client's datagram."""
     return nearest(header.pkt_no, session.replay.highest)
 
 
-def terms(defaults: Defaults, header: Header, now_ns: int) -> tuple[int, int]:
-    """Class and deadline of a request that arrives now; a deadline of 0: none."""
+def terms(
+    defaults: Defaults, header: Header, now_ns: int, *, strict: bool
+) -> tuple[int, int]:
+    """Class and deadline of a request that arrives now; a deadline of 0: none.
+
+    ``strict``: whether its session has the right.
+    """
     priority = min(header.priority, 2) - 1 if header.priority else defaults.priority
+    priority = priority if strict else 1
     budget = header.deadline_us * 1000 or (0 if priority else defaults.slo_ns)
     if defaults.timeout_ns:
         budget = min(budget or defaults.timeout_ns, defaults.timeout_ns)

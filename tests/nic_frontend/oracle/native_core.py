@@ -173,6 +173,11 @@ class NativeCore:
         self._library.shunter_core_remove_session(self._core, session_id, now_ns)
         return self._taken()
 
+    def remove_key(self, key: int, now_ns: int) -> list[Action]:
+        """Forget all clients of a key."""
+        self._library.shunter_core_remove_key(self._core, key, now_ns)
+        return self._taken()
+
     def receive(
         self, peer: bytes, datagram: bytes, now_ns: int, length: int | None = None
     ) -> list[Action]:
@@ -299,6 +304,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "add_session": (core, POINTER(SessionStruct), c_uint64),
         "limit": (core, c_uint32, c_uint32),
         "remove_session": (core, c_uint32, c_uint64),
+        "remove_key": (core, c_uint32, c_uint64),
         "receive": (core, c_char_p, c_char_p, ctypes.c_size_t, c_uint64),
         "accept": (core, c_char_p, c_uint64),
         "running": (core, c_uint16, c_uint32, c_uint64, POINTER(_Whom)),

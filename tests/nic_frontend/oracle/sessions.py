@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from shunter.nic_frontend.server.sessions import Opening
+from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import SACK_RECEIVING, WINDOW, Flags
 
 REPLAY_BITS = 1024
@@ -129,6 +130,11 @@ class Replay:
         return True
 
 
+def keys_of(key: bytes | None) -> Keys | None:
+    """For tests: keys of a session whose client makes its tags with this one; None: with none."""
+    return Keys(key, *(bytes([n]) * 16 for n in (1, 2, 3)), bytes(32)) if key else None
+
+
 @dataclass
 class Session(Opening):
     """A client's connection to one function."""
@@ -150,6 +156,8 @@ class Session(Opening):
     """First promise since it has sent a request, 0: none."""
     patience_ns: int = PROMISE_NS
     """So long room is kept for it."""
+    is_proven: bool = False
+    """Its last request that ended while it was received has come whole."""
     last_ns: int = 0
     replay: Replay = field(default_factory=Replay)
     calls: list[Call] = field(default_factory=lambda: [Call() for _ in range(WINDOW)])

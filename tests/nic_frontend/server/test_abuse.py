@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shunter.nic_frontend.wire.header import Header
-from shunter.nic_frontend.wire.hello import parse_cookie
+from shunter.nic_frontend.wire.hello import Hello, parse_cookie
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
 
 KEY = bytes(range(32)).hex()
@@ -19,7 +19,7 @@ SMALL = {"queue_bytes": 8 * (ENTRY + 512)}
 
 WRONG = [
     ({"magic": 1}, "magic"),
-    ({"version": 2}, "version"),
+    ({"version": 1}, "version"),
     ({"type": 0}, "type"),
     ({"type": 77}, "type"),
     ({"flags": 1 << 8}, "flags"),
@@ -48,7 +48,8 @@ WRONG = [
     ({"type": MessageType.RESP}, "direction"),
     ({"type": MessageType.ERROR}, "direction"),
     ({"type": MessageType.CANCEL, "req_id": 1}, "cancel"),
-    ({"type": MessageType.SACK}, "sack"),
+    ({"type": MessageType.SACK}, "direction"),
+    ({"type": MessageType.QUERY}, "sack"),
     ({"pkt_no": 0}, "replay"),
     ({"pkt_no": 1}, "replay"),
     ({"pkt_no": 0xFFFFFFFF}, "replay"),
@@ -270,20 +271,20 @@ def test_a_stranger_gets_no_more_bytes_than_it_sent(abused_site, nic):
     site.serve()
     site.puppet()
     stranger = site.stranger()
-    hello = 64 + 224
+    hello = 64 + Hello.BYTES
     said = [
         *(Header(type=kind, session=5, pkt_no=1).pack() for kind in MessageType),
-        *(Header(type=MessageType.HELLO, length=n).pack() + bytes(n) for n in (1, 100, 224)),
+        *(Header(type=MessageType.HELLO, length=n).pack() + bytes(n) for n in (1, Hello.BYTES - 1)),
         *(bytes(n) for n in (0, 1, 63, 64, 1400)),
     ]
     for data in said:
         stranger.put(data)
-    for kind in (MessageType.REQ, MessageType.SACK, MessageType.ACK):
+    for kind in (MessageType.REQ, MessageType.ACK, MessageType.QUERY):
         header, _ = stranger.get()
         assert (header.type, header.status) == (MessageType.ERROR, WireStatus.UNKNOWN_SESSION), kind
         assert (header.session, header.length) == (5, 0)
     assert stranger.is_quiet()
-    for cookie in (0, 1, secrets.randbits(64)):
+    for cookie in (bytes(16), bytes(15) + b"1", secrets.token_bytes(16)):
         stranger.hello(cookie=cookie)
         data = stranger.socket.recv(1 << 16)
         assert len(data) <= hello
@@ -300,7 +301,7 @@ def test_a_cookie_is_of_its_address(site):
     payload = one.get()[1]
     cookie = parse_cookie(payload, nonce)
     other.hello(cookie=cookie)
-    assert other.get()[0].status == WireStatus.RETRY_LATER
+    assert other.get()[0].status == WireStatus.COOKIE
     one.hello(cookie=cookie)
     assert one.get()[0].status == WireStatus.OK
 
@@ -321,7 +322,7 @@ def test_tensors_of_too_many_segments_are_refused(site):
     nonce = stranger.hello()
     cookie = parse_cookie(stranger.get()[1], nonce)
     stranger.hello(cookie=cookie, segment=256)
-    assert stranger.get()[0].status == WireStatus.BAD_REQUEST
+    assert stranger.get()[0].status == WireStatus.TOO_LARGE
 
 
 def test_time_is_not_wasted_on_a_flood(site):

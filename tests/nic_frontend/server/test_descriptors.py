@@ -8,6 +8,7 @@ import pytest
 
 from shunter.nic_frontend.server import readiness
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
+from shunter.nic_frontend.server.new_streams import NewStreams
 
 
 @pytest.fixture
@@ -33,8 +34,14 @@ class Full:
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("way", ["stream", "worker"])
 def test_without_descriptors_a_listener_rests_for_a_cycle(front, number, way):
-    come = front._on_stream if way == "stream" else front.functions.on_worker
     ready, descriptor = front._ready, front._attach_at[0].fileno()
+
+    def come(listener):
+        if way == "worker":
+            front.functions.on_worker(listener)
+        else:
+            NewStreams(listener, ready, front.path, front.reception).accept()
+
     come(Full(descriptor, number))
     assert descriptor not in ready._then
     ready.cycle()

@@ -37,7 +37,7 @@ OFFSETS = {
     "tag": 56,
 }
 BYTES = bytes.fromhex(
-    "5352 01 02 2100 08 01"  # magic, version, RESP, LAST | ACK_REQ, words, best effort
+    "5352 02 02 2100 08 01"  # magic, version, RESP, LAST | ACK_REQ, words, best effort
     "8877665544332211"  # req_id
     "0a00 0300 0400 0001"  # func_id, seq, count, length
     "00040000 00030000"  # total, offset
@@ -97,9 +97,9 @@ def test_all_values_are_read_as_they_were_written(values):
     [
         ({"magic": 0x5352}, "magic"),
         ({"version": 0}, "version"),
-        ({"version": 2}, "version"),
+        ({"version": 1}, "version"),
         ({"type": 0}, "type"),
-        ({"type": 10}, "type"),
+        ({"type": 11}, "type"),
         ({"flags": 256}, "flags"),
         ({"flags": 1 << 15}, "flags"),
         ({"words": 7}, "words"),

@@ -1,7 +1,7 @@
 """How a session begins: bytes, cookies, and the key."""
 
+import dataclasses
 import hashlib
-import hmac
 
 import pytest
 from hypothesis import given
@@ -9,40 +9,37 @@ from hypothesis import strategies as st
 
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.wire.hello import (
-    COOKIE_NS,
     SMALLEST_SEGMENT,
     Hello,
     HelloError,
     Opened,
-    cookie_is_good,
-    cookie_of,
     pack_cookie,
     parse_cookie,
-    session_key,
 )
+from shunter.nic_frontend.wire.keys import hello_mac, session_keys
 from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT
 
 NONCE, OTHER_NONCE = bytes(range(16)), bytes(range(16, 32))
-SECRET = bytes(range(100, 116))
-PEER = bytes([2, 0, 0x1F, 0x90, 127, 0, 0, 1]).ljust(32, b"\0")
+COOKIE = bytes(range(200, 216))
 INPUTS = (TensorSpec("a", "float32", (3, 4)), TensorSpec("ü", "uint8", ()))
 OUTPUTS = (TensorSpec("b", "int64", (0,)),)
-OPENED = Opened(NONCE, OTHER_NONCE, 1408, 64, INPUTS, OUTPUTS)
+OPENED = Opened(NONCE, OTHER_NONCE, 1408, 64, INPUTS, OUTPUTS, public=bytes(range(32)))
 
 
 @given(
     st.text(max_size=32).filter(lambda text: "\0" not in text),
     st.integers(SMALLEST_SEGMENT, LARGEST_SEGMENT),
     st.integers(1, 65535),
-    st.integers(0, 2**64 - 1),
+    st.binary(min_size=16, max_size=16),
+    st.binary(min_size=32, max_size=32),
 )
-def test_a_hello_is_read_as_it_was_said(model, segment, window, cookie):
-    hello = Hello(NONCE, model, "1.0", segment, window, cookie)
+def test_a_hello_is_read_as_it_was_said(model, segment, window, cookie, public):
+    hello = Hello(NONCE, model, "1.0", segment, window, cookie, 0, "kü", public)
     assert len(hello.pack()) == Hello.BYTES
     assert Hello.parse(hello.pack()) == hello
 
 
-@given(st.binary(max_size=300))
+@given(st.binary(max_size=400))
 def test_rubbish_is_no_hello_or_a_sound_one(payload):
     for data in (payload, payload.ljust(Hello.BYTES, b"\0")[: Hello.BYTES]):
         try:
@@ -77,28 +74,10 @@ def test_names_that_are_no_text():
 # ---- cookies
 
 
-@pytest.mark.parametrize(
-    ("age", "good"),
-    [(0, True), (COOKIE_NS - 1, True), (COOKIE_NS, True), (2 * COOKIE_NS, False)],
-)
-def test_a_cookie_is_good_for_a_while(age, good):
-    begin = 7 * COOKIE_NS
-    cookie = cookie_of(SECRET, PEER, begin)
-    assert cookie_is_good(SECRET, PEER, begin + age, cookie) is good
-
-
-def test_a_cookie_is_of_one_address_and_one_server():
-    cookie = cookie_of(SECRET, PEER, 0)
-    assert cookie
-    assert not cookie_is_good(SECRET, PEER[:3] + b"\x91" + PEER[4:], COOKIE_NS, cookie)
-    assert not cookie_is_good(bytes(16), PEER, COOKIE_NS, cookie)
-    assert not cookie_is_good(SECRET, PEER, COOKIE_NS, 0)
-
-
 def test_a_cookie_answers_one_hello():
-    payload = pack_cookie(NONCE, 0x1122334455667788)
-    assert payload == NONCE + bytes.fromhex("8877665544332211")
-    assert parse_cookie(payload, NONCE) == 0x1122334455667788
+    payload = pack_cookie(NONCE, COOKIE)
+    assert payload == NONCE + COOKIE
+    assert parse_cookie(payload, NONCE) == COOKIE
     for wrong in (payload[:-1], payload + b"\0", b""):
         with pytest.raises(HelloError):
             parse_cookie(wrong, NONCE)
@@ -131,29 +110,54 @@ def test_a_description_that_is_damaged_is_an_error_or_another_description(data):
 # ---- keys
 
 
-def test_the_key_is_derived_as_rfc_5869_says():
-    shared = b"s" * 32
-    extracted = hmac.new(NONCE + OTHER_NONCE, shared, hashlib.sha256).digest()
-    expanded = hmac.new(extracted, b"shunter x64 tag" + b"\x01", hashlib.sha256).digest()
-    assert session_key(shared, NONCE, OTHER_NONCE) == expanded[:16]
-    assert session_key(shared, NONCE, OTHER_NONCE).hex() == "a4a1bfc058c9bf14bbd51a63fcdbd03c"
+SAID, ANSWER = Hello(NONCE, "m", key_id="k").message(None)[:-32], OPENED.pack()
 
 
-def test_hkdf_of_the_library_gives_the_same():
-    hkdf = pytest.importorskip("cryptography.hazmat.primitives.kdf.hkdf")
+def hkdf(secret, salt, label, said, length):
+    """RFC 5869, of another library where there is one."""
+    kdf = pytest.importorskip("cryptography.hazmat.primitives.kdf.hkdf")
     hashes = pytest.importorskip("cryptography.hazmat.primitives.hashes")
-    derive = hkdf.HKDF(hashes.SHA256(), 16, NONCE + OTHER_NONCE, b"shunter x64 tag").derive
-    assert session_key(b"s" * 40, NONCE, OTHER_NONCE) == derive(b"s" * 40)
+    info = label.encode() + hashlib.sha256(said).digest()
+    return kdf.HKDF(hashes.SHA256(), length, salt, info).derive(secret)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        (b"t" * 32, NONCE, OTHER_NONCE),
-        (b"s" * 32, OTHER_NONCE, NONCE),
-        (b"s" * 32, NONCE, NONCE),
-        (b"s" * 33, NONCE, OTHER_NONCE),
-    ],
-)
-def test_every_session_has_another_key(other):
-    assert session_key(b"s" * 32, NONCE, OTHER_NONCE) != session_key(*other)
+@pytest.mark.parametrize("shared", [b"", b"x" * 32])
+def test_keys_are_derived_as_the_page_says(shared):
+    secret, said = b"s" * 40, SAID + ANSWER
+    keys = session_keys(secret, shared, SAID, ANSWER)
+    salt = NONCE + OTHER_NONCE
+    derived = {
+        field.name: hkdf(
+            secret + shared, salt, "shunter x64 v2 " + field.name.replace("_", " "), said, length
+        )
+        for field, length in zip(dataclasses.fields(keys), (16, 16, 16, 16, 32), strict=True)
+    }
+    assert dataclasses.asdict(keys) == derived
+    assert len(set(derived.values())) == 5
+    assert hello_mac(secret, SAID) == hkdf(secret, NONCE, "shunter x64 v2 hello", SAID, 32)
+
+
+def test_a_cookie_makes_another_mac_and_the_same_keys():
+    """There may be several cookies; the server may answer any of these hellos."""
+    other = Hello(NONCE, "m", key_id="k", cookie=COOKIE).message(None)[:-32]
+    assert session_keys(b"s" * 32, b"", other, ANSWER) == session_keys(b"s" * 32, b"", SAID, ANSWER)
+    assert hello_mac(b"s" * 32, other) != hello_mac(b"s" * 32, SAID)
+
+
+@given(st.data())
+def test_every_byte_of_both_hellos_makes_other_keys(data):
+    hello, opened = bytearray(SAID), bytearray(ANSWER)
+    changed = data.draw(st.sampled_from([hello, opened]))
+    at = data.draw(st.integers(0, len(changed) - 1).filter(lambda at: not 80 <= at < 96))
+    changed[at] ^= 1 << data.draw(st.integers(0, 7))
+    found = session_keys(b"s" * 32, b"", bytes(hello), bytes(opened))
+    right = session_keys(b"s" * 32, b"", SAID, ANSWER)
+    for name, key in dataclasses.asdict(right).items():
+        assert getattr(found, name) != key
+    if changed is hello:
+        assert hello_mac(b"s" * 32, bytes(hello)) != hello_mac(b"s" * 32, SAID)
+
+
+def test_a_hello_without_a_key_has_no_mac():
+    assert Hello(NONCE, "m").message(None)[-32:] == bytes(32)
+    assert Hello(NONCE, "m").message(b"s" * 32)[-32:] != bytes(32)

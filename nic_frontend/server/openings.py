@@ -1,0 +1,225 @@
+"""What is asked of a hello before it opens a session, and the session that it opens."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import secrets
+import time
+from dataclasses import dataclass, replace
+
+from shunter.nic_frontend import x25519
+from shunter.nic_frontend.server.access import AccessKey, KeyRing
+from shunter.nic_frontend.server.data_path import DataPath
+from shunter.nic_frontend.server.functions import Function, Functions
+from shunter.nic_frontend.server.sessions import Opening
+from shunter.nic_frontend.wire.header import Header
+from shunter.nic_frontend.wire.hello import (
+    NO_MAC,
+    NO_PUBLIC,
+    Hello,
+    Opened,
+    agreed,
+    hello_ack,
+    pack_refusal,
+    room,
+)
+from shunter.nic_frontend.wire.keys import (
+    Keys,
+    hello_ack_mac,
+    hello_mac,
+    is_same,
+    session_keys,
+)
+from shunter.nic_frontend.wire.layout import (
+    MAC_BYTES,
+    WINDOW,
+    Flags,
+    Rights,
+    WireStatus,
+)
+
+LOGGER = logging.getLogger("shunter.nic")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A hello whose key, if it needs one, is right."""
+
+    hello: Hello
+    message: bytes
+    """All of it before its MAC."""
+    header: Header
+    key: AccessKey | None = None
+    number: int = 0
+    """Of the key."""
+
+
+class Refused(Exception):
+    """There is no session; ``status`` and ``reason`` are for the client."""
+
+    def __init__(self, status: WireStatus, reason: str = "") -> None:
+        """``reason``: for people, may be empty."""
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Openings:
+    """Answers hellos that are to open sessions."""
+
+    def __init__(
+        self, path: DataPath, functions: Functions, keys: KeyRing, *, encrypt: bool, strict: str
+    ) -> None:
+        """``encrypt`` and ``strict`` as in the settings.
+
+        Raises ValueError: it is to encrypt and cannot.
+        """
+        self._path, self._functions, self._keys = path, functions, keys
+        self._encrypt, self._strict = encrypt, strict
+        self._no_encryption = path.why_no_encryption() if keys else "there is no key"
+        if encrypt and self._no_encryption:
+            raise ValueError(f"payloads cannot be encrypted: {self._no_encryption}")
+        self._told = ""
+
+    def answer(
+        self,
+        header: Header,
+        hello: Hello,
+        message: bytes,
+        peer: bytes,
+        origin: int,
+        *,
+        stream: bool,
+    ) -> tuple[bytes, int]:
+        """The answer to a hello that may open a session, and the session's id or 0.
+
+        ``origin``: whose sessions are counted together.
+        """
+        asked = Asked(hello, message[:-MAC_BYTES], header)
+        try:
+            asked = self._authenticated(asked, message[-MAC_BYTES:])
+            function, protect = self._function(hello), self._protection(hello)
+            return self._open(asked, function, protect, peer, origin, stream=stream)
+        except Refused as refused:
+            payload = pack_refusal(hello.nonce, refused.reason)
+            return hello_ack(refused.status, len(payload), header.req_id) + payload, 0
+
+    def _authenticated(self, asked: Asked, mac: bytes) -> Asked:
+        """With its key; nothing is kept of who has none. Raises Refused."""
+        hello = asked.hello
+        if not self._keys:
+            if hello.key_id or mac != NO_MAC:
+                raise Refused(WireStatus.UNAUTHORIZED, "the server has no keys")
+            return asked
+        found = self._keys.find(hello.key_id, time.time())
+        if found is None or not is_same(hello_mac(found[1].secret, asked.message), mac):
+            raise Refused(WireStatus.UNAUTHORIZED)
+        number, key = found
+        if not key.allows(hello.model):
+            raise Refused(WireStatus.FORBIDDEN, "this model")
+        return replace(asked, key=key, number=number)
+
+    def _function(self, hello: Hello) -> Function:
+        """What is asked for. Raises Refused when there is none, or it has no worker now."""
+        function = self._functions.find(hello.model, hello.version)
+        if function is not None:
+            return function
+        reason = self._functions.why_none(hello.model, hello.version)
+        if reason is None:
+            raise Refused(WireStatus.UNKNOWN_FUNCTION)
+        raise Refused(WireStatus.NO_WORKER, reason)
+
+    def _protection(self, hello: Hello) -> int:
+        protect = agreed(hello.want, can=not self._no_encryption, must=self._encrypt)
+        if protect == WireStatus.CANNOT_ENCRYPT:
+            LOGGER.info(
+                "no session for %s: the client wants encryption, and %s",
+                *(hello.model, self._no_encryption),
+            )
+        if isinstance(protect, WireStatus):
+            raise Refused(protect)
+        return protect
+
+    def _open(
+        self,
+        asked: Asked,
+        function: Function,
+        protect: int,
+        peer: bytes,
+        origin: int,
+        *,
+        stream: bool,
+    ) -> tuple[bytes, int]:
+        hello, attach = asked.hello, function.attach
+        private = x25519.private_key() if protect & Flags.PAYLOAD_AEAD else b""
+        may_be_strict = self._may_be_strict(asked.key)
+        opened = Opened(
+            client_nonce=hello.nonce,
+            server_nonce=secrets.token_bytes(16),
+            segment=room(hello.segment, protect),
+            window=min(hello.window, WINDOW, function.queue.entries),
+            inputs=attach.inputs,
+            outputs=attach.outputs,
+            protect=protect,
+            rights=Rights.STRICT if may_be_strict else 0,
+            public=x25519.public_key(private) if private else NO_PUBLIC,
+        ).pack()
+        keys = _keys(asked, private, opened)
+        session = Opening(
+            id=0,
+            func_id=function.id,
+            peer=peer,
+            segment=room(hello.segment, protect),
+            window=min(hello.window, WINDOW, function.queue.entries),
+            keys=keys,
+            stream=stream,
+            protect=protect,
+            origin=origin,
+            may_be_strict=may_be_strict,
+            key=asked.number,
+        )
+        grant = self._add(session, hello.model)
+        head = hello_ack(
+            WireStatus.OK,
+            len(opened) + MAC_BYTES,
+            *(asked.header.req_id, session.id, session.func_id, grant),
+        )
+        return head + opened + (hello_ack_mac(keys, head) if keys else NO_MAC), session.id
+
+    def _may_be_strict(self, key: AccessKey | None) -> bool:
+        if key is None:
+            return self._strict == "all"
+        return key.strict and self._strict != "none"
+
+    def _add(self, session: Opening, model: str) -> int:
+        """Add a session under a new id; its first grant. Raises Refused when it cannot be."""
+        while True:
+            session.id = secrets.randbelow((1 << 32) - 1) + 1
+            try:
+                grant = self._path.add_session(session, time.monotonic_ns())
+            except FileExistsError:  # its place is taken
+                continue
+            except OSError as error:
+                if error.errno == errno.E2BIG:
+                    raise Refused(WireStatus.TOO_LARGE) from error
+                self._tell(f"no session for {model}: {error}")
+                raise Refused(WireStatus.RETRY_LATER) from error
+            self._told = ""
+            return grant
+
+    def _tell(self, text: str) -> None:
+        """Once, however often it is so."""
+        if text != self._told:
+            LOGGER.warning("%s", text)
+            self._told = text
+
+
+def _keys(asked: Asked, private: bytes, opened: bytes) -> Keys | None:
+    """Of the session that a hello opens. Raises Refused for a public key that is none."""
+    if asked.key is None:
+        return None
+    try:
+        shared = x25519.shared_secret(private, asked.hello.public) if private else b""
+    except ValueError as error:
+        raise Refused(WireStatus.BAD_REQUEST, str(error)) from error
+    return session_keys(asked.key.secret, shared, asked.message, opened)

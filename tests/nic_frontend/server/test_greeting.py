@@ -1,0 +1,180 @@
+"""Hellos by datagrams before anything is known of who says them: cookies, and turns."""
+
+import os
+import secrets
+import socket
+import time
+
+import pytest
+
+from shunter.nic_frontend.server import data_path as data_paths
+from shunter.nic_frontend.server.data_path import HELLOS, DataPath
+from shunter.nic_frontend.wire.header import Header, parse
+from shunter.nic_frontend.wire.hello import Hello, parse_cookie
+from shunter.nic_frontend.wire.layout import HEADER_BYTES, MessageType, WireStatus
+from shunter.nic_frontend.wire.siphash import siphash24
+
+COOKIE_NS, BURST, MS = 60 * 10**9, 256, 10**6
+
+
+class Door:
+    """A data path without functions, and strangers at several addresses."""
+
+    def __init__(self, secret):
+        self.secret = secret
+        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.udp.bind(("0.0.0.0", 0))
+        self.events = [os.eventfd(0, os.EFD_NONBLOCK) for _ in "12"]
+        self.path = DataPath(self.udp.fileno(), *self.events, spin_us=0, gro=False)
+        self.strangers = []
+
+    def stranger(self, host="127.0.0.1"):
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        made.bind((host, 0))
+        # Answers leave from the server's first address, whatever was asked.
+        self.strangers.append(made)
+        return made
+
+    def say(self, stranger, message):
+        stranger.sendto(message, ("127.0.0.1", self.udp.getsockname()[1]))
+
+    def run(self, time_ns=20 * MS):
+        return self.path.run(time.monotonic_ns() + time_ns)
+
+    def cookie(self, stranger):
+        """One that is good there."""
+        hello = Hello(secrets.token_bytes(16), "m")
+        self.say(stranger, hello.message(None))
+        assert self.run() == []
+        answer = stranger.recv(1 << 16)
+        return parse_cookie(answer[HEADER_BYTES:], hello.nonce)
+
+    def close(self):
+        self.path.close()
+        for each in (self.udp, *self.strangers):
+            each.close()
+        for event in self.events:
+            os.close(event)
+
+
+@pytest.fixture
+def make_door(built, monkeypatch):
+    made = []
+
+    def make(secret=b"a secret of 16 b"):
+        monkeypatch.setattr(data_paths.secrets, "token_bytes", lambda _: secret)
+        made.append(Door(secret))
+        monkeypatch.undo()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def door(make_door):
+    return make_door()
+
+
+def hello(cookie=bytes(16), nonce=None):
+    return Hello(nonce or secrets.token_bytes(16), "m", cookie=cookie).message(None)
+
+
+def peer_of(stranger):
+    host, port = stranger.getsockname()
+    raw = socket.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big") + socket.inet_aton(host)
+    return raw.ljust(32, b"\0")
+
+
+def cookie_of(secret, peer, age_ns):
+    """As the data path makes it."""
+    at = (time.monotonic_ns() - age_ns + siphash24(secret, b"")) % (1 << 64)
+    said = at.to_bytes(8, "little")
+    return said + siphash24(secret, peer + said).to_bytes(8, "little")
+
+
+def test_who_has_no_cookie_gets_one_and_nothing_is_handed_on(door):
+    stranger, nonce = door.stranger(), secrets.token_bytes(16)
+    question = hello(nonce=nonce)
+    door.say(stranger, question)
+    assert door.run() == []
+    answer = stranger.recv(1 << 16)
+    header = parse(answer)
+    assert (header.type, header.status) == (MessageType.HELLO_ACK, WireStatus.COOKIE)
+    assert header.session == 0 and len(answer) < len(question)
+    door.say(stranger, hello(parse_cookie(answer[HEADER_BYTES:], nonce), nonce))
+    [(peer, _, trip_ns, message)] = door.run()
+    assert peer == peer_of(stranger) and message[64:80] == nonce
+    assert 0 < trip_ns < COOKIE_NS
+
+
+def test_a_cookie_may_be_used_again_while_it_is_good(door):
+    stranger = door.stranger()
+    cookie = door.cookie(stranger)
+    for _ in range(3):
+        door.say(stranger, hello(cookie))
+        assert len(door.run()) == 1
+
+
+@pytest.mark.parametrize(
+    ("age_ns", "good"),
+    [(MS, True), (COOKIE_NS - 5 * 10**9, True), (COOKIE_NS + MS, False), (-(10**9), False)],
+)
+def test_a_cookie_is_good_for_a_while(door, age_ns, good):
+    stranger = door.stranger()
+    door.say(stranger, hello(cookie_of(door.secret, peer_of(stranger), age_ns)))
+    assert len(door.run()) == good
+    if not good:
+        assert parse(stranger.recv(1 << 16)).status == WireStatus.COOKIE
+
+
+def test_a_cookie_is_of_one_address_and_one_server(door, make_door):
+    one, neighbour, far = door.stranger(), door.stranger(), door.stranger("127.0.0.2")
+    cookie = door.cookie(one)
+    other = make_door(b"another secret..")
+    for there, who in ((door, neighbour), (door, far), (other, one)):
+        there.say(who, hello(cookie))
+        assert there.run() == []
+        assert parse(who.recv(1 << 16)).status == WireStatus.COOKIE
+    for at in range(16):
+        wrong = cookie[:at] + bytes([cookie[at] ^ 1]) + cookie[at + 1 :]
+        door.say(one, hello(wrong))
+        assert door.run() == [], at
+
+
+@pytest.mark.parametrize("size", [0, 1, Hello.BYTES - 1, Hello.BYTES + 1, 1400])
+def test_what_is_no_hello_is_not_answered(door, size):
+    stranger = door.stranger()
+    door.say(stranger, Header(type=MessageType.HELLO, length=size).pack() + bytes(size))
+    assert door.run() == []
+    assert door.path.stats()["drop_length"] == 1
+    with pytest.raises(BlockingIOError):
+        stranger.recv(1 << 16)
+
+
+def test_one_address_cannot_take_all_places(door):
+    greedy, modest = door.stranger("127.0.0.2"), door.stranger("127.0.0.3")
+    cookies = door.cookie(greedy), door.cookie(modest)
+    for _ in range(HELLOS + 4):
+        door.say(greedy, hello(cookies[0]))
+    for _ in range(3):
+        door.say(modest, hello(cookies[1]))
+    handed = [peer for peer, *_ in door.run()]
+    assert len(handed) == HELLOS
+    assert handed.count(peer_of(modest)) == 3
+
+
+def test_an_address_is_heard_so_often_and_no_more(door):
+    greedy, modest = door.stranger("127.0.0.2"), door.stranger("127.0.0.3")
+    cookies = door.cookie(greedy), door.cookie(modest)
+    begun, handed = time.monotonic_ns(), 0
+    for _ in range(5 * BURST // HELLOS):
+        for _ in range(HELLOS):
+            door.say(greedy, hello(cookies[0]))
+        handed += len(door.run(MS))
+    passed_ms = (time.monotonic_ns() - begun) / MS
+    assert BURST <= handed <= BURST + passed_ms + 2
+    door.say(modest, hello(cookies[1]))
+    assert [peer for peer, *_ in door.run()] == [peer_of(modest)]
