@@ -34,7 +34,7 @@ static struct shunter_wire_hello payload_of(const struct shunter_hello *hello) {
     return said;
 }
 
-void shunter_hello_sign(struct shunter_hello *hello) {
+static void sign(struct shunter_hello *hello) {
     uint8_t *mac = hello->message + SHUNTER_SAID_BYTES;
     memset(mac, 0, SHUNTER_MAC_BYTES);
     if (hello->secret.length) {
@@ -43,8 +43,7 @@ void shunter_hello_sign(struct shunter_hello *hello) {
 }
 
 int shunter_hello_make(
-    struct shunter_hello *hello, const char *model, const struct shunter_open_options *options,
-    uint32_t segment) {
+    struct shunter_hello *hello, const char *model, const struct shunter_open_options *options) {
     const struct shunter_x64 header = {
         .magic = SHUNTER_WIRE_MAGIC,
         .version = SHUNTER_WIRE_VERSION,
@@ -54,7 +53,6 @@ int shunter_hello_make(
         .count = 1,
         .length = sizeof(struct shunter_wire_hello)};
     struct shunter_wire_hello said = {
-        .segment = segment,
         .window = (uint16_t)(options->window ? options->window : SHUNTER_WINDOW),
         .want = wanted(options->protection)};
     const char *key_id = options->key_id ? options->key_id : DEFAULT_KEY;
@@ -75,8 +73,13 @@ int shunter_hello_make(
     }
     memcpy(hello->message, &header, sizeof header);
     memcpy(hello->message + sizeof header, &said, sizeof said);
-    shunter_hello_sign(hello);
     return 0;
+}
+
+void shunter_hello_set_segment(struct shunter_hello *hello, uint32_t segment) {
+    uint8_t *payload = hello->message + SHUNTER_HEADER_BYTES;
+    memcpy(payload + offsetof(struct shunter_wire_hello, segment), &segment, sizeof segment);
+    sign(hello);
 }
 
 /* ---- what comes */
@@ -171,7 +174,7 @@ int shunter_hello_take(
         memcpy(
             hello->message + SHUNTER_HEADER_BYTES + offsetof(struct shunter_wire_hello, cookie),
             payload + offsetof(struct shunter_wire_cookie, cookie), sizeof said.cookie);
-        shunter_hello_sign(hello);
+        sign(hello);
         return 1;
     }
     return header.status < SHUNTER_STATUS_BAD_REQUEST ? -EAGAIN : -(int)header.status;

@@ -19,11 +19,10 @@ struct shunter_hello {
 
 /* What is said: names that are too long are -ENAMETOOLONG, without libcrypto it is -ENOTSUP. */
 int shunter_hello_make(
-    struct shunter_hello *hello, const char *model, const struct shunter_open_options *options,
-    uint32_t segment);
+    struct shunter_hello *hello, const char *model, const struct shunter_open_options *options);
 
-/* ``message`` has another cookie now. */
-void shunter_hello_sign(struct shunter_hello *hello);
+/* Of the path that it is said on: the largest payload of a datagram. Must be called. */
+void shunter_hello_set_segment(struct shunter_hello *hello, uint32_t segment);
 
 /*
  * What a message says: 0 it opens a session, -EAGAIN nothing, or it is another's; 1 the hello has a

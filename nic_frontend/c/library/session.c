@@ -57,14 +57,16 @@ static int open_at(
     struct shunter_client_settings settings = {.stream = address->stream};
     struct shunter_hello hello = {0};
     uint32_t segment;
+    int error = shunter_hello_make(&hello, model, options);
+    if (error) {
+        return error;
+    }
     settings.socket = shunter_connect(address, where, until_ns, &segment);
     if (settings.socket < 0) {
         return settings.socket;
     }
-    int error = shunter_hello_make(&hello, model, options, segment);
-    if (!error) {
-        error = shunter_hello_talk(&hello, &settings, &session->tensors, until_ns);
-    }
+    shunter_hello_set_segment(&hello, segment);
+    error = shunter_hello_talk(&hello, &settings, &session->tensors, until_ns);
     if (!error) {
         error = begin_session(&settings, session);
     }
@@ -268,43 +270,4 @@ int shunter_due_ms(const shunter_session *session) {
     const uint64_t due = shunter_client_due_ns(session->client), now = shunter_client_now_ns();
     const uint64_t ms = due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0;
     return due == UINT64_MAX || ms > INT32_MAX ? INT32_MAX : (int)ms;
-}
-
-const char *shunter_strerror(int error) {
-    switch (-error) {
-    case 0:
-        return "success";
-    case SHUNTER_STATUS_BAD_REQUEST:
-        return "the server refused the sizes of the tensors";
-    case SHUNTER_STATUS_UNAUTHORIZED:
-        return "the server does not accept the key, or wants one";
-    case SHUNTER_STATUS_FORBIDDEN:
-        return "the key is not for this model";
-    case SHUNTER_STATUS_UNKNOWN_FUNCTION:
-        return "the server has no such model";
-    case SHUNTER_STATUS_LOST_ANSWER:
-        return "the request ran, but its answer is no longer kept";
-    case SHUNTER_STATUS_UNKNOWN_SESSION:
-        return "the server has lost the session; it is not known whether the request ran";
-    case SHUNTER_STATUS_TOO_LARGE:
-        return "the tensors are too large for datagrams: use tcp:// or shunter://";
-    case SHUNTER_STATUS_MUST_ENCRYPT:
-        return "the server serves encrypted sessions only";
-    case SHUNTER_STATUS_HANDLER_FAILED:
-        return "the handler failed";
-    case SHUNTER_STATUS_CANNOT_ENCRYPT:
-        return "the server cannot encrypt";
-    case SHUNTER_STATUS_WORKER_DIED:
-        return "the worker died; it is not known whether the request ran";
-    case SHUNTER_STATUS_RETRY_LATER:
-        return "the server has no room";
-    case SHUNTER_STATUS_TOO_LATE:
-        return "the deadline had passed before the request could run";
-    case SHUNTER_STATUS_NO_WORKER:
-        return "the request did not run: the model has no worker";
-    case ENOTSUP:
-        return "encryption needs OpenSSL's libcrypto";
-    default:
-        return strerror(-error); // of an errno; for others it says the number
-    }
 }
