@@ -89,7 +89,7 @@ def test_encryption_is_had_or_refused(make_service, double):
 def test_a_server_that_cannot_encrypt_says_so(make_service, double):
     service = make_service()
     service.serve("double", **double)
-    with pytest.raises(AuthenticationError, match="cannot encrypt"):
+    with pytest.raises(AuthenticationError, match="no keys"):
         Session(service.url(), "double", key=KEY, encrypt=True, timeout_s=LONG)
 
 

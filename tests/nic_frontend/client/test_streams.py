@@ -12,7 +12,7 @@ import pytest
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.client import Session, TooLateError
 from shunter.nic_frontend.wire.header import Header, parse
-from shunter.nic_frontend.wire.hello import Hello, Opened
+from shunter.nic_frontend.wire.hello import NO_MAC, Hello, Opened
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, WINDOW, MessageType, WireStatus
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
@@ -51,6 +51,7 @@ class Server:
                 return  # that was close()
             hello = Hello.parse(self.exactly(connection, length_of(head)))
             answer = Opened(hello.nonce, bytes(16), self.segment, WINDOW, *self._specs).pack()
+            answer += NO_MAC
             connection.sendall(message(MessageType.HELLO_ACK, answer, status=WireStatus.OK))
             self._opened.put(connection)
 
