@@ -86,8 +86,6 @@ class BatchingSettings:
     """Upper bound of the adaptive threshold, in requests."""
     threshold: _zero_or(1, 1_000_000) = 0
     """0: adapt, by Shunter's own rule, which is not Rafiqi's. Else a fixed one, in requests."""
-    quantum_ms: _zero_or(0.1, MAX_WAIT_MS) = 0
-    """0: Shunter's own rule, by what follows answers; else Rafiqi's, with this fixed quantum."""
     max_wait_ms: float | None = _number(None, 0, MAX_WAIT_MS)
     """Longest deliberate wait; absent: the registered maxBatchDelay, which also bounds it."""
     mix_classes: Switch = False
