@@ -1,8 +1,9 @@
-"""From a payload in the host's queue to its entry on a GPU, by three ways, per size and batch.
+"""From where a payload landed to a tensor on a GPU, by three ways, per size and batch.
 
-``ring``: what a worker does, DMA from the pinned ring of the host into the ring of the device.
-``pageable``: the same ring not pinned, a tensor made by ``.to(device)``, as handlers do it.
-``staged``: a copy into a pinned buffer and DMA from there, as data loaders do it.
+``gathered``: what a worker does, by C from the landing pool into pinned memory, and from there by
+DMA to an address that is the same for every batch.
+``pageable``: a tensor over the pool, and ``.to(device)``, as handlers do it.
+``staged``: torch's copy into a pinned buffer and DMA from there, as data loaders do it.
 
 The payload is written before each sample, as the network would leave it, in the processor's
 cache. A sample ends when the caller knows that the payload is there. Sides take turns in rounds;
@@ -17,25 +18,34 @@ Examples:
 from __future__ import annotations
 
 import json
+import math
+import os
+import socket
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
+from ctypes import addressof, c_void_p
 
+import numpy as np
 import torch
 from common import Parser, Progress, Row, paired_ratio, percentile, write_result
 
+from shunter.batching.queue.landing import LandingPool
+from shunter.batching.queue.layout import PIECE
+from shunter.batching.queue.native import WorkerQueue
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import Driver, cuda_driver
-from shunter.handlers.device.memory import cuda_view, make_ring, pin
+from shunter.handlers.device.memory import allocate, cuda_view, pin
+from shunter.nic_frontend.library import require
 
 NAME = "gpu_entry"
 SIZES = {784: 1024, 6144: 1024, 602_112: 512}
-"""Bytes of a request, and entries of its queue."""
+"""Bytes of a request, and how many lie in the pool."""
 BATCHES = (1, 8)
-SIDES = ("ring", "pageable", "staged")
+SIDES = ("gathered", "pageable", "staged")
 SAMPLES, QUICK_SAMPLES = 500, 100
 WARM_UP = 20
 Copy = Callable[[int], torch.Tensor]
@@ -43,30 +53,46 @@ Copy = Callable[[int], torch.Tensor]
 
 
 @contextmanager
-def queue_of(size: int) -> Iterator[tuple[TensorQueue, torch.Tensor]]:
-    """A queue whose requests are of ``size`` bytes, and its input ring."""
+def landed(size: int) -> Iterator[tuple[WorkerQueue, torch.Tensor]]:
+    """A worker's end of a queue whose requests are of ``size`` bytes, and where these landed."""
+    count = SIZES[size]
     specs = [TensorSpec("payload", "uint8", (size,))], [TensorSpec("answer", "uint8", (4096,))]
-    queue = TensorQueue.create(1, *specs, SIZES[size])
-    with closing(queue):
-        yield queue, torch.from_numpy(queue.arrays()[0][0])
+    with ExitStack() as stack:
+        queue = stack.enter_context(TensorQueue.create(1, *specs, count, 1))
+        pool = stack.enter_context(LandingPool(count * size, lambda: math.inf))
+        pool.grow(pool.most)
+        bells = [os.eventfd(0), os.eventfd(0)]
+        for bell in bells:
+            stack.callback(os.close, bell)
+        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        where = {"doorbell": bells[0], "front": bells[1], "socket": udp.fileno()}
+        end = WorkerQueue(require(), queue, 1, 0, pool.mapping, **where)
+        stack.callback(end.close)
+        for entry in range(count):
+            PIECE.pack_into(queue.pieces.bytes, entry * PIECE.size, entry * size, size, 0)
+            queue.words[queue.entry(entry, "entry_pieces")] = 1
+            end.entries[entry] = entry
+        rows = np.frombuffer(pool.mapping.bytes, np.uint8)[: count * size]
+        yield end, torch.from_numpy(rows.reshape(count, size))
 
 
-def ring(driver: Driver, queue: TensorQueue, batch: int, device: torch.device) -> Copy:
-    """Straight into the device's ring."""
-    host, size = queue.rings[0], queue.inputs[0].bytes
-    assert host is not None
-    pin(driver, host.address, host.size)
-    there = make_ring(driver, host.address, queue.entries, size, batch)
-    view = cuda_view(there.address, (there.rows, size), "uint8", device)
+def gathered(driver: Driver, end: WorkerQueue, batch: int, device: torch.device) -> Copy:
+    """As a worker does it."""
+    size = end.queue.inputs[0].bytes
+    rows = torch.empty((batch, size), dtype=torch.uint8)
+    pin(driver, rows.data_ptr(), rows.nbytes)
+    there = allocate(driver, rows.nbytes)
+    view = cuda_view(there, (batch, size), "uint8", device)
     stream, event = driver.stream(), driver.event()
+    into = (c_void_p * 1)(rows.data_ptr())
 
     def copy(first: int) -> torch.Tensor:
-        for to, begin, length in there.copies(first, batch):
-            driver.call("cuMemcpyHtoDAsync", to, begin, length, stream)
+        end.gather(first, batch, addressof(into))
+        driver.call("cuMemcpyHtoDAsync", there, rows.data_ptr(), rows.nbytes, stream)
         driver.call("cuEventRecord", event, stream)
         while not driver.is_done(event):
             pass
-        return view[first : first + batch]
+        return view
 
     return copy
 
@@ -95,7 +121,7 @@ def staged(host: torch.Tensor, batch: int, device: torch.device) -> Copy:
 
 def sample(copy: Copy, host: torch.Tensor, batch: int, number: int) -> float:
     """Microseconds that one batch took."""
-    first = number * batch % (len(host) // 2)  # a batch never passes the end of the ring
+    first = number * batch % (len(host) // 2)  # a batch never passes the end
     rows = host[first : first + batch]
     rows.fill_(number % 251)
     begin = time.perf_counter_ns()
@@ -109,19 +135,19 @@ def sample(copy: Copy, host: torch.Tensor, batch: int, number: int) -> float:
 def measure(size: int, batch: int, rounds: int, samples: int, device: torch.device) -> Row:
     """Microseconds of every sample, by side and round."""
     took: dict[str, list[list[float]]] = {side: [] for side in SIDES}
-    with queue_of(size) as (queue, pinned), queue_of(size) as (_, plain):
+    with landed(size) as (end, host):
         driver = Driver(cuda_driver(), device.index)
         with driver.made:
             sides = {
-                "ring": (ring(driver, queue, batch, device), pinned),
-                "pageable": (pageable(plain, batch, device), plain),
-                "staged": (staged(plain, batch, device), plain),
+                "gathered": gathered(driver, end, batch, device),
+                "pageable": pageable(host, batch, device),
+                "staged": staged(host, batch, device),
             }
-            for copy, host in sides.values():
+            for copy in sides.values():
                 for number in range(WARM_UP):
                     sample(copy, host, batch, number)
             for _ in range(rounds):
-                for side, (copy, host) in sides.items():
+                for side, copy in sides.items():
                     numbers = range(WARM_UP, WARM_UP + samples)
                     took[side].append([sample(copy, host, batch, i) for i in numbers])
             torch.cuda.synchronize(device)
@@ -138,10 +164,10 @@ def summarise(samples: list[Row]) -> tuple[list[Row], Row]:
             every = [us for one in cell["us"][side] for us in one]
             row[side] = {"p50_us": percentile(every, 0.5), "p99_us": percentile(every, 0.99)}
         for other in SIDES[1:]:
-            row[f"ring_vs_{other}"] = paired_ratio(medians["ring"], medians[other])
+            row[f"gathered_vs_{other}"] = paired_ratio(medians["gathered"], medians[other])
         rows.append(row)
     headline = {
-        f"worst_p50_vs_{other}": max(row[f"ring_vs_{other}"]["median"] for row in rows)
+        f"worst_p50_vs_{other}": max(row[f"gathered_vs_{other}"]["median"] for row in rows)
         for other in SIDES[1:]
     }
     return rows, headline

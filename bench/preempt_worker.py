@@ -22,7 +22,7 @@ import torch
 
 from shunter.batching.page import runners
 from shunter.batching.page.control_page import ControlPage
-from shunter.handlers.preemption.gate import EVERY_SLOT, Gate, Standing
+from shunter.handlers.preemption.gate import EVERY_SLOT, Gate, WorkerPlace
 from shunter.handlers.preemption.preemptible import PASSES, Preemptible
 
 
@@ -48,7 +48,7 @@ class Work:
         page = ControlPage.attach(args.page)
         self.runner = runners.claim(page, os.getpid(), time.monotonic_ns())
         beside = EVERY_SLOT if args.open else 0
-        self.gate = Gate(page, self.runner, Standing(0, 1), beside=beside)
+        self.gate = Gate(page, self.runner, WorkerPlace(0, 1), beside=beside)
         self.network, self.example = build(args.network, **SMALL[args.network])
         self.expected = self.network(self.example).clone()
         part = Preemptible(

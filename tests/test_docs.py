@@ -1,5 +1,6 @@
 """The documentation says what the code does: generated pages are fresh, others name every key."""
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -152,6 +153,23 @@ def test_a_message_of_the_troubleshooting_page_is_in_the_code(texts_of_the_code,
     found = list(runs(message))
     most = max(map(len, found))
     assert any(" ".join(run) in texts_of_the_code for run in found if len(run) >= min(3, most))
+
+
+def told_by(path):
+    """The longest fixed piece of each text that a file makes of several."""
+    for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(each, ast.JoinedStr):
+            fixed = [part.value for part in each.values if isinstance(part, ast.Constant)]
+            longest = max(fixed, key=len, default="").strip(" ;:,`.'")
+            if len(longest.split()) >= 3:
+                yield longest
+
+
+def test_what_the_host_answers_is_on_the_troubleshooting_page():
+    told = list(told_by(ROOT / "plugins/torchserve/host.py"))
+    assert len(told) > 6
+    text = page("troubleshooting.md")
+    assert [each for each in told if not any(" ".join(run) in text for run in runs(each))] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -129,6 +129,10 @@ PURE_FILES = (
 )
 """Numbers in, numbers out; they import only each other of ours."""
 
+PURE_C = {"batching/c/forming": {"float.h", "math.h", "stdbool.h", "stdint.h"}}
+"""Folder of C that only computes -> what it includes of the C library; else only its own headers.
+"""
+
 IMPURE = {
     "asyncio",
     "ctypes",
@@ -271,6 +275,21 @@ def test_every_pure_file_is_there_and_in_no_pure_folder():
 def test_a_pure_file_touches_nothing_of_the_world_and_imports_only_pure_files_of_ours(path):
     assert not packages_of(path) & IMPURE
     assert {each for each in files_of(path) if each.name != "__init__.py"} <= set(PURE)
+
+
+@pytest.mark.parametrize("folder", PURE_C)
+def test_a_pure_folder_of_c_includes_nothing_of_the_world_and_only_its_own_headers(folder):
+    sources = sorted((ROOT / folder).rglob("*.[ch]"))
+    includes = {
+        name
+        for path in sources
+        for name in re.findall(
+            r"^\s*#\s*include\s*(.*?)\s*$", path.read_text("utf-8"), re.MULTILINE
+        )
+    }
+    own = {f'"{path.name}"' for path in sources}
+    assert own
+    assert includes <= own | {f"<{name}>" for name in PURE_C[folder]}
 
 
 RULES = (

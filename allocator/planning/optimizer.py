@@ -139,6 +139,21 @@ def spread_over(table: LatencyTable, threads: Sequence[int], batch: int) -> Choi
     return _choice(table, [(t, b) for t, b in sizes if b > 0])
 
 
+def spread_within(table: LatencyTable, threads: Sequence[int], slo_ms: float) -> Choice:
+    """These instances, each with the batch of the highest rate within ``slo_ms``.
+
+    Raises NoConfiguration when one of them does no batch in that time.
+    """
+    instances = []
+    for t in threads:
+        row = table.rows([t], table.batch)[0]
+        sizes = np.flatnonzero(row <= slo_ms) + 1
+        if not sizes.size:
+            raise NoConfiguration(f"one request on {t} threads takes {row[0]:.2f} ms")
+        instances.append((t, int(sizes[np.argmax(sizes / row[sizes - 1])])))
+    return _choice(table, instances, slo_ms)
+
+
 def _limits(nodes: Sequence[int], batch: int, memory: Memory) -> tuple[tuple[int, ...], int]:
     """Usable nodes, and the most instances."""
     capacities = tuple(node for node in nodes if node > 0)

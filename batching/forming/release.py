@@ -200,6 +200,32 @@ def fit_deadlines(
     return 0, take
 
 
+def is_too_late(now_ns: int, deadline_ns: int, soonest_ns: int) -> bool:
+    """Whether a waiting request cannot be answered in time any more, and is ended unanswered.
+
+    ``soonest_ns`` is the shortest predicted time until it can be answered: until a worker is free
+    and has run it alone. While a worker is free it is 0: then a request runs, however bad the
+    prediction is, so that a wrong one is noticed.
+
+    >>> is_too_late(100, 150, 50), is_too_late(100, 150, 51)
+    (False, True)
+    """
+    return deadline_ns < now_ns + soonest_ns
+
+
+def too_late_at_ns(now_ns: int, deadline_ns: int, least_ns: int) -> int:
+    """When to ask :func:`is_too_late` again for the tightest deadline, if nothing else happens.
+
+    ``least_ns`` is the shortest predicted latency of a request that runs alone. When that moment
+    has passed and the request still waits, its worker was predicted to be free in time.
+
+    >>> too_late_at_ns(100, 150, 20), too_late_at_ns(140, 150, 20)
+    (130, 150)
+    """
+    hopeless_ns = deadline_ns - least_ns
+    return hopeless_ns if hopeless_ns > now_ns else deadline_ns
+
+
 def staggered_size(cap: int, fixed_ns: int, per_request_ns: int, busy_ns: Sequence[int]) -> int:
     """Size of a best-effort batch that does not end together with those of the other workers.
 

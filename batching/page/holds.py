@@ -68,8 +68,9 @@ class Holder:
             self._set_slices(0)
         if models != self._models:
             self._set_models(models)
-        if slices and not self._slices:
+        if slices & ~self._slices:
             self._set("hold_since_ns", now_ns)
+        if slices and not self._slices:
             self._set("hold_progress_ns", now_ns)
         # Last, so that a reader who sees the slices sees all that belongs to them.
         if slices != self._slices:

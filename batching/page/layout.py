@@ -137,7 +137,7 @@ HOLDER = (
             Field("holder_pid", "process that owns this word, 0 when free"),
             Field("holder_heartbeat_ns", "a reader ignores a holder whose heartbeat is old"),
             Field("hold_number", "0: nothing is held; else another after each change of slices"),
-            Field("hold_since_ns", "when the number last became non-zero"),
+            Field("hold_since_ns", "when slices were last added to what is held"),
             Field("hold_progress_ns", "when strict work that holds last began or ended a batch"),
             Field("hold_models", "mask of slots: whose strict work holds", count=SLOT_WORDS),
             Field(

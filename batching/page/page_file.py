@@ -11,7 +11,6 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from shunter.batching.page.codec import encode
@@ -110,12 +109,7 @@ class PageFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def lock(self, offset: int) -> bool:

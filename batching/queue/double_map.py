@@ -46,6 +46,11 @@ def sealed_memory(name: str, size: int, free_bytes: float = math.inf) -> int:
     return descriptor
 
 
+def read_only(descriptor: int) -> int:
+    """Another descriptor of the same memory, through which it can only be read."""
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+
 def is_sealed(descriptor: int, size: int) -> bool:
     """Whether touching the first ``size`` bytes can never fail."""
     try:
@@ -58,7 +63,9 @@ def is_sealed(descriptor: int, size: int) -> bool:
 class Mapping:
     """``copies`` mappings of the same ``size`` bytes, one behind the other."""
 
-    def __init__(self, descriptor: int, size: int, copies: int = 1) -> None:
+    def __init__(
+        self, descriptor: int, size: int, copies: int = 1, *, writable: bool = True
+    ) -> None:
         """Map a descriptor, which may be closed afterwards. ``size``: a multiple of PAGE.
 
         Raises OSError when it cannot be mapped.
@@ -71,7 +78,7 @@ class Mapping:
                 _mapped(
                     self.address + copy * size,
                     size,
-                    mmap.PROT_READ | mmap.PROT_WRITE,
+                    mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0),
                     mmap.MAP_SHARED | _MAP_FIXED,
                     descriptor,
                 )

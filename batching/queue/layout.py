@@ -1,7 +1,7 @@
-"""The bytes of a tensor queue's page, beside the rings of its tensors.
+"""The bytes of a tensor queue's page, beside its pieces and the rings of its results.
 
 The rules are those of :mod:`shunter.batching.page.layout`; what is emitted to C comes from here
-too. One page per function, in a sealed memfd beside the rings::
+too. One page per function, in a sealed memfd::
 
     +------------------+  0
     | header           |  front end writes once
@@ -13,11 +13,17 @@ too. One page per function, in a sealed memfd beside the rings::
     | entry 0          |  whom to answer (front end writes) | status (worker writes)
     | ...              |
     +------------------+  ... + entries * ENTRY_SIZE
+
+Where the input of an entry lies, its *pieces* say, which only the front end writes: up to
+``queue_pieces`` of them for an entry, each a part of a region of shared memory. One behind the
+other they are the bytes of the tensors, one tensor behind the other. Region 0 is the pool in which
+payloads land (:mod:`shunter.batching.queue.landing`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from enum import IntEnum
 
 from shunter.batching.page.fields import Field, Section, place
@@ -41,7 +47,11 @@ class EntryStatus(IntEnum):
 
 
 QUEUE_MAGIC = int.from_bytes(b"SHUNTERQ", "little")
-QUEUE_VERSION = 1
+QUEUE_VERSION = 2
+PIECE = struct.Struct("<QII")
+"""Of an input: offset in its region, bytes (0: it is not there), region."""
+BLOCK = 1 << 16
+"""Bytes of a block of the pool in which payloads land."""
 
 QUEUE = (
     Section(
@@ -56,6 +66,7 @@ QUEUE = (
             Field("queue_outputs", "output tensors"),
             Field("queue_input_bytes", "of one entry, by tensor", count=MAX_TENSORS),
             Field("queue_output_bytes", "of one entry, by tensor", count=MAX_TENSORS),
+            Field("queue_pieces", "most pieces of the input of an entry"),
         ),
     ),
     Section(
@@ -64,7 +75,6 @@ QUEUE = (
             Field("front_end_pid", "process that owns the queue"),
             Field("front_end_asleep", "1: it waits for its doorbell"),
             Field("front_end_wants_done", "1: ring it when a batch is done"),
-            Field("front_end_arrivals", "requests that have become complete so far"),
         ),
     ),
 )
@@ -75,7 +85,7 @@ WORKER = (
         (
             Field("batch_number", "batches given so far; written last"),
             Field("batch_first", "first entry, of batch n in place n % AHEAD", count=AHEAD),
-            Field("batch_count", "entries of it, which may pass the end of the ring", count=AHEAD),
+            Field("batch_count", "entries of it, each names the next", count=AHEAD),
         ),
     ),
     Section(
@@ -83,6 +93,8 @@ WORKER = (
         (
             Field("done_number", "batches answered so far; written last"),
             Field("worker_asleep", "1: it waits for its doorbell"),
+            Field("done_ns", "when batch n was done, in place n % AHEAD", count=AHEAD),
+            Field("worker_gathered", "bytes of inputs that it has copied so far"),
         ),
     ),
 )
@@ -99,8 +111,9 @@ ENTRY = (
             Field("entry_credit", "grant that the answer carries"),
             Field("entry_direct", "1: the worker sends the answer to entry_peer itself"),
             Field("entry_key", "of the session, for the tag", width=16),
-            Field("entry_peer", "socket address", width=32),
-            Field("entry_arrival", "number among arrivals while it waits, negative once given"),
+            Field("entry_peer", "socket address, and the local one that was asked", width=64),
+            Field("entry_next", "the next entry of the batch"),
+            Field("entry_pieces", "pieces of its input"),
         ),
     ),
     Section("answer", (Field("entry_status", "0: none yet; one of STATUS_..."),)),
@@ -124,6 +137,9 @@ def constants() -> list[tuple[str, int, str]]:
         ("WORKER_COUNT", WORKER_COUNT, "workers of a function"),
         ("MAX_ENTRIES", MAX_ENTRIES, "entries of a queue"),
         ("AHEAD", AHEAD, "batches that a worker may hold"),
+        ("BLOCK", BLOCK, "bytes of a block of the landing pool"),
+        ("ENTRY_OK", int(EntryStatus.OK), "status of an entry: answered"),
+        ("ENTRY_FAILED", int(EntryStatus.HANDLER_FAILED), "status of an entry: the handler failed"),
         ("QUEUE_MAGIC", QUEUE_MAGIC, "'SHUNTERQ', little-endian"),
         ("QUEUE_VERSION", QUEUE_VERSION, "raised when the queue page changes"),
         ("QUEUE_WORKERS_OFFSET", QUEUE_WORKERS_OFFSET, "offset of worker 0"),

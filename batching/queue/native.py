@@ -16,10 +16,13 @@ from ctypes import (
 )
 from functools import cache
 
+from shunter.batching.queue.double_map import Mapping
 from shunter.batching.queue.layout import MAX_TENSORS, digest
 from shunter.batching.queue.tensor_queue import TensorQueue
 
-PEER_BYTES = 32
+PEER_BYTES = 64
+"""A socket address, and the local one that was asked."""
+REGIONS = 16
 
 
 class QueueView(Structure):
@@ -27,7 +30,7 @@ class QueueView(Structure):
 
     _fields_ = (
         ("page", c_void_p),
-        ("inputs", c_void_p * MAX_TENSORS),
+        ("pieces", c_void_p),
         ("outputs", c_void_p * MAX_TENSORS),
         ("input_bytes", c_uint32 * MAX_TENSORS),
         ("output_bytes", c_uint32 * MAX_TENSORS),
@@ -35,13 +38,23 @@ class QueueView(Structure):
         ("output_count", c_uint32),
         ("entries", c_uint32),
         ("func_id", c_uint32),
+        ("most_pieces", c_uint32),
     )
 
 
 class BatchView(Structure):
     """``struct shunter_batch``."""
 
-    _fields_ = (("first", c_uint32), ("count", c_uint32), ("number", c_uint64), ("spins", c_uint64))
+    _fields_ = (
+        *(("entries", c_void_p), ("count", c_uint32), ("follow_up", c_uint32)),
+        *(("number", c_uint64), ("spins", c_uint64)),
+    )
+
+
+class RegionView(Structure):
+    """``struct shunter_region``."""
+
+    _fields_ = (("base", c_void_p), ("bytes", c_uint64))
 
 
 class LibraryError(Exception):
@@ -63,8 +76,11 @@ def load(path: str) -> ctypes.CDLL:
     found.shunter_worker_wait.argtypes = [
         *(c_void_p, c_uint32, c_int, c_void_p, c_uint32, c_uint64, c_int, c_void_p),
     ]
+    found.shunter_worker_gather.argtypes = [
+        *(c_void_p, c_uint32, c_void_p, c_void_p, c_uint32, c_void_p),
+    ]
     found.shunter_worker_answer.argtypes = [
-        *(c_void_p, c_uint32, c_void_p, c_void_p, c_void_p, c_int),
+        *(c_void_p, c_uint32, c_void_p, c_void_p, c_void_p, c_void_p, c_int),
     ]
     found.shunter_datagrams_new.restype = c_void_p
     found.shunter_datagrams_new.argtypes = [c_int]
@@ -75,13 +91,12 @@ def load(path: str) -> ctypes.CDLL:
 def view_of(queue: TensorQueue, func_id: int) -> QueueView:
     """A mapped queue for C; the queue must outlive it."""
     view = QueueView(page=queue.page.address, entries=queue.entries, func_id=func_id)
+    view.pieces, view.most_pieces = queue.pieces.address, queue.most_pieces
     view.input_count, view.output_count = len(queue.inputs), len(queue.outputs)
-    addresses = [ring.address if ring else None for ring in queue.rings]
-    count = len(queue.inputs)
-    for i, (spec, address) in enumerate(zip(queue.inputs, addresses[:count], strict=True)):
-        view.inputs[i], view.input_bytes[i] = address, spec.bytes
-    for i, (spec, address) in enumerate(zip(queue.outputs, addresses[count:], strict=True)):
-        view.outputs[i], view.output_bytes[i] = address, spec.bytes
+    for i, spec in enumerate(queue.inputs):
+        view.input_bytes[i] = spec.bytes
+    for i, (spec, ring) in enumerate(zip(queue.outputs, queue.rings, strict=True)):
+        view.outputs[i], view.output_bytes[i] = ring.address if ring else None, spec.bytes
     return view
 
 
@@ -101,31 +116,43 @@ class WorkerQueue:
         queue: TensorQueue,
         func_id: int,
         worker: int,
+        landing: Mapping,
         *,
         doorbell: int,
         socket: int,
         front: int,
     ) -> None:
-        """``socket`` sends the answers, ``front`` is the front end's doorbell."""
-        self._library, self._queue = library, queue
+        """``landing``: the pool in which payloads land; ``socket`` sends the answers, ``front`` is
+        the front end's doorbell."""
+        self._library = library
+        self.queue = queue
         self._view = view_of(queue, func_id)
         self._worker, self._doorbell, self._front = worker, doorbell, front
-        self._batch = BatchView()
+        self.entries = (c_uint32 * queue.entries)()
+        """Those of the batch that :meth:`wait` gave."""
+        self._batch = BatchView(entries=ctypes.addressof(self.entries))
+        self._regions = (RegionView * REGIONS)(RegionView(landing.address, landing.size))
         self._statuses = (c_uint16 * queue.entries)()
+        self.results = (c_void_p * MAX_TENSORS)()
+        """By output: where the rows of the batch's results lie, None: in their entries."""
         self._other: Sequence[int] = ()
         self._descriptors = (c_int * 0)()
-        held = self._view, self._batch, self._statuses
-        self._view_at, self._batch_at, self._statuses_at = map(ctypes.addressof, held)
+        held = self._view, self._batch, self._statuses, self._regions, self.results
+        self._view_at, self._batch_at, self._statuses_at, *others = map(ctypes.addressof, held)
+        self._regions_at, self._results_at = others
+        self._entries_at = ctypes.addressof(self.entries)
         self._datagrams = library.shunter_datagrams_new(socket)
         if not self._datagrams:
             raise OSError(errno.ENOMEM, "no memory for datagrams")
 
     def wait(
         self, other: Sequence[int], spin_us: int, timeout_ms: int
-    ) -> tuple[int, int] | None:
-        """First entry and length of the next batch; None when something else is up.
+    ) -> tuple[int, int | None] | None:
+        """Length of the next batch, and its first entry if the others follow that one by one; None
+        when something else is up.
 
         ``other``: descriptors that the caller also waits for; the same sequence, unless changed.
+        Raises OSError (EPROTO) when what the front end says makes no sense.
         """
         if other is not self._other:
             self._other, self._descriptors = other, (c_int * len(other))(*other)
@@ -141,7 +168,24 @@ class WorkerQueue:
         )
         if result == -errno.EINTR or check(result, "waiting for a batch") == 0:
             return None
-        return self._batch.first, self._batch.count
+        batch = self._batch
+        return batch.count, self.entries[0] if batch.follow_up else None
+
+    def gather(self, begin: int, count: int, into: ctypes.Array[c_void_p]) -> None:
+        """Bring inputs of the batch together, from its ``begin``-th request on.
+
+        ``into``: the address of the first row for each input. Raises
+        OSError (EPROTO) for pieces that are no tensors of the model.
+        """
+        result = self._library.shunter_worker_gather(
+            self._view_at,
+            self._worker,
+            self._regions_at,
+            self._entries_at + 4 * begin,
+            count,
+            into,
+        )
+        check(result, "the inputs of a batch")
 
     def answer(self, statuses: Sequence[int]) -> None:
         """Answer the batch that :meth:`wait` gave, with a status for each entry."""
@@ -152,6 +196,7 @@ class WorkerQueue:
             self._worker,
             self._batch_at,
             self._statuses_at,
+            self._results_at,
             self._datagrams,
             self._front,
         )

@@ -47,17 +47,19 @@ def _step(sizes: Sequence[int]) -> int:
     return math.lcm(*(PAGE // math.gcd(PAGE, size) for size in sizes if size))
 
 
-def entries_within(specs: Sequence[TensorSpec], batch: int, most_bytes: int) -> int:
-    """How many entries a queue is to have whose rings may take so many bytes together.
+def entries_within(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batch: int, most_bytes: int
+) -> int:
+    """How many entries a queue is to have whose tensors may take so many bytes together.
 
     Two batches, or more up to what is usual; fewer, though at least one batch, where that is too
     much. Raises QueueTooLargeError, which says what is needed, when even one batch is too much.
     """
-    sizes = [spec.bytes for spec in specs]
-    each, step = sum(sizes), _step(sizes)
+    sizes = [spec.bytes for spec in outputs]
+    each, step = sum(spec.bytes for spec in inputs) + sum(sizes), _step(sizes)
     least = ring_entries(sizes, batch)
     if least * each > most_bytes:
-        worst = max(specs, key=lambda spec: _step([spec.bytes]))
+        worst = max(outputs, key=lambda spec: _step([spec.bytes]))
         why = f" ({worst.name}, {worst.bytes} bytes, must come in multiples of {step})"
         needs_mb = -(-least * each >> 20)
         raise QueueTooLargeError(

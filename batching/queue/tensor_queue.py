@@ -1,4 +1,5 @@
-"""The tensor queue of a function: its page, and a ring of entries for every tensor.
+"""The tensor queue of a function: its page, the pieces of its inputs, and a ring of entries for
+every tensor of its results.
 
 The front end creates a queue and hands its descriptors to workers over a Unix socket; both sides
 then work on the same memory. :mod:`shunter.batching.queue.layout` declares the page. Every word is
@@ -17,12 +18,19 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from shunter.batching.queue.double_map import PAGE, Mapping, is_sealed, sealed_memory
+from shunter.batching.queue.double_map import (
+    PAGE,
+    Mapping,
+    is_sealed,
+    read_only,
+    sealed_memory,
+)
 from shunter.batching.queue.layout import (
     ENTRY_FIELDS,
     ENTRY_SIZE,
     MAX_ENTRIES,
     MAX_TENSORS,
+    PIECE,
     QUEUE_ENTRIES_OFFSET,
     QUEUE_FIELDS,
     QUEUE_MAGIC,
@@ -40,6 +48,10 @@ def _page_up(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
+def _pieces_bytes(entries: int, most_pieces: int) -> int:
+    return _page_up(entries * most_pieces * PIECE.size)
+
+
 class TensorQueue:
     """A mapped queue. Use as a context manager or call :meth:`close`."""
 
@@ -49,27 +61,36 @@ class TensorQueue:
         entries: int,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
+        most_pieces: int,
+        *,
+        owned: bool,
     ) -> None:
-        """Map descriptors of page, inputs and outputs. Use :meth:`create` or :meth:`attach`."""
+        """Map descriptors of page, pieces and outputs. Use :meth:`create` or :meth:`attach`."""
         self.descriptors = list(descriptors)
         self.entries = entries
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.most_pieces = most_pieces
+        """Of the input of an entry."""
         self._mappings: list[Mapping] = []
         try:
-            self.page = self._map(descriptors[0], _page_up(queue_bytes(entries)), 1)
-            rings = [
+            self.page = self._map(descriptors[0], _page_up(queue_bytes(entries)))
+            self.pieces = self._map(
+                descriptors[1], _pieces_bytes(entries, most_pieces), writable=owned
+            )
+            self.rings = [
                 self._map(descriptor, entries * spec.bytes, 2) if spec.bytes else None
-                for descriptor, spec in zip(descriptors[1:], [*inputs, *outputs], strict=True)
+                for descriptor, spec in zip(descriptors[2:], outputs, strict=True)
             ]
+            """Mapping of each output, None for an empty one."""
         except BaseException:
             self.close()
             raise
         self.words = memoryview(self.page.bytes).cast("B").cast("q")
-        self.rings = rings
-        """Mapping of each tensor, None for an empty one."""
 
-    def _map(self, descriptor: int, size: int, copies: int) -> Mapping:
-        self._mappings.append(Mapping(descriptor, size, copies))
+    def _map(
+        self, descriptor: int, size: int, copies: int = 1, *, writable: bool = True
+    ) -> Mapping:
+        self._mappings.append(Mapping(descriptor, size, copies, writable=writable))
         return self._mappings[-1]
 
     @classmethod
@@ -79,9 +100,10 @@ class TensorQueue:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         entries: int,
+        most_pieces: int,
         free_bytes: Callable[[], float] = lambda: math.inf,
     ) -> TensorQueue:
-        """Make a queue of at least so many entries.
+        """Make a queue of at least so many entries, each of at most so many pieces.
 
         ``free_bytes`` says how much memory the host has free.
 
@@ -90,20 +112,23 @@ class TensorQueue:
         for kind, specs in (("inputs", inputs), ("outputs", outputs)):
             if not 1 <= len(specs) <= MAX_TENSORS:
                 raise QueueError(f"{len(specs)} {kind}; allowed: 1 to {MAX_TENSORS}")
-        specs = [*inputs, *outputs]
-        entries = ring_entries([spec.bytes for spec in specs], entries)
+        entries = ring_entries([spec.bytes for spec in outputs], entries)
         made: list[int] = []
         try:
-            size = _page_up(queue_bytes(entries))
-            made.append(sealed_memory("shunter-queue", size, free_bytes()))
-            for spec in specs:
-                size = max(PAGE, entries * spec.bytes)
-                made.append(sealed_memory(f"shunter-{spec.name}"[:200], size, free_bytes()))
-            queue = cls(made, entries, inputs, outputs)
+            sizes = {
+                "queue": _page_up(queue_bytes(entries)),
+                "pieces": _pieces_bytes(entries, most_pieces),
+            }
+            sizes |= {spec.name: max(PAGE, entries * spec.bytes) for spec in outputs}
+            for name, size in sizes.items():
+                made.append(sealed_memory(f"shunter-{name}"[:200], size, free_bytes()))
+            queue = cls(made, entries, inputs, outputs, most_pieces, owned=True)
         except BaseException:
             for descriptor in made:
                 _close(descriptor)
             raise
+        queue.descriptors[1] = read_only(made[1])  # of pieces the owner has its mapping
+        _close(made[1])
         header = {
             "queue_version": QUEUE_VERSION,
             "queue_bytes": queue_bytes(entries),
@@ -111,6 +136,7 @@ class TensorQueue:
             "queue_entries": entries,
             "queue_inputs": len(inputs),
             "queue_outputs": len(outputs),
+            "queue_pieces": most_pieces,
         }
         for name, value in header.items():
             queue.words[_Q[name]] = value
@@ -132,31 +158,33 @@ class TensorQueue:
         Raises QueueError when the descriptors, or the sizes on the page, do not fit the tensors.
         """
         try:
-            entries = cls._entries_of(descriptors, inputs, outputs)
+            entries, most_pieces = cls._sizes_of(descriptors, inputs, outputs)
         except BaseException:
             for descriptor in descriptors:
                 _close(descriptor)
             raise
-        return cls(descriptors, entries, inputs, outputs)
+        return cls(descriptors, entries, inputs, outputs, most_pieces, owned=False)
 
     @staticmethod
-    def _entries_of(
+    def _sizes_of(
         descriptors: Sequence[int], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-    ) -> int:
-        specs = [*inputs, *outputs]
-        if len(descriptors) != 1 + len(specs):
-            raise QueueError(f"{len(descriptors)} descriptors for {len(specs)} tensors and a page")
+    ) -> tuple[int, int]:
+        if len(descriptors) != 2 + len(outputs):
+            raise QueueError(
+                f"{len(descriptors)} descriptors for {len(outputs)} results, a page and pieces"
+            )
         if not is_sealed(descriptors[0], queue_bytes(1)):
             raise QueueError("the page of the queue is not sealed memory")
         with Mapping(descriptors[0], PAGE) as first:
             words = memoryview(first.bytes).cast("B").cast("q")
-            entries = _checked(words, inputs, outputs)
+            entries, most_pieces = _checked(words, inputs, outputs)
             words.release()
-        sizes = [queue_bytes(entries), *(entries * spec.bytes for spec in specs)]
+        sizes = [queue_bytes(entries), _pieces_bytes(entries, most_pieces)]
+        sizes += [entries * spec.bytes for spec in outputs]
         for descriptor, size in zip(descriptors, sizes, strict=True):
             if not is_sealed(descriptor, size):
                 raise QueueError(f"a ring is not sealed memory of {size} bytes")
-        return entries
+        return entries, most_pieces
 
     def close(self) -> None:
         """Unmap and close everything. No view may be used afterwards."""
@@ -182,25 +210,20 @@ class TensorQueue:
 
     # ---- tensors
 
-    def arrays(self) -> tuple[list[NDArray[np.generic]], list[NDArray[np.generic]]]:
-        """Inputs and outputs as arrays of twice the entries, the second half the first again.
+    def results(self) -> list[NDArray[np.generic]]:
+        """Outputs as arrays of twice the entries, the second half the first again.
 
-        ``array[i : i + n]`` is a batch wherever it begins, without a copy.
+        ``array[i : i + n]`` are the results of n entries that follow one another, wherever they
+        begin, without a copy.
         """
         found = []
-        for spec, ring in zip([*self.inputs, *self.outputs], self.rings, strict=True):
+        for spec, ring in zip(self.outputs, self.rings, strict=True):
             shape = (2 * self.entries, *spec.shape)
             if ring is None:
                 found.append(np.empty(shape, spec.dtype))
             else:
                 found.append(np.frombuffer(ring.bytes, spec.dtype).reshape(shape))
-        return found[: len(self.inputs)], found[len(self.inputs) :]
-
-    def arrivals(self) -> NDArray[np.int64]:
-        """``entry_arrival`` of every entry, without a copy."""
-        words = np.frombuffer(self.page.bytes, np.int64)
-        first, last = self.entry(0, "entry_arrival"), self.entry(self.entries, "entry_arrival")
-        return words[first : last : ENTRY_SIZE // 8]
+        return found
 
     # ---- words
 
@@ -224,8 +247,8 @@ _E = {name: placed.offset // 8 for name, placed in ENTRY_FIELDS.items()}
 
 def _checked(
     words: memoryview, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> int:
-    """Entries of a queue whose page begins with these words."""
+) -> tuple[int, int]:
+    """Entries of a queue whose page begins with these words, and most pieces of one."""
     if words[_Q["queue_magic"]] != QUEUE_MAGIC:
         raise QueueError("the memory is not a tensor queue")
     if words[_Q["queue_version"]] != QUEUE_VERSION:
@@ -241,7 +264,10 @@ def _checked(
         sizes = [words[at + i] for i in range(min(max(count, 0), MAX_TENSORS))]
         if sizes != [spec.bytes for spec in specs]:
             raise QueueError(f"{kind}s of {sizes} bytes; the model has {[s.bytes for s in specs]}")
-    return int(entries)
+    most_pieces = words[_Q["queue_pieces"]]
+    if not 1 <= most_pieces < 1 << 16:
+        raise QueueError(f"{most_pieces} pieces of an entry; allowed: 1 to {(1 << 16) - 1}")
+    return int(entries), int(most_pieces)
 
 
 def _close(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""Payload bytes that our processes, front end and client, copy while one side is asked."""
+"""Payload bytes that our processes, front end, workers and client, copy while one side is asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from shunter.nic_frontend.wire.layout import HEADER_BYTES
 
-COUNTERS = ("requests", "bytes_in", "datagrams_in", "copied_segments", "copied_bytes")
+COUNTERS = ("requests", "bytes_in", "datagrams_in", "copied_bytes", "gathered_bytes")
 """Of the front end."""
 CLIENT = "client_copied_bytes"
 
@@ -40,16 +40,17 @@ class Copies:
 
     @property
     def copied(self) -> int:
-        """Those of them that were copied."""
-        return self._sums["copied_bytes"] + self._sums[CLIENT]
+        """How often one of them was copied, of all: by the front end, by workers, by the client."""
+        return self._sums["copied_bytes"] + self._sums["gathered_bytes"] + self._sums[CLIENT]
 
     def row(self) -> dict[str, float]:
         """By request."""
         count = max(1, self._sums["requests"])
         return {
             "requests": self._sums["requests"],
-            "segments_copied_per_request": round(self._sums["copied_segments"] / count, 5),
+            "copies_per_byte": round(self.copied / self.came, 4) if self.came else 0,
             "bytes_copied_per_request": round(self.copied / count, 2),
+            "of_them_by_workers": round(self._sums["gathered_bytes"] / count, 2),
             "of_them_by_the_client": round(self._sums[CLIENT] / count, 2),
             "payload_bytes_per_request": round(self.came / count, 1),
         }

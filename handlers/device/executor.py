@@ -17,7 +17,6 @@ import contextlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -168,13 +167,8 @@ class DeviceExecutor:
         self.watcher.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.watcher.__exit__(kind, error, trace)  # opens the gates for good
+    def __exit__(self, *_: object) -> None:
+        self.watcher.__exit__()  # opens the gates for good
         with contextlib.suppress(DeviceError):  # of a device that failed nothing is to be had
             self._driver.enter()
             for stream in self._streams:

@@ -29,8 +29,6 @@ TARGET_US = 50.0
 SLOW_DOWN = 0.02
 """Strict work may take longer by this share."""
 PREEMPT_P99_US = 100.0
-SM_STEP = 8
-"""Green contexts have multiples of so many multiprocessors."""
 CONNECTIONS = 32
 """Hardware queues. Two streams in one would wait for each other, and a gate would hold both."""
 
@@ -141,33 +139,6 @@ def group(costs_us: Sequence[float], target_us: float) -> list[range]:
     if costs_us:
         found.append(range(begin, len(costs_us)))
     return found
-
-
-def padding_sms(
-    total: int,
-    strict_share: float,
-    strict_bandwidth: float,
-    best_effort_bandwidth: float,
-    slow_down: Mapping[int, float] | None = None,
-    limit: float = SLOW_DOWN,
-) -> int:
-    """Multiprocessors on which best effort may go on beside strict work, 0 for none.
-
-    REEF section 5.2, its second rule generalised: only what strict work leaves is given away. The
-    number is the largest multiple of 8 of which
-
-    1. strict work, which occupies ``strict_share`` of all ``total``, leaves as many;
-    2. the bandwidth shares of both, best effort's as far as its part of the device can draw it,
-       are at most 1 together;
-    3. strict work was measured to be slower by at most ``limit`` with it (``slow_down`` by number
-       of multiprocessors), unless nothing was measured at all.
-    """
-    for sms in range(total // SM_STEP * SM_STEP, 0, -SM_STEP):
-        draw = best_effort_bandwidth * sms / total
-        slower = slow_down.get(sms, 1.0) if slow_down else 0.0
-        if sms <= total * (1 - strict_share) and strict_bandwidth + draw <= 1 and slower <= limit:
-            return sms
-    return 0
 
 
 def worker_environment(

@@ -3,7 +3,6 @@
 What the driver does for MPS's static partitions, within one process. Bandwidth is not divided.
 ``torch.cuda.green_contexts`` makes such streams too, but does not say how many multiprocessors they
 got, and is not in every torch that this runs with.
-:func:`shunter.handlers.device.ladder.padding_sms` says how many there should be.
 """
 
 from __future__ import annotations

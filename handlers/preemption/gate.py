@@ -57,7 +57,7 @@ class Dropped(BaseException):  # no error: what catches Exception must let it pa
 
 
 @dataclass(frozen=True)
-class Standing:
+class WorkerPlace:
     """Where a worker stands: whose work it does, and where."""
 
     slot: int = -1
@@ -66,7 +66,7 @@ class Standing:
     """On which it runs."""
 
     @classmethod
-    def read(cls, environ: Mapping[str, str]) -> Standing:
+    def read(cls, environ: Mapping[str, str]) -> WorkerPlace:
         """As the server says it. Raises ValueError naming the variable."""
         numbers = {}
         for variable, default in ((SLOT_VARIABLE, "-1"), (SLICES_VARIABLE, "0")):
@@ -88,7 +88,7 @@ class Gate:
         self,
         page: ControlPage,
         runner: Runner,
-        standing: Standing,
+        place: WorkerPlace,
         *,
         beside: int,
         may_drop: bool = False,
@@ -97,8 +97,8 @@ class Gate:
     ) -> None:
         """``beside``: mask of the slots beside whose strict work this one may run, until the
         controller says it; ``may_drop``: whether a parked batch may begin anew."""
-        self._page, self._runner, self._standing = page, runner, standing
-        self._slices, self._beside, self._may_drop = standing.slices, beside, may_drop
+        self._page, self._runner, self._place = page, runner, place
+        self._slices, self._beside, self._may_drop = place.slices, beside, may_drop
         self._clock, self._sleep = clock, sleep
         self._state = RunnerState.RUNNING
         self._lock = threading.Lock()  # of handlers that compute in several threads
@@ -107,11 +107,11 @@ class Gate:
         self._has_begun = False
         """A batch is under way, which could be begun anew."""
         self._has_aged = self._was_dropped = False
-        base = (SLOTS_OFFSET + max(0, standing.slot) * SLOT_SIZE) // 8
+        base = (SLOTS_OFFSET + max(0, place.slot) * SLOT_SIZE) // 8
         self._known_at = base + _S["padding_known"]
         self._beside_at = base + _S["beside"]
-        runner.set("runner_slot", standing.slot)
-        runner.set_slices(standing.slices)
+        runner.set("runner_slot", place.slot)
+        runner.set_slices(place.slices)
 
     def begin_batch(self) -> None:
         """Before each batch: it can stand still here, and has not done so yet."""
@@ -156,7 +156,7 @@ class Gate:
 
     def _is_held(self, now_ns: int) -> bool:
         words, beside = self._page.words, self._beside
-        if self._standing.slot >= 0 and words[self._known_at] == 1:
+        if self._place.slot >= 0 and words[self._known_at] == 1:
             beside = mask_of(words, self._beside_at, SLOT_WORDS)
         max_hold_ns = words[_H["max_hold_us"]] * 1000 or MAX_HOLD_NS
         found = held(self._page, self._slices, now_ns, beside=beside, max_hold_ns=max_hold_ns)

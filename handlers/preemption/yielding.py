@@ -33,7 +33,7 @@ from shunter.handlers.device.check import (
     unknown_time_ns,
 )
 from shunter.handlers.preemption.fx_boundaries import OperationBoundaries
-from shunter.handlers.preemption.gate import Gate, Keep, Standing
+from shunter.handlers.preemption.gate import Gate, Keep, WorkerPlace
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.preemption.preemptible import SEGMENT_MS, Preemptible
 
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Wish:
+class PreemptionSettings:
     """How a model is to be cut."""
 
     segment_ms: float = SEGMENT_MS
@@ -55,7 +55,7 @@ class Wish:
     drop: bool = False
 
     @classmethod
-    def read(cls, section: Mapping[str, Any]) -> Wish:
+    def read(cls, section: Mapping[str, Any]) -> PreemptionSettings:
         """Of a model's ``shunter:`` section, which the server has checked."""
         found = section.get("preemptible")
         known = found if isinstance(found, dict) else {}
@@ -74,15 +74,15 @@ class Yielding:
         self._gate, self._runner = gate, runner
         self._parts: list[Preemptible | OperationBoundaries] = []
 
-    def cut(self, handler: Any, wish: Wish) -> None:
+    def cut(self, handler: Any, settings: PreemptionSettings) -> None:
         """Let every model of a handler stand still inside of its passes."""
         for model in models_of(handler):
-            kind = OperationBoundaries if wish.boundaries == "fx" else Preemptible
+            kind = OperationBoundaries if settings.boundaries == "fx" else Preemptible
             check, times = self._gate.check, {}
             if (device := device_of_model(model)) is not None:
                 check = DeviceCheck(check, partial(StreamMark, device))
                 times = {"catch_up": partial(catch_up, device), "cpu_time_ns": unknown_time_ns}
-            target_ns = int(wish.segment_ms * 1e6)
+            target_ns = int(settings.segment_ms * 1e6)
             self._parts.append(
                 kind(model, check, target_ns=target_ns, runner=self._runner, **times)
             )
@@ -119,20 +119,20 @@ def yielding_of(
     None where the control page cannot be had: then only the kernel preempts, and the log says so.
     """
     try:
-        standing = Standing.read(environ)
+        place = WorkerPlace.read(environ)
         page = ControlPage.attach(Path(environ.get(RUNTIME, "")) / PAGE)
     except (OSError, PageError, ValueError) as error:
         logger.warning("This worker gives way by the kernel's scheduling alone: %s", error)
         return None
     runner = runners.claim(page, os.getpid(), time.monotonic_ns())
     runner.set("runner_class", CLASSES.index("best_effort"))
-    wish = Wish.read(section)
+    settings = PreemptionSettings.read(section)
     # Beside nobody until the controller says so. Under SCHED_IDLE the kernel takes cores back
     # within microseconds, but strict work is faster when nothing has to be taken back.
-    gate = Gate(page, runner, standing, beside=0, may_drop=wish.drop)
+    gate = Gate(page, runner, place, beside=0, may_drop=settings.drop)
     found = Yielding(gate, runner)
     try:
-        found.cut(handler, wish)
+        found.cut(handler, settings)
     except Exception:  # what a handler holds may do anything when it is looked at
         logger.warning("This worker stands still between batches only.", exc_info=True)
     return found

@@ -1,16 +1,11 @@
-"""A worker whose model is on a GPU: entries lie on the device before the handler sees them.
+"""A worker whose model is on a GPU.
 
-The network's payloads land in the host's rings, which are pinned: the device reads and writes them
-by DMA, on its own. The worker copies entries to rings of the same entries on the device, on a
-stream of its own, as they arrive: while it waits for the device to finish a batch it looks at what
-has become complete (``entry_arrival`` on the queue page) and sends it after. What was not copied by
-then, such as a request that comes to an idle worker, is copied when its batch is given; kernels
-that the handler starts wait for it on the device. Results are copied to the host's output
-entries behind the kernels.
+A batch is gathered into pinned memory and goes to the device in one copy for each input, to
+addresses that are the same for every batch, as captured CUDA graphs need them. Results go to the
+host behind the kernels.
 
 That the worker copies, and not the front end, keeps the front end free of any device's context:
-it serves models on several GPUs, and a fault of one does not reach the network. A worker copies at
-most one batch ahead, so that several on one queue copy little in vain.
+it serves models on several GPUs, and a fault of one does not reach the network.
 """
 
 from __future__ import annotations
@@ -19,24 +14,15 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 
-import numpy as np
 import torch
 
-from shunter.batching.queue.double_map import Mapping
-from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.batching.queue.native import WorkerQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import DeviceError, Driver, cuda_driver
-from shunter.handlers.device.memory import (
-    DeviceRing,
-    allocate,
-    cuda_view,
-    make_ring,
-    pin,
-    runs,
-)
+from shunter.handlers.device.memory import allocate, cuda_view, pin
 from shunter.handlers.queue.tensor_queue import Infer, QueueWorker, StagedQueueWorker
 
 logger = logging.getLogger("shunter.device_queue")
@@ -47,21 +33,21 @@ _LONGEST_PAUSE_S = 0.0005
 
 
 def queue_worker(
-    queue: TensorQueue, infer: Infer, batch: int, device: torch.device | None
+    end: WorkerQueue, infer: Infer, batch: int, device: torch.device | None
 ) -> QueueWorker:
     """A worker for batches up to ``batch`` of a model that is on ``device``, None for the host."""
     if device is None:
-        return QueueWorker(queue, infer)
+        return QueueWorker(end, infer, batch)
     if device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     try:
         driver = Driver(cuda_driver(), device.index)
     except (ImportError, RuntimeError) as error:
         _tell(f"no CUDA driver for Python (pip install 'shunter[gpu]'): {error!r}")
-        return StagedQueueWorker(queue, infer, device)
+        return StagedQueueWorker(end, infer, batch, device)
     try:
         return DeviceQueueWorker(
-            queue,
+            end,
             infer,
             batch,
             driver,
@@ -69,8 +55,8 @@ def queue_worker(
             lambda: torch.cuda.current_stream(device).cuda_stream,
         )
     except (RuntimeError, TypeError) as error:
-        _tell(f"no ring on {device}: {error}")
-        return StagedQueueWorker(queue, infer, device)
+        _tell(f"no memory on {device}: {error}")
+        return StagedQueueWorker(end, infer, batch, device)
 
 
 @cache
@@ -84,7 +70,7 @@ class DeviceQueueWorker(QueueWorker):
 
     def __init__(
         self,
-        queue: TensorQueue,
+        end: WorkerQueue,
         infer: Infer,
         batch: int,
         driver: Driver,
@@ -95,9 +81,8 @@ class DeviceQueueWorker(QueueWorker):
 
         Raises DeviceError, and has let go of everything then.
         """
-        super().__init__(queue, infer)
+        super().__init__(end, infer, batch)
         self._driver, self._stream = driver, stream
-        self._batch = min(batch, queue.entries)
         try:
             self._make(view)
         except BaseException:
@@ -105,46 +90,25 @@ class DeviceQueueWorker(QueueWorker):
             raise
 
     def _make(self, view: View) -> None:
-        queue, driver = self._queue, self._driver
-        self._copying = driver.stream()
-        self._copied_event, self._done_event = driver.event(), driver.event()
+        queue, driver = self._end.queue, self._driver
+        self._done_event = driver.event()
         self._pin()
-        self._rings: list[DeviceRing] = []
-        self._results: list[tuple[int, int, int]] = []
-        """Address on the device, address of the host's ring, and bytes of an entry."""
-        hosts = iter(queue.rings)
-        self._inputs = [self._input(spec, next(hosts), view) for spec in queue.inputs]
-        self._outputs = [self._output(spec, next(hosts), view) for spec in queue.outputs]
-        self._words, self._arrivals = queue.words, queue.arrivals()
-        self._last = queue.front_end("front_end_arrivals")
-        self._copied = np.zeros(queue.entries, np.int64)
-        """The arrival of each entry that the device has, 0 for none."""
-        self._seen = self._room = 0
-        # The first to be done at the end: nothing is unmapped under a copy.
-        driver.made.callback(driver.call, "cuStreamSynchronize", self._copying)
+        self._on_device = [self._twin(spec, view) for spec in queue.inputs]
+        self._results = [self._twin(spec, view) for spec in queue.outputs]
 
-    def _input(self, spec: TensorSpec, host: Mapping | None, view: View) -> torch.Tensor:
-        """All entries of a ring like the host's, of which a batch is a slice."""
-        if host is None:
-            return view(0, (2 * self._queue.entries, *spec.shape), spec.dtype)
-        ring = make_ring(
-            self._driver, host.address, self._queue.entries, spec.bytes, self._batch
-        )
-        self._rings.append(ring)
-        return view(ring.address, (ring.rows, *spec.shape), spec.dtype)
-
-    def _output(self, spec: TensorSpec, host: Mapping | None, view: View) -> torch.Tensor:
-        """Room for the results of one batch, which go to the host's ring."""
-        address = 0
-        if host is not None:
-            address = allocate(self._driver, self._batch * spec.bytes)
-            self._results.append((address, host.address, spec.bytes))
+    def _twin(self, spec: TensorSpec, view: View) -> torch.Tensor:
+        """Rows for the largest batch on the device."""
+        size = self._batch * spec.bytes
+        address = allocate(self._driver, size) if size else 0
         return view(address, (self._batch, *spec.shape), spec.dtype)
 
     def _pin(self) -> None:
-        """One mapping of each ring; no copy goes into the second."""
+        """What is copied from and to; one mapping of each ring."""
         try:
-            for ring in self._queue.rings:
+            for tensor in (*self._inputs, *self._scratch):
+                if tensor.nbytes:
+                    pin(self._driver, tensor.data_ptr(), tensor.nbytes)
+            for ring in self._end.queue.rings:
                 if ring is not None:
                     pin(self._driver, ring.address, ring.size)
         except DeviceError as error:
@@ -152,97 +116,61 @@ class DeviceQueueWorker(QueueWorker):
 
     def close(self) -> None:
         """Give everything back to the device. The tensors may not be used afterwards."""
-        self._inputs, self._outputs = [], []
+        self._on_device, self._results = [], []
         with contextlib.suppress(DeviceError):  # of a device that failed nothing is to be had
             self._driver.enter()
             self._driver.made.close()
+        super().close()
 
-    # ---- a batch
-
-    def _work(self, first: int, count: int) -> None:
-        if count > self._batch:
-            raise ValueError(f"a batch of {count}; this worker takes {self._batch}")
+    def _work(self, begin: int, count: int, first: int | None) -> None:
         self._driver.enter()
-        stream = self._stream()
-        self._bring(first, count, stream)
-        inputs = [tensor[first : first + count] for tensor in self._inputs]
-        self._infer(inputs, [tensor[:count] for tensor in self._outputs])
+        stream, last = self._stream(), begin + count
+        gathered = self._gather(begin, count)
+        inputs = [tensor[:count] for tensor in self._on_device]
+        for tensor, host in zip(inputs, gathered, strict=True):
+            self._copy("cuMemcpyHtoDAsync", tensor.data_ptr(), host.data_ptr(), host.nbytes, stream)
+        outputs = [tensor[:count] for tensor in self._results]
+        self._infer(inputs, outputs)
         self._driver.enter()  # the handler may have been elsewhere
-        self._take_results(first, count, stream)
+        for tensor, row in zip(outputs, self._host_rows(begin, last, first), strict=True):
+            for host, at, size in row:
+                self._copy("cuMemcpyDtoHAsync", host, tensor.data_ptr() + at, size, stream)
         self._driver.call("cuEventRecord", self._done_event, stream)
         self._wait()
 
-    def _failed(self, first: int, count: int) -> None:
-        """Nothing of it runs any more, and the handler may have written into its inputs."""
+    def _copy(self, how: str, to: int, begin: int, size: int, stream: int) -> None:
+        if size:
+            self._driver.call(how, to, begin, size, stream)
+
+    def _host_rows(
+        self, begin: int, last: int, first: int | None
+    ) -> Iterator[list[tuple[int, int, int]]]:
+        """By output: where its rows go on the host, from where in them, and how many bytes. Of a
+        ring only the first mapping is pinned: rows that pass its end are two parts."""
+        queue = self._end.queue
+        for spec, ring, scratch in zip(queue.outputs, queue.rings, self._scratch, strict=True):
+            size = spec.bytes
+            if first is None or ring is None:
+                yield [(scratch[begin:last].data_ptr(), 0, (last - begin) * size)]
+                continue
+            at = (first + begin) % queue.entries
+            whole = min(last - begin, queue.entries - at)
+            rest = last - begin - whole
+            yield [
+                (ring.address + at * size, 0, whole * size),
+                (ring.address, whole * size, rest * size),
+            ]
+
+    def _failed(self) -> None:
+        """Nothing of it runs any more."""
         self._driver.enter()
         self._driver.call("cuStreamSynchronize", self._stream())
-        for entry, _ in self._entries(first, count):
-            self._copied[entry] = 0
-
-    def _entries(self, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """The entries of a batch, and what stands at their arrivals."""
-        for at in range(first, first + count):
-            entry = at % self._queue.entries
-            yield entry, self._words[self._queue.entry(entry, "entry_arrival")]
-
-    def _bring(self, first: int, count: int, stream: int) -> None:
-        """Copy what is missing; the stream goes on when everything is there."""
-        found = list(self._entries(first, count))
-        # Of an entry that was given to this worker the number is negative.
-        missing = [(e, -word) for e, word in found if word >= 0 or self._copied[e] != -word]
-        self._copy([entry for entry, _ in missing])
-        for entry, arrival in missing:
-            self._copied[entry] = arrival
-        self._driver.call("cuEventRecord", self._copied_event, self._copying)
-        self._driver.call("cuStreamWaitEvent", stream, self._copied_event, 0)
-
-    def _copy(self, entries: Sequence[int]) -> None:
-        for first, count in runs(entries):
-            for ring in self._rings:
-                for to, begin, size in ring.copies(first, count):
-                    self._driver.call("cuMemcpyHtoDAsync", to, begin, size, self._copying)
-
-    def _take_results(self, first: int, count: int, stream: int) -> None:
-        entries = [at % self._queue.entries for at in range(first, first + count)]
-        row = 0
-        for begin, length in runs(entries):
-            for address, host, size in self._results:
-                self._driver.call(
-                    "cuMemcpyDtoHAsync",
-                    host + begin * size,
-                    address + row * size,
-                    length * size,
-                    stream,
-                )
-            row += length
-
-    # ---- while the device works
 
     def _wait(self) -> None:
-        """Until the batch is done, copy what arrives meanwhile."""
-        self._room = self._batch
         begin = time.monotonic()
         while not self._driver.is_done(self._done_event):
-            if self._copy_ahead():
-                continue
             waited = time.monotonic() - begin
             if waited < _SPIN_S:
                 os.sched_yield()
             else:  # late by a twentieth at most
                 time.sleep(min(waited / 20, _LONGEST_PAUSE_S))
-
-    def _copy_ahead(self) -> bool:
-        """Copy what waits and is not on the device, the oldest first; whether there was any."""
-        last = self._words[self._last]
-        if last == self._seen or not self._room:
-            return False
-        # Once, before the copy: what is replaced meanwhile has another number when it is given.
-        arrivals = self._arrivals.copy()
-        fresh = np.flatnonzero((arrivals > 0) & (arrivals != self._copied))
-        oldest = fresh[np.argsort(arrivals[fresh])][: self._room]
-        self._copy(oldest.tolist())
-        self._copied[oldest] = arrivals[oldest]
-        self._room -= len(oldest)
-        if len(oldest) == len(fresh):
-            self._seen = last
-        return len(oldest) > 0

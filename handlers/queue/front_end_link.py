@@ -28,6 +28,7 @@ from shunter.batching.queue.attach import (
     receive,
     send,
 )
+from shunter.batching.queue.double_map import Mapping as Mapped
 from shunter.batching.queue.native import LibraryError, WorkerQueue, load
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
@@ -173,15 +174,16 @@ class FrontEndLink:
                 raise AttachError(answer["refused"])
             udp = socket.socket(fileno=descriptors[0])
             stack.callback(udp.close)
-            doorbell, front, *rings = descriptors[1:]
-            for descriptor in (doorbell, front):
+            doorbell, front, pool, *rings = descriptors[1:]
+            for descriptor in (doorbell, front, pool):
                 stack.callback(os.close, descriptor)
             attach = self._attach
             queue = stack.enter_context(TensorQueue.attach(rings, attach.inputs, attach.outputs))
             index, func_id = int(answer["worker"]), int(answer["func_id"])
+            landing = stack.enter_context(Mapped(pool, int(answer["landing"]), writable=False))
             end = WorkerQueue(
                 load(str(answer["library"])),
-                *(queue, func_id, index),
+                *(queue, func_id, index, landing),
                 doorbell=doorbell,
                 socket=udp.fileno(),
                 front=front,
@@ -189,7 +191,7 @@ class FrontEndLink:
             stack.callback(end.close)
             self._told = ""
             stack.enter_context(torch.inference_mode())
-            worker = queue_worker(queue, self._infer, attach.batch, self._device)
+            worker = queue_worker(end, self._infer, attach.batch, self._device)
             stack.callback(worker.close)
             self._work(connection, server, is_over, worker, end)
 

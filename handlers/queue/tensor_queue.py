@@ -8,9 +8,10 @@ The handler class is the one that serves TorchServe's requests, too. It declares
         inputs: [{name: pixels, dtype: float32, shape: [3, 224, 224]}]
         outputs: [{name: scores, dtype: float32, shape: [1000]}]
 
-and has ``infer(inputs, outputs)``: lists of torch tensors, batch first, views of the queue's memory
-without a copy, or copies where a request of the batch may run twice, so that its own input stays as
-it came; it fills the outputs, which are 0 before, in place. A handler of TorchServe's
+and has ``infer(inputs, outputs)``: lists of torch tensors, batch first. Inputs are gathered from
+where the network's payloads landed, each byte copied once, into memory of the worker that is the
+same for every batch; the handler may write into them. It fills the outputs, which are 0 before, in
+place. A handler of TorchServe's
 ``BaseHandler`` kind, with ``inference(batch)``, is used as it is; what it returns must have the
 outputs' shapes and is copied into them. Of a model on a GPU they are tensors of that GPU
 (:mod:`shunter.handlers.queue.device_queue`), and the handler's kernels belong on torch's current
@@ -19,15 +20,18 @@ stream.
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import Array, c_void_p
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from shunter.batching.queue.layout import IDEMPOTENT, EntryStatus
-from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.batching.queue.native import WorkerQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import DeviceError
 
@@ -127,88 +131,112 @@ def keep_inputs(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> Call
 class QueueWorker:
     """Runs batches of a queue."""
 
-    def __init__(self, queue: TensorQueue, infer: Infer) -> None:
-        """Views of the whole rings are made once; a batch is a slice of them."""
-        self._queue = queue
-        # Of twice the entries, as the rings have.
-        self._flags = [queue.entry(at, "entry_flags") for at in range(queue.entries)] * 2
-        inputs, outputs = queue.arrays()
-        self._inputs = [torch.from_numpy(array) for array in inputs]
-        self._outputs = [torch.from_numpy(array) for array in outputs]
-        self._copies = [tensor[:0] for tensor in self._inputs]
-        """Room for the inputs of one batch."""
-        self._infer = infer
+    def __init__(self, end: WorkerQueue, infer: Infer, batch: int) -> None:
+        """``batch``: requests of the largest one. Inputs of all batches lie at the same place."""
+        self._end, self._infer = end, infer
+        self._batch = min(batch, end.queue.entries)
+        self._inputs = self._rows(end.queue.inputs)
+        self._ring = [torch.from_numpy(array) for array in end.queue.results()]
+        self._scratch = self._rows(end.queue.outputs)
+        self._scratch_at = [tensor.data_ptr() or None for tensor in self._scratch]
+        # Making a view takes a microsecond: those of whole batches, and of results that go to one
+        # entry, are made once.
+        self._gathered = cache(self._gathered_at)
+        self._results_of_one = cache(lambda entry: [t[entry : entry + 1] for t in self._ring])
 
-    def run(self, first: int, count: int) -> list[int]:
-        """Work on the entries, in inference mode; a status for each.
+    def _rows(self, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+        """A tensor for each, of as many rows as the largest batch."""
+        return [torch.empty((self._batch, *spec.shape), dtype=torch_type(spec)) for spec in specs]
 
-        Raises DeviceError when the device has failed: nothing will ever work on it.
+    def run(self, count: int, first: int | None) -> list[int]:
+        """Work on the batch that the queue's end has, in inference mode; a status for each.
+
+        ``first``: the entry of the first request, where those of the others follow it; its results
+        are written there, and in rows of the worker otherwise. Raises DeviceError when the device
+        has failed: nothing will ever work on it; OSError for a batch that makes no sense.
         """
+        if count > self._batch:
+            raise OSError(errno.EPROTO, f"a batch of {count}; this worker takes {self._batch}")
+        results = self._end.results
+        for i, at in enumerate(self._scratch_at):
+            results[i] = at if first is None else None
+        return self._run(0, count, first)
+
+    def _run(self, begin: int, count: int, first: int | None) -> list[int]:
         try:
-            self._work(first, count)
-        except DeviceError:
+            self._work(begin, count, first)
+        except (DeviceError, OSError):
             raise
         except Exception:
-            self._failed(first, count)
+            self._failed()
             logger.exception("The handler failed on a batch of %d.", count)
             if count == 1:
                 return [EntryStatus.HANDLER_FAILED]
             # One of them may be the cause: each that may run twice once more, alone.
-            return [self._again(at) for at in range(first, first + count)]
+            return [self._again(begin + row, first) for row in range(count)]
         return [EntryStatus.OK] * count
 
-    def _again(self, at: int) -> int:
-        if self._may_run_twice(at, 1):
-            return self.run(at, 1)[0]
-        return EntryStatus.HANDLER_FAILED
+    def _again(self, row: int, first: int | None) -> int:
+        queue = self._end.queue
+        flags = queue.words[queue.entry(self._end.entries[row], "entry_flags")]
+        return self._run(row, 1, first)[0] if flags & IDEMPOTENT else EntryStatus.HANDLER_FAILED
 
-    def _may_run_twice(self, first: int, count: int) -> bool:
-        """Whether any of these may: here after a failure, or elsewhere when this worker dies."""
-        words = self._queue.words
-        return any(words[at] & IDEMPOTENT for at in self._flags[first : first + count])
+    def _work(self, begin: int, count: int, first: int | None) -> None:
+        inputs = self._gather(begin, count)
+        self._infer(inputs, self._outputs(begin, begin + count, first))
 
-    def _copied(self, inputs: list[torch.Tensor], count: int) -> list[torch.Tensor]:
-        if len(self._copies[0]) < count:  # kept: new memory would cost more than the copy
-            self._copies = [torch.empty_like(tensor) for tensor in inputs]
-        copies = [copy[:count] for copy in self._copies]
-        for copy, tensor in zip(copies, inputs, strict=True):
-            copy.copy_(tensor)
-        return copies
+    def _gathered_at(self, begin: int, count: int) -> tuple[list[torch.Tensor], Array[c_void_p]]:
+        inputs = [tensor[begin : begin + count] for tensor in self._inputs]
+        return inputs, (c_void_p * len(inputs))(*[each.data_ptr() or None for each in inputs])
 
-    def _work(self, first: int, count: int) -> None:
-        last = first + count
-        inputs = [tensor[first:last] for tensor in self._inputs]
-        if self._may_run_twice(first, count):
-            # A handler may write into its inputs, and the ring's are those of the next run.
-            inputs = self._copied(inputs, count)
-        self._infer(inputs, [tensor[first:last] for tensor in self._outputs])
+    def _gather(self, begin: int, count: int) -> list[torch.Tensor]:
+        """The inputs of these rows of the batch."""
+        inputs, into = self._gathered(begin, count)
+        self._end.gather(begin, count, into)
+        return list(inputs)
 
-    def _failed(self, first: int, count: int) -> None:
+    def _outputs(self, begin: int, last: int, first: int | None) -> list[torch.Tensor]:
+        """Where results of these rows of the batch belong."""
+        if first is not None and last - begin == 1:
+            return list(self._results_of_one(first + begin))
+        if first is None:
+            return [tensor[begin:last] for tensor in self._scratch]
+        return [tensor[first + begin : first + last] for tensor in self._ring]
+
+    def _failed(self) -> None:
         """A batch has failed and ends here."""
 
     def close(self) -> None:
         """Let go of what it holds, before the queue is unmapped."""
-        self._inputs, self._outputs, self._copies = [], [], []
+        self._inputs, self._ring, self._scratch = [], [], []
+        self._gathered.cache_clear()
+        self._results_of_one.cache_clear()
+
+
+def torch_type(spec: TensorSpec) -> torch.dtype:
+    """The type of a tensor's elements."""
+    return torch.from_numpy(np.empty(0, spec.dtype)).dtype
 
 
 class StagedQueueWorker(QueueWorker):
     """Gives tensors of a device to the handler, copied one batch at a time."""
 
-    def __init__(self, queue: TensorQueue, infer: Infer, device: torch.device) -> None:
+    def __init__(
+        self, end: WorkerQueue, infer: Infer, batch: int, device: torch.device
+    ) -> None:
         """``device``: where the model is."""
-        super().__init__(queue, infer)
+        super().__init__(end, infer, batch)
         self._device = device
 
-    def _work(self, first: int, count: int) -> None:
-        last = first + count
-        inputs = [tensor[first:last].to(self._device) for tensor in self._inputs]
-        results = [tensor[first:last] for tensor in self._outputs]
+    def _work(self, begin: int, count: int, first: int | None) -> None:
+        gathered = self._gather(begin, count)
+        results = self._outputs(begin, begin + count, first)
         outputs = [torch.empty_like(tensor, device=self._device) for tensor in results]
-        self._infer(inputs, outputs)
+        self._infer([tensor.to(self._device) for tensor in gathered], outputs)
         for result, output in zip(results, outputs, strict=True):
             result.copy_(output)
 
-    def _failed(self, first: int, count: int) -> None:
+    def _failed(self) -> None:
         """A device that has failed for good fails at this too."""
         if self._device.type == "cuda":
             try:

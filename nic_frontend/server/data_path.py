@@ -10,6 +10,7 @@ import time
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
 
 from shunter.batching.page.slices import SliceSet
+from shunter.batching.queue.landing import SPARE, LandingPool, blocks_for
 from shunter.batching.queue.native import PEER_BYTES, QueueView, check, view_of
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.nic_frontend.library import require
@@ -19,6 +20,7 @@ from shunter.nic_frontend.server.sessions import Opening, struct_of
 from shunter.nic_frontend.server.structures import (
     COUNTED,
     DROPS,
+    GAUGES,
     HelloStruct,
     HoldLine,
     SettingsStruct,
@@ -42,21 +44,27 @@ _STREAMS = 64
 class DataPath:
     """Sessions, functions and workers of one front end."""
 
-    def __init__(self, udp: int, doorbell: int, wake: int, *, spin_us: int, gro: bool) -> None:
+    def __init__(
+        self, udp: int, doorbell: int, wake: int, landing: LandingPool, *, spin_us: int
+    ) -> None:
         """Descriptors of the socket, the doorbell and of what else run() returns for.
 
-        Raises LibraryError.
+        ``landing`` must stay mapped. Raises LibraryError.
         """
         found = require()
         self._library = found
         declare(found)
         self._handle = c_void_p()
-        settings = SettingsStruct(udp, doorbell, wake, spin_us * 1000, gro)
+        settings = SettingsStruct(
+            udp, doorbell, wake, spin_us * 1000, landing.mapping.address, landing.most
+        )
         settings.cookie_secret = (c_uint8 * 16)(*secrets.token_bytes(16))
         check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")
         self._core = found.shunter_server_core(self._handle)
         self._hellos = (HelloStruct * HELLOS)()
         self._queues: dict[int, QueueView] = {}
+        self._landing = landing
+        self._grow(SPARE)
         self._line: ctypes.Array[c_uint64] | None = None
 
     def limit(self, sessions: int, streams: int) -> None:
@@ -85,9 +93,18 @@ class DataPath:
             for hello in self._hellos[:count]
         ]
 
+    def _grow(self, blocks: int) -> None:
+        """Have so many blocks more for payloads. Raises OSError when there is no memory."""
+        self._library.shunter_server_grow_landing(self._handle, self._landing.grow(blocks))
+
+    def mtu(self) -> int:
+        """Largest datagram that can come in."""
+        return int(self._library.shunter_server_mtu(self._handle))
+
     def add_function(self, func_id: int, queue: TensorQueue, policy: Policy, burst: int) -> None:
         """Serve a function; the queue must stay mapped until it is removed."""
         view = view_of(queue, func_id)
+        self._grow(blocks_for(queue.entries, sum(spec.bytes for spec in queue.inputs)))
         check(
             self._library.shunter_server_add_function(
                 self._handle, byref(view), byref(policy_struct(policy)), burst
@@ -202,10 +219,10 @@ class DataPath:
         return list(sessions[:count])
 
     def stats(self) -> dict[str, int]:
-        """All counters; what was dropped as ``drop_REASON``."""
+        """All counters, what was dropped as ``drop_REASON``, and gauges."""
         stats = StatsStruct()
         self._library.shunter_server_stats(self._handle, byref(stats))
-        found = {name: int(getattr(stats, name)) for name in COUNTED}
+        found = {name: int(getattr(stats, name)) for name in (*COUNTED, *GAUGES)}
         return found | {f"drop_{r}": int(n) for r, n in zip(DROPS, stats.drops, strict=True)}
 
     def load(self, func_id: int) -> tuple[int, int]:
@@ -228,14 +245,21 @@ class DataPath:
 
 
 def make_data_path(
-    udp: socket.socket, doorbell: int, wake: int, *, spin_us: int, gro: bool
+    udp: socket.socket,
+    doorbell: int,
+    wake: int,
+    landing: LandingPool,
+    *,
+    spin_us: int,
+    gro: bool,
 ) -> DataPath:
     """For this socket; workers ring the doorbell, and it returns when ``wake`` can be read.
 
     ``gro``: let the kernel merge datagrams, where the path can take them. Raises LibraryError.
     """
-    merges = gro and set_gro(udp)
-    path = DataPath(udp.fileno(), doorbell, wake, spin_us=spin_us, gro=merges)
+    if gro:
+        set_gro(udp)
+    path = DataPath(udp.fileno(), doorbell, wake, landing, spin_us=spin_us)
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     path.limit(MOST_SESSIONS, max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS))
     return path

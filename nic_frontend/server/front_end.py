@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shunter.batching.queue.attach import listen
+from shunter.batching.queue.landing import LandingPool
 from shunter.nic_frontend.server.access import KeyRing
 from shunter.nic_frontend.server.data_path import make_data_path
 from shunter.nic_frontend.server.functions import Functions
@@ -64,6 +65,9 @@ class Settings:
     gro: bool = True
     queue_bytes: int = 1 << 30
     """The tensors of one function may take so much memory."""
+    landing_bytes: int = 4 << 30
+    """The inputs of all functions that are here may take so much memory; it is taken as functions
+    come."""
     free_bytes: Callable[[], float] = lambda: math.inf
     """How much memory the host has free."""
     settle_s: float = 0.0
@@ -122,13 +126,21 @@ class FrontEnd:
         ready = self._ready = Readiness()
         self._closing.append(ready.close)
         ready.watch(self._stop_event, self._on_stop)
+        landing = LandingPool(settings.landing_bytes, settings.free_bytes)
+        self._closing.append(landing.close)
         path = self.path = make_data_path(
-            self.udp, self.doorbell, ready.fileno(), spin_us=settings.spin_us, gro=settings.gro
+            self.udp,
+            self.doorbell,
+            ready.fileno(),
+            landing,
+            spin_us=settings.spin_us,
+            gro=settings.gro,
         )
         functions = self.functions = Functions(
             path,
             ready,
             shared=(self.udp.fileno(), self.doorbell),
+            landing=landing,
             queue_bytes=settings.queue_bytes,
             free_bytes=settings.free_bytes,
             receive_bytes=self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),

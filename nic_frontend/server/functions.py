@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
 from shunter.batching.queue.attach import Attach, AttachError, peer_process, receive, send
+from shunter.batching.queue.landing import LandingPool
 from shunter.batching.queue.layout import WORKER_COUNT
 from shunter.batching.queue.size import QueueError, QueueTooLargeError
 from shunter.nic_frontend.library import path as library_path
@@ -47,6 +48,7 @@ class Functions:
         ready: Readiness,
         *,
         shared: Sequence[int],
+        landing: LandingPool,
         queue_bytes: int,
         free_bytes: Callable[[], float],
         receive_bytes: int,
@@ -59,6 +61,7 @@ class Functions:
         self._path = path
         self._ready = ready
         self._socket, self._doorbell = shared
+        self._landing = landing
         self._queue_bytes, self._free_bytes = queue_bytes, free_bytes
         self._receive_bytes = receive_bytes
         self._functions: dict[int, Function] = {}
@@ -177,7 +180,9 @@ class Functions:
         worker = Worker.of(connection, function.id, free[0], doorbell, attach)
         library = str(library_path().resolve())
         answer = {"func_id": function.id, "worker": worker.index, "library": library}
-        descriptors = [self._socket, doorbell, self._doorbell, *function.queue.descriptors]
+        answer["landing"] = self._landing.mapping.size
+        descriptors = [self._socket, doorbell, self._doorbell, self._landing.reader]
+        descriptors += function.queue.descriptors
         try:
             self._path.add_worker(function.id, worker.index, attach.batch, doorbell)
             send(connection, answer, descriptors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import socket
 import time
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from shunter.batching.queue.attach import peer_process, remove_left_over
+from shunter.batching.queue.native import PEER_BYTES
 from shunter.nic_frontend.server.sessions import origin_of, origin_of_user
 
+IP_PKTINFO = 8
 UDP_GRO = 104
 SO_RXQ_OVFL = 40
 SO_RCVBUFFORCE = 33
@@ -46,11 +49,11 @@ def peer_of(address: tuple[str, int] | tuple[str, int, int, int]) -> bytes:
     host, port = address[:2]
     if len(address) == 2:
         raw = socket.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big")
-        return (raw + socket.inet_pton(socket.AF_INET, host)).ljust(32, b"\0")
+        return (raw + socket.inet_pton(socket.AF_INET, host)).ljust(PEER_BYTES, b"\0")
     flow, scope = address[2:]
     raw = socket.AF_INET6.to_bytes(2, "little") + port.to_bytes(2, "big") + flow.to_bytes(4, "big")
     packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
-    return (raw + packed + scope.to_bytes(4, "little")).ljust(32, b"\0")
+    return (raw + packed + scope.to_bytes(4, "little")).ljust(PEER_BYTES, b"\0")
 
 
 def client_sockets(
@@ -95,10 +98,22 @@ def udp_socket(host: str, port: int) -> socket.socket:
         udp.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
         with naming(f"UDP {host} port {port}"):
             udp.bind(where)
+        _tell_local_address(udp)
     except BaseException:
         udp.close()
         raise
     return udp
+
+
+def _tell_local_address(udp: socket.socket) -> None:
+    """With each datagram, where a socket takes those of all addresses: answers leave from the same
+    one, and not from that which the routes prefer."""
+    if int(ipaddress.ip_address(udp.getsockname()[0].partition("%")[0])):
+        return
+    if udp.family == socket.AF_INET6:
+        udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+    else:
+        udp.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
 
 
 def set_gro(udp: socket.socket) -> bool:

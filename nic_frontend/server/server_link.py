@@ -183,10 +183,11 @@ class ServerLink:
         front_end_page.write_network(page, slot, network)
         try:
             commands = page.read_commands(slot)
-            groups = page.read_groups(slot, page.read_identity(slot).group_count)
+            identity = page.read_identity(slot)
+            groups = page.read_groups(slot, identity.group_count)
         except UnstableError:
             return  # as it was; the next look may be luckier
-        path.set_policy(function.id, policy_of(commands, groups))
+        path.set_policy(function.id, policy_of(commands, identity, groups))
 
     def _read_slots(self, page: ControlPage) -> None:
         """Which models the server has; only what changed is read again."""

@@ -33,7 +33,7 @@ DROPS = (
     *REASONS,
     *("session", "peer", "replay", "direction", "func_id", "old", "credit", "full"),
     *("sizes", "duplicate", "sack", "cancel"),
-    *("aead", "crc"),
+    *("aead", "crc", "pool"),
 )
 """Why datagrams are dropped; the order is that of ``enum shunter_drop``. The last line is of
 payloads, which the shell looks at."""
@@ -67,20 +67,20 @@ class SettingsStruct(Structure):
         ("doorbell", c_int),
         ("wake", c_int),
         ("spin_ns", c_uint64),
-        ("gro", c_bool),
+        ("landing", c_void_p),
+        ("landing_blocks", c_uint32),
         ("cookie_secret", c_uint8 * 16),
     )
 
 
 class PolicyStruct(Structure):
+    """``struct shunter_policy``."""
+
     _fields_ = (
-        ("threshold", c_double),
-        ("max_wait_ns", c_uint64),
-        ("margin_ns", c_uint64),
-        ("ageing_ns", c_uint64),
-        ("fixed_ns", c_uint64),
-        ("per_request_ns", c_uint64),
-        ("ahead", c_uint32),
+        *(("threshold", c_double), ("alpha", c_double), ("threshold_cap", c_double)),
+        *(("max_wait_ns", c_uint64), ("margin_ns", c_uint64), ("ageing_ns", c_uint64)),
+        *(("fixed_ns", c_uint64), ("per_request_ns", c_uint64), ("slo_ns", c_uint64)),
+        *(("ahead", c_uint32), ("mixes", c_uint32)),
     )
 
 
@@ -94,16 +94,24 @@ class HelloStruct(Structure):
 
 
 COUNTED = (
-    *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures", "streams_in"),
-    *("requests", "batches", "answered", "failed", "expired"),
-    *("copied_bytes", "copied_segments", "placed_segments", "overflows", "sleeps", "rings"),
+    *("requests", "batches", "answered", "failed", "expired", "rings"),
+    *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures"),
+    *("streams_in", "placed_segments", "copied_bytes", "gathered_bytes", "overflows", "sleeps"),
 )
 COUNTERS = (*COUNTED, *(f"drop_{reason}" for reason in DROPS))
 """Names of all counters of a front end."""
 
 
+GAUGES = ("landing_blocks", "landing_free")
+"""Beside them: how it is now."""
+
+
 class StatsStruct(Structure):
-    _fields_ = (*((name, c_uint64) for name in COUNTED), ("drops", c_uint64 * len(DROPS)))
+    _fields_ = (
+        *((name, c_uint64) for name in COUNTED),
+        ("drops", c_uint64 * len(DROPS)),
+        *((name, c_uint64) for name in GAUGES),
+    )
 
 
 def policy_struct(policy: Policy) -> PolicyStruct:
@@ -117,6 +125,8 @@ def declare(found: ctypes.CDLL) -> None:
         "server_new": (POINTER(SettingsStruct), POINTER(c_void_p)),
         "server_free": (handle,),
         "server_core": (handle,),
+        "server_grow_landing": (handle, c_uint32),
+        "server_mtu": (handle,),
         "server_run": (handle, c_uint64, POINTER(HelloStruct), c_uint32),
         "server_add_function": (handle, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),
         "server_set_policy": (handle, c_uint16, POINTER(PolicyStruct)),
@@ -149,6 +159,8 @@ def declare(found: ctypes.CDLL) -> None:
     for name, types in arguments.items():
         getattr(found, f"shunter_{name}").argtypes = list(types)
     found.shunter_server_core.restype = c_void_p
+    found.shunter_server_grow_landing.restype = None
+    found.shunter_server_mtu.restype = c_uint32
     found.shunter_server_idle.restype = c_bool
     found.shunter_server_give_up.restype = c_uint32
     found.shunter_server_busy_ns.restype = c_uint64

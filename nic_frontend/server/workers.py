@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,13 +21,16 @@ from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.model_policy import Defaults
 from shunter.nic_frontend.wire.header import AEAD_TAG
+from shunter.nic_frontend.wire.hello import SMALLEST_SEGMENT
 from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, MAX_SEGMENTS
 
 LOGGER = logging.getLogger("shunter.nic")
 KILL_NS = 2_000_000_000
-"""A process that is killed has so long to end."""
+"""A process that is killed should end in so long a time; it is said when it does not."""
 _PAYLOAD = LARGEST_SEGMENT - AEAD_TAG
 """The most that a segment of any session carries."""
+_LEAST = SMALLEST_SEGMENT - AEAD_TAG
+"""The least, but for the last of a tensor."""
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
 _SMALL = 2304
@@ -43,7 +48,11 @@ class Worker:
     pid: int
     timeout_ns: int
     """A batch may run so long; 0: as long as it wants."""
+    process: int = -1
+    """Descriptor of the process, -1: it cannot be seen from here."""
     killed: bool = False
+    told: bool = False
+    """That it does not end."""
     leaving: bool = False
     left: bool = False
     model: str = ""
@@ -56,11 +65,26 @@ class Worker:
     ) -> Worker:
         """The process at the other end of a connection, as it describes itself."""
         timeout_ns = int(attach.response_timeout_s * 1e9)
-        return cls(
+        worker = cls(
             *(connection, func_id, index, doorbell, peer_process(connection)[0], timeout_ns),
             model=attach.model,
             slices=attach.slices,
         )
+        with contextlib.suppress(OSError):
+            worker.process = os.pidfd_open(worker.pid)  # its number may be another's one day
+            weakref.finalize(worker, os.close, worker.process)
+        return worker
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is known to be over: it writes nowhere any more."""
+        return self.process >= 0 and bool(select.select([self.process], [], [], 0)[0])
+
+    def kill(self) -> None:
+        """End the process, if it can be seen from here."""
+        if self.process >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self.process, signal.SIGKILL)
 
     @property
     def stays(self) -> bool:
@@ -125,8 +149,11 @@ def queue_of(
     attach: Attach, func_id: int, most_bytes: int, free_bytes: Callable[[], float]
 ) -> TensorQueue:
     """A new queue for the tensors of a worker. Raises QueueError, OSError."""
-    wanted = entries_within((*attach.inputs, *attach.outputs), attach.batch, most_bytes)
-    return TensorQueue.create(func_id, attach.inputs, attach.outputs, wanted, free_bytes)
+    wanted = entries_within(attach.inputs, attach.outputs, attach.batch, most_bytes)
+    pieces = min(MAX_SEGMENTS, sum(-(-spec.bytes // _LEAST) for spec in attach.inputs)) or 1
+    return TensorQueue.create(
+        func_id, attach.inputs, attach.outputs, wanted, pieces, free_bytes
+    )
 
 
 def burst_of(attach: Attach, queue: TensorQueue, receive_bytes: int) -> int:
@@ -138,8 +165,8 @@ def burst_of(attach: Attach, queue: TensorQueue, receive_bytes: int) -> int:
 def end_stuck(path: DataPath, workers: Iterable[Worker], now_ns: int) -> list[Worker]:
     """Kill workers that do not answer: their server starts others.
 
-    They are gone when their connections end, and nothing of them can write into the queue any
-    more; or, which is told, when even that takes long.
+    They are gone when their connections end or, which is told, when their processes have; not
+    before, however long that takes: what a worker holds it may still write to.
     """
     gone = []
     for worker in workers:
@@ -153,9 +180,15 @@ def end_stuck(path: DataPath, workers: Iterable[Worker], now_ns: int) -> list[Wo
                 *(worker.index, worker.pid, worker.model, worker.timeout_ns / 1e9),
             )
             path.drain_worker(worker.func_id, worker.index)
-            _kill(worker.pid)
-        elif busy_ns > worker.timeout_ns + KILL_NS:
+            worker.kill()
+        elif worker.has_ended:
             gone.append(worker)
+        elif busy_ns > worker.timeout_ns + KILL_NS and not worker.told:
+            worker.told = True
+            LOGGER.error(
+                "worker %d (pid %d) of %s was killed and does not end: its requests wait for it",
+                *(worker.index, worker.pid, worker.model),
+            )
     return gone
 
 
@@ -171,13 +204,6 @@ def check_together(side: Sequence[TensorSpec]) -> None:
     if count > MAX_SEGMENTS:
         total = sum(spec.bytes for spec in side)
         raise AttachError(f"{total} bytes are {count} segments, at most {MAX_SEGMENTS}")
-
-
-def _kill(pid: int) -> None:
-    """End a process of ours; 0 is one that this process cannot see."""
-    if pid > 0:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
 
 
 def try_send(connection: socket.socket, content: dict[str, object]) -> None:

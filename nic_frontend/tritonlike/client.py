@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from shunter.batching.queue.tensor_spec import TensorSpec
@@ -291,10 +290,5 @@ class InferenceServerClient(SharedMemory):
     def __enter__(self) -> InferenceServerClient:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -18,7 +18,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 
 from shunter.batching.page.control_page import ControlPage, PageError
 from shunter.batching.page.processes import is_alive
@@ -46,12 +45,7 @@ class _Signals:
         self._old = {number: signal.signal(number, lambda *_: None) for number in self.HANDLED}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_descriptor)

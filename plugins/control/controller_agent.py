@@ -41,8 +41,6 @@ _ABOUT = {
 class ControllerAgent:
     """Keeps the commands of every live slot up to date, one duty cycle per :meth:`do_work`."""
 
-    role_name = "controller"
-
     def __init__(self, page: ControlPage, load_settings: Callable[[], Settings], pid: int) -> None:
         """Start with the settings, or with the defaults when these cannot be used."""
         self._page = page

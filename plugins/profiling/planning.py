@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +10,15 @@ from urllib.parse import quote
 
 import numpy as np
 
-from shunter.allocator.planning.configuration import (
-    Configuration,
-    InstanceGroup,
-    format_configuration,
-)
+from shunter.allocator.planning.configuration import Configuration, format_configuration
 from shunter.allocator.planning.latency_table import LatencyTable, Memory
 from shunter.allocator.planning.optimizer import (
+    Choice,
     NoConfiguration,
     maximise_rate,
     minimise_latency,
     spread_over,
+    spread_within,
 )
 from shunter.allocator.planning.profile import Profile, batch_sizes
 from shunter.allocator.planning.profile_table import latency_table, memory_of
@@ -31,20 +28,20 @@ CHOSEN, FAT, ONE_PER_CORE = "chosen", "fat", "one per core"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One way to run a batch."""
+class Row(Choice):
+    """One way to run a batch, by its name."""
 
     name: str
-    configuration: Configuration
-    latency_ms: float
-    rate: float
+
+    @classmethod
+    def of(cls, name: str, choice: Choice) -> Row:
+        """A choice with a name."""
+        return cls(choice.configuration, choice.latency_ms, choice.rate, name)
 
     @property
     def core_ms(self) -> float:
         """Time of cores that one request costs; all cores are held until the batch is done."""
-        cores = sum(group.instances * group.threads for group in self.configuration)
-        batch = sum(group.instances * group.batch for group in self.configuration)
-        return cores * self.latency_ms / batch
+        return self.threads * self.latency_ms / self.batch
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -160,12 +157,12 @@ def _plan(
         best = minimise_latency(table, nodes, batch, memory)
     else:
         best = maximise_rate(table, nodes, slo_ms, memory)
-        batch = sum(group.instances * group.batch for group in best.configuration)
-    rows = [Row(CHOSEN, best.configuration, best.latency_ms, best.rate)]
+        batch = best.batch
+    rows = [Row.of(CHOSEN, best)]
     impossible = []
     for name, threads in _usual(table, nodes, batch, slo_ms).items():
         try:
-            rows.append(_usual_row(name, table, threads, batch, slo_ms, memory))
+            rows.append(Row.of(name, _usual_choice(table, threads, batch, slo_ms, memory)))
         except NoConfiguration as error:
             impossible.append(f"{name}: {error}")
     cells = _unmeasured(profile, best.configuration)
@@ -183,37 +180,17 @@ def _usual(
     }
 
 
-def _usual_row(
-    name: str,
-    table: LatencyTable,
-    threads: list[int],
-    batch: int,
-    slo_ms: float | None,
-    memory: Memory,
-) -> Row:
+def _usual_choice(
+    table: LatencyTable, threads: list[int], batch: int, slo_ms: float | None, memory: Memory
+) -> Choice:
     if len(threads) > memory.instances(batch):
         raise NoConfiguration(f"{len(threads)} instances do not fit into the memory")
     if slo_ms is not None:
-        return _within(name, table, threads, slo_ms)
+        return spread_within(table, threads, slo_ms)
     largest = sum(int(np.isfinite(table.ms[t - 1]).sum()) for t in threads)
     if largest < batch:
         raise NoConfiguration(f"its batches are at most {largest} in all")
-    choice = spread_over(table, threads, batch)
-    return Row(name, choice.configuration, choice.latency_ms, choice.rate)
-
-
-def _within(name: str, table: LatencyTable, threads: list[int], slo_ms: float) -> Row:
-    """These instances, each with the batch of the highest rate within the SLO."""
-    kinds: Counter[tuple[int, int]] = Counter()
-    for t in threads:
-        row = table.ms[t - 1]
-        sizes = np.flatnonzero(row <= slo_ms) + 1
-        if not sizes.size:
-            raise NoConfiguration(f"one request on {t} threads takes {row[0]:.2f} ms")
-        kinds[t, int(sizes[np.argmax(sizes / row[sizes - 1])])] += 1
-    groups = tuple(InstanceGroup(kinds[kind], *kind) for kind in sorted(kinds, reverse=True))
-    rate = sum(n * kind[1] / table.of(*kind) for kind, n in kinds.items()) * 1e3
-    return Row(name, groups, max(table.of(*kind) for kind in kinds), rate)
+    return spread_over(table, threads, batch)
 
 
 def _unmeasured(profile: Profile, groups: Configuration) -> tuple[tuple[int, int], ...]:

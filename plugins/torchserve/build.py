@@ -11,7 +11,6 @@ Only the standard library is used: ``setup.py`` loads this file while nothing is
 
 from __future__ import annotations
 
-import argparse
 import configparser
 import hashlib
 import importlib.metadata
@@ -19,7 +18,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -173,21 +171,3 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
     archive.writestr(entry, content)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Build the jar and print its folder. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--output", type=Path, help=f"folder for the jar, default: {PLUGINS}")
-    parser.add_argument("--force", action="store_true", help="build even when the jar is fresh")
-    args = parser.parse_args(argv)
-    try:
-        print((build if args.force else ensure)(args.output))
-    except JarError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

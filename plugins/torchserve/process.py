@@ -38,7 +38,7 @@ def plugins_folder(output: Path | None = None, *, force: bool = False) -> Path:
         raise UserError(str(error)) from error
 
 
-class TorchServeProcess:
+class TorchServeProcess(Server):
     """The :class:`shunter.plugins.host.HostProcess` of TorchServe."""
 
     name = NAME
@@ -56,7 +56,7 @@ class TorchServeProcess:
         quiet: bool,
     ) -> None:
         """``settings`` are of config.properties, ``ports`` of HTTP and gRPC (None: free ones)."""
-        self._server = Server(
+        super().__init__(
             model_store=store,
             models=models,
             folder=folder,
@@ -69,62 +69,34 @@ class TorchServeProcess:
         )
 
     @property
-    def log(self) -> Path:
-        """See the protocol."""
-        return self._server.log
-
-    @property
-    def inference(self) -> str:
-        """See the protocol."""
-        return self._server.inference
-
-    @property
-    def pid(self) -> int:
-        """Of the JVM."""
-        return self._server.pid
-
-    @property
     def host(self) -> TorchServeHost:
         """See the protocol."""
-        return TorchServeHost(self._server.management, self._key)
-
-    @property
-    def running(self) -> bool:
-        """See the protocol."""
-        return self._server.running
-
-    @property
-    def _key(self) -> str | None:
-        return self._server.keys.get("management", {}).get("key")
+        return TorchServeHost(self.management, self._key("management"))
 
     @property
     def addresses(self) -> dict[str, str]:
         """See the protocol."""
-        server = self._server
         return {
-            "inference": f"{server.inference}/predictions/...",
-            "management": server.management,
-            "metrics": f"{server.metrics}/metrics",
-            "gRPC": f"127.0.0.1:{server.grpc_inference} (inference), {server.grpc_management}",
-            "keys": str(server.folder / "key_file.json") if self._key else "off",
+            "inference": f"{self.inference}/predictions/...",
+            "management": self.management,
+            "metrics": f"{self.metrics}/metrics",
+            "gRPC": f"127.0.0.1:{self.grpc_inference} (inference), {self.grpc_management}",
+            "keys": str(self.folder / "key_file.json") if self._tokens else "off",
         }
 
     @property
     def status_command(self) -> str:
         """See the protocol."""
-        option = f" --token {self._key}" if self._key else ""
-        return f"shunter status --management {self._server.management}{option}"
+        key = self._key("management")
+        option = f" --token {key}" if key else ""
+        return f"shunter status --management {self.management}{option}"
 
     def grpc_client(self) -> AbstractContextManager[GrpcClient]:
         """See the protocol."""
         from shunter.plugins.torchserve.grpc_client import InferenceClient
 
-        return InferenceClient(f"127.0.0.1:{self._server.grpc_inference}")
-
-    def start(self, timeout_s: float = 120) -> None:
-        """See the protocol."""
-        self._server.start(timeout_s)
+        return InferenceClient(f"127.0.0.1:{self.grpc_inference}")
 
     def drain(self, timeout_s: float) -> bool:
         """See the protocol: SIGTERM lets the plugin answer what is held."""
-        return self._server.stop(timeout_s) == 0
+        return self.stop(timeout_s) == 0

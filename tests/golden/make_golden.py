@@ -25,7 +25,7 @@ from typing import Any
 
 from shunter.batching.forming import classes, release
 from shunter.batching.forming.latency import LatencyFit
-from shunter.batching.forming.threshold import AdaptiveThreshold, QuantumThreshold, hold_ns, step
+from shunter.batching.forming.threshold import AdaptiveThreshold, hold_ns, step
 from shunter.batching.page import front_end_page
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.layout import (
@@ -79,7 +79,6 @@ def threshold_tables() -> dict[str, Table]:
     return {
         "step": table("t c alpha cap next", rows),
         "adaptive": table("events states", adaptive_rows()),
-        "quantum": table("quantum_ns events values", quantum_rows()),
         "hold_ns": table("fixed_ns max_wait_ns hold_ns", hold_rows()),
     }
 
@@ -119,20 +118,6 @@ def adaptive_rows() -> Any:
                 events.append(event)
                 states.append([adaptive.value, adaptive.returning, worth])
         yield events, states
-
-
-def quantum_rows() -> Any:
-    choose = random.Random(20240504)
-    for quantum_ns in (1, 5_000_000, 20_000_000):
-        rule = QuantumThreshold(quantum_ns)
-        now, arrivals, events, values = 7, 0, [], []
-        for _ in range(60):
-            now += int(choose.random() * 4e6) if choose.random() < 0.9 else 90_000_000
-            arrivals += int(choose.random() * 9)
-            rule.settle(now, arrivals)
-            events.append([now, arrivals])
-            values.append(rule.value)
-        yield quantum_ns, events, values
 
 
 def hold_rows() -> Any:
@@ -249,6 +234,13 @@ def staggered_rows() -> Any:
         yield cap, fixed, per, busy, release.staggered_size(cap, fixed, per, busy)
 
 
+def too_late_rows(rule: Any) -> Any:
+    for now, deadline in itertools.product((0, 10**15), (-5, 0, 1, 900, 10**9)):
+        for needed in (0, 1, 2, 899, 900, 901, 3_600_000_000_000):
+            args = (now, now + deadline, needed)
+            yield (*args, rule(*args))
+
+
 def predicted_wait_rows() -> Any:
     for ahead, capacity in itertools.product((0, 1, 31, 32, 33, 1000), (1, 32, 48)):
         args = (ahead, capacity, 50_000_000, 20_000_001)
@@ -268,6 +260,12 @@ def release_tables() -> dict[str, Table]:
         "fit_deadlines": table(
             "slacks_ns waiting size cap fixed_ns per_request_ns next_free_ns skip_take",
             fit_deadlines_rows(),
+        ),
+        "is_too_late": table(
+            "now_ns deadline_ns soonest_ns too_late", too_late_rows(release.is_too_late)
+        ),
+        "too_late_at_ns": table(
+            "now_ns deadline_ns least_ns at_ns", too_late_rows(release.too_late_at_ns)
         ),
         "staggered_size": table("cap fixed_ns per_request_ns busy_ns size", staggered_rows()),
         "predicted_wait_ns": table(
@@ -342,9 +340,7 @@ CREATED_UNIX_NS = 1_700_000_000_000_000_000
 HEARTBEAT_NS = 5_000_000_000
 FRONT_END_WANTED = 1 << 32 | 17
 CONTROLLER = (4243, 3, 6_000_000_000)
-COMMANDS = SlotCommands(
-    500_000, 128_000, 0, 2500, 1, 1_000_000, 1, 3_000_000, 250_000, 5000, 1, 1500
-)
+COMMANDS = SlotCommands(500_000, 128_000, 0, 2500, 1, 1_000_000, 1, 3_000_000, 250_000, 1, 1500)
 FRONT_END = FrontEndState(4244, 7_000_000_000, 8083, 5, 2_000_000, 4)
 COUNTERS = {"requests": 11, "drop_tag": 22, "bytes_in": 1 << 40}
 NETWORK = SlotNetwork(2, 256, 250, 3, 4, 16)

@@ -24,12 +24,14 @@ from shunter.nic_frontend.wire.header import Header, behind
 from shunter.nic_frontend.wire.layout import Flags, MessageType
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
-PEER = bytes([2, 0, 0x1F, 0x90, 127, 0, 0, 1]).ljust(32, b"\0")
-OTHER_PEER = bytes([2, 0, 0x1F, 0x91, 127, 0, 0, 1]).ljust(32, b"\0")
+PEER = bytes([2, 0, 0x1F, 0x90, 127, 0, 0, 1]).ljust(64, b"\0")
+OTHER_PEER = bytes([2, 0, 0x1F, 0x91, 127, 0, 0, 1]).ljust(64, b"\0")
 FUNC, SESSION = 7, 0xABCD0001
 KEY = bytes(range(16))
 
 MS = 1_000_000
+PATIENT = "-DRECEIVE_NS=600000000000ULL"
+"""Flag of a library that waits as long as a test may take for the rest of a request."""
 
 
 class PythonCore(Core):
@@ -75,10 +77,18 @@ def sanitized(tmp_path_factory):
             for name in names
         ]
         path = tmp_path_factory.mktemp("sanitized") / "libshunter.so"
-        build.build(path, more=("-O1", *build.SANITIZERS))
+        build.build(path, more=("-O1", *build.SANITIZERS, PATIENT))
     except (OSError, build.BuildError) as error:
         pytest.skip(f"no sanitizers: {error}")
     return str(path), {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0"}
+
+
+@pytest.fixture(scope="session")
+def patient_processes(nic, processes, tmp_path_factory):
+    """The same as ``processes``, with front ends that wait long for the rest of a request."""
+    path = tmp_path_factory.mktemp("patient") / "libshunter.so"
+    build.build(path, more=(PATIENT,))
+    return processes.using(str(path))
 
 
 @pytest.fixture(scope="session")
@@ -112,12 +122,16 @@ def site(make_site):
     return make_site()
 
 
-@pytest.fixture(params=["usual", "sanitized"])
+@pytest.fixture
+def patient_site(make_site, patient_processes):
+    """The same, for tests that leave a request half sent."""
+    return make_site(processes=patient_processes)
+
+
+@pytest.fixture(params=["patient", "sanitized"])
 def abused_site(request, make_site):
     """The same, also under the sanitizers."""
-    if request.param == "sanitized":
-        return make_site(processes=request.getfixturevalue("sanitized_processes"))
-    return make_site()
+    return make_site(processes=request.getfixturevalue(f"{request.param}_processes"))
 
 
 @pytest.fixture(scope="session")
@@ -160,10 +174,16 @@ def table(make_table):
     return make_table()
 
 
+@pytest.fixture
+def c_table(both):
+    """The same, of the C core."""
+    return Table(both()[1])
+
+
 class Table:
     """One session of one function."""
 
-    func, session, peer, other_peer = FUNC, SESSION, PEER, OTHER_PEER
+    func, session, other_peer = FUNC, SESSION, OTHER_PEER
 
     def __init__(
         self,
@@ -178,14 +198,16 @@ class Table:
         protect=0,
         server_pkt_no=0,
         strict=True,
+        peer=PEER,
     ):
         self.core, self.key, self.protect = core, key, protect
         self.inputs, self.outputs = SegmentPlan(inputs, segment), SegmentPlan(outputs, segment)
         core.add_function(FUNC, inputs, outputs, entries)
+        self.peer = peer
         self.base = 0
         """Numbers of requests, and what is done, count from here."""
         self.keys, self.entries = keys_of(key), entries
-        session = Session(SESSION, FUNC, PEER, segment, window, self.keys, stream, protect)
+        session = Session(SESSION, FUNC, peer, segment, window, self.keys, stream, protect)
         session.may_be_strict = strict
         session.pkt_no = server_pkt_no
         core.add_session(session, 0)
@@ -215,7 +237,7 @@ class Table:
         return Header(**fields | {"flags": fields.get("flags", 0) | add})
 
     def say(
-        self, kind=MessageType.REQ, req_id=1, seq=0, peer=PEER, payload=b"", right=True, **more
+        self, kind=MessageType.REQ, req_id=1, seq=0, peer=None, payload=b"", right=True, **more
     ):
         """Send a datagram, whose payload is right or not; the actions."""
         if payload:
@@ -223,7 +245,7 @@ class Table:
         header = self.header(kind, req_id, seq, **more)
         data = header.pack(self.key) + payload
         length = 64 + header.length + behind(header.flags)
-        actions = self.core.receive(peer, data, self.now, length)
+        actions = self.core.receive(peer or self.peer, data, self.now, length)
         if right and any(isinstance(a, Place) for a in actions):
             actions += self.core.accept(data, self.now)
         return actions

@@ -1,6 +1,7 @@
 """A front end, its workers and its clients, as processes and by hand."""
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -12,14 +13,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from copy import copy
 from pathlib import Path
 
 import numpy as np
 
-from oracle.worker_queue import PythonWorkerQueue
 from shunter.batching.queue import attach
+from shunter.batching.queue.double_map import Mapping
+from shunter.batching.queue.layout import PIECE
+from shunter.batching.queue.native import WorkerQueue, load
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.nic_frontend import library
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.hello import (
     DEFAULT_KEY,
@@ -64,6 +69,12 @@ class Processes:
             env={**os.environ, **environment},
         )
         self._process.stdout.readline()
+
+    def using(self, library):
+        """The same one, starting them with another library."""
+        found = copy(self)
+        found._library = library
+        return found
 
     def start(self, role, **options):
         """The number of a process with this role."""
@@ -215,12 +226,17 @@ class Puppet:
         self.answer, descriptors = attach.receive(self.connection)
         self._sender = socket.socket(fileno=descriptors[0])
         self._bells = descriptors[1:3]
-        self.queue = TensorQueue.attach(descriptors[3:], *specs)
+        self.landing = Mapping(descriptors[3], self.answer["landing"], writable=False)
+        os.close(descriptors[3])
+        self.queue = TensorQueue.attach(descriptors[4:], *specs)
         self.index = self.answer["worker"]
-        self.inputs, self.outputs = self.queue.arrays()
-        self._end = PythonWorkerQueue(
-            self.queue, self.answer["func_id"], self.index, self._bells[0], self._sender,
-            self._bells[1],
+        [self.results, *_] = self.queue.results()
+        self._end = WorkerQueue(
+            load(str(library.require()._name)),
+            *(self.queue, self.answer["func_id"], self.index, self.landing),
+            doorbell=self._bells[0],
+            socket=self._sender.fileno(),
+            front=self._bells[1],
         )
 
     def batch(self, patience_s=PATIENCE_S):
@@ -228,13 +244,36 @@ class Puppet:
         end = time.monotonic() + patience_s
         while True:
             if (found := self._end.wait([], 0, 10)) is not None:
-                return [(found[0] + i) % self.queue.entries for i in range(found[1])]
+                return self._end.entries[: found[0]]
             if time.monotonic() > end:
                 return None
 
+    def requests(self):
+        """The inputs of the batch, as bytes: by tensor, a row for each request."""
+        count = self._end._batch.count
+        rows = [np.empty((count, spec.bytes), np.uint8) for spec in self.queue.inputs]
+        self._end.gather(0, count, (ctypes.c_void_p * len(rows))(*[r.ctypes.data for r in rows]))
+        return rows
+
     def names(self, entries):
-        """The requests that lie in these entries."""
-        return [int(self.inputs[0][entry][:4].view("<u4")[0]) for entry in entries]
+        """The requests of the batch, which has these entries."""
+        assert entries is not None
+        return [int(row[:4].view("<u4")[0]) for row in self.requests()[0]]
+
+    def pieces(self, entry):
+        """The bytes of each part of an entry's input that has come, None: it has not."""
+        found = []
+        for i in range(self.queue.words[self.queue.entry(entry, "entry_pieces")]):
+            at = (entry * self.queue.most_pieces + i) * PIECE.size
+            offset, length, region = PIECE.unpack_from(self.queue.pieces.bytes, at)
+            assert region == 0
+            found.append(bytes(self.landing.bytes[offset : offset + length]) if length else None)
+        return found
+
+    def held(self):
+        """Parts of inputs that entries hold."""
+        words = np.frombuffer(self.queue.pieces.bytes, np.uint32).reshape(-1, 4)
+        return int(np.count_nonzero(words[:, 2]))
 
     def done(self, *statuses):
         """Answer the batch."""
@@ -257,10 +296,13 @@ class Puppet:
 
     def __exit__(self, *_):
         self.connection.close()
+        self._end.close()
         self._sender.close()
         for descriptor in self._bells:
             os.close(descriptor)
+        self.results = None
         self.queue.close()
+        self.landing.close()
 
 
 class Raw:
@@ -403,8 +445,16 @@ class Raw:
 
     def answers(self, count):
         """By request: the bytes of the answer's tensors, or the status of its error."""
+        return self._answers(lambda found: len(found) >= count)
+
+    def answers_to(self, numbers):
+        """The same of these requests; of others nobody wants to know."""
+        found = self._answers(lambda found: set(numbers) <= found.keys())
+        return {number: found[number] for number in numbers}
+
+    def _answers(self, is_enough):
         found, parts = {}, {}
-        while len(found) < count:
+        while not is_enough(found):
             header, payload = self.get()
             if header.type == MessageType.ERROR:
                 found[header.req_id] = header.status

@@ -36,7 +36,8 @@ int64_t shunter_client_begin(
     memcpy(call->outputs, outputs, client->outputs.tensors * sizeof *outputs);
     memset(call->received, 0, (client->outputs.count + 7) / 8);
     client->live.pending++;
-    const int error = shunter_client_send(client, call, now);
+    shunter_flow_begin(client, call);
+    const int error = shunter_flow_want_all(client, call, now);
     return error ? error : (int64_t)call->req_id;
 }
 
@@ -194,6 +195,11 @@ int shunter_client_new(
                             settings->output_count, settings->segment);
     }
     if (!error) {
+        const uint64_t request = (uint64_t)client->inputs.count *
+                                 (SHUNTER_HEADER_BYTES + settings->segment);
+        shunter_congestion_init(
+            &client->path, SHUNTER_HEADER_BYTES + settings->segment, SHUNTER_WINDOW * request,
+            settings->trip_ns, client->live.heard_ns);
         client->headers = calloc(client->inputs.count, sizeof *client->headers);
         client->pieces = calloc((size_t)2 * client->inputs.count, sizeof *client->pieces);
         client->spill = malloc((size_t)SHUNTER_CLIENT_PADS * SHUNTER_CLIENT_SPILL);
@@ -215,6 +221,7 @@ void shunter_client_free(struct shunter_client *client) {
     if (client) {
         shunter_page_sender_close(&client->sender);
         shunter_client_guard_free(client);
+        shunter_congestion_free(&client->path);
         free(client->headers);
         free(client->pieces);
         free(client->spill);

@@ -45,6 +45,7 @@ static void measure(struct shunter_client *client, uint64_t rtt_ns) {
 }
 
 void shunter_call_free(struct shunter_client *client, struct shunter_call *call) {
+    shunter_flow_end(client, call);
     call->req_id = 0;
     client->live.pending--;
     while (client->live.below < client->live.next_id &&
@@ -104,9 +105,17 @@ void shunter_call_received(
     struct shunter_call *call = shunter_call_of(client, header->req_id);
     call->received[header->seq / 8] |= (uint8_t)(1U << header->seq % 8);
     call->refused = false;
+    if (call->got == 0) {
+        shunter_flow_all_came(client, call, now);
+    }
     if (++call->got < client->outputs.count) {
         call->rto_ns = least(shunter_call_rto(client), first_rto(client)); // the rest is on its way
         call->due_ns = now + call->rto_ns;
+        if (header->flags & SHUNTER_FLAG_ACK_REQ && !client->settings.stream) { // the rest is sent when this is known
+            shunter_client_control(
+                client, SHUNTER_TYPE_QUERY, call->req_id, 0, call->received,
+                (uint16_t)((client->outputs.count + 7) / 8));
+        }
         return;
     }
     if (!call->again && !call->asked_ns) {
@@ -136,33 +145,18 @@ static void rest(struct shunter_client *client, struct shunter_call *call, uint6
     call->due_ns = now + most(call->rto_ns, least(MOST_REST_NS, now - call->sent_ns));
 }
 
-/* Send again what the server lacks; all of it where nothing is known. */
-static int repeat_missing(
-    struct shunter_client *client, struct shunter_call *call, const uint8_t *have,
-    uint32_t length, uint64_t now) {
-    call->due_ns = now + call->rto_ns;
-    for (uint32_t seq = 0; seq < client->inputs.count; seq++) {
-        if (seq / 8 >= length || !(have[seq / 8] >> seq % 8 & 1)) {
-            const int error = shunter_client_repeat(client, call, seq, now);
-            if (error) {
-                return error;
-            }
-        }
-    }
-    return 0;
-}
-
 static int heed_sack(
     struct shunter_client *client, const struct shunter_x64 *header, struct shunter_call *call,
     const uint8_t *have, uint32_t length, uint64_t now) {
     has_room(client, call);
     // It answers: what is lost now has nothing to do with before.
     call->rto_ns = shunter_call_rto(client);
-    if (header->status != SHUNTER_SACK_RECEIVING) {
-        rest(client, call, now);
-        return 0;
+    call->due_ns = now + call->rto_ns;
+    if (header->status == SHUNTER_SACK_RECEIVING) {
+        return shunter_flow_heard(client, call, have, length, now);
     }
-    return repeat_missing(client, call, have, length, now);
+    rest(client, call, now);
+    return shunter_flow_heard(client, call, have, length, now);
 }
 
 int shunter_call_heed(
@@ -176,10 +170,12 @@ int shunter_call_heed(
         call->due_ns = now + least(call->rto_ns, RETRY_NS);
         call->refused = true;
         client->asks = 1;
+        shunter_flow_refused(client, call, now);
     } else if (header->type == SHUNTER_TYPE_CREDIT) { // it was refused, and there is room now
         has_room(client, call);
         call->rto_ns = shunter_call_rto(client);
-        return repeat_missing(client, call, NULL, 0, now);
+        call->due_ns = now + call->rto_ns;
+        return shunter_flow_want_all(client, call, now);
     } else if (header->type == SHUNTER_TYPE_ERROR) {
         // An error that says that all is well is still none of the answer.
         end_call(
@@ -208,6 +204,9 @@ static uint64_t given_up_ns(const struct shunter_client *client, const struct sh
 /* When the server is asked about it; ``refused``: how many before it were. */
 static uint64_t asked_at_ns(
     const struct shunter_client *client, const struct shunter_call *call, uint32_t *refused) {
+    if (!call->next) {
+        return UINT64_MAX; // nothing of it was sent yet
+    }
     return call->refused && (*refused)++ >= client->asks ? UINT64_MAX : call->due_ns;
 }
 
@@ -217,6 +216,7 @@ uint64_t shunter_client_due_ns(const struct shunter_client *client) {
     if (client->live.kept) {
         return due; // a stream that takes nothing is not asked
     }
+    due = shunter_flow_due_ns(client);
     for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
         const struct shunter_call *call = &client->calls[id % SHUNTER_WINDOW];
         if (call->req_id == id) {
@@ -229,9 +229,9 @@ uint64_t shunter_client_due_ns(const struct shunter_client *client) {
 
 int shunter_calls_tick(struct shunter_client *client, uint64_t now) {
     uint32_t refused = 0;
-    for (uint64_t id = client->live.below; id < client->live.next_id; id++) {
+    int error = shunter_flow_due_ns(client) <= now ? shunter_flow_tick(client, now) : 0;
+    for (uint64_t id = client->live.below; !error && id < client->live.next_id; id++) {
         struct shunter_call *call = shunter_call_of(client, id);
-        int error = 0;
         if (call && given_up_ns(client, call) <= now) {
             end_call(client, call, SHUNTER_STATUS_TOO_LATE);
             error = shunter_client_control(client, SHUNTER_TYPE_CANCEL, id, 0, NULL, 0);
@@ -243,9 +243,6 @@ int shunter_calls_tick(struct shunter_client *client, uint64_t now) {
             call->rto_ns = least(MOST_RTO_NS, 2 * call->rto_ns);
             call->due_ns = now + call->rto_ns;
         }
-        if (error) {
-            return error;
-        }
     }
-    return 0;
+    return error;
 }

@@ -8,6 +8,7 @@
 
 #include "aead.h"
 #include "client.h"
+#include "congestion.h"
 #include "message.h"
 #include "page_send.h"
 #include "segments.h"
@@ -24,6 +25,10 @@ struct shunter_call {
     uint16_t flags;
     uint8_t priority;
     bool again; /* segments were sent again */
+    bool parted; /* it does not go at once: some of its segments ask to be acknowledged */
+    uint32_t unsent; /* segments that are to be sent */
+    uint32_t next;   /* those before it have been sent, once at least */
+    uint8_t wanted[SHUNTER_BITMAP_BYTES]; /* which */
     bool refused; /* the server said last that it has no room: it has nothing of the request */
     const uint8_t *inputs[SHUNTER_MAX_TENSORS];
     uint8_t *outputs[SHUNTER_MAX_TENSORS];
@@ -37,6 +42,9 @@ struct shunter_client {
     struct shunter_client_numbers live;
     uint64_t pkt_no, rttvar_ns;
     uint64_t heard_no; /* the highest number of a datagram whose encrypted payload was right */
+    struct shunter_congestion path; /* of requests; a stream has its own */
+    uint64_t paced_ns; /* when more may be sent, though nothing comes */
+    uint32_t unsent; /* segments of all requests */
     /* Refused requests, from the oldest, that the server is asked about: it promises room to the
      * session, for one at a time. */
     uint32_t asks;
@@ -52,6 +60,7 @@ struct shunter_client {
     uint8_t controls[SHUNTER_CLIENT_MESSAGES][CMSG_SPACE(sizeof(uint16_t))];
     struct shunter_aead *aead;
     uint8_t *sealed; /* encrypted segments of a request */
+    bool is_broken;  /* the cipher failed: nothing is sent any more */
     /* what comes */
     uint8_t heads[SHUNTER_CLIENT_PADS][SHUNTER_HEADER_BYTES];
     uint8_t *spill, *aside;
@@ -104,12 +113,32 @@ int shunter_calls_tick(struct shunter_client *client, uint64_t now);
 int shunter_client_control(
     struct shunter_client *client, uint8_t type, uint64_t req_id, uint16_t flags,
     const void *payload, uint16_t length);
-/* All segments of a request. */
-int shunter_client_send(
+/* Header and payload of a segment of a request, to be sent with others by the next. */
+void shunter_client_prepare(
+    struct shunter_client *client, const struct shunter_call *call, uint32_t seq, uint16_t flags,
+    uint64_t now);
+int shunter_client_send_prepared(struct shunter_client *client, uint32_t from, uint32_t to);
+
+/* ---- client_flow.c: what of requests goes now; 0 or a negative errno */
+
+void shunter_flow_begin(struct shunter_client *client, struct shunter_call *call);
+void shunter_flow_end(struct shunter_client *client, struct shunter_call *call);
+/* All segments of a request are to be sent. */
+int shunter_flow_want_all(
+    struct shunter_client *client, struct shunter_call *call, uint64_t now);
+/* The server says which it has. */
+int shunter_flow_heard(
+    struct shunter_client *client, struct shunter_call *call, const uint8_t *have,
+    uint32_t length, uint64_t now);
+/* It has them all. */
+void shunter_flow_all_came(
     struct shunter_client *client, const struct shunter_call *call, uint64_t now);
-/* One of them, again. */
-int shunter_client_repeat(
-    struct shunter_client *client, struct shunter_call *call, uint32_t seq, uint64_t now);
+/* It has none of them, and no room for them now. */
+void shunter_flow_refused(
+    struct shunter_client *client, struct shunter_call *call, uint64_t now);
+/* When to call the next although nothing comes. */
+uint64_t shunter_flow_due_ns(const struct shunter_client *client);
+int shunter_flow_tick(struct shunter_client *client, uint64_t now);
 
 /* Send what was kept, as far as the socket takes it. */
 int shunter_client_flush_stream(struct shunter_client *client);

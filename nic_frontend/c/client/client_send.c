@@ -138,10 +138,11 @@ int shunter_client_control(
     return send_pieces(client, pieces, length ? 2 : 1);
 }
 
-/* Header and payload of a segment of a request; 0 or -EIO. */
-static int fill(
+void shunter_client_prepare(
     struct shunter_client *client, const struct shunter_call *call, uint32_t seq, uint16_t flags,
-    uint64_t now, struct shunter_x64 *header, struct iovec *pieces) {
+    uint64_t now) {
+    struct shunter_x64 *header = &client->headers[seq];
+    struct iovec *pieces = client->pieces + (size_t)2 * seq;
     const struct shunter_plan *plan = &client->inputs;
     const struct shunter_segment segment = shunter_place(plan, seq);
     *header = header_of(client, SHUNTER_TYPE_REQ, call->req_id);
@@ -161,23 +162,21 @@ static int fill(
     }
     const uint8_t *payload =
         segment.length ? call->inputs[segment.tensor] + segment.offset : NULL;
-    const int error = shunter_client_protect(client, header, &payload);
+    client->is_broken |= shunter_client_protect(client, header, &payload) != 0;
     pieces[0] = (struct iovec){header, sizeof *header};
     pieces[1] = (struct iovec){
         (void *)(uintptr_t)payload, segment.length + shunter_behind(header->flags)};
     client->live.packets++;
-    return error;
 }
 
 /* Segments from ``seq`` on that may go as one message: all as long as the first, but the last. */
-static uint32_t merged(const struct shunter_client *client, uint32_t seq) {
-    const struct shunter_plan *plan = &client->inputs;
+static uint32_t merged(const struct shunter_client *client, uint32_t seq, uint32_t to) {
     const size_t size = SHUNTER_HEADER_BYTES + client->pieces[2 * seq + 1].iov_len;
     uint32_t count = 1;
     if (!client->settings.gso) {
         return 1;
     }
-    while (seq + count < plan->count && count < MOST_MERGED &&
+    while (seq + count < to && count < MOST_MERGED &&
            size * (count + 1) <= LARGEST_MESSAGE) {
         const size_t next = SHUNTER_HEADER_BYTES + client->pieces[2 * (seq + count) + 1].iov_len;
         if (next > size) {
@@ -191,10 +190,10 @@ static uint32_t merged(const struct shunter_client *client, uint32_t seq) {
     return count;
 }
 
-static unsigned make_messages(struct shunter_client *client, uint32_t *seq) {
+static unsigned make_messages(struct shunter_client *client, uint32_t *seq, uint32_t to) {
     unsigned messages = 0;
-    while (*seq < client->inputs.count && messages < SHUNTER_CLIENT_MESSAGES) {
-        const uint32_t count = merged(client, *seq);
+    while (*seq < to && messages < SHUNTER_CLIENT_MESSAGES) {
+        const uint32_t count = merged(client, *seq, to);
         struct msghdr *message = &client->messages[messages].msg_hdr;
         *message = (struct msghdr){
             .msg_iov = client->pieces + (size_t)2 * *seq, .msg_iovlen = (size_t)2 * count};
@@ -215,17 +214,16 @@ static unsigned make_messages(struct shunter_client *client, uint32_t *seq) {
     return messages;
 }
 
-/* All segments of a request as datagrams. */
-static int send_datagrams(struct shunter_client *client) {
-    uint32_t seq = 0;
+/* Segments of a request as datagrams. */
+static int send_datagrams(struct shunter_client *client, uint32_t seq, uint32_t to) {
+    struct iovec *pieces = client->pieces + (size_t)2 * seq;
     // Encrypted ones lie where those of the next request will.
-    if (client->pieces[1].iov_len >= SHUNTER_PAGE_SEND_LEAST && !client->sealed) {
-        seq = shunter_page_send(
-            &client->sender, client->settings.socket, client->pieces, client->inputs.count);
+    if (pieces[1].iov_len >= SHUNTER_PAGE_SEND_LEAST && !client->sealed) {
+        seq += shunter_page_send(&client->sender, client->settings.socket, pieces, to - seq);
     }
-    while (seq < client->inputs.count) {
+    while (seq < to) {
         const uint32_t first = seq;
-        const unsigned count = make_messages(client, &seq);
+        const unsigned count = make_messages(client, &seq, to);
         unsigned at = 0;
         while (at < count) {
             const int sent =
@@ -250,26 +248,12 @@ static int send_datagrams(struct shunter_client *client) {
     return 0;
 }
 
-int shunter_client_send(
-    struct shunter_client *client, const struct shunter_call *call, uint64_t now) {
-    for (uint32_t seq = 0; seq < client->inputs.count; seq++) {
-        const int error = fill(
-            client, call, seq, 0, now, &client->headers[seq], client->pieces + (size_t)2 * seq);
-        if (error) {
-            return error;
-        }
+int shunter_client_send_prepared(struct shunter_client *client, uint32_t from, uint32_t to) {
+    if (client->is_broken) {
+        return -EIO;
     }
     return client->settings.stream
-        ? shunter_client_send_stream(client, client->pieces, (size_t)2 * client->inputs.count)
-        : send_datagrams(client);
-}
-
-int shunter_client_repeat(
-    struct shunter_client *client, struct shunter_call *call, uint32_t seq, uint64_t now) {
-    struct shunter_x64 header;
-    struct iovec pieces[2];
-    call->again = true;
-    client->live.lost++;
-    const int error = fill(client, call, seq, SHUNTER_FLAG_RETRANS, now, &header, pieces);
-    return error ? error : send_pieces(client, pieces, 2);
+        ? shunter_client_send_stream(
+              client, client->pieces + (size_t)2 * from, (size_t)2 * (to - from))
+        : send_datagrams(client, from, to);
 }

@@ -21,10 +21,36 @@ struct shunter_datagrams {
     struct shunter_x64 *headers;
     uint8_t (*payloads)[SHUNTER_BITMAP_BYTES];
     uint8_t (*peers)[SHUNTER_PEER_BYTES];
+    struct shunter_control *controls;
+    int patience_ms;
 };
 
-/* 0 or -ENOMEM. */
-int shunter_datagrams_init(struct shunter_datagrams *datagrams, int socket);
+/* Room for the address that a datagram is sent from. */
+struct shunter_control {
+    _Alignas(struct cmsghdr) uint8_t bytes[64];
+};
+
+/* Bytes of a socket address by its family, 0 for one that is none. */
+static inline socklen_t shunter_peer_length(const uint8_t *peer) {
+    switch (((const struct sockaddr *)(const void *)peer)->sa_family) {
+    case AF_INET:
+        return 16;
+    case AF_INET6:
+        return 28;
+    default:
+        return 0;
+    }
+}
+
+/* Make ``message`` leave from the local address of a peer, if it has one. */
+void shunter_send_from(
+    struct msghdr *message, const uint8_t *peer, struct shunter_control *control);
+/* Write into a peer which local address the message was sent to. */
+void shunter_sent_to(struct msghdr *message, uint8_t *peer);
+
+/* When the socket is full, wait so long for room; what does not fit then counts as lost. 0 or
+ * -ENOMEM. */
+int shunter_datagrams_init(struct shunter_datagrams *datagrams, int socket, int patience_ms);
 void shunter_datagrams_free(struct shunter_datagrams *datagrams);
 
 /* The same on the heap, NULL without memory. */

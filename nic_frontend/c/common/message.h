@@ -8,7 +8,13 @@
 #include "wire_layout.h"
 
 #define SHUNTER_BITMAP_BYTES (SHUNTER_MAX_SEGMENTS / 8)
-#define SHUNTER_PEER_BYTES 32 /* a socket address; of a stream: what stands for it */
+/*
+ * Whom a datagram came from: a socket address, and behind SHUNTER_PEER_LOCAL the address of ours
+ * that it was sent to, where that is not the socket's own (family, 16 bytes; family 0: none). Of a
+ * stream: what stands for it.
+ */
+#define SHUNTER_PEER_BYTES 64
+#define SHUNTER_PEER_LOCAL 32
 
 /* Of a session; none is used for two purposes, or in both directions. */
 struct shunter_keys {

@@ -28,33 +28,27 @@ static void fill(
     action->length = header->length;
 }
 
-void shunter_answer(
+void shunter_send_segment(
     const struct shunter_core *core, struct session *session, const struct call *call,
-    const uint8_t *have, uint32_t have_bytes) {
+    uint32_t seq, bool asks) {
     const struct shunter_plan *plan = &session->outputs;
-    const uint16_t asks =
-        is_alone(&function_of(core, session)->waiting) ? 0 : SHUNTER_FLAG_ACK_REQ;
-    for (uint32_t seq = 0; seq < plan->count; seq++) {
-        if (seq / 8 < have_bytes && have[seq / 8] >> (seq % 8) & 1) {
-            continue;
-        }
-        const struct shunter_segment segment = shunter_place(plan, seq);
-        struct shunter_x64 header = {
-            .type = SHUNTER_TYPE_RESP,
-            .flags = (uint16_t)(asks | (seq + 1 == plan->count ? SHUNTER_FLAG_LAST : 0)),
-            .req_id = call->req_id,
-            .seq = (uint16_t)seq,
-            .count = (uint16_t)plan->count,
-            .length = (uint16_t)segment.length,
-            .total = plan->sizes[segment.tensor],
-            .offset = segment.offset,
-            .status = SHUNTER_STATUS_OK,
-            .tensor = segment.tensor};
-        struct shunter_action action = {
-            .entry = call->entry, .tensor = segment.tensor, .offset = segment.offset};
-        fill(session, &action, &header);
-        emit(core, &action);
-    }
+    const struct shunter_segment segment = shunter_place(plan, seq);
+    struct shunter_x64 header = {
+        .type = SHUNTER_TYPE_RESP,
+        .flags = (uint16_t)((asks ? SHUNTER_FLAG_ACK_REQ : 0) |
+                            (seq + 1 == plan->count ? SHUNTER_FLAG_LAST : 0)),
+        .req_id = call->req_id,
+        .seq = (uint16_t)seq,
+        .count = (uint16_t)plan->count,
+        .length = (uint16_t)segment.length,
+        .total = plan->sizes[segment.tensor],
+        .offset = segment.offset,
+        .status = SHUNTER_STATUS_OK,
+        .tensor = segment.tensor};
+    struct shunter_action action = {
+        .entry = call->entry, .tensor = segment.tensor, .offset = segment.offset};
+    fill(session, &action, &header);
+    emit(core, &action);
 }
 
 void shunter_control(

@@ -26,6 +26,13 @@ static inline void withdraw(const struct shunter_core *core, uint16_t func_id, i
     emit(core, &action);
 }
 
+/* Nobody needs the input of an entry any more. */
+static inline void let_go(const struct shunter_core *core, uint16_t func_id, int32_t entry) {
+    const struct shunter_action action = {
+        .kind = SHUNTER_LET_GO, .func_id = func_id, .entry = entry};
+    emit(core, &action);
+}
+
 static inline void ready(
     const struct shunter_core *core, uint16_t func_id, const struct call *call, bool again,
     bool returned) {

@@ -39,7 +39,8 @@ void shunter_end_call(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
     struct function *function = function_of(core, session);
     session->is_proven = session->is_proven && call->state != RECEIVING;
-    shunter_release(function, call);
+    shunter_answer_over(session, call);
+    shunter_release(core, function, call);
     shunter_become(core, function, call, FREE, now_ns);
 }
 
@@ -47,6 +48,8 @@ void shunter_take_out(struct shunter_core *core, struct session *session) {
     core->sessions[session->id & (SHUNTER_SESSIONS - 1)] = NULL;
     core->count--;
     function_of(core, session)->sessions--;
+    link_out(&session->sending);
+    shunter_congestion_free(&session->path);
     free(session);
 }
 
@@ -66,7 +69,7 @@ static void fail(
     struct shunter_core *core, struct session *session, struct call *call, uint16_t status,
     uint64_t now_ns) {
     struct function *function = function_of(core, session);
-    shunter_release(function, call);
+    shunter_release(core, function, call);
     call->status = status;
     shunter_become(core, function, call, FAILED, now_ns);
     shunter_allow_next(function, session);
@@ -102,6 +105,15 @@ static struct session *owner_of(
     return session;
 }
 
+/* The same, when it does not run any more. */
+static struct session *back_of(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, struct call **call) {
+    struct session *session = owner_of(core, func_id, entry, call);
+    session->direct -= (*call)->direct;
+    (*call)->direct = false;
+    return session;
+}
+
 void shunter_core_running(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns,
     struct shunter_whom *whom) {
@@ -110,7 +122,9 @@ void shunter_core_running(
     struct function *function = core->functions[func_id];
     shunter_become(core, function, call, RUNNING, now_ns);
     call->tries++;
-    if (is_direct(session)) {
+    call->direct = shunter_answer_is_direct(session, now_ns);
+    session->direct += call->direct;
+    if (call->direct) {
         shunter_allow_next(function, session);
     }
     *whom = (struct shunter_whom){
@@ -120,10 +134,10 @@ void shunter_core_running(
         .pkt_no = (uint32_t)next_pkt_no(session, session->outputs.count),
         .segment = (uint16_t)session->outputs.segment,
         .priority = call->priority,
-        .direct = is_direct(session),
+        .direct = call->direct,
         .idempotent = (call->flags & SHUNTER_FLAG_IDEMPOTENT) != 0,
         .asks = !is_alone(&function->waiting),
-        .tagged = session->tagged && is_direct(session)};
+        .tagged = session->tagged && call->direct};
     if (whom->tagged) { // workers see no other keys
         memcpy(whom->key, session->keys.tag_to_client, sizeof whom->key);
     }
@@ -134,15 +148,19 @@ void shunter_core_finished(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status, bool sent,
     uint64_t now_ns) {
     struct call *call;
-    struct session *session = owner_of(core, func_id, entry, &call);
+    struct session *session = back_of(core, func_id, entry, &call);
     if (call->state == FORGOTTEN) {
         end_forgotten(core, session, call, now_ns);
     } else if (status == SHUNTER_STATUS_OK) {
         struct function *function = core->functions[func_id];
+        let_go(core, func_id, call->entry);
         shunter_become(core, function, call, TX_COMPLETE, now_ns);
-        if (!sent) {
+        call->arrived_ns = now_ns;
+        if (sent) {
+            shunter_answer_was_sent(session, call, now_ns);
+        } else {
             shunter_allow_next(function, session);
-            shunter_answer(core, session, call, NULL, 0);
+            shunter_answer(core, session, call, now_ns);
         }
     } else {
         fail(core, session, call, status, now_ns);
@@ -152,7 +170,7 @@ void shunter_core_finished(
 void shunter_core_worker_died(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
     struct call *call;
-    struct session *session = owner_of(core, func_id, entry, &call);
+    struct session *session = back_of(core, func_id, entry, &call);
     if (call->state == FORGOTTEN) {
         end_forgotten(core, session, call, now_ns);
     } else if (call->flags & SHUNTER_FLAG_IDEMPOTENT && call->tries < MOST_TRIES) {
@@ -166,7 +184,7 @@ void shunter_core_worker_died(
 void shunter_core_returned(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
     struct call *call;
-    struct session *session = owner_of(core, func_id, entry, &call);
+    struct session *session = back_of(core, func_id, entry, &call);
     if (call->state == FORGOTTEN) {
         end_forgotten(core, session, call, now_ns);
         return;

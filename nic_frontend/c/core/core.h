@@ -23,6 +23,7 @@ enum shunter_action_kind {
     SHUNTER_PLACE = 1,
     SHUNTER_READY,
     SHUNTER_WITHDRAW,
+    SHUNTER_LET_GO, /* the input of an entry is not needed any more */
     SHUNTER_SEND,
     SHUNTER_HELLO,
     SHUNTER_DROP,
@@ -53,6 +54,7 @@ enum shunter_drop {
     SHUNTER_DROP_CANCEL,
     SHUNTER_DROP_AEAD, /* the last ones are of payloads, which the server looks at */
     SHUNTER_DROP_CRC,
+    SHUNTER_DROP_POOL, /* there was no room to keep it */
     SHUNTER_DROPS,
 };
 
@@ -182,23 +184,6 @@ void shunter_core_returned(
 void shunter_core_expired(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
 void shunter_core_tick(struct shunter_core *core, uint64_t now_ns);
-
-/*
- * Which segments come next, if the client of a request goes on: the missing ones of that request,
- * then those of the next free entries. It holds until the core is called again.
- */
-struct shunter_forecast {
-    const void *plan, *call, *function; /* NULL: nothing is known */
-    uint32_t seq, entry, free;
-    uint32_t behind; /* bytes behind each payload */
-};
-
-void shunter_core_forecast(
-    const struct shunter_core *core, uint32_t session, uint64_t req_id,
-    struct shunter_forecast *forecast);
-/* The next one, and its entry; false when there is none. */
-bool shunter_forecast_next(
-    struct shunter_forecast *forecast, uint32_t *entry, struct shunter_segment *segment);
 
 /* Numbers for the status and for tests. */
 bool shunter_core_is_receiving(const struct shunter_core *core); /* a request in parts */

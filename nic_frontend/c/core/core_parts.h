@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "congestion.h"
 #include "core.h"
 #include "links.h"
 
@@ -22,10 +23,13 @@ enum state { FREE, RECEIVING = SHUNTER_SACK_RECEIVING, RX_COMPLETE, RUNNING, TX_
 struct call {
     uint64_t req_id;
     uint64_t begun_ns;   /* first segment that came */
-    uint64_t arrived_ns; /* last segment that was new */
+    uint64_t arrived_ns; /* last segment that was new, or the answer was there */
     uint64_t changed_ns;
     uint64_t deadline_ns;
+    /* Segments of the request that are here; once it is answered those of the answer that are to
+     * be sent, and the first of which none was sent yet. */
     uint64_t received[SHUNTER_MAX_SEGMENTS / 64];
+    uint32_t unsent, next;
     uint32_t missing;
     int32_t entry;
     uint16_t flags;
@@ -33,6 +37,7 @@ struct call {
     uint8_t state;
     uint8_t priority;
     uint8_t tries;
+    bool direct;  /* while it runs: its worker sends the answer */
     bool stalled; /* while it is received: it holds nothing until it is here */
 };
 
@@ -96,6 +101,11 @@ struct session {
     uint64_t pkt_no;
     uint64_t highest;
     uint64_t seen[REPLAY_WORDS]; /* bit n of the whole: datagram highest - n */
+    struct shunter_congestion path; /* of answers; a stream has its own */
+    struct link sending; /* of those that may send more when time has passed */
+    uint64_t paced_ns;   /* by then */
+    uint32_t unsent;     /* segments of answers that are to be sent */
+    uint32_t direct;     /* requests whose workers send the answers */
     struct call calls[SHUNTER_WINDOW];
 };
 
@@ -150,15 +160,21 @@ struct shunter_core {
     /* open sessions that are no streams, and streams; the longest silent first */
     struct link awake[2], resting[2];
     struct address *addresses[ADDRESS_ROWS];
-    uint32_t receiving; /* calls */
+    struct link sending; /* sessions that may send more of their answers when time has passed */
+    uint32_t receiving;  /* calls */
     uint32_t in_rows;   /* sessions that wait, or have a promise */
     uint64_t unknown_ns; /* when answers to unknown sessions were counted anew */
     uint32_t unknown;
     _Atomic uint64_t *line; /* of the control page: what strict requests hold; NULL: none */
-    bool holds;             /* it says something */
     struct slice_set held;  /* what it says */
     uint64_t hold_number;   /* of its last change */
 };
+
+/* Whether its input is needed. */
+static inline bool needs_input(const struct call *call) {
+    return call->state == RECEIVING || call->state == RX_COMPLETE || call->state == RUNNING ||
+           call->state == FORGOTTEN;
+}
 
 static inline struct call *call_of(struct session *session, uint64_t req_id) {
     return &session->calls[req_id % SHUNTER_WINDOW];
@@ -187,15 +203,37 @@ static inline uint32_t next_free(const struct function *function, uint32_t at) {
 void shunter_control(
     const struct shunter_core *core, struct session *session, uint8_t type, uint64_t req_id,
     uint16_t status, const void *payload, uint16_t length);
-/* The segments of an answer that a client has not got; ``have``: bits of those that it has. */
-void shunter_answer(
+/* A segment of an answer. */
+void shunter_send_segment(
     const struct shunter_core *core, struct session *session, const struct call *call,
-    const uint8_t *have, uint32_t have_bytes);
+    uint32_t seq, bool asks);
 void shunter_error(
     const struct shunter_core *core, struct session *session, uint64_t req_id, uint16_t status);
 /* Which segments of a request are here. */
 void shunter_sack(
     const struct shunter_core *core, struct session *session, const struct call *call);
+
+/* ---- answers.c: as much of them as the path takes */
+
+void shunter_answers_open(struct session *session, uint64_t now_ns);
+/* Whether its worker may send it as it is: it is no more than the path takes at once. */
+bool shunter_answer_is_direct(struct session *session, uint64_t now_ns);
+/* Its worker has sent it. */
+void shunter_answer_was_sent(struct session *session, struct call *call, uint64_t now_ns);
+/* It is to be sent. */
+void shunter_answer(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
+/* Its client says what it has of it, and if it is a question that it wants the rest. */
+void shunter_answer_heard(
+    struct shunter_core *core, struct session *session, struct call *call, const uint8_t *have,
+    uint32_t have_bytes, bool question, uint64_t now_ns);
+/* Its client has all of it. */
+void shunter_answer_came(struct session *session, struct call *call, uint64_t now_ns);
+/* Nothing more of it is sent. */
+void shunter_answer_over(struct session *session, struct call *call);
+/* Send what may go now. */
+void shunter_answers_go(struct shunter_core *core, struct session *session, uint64_t now_ns);
+void shunter_answers_tick(struct shunter_core *core, uint64_t now_ns);
 
 /* ---- calls.c */
 
@@ -231,7 +269,8 @@ bool shunter_has_room(const struct function *function, const struct session *ses
 int32_t shunter_take_entry(
     struct shunter_core *core, struct function *function, struct session *session,
     uint64_t now_ns);
-void shunter_release(struct function *function, struct call *call);
+void shunter_release(
+    const struct shunter_core *core, struct function *function, struct call *call);
 /* Let the session have as many requests on their way as it may now. */
 void shunter_allow(struct function *function, struct session *session);
 /* It is going to hear of answers: credit for what follows them goes with these. */

@@ -6,7 +6,7 @@
  * that becomes free is kept for the first of the next line, who is told so. See
  * oracle/credit.py in the tests.
  */
-#include "core_parts.h"
+#include "actions.h"
 
 #define MOST_PROMISE_NS 500000000ULL
 
@@ -65,8 +65,12 @@ int32_t shunter_take_entry(
     return (int32_t)at;
 }
 
-void shunter_release(struct function *function, struct call *call) {
+void shunter_release(
+    const struct shunter_core *core, struct function *function, struct call *call) {
     if (call->entry != NO_ENTRY) {
+        if (needs_input(call)) {
+            let_go(core, function->id, call->entry);
+        }
         link_out(&function->owners[call->entry].link);
         function->used[call->entry] = 0;
         function->free++;
@@ -100,10 +104,9 @@ void shunter_allow(struct function *function, struct session *session) {
     }
 }
 
-static bool is_answered(const struct session *session, const struct call *call) {
-    const bool direct = !session->stream && !session->protect; // the worker sends it
+static bool is_answered(const struct call *call) {
     return call->state == TX_COMPLETE || call->state == FAILED ||
-           (call->state == RUNNING && direct);
+           (call->state == RUNNING && call->direct);
 }
 
 void shunter_allow_next(struct function *function, struct session *session) {
@@ -112,7 +115,7 @@ void shunter_allow_next(struct function *function, struct session *session) {
     // A client that never says what it has gets no more than this ahead.
     while (session->answered < session->done + most) {
         const struct call *call = call_of(session, session->answered + 1);
-        if (call->req_id != session->answered + 1 || !is_answered(session, call)) {
+        if (call->req_id != session->answered + 1 || !is_answered(call)) {
             break;
         }
         session->answered++;

@@ -10,6 +10,7 @@ struct shunter_core *shunter_core_new(shunter_emit emitter, void *context) {
         core->context = context;
         core->most[SESSIONS] = core->most[STREAMS] = SHUNTER_MOST_SESSIONS;
         link_alone(&core->all);
+        link_alone(&core->sending);
         for (int stream = 0; stream < 2; stream++) {
             link_alone(&core->awake[stream]);
             link_alone(&core->resting[stream]);
@@ -31,7 +32,10 @@ void shunter_core_free(struct shunter_core *core) {
         return;
     }
     for (uint32_t i = 0; i < SHUNTER_SESSIONS; i++) {
-        free(core->sessions[i]);
+        if (core->sessions[i]) {
+            shunter_congestion_free(&core->sessions[i]->path);
+            free(core->sessions[i]);
+        }
     }
     for (uint32_t i = 0; i < SHUNTER_FUNCTIONS; i++) {
         free_function(core->functions[i]);

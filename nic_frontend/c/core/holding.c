@@ -36,7 +36,6 @@ static void store_slices(struct shunter_core *core, const struct slice_set *slic
         return;
     }
     core->hold_number++;
-    core->holds = any;
     for (uint32_t i = 0; any && i < SHUNTER_SLICE_WORDS; i++) {
         if (now[i] & ~said[i]) {
             store(core, SHUNTER_K_HOLD_SLICES + 8 * i, said[i] | now[i]);
@@ -51,6 +50,14 @@ static void store_slices(struct shunter_core *core, const struct slice_set *slic
     }
 }
 
+static bool comes(const struct shunter_core *core, const struct slice_set *slices) {
+    uint64_t more = 0;
+    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
+        more |= slices->words[i] & ~core->held.words[i];
+    }
+    return more != 0;
+}
+
 /* The slices are raised last, and lowered first. */
 static void say(
     struct shunter_core *core, const struct slice_set *slices, bool any, const uint64_t *models,
@@ -58,7 +65,7 @@ static void say(
     if (raises && any) {
         store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
         store_models(core, models);
-        if (!core->holds) {
+        if (comes(core, slices)) {
             store(core, SHUNTER_K_HOLD_SINCE_NS, now_ns);
         }
         store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
@@ -153,17 +160,14 @@ int shunter_core_set_hold(
         return 0;
     }
     const bool was_up = is_up(function);
-    function->somewhere = false;
-    if (was_up) {
-        show(core, now_ns, false);
-    }
     function->slot = slot;
+    function->somewhere = false;
     for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
         function->slices.words[i] = slices[i];
         function->somewhere |= slices[i] != 0;
     }
-    if (is_up(function)) {
-        show(core, now_ns, true);
+    if (was_up || is_up(function)) { // at once: best effort must not slip in between
+        show(core, now_ns, is_up(function));
     }
     return 0;
 }

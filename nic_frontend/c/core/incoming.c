@@ -108,12 +108,14 @@ static void acknowledged(
         function->credit--;
         struct call *call = call_of(session, session->done);
         if (call->req_id == session->done) {
+            shunter_answer_came(session, call, now_ns);
             shunter_forget(core, session, call, now_ns);
         }
     }
     session->answered = session->answered > session->done ? session->answered : session->done;
     shunter_offer(core, function, now_ns); // before this session takes what it gave
     shunter_allow(function, session);
+    shunter_answers_go(core, session, now_ns);
 }
 
 static void cancel(
@@ -132,7 +134,7 @@ static void cancel(
     }
     withdraw(core, session->func_id, call->entry);
     session->is_proven = session->is_proven && call->state != RECEIVING;
-    shunter_release(function, call);
+    shunter_release(core, function, call);
     call->status = SHUNTER_STATUS_CANCELLED;
     shunter_become(core, function, call, FAILED, now_ns);
     shunter_offer(core, function, now_ns);
@@ -162,8 +164,8 @@ static void asked(
     struct call *call = call_of(session, header->req_id);
     const bool known = call->req_id == header->req_id && call->state != FREE;
     if (known && call->state == TX_COMPLETE && !session->stream) {
-        shunter_touch(function_of(core, session), call, now_ns);
-        shunter_answer(core, session, call, payload, header->length);
+        const bool question = header->flags & SHUNTER_FLAG_ACK_REQ;
+        shunter_answer_heard(core, session, call, payload, header->length, question, now_ns);
     } else if (!(header->flags & SHUNTER_FLAG_ACK_REQ) || header->req_id <= session->done) {
         drop(core, SHUNTER_DROP_SACK);
     } else if (!known) {

@@ -15,7 +15,7 @@ static void refuse(
     struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
     enum shunter_drop why) {
     drop(core, why);
-    if (header->flags & SHUNTER_FLAG_LAST) {
+    if (header->flags & (SHUNTER_FLAG_LAST | SHUNTER_FLAG_ACK_REQ)) {
         if (why == SHUNTER_DROP_FULL) {
             shunter_wait_in_row(core, function_of(core, session), session, header->req_id);
         }
@@ -24,15 +24,14 @@ static void refuse(
 }
 
 static void again(
-    struct shunter_core *core, struct session *session, struct call *call,
-    const struct shunter_x64 *header, uint64_t now_ns) {
+    struct shunter_core *core, struct session *session, const struct call *call,
+    const struct shunter_x64 *header) {
     drop(core, SHUNTER_DROP_DUPLICATE);
     if (!(header->flags & SHUNTER_FLAG_ACK_REQ)) {
         return;
     }
-    if (call->state == TX_COMPLETE) {
-        shunter_touch(function_of(core, session), call, now_ns);
-        shunter_answer(core, session, call, NULL, 0);
+    if (call->state == TX_COMPLETE) { // of the answer its client asks by SACK
+        shunter_control(core, session, SHUNTER_TYPE_SACK, call->req_id, call->state, NULL, 0);
     } else if (call->state == FAILED) {
         shunter_error(core, session, call->req_id, call->status);
     } else {
@@ -41,14 +40,14 @@ static void again(
 }
 
 static void take_segment(
-    struct shunter_core *core, struct session *session, struct call *call,
-    const struct shunter_x64 *header, uint64_t now_ns) {
+    struct shunter_core *core, struct session *session, const struct call *call,
+    const struct shunter_x64 *header) {
     if (!fits(session, header)) {
         drop(core, SHUNTER_DROP_SIZES);
         return;
     }
     if (has_segment(call, header->seq)) {
-        again(core, session, call, header, now_ns);
+        again(core, session, call, header);
         return;
     }
     const struct shunter_action action = {
@@ -111,7 +110,7 @@ static void first_segment(
     function->owners[entry].session = session->id;
     function->owners[entry].req_id = call->req_id;
     shunter_become(core, function, call, RECEIVING, now_ns);
-    take_segment(core, session, call, header, now_ns);
+    take_segment(core, session, call, header);
 }
 
 void shunter_request(
@@ -130,9 +129,9 @@ void shunter_request(
         } else if (call->req_id != header->req_id || call->state == FREE) {
             first_segment(core, session, call, header, now_ns);
         } else if (call->state == RECEIVING) {
-            take_segment(core, session, call, header, now_ns);
+            take_segment(core, session, call, header);
         } else {
-            again(core, session, call, header, now_ns);
+            again(core, session, call, header);
         }
     }
 }
@@ -175,9 +174,10 @@ void shunter_core_accept(struct shunter_core *core, const uint8_t *bytes, uint64
         session->is_proven = true;
         shunter_become(core, function_of(core, session), call, RX_COMPLETE, now_ns);
         ready(core, session->func_id, call, false, false);
-    } else if (
-        header.flags & SHUNTER_FLAG_ACK_REQ ||
-        (session->stream && header.flags & SHUNTER_FLAG_LAST)) { // the others were refused
+    }
+    const bool others_refused =
+        call->missing && session->stream && header.flags & SHUNTER_FLAG_LAST;
+    if (header.flags & SHUNTER_FLAG_ACK_REQ || others_refused) {
         shunter_sack(core, session, call);
     }
 }

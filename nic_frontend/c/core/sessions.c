@@ -43,6 +43,7 @@ static struct session *new_session(const struct shunter_opening *opening) {
         link_alone(&session->silence);
         link_alone(&session->quiet);
         link_alone(&session->row);
+        link_alone(&session->sending);
         for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
             session->calls[k].entry = NO_ENTRY;
         }
@@ -84,6 +85,7 @@ int shunter_core_add_session(
         free(session);
         return error;
     }
+    shunter_answers_open(session, now_ns);
     core->sessions[place] = session;
     core->count++;
     function->sessions++;
@@ -103,6 +105,7 @@ void shunter_leave(struct shunter_core *core, struct session *session, uint64_t 
     shunter_set_awake(core, session, false);
     link_out(&session->silence);
     link_out(&session->quiet);
+    link_out(&session->sending);
     shunter_count_session(core, session, -1);
     shunter_forget_unused(core, session->address);
     function->credit -= session->grant - session->done;
@@ -141,7 +144,7 @@ uint32_t shunter_core_remove_key(struct shunter_core *core, uint32_t key, uint64
 bool shunter_core_is_receiving(const struct shunter_core *core) { return core->receiving > 0; }
 
 bool shunter_core_is_pressed(const struct shunter_core *core) {
-    return core->receiving || core->in_rows;
+    return core->receiving || core->in_rows || !is_alone(&core->sending);
 }
 
 uint32_t shunter_core_sessions(const struct shunter_core *core) { return core->count; }

@@ -14,7 +14,7 @@ static void send_action(struct shunter_server *server, const struct shunter_acti
     memcpy(&header, action->header, sizeof header);
     const uint8_t *payload = action->payload;
     if (action->entry >= 0) {
-        const struct shunter_queue *queue = &server->served[header.func_id]->queue;
+        const struct shunter_queue *queue = &server->serving[header.func_id]->served->queue;
         const uint8_t *ring = queue->outputs[action->tensor];
         payload = ring ? ring + (size_t)action->entry * queue->output_bytes[action->tensor] +
                              action->offset
@@ -37,27 +37,37 @@ static void send_action(struct shunter_server *server, const struct shunter_acti
     }
 }
 
+static void enqueue(struct shunter_server *server, const struct shunter_action *action) {
+    const struct shunter_arrival arrival = {
+        .entry = (uint32_t)action->entry,
+        .class = action->priority,
+        .again = action->again,
+        .returned = action->returned,
+        .deadline_ns = action->deadline_ns};
+    shunter_enqueue(server->serving[action->func_id]->served, &arrival, server->now_ns);
+}
+
 void shunter_act(void *context, const struct shunter_action *action) {
     struct shunter_server *server = context;
-    struct shunter_served *served = server->served[action->func_id];
     switch (action->kind) {
-    case SHUNTER_PLACE: {
-        uint8_t *ring = served->queue.inputs[action->tensor];
-        shunter_expect(served, action->left, action->length);
+    case SHUNTER_PLACE:
+        shunter_expect(
+            server->serving[action->func_id]->served, action->left, action->length);
         server->has_place = true;
-        server->guard = action->guard;
-        server->place_length = action->length;
-        server->place = ring
-            ? ring + (size_t)action->entry * served->queue.input_bytes[action->tensor] +
-                  action->offset
-            : NULL;
+        server->place = (struct shunter_place){
+            .func_id = action->func_id,
+            .entry = (uint32_t)action->entry,
+            .length = action->length,
+            .guard = action->guard};
         break;
-    }
     case SHUNTER_READY:
-        shunter_enqueue(served, action, server->now_ns);
+        enqueue(server, action);
         break;
     case SHUNTER_WITHDRAW:
-        shunter_dequeue(served, (uint32_t)action->entry);
+        shunter_dequeue(server->serving[action->func_id]->served, (uint32_t)action->entry);
+        break;
+    case SHUNTER_LET_GO:
+        shunter_let_go(server, action->func_id, (uint32_t)action->entry);
         break;
     case SHUNTER_SEND:
         send_action(server, action);
@@ -69,3 +79,46 @@ void shunter_act(void *context, const struct shunter_action *action) {
         server->stats.drops[action->drop]++;
     }
 }
+
+/* ---- of the dispatcher */
+
+/* Write down whom a worker answers, and how. */
+static bool running(void *context, uint32_t entry, uint64_t now_ns) {
+    const struct shunter_serving *serving = context;
+    const struct shunter_queue *queue = &serving->served->queue;
+    struct shunter_whom whom;
+    shunter_core_running(serving->server->core, serving->func_id, entry, now_ns, &whom);
+    const uint64_t words[7] = {
+        whom.req_id, whom.session,
+        (whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0) | (whom.asks ? SHUNTER_FLAG_ACK_REQ : 0) |
+            (whom.idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0),
+        whom.segment, whom.pkt_no, whom.credit, whom.direct};
+    memcpy(shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_REQ_ID), words, sizeof words);
+    memcpy(shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_KEY), whom.key, sizeof whom.key);
+    memcpy(shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER), whom.peer, sizeof whom.peer);
+    return whom.direct;
+}
+
+static void finished(
+    void *context, uint32_t entry, uint16_t status, bool sent, uint64_t now_ns) {
+    const struct shunter_serving *of = context;
+    shunter_core_finished(of->server->core, of->func_id, entry, status, sent, now_ns);
+}
+
+static void died(void *context, uint32_t entry, uint64_t now_ns) {
+    const struct shunter_serving *of = context;
+    shunter_core_worker_died(of->server->core, of->func_id, entry, now_ns);
+}
+
+static void returned(void *context, uint32_t entry, uint64_t now_ns) {
+    const struct shunter_serving *of = context;
+    shunter_core_returned(of->server->core, of->func_id, entry, now_ns);
+}
+
+static void expired(void *context, uint32_t entry, uint64_t now_ns) {
+    const struct shunter_serving *of = context;
+    shunter_core_expired(of->server->core, of->func_id, entry, now_ns);
+}
+
+const struct shunter_owner shunter_owner_is_core = {
+    NULL, running, finished, died, returned, expired};

@@ -24,7 +24,8 @@ void shunter_flush(struct shunter_server *server) {
 uint32_t shunter_collect_all(struct shunter_server *server) {
     uint32_t batches = 0;
     for (uint32_t i = 0; i < server->func_count; i++) {
-        batches += shunter_collect(server->served[server->func_ids[i]], server->now_ns);
+        batches += shunter_collect(
+            server->serving[server->func_ids[i]]->served, server->now_ns);
     }
     return batches;
 }
@@ -65,29 +66,90 @@ void shunter_hand_over(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *datagram, size_t length) {
     server->is_hello = server->has_place = false;
     shunter_core_receive(server->core, peer, datagram, length, server->now_ns);
+    if (server->has_place) {
+        struct shunter_x64 header;
+        memcpy(&header, datagram, sizeof header);
+        server->place.seq = header.seq;
+        server->place.count = header.count;
+    }
 }
 
 static bool is_right(
     struct shunter_server *server, const struct shunter_guard *guard, const uint8_t *header,
-    uint8_t *place, uint32_t length, const uint8_t *tag) {
+    uint8_t *payload, uint32_t length) {
     if (guard->protect == SHUNTER_FLAG_PAYLOAD_CRC) {
         struct shunter_x64 said;
         memcpy(&said, header, sizeof said);
-        return shunter_crc32c(place, length) == said.crc;
+        return shunter_crc32c(payload, length) == said.crc;
     }
     return !guard->protect ||
            (can_encrypt(server) &&
-            shunter_aead_open(server->aead, guard, header, place, length, tag));
+            shunter_aead_open(server->aead, guard, header, payload, length, payload + length));
+}
+
+/* Where it can stay, NULL: nowhere. Little things in large blocks are put together when blocks are
+ * scarce, so that what waits long does not keep all of them. */
+static uint8_t *stay(
+    struct shunter_server *server, uint8_t *payload, uint32_t length, int32_t *block) {
+    const bool moves = *block != SHUNTER_NO_BLOCK && length <= SHUNTER_BLOCK / 16 &&
+                       shunter_landing_is_scarce(&server->landing);
+    if (!moves) {
+        return *block == SHUNTER_NO_BLOCK ? NULL : payload;
+    }
+    uint8_t *into = shunter_slot_room(&server->landing, &server->packed, length);
+    if (!into) {
+        return payload;
+    }
+    shunter_slot_use(&server->packed, length);
+    memcpy(into, payload, length);
+    server->stats.copied_bytes += length;
+    *block = server->packed.block;
+    return into;
 }
 
 void shunter_payload_is_there(
-    struct shunter_server *server, const struct shunter_guard *guard, const uint8_t *header,
-    uint8_t *place, uint32_t length, const uint8_t *tag) {
-    if (is_right(server, guard, header, place, length, tag)) {
-        shunter_core_accept(server->core, header, server->now_ns);
-    } else {
-        server->stats.drops[guard->protect == SHUNTER_FLAG_PAYLOAD_CRC
-                                ? SHUNTER_DROP_CRC
-                                : SHUNTER_DROP_AEAD]++;
+    struct shunter_server *server, const struct shunter_place *place, const uint8_t *header,
+    uint8_t *payload, int32_t block) {
+    struct shunter_serving *serving = server->serving[place->func_id];
+    const struct shunter_queue *queue = &serving->served->queue;
+    const struct shunter_guard *guard = &place->guard;
+    if (!is_right(server, guard, header, payload, place->length)) {
+        server->stats.drops[guard->protect == SHUNTER_FLAG_PAYLOAD_CRC ? SHUNTER_DROP_CRC
+                                                                        : SHUNTER_DROP_AEAD]++;
+        return;
     }
+    if (place->count > queue->most_pieces) {
+        server->stats.drops[SHUNTER_DROP_SIZES]++;
+        return;
+    }
+    if (place->length) {
+        payload = stay(server, payload, place->length, &block);
+        if (!payload) { // it will be sent again
+            server->stats.drops[SHUNTER_DROP_POOL]++;
+            return;
+        }
+        shunter_block_ref(&server->landing, block);
+        shunter_pieces_of(queue, place->entry)[place->seq] = (struct shunter_piece){
+            (uint64_t)(payload - server->landing.base), place->length, 0};
+        server->stats.placed_segments++;
+    }
+    // So many may be there, when one comes before the others.
+    _Atomic uint64_t *count =
+        shunter_entry_word(queue, place->entry, SHUNTER_E_ENTRY_PIECES);
+    shunter_set(count, place->count);
+    serving->pieces[place->entry] = place->count;
+    shunter_core_accept(server->core, header, server->now_ns);
+}
+
+void shunter_let_go(struct shunter_server *server, uint16_t func_id, uint32_t entry) {
+    struct shunter_serving *serving = server->serving[func_id];
+    struct shunter_piece *pieces = shunter_pieces_of(&serving->served->queue, entry);
+    for (uint32_t i = 0; i < serving->pieces[entry]; i++) {
+        if (pieces[i].length) {
+            shunter_block_unref(
+                &server->landing, shunter_block_of(&server->landing, pieces[i].offset));
+            pieces[i].length = 0;
+        }
+    }
+    serving->pieces[entry] = 0;
 }

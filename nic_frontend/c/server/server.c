@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "server_parts.h"
@@ -19,7 +21,8 @@ static uint64_t dispatch(struct shunter_server *server) {
     uint64_t next = UINT64_MAX;
     for (uint32_t i = 0; i < server->func_count; i++) {
         const uint64_t at =
-            shunter_dispatch(server->served[server->func_ids[i]], server->now_ns);
+            shunter_dispatch(
+                server->serving[server->func_ids[i]]->served, server->now_ns);
         next = at < next ? at : next;
     }
     return next;
@@ -29,15 +32,30 @@ static void set_asleep(struct shunter_server *server, uint64_t value) {
     for (uint32_t i = 0; i < server->func_count; i++) {
         atomic_store(
             shunter_front_end_word(
-                &server->served[server->func_ids[i]]->queue, SHUNTER_Q_FRONT_END_ASLEEP),
+                &server->serving[server->func_ids[i]]->served->queue, SHUNTER_Q_FRONT_END_ASLEEP),
             value);
     }
 }
 
+/* A batch is held back for parts of a millisecond; only newer kernels wait so short. */
+static int wait_ns(int epoll, struct epoll_event *found, uint64_t timeout_ns) {
+    static bool is_old;
+    const struct timespec time = {
+        (time_t)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000)};
+    if (timeout_ns && !is_old) {
+        const int count = (int)syscall(SYS_epoll_pwait2, epoll, found, EVENTS, &time, NULL, 0);
+        is_old = count < 0 && errno == ENOSYS;
+        if (!is_old) {
+            return count;
+        }
+    }
+    return epoll_wait(epoll, found, EVENTS, (int)((timeout_ns + 999999) / 1000000));
+}
+
 /* Readable descriptors: streams are served, the rest is looked at anyway. True: the caller's. */
-static int events(struct shunter_server *server, int timeout_ms, bool *woken) {
+static int events(struct shunter_server *server, uint64_t timeout_ns, bool *woken) {
     struct epoll_event found[EVENTS];
-    const int count = epoll_wait(server->epoll, found, EVENTS, timeout_ms);
+    const int count = wait_ns(server->epoll, found, timeout_ns);
     if (count < 0) {
         return errno == EINTR ? 0 : -errno;
     }
@@ -67,14 +85,12 @@ static int events(struct shunter_server *server, int timeout_ms, bool *woken) {
     return busy;
 }
 
-static int timeout(const struct shunter_server *server, uint64_t until_ns, uint64_t next_ns) {
+static uint64_t timeout_ns(
+    const struct shunter_server *server, uint64_t until_ns, uint64_t next_ns) {
     uint64_t at = until_ns < next_ns ? until_ns : next_ns;
     at = at < server->next_tick_ns ? at : server->next_tick_ns;
-    if (at <= server->now_ns) {
-        return 0;
-    }
-    const uint64_t ms = (at - server->now_ns + 999999) / 1000000;
-    return ms > 1000 ? 1000 : (int)ms;
+    const uint64_t most = 1000000000;
+    return at <= server->now_ns ? 0 : at - server->now_ns < most ? at - server->now_ns : most;
 }
 
 static void tick(struct shunter_server *server) {
@@ -95,7 +111,7 @@ static int sleep_until(
     if (shunter_collect_all(server) == 0) {
         const uint64_t slept_ns = shunter_now_ns();
         server->stats.sleeps++;
-        found = events(server, timeout(server, until_ns, next_ns), woken);
+        found = events(server, timeout_ns(server, until_ns, next_ns), woken);
         if (found >= 0) {
             // After a sleep so short the next wait is worth spinning for; after a spin in vain not.
             server->spins = found && shunter_now_ns() - slept_ns < server->settings.spin_ns;

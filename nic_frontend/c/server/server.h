@@ -23,8 +23,22 @@ struct shunter_settings {
     int doorbell; /* eventfd that workers ring */
     int wake;     /* descriptor that the caller wants to be woken by, or -1 */
     uint64_t spin_ns; /* where waits are shorter than this, wait without sleeping */
-    bool gro; /* UDP_GRO is set on the socket */
+    uint8_t *landing; /* where payloads land: memory for so many blocks */
+    uint32_t landing_blocks;
     uint8_t cookie_secret[16]; /* random */
+};
+
+struct shunter_stats {
+    struct shunter_counts counts;
+    uint64_t datagrams_in, datagrams_out, bytes_in, bytes_out, send_failures;
+    uint64_t streams_in;      /* messages by stream */
+    uint64_t placed_segments; /* that came, were right and new */
+    uint64_t copied_bytes;    /* of payloads, by this process */
+    uint64_t gathered_bytes;  /* the same, by workers: once for each byte of a batch */
+    uint64_t overflows;       /* the kernel dropped, SO_RXQ_OVFL */
+    uint64_t sleeps;
+    uint64_t drops[SHUNTER_DROPS];
+    uint64_t landing_blocks, landing_free; /* of the landing pool, now */
 };
 
 /* A hello of somebody who gets what is sent to this address. */
@@ -38,6 +52,11 @@ struct shunter_hello {
 int shunter_server_new(const struct shunter_settings *settings, struct shunter_server **server);
 void shunter_server_free(struct shunter_server *server);
 struct shunter_core *shunter_server_core(struct shunter_server *server);
+
+/* So many blocks of the landing pool can be used. */
+void shunter_server_grow_landing(struct shunter_server *server, uint32_t blocks);
+/* Largest datagram that can come in; UINT32_MAX: there are only streams. */
+uint32_t shunter_server_mtu(const struct shunter_server *server);
 
 int shunter_server_add_function(
     struct shunter_server *server, const struct shunter_queue *queue,

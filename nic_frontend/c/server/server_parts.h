@@ -6,6 +6,7 @@
 
 #include "aead.h"
 #include "backend.h"
+#include "datagrams.h"
 #include "dispatch.h"
 #include "server.h"
 
@@ -13,39 +14,54 @@
 #define SHUNTER_STREAMS 4096
 #define SHUNTER_HELLO_ROWS 1024
 
+/* Where a payload belongs that comes. */
+struct shunter_place {
+    uint16_t func_id;
+    uint16_t seq, count; /* of the segments of its request */
+    uint32_t entry;
+    uint32_t length;
+    struct shunter_guard guard;
+};
+
+/* A function: its dispatcher, and how many pieces its entries have. */
+struct shunter_serving {
+    struct shunter_server *server;
+    struct shunter_served *served;
+    uint16_t func_id;
+    uint16_t *pieces;
+};
+
 struct shunter_stream {
     int socket;
     uint32_t session;
     uint8_t peer[SHUNTER_PEER_BYTES];
     uint8_t header[SHUNTER_HEADER_BYTES];
     uint32_t have;     /* bytes of the header */
-    uint32_t left;     /* bytes of the payload that are missing */
+    uint32_t left;     /* bytes of the payload, and of the tag behind it, that are missing */
     uint8_t *into;     /* where they go; NULL: they are thrown away */
-    uint32_t behind;   /* bytes of the tag behind it that are missing */
-    uint8_t tag[SHUNTER_AEAD_TAG];
+    uint8_t *payload;  /* where they began */
+    int32_t block;     /* to which it refers meanwhile */
     uint64_t begun_ns; /* when a message that is not complete began, 0: there is none */
     bool has_place;
-    uint8_t *place;
-    uint32_t place_length;
-    struct shunter_guard guard;
+    struct shunter_place place;
     uint8_t *out;      /* what the socket did not take */
     size_t out_length, out_at, out_room;
+    uint64_t behind_ns; /* since when something is kept, and it was looked at */
+    size_t taken;       /* bytes of it that the socket has taken since */
     bool closed;
 };
 
 struct shunter_server {
     struct shunter_settings settings;
     struct shunter_core *core;
-    struct shunter_served *served[SHUNTER_FUNCTIONS];
+    struct shunter_serving *serving[SHUNTER_FUNCTIONS];
     uint16_t *func_ids;
     uint32_t func_count;
     struct shunter_backend *backend; /* of datagrams; NULL: there are only streams */
     struct shunter_landed *landed;
-    uint8_t *aside; /* payloads that are in the way of others */
-    /* the datagram that is expected next */
-    uint16_t next_func_id;
-    uint32_t next_session;
-    uint64_t next_req_id;
+    struct shunter_landing landing;
+    struct shunter_slot packed;  /* little payloads that were in the way */
+    struct shunter_slot streams_slot; /* payloads of streams */
     int epoll;
     struct shunter_stream *streams[SHUNTER_STREAMS];
     uint32_t stream_count;
@@ -60,9 +76,7 @@ struct shunter_server {
     /* of the datagram that the core looks at */
     bool is_hello;
     bool has_place;
-    uint8_t *place;
-    uint32_t place_length;
-    struct shunter_guard guard;
+    struct shunter_place place;
     struct shunter_aead *aead; /* NULL until a payload is encrypted */
     uint8_t *sealed;           /* encrypted payloads that are about to be sent */
     uint32_t sealed_at;
@@ -80,18 +94,23 @@ void shunter_flush(struct shunter_server *server);
 /* Datagrams taken in, or a negative errno. ``messages``: how the backend got them. */
 int shunter_receive(struct shunter_server *server, uint32_t *messages);
 
-/* Hand a header to the core; ``place`` and what belongs to it are set by what it says. */
+/* Hand a header to the core; ``place`` is set by what it says. */
 void shunter_hand_over(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *datagram, size_t length);
-/* The payload of a segment is in its place: if it is right, it counts. */
+/* The payload of a segment has landed, and behind it what protects it: if it is right, it stays there
+ * and counts. */
 void shunter_payload_is_there(
-    struct shunter_server *server, const struct shunter_guard *guard, const uint8_t *header,
-    uint8_t *place, uint32_t length, const uint8_t *tag);
+    struct shunter_server *server, const struct shunter_place *place, const uint8_t *header,
+    uint8_t *payload, int32_t block);
+/* The input of an entry is not needed any more. */
+void shunter_let_go(struct shunter_server *server, uint16_t func_id, uint32_t entry);
 
 /* Protect a payload that is about to be sent; its length, or -1 when it cannot be. */
 ssize_t shunter_protect(
     struct shunter_server *server, const struct shunter_guard *guard, struct shunter_x64 *header,
     const uint8_t **payload);
+/* What the dispatcher asks of a function's core. */
+extern const struct shunter_owner shunter_owner_is_core;
 /* Of the core: do what it says. */
 void shunter_act(void *context, const struct shunter_action *action);
 
@@ -105,6 +124,9 @@ void shunter_stream_writable(struct shunter_server *server, struct shunter_strea
 void shunter_stream_send(
     struct shunter_server *server, struct shunter_stream *stream,
     const struct shunter_x64 *header, const uint8_t *payload, size_t length);
+/* Whether it does not read what is kept for it. */
+bool shunter_stream_reads_too_slowly(
+    const struct shunter_server *server, struct shunter_stream *stream);
 /* End those that are in the midst of a message for too long: they hold an entry; and those whose
  * session has ended. */
 void shunter_streams_close_late(struct shunter_server *server);

@@ -13,13 +13,12 @@ static int open_backend(struct shunter_server *server) {
     if (server->settings.udp < 0) {
         return 0;
     }
-    server->backend = shunter_udp_backend(server->settings.udp, server->settings.gro);
+    server->backend = shunter_udp_backend(server->settings.udp, &server->landing);
     if (!server->backend) {
         return -ENOMEM;
     }
     server->landed = calloc(server->backend->most, sizeof *server->landed);
-    server->aside = malloc(server->backend->bytes);
-    return server->landed && server->aside ? 0 : -ENOMEM;
+    return server->landed ? 0 : -ENOMEM;
 }
 
 static int watch(struct shunter_server *server, int descriptor, void *which) {
@@ -44,6 +43,10 @@ int shunter_server_new(
     if (!server->core || !server->func_ids) {
         error = -ENOMEM;
     }
+    server->packed.block = server->streams_slot.block = SHUNTER_NO_BLOCK;
+    error = error ? error
+                  : shunter_landing_init(
+                        &server->landing, settings->landing, settings->landing_blocks);
     error = error ? error : open_backend(server);
     error = error ? error : watch(server, settings->udp, &server->settings.udp);
     error = error ? error : watch(server, settings->doorbell, &server->settings.doorbell);
@@ -67,6 +70,14 @@ static void free_stream(struct shunter_server *server, int place) {
     }
 }
 
+static void free_serving(struct shunter_serving *serving) {
+    if (serving) {
+        shunter_served_free(serving->served);
+        free(serving->pieces);
+        free(serving);
+    }
+}
+
 void shunter_server_free(struct shunter_server *server) {
     if (!server) {
         return;
@@ -75,14 +86,14 @@ void shunter_server_free(struct shunter_server *server) {
         free_stream(server, i);
     }
     for (uint32_t i = 0; i < server->func_count; i++) {
-        shunter_served_free(server->served[server->func_ids[i]]);
+        free_serving(server->serving[server->func_ids[i]]);
     }
     shunter_core_free(server->core);
     if (server->backend) {
         server->backend->close(server->backend);
     }
     free(server->landed);
-    free(server->aside);
+    shunter_landing_free(&server->landing);
     shunter_aead_free(server->aead);
     free(server->sealed);
     free(server->func_ids);
@@ -94,7 +105,35 @@ void shunter_server_free(struct shunter_server *server) {
 
 struct shunter_core *shunter_server_core(struct shunter_server *server) { return server->core; }
 
+void shunter_server_grow_landing(struct shunter_server *server, uint32_t blocks) {
+    shunter_landing_grow(&server->landing, blocks);
+}
+
+uint32_t shunter_server_mtu(const struct shunter_server *server) {
+    return server->backend ? server->backend->mtu(server->backend) : UINT32_MAX;
+}
+
 /* ---- functions */
+
+static struct shunter_serving *new_serving(
+    struct shunter_server *server, const struct shunter_queue *queue,
+    const struct shunter_policy *policy) {
+    struct shunter_serving *serving = calloc(1, sizeof *serving);
+    if (!serving) {
+        return NULL;
+    }
+    struct shunter_owner owner = shunter_owner_is_core;
+    owner.context = serving;
+    serving->server = server;
+    serving->func_id = (uint16_t)queue->func_id;
+    serving->pieces = calloc(queue->entries, sizeof *serving->pieces);
+    serving->served = shunter_served_new(queue, policy, &owner, &server->stats.counts);
+    if (!serving->pieces || !serving->served) {
+        free_serving(serving);
+        return NULL;
+    }
+    return serving;
+}
 
 int shunter_server_add_function(
     struct shunter_server *server, const struct shunter_queue *queue,
@@ -106,9 +145,8 @@ int shunter_server_add_function(
     if (error) {
         return error;
     }
-    server->served[func_id] =
-        shunter_served_new(queue, policy, server->core, &server->stats);
-    if (!server->served[func_id]) {
+    server->serving[func_id] = new_serving(server, queue, policy);
+    if (!server->serving[func_id]) {
         shunter_core_remove_function(server->core, func_id);
         return -ENOMEM;
     }
@@ -118,27 +156,28 @@ int shunter_server_add_function(
 
 int shunter_server_set_policy(
     struct shunter_server *server, uint16_t func_id, const struct shunter_policy *policy) {
-    if (!server->served[func_id]) {
+    if (!server->serving[func_id]) {
         return -ENOENT;
     }
-    server->served[func_id]->policy = *policy;
+    server->serving[func_id]->served->policy = *policy;
     return 0;
 }
 
 int shunter_server_remove_function(struct shunter_server *server, uint16_t func_id) {
-    struct shunter_served *served = server->served[func_id];
-    if (!served) {
+    struct shunter_serving *serving = server->serving[func_id];
+    if (!serving) {
         return -ENOENT;
     }
-    if (served->in_flight) {
+    if (serving->served->in_flight) {
         return -EBUSY;
     }
     const int error = shunter_core_remove_function(server->core, func_id);
     if (error) {
         return error;
     }
-    shunter_served_free(served);
-    server->served[func_id] = NULL;
+    server->stats.gathered_bytes += shunter_gathered_bytes(serving->served);
+    free_serving(serving);
+    server->serving[func_id] = NULL;
     for (uint32_t i = 0; i < server->func_count; i++) {
         if (server->func_ids[i] == func_id) {
             server->func_ids[i] = server->func_ids[--server->func_count];
@@ -162,6 +201,7 @@ int shunter_server_add_stream(struct shunter_server *server, int socket, uint32_
     }
     stream->socket = socket;
     stream->session = session;
+    stream->block = SHUNTER_NO_BLOCK;
     shunter_stream_peer(socket, stream->peer);
     const int error = watch(server, socket, stream);
     if (error) {
@@ -175,13 +215,16 @@ int shunter_server_add_stream(struct shunter_server *server, int socket, uint32_
 
 int shunter_server_reply(
     struct shunter_server *server, const uint8_t *peer, const void *datagram, uint32_t length) {
-    const struct sockaddr *to = (const struct sockaddr *)(const void *)peer;
+    struct iovec piece = {(void *)(uintptr_t)datagram, length};
+    struct msghdr message = {
+        .msg_name = (void *)(uintptr_t)peer,
+        .msg_namelen = shunter_peer_length(peer),
+        .msg_iov = &piece,
+        .msg_iovlen = 1};
+    struct shunter_control control;
+    shunter_send_from(&message, peer, &control);
     server->stats.bytes_out += length;
-    return sendto(
-               server->settings.udp, datagram, length, MSG_DONTWAIT, to,
-               shunter_peer_length(peer)) < 0
-        ? -errno
-        : 0;
+    return sendmsg(server->settings.udp, &message, MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
 uint32_t shunter_server_closed_streams(
@@ -207,11 +250,17 @@ void shunter_server_stats(const struct shunter_server *server, struct shunter_st
     stats->send_failures += of_datagrams.failed;
     stats->overflows = of_datagrams.overflows;
     stats->copied_bytes += of_datagrams.copied_bytes;
+    stats->landing_blocks = server->landing.blocks;
+    stats->landing_free = server->landing.free_count;
+    for (uint32_t i = 0; i < server->func_count; i++) {
+        stats->gathered_bytes +=
+            shunter_gathered_bytes(server->serving[server->func_ids[i]]->served);
+    }
     stats->drops[SHUNTER_DROP_LENGTH] += of_datagrams.too_long;
     stats->drops[SHUNTER_DROP_SHORT] += of_datagrams.empty;
 }
 
 uint32_t shunter_server_waiting(const struct shunter_server *server, uint16_t func_id) {
-    const struct shunter_served *served = server->served[func_id];
-    return served ? served->lists[0].count + served->lists[1].count : 0;
+    const struct shunter_serving *serving = server->serving[func_id];
+    return serving ? serving->served->lists[0].count + serving->served->lists[1].count : 0;
 }

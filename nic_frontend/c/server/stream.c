@@ -14,8 +14,6 @@
 
 #include "server_parts.h"
 
-#define MOST_OUT ((size_t)256 << 20) /* of all streams together */
-#define CONTROL_BYTES 65536         /* of one: room for what is no answer */
 #define ROUNDS 64
 #define LOOK_NS 200000000ULL  /* streams are looked at so often, and when a session has ended */
 #define LATE_NS 2000000000ULL /* a message that is not complete by then ends its stream */
@@ -25,9 +23,20 @@ void shunter_stream_peer(int socket, uint8_t peer[SHUNTER_PEER_BYTES]) {
     memcpy(peer + 2, &socket, sizeof socket); // family 0: no datagram has such a sender
 }
 
+/* What came of a message that is not complete. */
+static void let_go(struct shunter_server *server, struct shunter_stream *stream) {
+    if (stream->block != SHUNTER_NO_BLOCK) {
+        shunter_block_unref(&server->landing, stream->block);
+        stream->block = SHUNTER_NO_BLOCK;
+    }
+    stream->has_place = false;
+    stream->into = NULL;
+}
+
 void shunter_stream_close(struct shunter_server *server, struct shunter_stream *stream) {
     if (!stream->closed) {
         stream->closed = true;
+        let_go(server, stream);
         server->closed_count++;
         server->kept_bytes -= stream->out_length - stream->out_at;
         epoll_ctl(server->epoll, EPOLL_CTL_DEL, stream->socket, NULL);
@@ -36,44 +45,52 @@ void shunter_stream_close(struct shunter_server *server, struct shunter_stream *
 
 /* ---- in */
 
-static bool header_is_whole(struct shunter_server *server, struct shunter_stream *stream) {
+enum header { BAD, LATER, TAKEN };
+
+/* What the header says comes next lands in the pool, as datagrams do: LATER, while it is full. */
+static enum header header_is_whole(
+    struct shunter_server *server, struct shunter_stream *stream) {
     struct shunter_x64 header;
     memcpy(&header, stream->header, sizeof header);
+    const uint32_t length = header.length + shunter_behind(header.flags);
+    if (header.session != stream->session || header.type == SHUNTER_TYPE_HELLO ||
+        length > SHUNTER_BLOCK) {
+        return BAD;
+    }
+    uint8_t *room = NULL; // nothing needs none
+    if (length) {
+        room = shunter_slot_room(&server->landing, &server->streams_slot, length);
+        if (!room) {
+            stream->begun_ns = server->now_ns; // it is not the client that is late
+            return LATER;
+        }
+    }
     stream->have = 0;
-    stream->left = header.length;
-    stream->behind = shunter_behind(header.flags);
-    if (header.session != stream->session || header.type == SHUNTER_TYPE_HELLO) {
-        return false;
-    }
+    stream->left = length;
     shunter_hand_over(
-        server, stream->peer, stream->header,
-        SHUNTER_HEADER_BYTES + (size_t)stream->left + stream->behind);
-    stream->has_place = server->has_place;
-    stream->place = stream->into = server->has_place ? server->place : NULL;
-    stream->place_length = header.length;
-    stream->guard = server->guard;
-    server->stats.placed_segments += server->has_place;
-    return true;
-}
-
-/* Its request may be forgotten while the payload comes: the place is another's then. */
-static void look_after_place(struct shunter_server *server, struct shunter_stream *stream) {
-    if (stream->has_place && !shunter_core_awaits(server->core, stream->header)) {
-        stream->has_place = false;
-        stream->into = NULL;
+        server, stream->peer, stream->header, SHUNTER_HEADER_BYTES + (size_t)length);
+    if (server->has_place) {
+        stream->has_place = true;
+        stream->place = server->place;
+        stream->payload = stream->into = room;
     }
+    if (server->has_place && room) {
+        stream->block = server->streams_slot.block;
+        shunter_block_ref(&server->landing, stream->block);
+        shunter_slot_use(&server->streams_slot, length);
+    }
+    return TAKEN;
 }
 
 static void message_is_whole(struct shunter_server *server, struct shunter_stream *stream) {
     stream->begun_ns = 0;
     server->stats.streams_in++;
-    look_after_place(server, stream);
-    if (stream->has_place) {
-        stream->has_place = false;
+    // Its request may have been forgotten while the payload came.
+    if (stream->has_place && shunter_core_awaits(server->core, stream->header)) {
         shunter_payload_is_there(
-            server, &stream->guard, stream->header, stream->place, stream->place_length,
-            stream->tag);
+            server, &stream->place, stream->header, stream->payload, stream->block);
     }
+    let_go(server, stream);
 }
 
 /* Bytes read, 0 when there are none now; the stream is closed when it has ended. */
@@ -90,46 +107,49 @@ static size_t take(
     return 0;
 }
 
-void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream) {
+/* Bytes of the payload; false when there are none now. */
+static bool read_payload(struct shunter_server *server, struct shunter_stream *stream) {
     uint8_t waste[4096];
+    const bool kept = stream->into != NULL;
+    const size_t most = kept || stream->left < sizeof waste ? stream->left : sizeof waste;
+    const size_t count = take(server, stream, kept ? stream->into : waste, most);
+    stream->left -= (uint32_t)count;
+    stream->into = kept ? stream->into + count : NULL;
+    return count;
+}
+
+static bool read_header(struct shunter_server *server, struct shunter_stream *stream) {
+    const size_t count = take(
+        server, stream, stream->header + stream->have, SHUNTER_HEADER_BYTES - stream->have);
+    stream->have += (uint32_t)count;
+    if (count && !stream->begun_ns) {
+        stream->begun_ns = server->now_ns;
+    }
+    return count;
+}
+
+void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream) {
     // Some rounds, so that one stream does not keep the others waiting.
     for (int round = 0; round < ROUNDS && !stream->closed; round++) {
-        size_t count;
         if (stream->left) {
-            look_after_place(server, stream);
-            const size_t most = stream->into || stream->left < sizeof waste
-                ? stream->left
-                : sizeof waste;
-            count = take(server, stream, stream->into ? stream->into : waste, most);
-            stream->left -= (uint32_t)count;
-            stream->into = stream->into ? stream->into + count : NULL;
-        } else if (stream->behind) {
-            uint8_t *at = stream->tag + sizeof stream->tag - stream->behind;
-            count = take(server, stream, at, stream->behind);
-            stream->behind -= (uint32_t)count;
-        } else {
-            count = take(
-                server, stream, stream->header + stream->have,
-                SHUNTER_HEADER_BYTES - stream->have);
-            stream->have += (uint32_t)count;
-            if (count && !stream->begun_ns) {
-                stream->begun_ns = server->now_ns;
-            }
-            if (stream->have < SHUNTER_HEADER_BYTES) {
-                if (count) {
-                    continue;
-                }
+            if (!read_payload(server, stream)) {
                 return;
             }
-            if (!header_is_whole(server, stream)) {
+        } else if (stream->have < SHUNTER_HEADER_BYTES) {
+            if (!read_header(server, stream)) {
+                return;
+            }
+        }
+        if (stream->have == SHUNTER_HEADER_BYTES) {
+            const enum header found = header_is_whole(server, stream);
+            if (found == BAD) {
                 shunter_stream_close(server, stream);
+            }
+            if (found != TAKEN) {
                 return;
             }
         }
-        if (!count) {
-            return;
-        }
-        if (!stream->left && !stream->behind && !stream->have) {
+        if (!stream->left && !stream->have) {
             message_is_whole(server, stream);
         }
     }
@@ -150,119 +170,9 @@ void shunter_streams_close_late(struct shunter_server *server) {
             continue;
         }
         const bool late = stream->begun_ns && server->now_ns - stream->begun_ns > LATE_NS;
-        if (late || !shunter_core_is_open(server->core, stream->session)) {
+        if (late || shunter_stream_reads_too_slowly(server, stream) ||
+            !shunter_core_is_open(server->core, stream->session)) {
             shunter_stream_close(server, stream);
         }
-    }
-}
-
-/* ---- out */
-
-static void watch(struct shunter_server *server, struct shunter_stream *stream, bool writable) {
-    struct epoll_event event = {
-        .events = EPOLLIN | (writable ? EPOLLOUT : 0), .data.ptr = stream};
-    epoll_ctl(server->epoll, EPOLL_CTL_MOD, stream->socket, &event);
-}
-
-/* Room for ``more`` bytes; false when there may be none: the client asks, and does not read. */
-static bool make_room(struct shunter_server *server, struct shunter_stream *stream, size_t more) {
-    const size_t kept = stream->out_length - stream->out_at;
-    const size_t most =
-        shunter_core_answer_bytes(server->core, stream->session) + CONTROL_BYTES;
-    if (kept + more > most || server->kept_bytes + more > MOST_OUT) {
-        return false;
-    }
-    if (stream->out_length + more <= stream->out_room) {
-        return true;
-    }
-    if (stream->out_at) {
-        memmove(stream->out, stream->out + stream->out_at, kept);
-        stream->out_at = 0;
-        stream->out_length = kept;
-    }
-    if (kept + more > stream->out_room) {
-        const size_t room = 2 * (kept + more);
-        uint8_t *larger = realloc(stream->out, room);
-        if (!larger) {
-            return false;
-        }
-        stream->out = larger;
-        stream->out_room = room;
-    }
-    return true;
-}
-
-static void empty(struct shunter_stream *stream) {
-    free(stream->out);
-    stream->out = NULL;
-    stream->out_at = stream->out_length = stream->out_room = 0;
-}
-
-static void keep(
-    struct shunter_server *server, struct shunter_stream *stream, const struct iovec *pieces,
-    size_t skip) {
-    const size_t more = pieces[0].iov_len + pieces[1].iov_len - skip;
-    if (!make_room(server, stream, more)) {
-        shunter_stream_close(server, stream);
-        return;
-    }
-    server->kept_bytes += more;
-    for (int i = 0; i < 2; i++) {
-        const size_t from = skip < pieces[i].iov_len ? skip : pieces[i].iov_len;
-        const size_t count = pieces[i].iov_len - from;
-        if (count) {
-            memcpy(
-                stream->out + stream->out_length, (uint8_t *)pieces[i].iov_base + from, count);
-        }
-        stream->out_length += count;
-        skip -= from;
-    }
-    server->stats.copied_bytes += more;
-    watch(server, stream, true);
-}
-
-void shunter_stream_send(
-    struct shunter_server *server, struct shunter_stream *stream,
-    const struct shunter_x64 *header, const uint8_t *payload, size_t length) {
-    struct iovec pieces[2] = {
-        {(void *)(uintptr_t)header, sizeof *header}, {(void *)(uintptr_t)payload, length}};
-    if (stream->closed) {
-        return;
-    }
-    size_t done = 0;
-    if (stream->out_at == stream->out_length) {
-        const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2};
-        const ssize_t sent = sendmsg(stream->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-            shunter_stream_close(server, stream);
-            return;
-        }
-        done = sent > 0 ? (size_t)sent : 0;
-    }
-    server->stats.bytes_out += done;
-    if (done < sizeof *header + length) {
-        keep(server, stream, pieces, done);
-    }
-}
-
-void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream) {
-    if (stream->closed || stream->out_at == stream->out_length) {
-        return;
-    }
-    const ssize_t sent = send(
-        stream->socket, stream->out + stream->out_at, stream->out_length - stream->out_at,
-        MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0) {
-        if (errno != EAGAIN && errno != EINTR) {
-            shunter_stream_close(server, stream);
-        }
-        return;
-    }
-    stream->out_at += (size_t)sent;
-    server->kept_bytes -= (size_t)sent;
-    server->stats.bytes_out += (uint64_t)sent;
-    if (stream->out_at == stream->out_length) {
-        empty(stream);
-        watch(server, stream, false);
     }
 }

@@ -1,8 +1,6 @@
 /*
- * The kernel's UDP: datagrams straight into their entries.
- *
- * The kernel is told, before a datagram comes, where its header and its payload go. Where the kernel
- * merges datagrams (GRO), one message is laid out as many.
+ * The kernel's UDP. Messages land one behind the other in blocks of the landing pool, as they come:
+ * header, payload, tag; where the kernel merges datagrams (GRO), a message is many of them.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,7 +12,6 @@
 
 #include "backend.h"
 #include "datagrams.h"
-#include "queue.h"
 
 #ifndef UDP_GRO
 #define UDP_GRO 104
@@ -24,68 +21,73 @@
 #endif
 
 #define PADS 32
-#define GRO_SEGMENTS 64
 #define LARGEST 65536
 #define LARGEST_DATAGRAM 65507
 #define MOST_MERGED 128 /* datagrams in one message; the kernel merges fewer */
+#define LEAST_ROOM 2048 /* for a message, whatever came lately */
+#define PATIENCE_MS 1   /* the whole front end waits */
 
-/* Where one datagram lands but for its payload, which goes to the entry that is expected. */
+/* Where one message lands: in its slot, and what is too long for it behind that. */
 struct pad {
-    uint8_t header[SHUNTER_HEADER_BYTES];
-    uint8_t tag[SHUNTER_AEAD_TAG];
+    struct shunter_slot slot;
+    struct iovec pieces[2];
+    uint8_t peer[SHUNTER_PEER_BYTES];
+    _Alignas(struct cmsghdr) uint8_t control[192];
 };
 
 struct udp {
     struct shunter_backend backend;
+    struct shunter_landing *landing;
     int socket;
-    bool gro;
-    bool merged;     /* messages hold several datagrams */
-    uint32_t behind; /* bytes that are expected behind each payload */
-    struct mmsghdr *headers;
-    struct iovec *pieces;
-    struct pad *pads;
-    uint8_t (*peers)[SHUNTER_PEER_BYTES];
-    uint8_t (*controls)[128];
-    uint8_t *spill; /* of each message: what no one expected */
-    uint8_t *flat;  /* messages that did not lie as they were laid */
+    uint32_t expected; /* bytes of a message, as the last ones were */
+    uint32_t used;     /* pads that are to be laid out anew */
     uint32_t overflows;
+    uint8_t *spill; /* LARGEST for each message */
     struct shunter_backend_stats stats;
     struct shunter_datagrams out;
+    struct mmsghdr headers[PADS];
+    struct pad pads[PADS];
 };
 
-/* ---- what is expected */
+/* ---- where it lands */
 
-/* Pieces of one datagram: header, payload, and the tag if one is expected. */
-static size_t pieces_of(const struct udp *udp) { return udp->behind ? 3 : 2; }
+static uint8_t *spill_of(const struct udp *udp, uint32_t m) {
+    return udp->spill + (size_t)m * LARGEST;
+}
 
-static void post_rx(struct shunter_backend *backend, struct shunter_rx *rx) {
-    struct udp *udp = (struct udp *)backend;
-    const uint32_t segments = udp->merged ? GRO_SEGMENTS : 1;
-    udp->behind = rx->behind;
-    for (uint32_t m = 0; m < PADS; m++) {
-        struct iovec *piece = udp->pieces + (size_t)m * (pieces_of(udp) * segments + 1);
-        uint32_t count = 0;
-        for (uint32_t s = 0; s < segments; s++) {
-            struct shunter_expected expected = {NULL, 0};
-            if (!rx->next(rx->context, &expected) && s) {
-                break;
-            }
-            struct pad *pad = &udp->pads[(size_t)m * segments + s];
-            piece[count++] = (struct iovec){pad->header, SHUNTER_HEADER_BYTES};
-            piece[count++] = (struct iovec){expected.into, expected.length};
-            if (udp->behind) {
-                piece[count++] = (struct iovec){pad->tag, udp->behind};
-            }
-        }
-        piece[count++] = (struct iovec){udp->spill + (size_t)m * LARGEST, LARGEST};
-        udp->headers[m].msg_hdr = (struct msghdr){
-            .msg_name = udp->peers[m],
-            .msg_namelen = SHUNTER_PEER_BYTES,
-            .msg_iov = piece,
-            .msg_iovlen = count,
-            .msg_control = udp->controls[m],
-            .msg_controllen = sizeof udp->controls[m]};
+/* Little is left for whoever else lands payloads: what comes is copied to where there is room. */
+static bool must_spare(const struct udp *udp, const struct pad *pad) {
+    return shunter_slot_left(&pad->slot) < udp->expected &&
+           shunter_landing_is_scarce(udp->landing);
+}
+
+static void lay_out(struct udp *udp, uint32_t m) {
+    struct pad *pad = &udp->pads[m];
+    uint8_t *room = NULL;
+    if (must_spare(udp, pad)) {
+        shunter_slot_let_go(udp->landing, &pad->slot);
+    } else {
+        room = shunter_slot_room(udp->landing, &pad->slot, udp->expected);
     }
+    pad->pieces[0] = (struct iovec){room, room ? shunter_slot_left(&pad->slot) : 0};
+    pad->pieces[1] = (struct iovec){spill_of(udp, m), LARGEST};
+    udp->headers[m].msg_hdr = (struct msghdr){
+        .msg_name = pad->peer,
+        .msg_namelen = SHUNTER_PEER_LOCAL,
+        .msg_iov = pad->pieces,
+        .msg_iovlen = 2,
+        .msg_control = pad->control,
+        .msg_controllen = sizeof pad->control};
+}
+
+/* Messages as long as the longest of late get room in one piece. */
+static void expect(struct udp *udp, uint32_t longest) {
+    const uint32_t less = udp->expected - udp->expected / 64;
+    if (longest > udp->expected) {
+        udp->used = PADS; // also those that did not get one
+    }
+    udp->expected = longest > less ? longest : less;
+    udp->expected = udp->expected > LEAST_ROOM ? udp->expected : LEAST_ROOM;
 }
 
 /* ---- what came */
@@ -106,86 +108,59 @@ static uint32_t segment_size(struct udp *udp, struct msghdr *message, uint32_t a
     return found;
 }
 
-/* Copy a message's bytes, which lie in several pieces, one behind the other. */
-static void flatten(const struct msghdr *message, uint8_t *into, uint32_t length) {
-    for (size_t i = 0; length; i++) {
-        const size_t here = message->msg_iov[i].iov_len;
-        const size_t count = here < length ? here : length;
-        if (count) {
-            memcpy(into, message->msg_iov[i].iov_base, count);
-        }
-        into += count;
-        length -= (uint32_t)count;
+/* A message in one piece, and its block. One that is longer than was expected is copied. */
+static uint8_t *whole(struct udp *udp, uint32_t m, uint32_t length, int32_t *block) {
+    struct pad *pad = &udp->pads[m];
+    const size_t first = pad->pieces[0].iov_len;
+    uint8_t *at = pad->pieces[0].iov_base;
+    *block = pad->slot.block;
+    if (length <= first) {
+        shunter_slot_use(&pad->slot, length);
+        return at;
     }
+    uint8_t *spill = spill_of(udp, m);
+    struct shunter_slot fresh = {SHUNTER_NO_BLOCK, 0};
+    uint8_t *into = shunter_slot_room(udp->landing, &fresh, length);
+    if (!into) { // it is looked at, and cannot be kept
+        *block = SHUNTER_NO_BLOCK;
+        memmove(spill + first, spill, length - first);
+        memcpy(spill, at, first);
+        udp->stats.copied_bytes += length;
+        return spill;
+    }
+    if (first) {
+        memcpy(into, at, first);
+    }
+    memcpy(into + first, spill, length - first);
+    udp->stats.copied_bytes += length;
+    shunter_slot_let_go(udp->landing, &pad->slot);
+    pad->slot = fresh;
+    *block = fresh.block;
+    shunter_slot_use(&pad->slot, length);
+    return into;
 }
 
-/* Bytes that this header says are behind its payload. */
-static uint32_t behind_of(const uint8_t *header) {
-    struct shunter_x64 said;
-    memcpy(&said, header, sizeof said);
-    return shunter_behind(said.flags);
-}
-
-/* Whether a datagram's payload, and what is behind it, lie each in one piece. */
-static bool fits(const struct udp *udp, const struct iovec *pieces, uint32_t size) {
-    const size_t room = SHUNTER_HEADER_BYTES + pieces[1].iov_len;
-    return size <= room ||
-           (udp->behind && size == room + udp->behind && behind_of(pieces[0].iov_base));
-}
-
-/* Whether the datagrams of a message lie in the pieces that were laid out for one each. */
-static bool lies_as_laid(
-    const struct udp *udp, const struct msghdr *message, uint32_t length,
-    uint32_t size) {
-    const size_t each = pieces_of(udp);
-    const uint32_t count = (length + size - 1) / size;
-    if (count > (message->msg_iovlen - 1) / each) {
-        return false;
-    }
-    for (uint32_t i = 0; i + 1 < count; i++) {
-        if (size != SHUNTER_HEADER_BYTES + message->msg_iov[each * i + 1].iov_len + udp->behind) {
-            return false;
-        }
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        const uint32_t here = i + 1 < count ? size : length - i * size;
-        if (!fits(udp, message->msg_iov + each * i, here)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Where the pieces of a message lie; ``flat`` is used when they do not lie as they were laid. */
-static uint32_t look_at(
-    struct udp *udp, uint32_t m, uint8_t *flat, struct shunter_landed *landed) {
+static uint32_t look_at(struct udp *udp, uint32_t m, struct shunter_landed *landed) {
     struct msghdr *message = &udp->headers[m].msg_hdr;
+    struct pad *pad = &udp->pads[m];
     const uint32_t all = udp->headers[m].msg_len;
     const uint32_t size = segment_size(udp, message, all);
     uint32_t count = 0;
-    if (message->msg_flags & MSG_TRUNC || all == 0 || all / size >= MOST_MERGED) {
+    if (message->msg_flags & MSG_TRUNC || all == 0 || all / size >= MOST_MERGED ||
+        all > LARGEST) {
         udp->stats.too_long += all != 0;
         udp->stats.empty += all == 0;
         return 0;
     }
-    const bool laid = lies_as_laid(udp, message, all, size);
-    const size_t each = pieces_of(udp);
-    udp->merged = size < all; // as this one was, the next will be
-    if (!laid) {
-        flatten(message, flat, all);
-        udp->stats.copied_bytes += all;
-    }
-    for (uint32_t at = 0; at < all; at += size, count++) {
+    shunter_sent_to(message, pad->peer);
+    memset(
+        pad->peer + message->msg_namelen, 0, SHUNTER_PEER_LOCAL - message->msg_namelen);
+    int32_t block;
+    uint8_t *bytes = whole(udp, m, all, &block);
+    for (uint32_t at = 0; at < all; at += size) {
         const uint32_t length = all - at < size ? all - at : size;
-        landed[count] = (struct shunter_landed){
-            udp->peers[m], flat + at, flat + at + SHUNTER_HEADER_BYTES, NULL, length};
-        if (laid) {
-            const struct iovec *pieces = message->msg_iov + each * count;
-            landed[count].header = pieces[0].iov_base;
-            landed[count].payload = pieces[1].iov_base;
-            landed[count].tag =
-                length > SHUNTER_HEADER_BYTES + pieces[1].iov_len ? pieces[2].iov_base : NULL;
-        }
+        landed[count++] = (struct shunter_landed){
+            pad->peer, bytes + at, bytes + at + SHUNTER_HEADER_BYTES, block, length};
     }
     return count;
 }
@@ -193,6 +168,10 @@ static uint32_t look_at(
 static int poll(
     struct shunter_backend *backend, struct shunter_landed *landed, uint32_t *messages) {
     struct udp *udp = (struct udp *)backend;
+    for (uint32_t m = 0; m < udp->used; m++) { // what came last time has been looked at
+        lay_out(udp, m);
+    }
+    udp->used = 0;
     const int came = recvmmsg(udp->socket, udp->headers, PADS, MSG_DONTWAIT, NULL);
     *messages = came > 0 ? (uint32_t)came : 0;
     if (came < 0) {
@@ -200,10 +179,13 @@ static int poll(
                             errno == ENOMEM || errno == ENOBUFS;
         return passes ? 0 : -errno;
     }
-    uint32_t count = 0;
+    uint32_t count = 0, longest = 0;
+    udp->used = *messages;
     for (uint32_t m = 0; m < *messages; m++) {
-        count += look_at(udp, m, udp->flat + (size_t)m * LARGEST, landed + count);
+        longest = udp->headers[m].msg_len > longest ? udp->headers[m].msg_len : longest;
+        count += look_at(udp, m, landed + count);
     }
+    expect(udp, longest < LARGEST ? longest : LARGEST);
     return (int)count;
 }
 
@@ -236,29 +218,22 @@ static void stats(const struct shunter_backend *backend, struct shunter_backend_
 
 static void close_udp(struct shunter_backend *backend) {
     struct udp *udp = (struct udp *)backend;
+    for (uint32_t m = 0; m < PADS; m++) {
+        shunter_slot_let_go(udp->landing, &udp->pads[m].slot);
+    }
     shunter_datagrams_free(&udp->out);
-    free(udp->headers);
-    free(udp->pieces);
-    free(udp->pads);
-    free(udp->peers);
-    free(udp->controls);
     free(udp->spill);
-    free(udp->flat);
     free(udp);
 }
 
-struct shunter_backend *shunter_udp_backend(int socket, bool gro) {
+struct shunter_backend *shunter_udp_backend(int socket, struct shunter_landing *landing) {
     struct udp *udp = calloc(1, sizeof *udp);
     if (!udp) {
         return NULL;
     }
-    const size_t pads = PADS * (gro ? GRO_SEGMENTS : 1);
     udp->backend = (struct shunter_backend){
-        .caps = SHUNTER_CAP_PLACED | (gro ? SHUNTER_CAP_GRO : 0),
         .most = PADS * MOST_MERGED,
-        .bytes = (size_t)PADS * LARGEST,
         .worthwhile = PADS,
-        .post_rx = post_rx,
         .poll = poll,
         .tx = tx,
         .flush = flush,
@@ -266,16 +241,14 @@ struct shunter_backend *shunter_udp_backend(int socket, bool gro) {
         .stats = stats,
         .close = close_udp};
     udp->socket = socket;
-    udp->gro = gro;
-    udp->headers = calloc(PADS, sizeof *udp->headers);
-    udp->pieces = calloc(3 * pads + PADS, sizeof *udp->pieces);
-    udp->pads = calloc(pads, sizeof *udp->pads);
-    udp->peers = calloc(PADS, sizeof *udp->peers);
-    udp->controls = calloc(PADS, sizeof *udp->controls);
+    udp->landing = landing;
+    udp->expected = LEAST_ROOM;
+    udp->used = PADS;
+    for (uint32_t m = 0; m < PADS; m++) {
+        udp->pads[m].slot.block = SHUNTER_NO_BLOCK;
+    }
     udp->spill = malloc((size_t)PADS * LARGEST);
-    udp->flat = malloc((size_t)PADS * LARGEST);
-    if (!udp->headers || !udp->pieces || !udp->pads || !udp->peers || !udp->controls ||
-        !udp->spill || !udp->flat || shunter_datagrams_init(&udp->out, socket)) {
+    if (!udp->spill || shunter_datagrams_init(&udp->out, socket, PATIENCE_MS)) {
         close_udp(&udp->backend);
         return NULL;
     }

@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 
 from shunter.batching.forming.release import (
     fit_deadlines,
+    is_too_late,
     may_send_ahead,
     predicted_wait_ns,
     should_release,
     split,
     split_by_latency,
     staggered_size,
+    too_late_at_ns,
     wake_after_us,
 )
 
@@ -31,6 +33,8 @@ THRESHOLDS = st.floats(1, 128)
         ("split_by_latency", split_by_latency),
         ("staggered_size", staggered_size),
         ("predicted_wait_ns", predicted_wait_ns),
+        ("is_too_late", is_too_late),
+        ("too_late_at_ns", too_late_at_ns),
         ("fit_deadlines", lambda *args: list(fit_deadlines(*args))),
         ("may_send_ahead", may_send_ahead),
         ("wake_after_us", wake_after_us),
@@ -336,6 +340,21 @@ def test_a_cut_gives_up_only_what_it_may_and_runs_at_least_one(slacks, cap, fixe
         assert slacks[0] < fixed + size * per
     elif slacks[0] >= fixed + per:
         assert slacks[0] >= fixed + take * per
+
+
+@given(TIMES, st.integers(1, 10**9), TIMES)
+def test_a_request_is_too_late_from_the_moment_that_was_told_on(now, left, needed):
+    deadline = now + left
+    at = too_late_at_ns(now, deadline, needed)
+    assert now < at <= deadline
+    if needed < left:  # a worker that takes as long as it did is all that it waits for
+        assert not is_too_late(at, deadline, needed)
+        assert is_too_late(at + 1, deadline, needed)
+
+
+def test_a_request_that_a_free_worker_can_take_is_too_late_only_after_its_deadline():
+    assert not is_too_late(5, 5, 0)
+    assert is_too_late(6, 5, 0)
 
 
 @given(st.integers(0, 100), st.integers(1, 64), st.integers(0, 10**9), st.integers(0, 10**9))

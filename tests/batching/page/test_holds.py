@@ -101,11 +101,14 @@ def test_a_holder_counts_unless_one_may_run_beside_all_its_models(page, models, 
     assert held(page, 1, NOW, beside=beside) == int(counts)
 
 
-def test_the_start_of_a_hold_is_kept_while_it_changes(page):
+def test_a_hold_is_as_new_as_the_newest_of_its_slices(page):
     holder = claim(page, ME, NOW)
     holder.hold(1, 1, NOW + 1)
+    assert since_ns(page, 1) == NOW + 1
     holder.hold(3, 1, NOW + 2)
-    assert since_ns(page, 2) == NOW + 1
+    assert since_ns(page, 2) == NOW + 2
+    holder.hold(2, 3, NOW + 3)
+    assert since_ns(page, 2) == NOW + 2
     holder.hold(0, 0, NOW + 3)
     assert since_ns(page, 3) == 0
     holder.hold(1, 1, NOW + 4)

@@ -12,10 +12,10 @@ QUEUE = {
     "queue_outputs": 48,
     "queue_input_bytes": 56,
     "queue_output_bytes": 120,
+    "queue_pieces": 184,
     "front_end_pid": 256,
     "front_end_asleep": 264,
     "front_end_wants_done": 272,
-    "front_end_arrivals": 280,
 }
 WORKER = {
     "batch_number": 0,
@@ -23,6 +23,7 @@ WORKER = {
     "batch_count": 24,
     "done_number": 128,
     "worker_asleep": 136,
+    "worker_gathered": 144,
 }
 ENTRY = {
     "entry_req_id": 0,
@@ -34,8 +35,9 @@ ENTRY = {
     "entry_direct": 48,
     "entry_key": 56,
     "entry_peer": 72,
-    "entry_arrival": 104,
-    "entry_status": 128,
+    "entry_next": 136,
+    "entry_pieces": 144,
+    "entry_status": 256,
 }
 
 
@@ -50,8 +52,9 @@ def test_every_word_lies_where_it_was_declared():
 
 
 def test_sizes():
-    assert queue_layout.QUEUE_VERSION == 1
+    assert queue_layout.QUEUE_VERSION == 2
     assert (queue_layout.QUEUE_WORKERS_OFFSET, queue_layout.WORKER_SIZE) == (384, 256)
-    assert (queue_layout.QUEUE_ENTRIES_OFFSET, queue_layout.ENTRY_SIZE) == (384 + 64 * 256, 256)
-    assert [queue_layout.queue_bytes(n) for n in (0, 1, 4096)] == [16768, 17024, 1065344]
+    assert (queue_layout.QUEUE_ENTRIES_OFFSET, queue_layout.ENTRY_SIZE) == (384 + 64 * 256, 384)
+    assert [queue_layout.queue_bytes(n) for n in (0, 1, 4096)] == [16768, 17152, 1589632]
+    assert (queue_layout.PIECE.size, queue_layout.BLOCK) == (16, 65_536)
     assert queue_layout.QUEUE_MAGIC.to_bytes(8, "little") == b"SHUNTERQ"

@@ -2,6 +2,7 @@
 
 import ctypes
 import fcntl
+import mmap
 import os
 from pathlib import Path
 
@@ -22,7 +23,7 @@ OUTPUTS = (TensorSpec("b", "int64", (32,)),)
 
 @pytest.fixture
 def queue():
-    with TensorQueue.create(7, INPUTS, OUTPUTS, 16) as queue:
+    with TensorQueue.create(7, INPUTS, OUTPUTS, 16, 3) as queue:
         yield queue
 
 
@@ -81,7 +82,7 @@ def test_there_is_no_room_for_too_much():
         sealed_memory("shunter-test", 2 * PAGE, PAGE)
     before = open_ones(), mapped()
     with pytest.raises(OSError, match="no memory"):
-        TensorQueue.create(7, INPUTS, OUTPUTS, 16, lambda: PAGE)
+        TensorQueue.create(7, INPUTS, OUTPUTS, 16, 3, lambda: PAGE)
     assert (open_ones(), mapped()) == before
 
 
@@ -103,89 +104,120 @@ def test_rings_end_on_a_page(sizes, wanted):
     assert not fewer
 
 
+SIZES = st.sampled_from([0, 4, 12, 600, 1024, 4096, 602_112])
+
+
+def specs_of(*kinds):
+    """Inputs and outputs of these sizes."""
+    return [[TensorSpec(f"t{i}", "uint8", (size,)) for i, size in enumerate(k)] for k in kinds]
+
+
 @given(
-    sizes=st.lists(st.sampled_from([0, 4, 12, 600, 1024, 4096, 602_112]), min_size=2, max_size=4),
+    inputs=st.lists(SIZES, min_size=1, max_size=3),
+    outputs=st.lists(SIZES, min_size=1, max_size=3),
     batch=st.integers(1, MAX_ENTRIES),
     most=st.integers(1, 1 << 31),
 )
-def test_rings_keep_to_the_memory_that_they_may_take(sizes, batch, most):
-    specs = [TensorSpec(f"t{i}", "uint8", (size,)) for i, size in enumerate(sizes)]
-    least = ring_entries(sizes, batch)
+def test_queues_keep_to_the_memory_that_they_may_take(inputs, outputs, batch, most):
+    """Inputs take memory too, of the pool; only results lie in rings."""
+    specs, each = specs_of(inputs, outputs), sum(inputs) + sum(outputs)
+    least = ring_entries(outputs, batch)
     try:
-        entries = entries_within(specs, batch, most)
+        entries = entries_within(*specs, batch, most)
     except QueueError as error:
-        assert least * sum(sizes) > most
+        assert least * each > most
         assert f"queue_mb allows {most >> 20}" in str(error)
         return
-    assert entries * sum(sizes) <= most
-    assert least <= entries == ring_entries(sizes, entries)
-    more = ring_entries(sizes, min(MAX_ENTRIES, max(entries + 1, 1)))
-    assert entries >= min(2 * batch, MAX_ENTRIES) or more * sum(sizes) > most
+    assert entries * each <= most
+    assert least <= entries == ring_entries(outputs, entries)
+    more = ring_entries(outputs, min(MAX_ENTRIES, max(entries + 1, 1)))
+    assert entries >= min(2 * batch, MAX_ENTRIES) or more * each > most
 
 
 @pytest.mark.parametrize(
-    ("sizes", "batch", "entries"),
+    ("input_bytes", "output_bytes", "batch", "entries"),
     [
-        ((1024, 512), 4, 1024),
-        ((1024, 512), 4000, MAX_ENTRIES),  # which is less than two batches
-        ((602_112, 4096), 64, 128),
-        ((602_112, 4000), 8, 128),  # a multiple of 128
-        ((602_112, 4096), 1, 110),  # 64 MB
-        ((602_112, 4096), 160, 221),  # two batches would be more than 128 MB
-        ((0, 0), 3000, MAX_ENTRIES),
+        (1024, 512, 4, 1024),
+        (1024, 512, 4000, MAX_ENTRIES),  # which is less than two batches
+        (602_112, 4096, 64, 128),
+        (602_112, 4000, 8, 128),  # a multiple of 128
+        (602_113, 4096, 8, 110),  # an input may have any size
+        (602_112, 4096, 1, 110),  # 64 MB
+        (602_112, 4096, 160, 221),  # two batches would be more than 128 MB
+        (0, 0, 3000, MAX_ENTRIES),
     ],
 )
-def test_how_many_entries_there_are_where_128_mb_are_allowed(sizes, batch, entries):
-    specs = [TensorSpec(f"t{i}", "uint8", (size,)) for i, size in enumerate(sizes)]
-    assert entries_within(specs, batch, 128 << 20) == entries
+def test_how_many_entries_there_are_where_128_mb_are_allowed(
+    input_bytes, output_bytes, batch, entries
+):
+    specs = specs_of([input_bytes], [output_bytes])
+    assert entries_within(*specs, batch, 128 << 20) == entries
 
 
 def test_a_tensor_that_needs_too_much_memory_is_named():
-    specs = [TensorSpec("good", "uint8", (4096,)), TensorSpec("odd", "uint8", (602_113,))]
-    why = r"4096 entries of 606209 bytes \(odd, 602113 bytes, must come in multiples of 4096\)"
-    with pytest.raises(QueueError, match=f"{why} need 2369 MB; queue_mb allows 64"):
-        entries_within(specs, 8, 64 << 20)
-    with pytest.raises(QueueError, match=r"^8 entries of 8388608 bytes need 64 MB; queue_mb"):
-        entries_within([TensorSpec("large", "uint8", (8 << 20,))], 8, 63 << 20)
+    small, good = TensorSpec("in", "uint8", (4096,)), TensorSpec("good", "uint8", (4096,))
+    odd = TensorSpec("odd", "uint8", (602_113,))
+    why = r"4096 entries of 610305 bytes \(odd, 602113 bytes, must come in multiples of 4096\)"
+    with pytest.raises(QueueError, match=f"{why} need 2385 MB; queue_mb allows 64"):
+        entries_within([small], [good, odd], 8, 64 << 20)
+    large = TensorSpec("large", "uint8", (8 << 20,))
+    with pytest.raises(QueueError, match=r"^8 entries of 8392704 bytes need 65 MB; queue_mb"):
+        entries_within([large], [good], 8, 63 << 20)
 
 
 @pytest.mark.parametrize("first", [0, 3, 12, 15])
-def test_a_batch_is_one_contiguous_view_wherever_it_begins(queue, first):
-    [array, _], _ = queue.arrays()
-    assert array.shape == (32, 4, 16) and queue.entries == 16
-    array[:16] = np.arange(16)[:, None, None]
+def test_results_that_follow_one_another_are_one_contiguous_view_wherever_they_begin(queue, first):
+    [array] = queue.results()
+    assert array.shape == (32, 32) and array.dtype == np.int64 and queue.entries == 16
+    array[:16] = np.arange(16)[:, None]
     batch = array[first : first + 6]
     assert batch.flags.c_contiguous and batch.base is not None
-    assert batch[:, 0, 0].tolist() == [(first + i) % 16 for i in range(6)]
+    assert batch[:, 0].tolist() == [(first + i) % 16 for i in range(6)]
 
 
 def test_views_are_of_the_memory_itself(queue):
     torch = pytest.importorskip("torch")
-    [array, empty], [output] = queue.arrays()
-    assert empty.shape == (32, 0) and output.dtype == np.int64
-    for each, ring in ((array, queue.rings[0]), (output, queue.rings[2])):
-        tensor = torch.from_numpy(each)[9:13]
-        assert ring.address <= tensor.data_ptr() < ring.address + 2 * ring.size
-        assert tensor.data_ptr() == ring.address + 9 * each[0].nbytes
-    torch.from_numpy(array)[15] = 3.0
-    [seen, _], _ = queue.arrays()
-    assert (seen[15] == 3.0).all() and (seen[31] == 3.0).all()
+    [array], [ring] = queue.results(), queue.rings
+    tensor = torch.from_numpy(array)[9:13]
+    assert tensor.data_ptr() == ring.address + 9 * array[0].nbytes
+    torch.from_numpy(array)[15] = 3
+    [seen] = queue.results()
+    assert (seen[15] == 3).all() and (seen[31] == 3).all()
+
+
+def test_a_result_without_bytes_has_its_shape():
+    outputs = (TensorSpec("none", "int16", (2, 0)), *OUTPUTS)
+    with TensorQueue.create(7, INPUTS, outputs, 16, 3) as queue:
+        none, some = queue.results()
+        assert (none.shape, none.dtype, some.shape) == ((32, 2, 0), np.int16, (32, 32))
+        assert queue.rings[0] is None and len(queue.descriptors) == 4
+        del none, some
 
 
 def test_another_process_sees_the_same(queue):
     with TensorQueue.attach(copies(queue), INPUTS, OUTPUTS) as other:
-        assert other.entries == 16
-        queue.arrays()[0][0][5] = 8.0
-        assert (other.arrays()[0][0][21] == 8.0).all()
+        assert (other.entries, other.most_pieces) == (16, 3)
+        queue.results()[0][5] = 8
+        assert (other.results()[0][21] == 8).all()
         other.words[other.entry(15, "entry_status")] = 200
         assert queue.words[queue.entry(15, "entry_status")] == 200
+        queue.pieces.bytes[16 * 3 * 16 - 1] = 44
+        assert other.pieces.bytes[16 * 3 * 16 - 1] == 44
         assert ctypes.addressof(other.page.bytes) != ctypes.addressof(queue.page.bytes)
+
+
+def test_only_its_owner_writes_pieces(queue):
+    page, pieces, _ = copies(queue)
+    for access in (mmap.PROT_WRITE, mmap.PROT_READ | mmap.PROT_WRITE):
+        with pytest.raises(PermissionError):
+            mmap.mmap(pieces, PAGE, prot=access)
+    assert is_sealed(pieces, PAGE) and is_sealed(page, PAGE)
 
 
 def test_nothing_is_left_of_a_queue_that_is_closed():
     before = open_ones(), mapped()
-    with TensorQueue.create(7, INPUTS, OUTPUTS, 16) as queue:
-        assert mapped() == before[1] + 1 + 2 + 2
+    with TensorQueue.create(7, INPUTS, OUTPUTS, 16, 3) as queue:
+        assert mapped() == before[1] + 1 + 1 + 2  # page, pieces, results twice
         with TensorQueue.attach(copies(queue), INPUTS, OUTPUTS):
             pass
         queue.close()
@@ -201,7 +233,7 @@ def test_nothing_is_left_of_a_queue_that_is_closed():
 def test_what_cannot_be_a_queue(inputs, outputs):
     before = open_ones(), mapped()
     with pytest.raises(QueueError):
-        TensorQueue.create(7, inputs, outputs, 16)
+        TensorQueue.create(7, inputs, outputs, 16, 3)
     assert (open_ones(), mapped()) == before
 
 
@@ -213,7 +245,7 @@ def test_odd_sizes_need_many_entries():
 
 WORDS = [
     ("queue_magic", 0, "not a tensor queue"),
-    ("queue_version", 2, "version 2"),
+    ("queue_version", 1, "version 1"),
     ("queue_entries", 0, "0 entries"),
     ("queue_entries", -1, "-1 entries"),
     ("queue_entries", MAX_ENTRIES + 1, "4097 entries"),
@@ -224,6 +256,10 @@ WORDS = [
     ("queue_outputs", -1, "outputs of"),
     ("queue_input_bytes", 255, "inputs of"),
     ("queue_output_bytes", 1 << 62, "outputs of"),
+    ("queue_pieces", 0, "0 pieces"),
+    ("queue_pieces", -1, "-1 pieces"),
+    ("queue_pieces", 1 << 16, "65536 pieces"),
+    ("queue_pieces", 4000, "a ring is not sealed memory"),
 ]
 
 

@@ -6,15 +6,14 @@ need TorchServe, which a GPU host may not have.
 
 import ctypes
 import importlib.util
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from queue_front import QueueFront
 
-from shunter.batching.queue import double_map
-from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.capture import CudaRecorder, capture
 from shunter.handlers.device.driver import Driver, cuda_driver
@@ -22,7 +21,6 @@ from shunter.handlers.device.executor import DeviceExecutor, capabilities, keeps
 from shunter.handlers.device.ladder import WANTED
 from shunter.handlers.device.memory import cuda_view
 from shunter.handlers.queue.device_queue import DeviceQueueWorker
-from shunter.nic_frontend.wire.layout import Flags
 
 
 def _fake_cuda():
@@ -48,7 +46,6 @@ def host_view(address, shape, dtype):
 class FakeKit:
     """Workers on the fake driver."""
 
-    granularity = 2 * double_map.PAGE
     view = staticmethod(host_view)
 
     def __init__(self, seed=0):
@@ -62,7 +59,7 @@ class FakeKit:
         self.cuda.cuStreamSynchronize(worker._stream())
         infer(inputs, outputs)
 
-    def worker(self, queue, batch, infer):
+    def worker(self, end, batch, infer):
         """``infer`` runs when the device gets to it."""
         driver = self.driver()
         stream = driver.stream()
@@ -70,13 +67,11 @@ class FakeKit:
         def launch(inputs, outputs):
             self.cuda.launch(stream, lambda: infer(inputs, outputs))
 
-        return DeviceQueueWorker(queue, launch, batch, driver, host_view, lambda: stream)
+        return DeviceQueueWorker(end, launch, batch, driver, host_view, lambda: stream)
 
 
 class CudaKit:
     """The same on a GPU."""
-
-    granularity = 2 << 20
 
     def driver(self):
         return Driver(cuda_driver(), 0)
@@ -84,11 +79,11 @@ class CudaKit:
     def when_there(self, worker, infer, inputs, outputs):
         infer(inputs, outputs)
 
-    def worker(self, queue, batch, infer):
+    def worker(self, end, batch, infer):
         device = torch.device("cuda", 0)
         torch.cuda.init()
         return DeviceQueueWorker(
-            queue,
+            end,
             infer,
             batch,
             self.driver(),
@@ -121,63 +116,36 @@ def make_kit():
     return FakeKit
 
 
-class Front:
-    """The front end's part in a queue, whose entries are rows of the same number."""
+ENTRIES = 16
 
-    def __init__(self, kit, *, mapped=True):
-        """With a ring that the device of ``kit`` can map twice, or with one that it cannot."""
-        entries, size = (16, kit.granularity // 2) if mapped else (15, double_map.PAGE)
-        specs = [TensorSpec("in", "int32", (size // 4,)), TensorSpec("small", "int32", (1024,))]
-        self.queue = TensorQueue.create(1, specs, [TensorSpec("out", "int32", (1024,))], entries)
-        self.entries = self.queue.entries
-        assert self.entries == entries
-        self.inputs, self.outputs = self.queue.arrays()
-        self.last = 0
 
-    def arrive(self, entry, value):
-        """A request is complete."""
-        entry %= self.entries
-        for array in self.inputs:
-            array[entry] = value
-        self.last += 1
-        self.queue.words[self.queue.entry(entry, "entry_arrival")] = self.last
-        self.queue.words[self.queue.front_end("front_end_arrivals")] = self.last
+class Front(QueueFront):
+    """Every number of a request's tensors is the same, and so is every number of its result."""
 
-    def spoil(self, entry):
-        """It was withdrawn, and the next request is coming in."""
-        for array in self.inputs:
-            array[entry % self.entries] = -1
+    def __init__(self):
+        specs = [TensorSpec("in", "int32", (2048,)), TensorSpec("small", "int32", (1024,))]
+        super().__init__(specs, [TensorSpec("out", "int32", (1024,))], ENTRIES)
+        assert self.entries == ENTRIES
 
-    def give(self, first, number):
-        """These go to a worker, and may run twice."""
-        for entry in range(first, first + number):
-            at = self.queue.entry(entry % self.entries, "entry_arrival")
-            self.queue.words[at] = -abs(self.queue.words[at])
-            flags = self.queue.entry(entry % self.entries, "entry_flags")
-            self.queue.words[flags] = Flags.IDEMPOTENT
+    def come(self, *entries, values=None):
+        """Requests are complete, which may run twice."""
+        for entry, value in zip(entries, entries if values is None else values, strict=True):
+            self.arrive(entry, *(np.full(spec.shape, value) for spec in self.queue.inputs))
+        self.may_run_twice(*entries)
 
-    def results(self, first, number):
+    def answers(self, *entries):
         """What was answered, the first number of each entry; all of an entry are the same."""
-        found = self.outputs[0][first : first + number]
+        found = self.results[0][list(entries)]
         assert (found == found[:, :1]).all()
         return found[:, 0].tolist()
 
-    def close(self):
-        del self.inputs, self.outputs
-        self.queue.close()
-
 
 @pytest.fixture
-def make_front():
-    """Fronts of queues, which are closed."""
-    with ExitStack() as stack:
-
-        def make(kit, **options):
-            front = Front(kit, **options)
-            stack.callback(front.close)
-            return front
-
-        yield make
+def front():
+    """A queue, which is closed."""
+    made = Front()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

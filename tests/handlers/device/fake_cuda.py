@@ -1,21 +1,11 @@
 """A CUDA driver made of host memory, for tests of what is built on it."""
 
 import ctypes
-import mmap
-import os
 import random
 from collections import deque
 from enum import IntEnum
 from itertools import count
 from types import SimpleNamespace
-
-from shunter.batching.queue import double_map
-
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-MAP_FIXED = 0x10
-ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class Result(IntEnum):
@@ -31,21 +21,6 @@ OK = Result.CUDA_SUCCESS
 WRONG = Result.CUDA_ERROR_INVALID_VALUE
 
 
-class Kind:
-    """CUmemAllocationProp."""
-
-    def __init__(self):
-        self.type = None
-        self.location = SimpleNamespace(type=None, id=None)
-        self.allocFlags = SimpleNamespace(gpuDirectRDMACapable=0)
-
-
-class Access:
-    """CUmemAccessDesc."""
-
-    location = flags = None
-
-
 class FakeCuda:
     """Functions of the driver, on one device whose memory is the host's.
 
@@ -55,21 +30,12 @@ class FakeCuda:
 
     CUresult = Result
     CU_MEMHOSTREGISTER_PORTABLE = 1
-    CUdevice_attribute = SimpleNamespace(
-        CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED="vmm",
-        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED="rdma",
-    )
+    CUdevice_attribute = SimpleNamespace()
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUevent_flags = SimpleNamespace(CU_EVENT_DEFAULT=0, CU_EVENT_DISABLE_TIMING=2)
-    CUmemAllocationGranularity_flags = SimpleNamespace(CU_MEM_ALLOC_GRANULARITY_MINIMUM=0)
-    CUmemAllocationType = SimpleNamespace(CU_MEM_ALLOCATION_TYPE_PINNED=1)
-    CUmemLocationType = SimpleNamespace(CU_MEM_LOCATION_TYPE_DEVICE=1)
-    CUmemAccess_flags = SimpleNamespace(CU_MEM_ACCESS_FLAGS_PROT_READWRITE=3)
-    CUmemAllocationProp, CUmemAccessDesc = Kind, Access
 
-    def __init__(self, seed=0, granularity=2 * double_map.PAGE):
-        self.granularity = granularity
-        self.attributes = {"vmm": 1, "rdma": 0}
+    def __init__(self, seed=0):
+        self.attributes = {}
         self.failing = {}
         """Results by name of function."""
         self.live = {}
@@ -83,7 +49,6 @@ class FakeCuda:
         self._names = count(1)
         self._streams, self._events = {}, {}
         self._buffers = {}
-        self._spaces = {}
         self._pinned = {}
         self._entered = False
 
@@ -228,12 +193,7 @@ class FakeCuda:
 
     def _is_device(self, address, size):
         buffers = [(begin, len(buffer)) for begin, buffer in self._buffers.items()]
-        mapped = [
-            (begin, length)
-            for begin, (length, parts) in self._spaces.items()
-            if len(parts) == 2 and all(parts.values())
-        ]
-        return any(b <= address and address + size <= b + n for b, n in buffers + mapped)
+        return any(b <= address and address + size <= b + n for b, n in buffers)
 
     def cuMemcpyHtoDAsync(self, to, begin, size, stream):
         if not self._is_device(to, size):
@@ -256,63 +216,6 @@ class FakeCuda:
         self.launch(stream, lambda: ctypes.memmove(to, begin, size))
         if self._region(to, size) is None:
             self.cuStreamSynchronize(stream)
-        return (OK,)
-
-    # ---- mapped memory
-
-    def cuMemGetAllocationGranularity(self, kind, which):
-        return self.granularity
-
-    def cuMemCreate(self, size, kind, flags):
-        if size % self.granularity or kind.type != 1 or kind.location.type != 1:
-            return (WRONG,)
-        descriptor = os.memfd_create("device")
-        os.ftruncate(descriptor, size)
-        self.live[f"memory {descriptor}"] = "memory"
-        return descriptor
-
-    def cuMemRelease(self, handle):
-        os.close(handle)
-        del self.live[f"memory {handle}"]
-        return (OK,)
-
-    def cuMemAddressReserve(self, size, alignment, address, flags):
-        found = double_map._mapped(None, size, 0, ANONYMOUS, -1)
-        self._spaces[found] = (size, {})
-        self.live[found] = "addresses"
-        return found
-
-    def cuMemAddressFree(self, address, size):
-        assert self._spaces.pop(address) == (size, {}), "something is mapped there"
-        libc.munmap(address, size)
-        del self.live[address]
-        return (OK,)
-
-    def _parts(self, address):
-        for begin, (size, parts) in self._spaces.items():
-            if begin <= address < begin + size:
-                return parts
-        raise AssertionError("these addresses are not reserved")
-
-    def cuMemMap(self, address, size, offset, handle, flags):
-        if size % self.granularity or offset:
-            return (WRONG,)
-        double_map._mapped(address, size, 0, mmap.MAP_SHARED | MAP_FIXED, handle)
-        self._parts(address)[address] = False
-        return (OK,)
-
-    def cuMemUnmap(self, address, size):
-        self._all_quiet()
-        double_map._mapped(address, size, 0, ANONYMOUS | MAP_FIXED, -1)
-        del self._parts(address)[address]
-        return (OK,)
-
-    def cuMemSetAccess(self, address, size, access, number):
-        assert access[0].flags == 3
-        assert access[0].location.type == 1
-        parts = self._parts(address)
-        assert libc.mprotect(address, size, mmap.PROT_READ | mmap.PROT_WRITE) == 0
-        parts.update(dict.fromkeys(parts, True))
         return (OK,)
 
 

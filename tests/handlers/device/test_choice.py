@@ -1,14 +1,11 @@
 """Which worker a model gets, by where it is and by what there is."""
 
-import doctest
-import importlib
 import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from shunter.handlers.device import memory as device_memory
 from shunter.handlers.device.driver import DeviceError, Driver, cuda_driver
 from shunter.handlers.queue import device_queue
 from shunter.handlers.queue.device_queue import DeviceQueueWorker, queue_worker
@@ -36,115 +33,106 @@ def double(inputs, outputs):
 
 
 def run_one(front, worker):
-    front.arrive(14, 3)
-    front.arrive(15, 4)
-    front.arrive(16, 5)
-    front.give(14, 3)
-    assert worker.run(14, 3) == [WireStatus.OK] * 3
-    assert front.results(14, 3) == [6, 8, 10]
+    for entries in ((14, 15, 0), (3, 9, 4)):
+        front.come(*entries, values=[3, 4, 5])
+        assert front.run(worker, *entries) == [WireStatus.OK] * 3
+        assert front.answers(*entries) == [6, 8, 10]
 
 
-def test_a_model_on_the_host_works_on_the_queue_itself(fake, make_front):
-    front = make_front(fake)
-    worker = queue_worker(front.queue, double, 4, None)
+def test_a_model_on_the_host_has_a_worker_without_a_device(front):
+    worker = queue_worker(front.end, double, 4, None)
     assert type(worker) is QueueWorker
     run_one(front, worker)
     worker.close()
 
 
-def test_a_model_on_a_device_gets_a_queue_there(here, make_front):
-    front = make_front(here)
-    worker = queue_worker(front.queue, double, 4, GPU)
+def test_a_model_on_a_device_gets_a_queue_there(here, front):
+    worker = queue_worker(front.end, double, 4, GPU)
     assert type(worker) is DeviceQueueWorker
-    front.arrive(0, 1)
-    front.give(0, 1)
+    front.come(0, values=[1])
 
     def infer(inputs, outputs):
         here.cuda.launch(worker._stream(), lambda: double(inputs, outputs))
 
     worker._infer = infer
-    assert worker.run(0, 1) == [WireStatus.OK]
-    assert front.results(0, 1) == [2]
+    assert front.run(worker, 0) == [WireStatus.OK]
+    assert front.answers(0) == [2]
     worker.close()
     assert not here.cuda.live
 
 
-@pytest.mark.parametrize("name", ["cuMemAlloc", "cuMemCreate", "cuStreamCreate"])
-def test_without_room_on_the_device_batches_are_staged(here, make_front, caplog, name):
-    front = make_front(here)
+@pytest.mark.parametrize("name", ["cuMemAlloc", "cuEventCreate"])
+def test_without_room_on_the_device_batches_are_staged(here, front, caplog, name):
     here.cuda.failing[name] = here.cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
     with caplog.at_level(logging.WARNING):
         for _ in range(2):  # as often as a front end comes
-            worker = queue_worker(front.queue, double, 4, GPU)
+            worker = queue_worker(front.end, double, 4, GPU)
             assert type(worker) is StagedQueueWorker
             worker.close()
     assert [record.getMessage() for record in caplog.records] == [
-        "Batches are copied to the device from pageable memory: no ring on cuda:0: "
+        "Batches are copied to the device from pageable memory: no memory on cuda:0: "
         f"{name}: CUDA_ERROR_OUT_OF_MEMORY"
     ]
     assert not here.cuda.live
 
 
-def test_what_torch_cannot_show_is_staged(here, make_front, monkeypatch, caplog):
+def test_what_torch_cannot_show_is_staged(here, front, monkeypatch, caplog):
     def refuse(*what):
         raise TypeError("no such dtype")
 
     monkeypatch.setattr(device_queue, "cuda_view", refuse)
-    worker = queue_worker(make_front(here).queue, double, 4, GPU)
+    worker = queue_worker(front.end, double, 4, GPU)
     assert type(worker) is StagedQueueWorker
     assert "no such dtype" in caplog.text
     assert not here.cuda.live
     worker.close()
 
 
-def test_without_cuda_python_batches_are_staged(fake, make_front, monkeypatch, caplog):
+def test_without_cuda_python_batches_are_staged(fake, front, monkeypatch, caplog):
     def missing():
         raise ModuleNotFoundError("No module named 'cuda'")
 
     monkeypatch.setattr(device_queue, "cuda_driver", missing)
     device_queue._tell.cache_clear()
-    worker = queue_worker(make_front(fake).queue, double, 4, GPU)
+    worker = queue_worker(front.end, double, 4, GPU)
     assert type(worker) is StagedQueueWorker
     assert "pip install 'shunter[gpu]'" in caplog.text
     worker.close()
 
 
 @pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_staged_batches(fake, make_front, place):
-    front = make_front(fake)
+def test_staged_batches(fake, front, place):
     seen = []
 
     def infer(inputs, outputs):
         seen.extend(tensor.device.type for tensor in (*inputs, *outputs))
         double(inputs, outputs)
 
-    worker = StagedQueueWorker(front.queue, infer, torch.device(place))
+    worker = StagedQueueWorker(front.end, infer, 4, torch.device(place))
     run_one(front, worker)
-    assert seen == [place] * 3
+    assert seen == [place] * 6
     worker.close()
 
 
-def test_staged_batches_end_with_the_device(fake, make_front, monkeypatch):
-    front = make_front(fake)
+def test_staged_batches_end_with_the_device(fake, front, monkeypatch):
 
     def fails(*_):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    worker = StagedQueueWorker(front.queue, fails, GPU)
-    worker._inputs = []  # there is no device to copy them to
-    worker._outputs = []
+    worker = StagedQueueWorker(front.end, fails, 4, GPU)
+    front.come(0)
+    monkeypatch.setattr(worker, "_work", fails)  # there is no device to copy to
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    assert worker.run(0, 1) == [WireStatus.HANDLER_FAILED]
+    assert front.run(worker, 0) == [WireStatus.HANDLER_FAILED]
     monkeypatch.setattr(torch.cuda, "synchronize", fails)
     with pytest.raises(DeviceError, match="illegal memory access"):
-        worker.run(0, 1)
+        front.run(worker, 0)
     worker.close()
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_used_as_it_comes(make_front, make_cuda_kit, caplog):
-    front = make_front(make_cuda_kit())
-    worker = queue_worker(front.queue, double, 4, torch.device("cuda"))
+def test_a_gpu_is_used_as_it_comes(front, caplog):
+    worker = queue_worker(front.end, double, 4, torch.device("cuda"))
     assert type(worker) is DeviceQueueWorker
     assert caplog.text == ""  # the queue's memory is pinned
     run_one(front, worker)
@@ -181,13 +169,3 @@ def test_the_fake_driver_has_only_names_that_the_real_one_has(fake):
         for member in vars(known) if isinstance(known, SimpleNamespace) else ():
             assert hasattr(getattr(real, name), member), f"{name}.{member}"
     assert all(int(getattr(real.CUresult, result.name)) == result for result in fake.cuda.CUresult)
-    kind, access = real.CUmemAllocationProp(), real.CUmemAccessDesc()
-    kind.location.id, kind.allocFlags.gpuDirectRDMACapable = 3, 1
-    access.location = kind.location
-    assert (access.location.id, kind.allocFlags.gpuDirectRDMACapable) == (3, 1)
-
-
-def test_the_examples_in_the_documentation_are_true():
-    result = doctest.testmod(importlib.import_module(device_memory.__name__))
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -1,4 +1,4 @@
-"""Which rung is chosen, how parts become segments, how many multiprocessors padding gets."""
+"""Which rung is chosen, how parts become segments."""
 
 from itertools import pairwise
 
@@ -13,7 +13,6 @@ from shunter.handlers.device.ladder import (
     RungError,
     choose,
     group,
-    padding_sms,
     worker_environment,
 )
 
@@ -70,26 +69,6 @@ def test_segments_are_all_parts_in_order_and_no_longer_than_wanted_where_parts_a
         assert sum(costs[i] for i in segment) <= max(target, longest) * 1.000001
     for before, after in pairwise(segments):
         assert sum(costs[i] for i in before) + costs[after[0]] > target
-
-
-@pytest.mark.parametrize(
-    ("strict", "strict_bandwidth", "best_effort_bandwidth", "measured", "sms"),
-    [
-        (0.0, 0.0, 0.0, None, 128),
-        (0.5, 0.0, 0.0, None, 64),
-        (0.95, 0.0, 0.0, None, 0),
-        (0.5, 0.9, 0.4, None, 32),
-        (0.5, 1.0, 0.4, None, 0),
-        (0.5, 0.0, 0.0, {8: 0.0, 16: 0.01, 32: 0.03}, 16),
-        (0.5, 0.0, 0.0, {8: 0.03}, 0),
-        (0.9, 0.0, 0.0, {8: 0.0, 16: 0.0}, 8),
-    ],
-)
-def test_padding_gets_what_strict_work_leaves(
-    strict, strict_bandwidth, best_effort_bandwidth, measured, sms
-):
-    found = padding_sms(132, strict, strict_bandwidth, best_effort_bandwidth, measured)
-    assert found == sms
 
 
 def test_workers_of_both_classes_get_what_keeps_their_streams_apart():

@@ -19,7 +19,7 @@ from shunter.batching.page.layout import (
     SLOTS_OFFSET,
     RunnerState,
 )
-from shunter.handlers.preemption.gate import EVERY_SLOT, Gate, Standing
+from shunter.handlers.preemption.gate import EVERY_SLOT, Gate, WorkerPlace
 
 ME = os.getpid()
 
@@ -62,9 +62,9 @@ def holder(page, clock):
 
 def gate_of(page, clock, *, slot=0, slices=1, beside=0, may_drop=False):
     runner = runners.claim(page, ME, clock.now_ns)
-    standing = Standing(slot, slices)
+    place = WorkerPlace(slot, slices)
     return Gate(
-        page, runner, standing, beside=beside, may_drop=may_drop, clock=clock, sleep=clock.sleep
+        page, runner, place, beside=beside, may_drop=may_drop, clock=clock, sleep=clock.sleep
     ), runner
 
 
@@ -344,14 +344,14 @@ def test_a_model_without_a_slot_has_its_own_default(page, clock, holder, slot):
 
 
 def test_the_environment_says_where_it_stands():
-    found = Standing.read({"SHUNTER_SLOT": "5", "SHUNTER_SLICES": hex(1 << 575 | 1)})
-    assert found == Standing(5, 1 << 575 | 1)
-    assert Standing.read({}) == Standing(-1, 0)
+    found = WorkerPlace.read({"SHUNTER_SLOT": "5", "SHUNTER_SLICES": hex(1 << 575 | 1)})
+    assert found == WorkerPlace(5, 1 << 575 | 1)
+    assert WorkerPlace.read({}) == WorkerPlace(-1, 0)
     with pytest.raises(ValueError, match="SHUNTER_SLICES='all'; allowed: a whole number"):
-        Standing.read({"SHUNTER_SLICES": "all"})
+        WorkerPlace.read({"SHUNTER_SLICES": "all"})
     for text in ("-1", hex(1 << 576)):
         with pytest.raises(ValueError, match=f"SHUNTER_SLICES='{text}'; allowed: 0 to 0xff"):
-            Standing.read({"SHUNTER_SLICES": text})
+            WorkerPlace.read({"SHUNTER_SLICES": text})
 
 
 HOLDER = """
@@ -375,7 +375,7 @@ def test_a_killed_holder_parks_nobody(page, tmp_path):
     child = subprocess.Popen(command, stdout=subprocess.PIPE)
     runner = runners.claim(page, ME, time.monotonic_ns())
     page.words[HEADER_FIELDS["longest_park_us"].offset // 8] = 3_600_000_000
-    gate = Gate(page, runner, Standing(0, 1), beside=0)
+    gate = Gate(page, runner, WorkerPlace(0, 1), beside=0)
     killed = threading.Event()
 
     def passes():
@@ -401,7 +401,7 @@ def test_a_killed_holder_parks_nobody(page, tmp_path):
 
 def test_random_holds_under_several_threads_never_leave_it_parked(page):
     runner = runners.claim(page, ME, time.monotonic_ns())
-    gate = Gate(page, runner, Standing(0, 1), beside=0)
+    gate = Gate(page, runner, WorkerPlace(0, 1), beside=0)
     holder = holds.claim(page, ME, time.monotonic_ns())
     choose = random.Random(6)
     done = threading.Event()

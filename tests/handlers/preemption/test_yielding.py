@@ -16,7 +16,7 @@ from shunter.batching.page.runners import read_runners
 from shunter.handlers.preemption import yielding
 from shunter.handlers.preemption.fx_boundaries import OperationBoundaries
 from shunter.handlers.preemption.preemptible import PASSES, Preemptible
-from shunter.handlers.preemption.yielding import Wish, yielding_of
+from shunter.handlers.preemption.yielding import PreemptionSettings, yielding_of
 
 
 class Handler:
@@ -44,18 +44,18 @@ def keep(*arguments):
 
 
 @pytest.mark.parametrize(
-    ("section", "wish"),
+    ("section", "settings"),
     [
-        ({}, Wish(1.0, "modules", False)),
-        ({"preemptible": True}, Wish(1.0, "modules", False)),
+        ({}, PreemptionSettings(1.0, "modules", False)),
+        ({"preemptible": True}, PreemptionSettings(1.0, "modules", False)),
         (
             {"preemptible": {"segment_ms": 2, "boundaries": "fx", "drop": True}},
-            Wish(2.0, "fx", True),
+            PreemptionSettings(2.0, "fx", True),
         ),
     ],
 )
-def test_what_a_model_says_of_its_cuts(section, wish):
-    assert Wish.read(section) == wish
+def test_what_a_model_says_of_its_cuts(section, settings):
+    assert PreemptionSettings.read(section) == settings
 
 
 def environ(tmp_path, **more):

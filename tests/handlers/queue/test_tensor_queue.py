@@ -1,14 +1,16 @@
 """How handlers come to tensors, and their results to the outputs."""
 
+import errno
+
 import numpy as np
 import pytest
 import torch
+from queue_front import QueueFront
 
 from shunter.batching.queue.double_map import PAGE
-from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue.tensor_queue import QueueWorker, infer_of, keep_inputs
-from shunter.nic_frontend.wire.layout import Flags, WireStatus
+from shunter.nic_frontend.wire.layout import WireStatus
 
 
 class Base:
@@ -63,19 +65,31 @@ def test_what_a_handler_does_not_write_is_zero():
     assert found[0].tolist() == [[5.0] * 3, [0.0] * 3] and found[1].tolist() == [0, 0]
 
 
+SPEC = TensorSpec("x", "float32", (PAGE // 16,))
+
+
 @pytest.fixture
-def queue():
-    spec = TensorSpec("x", "float32", (PAGE // 16,))
-    with TensorQueue.create(1, [spec], [spec], 4) as made:
-        inputs, outputs = made.arrays()
-        inputs[0][:4] = np.arange(10, 14, dtype=np.float32)[:, None]
-        yield made, outputs[0]
-        del inputs, outputs
+def front():
+    """Four entries, whose requests are rows of 10, 11, 12 and 13."""
+    made = QueueFront([SPEC], [SPEC], 4)
+    for entry in range(4):
+        made.arrive(entry, np.full(SPEC.shape, 10 + entry))
+    yield made
+    made.close()
 
 
-def flag(queue, *entries):
-    for entry in entries:
-        queue.words[queue.entry(entry, "entry_flags")] = Flags.IDEMPOTENT
+@pytest.fixture
+def make_worker(front):
+    """Workers of that queue."""
+    made = []
+
+    def make(infer, batch=4):
+        made.append(QueueWorker(front.end, infer, batch))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.close()
 
 
 def in_place(seen):
@@ -93,42 +107,95 @@ def in_place(seen):
     return infer
 
 
-@pytest.mark.parametrize("first", [0, 3])
-def test_a_batch_that_failed_runs_again_on_what_the_client_sent(queue, first):
-    made, outputs = queue
-    flag(made, 0, 2)
+SETS = [(0, 1, 2, 3), (3, 0, 1, 2), (2, 0, 3, 1), (1, 3, 2)]
+
+
+@pytest.mark.parametrize("entries", SETS, ids=str)
+def test_a_batch_is_any_set_of_entries_and_each_gets_its_own_results(front, make_worker, entries):
     seen = []
-    worker = QueueWorker(made, in_place(seen))
-    statuses = worker.run(first, 4)
-    worker.close()
-    number = {entry: statuses[(entry - first) % 4] for entry in range(4)}
+
+    def infer(inputs, outputs):
+        seen.append(inputs[0][:, 0].tolist())
+        outputs[0].copy_(2 * inputs[0])
+
+    assert front.run(make_worker(infer), *entries) == [WireStatus.OK] * len(entries)
+    assert seen == [[10.0 + entry for entry in entries]]
+    found = front.results[0][:4]
+    assert (found == found[:, :1]).all()
+    assert [found[entry, 0] for entry in entries] == [2 * (10 + entry) for entry in entries]
+
+
+@pytest.mark.parametrize("entries", SETS[:3], ids=str)
+def test_a_batch_that_failed_runs_again_on_what_the_client_sent(front, make_worker, entries):
+    front.may_run_twice(0, 2)
+    seen = []
+    statuses = front.run(make_worker(in_place(seen)), *entries)
+    number = dict(zip(entries, statuses, strict=True))
     failed = WireStatus.HANDLER_FAILED
     assert number == {0: WireStatus.OK, 1: failed, 2: WireStatus.OK, 3: failed}
     assert sorted(seen[1:]) == [[10.0], [12.0]]
-    assert outputs[[0, 2], 0].tolist() == [20, 24]
-    del outputs
+    assert front.results[0][[0, 2], 0].tolist() == [20, 24]
 
 
-def test_what_may_run_twice_is_left_as_it_came_for_whoever_runs_it_next(queue):
-    made, _ = queue
-    flag(made, 1)
-    worker = QueueWorker(made, in_place([]))
-    assert worker.run(1, 1) == [WireStatus.OK]  # if this worker dies here, another gets the entry
-    worker.close()
-    assert made.arrays()[0][0][1, 0] == 11
+def test_the_input_is_left_as_it_came_for_whoever_runs_it_next(front, make_worker):
+    before = [front.input_of(entry) for entry in range(4)]
+    front.run(make_worker(in_place([])), 1, 3)  # if it died here, another would get these
+    assert [front.input_of(entry) for entry in range(4)] == before
 
 
-def test_what_runs_once_is_the_memory_of_the_queue(queue):
-    made, _ = queue
+def test_inputs_are_at_the_same_place_for_every_batch(front, make_worker):
+    at = set()
+
+    def infer(inputs, outputs):
+        at.add(inputs[0].data_ptr())
+
+    worker = make_worker(infer)
+    for entries in SETS:
+        front.run(worker, *entries)
+    assert len(at) == 1
+
+
+def test_results_that_follow_one_another_are_written_where_they_are_sent_from(front, make_worker):
     at = []
-    worker = QueueWorker(made, lambda inputs, outputs: at.append(inputs[0].data_ptr()))
-    worker.run(2, 2)
-    flag(made, 3)
-    worker.run(2, 2)
-    worker.close()
-    ring = made.rings[0].address + 2 * PAGE // 4
-    assert at[0] == ring
-    assert at[1] != ring
+    worker = make_worker(lambda inputs, outputs: at.append(outputs[0].data_ptr()))
+    ring = front.queue.rings[0]
+    for entries, first in (((2, 3, 0), 2), ((0, 1), 0), ((0, 2), None), ((1,), 1)):
+        front.run(worker, *entries)
+        where = None if first is None else ring.address + first * SPEC.bytes
+        inside = ring.address <= at[-1] < ring.address + 2 * ring.size
+        assert at[-1] == where or (first is None and not inside)
+
+
+def test_the_bytes_that_are_gathered_are_counted(front, make_worker):
+    worker = make_worker(lambda inputs, outputs: None)
+    front.run(worker, 1, 3)
+    front.run(worker, 2)
+    word = front.queue.words[front.queue.worker(0, "worker_gathered")]
+    assert word == 3 * SPEC.bytes
+
+
+def test_a_larger_batch_than_agreed_is_no_batch(front, make_worker):
+    worker = make_worker(lambda inputs, outputs: None, batch=2)
+    with pytest.raises(OSError, match="a batch of 3; this worker takes 2"):
+        worker.run(*front.give(0, 1, 2))
+
+
+def test_pieces_that_are_no_tensors_end_the_worker(front, make_worker):
+    front.queue.words[front.queue.entry(1, "entry_pieces")] = 0
+    worker = make_worker(lambda inputs, outputs: None)
+    with pytest.raises(OSError, match="the inputs of a batch") as raised:
+        worker.run(*front.give(0, 1))
+    assert raised.value.errno == errno.EPROTO
+
+
+def test_a_batch_of_the_page_that_cannot_be_ends_the_worker(front):
+    queue = front.queue
+    queue.words[queue.worker(0, "batch_first") + 1] = queue.entries
+    queue.words[queue.worker(0, "batch_count") + 1] = 1
+    queue.words[queue.worker(0, "batch_number")] = 1
+    with pytest.raises(OSError, match="waiting for a batch") as raised:
+        front.end.wait((), 0, 0)
+    assert raised.value.errno == errno.EPROTO
 
 
 def test_kept_inputs_are_those_before_the_handler_wrote():

@@ -203,6 +203,10 @@ def test_an_answer_whose_room_others_want_is_acknowledged_when_it_is_complete(pa
     for seq in (0, 1, 2):
         server.send(answer(seq, flags=int(Flags.ACK_REQ)))
     assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.OK)]
+    for have in (0b1, 0b11):  # the server sends the rest when it knows
+        data = server.recv(1 << 16)
+        said = parse(data)
+        assert (said.type, said.req_id, said.flags, data[64]) == (MessageType.QUERY, 1, 0, have)
     said = parse(server.recv(1 << 16))
     assert (said.type, said.credit, said.flags) == (MessageType.ACK, 2, 0)
 

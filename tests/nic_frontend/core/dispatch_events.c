@@ -1,13 +1,14 @@
 /*
- * The C dispatcher, driven by events on its input; what it does is its output. There is no core:
- * what the core would answer is the test's to say.
+ * The C dispatcher, driven by events on its input; what it does is its output. What its owner would
+ * answer is the test's to say: entries with an odd number are answered by the owner.
  *
- *   P threshold max_wait margin ageing fixed per_request ahead   policy, times in ns
- *   W worker cap          it is there        D worker            it drains
- *   G worker              it is gone         A worker count      it has answered batches
+ *   P threshold alpha threshold_cap max_wait margin ageing fixed per_request slo ahead mixes
+ *                         policy, times in ns
+ *   W worker cap now      it is there        D worker            it drains
+ *   G worker              it is gone         A worker count now  it has answered batches
  *   E entry class deadline again now         it waits (again 2: it was returned)
- *   R entry                                  it does not
- *   T now                 dispatch: batches, what is too late, when to wake
+ *   R entry                                  it does not         F now    nothing waits any more
+ *   T now                 dispatch: batches as workers read them, what is too late, when to wake
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,91 +21,125 @@
 static struct shunter_served *served;
 static uint64_t shown[SHUNTER_WORKER_COUNT];
 
-void shunter_core_running(
-    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns,
-    struct shunter_whom *whom) {
-    (void)core, (void)func_id, (void)entry, (void)now_ns;
-    memset(whom, 0, sizeof *whom);
+static bool running(void *context, uint32_t entry, uint64_t now_ns) {
+    (void)context, (void)now_ns;
+    return entry % 2 == 0;
 }
 
-void shunter_core_finished(
-    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status, bool sent,
-    uint64_t now_ns) {
-    (void)core, (void)func_id, (void)entry, (void)status, (void)sent, (void)now_ns;
+static void finished(
+    void *context, uint32_t entry, uint16_t status, bool sent, uint64_t now_ns) {
+    (void)context, (void)now_ns;
+    printf("finished %u %u %d\n", entry, status, sent);
 }
 
-void shunter_core_worker_died(
-    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
-    (void)core, (void)func_id, (void)now_ns;
+static void died(void *context, uint32_t entry, uint64_t now_ns) {
+    (void)context, (void)now_ns;
     printf("died %u\n", entry);
 }
 
-void shunter_core_returned(
-    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
-    (void)core, (void)func_id, (void)now_ns;
+static void returned(void *context, uint32_t entry, uint64_t now_ns) {
+    (void)context, (void)now_ns;
     printf("returned %u\n", entry);
 }
 
-void shunter_core_expired(
-    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
-    (void)core, (void)func_id, (void)now_ns;
+static void expired(void *context, uint32_t entry, uint64_t now_ns) {
+    (void)context, (void)now_ns;
     printf("expired %u\n", entry);
 }
 
+static uint64_t word_of(uint32_t entry, uint32_t field) {
+    return shunter_get(shunter_entry_word(&served->queue, entry, field));
+}
+
+/* What the worker finds in shared memory. */
 static void show(uint32_t worker) {
+    const struct shunter_queue *queue = &served->queue;
     const struct shunter_worker_state *state = &served->workers[worker];
     while (shown[worker] < state->given) {
-        const struct shunter_held *run = &state->held[++shown[worker] % SHUNTER_AHEAD];
-        printf("batch %u %" PRIu64 " %u %u\n", worker, shown[worker], run->first, run->count);
+        const uint32_t place = (uint32_t)(++shown[worker] % SHUNTER_AHEAD) * 8;
+        uint64_t count =
+            shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_COUNT + place));
+        uint64_t entry =
+            shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + place));
+        printf("batch %u %" PRIu64, worker, shown[worker]);
+        for (; count; count--) {
+            printf(" %" PRIu64, entry);
+            entry = word_of((uint32_t)entry, SHUNTER_E_ENTRY_NEXT);
+        }
+        printf("\n");
     }
 }
 
-static void worker_comes(uint32_t worker, uint32_t cap, int doorbell) {
-    served->workers[worker] =
-        (struct shunter_worker_state){.present = true, .cap = cap, .doorbell = doorbell};
-    shunter_set(shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER), 0);
-    served->worker_count = worker >= served->worker_count ? worker + 1 : served->worker_count;
-    shown[worker] = 0;
+static void answer(uint32_t worker, uint32_t number, uint64_t now) {
+    struct shunter_worker_state *state = &served->workers[worker];
+    for (uint32_t i = 1; i <= number; i++) {
+        shunter_set(
+            shunter_worker_word(
+                &served->queue, worker,
+                SHUNTER_W_DONE_NS + 8 * (uint32_t)((state->done + i) % SHUNTER_AHEAD)),
+            now);
+        int32_t entry = state->held[(state->done + i) % SHUNTER_AHEAD].first;
+        for (; entry >= 0; entry = served->waiting[entry].next) {
+            shunter_set(
+                shunter_entry_word(&served->queue, (uint32_t)entry, SHUNTER_E_ENTRY_STATUS),
+                entry % 5 ? SHUNTER_ENTRY_OK : SHUNTER_ENTRY_FAILED);
+        }
+    }
+    shunter_set(
+        shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER), state->done + number);
+    shunter_collect(served, now);
+}
+
+static void pass(uint64_t now) {
+    const uint64_t next = shunter_dispatch(served, now);
+    for (uint32_t worker = 0; worker < served->worker_count; worker++) {
+        show(worker);
+    }
+    printf(
+        "next %" PRId64 " wants %" PRIu64 "\n", (int64_t)next,
+        shunter_get(shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE)));
 }
 
 static void event(const char *line, int doorbell) {
     struct shunter_policy *policy = &served->policy;
-    struct shunter_action ready = {.kind = SHUNTER_READY};
+    struct shunter_arrival arrival = {0};
     uint32_t worker, number;
     unsigned class, again;
     uint64_t now;
     if (sscanf(
-            line, "P %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %u",
-            &policy->threshold, &policy->max_wait_ns, &policy->margin_ns, &policy->ageing_ns,
-            &policy->fixed_ns, &policy->per_request_ns, &policy->ahead) == 7) {
+            line,
+            "P %lf %lf %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
+            " %u %u",
+            &policy->threshold, &policy->alpha, &policy->threshold_cap, &policy->max_wait_ns,
+            &policy->margin_ns, &policy->ageing_ns, &policy->fixed_ns, &policy->per_request_ns,
+            &policy->slo_ns, &policy->ahead, &policy->mixes) == 11) {
         return;
     }
     if (sscanf(
-            line, "E %" SCNi32 " %u %" SCNu64 " %u %" SCNu64, &ready.entry, &class,
-            &ready.deadline_ns, &again, &now) == 5) {
-        ready.priority = (uint8_t)class;
-        ready.again = again == 1;
-        ready.returned = again == 2;
-        shunter_enqueue(served, &ready, now);
+            line, "E %" SCNu32 " %u %" SCNu64 " %u %" SCNu64, &arrival.entry, &class,
+            &arrival.deadline_ns, &again, &now) == 5) {
+        arrival.class = (uint8_t)class;
+        arrival.again = again == 1;
+        arrival.returned = again == 2;
+        shunter_enqueue(served, &arrival, now);
     } else if (sscanf(line, "R %u", &number) == 1) {
         shunter_dequeue(served, number);
-    } else if (sscanf(line, "W %u %u", &worker, &number) == 2) {
-        worker_comes(worker, number, doorbell);
-    } else if (sscanf(line, "D %u", &worker) == 1) {
-        served->workers[worker].draining = true;
-    } else if (sscanf(line, "G %u", &worker) == 1) {
-        shunter_worker_gone(served, worker, 0);
-    } else if (sscanf(line, "A %u %u", &worker, &number) == 2) {
-        shunter_set(
-            shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER),
-            served->workers[worker].done + number);
-        shunter_collect(served, 0);
-    } else if (sscanf(line, "T %" SCNu64, &now) == 1) {
-        const uint64_t next = shunter_dispatch(served, now);
-        for (worker = 0; worker < served->worker_count; worker++) {
-            show(worker);
+    } else if (sscanf(line, "F %" SCNu64, &now) == 1) {
+        printf("failed %u\n", shunter_fail_waiting(served, 503, now));
+    } else if (sscanf(line, "W %u %u %" SCNu64, &worker, &number, &now) == 3) {
+        if (shunter_worker_comes(served, worker, number, doorbell, now) != 0) {
+            printf("worker %u is refused\n", worker);
+        } else {
+            shown[worker] = 0;
         }
-        printf("next %" PRId64 "\n", (int64_t)next);
+    } else if (sscanf(line, "D %u", &worker) == 1) {
+        shunter_worker_drains(served, worker);
+    } else if (sscanf(line, "G %u", &worker) == 1) {
+        shunter_worker_goes(served, worker, 0);
+    } else if (sscanf(line, "A %u %u %" SCNu64, &worker, &number, &now) == 3) {
+        answer(worker, number, now);
+    } else if (sscanf(line, "T %" SCNu64, &now) == 1) {
+        pass(now);
     }
 }
 
@@ -113,15 +148,17 @@ int main(int argc, char **argv) {
     const size_t bytes = SHUNTER_QUEUE_ENTRIES_OFFSET + (size_t)entries * SHUNTER_ENTRY_SIZE;
     const struct shunter_queue queue = {
         .page = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), .entries = entries};
-    struct shunter_stats stats = {0};
-    const struct shunter_policy policy = {.threshold = 1, .ahead = 1};
+    const struct shunter_owner owner = {NULL, running, finished, died, returned, expired};
+    struct shunter_counts counts = {0};
+    const struct shunter_policy policy = {
+        .alpha = 0.5, .threshold_cap = 1e9, .ahead = 1};
     int pipes[2];
     char line[256];
     if (!queue.page || pipe(pipes)) {
         return 1;
     }
     memset(queue.page, 0, bytes);
-    served = shunter_served_new(&queue, &policy, NULL, &stats);
+    served = shunter_served_new(&queue, &policy, &owner, &counts);
     while (served && fgets(line, sizeof line, stdin)) {
         event(line, pipes[1]);
     }

@@ -30,7 +30,7 @@ class Town:
 
     def peer(self, name):
         family = 0 if self.options["stream"] else 2
-        return bytes([family, 0, name]).ljust(32, b"\0")
+        return bytes([family, 0, name]).ljust(64, b"\0")
 
     def _say(self, name, **fields):
         self.numbers[name] += 1

@@ -1,4 +1,4 @@
-"""Entries: given out in ring order, and runs of those that wait, against naive models."""
+"""Entries: given out in ring order, and those that wait, against naive models."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,22 +36,18 @@ def test_a_full_ring_gives_nothing():
 class Naive:
     """What waits, as a list."""
 
-    def __init__(self, size):
-        self.size, self.row = size, []
+    def __init__(self):
+        self.row = []
 
     def take(self, most):
-        first = self.row[0]
-        urgent = sorted((w for w in self.row if w.deadline_ns), key=lambda w: w.deadline_ns)
-        if urgent and not first.alone:
-            first = urgent[0]
-        run = [first.entry]
-        while not first.alone and len(run) < most:
-            entry = (run[-1] + 1) % self.size
-            if entry in run or entry not in [w.entry for w in self.row if not w.alone]:
-                break
-            run.append(entry)
-        self.row = [w for w in self.row if w.entry not in run]
-        return first.entry, len(run)
+        if self.row[0].alone:
+            found = [self.row[0]]
+        else:
+            urgent = [w for w in self.row if w.deadline_ns]
+            urgent.sort(key=lambda w: (w.deadline_ns, w.number))
+            found = (urgent + [w for w in self.row if not w.deadline_ns])[:most]
+        self.row = [w for w in self.row if w not in found]
+        return [w.entry for w in found]
 
 
 @st.composite
@@ -59,17 +55,16 @@ def histories(draw):
     size = draw(SIZES)
     kinds = st.sampled_from(["add", "back", "remove", "take", "overdue"])
     steps = st.tuples(kinds, st.integers(0, size - 1), st.integers(0, 20), st.booleans())
-    return size, draw(st.lists(steps, max_size=60))
+    return draw(st.lists(steps, max_size=60))
 
 
 @given(histories())
-def test_what_waits_leaves_as_in_a_list(history):
-    size, steps = history
-    waiting, naive = WaitingEntries(size), Naive(size)
+def test_what_waits_leaves_as_in_a_list(steps):
+    waiting, naive = WaitingEntries(), Naive()
     for now, (kind, entry, number, alone) in enumerate(steps):
         is_there = entry in [w.entry for w in naive.row]
         if kind in ("add", "back") and not is_there:
-            came = now if kind == "add" else now - number / 2  # it had waited before
+            came = now if kind == "add" else now - number - 0.5  # it had waited before
             each = Waiting(entry, now, number and now + number, alone, came)
             waiting.add(each)
             earlier = [i for i, w in enumerate(naive.row) if w.alone or w.number <= came]
@@ -80,46 +75,39 @@ def test_what_waits_leaves_as_in_a_list(history):
         elif kind == "take" and naive.row:
             assert waiting.take(number + 1) == naive.take(number + 1)
         elif kind == "overdue":
-            late = [w.entry for w in naive.row if w.deadline_ns and w.deadline_ns <= now]
-            assert waiting.overdue(now) == late
-            naive.row = [w for w in naive.row if w.entry not in late]
+            late = [w for w in naive.row if w.deadline_ns and w.deadline_ns <= now]
+            late.sort(key=lambda w: (w.deadline_ns, w.number))
+            assert waiting.overdue(now) == [w.entry for w in late]
+            naive.row = [w for w in naive.row if w not in late]
         assert len(waiting) == len(naive.row)
         assert waiting.oldest_ns == (naive.row[0].arrival_ns if naive.row else None)
         deadlines = [w.deadline_ns for w in naive.row if w.deadline_ns]
         assert waiting.tightest_ns() == min(deadlines, default=None)
 
 
-def test_a_run_begins_with_the_oldest_and_wraps():
-    waiting = WaitingEntries(4)
-    for entry in (2, 0, 3):
-        waiting.add(Waiting(entry, 0, 0))
-    assert waiting.take(8) == (2, 3)
+def test_without_deadlines_a_batch_is_in_the_order_of_arrivals():
+    waiting = WaitingEntries()
+    for number, entry in enumerate((2, 0, 3)):
+        waiting.add(Waiting(entry, 0, 0, number=number))
+    assert waiting.take(2) == [2, 0] and waiting.take(8) == [3] and waiting.take(1) == []
 
 
-def test_a_run_begins_with_the_earliest_deadline():
-    waiting = WaitingEntries(8)
-    for entry, deadline_ns in ((1, 0), (2, 90), (3, 70), (4, 80), (6, 75)):
-        waiting.add(Waiting(entry, 0, deadline_ns))
-    assert [waiting.take(2) for _ in range(3)] == [(3, 2), (6, 1), (2, 1)]
-    assert waiting.take(2) == (1, 1)
-
-
-def test_a_run_ends_where_an_entry_does_not_wait():
-    waiting = WaitingEntries(8)
-    for entry in (1, 2, 4):
-        waiting.add(Waiting(entry, 0, 0))
-    assert [waiting.take(8), waiting.take(8)] == [(1, 2), (4, 1)]
+def test_a_batch_begins_with_the_earliest_deadline():
+    waiting = WaitingEntries()
+    for number, (entry, deadline) in enumerate([(1, 0), (2, 90), (3, 70), (4, 80), (6, 70)]):
+        waiting.add(Waiting(entry, 0, deadline, number=number))
+    assert [waiting.take(2), waiting.take(3)] == [[3, 6], [4, 2, 1]]
 
 
 def test_what_may_have_killed_a_worker_runs_alone():
-    waiting = WaitingEntries(8)
+    waiting = WaitingEntries()
     for entry, alone in ((1, False), (2, True), (3, False)):
         waiting.add(Waiting(entry, 0, 0, alone))
-    assert [waiting.take(8) for _ in range(3)] == [(2, 1), (1, 1), (3, 1)]
+    assert [waiting.take(8) for _ in range(2)] == [[2], [1, 3]]
 
 
 def test_what_comes_back_has_its_place_again():
-    waiting = WaitingEntries(8)
+    waiting = WaitingEntries()
     for entry, number in ((6, 6), (4, 4), (0, 2), (2, 3)):
         waiting.add(Waiting(entry, 0, 0, number=number))
-    assert [waiting.take(1) for _ in range(4)] == [(0, 1), (2, 1), (4, 1), (6, 1)]
+    assert waiting.take(4) == [0, 2, 4, 6]

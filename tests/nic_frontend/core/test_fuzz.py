@@ -10,6 +10,7 @@ import pytest
 from shunter.nic_frontend import build
 
 HERE = Path(__file__).parent
+COMMON = ("siphash", "congestion", "congestion_loss")
 FUZZ = hypothesis.settings.get_current_profile_name() == "fuzz"
 COUNT = 12_000_000 if FUZZ else 300_000
 
@@ -17,8 +18,10 @@ COUNT = 12_000_000 if FUZZ else 300_000
 @pytest.fixture(scope="module")
 def fuzzer(tmp_path_factory):
     program = tmp_path_factory.mktemp("fuzz") / "fuzz_core"
-    ours = (HERE / "fuzz_core.c", HERE / "check_holds.c", build.SOURCES / "common/siphash.c")
-    sources = [*ours, *(build.SOURCES / "core").glob("*.c")]
+    _, folder = build.SOURCES
+    ours = (HERE / "fuzz_core.c", HERE / "check_holds.c")
+    common = (folder / "common" / f"{name}.c" for name in COMMON)
+    sources = [*ours, *common, *(folder / "core").glob("*.c")]
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS[:2], "-Werror", *build.SANITIZERS]
     flags += build.includes()
     command = [os.environ.get("CC", "cc"), *flags, *map(str, sources), "-o", str(program)]

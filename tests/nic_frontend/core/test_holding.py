@@ -284,12 +284,21 @@ def test_several_functions_hold_together_each_as_long_as_it_wants(held, line):
     held.now = 3
     ask(held, 9, session)
     assert (line.mask, line.slots) == (SLICES | 0b110, {SLOT, 3})
-    assert (line.hold_since_ns, line.hold_progress_ns) == (2, 3)
+    assert (line.hold_since_ns, line.hold_progress_ns) == (3, 3)
     held.core.expired(held.func, 0, 4)
     assert (line.mask, line.slots) == (0b110, {3})
     held.core.expired(9, 0, 5)
     assert (line.mask, line.slots) == (0, set())
-    assert line.hold_since_ns == 2
+    assert line.hold_since_ns == 3
+
+
+def test_a_hold_within_another_is_no_newer(held, line):
+    session = other_function(held, 9, 3, 0b100)
+    held.now = 2
+    held.whole()
+    held.now = 3
+    ask(held, 9, session)
+    assert (line.mask, line.hold_since_ns, line.hold_progress_ns) == (SLICES, 2, 3)
 
 
 def test_who_has_no_slot_says_no_models(held, line):
@@ -312,6 +321,18 @@ def test_a_function_without_slices_holds_nothing_until_it_has_some(make_table, l
     assert (line.mask, line.slots) == (0b1100, {4})
     table.core.set_hold(table.func, 4, 0b1100, 4)
     assert line.hold_progress_ns == 3
+
+
+def test_what_moves_is_not_let_go_meanwhile(held, line):
+    held.now = 2
+    held.whole()
+    number = line.hold_number
+    held.core.set_hold(held.func, 4, SLICES, 3)
+    assert (line.hold_number, line.hold_since_ns, line.slots) == (number, 2, {4})
+    held.core.set_hold(held.func, 4, 0b111, 4)
+    assert (line.hold_number, line.hold_since_ns, line.mask) == (number + 1, 4, 0b111)
+    held.core.set_hold(held.func, 4, 0b11, 5)
+    assert (line.hold_number, line.hold_since_ns, line.mask) == (number + 2, 4, 0b11)
 
 
 def test_another_page_is_told_what_is_held_and_the_last_one_let_go(held, line):
@@ -367,6 +388,24 @@ def test_the_mask_is_raised_last_and_lowered_first():
         *(K["hold_number"], K["hold_slices"], K["hold_slices"] + 8),
         *models,
     ]
+
+
+@pytest.mark.parametrize(("slot", "slices"), [(3, 0b11), (2, 0b110), (3, 0b110 | 1 << 512)])
+def test_no_store_lets_go_of_what_is_held_before_and_after(slot, slices):
+    class Watched(Line):
+        def __setitem__(self, index, value):
+            self.words[index] = value
+            if watched:
+                assert read_slices(self.words, K["hold_slices"]) & 0b10
+                assert self.slots and self.hold_number
+
+    watched, line, holds = False, Watched(), Holds()
+    holds.of[1] = Hold(slot=2, slices=0b11)
+    holds.write_to(line, 5)
+    holds.count(1, 1, 6)
+    watched = True
+    holds.place(1, slot, slices, 7)
+    assert (line.mask, line.slots) == (slices, {slot})
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def peer(family, text, port=80):
     raw = socket.inet_pton(family, text)
     head = int(family).to_bytes(2, "little") + port.to_bytes(2, "big")
     flow = bytes(4) if family == socket.AF_INET6 else b""
-    return (head + flow + raw).ljust(32, b"\0")
+    return (head + flow + raw).ljust(64, b"\0")
 
 
 V4, V6 = socket.AF_INET, socket.AF_INET6

@@ -12,7 +12,7 @@ from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.layout import OF_CLIENT, Flags, MessageType, WireStatus
 
 FUNC = 7
-PEER = bytes([2]).ljust(32, b"\0")
+PEER = bytes([2]).ljust(64, b"\0")
 
 
 class Hall:
@@ -26,7 +26,7 @@ class Hall:
     def come(self, *origins, stream=False):
         for origin in origins:
             number = len(self.ids) + 1
-            peer = bytes(2 if stream is False else 0 for _ in range(2)).ljust(32, b"\0")
+            peer = bytes(2 if stream is False else 0 for _ in range(2)).ljust(64, b"\0")
             session = Session(number, FUNC, peer, 4, 4, stream=stream, origin=origin)
             self.core.add_session(session, self.now)
             self.ids.append(number)
@@ -37,7 +37,7 @@ class Hall:
         return [number for number in self.ids if self.core.is_open(number)]
 
     def speak(self, number, stream=False):
-        peer = bytes(2 if stream is False else 0 for _ in range(2)).ljust(32, b"\0")
+        peer = bytes(2 if stream is False else 0 for _ in range(2)).ljust(64, b"\0")
         self.said += 1
         header = Header(type=MessageType.ACK, session=number, pkt_no=self.said, credit=1)
         self.core.receive(peer, header.pack(), self.now)
@@ -195,7 +195,7 @@ def test_few_are_told_at_once_and_streams_not(core):
     assert answers == [1] * MOST_UNKNOWN + [0] * 5
     assert len(say(core, MessageType.REQ, now=UNKNOWN_NS - 1)) == 1
     assert len(say(core, MessageType.REQ, now=UNKNOWN_NS)) == 2
-    assert len(say(core, MessageType.REQ, now=UNKNOWN_NS, peer=bytes(32))) == 1
+    assert len(say(core, MessageType.REQ, now=UNKNOWN_NS, peer=bytes(64))) == 1
 
 
 # ---- the front end

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle.core import Place, Ready, Withdraw
-from oracle.sessions import Session, keys_of
+from oracle.sessions import CallState, Session, keys_of
 from shunter.batching.page.layout import HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.page.slices import read_slices
 from shunter.nic_frontend.server.model_policy import Defaults
-from shunter.nic_frontend.wire.header import Header, behind
+from shunter.nic_frontend.wire.header import Header, behind, unpack
 from shunter.nic_frontend.wire.layout import Flags, MessageType
 
 FUZZ = settings.get_current_profile_name() == "fuzz"
@@ -20,7 +20,7 @@ EXAMPLES, DATAGRAMS = (1200, 200_000) if FUZZ else (60, 10_000)
 STEPS = 300
 FUNC, ENTRIES = 3, 5
 SESSIONS = 5
-PEERS = [bytes([2, 0, 0, n]).ljust(32, b"\0") for n in range(SESSIONS)]
+PEERS = [bytes([2, 0, 0, n]).ljust(64, b"\0") for n in range(SESSIONS)]
 KEY = bytes(range(16))
 KEYS = [None, KEY, None, KEY, KEY]
 STRICT = [True, True, True, False, True]
@@ -32,6 +32,8 @@ FIELDS = list(Header._fields)
 EDGES = [0, 1, 2, 3, 4, 5, 63, 64, 65, 127, 255, 256, 65535, 1 << 31, (1 << 32) - 1, 1 << 63]
 WIDTHS = {"magic": 16, "version": 8, "type": 8, "flags": 16, "words": 8, "priority": 8}
 WIDTHS |= {"req_id": 64, "func_id": 16, "seq": 16, "count": 16, "length": 16, "status": 16}
+NEEDING = {CallState.RECEIVING, CallState.RX_COMPLETE, CallState.RUNNING, CallState.FORGOTTEN}
+"""Whose input is needed."""
 WIDTHS |= {"tensor": 8, "reserved": 8, "tag": 64}
 
 
@@ -41,9 +43,11 @@ class World:
     def __init__(self, pair, seed):
         self.pair, self.random = pair, random.Random(seed)
         self.now = 1
-        self.datagrams = self.held = 0
+        self.datagrams = self.held = self.let_gone = 0
         self.numbers = [0] * SESSIONS
         self.ready, self.running = set(), set()
+        self.holds = {}
+        """Entries with parts of their input in memory, and of which request."""
         self.awaited = []
         self.lines = [memoryview(bytearray(HOLDER_SIZE)).cast("q") for _ in pair]
         self.is_shown = True
@@ -68,12 +72,15 @@ class World:
     def both(self, name, *args, **kwargs):
         found = [getattr(core, name)(*args, **kwargs) for core in self.pair]
         assert found[0] == found[1], (name, found)
+        self.look_at_inputs()
         for action in found[0]:
             if isinstance(action, Ready):
                 self.ready.add(action.entry)
             elif isinstance(action, Withdraw):
                 self.ready.discard(action.entry)
             elif isinstance(action, Place):
+                owner = self.needed()[action.entry]
+                assert self.holds.get(action.entry, owner) == owner, "parts of two requests"
                 size = SIZES["inputs"][action.tensor]
                 assert 0 <= action.entry < ENTRIES and action.offset + action.length <= size
                 assert action.entry not in self.ready | self.running
@@ -81,6 +88,35 @@ class World:
         grants = [[core.grant(0x10000 + n) for core in self.pair] for n in range(SESSIONS)]
         assert len(free) == 1 and all(a == b for a, b in grants)
         return found[0]
+
+    def needed(self):
+        """Entries whose input somebody needs: session and request."""
+        return {
+            call.entry: (number, call.req_id)
+            for number, session in self.pair[0].sessions.items()
+            for call in session.calls
+            if call.state in NEEDING
+        }
+
+    def look_at_inputs(self):
+        """C has let go of exactly what nobody needs any more."""
+        needed = self.needed()
+        gone, self.pair[1].let_gone = self.pair[1].let_gone, []
+        for func_id, entry in gone:
+            holder = self.holds.pop(entry, None)
+            assert func_id == FUNC and (holder is None or needed.get(entry) != holder)
+            self.let_gone += 1
+        for entry, request in self.holds.items():
+            assert needed.get(entry) == request, "nobody needs it, and it is kept"
+
+    def accept(self, header):
+        """The payload has come: it is kept in its entry from now on."""
+        if self.pair[1].awaits(header):
+            told = unpack(header)
+            calls = self.pair[0].sessions[told.session].calls
+            [entry] = [call.entry for call in calls if call.req_id == told.req_id]
+            self.holds[entry] = told.session, told.req_id
+        self.both("accept", header, self.now)
 
     def header(self):
         n = self.random.randrange(SESSIONS)
@@ -137,7 +173,7 @@ class World:
             self.awaited.append(bytes(data[:64]))
         if self.awaited and self.random.random() < 0.9:  # or it comes later, or was wrong
             at = self.random.choice([-1, -1, -1, self.random.randrange(len(self.awaited))])
-            self.both("accept", self.awaited.pop(at), self.now)
+            self.accept(self.awaited.pop(at))
 
     def work(self):
         if self.ready and self.random.random() < 0.6:
@@ -169,6 +205,16 @@ class World:
         for action in found[0]:
             if isinstance(action, Withdraw):
                 self.ready.discard(action.entry)
+        self.look_at_inputs()
+
+    def end(self):
+        """All sessions leave, and what runs has run."""
+        for n in range(SESSIONS):
+            if self.pair[0].is_open(0x10000 + n):
+                self.both("remove_session", 0x10000 + n, self.now)
+        for entry in sorted(self.running):
+            self.both("finished", FUNC, entry, 200, self.now, sent=True)
+        assert not self.holds
 
     def leave_and_come(self):
         if self.random.random() < 0.2:
@@ -214,21 +260,24 @@ class World:
 
 
 def test_both_cores_say_the_same(both, capsys):
-    sent = held = 0
+    sent = held = let_gone = 0
 
     @settings(max_examples=EXAMPLES)
     @given(st.integers(0, 2**32))
     def say_the_same(seed):
-        nonlocal sent, held
+        nonlocal sent, held, let_gone
         world = World(both(), seed)
         for _ in range(STEPS):
             world.step()
+        world.end()
+        let_gone += world.let_gone
         sent += world.datagrams
         held += world.held
 
     say_the_same()
     assert sent >= DATAGRAMS
     assert 0 < held < EXAMPLES * STEPS
+    assert let_gone > EXAMPLES
     if FUZZ:
         with capsys.disabled():
             print(f"\n{sent} datagrams through both cores")

@@ -178,7 +178,10 @@ class ClientCore(SessionState):
             return Landing(header.req_id, segment, True, opened), answers
         pending.rto_ns = min(self._rto(), self._first_rto())  # the rest is on its way
         pending.due_ns = now_ns + pending.rto_ns
-        return Landing(header.req_id, segment, False, opened), []
+        # Where it is asked for, the rest is sent when it is known what is here.
+        asks = header.flags & ACK_REQ and not self.stream
+        sacks = [self._here(header.req_id, pending, 0)] if asks else []
+        return Landing(header.req_id, segment, False, opened), sacks
 
     def _opened(
         self, guard: Guard, header: Header, head: bytes | bytearray, payload: bytes
@@ -253,11 +256,15 @@ class ClientCore(SessionState):
             if pending.due_ns > now_ns or (pending.refused and refused > self._asks):
                 continue
             pending.asked_ns = pending.asked_ns or now_ns
-            have = pending.received.to_bytes(-(-len(self._out) // 8), "little")
-            found.append(self._control(MessageType.QUERY, req_id, ACK_REQ, have))
+            found.append(self._here(req_id, pending, ACK_REQ))
             pending.rto_ns = min(MOST_RTO_NS, 2 * pending.rto_ns)
             pending.due_ns = now_ns + pending.rto_ns
         return found
+
+    def _here(self, req_id: int, pending: Pending, flags: int) -> Outgoing:
+        """QUERY: which segments of the answer are here."""
+        have = pending.received.to_bytes(-(-len(self._out) // 8), "little")
+        return self._control(MessageType.QUERY, req_id, flags, have)
 
     def overdue(self, now_ns: int) -> list[int]:
         """Refused requests whose deadlines have passed, longer ago than what was said takes."""

@@ -14,9 +14,9 @@ there and right, so nobody works on, or looks at, what is not.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from oracle.answers import Answers
 from oracle.credit import Function
 from oracle.entries import EntryRing
 from oracle.holding import Hold, Holds, Line
@@ -230,6 +230,7 @@ class Core:
         function.enter(session)
         self._silence.add(session, function, now_ns)
         function.allow(session)
+        self._answers(session).open(now_ns)
         self.sessions[session.id] = session
         return actions
 
@@ -271,8 +272,10 @@ class Core:
         return session is not None and not session.closing
 
     def is_pressed(self) -> bool:
-        """Whether requests are here in parts, or sessions wait for room."""
-        return any(f.receiving or f.waiting or f.promised for f in self.functions.values())
+        """Whether requests are here in parts, or sessions wait for room, or answers for time."""
+        sends = any(self._answers(s).waits for s in self.sessions.values() if not s.closing)
+        functions = self.functions.values()
+        return sends or any(f.receiving or f.waiting or f.promised for f in functions)
 
     def load(self, func_id: int) -> tuple[int, int]:
         """Open sessions of a function, and requests that they may have on their way together."""
@@ -374,11 +377,12 @@ class Core:
             function.credit -= 1
             call = session.call(session.done)
             if call.req_id == session.done:
+                self._answers(session).came(call, now_ns)
                 actions += self._forget(session, call, now_ns)
         session.answered = max(session.answered, session.done)
         actions += self._offer(function, now_ns)  # before this session takes what it gave
         function.allow(session)
-        return actions
+        return actions + self._go(session, now_ns)
 
     def _request(self, session: Session, header: Header, now_ns: int) -> list[Action]:
         if header.func_id != session.func_id:
@@ -395,11 +399,11 @@ class Core:
             return self._first(session, function, call, header, now_ns)
         if call.state is CallState.RECEIVING:
             return self._segment(session, function, call, header, now_ns)
-        return [Drop("duplicate"), *self._again(session, call, header, now_ns)]
+        return [Drop("duplicate"), *self._again(session, call, header)]
 
     def _refuse(self, session: Session, header: Header, reason: str) -> list[Action]:
         """Not now: one answer to the last segment, from the header alone."""
-        if not header.flags & Flags.LAST:
+        if not header.flags & (Flags.LAST | Flags.ACK_REQ):
             return [Drop(reason)]
         if reason == "full":
             self.functions[session.func_id].wait(session, header.req_id)
@@ -456,7 +460,7 @@ class Core:
             return [Drop("sizes")]
         bit = 1 << header.seq
         if call.received & bit:
-            return [Drop("duplicate"), *self._again(session, call, header, now_ns)]
+            return [Drop("duplicate"), *self._again(session, call, header)]
         number = _number(session, header) if session.protect else 0
         return [Place(call.entry, header.tensor, header.offset, header.length, number)]
 
@@ -472,25 +476,24 @@ class Core:
         call = session.call(header.req_id)
         call.received |= 1 << header.seq
         call.arrived_ns = call.changed_ns = now_ns
+        actions: list[Action] = []
+        is_last = session.stream and header.flags & Flags.LAST  # the others were refused
         if call.received == (1 << header.count) - 1:
             session.is_proven = True
             function = self.functions[session.func_id]
             self._become(function, call, CallState.RX_COMPLETE, now_ns)
-            return [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
-        is_last = session.stream and header.flags & Flags.LAST  # the others were refused
+            actions = [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
+            is_last = False
         if is_last or header.flags & Flags.ACK_REQ:
-            return [self._received(session, call)]
-        return []
+            actions.append(self._received(session, call))
+        return actions
 
-    def _again(
-        self, session: Session, call: Call, header: Header, now_ns: int
-    ) -> list[Action]:
+    def _again(self, session: Session, call: Call, header: Header) -> list[Action]:
         """Tell a client that asks how its request stands."""
         if not header.flags & Flags.ACK_REQ:
             return []
-        if call.state is CallState.TX_COMPLETE:
-            self.functions[session.func_id].touch(call, now_ns)
-            return list(self.answer(session, call))
+        if call.state is CallState.TX_COMPLETE:  # of the answer its client asks by SACK
+            return [self._control(session, MessageType.SACK, call.req_id, call.state)]
         if call.state is CallState.FAILED:
             return [self._error(session, call.req_id, call.status)]
         return [self._received(session, call)]
@@ -505,8 +508,12 @@ class Core:
         call = session.call(header.req_id)
         is_known = call.req_id == header.req_id and call.state is not CallState.FREE
         if is_known and call.state is CallState.TX_COMPLETE and not session.stream:
-            self.functions[session.func_id].touch(call, now_ns)
-            return list(self.answer(session, call, int.from_bytes(payload, "little")))
+            question = bool(header.flags & Flags.ACK_REQ)
+            have = int.from_bytes(payload, "little")
+            self._answers(session).heard(call, have, now_ns, question=question)
+            if now_ns - call.arrived_ns < IDLE_NS:
+                self.functions[session.func_id].touch(call, now_ns)
+            return self._go(session, now_ns)
         if not header.flags & Flags.ACK_REQ or header.req_id <= session.done:
             return [Drop("sack")]
         if not is_known:
@@ -555,7 +562,9 @@ class Core:
         function = self.functions[func_id]
         self._become(function, call, CallState.RUNNING, now_ns)
         call.tries += 1
-        if session.is_direct:
+        call.direct = self._answers(session).is_direct(now_ns)
+        session.direct += call.direct
+        if call.direct:
             function.allow_next(session)
         segments = function.plan(function.outputs, session.segment).count
         return Whom(
@@ -565,10 +574,10 @@ class Core:
             session.next_pkt_no(segments) & _LOW,
             session.segment,
             call.priority,
-            session.is_direct,
+            call.direct,
             bool(call.flags & Flags.IDEMPOTENT),
             bool(function.waiting),
-            session.keys.tag_to_client if session.keys and session.is_direct else None,
+            session.keys.tag_to_client if session.keys and call.direct else None,
             session.peer,
         )
 
@@ -576,21 +585,23 @@ class Core:
         self, func_id: int, entry: int, status: int, now_ns: int, *, sent: bool
     ) -> list[Action]:
         """A worker has answered; ``sent``: it has sent the answer itself."""
-        session, call = self._owner(func_id, entry)
+        session, call = self._back(func_id, entry)
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         if status == WireStatus.OK:
             function = self.functions[func_id]
             self._become(function, call, CallState.TX_COMPLETE, now_ns)
+            call.arrived_ns = now_ns
             if sent:
+                self._answers(session).was_sent(call, now_ns)
                 return []
             function.allow_next(session)
-            return list(self.answer(session, call))
+            return self._answer(session, call, now_ns)
         return self._fail(session, call, status, now_ns)
 
     def worker_died(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its worker died: try again what may run twice, once; answer the rest."""
-        session, call = self._owner(func_id, entry)
+        session, call = self._back(func_id, entry)
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         if call.flags & Flags.IDEMPOTENT and call.tries < MOST_TRIES:
@@ -600,7 +611,7 @@ class Core:
 
     def returned(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its worker had not begun it and does not have it any more: it runs elsewhere."""
-        session, call = self._owner(func_id, entry)
+        session, call = self._back(func_id, entry)
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         call.tries -= 1
@@ -629,6 +640,9 @@ class Core:
             self._look_at_kept(function, now_ns)
             function.end_promises(now_ns)
             actions += self._offer(function, now_ns)
+        for session in self.sessions.values():
+            if not session.closing and self._answers(session).is_due(now_ns):
+                actions += self._go(session, now_ns)
         return actions
 
     def _look_at_parts(self, function: Function, now_ns: int) -> list[Action]:
@@ -664,48 +678,62 @@ class Core:
                 return
             if age_ns <= KEEP_NS and now_ns - session.last_ns <= SPARE_NS:
                 continue
+            self._answers(session).over(call)
             function.release(call)
             call.status = WireStatus.LOST_ANSWER
             self._become(function, call, CallState.FAILED, now_ns)
 
     # ---- datagrams to the client
 
-    def answer(self, session: Session, call: Call, have: int = 0) -> Iterator[Send]:
-        """The segments of an answer, but those whose bits are in ``have``."""
+    def _answers(self, session: Session) -> Answers:
+        return Answers(session, self.functions[session.func_id])
+
+    def _answer(self, session: Session, call: Call, now_ns: int) -> list[Action]:
+        """An answer is to be sent."""
+        answers = self._answers(session)
+        if session.stream:
+            return [self._part(session, call, n, asks=False) for n in range(answers.plan.count)]
+        answers.want(call)
+        return self._go(session, now_ns)
+
+    def _go(self, session: Session, now_ns: int) -> list[Action]:
+        """What goes now of a session's answers."""
+        going = self._answers(session).go(now_ns)
+        return [self._part(session, call, seq, asks=asks) for call, seq, asks in going]
+
+    def _part(self, session: Session, call: Call, seq: int, *, asks: bool) -> Send:
+        """A segment of an answer."""
         function = self.functions[session.func_id]
         plan = function.plan(function.outputs, session.segment)
-        asks = Flags.ACK_REQ if function.waiting else 0
-        for seq in range(plan.count):
-            if have >> seq & 1:
-                continue
-            segment = plan.place(seq)
-            number = session.next_pkt_no()
-            last = Flags.LAST if seq == plan.count - 1 else 0
-            header = Header(
-                type=MessageType.RESP,
-                flags=last | asks | session.protect,
-                req_id=call.req_id,
-                func_id=function.id,
-                seq=seq,
-                count=plan.count,
-                length=segment.length,
-                total=function.outputs[segment.tensor],
-                offset=segment.offset,
-                session=session.id,
-                credit=session.grant & _LOW,
-                status=WireStatus.OK,
-                tensor=segment.tensor,
-                pkt_no=number & _LOW,
-            )
-            yield Send(
-                session.id,
-                session.peer,
-                header.pack(_tag_key(session)),
-                entry=call.entry,
-                tensor=segment.tensor,
-                offset=segment.offset,
-                number=number if session.protect else 0,
-            )
+        segment = plan.place(seq)
+        number = session.next_pkt_no()
+        flags = Flags.LAST if seq == plan.count - 1 else 0
+        flags |= Flags.ACK_REQ if asks or (flags and function.waiting) else 0
+        header = Header(
+            type=MessageType.RESP,
+            flags=flags | session.protect,
+            req_id=call.req_id,
+            func_id=function.id,
+            seq=seq,
+            count=plan.count,
+            length=segment.length,
+            total=function.outputs[segment.tensor],
+            offset=segment.offset,
+            session=session.id,
+            credit=session.grant & _LOW,
+            status=WireStatus.OK,
+            tensor=segment.tensor,
+            pkt_no=number & _LOW,
+        )
+        return Send(
+            session.id,
+            session.peer,
+            header.pack(_tag_key(session)),
+            entry=call.entry,
+            tensor=segment.tensor,
+            offset=segment.offset,
+            number=number if session.protect else 0,
+        )
 
     def _control(
         self, session: Session, kind: MessageType, req_id: int, status: int, payload: bytes = b""
@@ -773,6 +801,13 @@ class Core:
         session = self.sessions[session_id]
         return session, session.call(req_id)
 
+    def _back(self, func_id: int, entry: int) -> tuple[Session, Call]:
+        """The same, when it does not run any more."""
+        session, call = self._owner(func_id, entry)
+        session.direct -= call.direct
+        call.direct = False
+        return session, call
+
     def _fail(
         self, session: Session, call: Call, status: int, now_ns: int
     ) -> list[Action]:
@@ -802,6 +837,7 @@ class Core:
     def _end(self, session: Session, call: Call, now_ns: int) -> None:
         session.is_proven &= call.state is not CallState.RECEIVING
         function = self.functions[session.func_id]
+        self._answers(session).over(call)
         function.release(call)
         self._become(function, call, CallState.FREE, now_ns)
 

@@ -185,7 +185,7 @@ class Function:
         # A client that never says what it has gets no more than this ahead.
         while session.answered < session.done + most:
             call = session.call(session.answered + 1)
-            if call.req_id != session.answered + 1 or not _is_answered(session, call):
+            if call.req_id != session.answered + 1 or not _is_answered(call):
                 break
             session.answered += 1
         if self.waiting:
@@ -265,6 +265,6 @@ def _learn_patience(session: Session, now_ns: int) -> None:
         session.told_ns = 0
 
 
-def _is_answered(session: Session, call: Call) -> bool:
+def _is_answered(call: Call) -> bool:
     """Whether its client has the answer, or gets it without our doing."""
-    return call.state in _ANSWERED or (call.state is CallState.RUNNING and session.is_direct)
+    return call.state in _ANSWERED or (call.state is CallState.RUNNING and call.direct)

@@ -1,4 +1,7 @@
-"""Which batch goes to which worker: the twin of ``c/server/dispatch.h``. Pure."""
+"""Which batch goes to which worker: the twin of ``batching/c/{dispatch,plan,predict}.c``. Pure.
+
+It calls the rules where they are defined, in :mod:`shunter.batching.forming`.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,27 @@ from dataclasses import dataclass, field
 
 from oracle.core import Ready
 from oracle.entries import Waiting, WaitingEntries
-from shunter.batching.forming.release import may_send_ahead, should_release, split
+from shunter.batching.forming import release
+from shunter.batching.forming.latency import LatencyFit
+from shunter.batching.forming.threshold import IDLE, AdaptiveThreshold, hold_ns
 from shunter.batching.queue.layout import AHEAD
 from shunter.nic_frontend.server.model_policy import Policy
+
+STRICT, BEST_EFFORT = 0, 1
+LONGEST_TO_QUEUE_BEHIND_NS = 5_000_000
+LATE_NS = 1_000_000
+STRICT_MEMORY_NS = 1_000_000_000
+FAR_NS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
 class Run:
-    """A batch: entries one behind the other."""
+    """A batch, the most urgent first."""
 
-    first: int
-    count: int
+    entries: tuple[int, ...]
     priority: int
+    given_ns: int = 0
+    alone: bool = False
 
 
 @dataclass
@@ -26,6 +38,7 @@ class Hand:
     """A worker, and the batches that it holds."""
 
     cap: int
+    free_since_ns: int = 0
     given: int = 0
     done: int = 0
     draining: bool = False
@@ -39,22 +52,41 @@ class Hand:
         return self.given - self.done
 
 
+Give = Callable[[int, int, Run], None]
+
+
 class Dispatch:
     """Requests of one function that wait, and its workers."""
 
-    def __init__(self, entries: int, policy: Policy) -> None:
+    def __init__(self, policy: Policy) -> None:
         """Nobody waits, nobody works."""
         self.policy = policy
-        self.lines = [WaitingEntries(entries), WaitingEntries(entries)]
+        self.lines = [WaitingEntries(), WaitingEntries()]
         self.hands: dict[int, Hand] = {}
         self.arrivals = 0
         """Requests that could run so far."""
+        self.fit = LatencyFit()
+        self.adaptive = AdaptiveThreshold(policy.alpha, policy.threshold_cap)
         self._came: dict[int, Waiting] = {}
         """How the request of each entry has come last."""
-        self._aged_ns = 0
+        self._new = 0
+        """Arrivals, each counted once."""
+        self._strict_ns: int | None = None
+        self._best_effort_ns = 0
+        self._now = 0
+        self._wake_ns = FAR_NS
+        self._gave: Give = lambda *_: None
+        self._expired: Callable[[int], None] = lambda _: None
+
+    # ---- events
 
     def enqueue(self, ready: Ready, now_ns: int) -> int:
         """A request can run; its number among arrivals."""
+        if not ready.returned and not ready.again:
+            self.adaptive.settle(now_ns, self._new)
+            self._new += 1
+            if ready.priority == STRICT:
+                self._strict_ns = now_ns
         if not ready.returned:
             self.arrivals += 1
             self._came[ready.entry] = Waiting(
@@ -69,102 +101,297 @@ class Dispatch:
         for line in self.lines:
             line.remove(entry)
 
-    def overdue(self, now_ns: int) -> list[int]:
-        """Entries whose deadline has passed; they do not wait any more."""
-        return [entry for line in self.lines for entry in line.overdue(now_ns)]
-
     def empty(self) -> list[int]:
         """Entries that waited; none does any more."""
         return [entry for line in self.lines for entry in line.empty()]
 
-    def dispatch(self, now_ns: int, give: Callable[[int, int, Run], None]) -> None:
-        """Give batches to workers: ``give(worker, number, run)``."""
-        oldest = self.lines[1].oldest_ns
-        ageing = self.policy.ageing_ns
-        if (
-            ageing
-            and oldest is not None
-            and min(now_ns - oldest, now_ns - self._aged_ns) >= ageing
-            and self._release(1, now_ns, give)
-        ):
-            self._aged_ns = now_ns
-        for priority in (0, 1):
-            while self._release(priority, now_ns, give):
-                pass
-            while self._send_ahead(priority, give):
-                pass
+    def answered(self, worker: int, ok: bool, now_ns: int) -> Run:
+        """A worker has answered its oldest batch, ``ok``: its first request too."""
+        hand = self.hands[worker]
+        began_ns = hand.began_ns
+        hand.done += 1
+        run = hand.held.pop(hand.done)
+        following = hand.held.get(hand.done + 1)
+        at_ns = max(now_ns, began_ns)
+        hand.free_since_ns = at_ns
+        hand.began_ns = max(following.given_ns, at_ns) if following else at_ns
+        self.adaptive.settle(at_ns, self._new)
+        if ok and not run.alone:
+            self.fit.observe(len(run.entries), at_ns - began_ns)
+        self.adaptive.alpha = self.policy.alpha
+        self.adaptive.cap = self.policy.threshold_cap
+        waiting = sum(map(len, self.lines)) + (len(following.entries) if following else 0)
+        hold = hold_ns(float(self._line[0]), self.policy.max_wait_ns)
+        self.adaptive.answered(at_ns, len(run.entries), waiting, self._new, hold)
+        return run
 
-    def _release(
-        self, priority: int, now_ns: int, give: Callable[[int, int, Run], None]
-    ) -> bool:
-        line, policy = self.lines[priority], self.policy
-        free = [i for i, h in sorted(self.hands.items()) if not h.draining and not h.in_flight]
-        caps = [self.hands[i].cap for i in free]
-        if not line or not free:
-            return False
-        deadline = line.tightest_ns()
-        predicted = self._predicted_ns(line, sum(caps))
-        assert line.oldest_ns is not None
-        if not should_release(
-            len(line),
-            (now_ns - line.oldest_ns) // 1000,
-            None if deadline is None else int((deadline - now_ns) / 1000),
-            policy.threshold,
-            policy.max_wait_ns // 1000,
-            sum(caps),
-            predicted // 1000,
-            policy.margin_ns // 1000,
-        ):
-            return False
-        for worker, size in zip(free, split(len(line), caps), strict=True):
-            if size and line:
-                self._give(worker, priority, size, give)
-        return True
+    def dispatch(self, now_ns: int, give: Give, expired: Callable[[int], None]) -> int | None:
+        """Give batches to workers, ``give(worker, number, run)``, and end what is too late.
 
-    def _send_ahead(self, priority: int, give: Callable[[int, int, Run], None]) -> bool:
-        """The next batch of a busy worker: as many requests as are worth one."""
+        When time alone changes something, None: never.
+        """
+        self._now, self._gave, self._expired = now_ns, give, expired
+        if not any(self.lines):
+            return None
+        soonest = self._soonest_ns()
+        for line in self.lines:
+            for entry in line.overdue(now_ns + soonest - 1):
+                expired(entry)
+        wake = self._plan()
+        least = sum(self._line)
+        for line in self.lines:
+            if deadline := line.tightest_ns():
+                wake = min(wake, release.too_late_at_ns(now_ns, deadline, least))
+        return None if wake == FAR_NS else wake
+
+    # ---- what is predicted
+
+    @property
+    def _line(self) -> tuple[int, int]:
+        if self.fit.known:
+            return int(self.fit.fixed_ns), int(self.fit.per_request_ns)
+        return self.policy.fixed_ns, self.policy.per_request_ns
+
+    def _batch_ns(self, size: int) -> int:
+        fixed, each = self._line
+        return fixed + size * each
+
+    @property
+    def _knows(self) -> bool:
+        return sum(self._line) > 0
+
+    @property
+    def _caution_ns(self) -> int:
+        return self.fit.caution_ns + self.policy.margin_ns
+
+    def _size_adding(self, limit_ns: int) -> int:
+        each = self._line[1]
+        if each == 0:
+            return 1 << 32
+        return max(1, int(limit_ns / each) if limit_ns < 0 else limit_ns // each)
+
+    def _busy_ns(self, hand: Hand) -> int:
+        if not hand.in_flight:
+            return 0
+        end = hand.began_ns
+        for number in sorted(hand.held):
+            end = max(self._now, end + self._batch_ns(len(hand.held[number].entries)))
+        return end - self._now
+
+    def _ready(self) -> list[tuple[int, Hand]]:
+        return [(i, hand) for i, hand in sorted(self.hands.items()) if not hand.draining]
+
+    def _soonest_ns(self) -> int:
+        times = [
+            self._busy_ns(hand) + (self._batch_ns(1) if hand.in_flight else 0)
+            for _, hand in self._ready()
+        ]
+        return min(times, default=0)
+
+    @property
+    def _strict_traffic(self) -> bool:
+        lately = self._strict_ns is not None and self._now - self._strict_ns < STRICT_MEMORY_NS
+        return len(self.lines[STRICT]) > 0 or lately
+
+    def _cap(self, hand: Hand, priority: int) -> int:
+        if priority == BEST_EFFORT and self.policy.slo_ns and self._traffic:
+            return min(hand.cap, self._size_adding(self.policy.slo_ns // 2))
+        return hand.cap
+
+    @property
+    def _threshold(self) -> float:
+        return self.policy.threshold or self.adaptive.value
+
+    # ---- a decision
+
+    def _plan(self) -> int:
+        self._wake_ns = FAR_NS
+        self._traffic = self._strict_traffic
+        self.adaptive.settle(self._now, self._new)
+        if self._best_effort_is_due() and (free := self._free()):
+            worker, hand = free[0]
+            self._assign(worker, BEST_EFFORT, self._cap(hand, BEST_EFFORT))
+        self._best_effort_waits = self._best_effort_is_due()
+        for priority in (STRICT, BEST_EFFORT):
+            while self.lines[priority].alone and (free := self._free()):
+                self._assign(free[0][0], priority, 1)
+            self._release(priority)
+        return self._wake_ns
+
+    def _best_effort_is_due(self) -> bool:
+        oldest = self.lines[BEST_EFFORT].oldest_ns
+        if not self.policy.ageing_ns or oldest is None:
+            return False
+        since = self._now - max(oldest, self._best_effort_ns)
+        return since > 0 and since >= self.policy.ageing_ns
+
+    def _free(self) -> list[tuple[int, Hand]]:
+        return [(i, hand) for i, hand in self._ready() if not hand.in_flight]
+
+    def _release(self, priority: int) -> None:
         line = self.lines[priority]
-        ready = [(i, h) for i, h in sorted(self.hands.items()) if not h.draining]
-        free = sum(not hand.in_flight for _, hand in ready)
-        for worker, hand in ready:
-            running = hand.held.get(hand.given)
-            if may_send_ahead(
-                len(line),
-                self.policy.threshold,
-                hand.cap,
-                hand.in_flight,
-                min(self.policy.ahead, AHEAD - 1),
-                free,
-                priority == 0,
-                running is not None and running.priority == 0,
-                len(self.lines[0]) > 0,
-            ):
-                self._give(worker, priority, hand.cap, give)
-                return True
+        before, queued = 1 << 32, len(line)
+        while 0 < queued < before:
+            free = self._free()
+            if not free:
+                self._send_ahead(priority)
+                return
+            if not self._release_to(free, priority):
+                return
+            before, queued = queued, len(line)
+
+    def _release_to(self, free: list[tuple[int, Hand]], priority: int) -> bool:
+        policy, line = self.policy, self.lines[priority]
+        adapts = policy.threshold <= 0
+        since = min(hand.free_since_ns for _, hand in free)
+        wanted = policy.threshold
+        if adapts:
+            others = len(self.lines[1 - priority]) > 0
+            wanted = IDLE if others else self.adaptive.worth(self._now, len(free), since)
+        assert line.oldest_ns is not None
+        oldest = max(since, line.oldest_ns) if adapts else line.oldest_ns
+        held_us = max(0, self._now - oldest) // 1000
+        deadline = line.tightest_ns()
+        slack_us = None if deadline is None else int((deadline - self._now) / 1000)
+        cap = self._cap(free[0][1], priority)
+        predicted_us = self._batch_ns(min(-(-len(line) // len(free)), cap)) // 1000
+        margin_us, wait_us = self._caution_ns // 1000, policy.max_wait_ns // 1000
+        capacity = sum(self._cap(hand, priority) for _, hand in free)
+        if release.should_release(
+            *(len(line), held_us, slack_us, wanted, wait_us, capacity, predicted_us, margin_us)
+        ):
+            self._fill(free, priority)
+            return True
+        wake_us = release.wake_after_us(held_us, slack_us, wait_us, predicted_us, margin_us)
+        self._wake_ns = min(self._wake_ns, self._now + wake_us * 1000)
+        if adapts:
+            self.adaptive.held()
+            self._wake_ns = min(self._wake_ns, self.adaptive.hold_end_ns())
         return False
 
-    def _give(
-        self, worker: int, priority: int, size: int, give: Callable[[int, int, Run], None]
-    ) -> None:
+    def _fill(self, free: list[tuple[int, Hand]], priority: int) -> None:
+        hands = list(free)
+        if priority == STRICT and self.lines[BEST_EFFORT] and self._knows:
+            hands += [
+                (i, hand)
+                for i, hand in self._ready()
+                if hand.in_flight == 1 and hand.began_ns < self._now and self._busy_ns(hand) > 0
+            ]
+        caps = [self._cap(hand, priority) for _, hand in hands]
+        queued = len(self.lines[priority])
+        busy = [self._busy_ns(hand) for _, hand in hands]
+        if self._knows and len(hands) > 1:
+            fixed, each = self._line
+            sizes = release.split_by_latency(
+                queued, caps, [fixed + ns for ns in busy], [each] * len(hands)
+            )
+        else:
+            sizes = release.split(queued, caps)
+        for i, ((worker, _), size) in enumerate(zip(hands, sizes, strict=True)):
+            if size and i >= len(free):
+                self._wake_ns = min(self._wake_ns, self._now + busy[i] + LATE_NS)
+            elif size:
+                spreads = priority == BEST_EFFORT and size == caps[i]
+                self._assign(worker, priority, self._staggered(worker, size) if spreads else size)
+
+    def _staggered(self, worker: int, cap: int) -> int:
+        if not self._traffic or not self._knows:
+            return cap
+        busy = [self._busy_ns(hand) for i, hand in self._ready() if i != worker]
+        return release.staggered_size(cap, *self._line, [ns for ns in busy if ns > 0])
+
+    # ---- one batch
+
+    def _assign(self, worker: int, priority: int, size: int) -> None:
+        line, hand = self.lines[priority], self.hands[worker]
+        if not line:
+            return
+        room = self._cap(hand, priority)
+        if line.tightest_ns() and self._knows and not line.alone:
+            size = self._fit_deadlines(worker, priority, size)
+            slack = (line.tightest_ns() or FAR_NS) - self._now
+            room = min(room, self._size_adding(slack - self._line[0] - self._caution_ns))
+        alone = line.alone
+        entries = line.take(size)
+        if not entries:
+            return
+        own = len(entries)
+        if self.policy.mixes and not alone and own < room:
+            entries += self.lines[1 - priority].take(room - own, shared=True)
+        if priority == BEST_EFFORT or len(entries) > own:
+            self._best_effort_ns = self._now
+        self._give(worker, Run(tuple(entries), priority, self._now, alone))
+
+    def _fit_deadlines(self, worker: int, priority: int, size: int) -> int:
+        line, hand = self.lines[priority], self.hands[worker]
+        start = self._now + self._busy_ns(hand)
+        fixed, each = self._line
+        fixed += self._caution_ns
+        tightest = line.tightest_ns()
+        assert tightest is not None
+        if tightest - start >= fixed + size * each:
+            return size
+        following = self._next_free_ns(worker)
+        cap, waiting = self._cap(hand, priority), len(line)
+        count = 1 if following == 0 else 2 * cap + 1
+        slacks = [
+            FAR_NS if deadline == FAR_NS else deadline - start
+            for deadline in line.deadlines(FAR_NS)[:count]
+        ]
+        skip, take = release.fit_deadlines(
+            slacks, waiting, min(size, waiting), cap, fixed, each, following
+        )
+        for entry in line.take(skip) if skip else []:
+            self._expired(entry)
+        return take
+
+    def _next_free_ns(self, worker: int) -> int:
+        times = [
+            max(1, self._busy_ns(hand)) if hand.in_flight else 0
+            for i, hand in self._ready()
+            if i != worker
+        ]
+        return min(times, default=FAR_NS)
+
+    def _give(self, worker: int, run: Run) -> None:
         hand = self.hands[worker]
-        run = Run(*self.lines[priority].take(size), priority)
         hand.given += 1
+        if hand.in_flight == 1:
+            hand.began_ns = self._now
         hand.held[hand.given] = run
-        give(worker, hand.given, run)
+        self._gave(worker, hand.given, run)
 
-    def next_ns(self) -> int | None:
-        """When time alone changes something."""
-        caps = [h.cap for h in self.hands.values() if not h.draining and not h.in_flight]
-        times = []
-        for line in self.lines:
-            deadline = line.tightest_ns()
-            if deadline is not None:
-                # What is held back goes when it is near.
-                early = self._predicted_ns(line, sum(caps)) + self.policy.margin_ns if caps else 0
-                times.append(deadline - early)
-            if caps and line.oldest_ns is not None:
-                times.append(line.oldest_ns + self.policy.max_wait_ns)
-        return min(times, default=None)
+    # ---- the next batch of a busy worker
 
-    def _predicted_ns(self, line: WaitingEntries, capacity: int) -> int:
-        return self.policy.fixed_ns + min(len(line), capacity) * self.policy.per_request_ns
+    def _send_ahead(self, priority: int) -> None:
+        line = self.lines[priority]
+        while line:
+            able = [each for each in self._ready() if self._may_take_ahead(each[1], priority)]
+            if not able:
+                return
+            worker, hand = min(able, key=lambda each: each[1].began_ns)
+            self._assign(worker, priority, min(len(line), self._cap(hand, priority)))
+
+    def _may_take_ahead(self, hand: Hand, priority: int) -> bool:
+        if not hand.in_flight or self._best_effort_waits:
+            return False
+        if hand.held[hand.given].given_ns == self._now:
+            return False
+        if any(line.alone for line in self.lines[: priority + 1]):
+            return False
+        running = hand.held[hand.done + 1]
+        return (
+            not running.alone
+            and self._batch_ns(len(running.entries)) < LONGEST_TO_QUEUE_BEHIND_NS
+            and release.may_send_ahead(
+                len(self.lines[priority]),
+                self._threshold,
+                self._cap(hand, priority),
+                hand.in_flight,
+                min(self.policy.ahead, AHEAD - 1),
+                0,
+                priority == STRICT,
+                running.priority == STRICT,
+                self._traffic,
+            )
+        )

@@ -1,9 +1,6 @@
 """Entries of a tensor queue: which is free, which wait, and which run together. Pure.
 
-A batch is a run of entries that lie one behind the other (SplitRPC section 5.4), so entries are
-given out in ring order and a batch is taken from the front of what waits. An entry that is still
-being received, or whose answer is kept for a client that may ask again, is stepped over: it ends a
-run, and holds up nothing else.
+A batch is any set of entries of one class, the most urgent first: where they lie does not matter.
 """
 
 from __future__ import annotations
@@ -64,9 +61,8 @@ class Waiting:
 class WaitingEntries:
     """Entries of one class that can run, in the order in which they became complete."""
 
-    def __init__(self, entries: int) -> None:
+    def __init__(self) -> None:
         """None waits."""
-        self._entries = entries
         self._waiting: deque[Waiting] = deque()
 
     def __len__(self) -> int:
@@ -100,11 +96,10 @@ class WaitingEntries:
         return min((each.deadline_ns for each in self._waiting if each.deadline_ns), default=None)
 
     def overdue(self, now_ns: int) -> list[int]:
-        """Entries whose deadline has passed; they do not wait any more."""
-        late = [each.entry for each in self._waiting if 0 < each.deadline_ns <= now_ns]
-        if late:
-            self._waiting = deque(each for each in self._waiting if each.entry not in late)
-        return late
+        """Entries whose deadline has passed, the earliest first; they do not wait any more."""
+        late = [each for each in self._waiting if 0 < each.deadline_ns <= now_ns]
+        self._waiting = deque(each for each in self._waiting if each not in late)
+        return [each.entry for each in sorted(late, key=_urgency)]
 
     def empty(self) -> list[int]:
         """All entries, in order; none waits any more."""
@@ -112,25 +107,37 @@ class WaitingEntries:
         self._waiting.clear()
         return entries
 
-    def take(self, most: int) -> tuple[int, int]:
-        """First entry and length of a run that begins with the most urgent; it waits no more.
+    @property
+    def alone(self) -> bool:
+        """Whether the next one runs alone."""
+        return bool(self._waiting) and self._waiting[0].alone
 
-        That is what has been tried once, then the earliest deadline, then the oldest. At most
-        ``most``. Those that lie behind it one by one belong to the run, whenever they came.
+    def deadlines(self, none: int) -> list[int]:
+        """Of all, ascending; ``none`` of those that have none."""
+        return sorted(each.deadline_ns or none for each in self._waiting)
+
+    def take(self, most: int, *, shared: bool = False) -> list[int]:
+        """The most urgent entries, at most so many, or one that runs alone; they wait no more.
+
+        What has been tried once, then the earliest deadline, then the oldest. ``shared``: none
+        that runs alone.
         """
-        urgent = self._most_urgent()
-        first = urgent.entry
-        behind = {each.entry for each in self._waiting if not each.alone} - {first}
-        count = 1
-        while not urgent.alone and count < most and (first + count) % self._entries in behind:
-            count += 1
-        run = {(first + i) % self._entries for i in range(count)}
-        self._waiting = deque(each for each in self._waiting if each.entry not in run)
-        return first, count
+        batch: list[int] = []
+        while self._waiting and len(batch) < most and not (shared and self.alone):
+            urgent = self._most_urgent()
+            self._waiting.remove(urgent)
+            batch.append(urgent.entry)
+            if urgent.alone:
+                break
+        return batch
 
     def _most_urgent(self) -> Waiting:
         oldest = self._waiting[0]
         with_deadline = [each for each in self._waiting if each.deadline_ns]
         if oldest.alone or not with_deadline:
             return oldest
-        return min(with_deadline, key=lambda each: each.deadline_ns)
+        return min(with_deadline, key=_urgency)
+
+
+def _urgency(waiting: Waiting) -> tuple[int, int]:
+    return waiting.deadline_ns, waiting.number

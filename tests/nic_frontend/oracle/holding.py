@@ -69,12 +69,10 @@ class Holds:
         hold = self.of[func_id]
         if (hold.slot, hold.slices) == (slot, slices):
             return
-        was_up, hold.slices = hold.is_up, 0
-        if was_up:
-            self._show(now_ns, raises=False)
+        was_up = hold.is_up
         hold.slot, hold.slices = slot, slices
-        if hold.is_up:
-            self._show(now_ns, raises=True)
+        if was_up or hold.is_up:
+            self._show(now_ns, raises=hold.is_up)
 
     def count(self, func_id: int, more: int, now_ns: int) -> None:
         """One more strict request of a function holds, or one less (-1)."""
@@ -113,7 +111,7 @@ class Holds:
         if raises and slices:
             line[_HEARTBEAT] = now_ns
             self._store_models(line, models)
-            if not self._said:
+            if slices & ~self._said:
                 line[_SINCE] = now_ns
             line[_PROGRESS] = now_ns
             self._store_slices(line, slices)

@@ -48,7 +48,7 @@ from shunter.nic_frontend.server.structures import (
 )
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, MAX_SEGMENTS
 
-_PLACE, _READY, _WITHDRAW, _SEND, _HELLO, _DROP = range(1, 7)
+_PLACE, _READY, _WITHDRAW, _LET_GO, _SEND, _HELLO, _DROP = range(1, 8)
 
 
 class _Guard(Structure):
@@ -106,7 +106,10 @@ class NativeCore:
         assert found is not None
         self._library = found
         self._actions: list[Action] = []
-        self._emit = _EMIT(lambda _, action: self._actions.append(_converted(action.contents)))
+        self.let_gone: list[tuple[int, int]] = []
+        """Functions and entries whose input is not needed any more, which only C says: the oracle
+        knows nothing of memory."""
+        self._emit = _EMIT(self._said)
         _declare(found)
         self._core = found.shunter_core_new(self._emit, None)
 
@@ -114,6 +117,13 @@ class NativeCore:
         """Free everything."""
         self._library.shunter_core_free(self._core)
         self._core = None
+
+    def _said(self, _: object, pointer: Any) -> None:
+        action = pointer.contents
+        if action.kind == _LET_GO:
+            self.let_gone.append((int(action.func_id), int(action.entry)))
+        else:
+            self._actions.append(_converted(action))
 
     def _taken(self) -> list[Action]:
         actions, self._actions = self._actions, []
@@ -191,6 +201,10 @@ class NativeCore:
         """The payload of a Place is there."""
         self._library.shunter_core_accept(self._core, datagram, now_ns)
         return self._taken()
+
+    def awaits(self, datagram: bytes) -> bool:
+        """Whether that segment is missing."""
+        return bool(self._library.shunter_core_awaits(self._core, datagram))
 
     def running(self, func_id: int, entry: int, now_ns: int) -> Whom:
         """A worker has been given the entry."""
@@ -307,6 +321,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "remove_key": (core, c_uint32, c_uint64),
         "receive": (core, c_char_p, c_char_p, ctypes.c_size_t, c_uint64),
         "accept": (core, c_char_p, c_uint64),
+        "awaits": (core, c_char_p),
         "running": (core, c_uint16, c_uint32, c_uint64, POINTER(_Whom)),
         "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint64),
         "worker_died": (core, c_uint16, c_uint32, c_uint64),
@@ -324,6 +339,7 @@ def _declare(found: ctypes.CDLL) -> None:
     found.shunter_core_new.restype = c_void_p
     found.shunter_core_free_entries.restype = c_uint32
     found.shunter_core_is_open.restype = c_bool
+    found.shunter_core_awaits.restype = c_bool
     found.shunter_core_is_pressed.restype = c_bool
     found.shunter_core_load.restype = None
     found.shunter_core_grant.restype = c_uint64

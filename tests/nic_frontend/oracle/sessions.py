@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from oracle.congestion import Congestion
 from shunter.nic_frontend.server.sessions import Opening
 from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import SACK_RECEIVING, WINDOW, Flags
@@ -82,12 +83,18 @@ class Call:
     begun_ns: int = 0
     """First segment that came."""
     arrived_ns: int = 0
-    """Last segment that was new."""
+    """Last segment that was new, or when the answer was there."""
     changed_ns: int = 0
     """Last segment, or last answer."""
     deadline_ns: int = 0
     tries: int = 0
     status: int = 0
+    direct: bool = False
+    """While it runs: its worker sends the answer."""
+    wanted: int = 0
+    """Bits of segments of its answer that are to be sent."""
+    next: int = 0
+    """The first of which none was sent yet."""
     stalled: bool = False
     """While it is received: nothing new came for so long that it holds nothing until it is here."""
 
@@ -158,6 +165,12 @@ class Session(Opening):
     """So long room is kept for it."""
     is_proven: bool = False
     """Its last request that ended while it was received has come whole."""
+    path: Congestion = field(default_factory=lambda: Congestion(1, 1))
+    """Of answers; a stream has its own."""
+    paced_ns: int = 0
+    """When more of them may be sent."""
+    direct: int = 0
+    """Requests that run and whose workers send the answers."""
     last_ns: int = 0
     replay: Replay = field(default_factory=Replay)
     calls: list[Call] = field(default_factory=lambda: [Call() for _ in range(WINDOW)])

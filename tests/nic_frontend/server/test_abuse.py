@@ -1,7 +1,6 @@
 """Clients that mean no good: what they send is dropped, counted, and harms nobody."""
 
 import secrets
-import time
 from collections import Counter
 
 import numpy as np
@@ -87,9 +86,8 @@ class Scene:
         self.client.next_id = 5
 
     def known(self):
-        """All bytes that have come: three entries and a half."""
-        whole = self.puppet.inputs[0][:8]
-        return whole[:3].copy(), whole[3, : 2 * SEGMENT].copy()
+        """All that has come: three entries and a half."""
+        return [self.puppet.pieces(entry) for entry in range(4)]
 
     def finish(self):
         """The rest of the fourth comes, and all are answered."""
@@ -98,7 +96,7 @@ class Scene:
         for entry in range(4):
             assert self.puppet.batch() == [entry]
             expected = self.client.request_of(entry + 1)[0]
-            assert np.array_equal(self.puppet.inputs[0][entry], expected)
+            assert np.array_equal(self.puppet.requests()[0], [expected])
             self.puppet.done(WireStatus.OK)
         assert sorted(self.client.answers(4)) == [1, 2, 3, 4]
 
@@ -113,8 +111,7 @@ def test_a_wrong_header_is_counted_and_writes_nothing_that_is_known(abused_site,
         scene.client.put(header.pack(scene.client.key) + RUBBISH)
         expected[reason] += 1
     settle(nic, site, expected)
-    for now, then in zip(scene.known(), before, strict=True):
-        assert np.array_equal(now, then)
+    assert scene.known() == before
     assert site.function()["free"] == 4
     scene.finish()
 
@@ -130,8 +127,7 @@ def test_a_datagram_that_is_longer_than_it_says_goes_nowhere(abused_site, nic):
         scene.client.put(header.pack() + b"\xee" * behind)
     scene.client.put(header._replace(length=60_000).pack() + b"\xee" * 60_000)
     settle(nic, site, Counter(short=3, length=5, sizes=1))
-    for now, then in zip(scene.known(), before, strict=True):
-        assert np.array_equal(now, then)
+    assert scene.known() == before
     scene.finish()
 
 
@@ -151,7 +147,8 @@ def test_a_replayed_datagram_does_nothing(site, nic):
 
 
 @pytest.mark.parametrize("forgery", ["key", "bit", "none"])
-def test_a_forged_tag_is_dropped(site, nic, forgery):
+def test_a_forged_tag_is_dropped(patient_site, nic, forgery):
+    site = patient_site
     scene = Scene(site, nic, KEY)
     before = scene.known()
     header = scene.client.header(MessageType.REQ, 4, 2)
@@ -164,12 +161,12 @@ def test_a_forged_tag_is_dropped(site, nic, forgery):
         data[48] ^= 1
     scene.client.put(bytes(data) + RUBBISH)
     settle(nic, site, Counter(tag=1))
-    for now, then in zip(scene.known(), before, strict=True):
-        assert np.array_equal(now, then)
+    assert scene.known() == before
     scene.finish()
 
 
-def test_nobody_speaks_for_the_session_of_another(site, nic):
+def test_nobody_speaks_for_the_session_of_another(patient_site, nic):
+    site = patient_site
     scene = Scene(site, nic, None)
     other = site.stranger()
     other.put(scene.client.header(MessageType.REQ, 4, 2).pack() + RUBBISH)
@@ -330,8 +327,8 @@ def test_time_is_not_wasted_on_a_flood(site):
     site.serve()
     site.worker()
     client, flooder = site.client(), site.stranger()
-    end = time.monotonic() + 0.2
-    while time.monotonic() < end:
-        flooder.put(secrets.token_bytes(100))
-    asked = client.ask(3)
-    assert client.answers(1) == {asked: client.expected(3)}
+    for name in range(40):
+        for _ in range(50):  # as much as surely fits into the socket's buffer
+            flooder.put(secrets.token_bytes(100))
+        asked = client.ask(name)
+        assert client.answers(1) == {asked: client.expected(name)}

@@ -126,7 +126,7 @@ def test_an_answer_that_was_finished_before_the_death_is_sent(site):
     client = site.client()
     asked = client.ask()
     [entry] = puppet.batch()
-    puppet.outputs[0][entry] = 9
+    puppet.results[entry] = 9
     puppet.queue.words[puppet.queue.entry(entry, "entry_status")] = WireStatus.OK
     puppet.die()
     assert client.answers(1) == {asked: [b"\x09" * 512]}
@@ -269,7 +269,7 @@ def right(**changes):
         *((content, "not a worker's first message") for content in WRONG_WORKERS),
         (right(batch=0), "a batch below 1"),
         (right(batch=5000), "at most 4096"),
-        (right(inputs=[{"name": "odd", "dtype": "uint8", "shape": [65_537]}]), "(odd, 65537 bytes"),
+        (right(outputs=[{"name": "b", "dtype": "uint8", "shape": [65_537]}]), "(b, 65537 bytes"),
         (right(inputs=[]), "0 inputs"),
         (right(outputs=[]), "0 outputs"),
         (right(inputs=right()["attach"]["inputs"] * 9), "9 inputs"),

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from shunter.batching.queue import attach
+from shunter.nic_frontend import build
 from shunter.nic_frontend.wire.header import Header
 from shunter.nic_frontend.wire.hello import Hello
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
@@ -14,6 +15,8 @@ BIG = [("b", "uint8", [1 << 18])]
 """An answer of 256 KB."""
 BUFFERS = 64 << 20
 """More than the kernel keeps of a stream."""
+MOST_OUT, LATE_S = 3 << 19, 4
+"""Of front ends that keep little."""
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -33,24 +36,76 @@ def serve(site):
     return site
 
 
-def test_a_client_that_asks_again_and_again_and_never_reads_is_left(served, nic, kind):
+def answered_or_left(served, count):
+    look = served.look()
+    return look["stats"]["answered"] >= count or not look["sessions"]
+
+
+def test_a_client_that_acknowledges_and_never_reads_is_left(served, nic, kind):
     client = served.client(kind, window=4, segment=60_000)
-    client.ask(1)
-    nic.until(lambda: served.look()["stats"]["answered"] == 1)
     before = served.look()["rss_kb"]
     client.socket.settimeout(20)
     asked = 0
     with contextlib.suppress(ConnectionError):
         while True:
-            client.ask(1, req_id=1, add=Flags.RETRANS | Flags.ACK_REQ)
+            number = client.ask(asked + 1)
             asked += 1
+            nic.until(lambda count=asked: answered_or_left(served, count))
+            client.acknowledge(number + 1)
             assert asked * (1 << 18) < 4 * BUFFERS, "it is never left"
     nic.until(lambda: served.look()["sessions"] == 0)
     assert served.look()["rss_kb"] < before + (32 << 10)
-    assert served.executions() == {1: 1}
     honest = served.client(kind)
-    asked = honest.ask(2)
-    assert honest.answers(1) == {asked: honest.expected(2)}
+    number = honest.ask(200)
+    assert honest.answers(1) == {number: honest.expected(200)}
+
+
+def test_on_a_stream_no_answer_is_sent_again(served, kind):
+    """Nothing is lost; who says that it is would only fill the server's memory."""
+    client = served.client(kind, segment=60_000)
+    client.ask(1)
+    client.answers(1)
+    client.ask(1, req_id=1, add=Flags.RETRANS | Flags.ACK_REQ)
+    header, _ = client.get()
+    assert (header.type, header.req_id) == (MessageType.SACK, 1)
+    assert client.is_quiet(but=[MessageType.SACK])
+
+
+@pytest.fixture(scope="module")
+def small_processes(nic, tmp_path_factory):
+    """Processes whose front ends keep little for streams, and not for long."""
+    library = tmp_path_factory.mktemp("small") / "libshunter.so"
+    more = [f"-DSHUNTER_MOST_OUT={MOST_OUT}u", f"-DSHUNTER_WRITE_LATE_NS={LATE_S}000000000u"]
+    build.build(library, more=more)
+    started = nic.Processes(str(library))
+    yield started
+    started.close()
+
+
+def test_who_keeps_most_makes_room_for_the_others(make_site, small_processes, nic):
+    served = serve(make_site(small_processes))
+    hog = served.client("unix", window=7, segment=60_000)
+    for name in range(1, 8):
+        hog.ask(name)
+    nic.until(lambda: served.look()["stats"]["answered"] == 7)
+    modest = served.client("unix", window=4, segment=60_000)
+    asked = {modest.ask(name): name for name in (20, 21, 22, 23)}
+    nic.until(lambda: served.look()["sessions"] == 1)
+    expected = {number: modest.expected(name) for number, name in asked.items()}
+    assert modest.answers(4) == expected
+
+
+def test_who_reads_nothing_for_long_is_left(make_site, small_processes, nic):
+    served = serve(make_site(small_processes))
+    reads, silent = (served.client("unix", window=4, segment=60_000) for _ in range(2))
+    for name in (1, 2, 3):
+        silent.ask(name)
+    while served.look()["sessions"] == 2:  # and who reads what waits for it is not
+        number = reads.ask(9)
+        assert reads.answers(1) == {number: reads.expected(9)}
+        reads.acknowledge(number + 1)
+    number = reads.ask(9)
+    assert reads.answers(1) == {number: reads.expected(9)}
 
 
 def test_a_client_that_reads_late_gets_everything(served, nic, kind):
@@ -104,6 +159,21 @@ def test_a_stream_that_closes_in_the_midst_of_a_payload_harms_nobody(served, nic
     assert served.function()["free"] == served.function()["entries"]
     asked = other.ask(5)
     assert other.answers(1) == {asked: other.expected(5)}
+
+
+@pytest.mark.parametrize("first", ["request", "acknowledgement"])
+def test_a_message_without_a_payload_needs_no_room(site, nic, first):
+    """Also where no stream has had any yet."""
+    site.serve()
+    puppet = site.puppet(inputs=[("a", "uint8", [0])])
+    client = site.client("tcp")
+    if first == "acknowledgement":
+        client.acknowledge(1)
+        nic.until(lambda: site.look()["stats"]["streams_in"] == 1)
+    asked = client.ask()
+    assert puppet.batch() == [0]
+    puppet.done(WireStatus.OK)
+    assert list(client.answers(1)) == [asked]
 
 
 def test_a_payload_that_belongs_nowhere_is_skipped(abused_site, kind):

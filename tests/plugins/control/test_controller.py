@@ -168,10 +168,6 @@ def test_before_settings_were_read_nobody_knows_who_may_claim_to_be_strict(page,
     assert _claims(page, 0) == Claims.UNKNOWN
 
 
-def test_it_says_what_it_is(agent):
-    assert agent.role_name == "controller"
-
-
 def test_a_new_slot_gets_its_commands_once(agent, page, add_model):
     add_model(0)
     add_model(9, b"bert")

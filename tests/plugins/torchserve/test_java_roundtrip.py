@@ -74,13 +74,14 @@ def test_java_agrees_with_the_golden_tables(run_tool, golden_folder, name):
 @pytest.mark.parametrize(
     ("name", "tables"),
     [
-        ("threshold", ["step", "adaptive", "quantum", "hold_ns"]),
+        ("threshold", ["step", "adaptive", "hold_ns"]),
         ("latency", ["fit", "time_bucket"]),
         (
             "release",
             [
                 *("should_release", "split", "split_by_latency", "fit_deadlines"),
-                *("predicted_wait_ns", "staggered_size", "may_send_ahead", "wake_after_us"),
+                *("is_too_late", "too_late_at_ns", "predicted_wait_ns", "staggered_size"),
+                *("may_send_ahead", "wake_after_us"),
             ],
         ),
         ("classes", ["class", "deadline"]),

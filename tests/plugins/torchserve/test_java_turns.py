@@ -2,6 +2,8 @@
 
 import json
 import random
+from functools import reduce
+from operator import or_
 
 import pytest
 
@@ -107,6 +109,10 @@ def test_a_stock_number_counts_what_the_server_may_see(run_tool, number, visible
 MAX_HOLD_NS = 2_000_000_000
 
 
+def _mask(held):
+    return reduce(or_, (slices for slices, _ in held.values()), 0)
+
+
 def _holds(rows):
     """Mask, models, since and progress after each row, as the contract says them.
 
@@ -123,18 +129,17 @@ def _holds(rows):
             held = {**before, model: (0 if is_late else where[0], where[1])}
             if held[model][0] and not before.get(model, (0, -1))[0]:
                 progress = now
-                since = since if any(s for s, _ in before.values()) else now
+            since = now if _mask(held) & ~_mask(before) else since
             before = held
         else:
             moved[model] = now
             progress = now if before.get(model, (0, -1))[0] else progress
-        mask = models = 0
+        models = 0
         for s, number in before.values():
-            mask |= s
             models |= 1 << number if s and number >= 0 else 0
         if any(s and number < 0 for s, number in before.values()):
             models = 0
-        expected.append((mask, models % (1 << 64), models >> 64, since, progress))
+        expected.append((_mask(before), models % (1 << 64), models >> 64, since, progress))
     return expected
 
 

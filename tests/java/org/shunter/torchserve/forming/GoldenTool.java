@@ -28,7 +28,6 @@ public final class GoldenTool {
             case "threshold":
                 check(file, "step", GoldenTool::step);
                 check(file, "adaptive", GoldenTool::adaptive);
-                check(file, "quantum", GoldenTool::quantum);
                 check(
                         file,
                         "hold_ns",
@@ -43,6 +42,11 @@ public final class GoldenTool {
                 check(file, "split", GoldenTool::split);
                 check(file, "split_by_latency", GoldenTool::splitByLatency);
                 check(file, "fit_deadlines", GoldenTool::fitDeadlines);
+                check(file, "is_too_late", r -> Deadlines.isTooLate(at(r, 0), at(r, 1), at(r, 2)));
+                check(
+                        file,
+                        "too_late_at_ns",
+                        r -> Deadlines.tooLateAtNs(at(r, 0), at(r, 1), at(r, 2)));
                 check(file, "predicted_wait_ns", GoldenTool::predictedWait);
                 check(
                         file,
@@ -172,19 +176,6 @@ public final class GoldenTool {
         return states.stream().mapToDouble(Double::doubleValue).toArray();
     }
 
-    private static Object quantum(final JsonArray r) {
-        final QuantumThreshold rule = new QuantumThreshold();
-        final long quantumNs = r.get(0).getAsLong();
-        final JsonArray events = r.get(1).getAsJsonArray();
-        final double[] values = new double[events.size()];
-        for (int i = 0; i < values.length; i++) {
-            final JsonArray e = events.get(i).getAsJsonArray();
-            rule.settle(e.get(0).getAsLong(), e.get(1).getAsLong(), quantumNs, 0.5, 128.0);
-            values[i] = rule.value();
-        }
-        return values;
-    }
-
     private static Object fit(final JsonArray r) {
         final LatencyFit rule = new LatencyFit();
         final List<Double> known = new ArrayList<>();
@@ -240,6 +231,10 @@ public final class GoldenTool {
                 r.get(1).getAsLong(),
                 r.get(2).getAsLong(),
                 r.get(3).getAsLong());
+    }
+
+    private static long at(final JsonArray row, final int column) {
+        return row.get(column).getAsLong();
     }
 
     private static long slack(final JsonElement value) {

@@ -2,6 +2,7 @@ package org.shunter.torchserve.dispatch;
 
 import java.util.ArrayList;
 import java.util.List;
+import org.shunter.torchserve.forming.Deadlines;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.queue.Effects;
 import org.shunter.torchserve.queue.Entry;
@@ -25,8 +26,9 @@ final class Expiry {
     /** When to look again for what can no longer be answered in time. */
     long nextNs(final long now) {
         final long deadlineNs = queue.earliestDeadlineNs();
-        final long hopelessNs = deadlineNs == Entry.NEVER ? deadlineNs : deadlineNs - current.leastNs();
-        return hopelessNs > now ? hopelessNs : deadlineNs;
+        return deadlineNs == Entry.NEVER
+                ? deadlineNs
+                : Deadlines.tooLateAtNs(now, deadlineNs, current.leastNs());
     }
 
     /** Answer what can no longer be answered in time. */
@@ -36,7 +38,7 @@ final class Expiry {
         }
         final List<Entry> expired = new ArrayList<>();
         for (final RequestClass requestClass : RequestClass.all()) {
-            queue.takeExpired(requestClass, now + current.soonestNs(requestClass, now), expired);
+            queue.takeExpired(requestClass, now, current.soonestNs(requestClass, now), expired);
         }
         expired.forEach(entry -> failures.expired(entry, now, effects));
     }

@@ -60,6 +60,17 @@ public final class Deadlines {
         return new Cut(0, take);
     }
 
+    /** Whether a request cannot be answered in time any more, if that takes so long at least. */
+    public static boolean isTooLate(final long nowNs, final long deadlineNs, final long soonestNs) {
+        return deadlineNs < nowNs + soonestNs;
+    }
+
+    /** When to ask that again, if nothing else happens and a request takes so long at least. */
+    public static long tooLateAtNs(final long nowNs, final long deadlineNs, final long leastNs) {
+        final long hopelessNs = deadlineNs - leastNs;
+        return hopelessNs > nowNs ? hopelessNs : deadlineNs;
+    }
+
     /** Predicted wait behind so many requests. */
     public static long predictedWaitNs(
             final long ahead, final long capacity, final long batchNs, final long busyNs) {

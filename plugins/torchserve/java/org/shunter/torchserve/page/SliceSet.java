@@ -107,7 +107,7 @@ public final class SliceSet {
         return false;
     }
 
-    private boolean contains(final SliceSet other) {
+    public boolean contains(final SliceSet other) {
         for (int i = 0; i < words.length; i++) {
             if ((other.words[i] & ~words[i]) != 0) {
                 return false;

@@ -107,9 +107,6 @@ public final class Hold {
         if (!held && holds) {
             holding.add(part);
             page.set(LINE + K_HOLD_PROGRESS_NS, nowNs);
-            if (said.isEmpty()) {
-                page.set(LINE + K_HOLD_SINCE_NS, nowNs);
-            }
         } else if (held && !holds) {
             holding.remove(part);
         }
@@ -120,16 +117,19 @@ public final class Hold {
         for (int i = 0; i < holding.size(); i++) {
             all = all.or(holding.get(i).slices);
         }
-        say(all);
+        say(all, nowNs);
         if (held && !(holds && slot == before)) {
             setModel(before, false);
         }
     }
 
     /** What comes, then the number, then what goes. */
-    private void say(final SliceSet slices) {
+    private void say(final SliceSet slices, final long nowNs) {
         if (slices.equals(said)) {
             return;
+        }
+        if (!said.contains(slices)) {
+            page.set(LINE + K_HOLD_SINCE_NS, nowNs);
         }
         number++;
         if (slices.isEmpty()) {
@@ -174,7 +174,7 @@ public final class Hold {
     /** Nothing is held any more, whatever comes; the server ends. */
     public synchronized void release() {
         released = true;
-        say(SliceSet.NONE);
+        say(SliceSet.NONE, 0);
         for (int word = 0; word < SLOT_WORDS; word++) {
             page.set(LINE + K_HOLD_MODELS + 8 * word, 0);
         }
@@ -232,6 +232,18 @@ public final class Hold {
             }
         }
         return false;
+    }
+
+    /**
+     * Another number after every change of what anybody holds while something is held: slices may be
+     * raised and lowered beside others, without a new beginning.
+     */
+    public long changes() {
+        long mixed = 0;
+        for (int i = 0; i < HOLDER_COUNT; i++) {
+            mixed = 31 * mixed + page.get(HEADER_SIZE + i * HOLDER_SIZE + K_HOLD_NUMBER);
+        }
+        return mixed;
     }
 
     private boolean lives(final int line, final long nowNs) {

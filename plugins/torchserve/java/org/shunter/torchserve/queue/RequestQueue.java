@@ -5,6 +5,8 @@ import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.PriorityQueue;
+import java.util.function.Predicate;
+import org.shunter.torchserve.forming.Deadlines;
 import org.shunter.torchserve.forming.RequestClass;
 
 /**
@@ -95,12 +97,17 @@ public final class RequestQueue {
             return;
         }
         if (arrivals.size() > 2 * queued[c] + 64) {
-            arrivals.removeIf(e -> e.stage != Entry.Stage.QUEUED);
+            arrivals.removeIf(e -> !mayShare(e));
         }
         final PriorityQueue<Entry> deadlines = byDeadline.get(c);
         if (deadlines.size() > 2 * queued[c] + 64) {
             deadlines.removeIf(e -> e.stage != Entry.Stage.QUEUED);
         }
+    }
+
+    /** Whether it waits for a batch with others, and not alone after one that failed. */
+    private static boolean mayShare(final Entry entry) {
+        return entry.stage == Entry.Stage.QUEUED && !entry.alone();
     }
 
     /** Waiting requests of a class that may share a batch. */
@@ -146,11 +153,11 @@ public final class RequestQueue {
         return heap.peek();
     }
 
-    /** Arrival of the oldest waiting request of a class, or {@link Entry#NEVER}. */
+    /** Arrival of the oldest that waits for a batch with others, or {@link Entry#NEVER}. */
     public long oldestArrivalNs(final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
-        while (!arrivals.isEmpty() && arrivals.peekFirst().stage != Entry.Stage.QUEUED) {
+        while (!arrivals.isEmpty() && !mayShare(arrivals.peekFirst())) {
             arrivals.pollFirst();
         }
         return arrivals.isEmpty() ? Entry.NEVER : arrivals.peekFirst().arrivalNs;
@@ -184,7 +191,7 @@ public final class RequestQueue {
     public Entry youngest(final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
-        while (!arrivals.isEmpty() && arrivals.peekLast().stage != Entry.Stage.QUEUED) {
+        while (!arrivals.isEmpty() && !mayShare(arrivals.peekLast())) {
             arrivals.pollLast();
         }
         return arrivals.peekLast();
@@ -197,16 +204,23 @@ public final class RequestQueue {
         given.subList(from, given.size()).forEach(entry -> entry.stage = Entry.Stage.DONE);
     }
 
-    /** Take out every request of a class whose deadline lies before {@code atNs}. */
-    public void takeExpired(final RequestClass requestClass, final long atNs, final List<Entry> expired) {
+    /** Take out every request of a class that cannot be answered in time any more. */
+    public void takeExpired(
+            final RequestClass requestClass,
+            final long nowNs,
+            final long soonestNs,
+            final List<Entry> expired) {
         Entry next = peek(requestClass);
-        while (next != null && next.deadlineNs < atNs) {
+        while (next != null && Deadlines.isTooLate(nowNs, next.deadlineNs, soonestNs)) {
             byDeadline.get(requestClass.ordinal()).poll();
             remove(next, Entry.Stage.DONE);
             expired.add(next);
             next = peek(requestClass);
         }
-        takeAlone(requestClass, atNs, expired);
+        takeAlone(
+                requestClass,
+                entry -> Deadlines.isTooLate(nowNs, entry.deadlineNs, soonestNs),
+                expired);
     }
 
     /** Earliest deadline of all that wait, or {@link Entry#NEVER}. */
@@ -226,16 +240,17 @@ public final class RequestQueue {
     public List<Entry> takeAll(final RequestClass requestClass) {
         final List<Entry> all = new ArrayList<>();
         take(requestClass, Integer.MAX_VALUE, all);
-        takeAlone(requestClass, Entry.NEVER, all);
+        takeAlone(requestClass, entry -> true, all);
         return all;
     }
 
-    /** Take out those that run alone and have a deadline before {@code atNs}, NEVER: all of them. */
+    /** Take out those of them that run alone. */
     private void takeAlone(
-            final RequestClass requestClass, final long atNs, final List<Entry> taken) {
+            final RequestClass requestClass,
+            final Predicate<Entry> which,
+            final List<Entry> taken) {
         for (final Entry entry : List.copyOf(alone)) {
-            if (entry.requestClass == requestClass
-                    && (entry.deadlineNs < atNs || atNs == Entry.NEVER)) {
+            if (entry.requestClass == requestClass && which.test(entry)) {
                 remove(entry, Entry.Stage.DONE);
                 taken.add(entry);
             }

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */
-#define SHUNTER_LAYOUT_VERSION 7 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 8 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
 #define SHUNTER_PAGE_SIZE 1036928 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
@@ -90,7 +90,7 @@
 #define SHUNTER_K_HOLDER_PID 0 /* process that owns this word, 0 when free */
 #define SHUNTER_K_HOLDER_HEARTBEAT_NS 8 /* a reader ignores a holder whose heartbeat is old */
 #define SHUNTER_K_HOLD_NUMBER 16 /* 0: nothing is held; else another after each change of slices */
-#define SHUNTER_K_HOLD_SINCE_NS 24 /* when the number last became non-zero */
+#define SHUNTER_K_HOLD_SINCE_NS 24 /* when slices were last added to what is held */
 #define SHUNTER_K_HOLD_PROGRESS_NS 32 /* when strict work that holds last began or ended a batch */
 #define SHUNTER_K_HOLD_MODELS 40 /* mask of slots: whose strict work holds [2] */
 #define SHUNTER_K_HOLD_SLICES 56 /* best-effort work on these must stand still, if the number is not 0 [9] */
@@ -188,12 +188,11 @@
 #define SHUNTER_S_AHEAD_BATCHES 5560 /* batches sent to a busy worker, 0 or 1 */
 #define SHUNTER_S_LATENCY_FIXED_NS 5568 /* latency of a batch until the fit knows it, 0: unknown */
 #define SHUNTER_S_LATENCY_PER_REQUEST_NS 5576 /* see latency_fixed_ns */
-#define SHUNTER_S_QUANTUM_US 5584 /* 0: threshold by what follows answers; else Rafiqi's quantum */
-#define SHUNTER_S_ADMISSION 5592 /* 1: refuse what would be answered too late */
-#define SHUNTER_S_MARGIN_US 5600 /* how long before a deadline an answer shall be ready */
-#define SHUNTER_S_WANTED_REQUEST 5608 /* raised when another configuration is wanted, 0 for none */
-#define SHUNTER_S_WANTED_GROUPS 5616 /* worker groups of that configuration */
-#define SHUNTER_S_WANTED_PIN 5624 /* 1: its workers choose and keep cores of their own */
+#define SHUNTER_S_ADMISSION 5584 /* 1: refuse what would be answered too late */
+#define SHUNTER_S_MARGIN_US 5592 /* how long before a deadline an answer shall be ready */
+#define SHUNTER_S_WANTED_REQUEST 5600 /* raised when another configuration is wanted, 0 for none */
+#define SHUNTER_S_WANTED_GROUPS 5608 /* worker groups of that configuration */
+#define SHUNTER_S_WANTED_PIN 5616 /* 1: its workers choose and keep cores of their own */
 #define SHUNTER_S_COMMAND_CAP 5632 /* batch cap, 0: the group's own */
 #define SHUNTER_S_WEIGHT_MILLI 5640 /* factor of the cap for the class, in 1/1000; 0: never [2] */
 #define SHUNTER_S_PREFERENCE 5656 /* groups with a lower number are filled first [2] */
@@ -222,12 +221,15 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_WORKER_COUNT 64 /* workers of a function */
 #define SHUNTER_MAX_ENTRIES 4096 /* entries of a queue */
 #define SHUNTER_AHEAD 2 /* batches that a worker may hold */
+#define SHUNTER_BLOCK 65536 /* bytes of a block of the landing pool */
+#define SHUNTER_ENTRY_OK 200 /* status of an entry: answered */
+#define SHUNTER_ENTRY_FAILED 500 /* status of an entry: the handler failed */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
-#define SHUNTER_QUEUE_VERSION 1 /* raised when the queue page changes */
+#define SHUNTER_QUEUE_VERSION 2 /* raised when the queue page changes */
 #define SHUNTER_QUEUE_WORKERS_OFFSET 384 /* offset of worker 0 */
 #define SHUNTER_WORKER_SIZE 256 /* bytes of one worker */
 #define SHUNTER_QUEUE_ENTRIES_OFFSET 16768 /* offset of entry 0 */
-#define SHUNTER_ENTRY_SIZE 256 /* bytes of one entry's record */
+#define SHUNTER_ENTRY_SIZE 384 /* bytes of one entry's record */
 #define SHUNTER_Q_QUEUE_MAGIC 0 /* QUEUE_MAGIC; written last */
 #define SHUNTER_Q_QUEUE_VERSION 8 /* QUEUE_VERSION */
 #define SHUNTER_Q_QUEUE_BYTES 16 /* bytes of the whole page */
@@ -237,15 +239,17 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_Q_QUEUE_OUTPUTS 48 /* output tensors */
 #define SHUNTER_Q_QUEUE_INPUT_BYTES 56 /* of one entry, by tensor [8] */
 #define SHUNTER_Q_QUEUE_OUTPUT_BYTES 120 /* of one entry, by tensor [8] */
+#define SHUNTER_Q_QUEUE_PIECES 184 /* most pieces of the input of an entry */
 #define SHUNTER_Q_FRONT_END_PID 256 /* process that owns the queue */
 #define SHUNTER_Q_FRONT_END_ASLEEP 264 /* 1: it waits for its doorbell */
 #define SHUNTER_Q_FRONT_END_WANTS_DONE 272 /* 1: ring it when a batch is done */
-#define SHUNTER_Q_FRONT_END_ARRIVALS 280 /* requests that have become complete so far */
 #define SHUNTER_W_BATCH_NUMBER 0 /* batches given so far; written last */
 #define SHUNTER_W_BATCH_FIRST 8 /* first entry, of batch n in place n % AHEAD [2] */
-#define SHUNTER_W_BATCH_COUNT 24 /* entries of it, which may pass the end of the ring [2] */
+#define SHUNTER_W_BATCH_COUNT 24 /* entries of it, each names the next [2] */
 #define SHUNTER_W_DONE_NUMBER 128 /* batches answered so far; written last */
 #define SHUNTER_W_WORKER_ASLEEP 136 /* 1: it waits for its doorbell */
+#define SHUNTER_W_DONE_NS 144 /* when batch n was done, in place n % AHEAD [2] */
+#define SHUNTER_W_WORKER_GATHERED 160 /* bytes of inputs that it has copied so far */
 #define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
 #define SHUNTER_E_ENTRY_SESSION 8 /* session */
 #define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG, ACK_REQ: of the answer; IDEMPOTENT: it may run twice */
@@ -254,9 +258,10 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_CREDIT 40 /* grant that the answer carries */
 #define SHUNTER_E_ENTRY_DIRECT 48 /* 1: the worker sends the answer to entry_peer itself */
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
-#define SHUNTER_E_ENTRY_PEER 72 /* socket address */
-#define SHUNTER_E_ENTRY_ARRIVAL 104 /* number among arrivals while it waits, negative once given */
-#define SHUNTER_E_ENTRY_STATUS 128 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x5cb949b70487b9adULL
+#define SHUNTER_E_ENTRY_PEER 72 /* socket address, and the local one that was asked */
+#define SHUNTER_E_ENTRY_NEXT 136 /* the next entry of the batch */
+#define SHUNTER_E_ENTRY_PIECES 144 /* pieces of its input */
+#define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
+#define SHUNTER_LAYOUT_DIGEST 0x45e77967d7e1873dULL
 
 #endif

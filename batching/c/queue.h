@@ -1,23 +1,33 @@
-/* The shared memory of a function: words of the queue page, and where entries lie. */
+/* The shared memory of a function: words of the queue page, and where inputs and results lie. */
 #ifndef SHUNTER_QUEUE_H
 #define SHUNTER_QUEUE_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <sys/socket.h>
 
 #include "shunter_layout.h"
 
+/* A part of an entry's input: batching/queue/layout.py, PIECE. */
+struct shunter_piece {
+    uint64_t offset; /* in its region */
+    uint32_t length; /* 0: it is not there */
+    uint32_t region; /* 0: the landing pool */
+};
+
+_Static_assert(sizeof(struct shunter_piece) == 16, "as in Python");
+
 struct shunter_queue {
     uint8_t *page;
-    uint8_t *inputs[SHUNTER_MAX_TENSORS]; /* first mapping of each ring, NULL for an empty one */
-    uint8_t *outputs[SHUNTER_MAX_TENSORS];
+    struct shunter_piece *pieces; /* of each entry as many as most_pieces */
+    uint8_t *outputs[SHUNTER_MAX_TENSORS]; /* first mapping of each ring, NULL for an empty one */
     uint32_t input_bytes[SHUNTER_MAX_TENSORS];
     uint32_t output_bytes[SHUNTER_MAX_TENSORS];
     uint32_t input_count;
     uint32_t output_count;
     uint32_t entries;
     uint32_t func_id;
+    uint32_t most_pieces;
 };
 
 static inline _Atomic uint64_t *shunter_word(uint8_t *page, uint32_t offset) {
@@ -53,16 +63,9 @@ static inline void shunter_set(_Atomic uint64_t *word, uint64_t value) {
     atomic_store_explicit(word, value, memory_order_release);
 }
 
-/* Bytes of a socket address by its family, 0 for one that is none. */
-static inline socklen_t shunter_peer_length(const uint8_t *peer) {
-    switch (((const struct sockaddr *)(const void *)peer)->sa_family) {
-    case AF_INET:
-        return 16;
-    case AF_INET6:
-        return 28;
-    default:
-        return 0;
-    }
+static inline struct shunter_piece *shunter_pieces_of(
+    const struct shunter_queue *queue, uint32_t entry) {
+    return queue->pieces + (size_t)entry * queue->most_pieces;
 }
 
 #endif

@@ -1,0 +1,183 @@
+/* Batches on their way: to workers, and back. */
+#include <errno.h>
+#include <unistd.h>
+
+#include "dispatch.h"
+
+static void ring(struct shunter_served *served, const struct shunter_worker_state *state) {
+    const uint64_t one = 1;
+    served->counts->rings++;
+    if (write(state->doorbell, &one, sizeof one) < 0) {
+        // EAGAIN: it has not looked at the last one yet. Else it is gone, which its owner sees.
+        return;
+    }
+}
+
+/*
+ * Waking a process takes about as long as receiving so many bytes: the worker that will get the
+ * request wakes while they come.
+ */
+#define WAKE_BYTES (128U << 10)
+
+void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t length) {
+    const uint64_t bytes = (uint64_t)left * length;
+    if (bytes > WAKE_BYTES || bytes + length <= WAKE_BYTES || left < 2) {
+        return; // once for each request, and not for those that are here at once
+    }
+    for (uint32_t i = 0; i < served->worker_count; i++) {
+        const struct shunter_worker_state *state = &served->workers[i];
+        if (state->present && !state->draining && shunter_in_flight(state) == 0) {
+            if (atomic_load(shunter_worker_word(
+                    &served->queue, i, SHUNTER_W_WORKER_ASLEEP))) {
+                ring(served, state);
+            }
+            return;
+        }
+    }
+}
+
+/* Its entries name one another, in memory that the worker reads. */
+static void write_batch(
+    struct shunter_served *served, struct shunter_held batch, uint64_t now_ns) {
+    const struct shunter_queue *queue = &served->queue;
+    const struct shunter_owner *owner = &served->owner;
+    for (int32_t at = batch.first; at >= 0; at = served->waiting[at].next) {
+        const uint32_t entry = (uint32_t)at;
+        struct shunter_waiting *waiting = &served->waiting[entry];
+        waiting->indirect = !owner->running(owner->context, entry, now_ns);
+        served->indirect += waiting->indirect;
+        const uint32_t next = waiting->next < 0 ? 0 : (uint32_t)waiting->next;
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_NEXT), next);
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), 0);
+    }
+}
+
+void shunter_give(
+    struct shunter_served *served, uint32_t worker, struct shunter_held batch, uint64_t now_ns) {
+    struct shunter_worker_state *state = &served->workers[worker];
+    const struct shunter_queue *queue = &served->queue;
+    write_batch(served, batch, now_ns);
+    const uint64_t number = ++state->given;
+    if (shunter_in_flight(state) == 1) {
+        state->began_ns = now_ns;
+    }
+    const uint32_t place = (uint32_t)(number % SHUNTER_AHEAD);
+    batch.given_ns = now_ns;
+    state->held[place] = batch;
+    shunter_set(
+        shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + 8 * place),
+        (uint64_t)batch.first);
+    shunter_set(
+        shunter_worker_word(queue, worker, SHUNTER_W_BATCH_COUNT + 8 * place), batch.count);
+    // Sequentially consistent, as the worker's sleep is: one of the two sees the other.
+    atomic_store(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_NUMBER), number);
+    if (atomic_load(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_ASLEEP))) {
+        ring(served, state);
+    }
+    served->in_flight++;
+    served->counts->batches++;
+}
+
+static void finish_one(
+    struct shunter_served *served, uint32_t entry, uint64_t now_ns, bool died) {
+    const struct shunter_owner *owner = &served->owner;
+    const uint64_t status =
+        shunter_get(shunter_entry_word(&served->queue, entry, SHUNTER_E_ENTRY_STATUS));
+    const bool direct = !served->waiting[entry].indirect;
+    served->indirect -= !direct;
+    if (status == SHUNTER_ENTRY_OK) {
+        // Of a worker that died it is not known whether the answer left: it is sent again.
+        served->counts->answered++;
+        owner->finished(owner->context, entry, SHUNTER_ENTRY_OK, direct && !died, now_ns);
+    } else if (died && status == 0) {
+        owner->died(owner->context, entry, now_ns);
+    } else {
+        served->counts->failed++;
+        owner->finished(owner->context, entry, SHUNTER_ENTRY_FAILED, false, now_ns);
+    }
+}
+
+/* What becomes of one may be that it waits again: its ``next`` is read before. */
+static void finish(
+    struct shunter_served *served, struct shunter_held batch, uint64_t now_ns, bool died) {
+    for (int32_t at = batch.first; at >= 0;) {
+        const int32_t next = served->waiting[at].next;
+        finish_one(served, (uint32_t)at, now_ns, died);
+        at = next;
+    }
+}
+
+static void give_back(
+    struct shunter_served *served, struct shunter_held batch, uint64_t now_ns) {
+    for (int32_t at = batch.first; at >= 0;) {
+        const int32_t next = served->waiting[at].next;
+        served->indirect -= served->waiting[at].indirect;
+        served->owner.returned(served->owner.context, (uint32_t)at, now_ns);
+        at = next;
+    }
+}
+
+/* When a batch was done: what its worker says, if it can be. */
+static uint64_t done_ns(
+    const struct shunter_served *served, uint32_t worker, uint64_t began_ns, uint64_t now_ns) {
+    const struct shunter_worker_state *state = &served->workers[worker];
+    const uint32_t place = 8 * (uint32_t)(state->done % SHUNTER_AHEAD);
+    const uint64_t said =
+        shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NS + place));
+    return said >= began_ns && said <= now_ns ? said : now_ns;
+}
+
+static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
+    struct shunter_worker_state *state = &served->workers[worker];
+    const uint64_t began_ns = state->began_ns;
+    state->done++;
+    served->in_flight--;
+    const struct shunter_held *batch = &state->held[state->done % SHUNTER_AHEAD];
+    const uint64_t at_ns = done_ns(served, worker, began_ns, now_ns);
+    const bool more = shunter_in_flight(state) > 0;
+    const struct shunter_held *next = &state->held[(state->done + 1) % SHUNTER_AHEAD];
+    state->free_since_ns = at_ns;
+    state->began_ns = more && next->given_ns > at_ns ? next->given_ns : at_ns;
+    shunter_learn(served, batch, began_ns, more ? next->count : 0, at_ns);
+    finish(served, *batch, now_ns, false);
+}
+
+uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
+    uint32_t batches = 0;
+    for (uint32_t worker = 0; served->in_flight && worker < served->worker_count; worker++) {
+        struct shunter_worker_state *state = &served->workers[worker];
+        if (!state->present || !shunter_in_flight(state)) {
+            continue;
+        }
+        uint64_t done =
+            shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER));
+        // It is the worker's word: never believe more than was given.
+        done = done > state->given ? state->given : done;
+        for (; state->done < done; batches++) {
+            one_is_done(served, worker, now_ns);
+        }
+    }
+    return batches;
+}
+
+int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
+    if (worker >= SHUNTER_WORKER_COUNT || !served->workers[worker].present) {
+        return -ENOENT;
+    }
+    struct shunter_worker_state *state = &served->workers[worker];
+    shunter_collect(served, now_ns);
+    state->present = false;
+    served->gathered_bytes +=
+        shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_GATHERED));
+    for (bool running = true; state->done < state->given; running = false) {
+        state->done++;
+        served->in_flight--;
+        const struct shunter_held batch = state->held[state->done % SHUNTER_AHEAD];
+        if (running) {
+            finish(served, batch, now_ns, true);
+        } else {
+            give_back(served, batch, now_ns);
+        }
+    }
+    return 0;
+}

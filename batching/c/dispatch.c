@@ -1,0 +1,49 @@
+/* Every event ends here: what is too late is answered, what should leave leaves. */
+#include "dispatch.h"
+
+static void expire(struct shunter_served *served, uint64_t now_ns) {
+    const struct shunter_owner *owner = &served->owner;
+    const int64_t soonest = shunter_soonest_ns(served, now_ns);
+    for (int class = 0; class < SHUNTER_CLASSES; class ++) {
+        const struct shunter_class_list *list = &served->lists[class];
+        while (list->deadlines &&
+               shunter_forming_is_too_late(
+                   (int64_t)now_ns, (int64_t)served->waiting[list->heap[0]].deadline_ns,
+                   soonest)) {
+            const uint32_t entry = (uint32_t)list->heap[0];
+            shunter_dequeue(served, entry);
+            served->counts->expired++;
+            owner->expired(owner->context, entry, now_ns);
+        }
+    }
+}
+
+/* When to look again for what can no longer be answered in time. */
+static uint64_t too_late_ns(const struct shunter_served *served, uint64_t now_ns) {
+    uint64_t next = SHUNTER_NEVER;
+    const int64_t least = shunter_latency_ns(shunter_line(served), 1);
+    for (int class = 0; class < SHUNTER_CLASSES; class ++) {
+        const struct shunter_class_list *list = &served->lists[class];
+        if (list->deadlines) {
+            const int64_t deadline = (int64_t)served->waiting[list->heap[0]].deadline_ns;
+            const uint64_t at = (uint64_t)shunter_forming_too_late_at_ns(
+                (int64_t)now_ns, deadline, least);
+            next = at < next ? at : next;
+        }
+    }
+    return next;
+}
+
+uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
+    uint64_t next = SHUNTER_NEVER;
+    if (served->lists[0].count || served->lists[1].count) {
+        expire(served, now_ns);
+        next = shunter_plan(served, now_ns);
+        const uint64_t too_late = too_late_ns(served, now_ns);
+        next = too_late < next ? too_late : next;
+    }
+    const bool wants = served->lists[0].count || served->lists[1].count || served->indirect;
+    atomic_store(
+        shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE), wants);
+    return next;
+}

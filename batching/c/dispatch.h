@@ -1,0 +1,194 @@
+/*
+ * Who waits, who works: requests of one function, in batches, to its workers.
+ *
+ * It knows neither networks nor servers. Whose requests these are is its owner's: it says which wait,
+ * and is told what becomes of them. One thread owns it.
+ */
+#ifndef SHUNTER_DISPATCH_H
+#define SHUNTER_DISPATCH_H
+
+#include <stdbool.h>
+
+#include "forming.h"
+#include "policy.h"
+#include "queue.h"
+
+#define SHUNTER_CLASSES 2
+#define SHUNTER_NEVER UINT64_MAX
+
+/* What happens to requests, by their entries. Called from within; none may call the dispatcher. */
+struct shunter_owner {
+    void *context;
+    /* It is about to be given to a worker: write into its record whom to answer. True: the worker
+     * answers it itself. */
+    bool (*running)(void *context, uint32_t entry, uint64_t now_ns);
+    /* It has run. ``sent``: its answer has left. */
+    void (*finished)(
+        void *context, uint32_t entry, uint16_t status, bool sent, uint64_t now_ns);
+    /* Its worker died of it, or of another of its batch. */
+    void (*died)(void *context, uint32_t entry, uint64_t now_ns);
+    /* Its worker had not begun it: it may wait again, by shunter_enqueue. */
+    void (*returned)(void *context, uint32_t entry, uint64_t now_ns);
+    /* It is too late. */
+    void (*expired)(void *context, uint32_t entry, uint64_t now_ns);
+};
+
+/* A request that can run. */
+struct shunter_arrival {
+    uint32_t entry;
+    uint8_t class;
+    bool again;    /* it was given to a worker that died: it runs alone */
+    bool returned; /* its worker had not begun it: it has its place again */
+    uint64_t deadline_ns; /* 0: none */
+};
+
+struct shunter_waiting {
+    int32_t next, prev; /* of its class, in the order of arrivals; next: also of its batch */
+    int32_t in_heap;    /* -1: it has no deadline */
+    int8_t class;       /* -1: it does not wait */
+    bool alone;
+    bool indirect; /* while it runs: its owner sends its answer */
+    uint64_t arrival; /* its number */
+    uint64_t arrival_ns, deadline_ns;
+};
+
+struct shunter_class_list {
+    int32_t first, last;
+    uint32_t count;
+    int32_t *heap; /* those with a deadline, the earliest first */
+    uint32_t deadlines;
+};
+
+/* A batch: its entries follow one another by ``next``. */
+struct shunter_held {
+    int32_t first, last;
+    uint32_t count;
+    uint8_t class;
+    bool alone;
+    uint64_t given_ns;
+};
+
+struct shunter_worker_state {
+    bool present, draining;
+    uint32_t cap;
+    int doorbell;
+    uint64_t given, done;
+    uint64_t began_ns; /* since when the oldest batch that it holds runs */
+    uint64_t free_since_ns;
+    struct shunter_held held[SHUNTER_AHEAD];
+};
+
+/* What has been seen of the requests and the workers of a function. */
+struct shunter_seen {
+    struct shunter_latency_fit fit;
+    struct shunter_adaptive_threshold threshold;
+    int64_t arrivals; /* requests that have come, each counted once */
+    uint64_t last_strict_ns, last_best_effort_ns;
+    bool strict; /* one came */
+};
+
+struct shunter_served {
+    struct shunter_queue queue;
+    struct shunter_policy policy;
+    struct shunter_owner owner;
+    struct shunter_counts *counts;
+    struct shunter_waiting *waiting;
+    struct shunter_class_list lists[SHUNTER_CLASSES];
+    struct shunter_worker_state workers[SHUNTER_WORKER_COUNT];
+    uint32_t worker_count; /* one more than the highest index in use */
+    uint32_t in_flight;    /* batches */
+    uint64_t arrivals;     /* requests that have become complete */
+    struct shunter_seen seen;
+    int32_t *scratch; /* for the first of a heap, in order */
+    uint32_t indirect; /* requests in flight whose answers the owner sends */
+    uint64_t gathered_bytes; /* by workers that are gone */
+};
+
+/* NULL: no memory. ``counts`` may be shared. */
+struct shunter_served *shunter_served_new(
+    const struct shunter_queue *queue, const struct shunter_policy *policy,
+    const struct shunter_owner *owner, struct shunter_counts *counts);
+void shunter_served_free(struct shunter_served *served);
+
+/* ---- requests */
+
+void shunter_enqueue(
+    struct shunter_served *served, const struct shunter_arrival *arrival, uint64_t now_ns);
+/* It waits no more; nothing when it does not. */
+void shunter_dequeue(struct shunter_served *served, uint32_t entry);
+/* The most urgent of a class, -1: none waits. What has been tried once, then the earliest deadline,
+ * then the oldest. */
+int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class);
+/* The most urgent of a class, that share a batch, join it and wait no more: up to so many. */
+void shunter_take(
+    struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most);
+/* Deadlines of the first ``count`` of a class, ascending; SHUNTER_FORMING_NEVER without one. Returns how
+ * many there are. */
+uint32_t shunter_first_deadlines(
+    struct shunter_served *served, uint8_t class, int64_t *deadlines_ns, uint32_t count);
+/* All of it waits no more and counts as failed with this status; the number. */
+uint32_t shunter_fail_waiting(struct shunter_served *served, uint16_t status, uint64_t now_ns);
+
+/* A request will soon be complete: ``left`` parts like this one of ``length`` bytes are missing. */
+void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t length);
+
+/* ---- batches */
+
+/* Take in what workers have answered; the number of batches. */
+uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns);
+/* Answer what is too late, give batches away. Returns when time alone changes something. */
+uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns);
+/* Give a batch to a worker. */
+void shunter_give(
+    struct shunter_served *served, uint32_t worker, struct shunter_held batch, uint64_t now_ns);
+
+/* ---- workers: 0 or a negative errno */
+
+int shunter_worker_comes(
+    struct shunter_served *served, uint32_t worker, uint32_t cap, int doorbell, uint64_t now_ns);
+/* It gets nothing more. */
+int shunter_worker_drains(struct shunter_served *served, uint32_t worker);
+int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
+/* For how long the oldest batch that it holds has run, 0: it holds none. */
+uint64_t shunter_worker_busy_ns(
+    const struct shunter_served *served, uint32_t worker, uint64_t now_ns);
+bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker);
+/* Bytes of inputs that workers have copied. */
+uint64_t shunter_gathered_bytes(const struct shunter_served *served);
+
+/* ---- what is predicted (predict.c) */
+
+struct shunter_latency_line shunter_line(const struct shunter_served *served);
+bool shunter_knows(const struct shunter_served *served);
+/* What is added to a prediction where a deadline is at stake. */
+int64_t shunter_caution_ns(const struct shunter_served *served);
+/* Largest batch whose requests add no more than that to its fixed part; at least 1. */
+uint32_t shunter_size_adding(const struct shunter_served *served, int64_t limit_ns);
+/* Until a worker has answered all that it holds. */
+int64_t shunter_busy_ns(
+    const struct shunter_served *served, const struct shunter_worker_state *worker,
+    uint64_t now_ns);
+/* Shortest time in which a request can be answered; 0 while a worker is free. */
+int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns);
+bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t now_ns);
+/* A batch was answered. */
+void shunter_learn(
+    struct shunter_served *served, const struct shunter_held *batch, uint64_t began_ns,
+    uint64_t waiting_ahead, uint64_t now_ns);
+/* Requests that are worth a batch, now. */
+double shunter_threshold(const struct shunter_served *served);
+
+/* ---- decisions (plan.c) */
+
+/* Give away what should leave now; when to decide again if nothing happens. */
+uint64_t shunter_plan(struct shunter_served *served, uint64_t now_ns);
+
+static inline bool shunter_is_ready(const struct shunter_worker_state *worker) {
+    return worker->present && !worker->draining;
+}
+
+static inline uint32_t shunter_in_flight(const struct shunter_worker_state *state) {
+    return (uint32_t)(state->given - state->done);
+}
+
+#endif

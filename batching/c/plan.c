@@ -1,0 +1,368 @@
+/*
+ * Which waiting requests go to which workers now: the sequence of BatchPlanner, BatchSplit and
+ * BatchBuilder of the JVM, so that the same arrivals become the same batches.
+ */
+#include <string.h>
+
+#include "dispatch.h"
+
+#define LONGEST_TO_QUEUE_BEHIND_NS 5000000
+#define LATE_NS 1000000
+#define BEST_EFFORT 1
+
+/* One decision. */
+struct plan {
+    struct shunter_served *served;
+    uint64_t now_ns, wake_ns;
+    bool strict_traffic, best_effort_waits;
+    uint32_t free[SHUNTER_WORKER_COUNT]; /* workers */
+    uint32_t free_count;
+};
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static int64_t signed_now(const struct plan *plan) { return (int64_t)plan->now_ns; }
+
+static struct shunter_worker_state *worker_of(const struct plan *plan, uint32_t worker) {
+    return &plan->served->workers[worker];
+}
+
+static uint32_t cap_of(const struct plan *plan, uint32_t worker, uint8_t class) {
+    const struct shunter_served *served = plan->served;
+    const uint32_t cap = worker_of(plan, worker)->cap;
+    if (class == BEST_EFFORT && served->policy.slo_ns && plan->strict_traffic) {
+        const uint32_t most =
+            shunter_size_adding(served, (int64_t)(served->policy.slo_ns / 2));
+        return cap < most ? cap : most;
+    }
+    return cap;
+}
+
+static bool has_alone(const struct plan *plan, uint8_t class) {
+    const struct shunter_class_list *list = &plan->served->lists[class];
+    return list->count && plan->served->waiting[list->first].alone;
+}
+
+static void collect_free(struct plan *plan) {
+    plan->free_count = 0;
+    for (uint32_t i = 0; i < plan->served->worker_count; i++) {
+        const struct shunter_worker_state *worker = worker_of(plan, i);
+        if (shunter_is_ready(worker) && !shunter_in_flight(worker)) {
+            plan->free[plan->free_count++] = i;
+        }
+    }
+}
+
+/* ---- one batch */
+
+/* Time until another worker can take requests; never 0 for one that is overdue. */
+static int64_t next_free_ns(const struct plan *plan, uint32_t except) {
+    int64_t soonest = SHUNTER_FORMING_NEVER;
+    for (uint32_t i = 0; i < plan->served->worker_count; i++) {
+        const struct shunter_worker_state *worker = worker_of(plan, i);
+        if (i == except || !shunter_is_ready(worker)) {
+            continue;
+        }
+        int64_t busy = shunter_busy_ns(plan->served, worker, plan->now_ns);
+        busy = shunter_in_flight(worker) && busy < 1 ? 1 : busy;
+        soonest = busy < soonest ? busy : soonest;
+    }
+    return soonest;
+}
+
+static void give_up(struct plan *plan, uint8_t class, uint32_t count) {
+    struct shunter_served *served = plan->served;
+    for (; count && served->lists[class].count; count--) {
+        const uint32_t entry = (uint32_t)shunter_most_urgent(served, class);
+        shunter_dequeue(served, entry);
+        served->counts->expired++;
+        served->owner.expired(served->owner.context, entry, plan->now_ns);
+    }
+}
+
+/* How many of a class go to a worker, so that they are in time; those for whom the others would be
+ * too late are given up. */
+static uint32_t fit_deadlines(struct plan *plan, uint32_t to, uint8_t class, uint32_t size) {
+    struct shunter_served *served = plan->served;
+    const struct shunter_class_list *list = &served->lists[class];
+    const int64_t start =
+        signed_now(plan) + shunter_busy_ns(served, worker_of(plan, to), plan->now_ns);
+    struct shunter_latency_line line = shunter_line(served);
+    line.fixed_ns += shunter_caution_ns(served);
+    const int64_t first = (int64_t)served->waiting[list->heap[0]].deadline_ns;
+    if (first - start >= shunter_latency_ns(line, size)) {
+        return size;
+    }
+    const uint32_t cap = cap_of(plan, to, class), waiting = list->count;
+    const int64_t next = next_free_ns(plan, to);
+    int64_t slacks[2 * SHUNTER_MAX_ENTRIES + 1];
+    uint32_t count = next == 0 ? 1 : 2 * cap + 1;
+    count = shunter_first_deadlines(served, class, slacks, count);
+    for (uint32_t i = 0; i < count; i++) {
+        slacks[i] -= slacks[i] == SHUNTER_FORMING_NEVER ? 0 : start;
+    }
+    const struct shunter_cut cut = shunter_forming_fit_deadlines(
+        slacks, count, waiting, size < waiting ? size : waiting, cap, line, next);
+    give_up(plan, class, cut.skip);
+    return cut.take;
+}
+
+/* Give a worker the next requests of a class, as many of them as it can serve in time. */
+static void assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size) {
+    struct shunter_served *served = plan->served;
+    const struct shunter_class_list *list = &served->lists[class];
+    struct shunter_held batch = {.first = -1, .last = -1, .class = class};
+    uint32_t room = cap_of(plan, to, class);
+    if (!list->count) {
+        return; // given up for the sake of a batch before
+    }
+    if (list->deadlines && shunter_knows(served) && !has_alone(plan, class)) {
+        size = fit_deadlines(plan, to, class, size);
+        const int64_t deadline = list->deadlines
+            ? (int64_t)served->waiting[list->heap[0]].deadline_ns
+            : SHUNTER_FORMING_NEVER;
+        const int64_t fixed = shunter_line(served).fixed_ns + shunter_caution_ns(served);
+        const uint32_t more =
+            shunter_size_adding(served, deadline - signed_now(plan) - fixed);
+        room = more < room ? more : room;
+    }
+    shunter_take(served, &batch, class, size);
+    const uint32_t own = batch.count;
+    if (!own) {
+        return;
+    }
+    if (served->policy.mixes && !batch.alone && own < room) {
+        shunter_take(served, &batch, !class, room - own);
+    }
+    if (class == BEST_EFFORT || batch.count > own) {
+        served->seen.last_best_effort_ns = plan->now_ns;
+    }
+    shunter_give(served, to, batch, plan->now_ns);
+}
+
+/* ---- what waits, over the workers that are free */
+
+/* Workers that will be free soon take their share of strict requests too: with best effort waiting
+ * they would otherwise begin another long batch just when these could use them. */
+static uint32_t add_busy(const struct plan *plan, uint32_t *workers, uint32_t count) {
+    for (uint32_t i = 0; i < plan->served->worker_count; i++) {
+        const struct shunter_worker_state *worker = worker_of(plan, i);
+        const bool was_busy = shunter_in_flight(worker) == 1 && worker->began_ns < plan->now_ns;
+        if (shunter_is_ready(worker) && was_busy &&
+            shunter_busy_ns(plan->served, worker, plan->now_ns) > 0) {
+            workers[count++] = i;
+        }
+    }
+    return count;
+}
+
+/* With strict traffic, best-effort batches of several workers end one after the other. */
+static uint32_t staggered(const struct plan *plan, uint32_t to, uint32_t cap) {
+    int64_t busy_ns[SHUNTER_WORKER_COUNT];
+    uint32_t count = 0;
+    if (!plan->strict_traffic || !shunter_knows(plan->served)) {
+        return cap;
+    }
+    for (uint32_t i = 0; i < plan->served->worker_count; i++) {
+        const struct shunter_worker_state *worker = worker_of(plan, i);
+        if (i != to && shunter_is_ready(worker)) {
+            busy_ns[count] = shunter_busy_ns(plan->served, worker, plan->now_ns);
+            count += busy_ns[count] > 0;
+        }
+    }
+    return shunter_forming_staggered_size(cap, shunter_line(plan->served), busy_ns, count);
+}
+
+static void fill(struct plan *plan, uint8_t class) {
+    struct shunter_served *served = plan->served;
+    uint32_t workers[2 * SHUNTER_WORKER_COUNT], caps[2 * SHUNTER_WORKER_COUNT];
+    uint32_t sizes[2 * SHUNTER_WORKER_COUNT], count = plan->free_count;
+    struct shunter_latency_line lines[2 * SHUNTER_WORKER_COUNT];
+    const bool knows = shunter_knows(served);
+    memcpy(workers, plan->free, count * sizeof *workers);
+    if (class != BEST_EFFORT && served->lists[BEST_EFFORT].count && knows) {
+        count = add_busy(plan, workers, count);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        caps[i] = cap_of(plan, workers[i], class);
+        lines[i] = shunter_line(served);
+        lines[i].fixed_ns +=
+            shunter_busy_ns(served, worker_of(plan, workers[i]), plan->now_ns);
+    }
+    const uint32_t queued = served->lists[class].count;
+    if (knows && count > 1) {
+        shunter_forming_split_by_latency(queued, caps, lines, count, sizes);
+    } else {
+        shunter_forming_split(queued, caps, count, sizes);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (sizes[i] && i >= plan->free_count) {
+            // If it is not free by then, the others do not wait for it.
+            const int64_t busy = lines[i].fixed_ns - shunter_line(served).fixed_ns;
+            plan->wake_ns = earlier(plan->wake_ns, plan->now_ns + (uint64_t)busy + LATE_NS);
+        } else if (sizes[i]) {
+            const bool spreads = class == BEST_EFFORT && sizes[i] == caps[i];
+            assign(plan, workers[i], class, spreads ? staggered(plan, workers[i], sizes[i]) : sizes[i]);
+        }
+    }
+}
+
+static bool release_to_free(struct plan *plan, uint8_t class, uint32_t queued) {
+    struct shunter_served *served = plan->served;
+    const struct shunter_class_list *list = &served->lists[class];
+    const bool adapts = served->policy.threshold <= 0;
+    uint64_t capacity = 0, free_since = UINT64_MAX;
+    for (uint32_t i = 0; i < plan->free_count; i++) {
+        capacity += cap_of(plan, plan->free[i], class);
+        free_since = earlier(free_since, worker_of(plan, plan->free[i])->free_since_ns);
+    }
+    double wanted = served->policy.threshold;
+    if (adapts) {
+        wanted = served->lists[!class].count
+            ? SHUNTER_FORMING_IDLE
+            : shunter_adaptive_threshold_worth(
+                  &served->seen.threshold, signed_now(plan), plan->free_count,
+                  (int64_t)free_since);
+    }
+    // What follows answers is waited for after the answer, however long the others have waited.
+    uint64_t oldest = served->waiting[list->first].arrival_ns;
+    oldest = adapts && free_since > oldest ? free_since : oldest;
+    const uint64_t held_us = plan->now_ns > oldest ? (plan->now_ns - oldest) / 1000 : 0;
+    const int64_t slack_us =
+        list->deadlines
+            ? ((int64_t)served->waiting[list->heap[0]].deadline_ns - signed_now(plan)) / 1000
+            : 0;
+    const uint32_t cap = cap_of(plan, plan->free[0], class);
+    const uint32_t share = (queued + plan->free_count - 1) / plan->free_count;
+    const uint64_t predicted_us =
+        (uint64_t)shunter_latency_ns(shunter_line(served), share < cap ? share : cap) / 1000;
+    const uint64_t margin_us = (uint64_t)shunter_caution_ns(served) / 1000;
+    const uint64_t max_wait_us = served->policy.max_wait_ns / 1000;
+    if (shunter_forming_should_release(
+            queued, held_us, list->deadlines, slack_us, wanted, max_wait_us, capacity,
+            predicted_us, margin_us)) {
+        fill(plan, class);
+        return true;
+    }
+    const uint64_t wake_us = shunter_forming_wake_after_us(
+        held_us, list->deadlines, slack_us, max_wait_us, predicted_us, margin_us);
+    plan->wake_ns = earlier(plan->wake_ns, plan->now_ns + wake_us * 1000);
+    if (adapts) {
+        const int64_t until = shunter_adaptive_threshold_held(&served->seen.threshold);
+        plan->wake_ns = earlier(plan->wake_ns, (uint64_t)until);
+    }
+    return false;
+}
+
+/* ---- the next batch of a busy worker */
+
+static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) {
+    const struct shunter_served *served = plan->served;
+    const struct shunter_worker_state *worker = worker_of(plan, to);
+    if (!shunter_is_ready(worker) || !shunter_in_flight(worker) || plan->best_effort_waits) {
+        return false;
+    }
+    for (uint8_t each = 0; each <= class; each++) {
+        if (has_alone(plan, each)) {
+            return false; // that request needs a worker that holds nothing
+        }
+    }
+    const struct shunter_held *running = &worker->held[(worker->done + 1) % SHUNTER_AHEAD];
+    return !running->alone &&
+           shunter_latency_ns(shunter_line(served), running->count) <
+               LONGEST_TO_QUEUE_BEHIND_NS &&
+           shunter_forming_may_send_ahead(
+               served->lists[class].count, shunter_threshold(served),
+               cap_of(plan, to, class), shunter_in_flight(worker), served->policy.ahead, 0,
+               class == 0, running->class == 0, plan->strict_traffic);
+}
+
+static void send_ahead(struct plan *plan, uint8_t class) {
+    const struct shunter_served *served = plan->served;
+    while (served->lists[class].count) {
+        int64_t soonest = -1;
+        for (uint32_t i = 0; i < served->worker_count; i++) {
+            // A batch that was given just now is not followed by another at once.
+            const struct shunter_worker_state *worker = worker_of(plan, i);
+            const bool given_now = shunter_in_flight(worker) &&
+                                   worker->held[worker->given % SHUNTER_AHEAD].given_ns ==
+                                       plan->now_ns;
+            if (!given_now && may_take_ahead(plan, i, class) &&
+                (soonest < 0 ||
+                 worker->began_ns < worker_of(plan, (uint32_t)soonest)->began_ns)) {
+                soonest = i;
+            }
+        }
+        if (soonest < 0) {
+            return;
+        }
+        const uint32_t cap = cap_of(plan, (uint32_t)soonest, class);
+        const uint32_t queued = served->lists[class].count;
+        assign(plan, (uint32_t)soonest, class, queued < cap ? queued : cap);
+    }
+}
+
+/* ---- a decision */
+
+static void release_alone(struct plan *plan, uint8_t class) {
+    while (has_alone(plan, class)) {
+        collect_free(plan);
+        if (!plan->free_count) {
+            return;
+        }
+        assign(plan, plan->free[0], class, 1);
+    }
+}
+
+static void release(struct plan *plan, uint8_t class) {
+    const struct shunter_class_list *list = &plan->served->lists[class];
+    // Again while it helps: a batch that was cut for a deadline leaves requests behind.
+    for (uint32_t before = UINT32_MAX, queued = list->count; queued && queued < before;) {
+        collect_free(plan);
+        if (!plan->free_count) {
+            send_ahead(plan, class);
+            return;
+        }
+        if (!release_to_free(plan, class, queued)) {
+            return;
+        }
+        before = queued;
+        queued = list->count;
+    }
+}
+
+/* One batch of best effort per ageing interval goes first, so that it cannot starve. */
+static bool best_effort_is_due(const struct plan *plan) {
+    const struct shunter_served *served = plan->served;
+    const struct shunter_class_list *list = &served->lists[BEST_EFFORT];
+    if (!served->policy.ageing_ns || !list->count) {
+        return false;
+    }
+    uint64_t oldest = served->waiting[list->first].arrival_ns;
+    const uint64_t last = served->seen.last_best_effort_ns;
+    oldest = oldest > last ? oldest : last;
+    return plan->now_ns > oldest && plan->now_ns - oldest >= served->policy.ageing_ns;
+}
+
+uint64_t shunter_plan(struct shunter_served *served, uint64_t now_ns) {
+    struct plan plan = {
+        .served = served,
+        .now_ns = now_ns,
+        .wake_ns = SHUNTER_NEVER,
+        .strict_traffic = shunter_has_strict_traffic(served, now_ns)};
+    shunter_adaptive_threshold_settle(
+        &served->seen.threshold, (int64_t)now_ns, served->seen.arrivals);
+    if (best_effort_is_due(&plan)) {
+        collect_free(&plan);
+        if (plan.free_count) {
+            assign(
+                &plan, plan.free[0], BEST_EFFORT, cap_of(&plan, plan.free[0], BEST_EFFORT));
+        }
+    }
+    plan.best_effort_waits = best_effort_is_due(&plan);
+    for (uint8_t class = 0; class < SHUNTER_CLASSES; class ++) {
+        release_alone(&plan, class);
+        release(&plan, class);
+    }
+    return plan.wake_ns;
+}

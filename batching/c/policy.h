@@ -1,0 +1,27 @@
+/* What the dispatcher goes by, and what it counts. */
+#ifndef SHUNTER_POLICY_H
+#define SHUNTER_POLICY_H
+
+#include <stdint.h>
+
+/* The numbers of the control page, as the dispatcher of the JVM takes them. */
+struct shunter_policy {
+    double threshold;     /* requests that are worth a batch; 0: what adapts */
+    double alpha;         /* of what adapts: weight of what was */
+    double threshold_cap; /* at most so many */
+    uint64_t max_wait_ns; /* longest deliberate wait */
+    uint64_t margin_ns;
+    uint64_t ageing_ns; /* 0: never */
+    uint64_t fixed_ns;  /* predicted latency of n requests: fixed + n * per_request, until one is seen */
+    uint64_t per_request_ns;
+    uint64_t slo_ns; /* best effort adds at most half of it; 0: none */
+    uint32_t ahead;  /* 0 or 1 */
+    uint32_t mixes;  /* not 0: batches may hold both classes */
+};
+
+/* Of all functions together. */
+struct shunter_counts {
+    uint64_t requests, batches, answered, failed, expired, rings;
+};
+
+#endif

@@ -1,0 +1,96 @@
+/* What is predicted from what was seen; as Forecast and CurrentWorkers of the JVM do. */
+#include "dispatch.h"
+
+#define STRICT_MEMORY_NS 1000000000ULL
+
+struct shunter_latency_line shunter_line(const struct shunter_served *served) {
+    if (shunter_latency_fit_known(&served->seen.fit)) {
+        return shunter_latency_fit_line(&served->seen.fit);
+    }
+    return (struct shunter_latency_line){
+        (int64_t)served->policy.fixed_ns, (int64_t)served->policy.per_request_ns};
+}
+
+bool shunter_knows(const struct shunter_served *served) {
+    const struct shunter_latency_line line = shunter_line(served);
+    return line.fixed_ns + line.per_request_ns > 0;
+}
+
+int64_t shunter_caution_ns(const struct shunter_served *served) {
+    return shunter_latency_fit_caution_ns(&served->seen.fit) + (int64_t)served->policy.margin_ns;
+}
+
+uint32_t shunter_size_adding(const struct shunter_served *served, int64_t limit_ns) {
+    const int64_t each = shunter_line(served).per_request_ns;
+    if (each == 0) {
+        return UINT32_MAX;
+    }
+    const int64_t size = limit_ns / each;
+    return size < 1 ? 1 : size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
+}
+
+int64_t shunter_busy_ns(
+    const struct shunter_served *served, const struct shunter_worker_state *worker,
+    uint64_t now_ns) {
+    const struct shunter_latency_line line = shunter_line(served);
+    const int64_t now = (int64_t)now_ns;
+    int64_t end = (int64_t)worker->began_ns;
+    if (!shunter_in_flight(worker)) {
+        return 0;
+    }
+    for (uint64_t number = worker->done + 1; number <= worker->given; number++) {
+        end += shunter_latency_ns(line, worker->held[number % SHUNTER_AHEAD].count);
+        end = end > now ? end : now;
+    }
+    return end - now;
+}
+
+int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns) {
+    int64_t soonest = SHUNTER_FORMING_NEVER;
+    for (uint32_t i = 0; i < served->worker_count; i++) {
+        const struct shunter_worker_state *worker = &served->workers[i];
+        if (!shunter_is_ready(worker)) {
+            continue;
+        }
+        const int64_t lasts =
+            shunter_in_flight(worker) ? shunter_latency_ns(shunter_line(served), 1) : 0;
+        const int64_t answered = shunter_busy_ns(served, worker, now_ns) + lasts;
+        soonest = answered < soonest ? answered : soonest;
+    }
+    return soonest == SHUNTER_FORMING_NEVER ? 0 : soonest;
+}
+
+bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t now_ns) {
+    const struct shunter_seen *seen = &served->seen;
+    return served->lists[0].count ||
+           (seen->strict && now_ns - seen->last_strict_ns < STRICT_MEMORY_NS);
+}
+
+double shunter_threshold(const struct shunter_served *served) {
+    return served->policy.threshold > 0 ? served->policy.threshold
+                                        : served->seen.threshold.value;
+}
+
+static bool was_alone(const struct shunter_served *served, const struct shunter_held *batch) {
+    return served->waiting[batch->first].alone;
+}
+
+void shunter_learn(
+    struct shunter_served *served, const struct shunter_held *batch, uint64_t began_ns,
+    uint64_t waiting_ahead, uint64_t now_ns) {
+    struct shunter_seen *seen = &served->seen;
+    const uint64_t status = shunter_get(
+        shunter_entry_word(&served->queue, (uint32_t)batch->first, SHUNTER_E_ENTRY_STATUS));
+    shunter_adaptive_threshold_settle(&seen->threshold, (int64_t)now_ns, seen->arrivals);
+    if (status == SHUNTER_ENTRY_OK && !was_alone(served, batch)) {
+        shunter_latency_fit_observe(&seen->fit, batch->count, (int64_t)(now_ns - began_ns));
+    }
+    seen->threshold.alpha = served->policy.alpha;
+    seen->threshold.cap = served->policy.threshold_cap;
+    const int64_t hold = shunter_forming_hold_ns(
+        (double)shunter_line(served).fixed_ns, (int64_t)served->policy.max_wait_ns);
+    const int64_t waiting =
+        (int64_t)(served->lists[0].count + served->lists[1].count + waiting_ahead);
+    shunter_adaptive_threshold_answered(
+        &seen->threshold, (int64_t)now_ns, batch->count, waiting, seen->arrivals, hold);
+}

@@ -1,0 +1,239 @@
+/* Requests that wait for a worker: in the order of arrivals, and of deadlines. */
+#include <stdlib.h>
+
+#include "dispatch.h"
+
+struct shunter_served *shunter_served_new(
+    const struct shunter_queue *queue, const struct shunter_policy *policy,
+    const struct shunter_owner *owner, struct shunter_counts *counts) {
+    struct shunter_served *served = calloc(1, sizeof *served);
+    if (!served) {
+        return NULL;
+    }
+    served->queue = *queue;
+    served->policy = *policy;
+    served->owner = *owner;
+    served->counts = counts;
+    served->waiting = calloc(queue->entries, sizeof *served->waiting);
+    served->scratch = calloc(queue->entries + 1, sizeof *served->scratch);
+    shunter_adaptive_threshold_init(
+        &served->seen.threshold, policy->alpha, policy->threshold_cap);
+    bool is_whole = served->waiting && served->scratch;
+    for (int class = 0; class < SHUNTER_CLASSES; class ++) {
+        struct shunter_class_list *list = &served->lists[class];
+        list->first = list->last = -1;
+        list->heap = calloc(queue->entries, sizeof *list->heap);
+        is_whole = is_whole && list->heap;
+    }
+    if (!is_whole) {
+        shunter_served_free(served);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < queue->entries; i++) {
+        served->waiting[i].class = -1;
+    }
+    return served;
+}
+
+void shunter_served_free(struct shunter_served *served) {
+    if (served) {
+        for (int class = 0; class < SHUNTER_CLASSES; class ++) {
+            free(served->lists[class].heap);
+        }
+        free(served->scratch);
+        free(served->waiting);
+        free(served);
+    }
+}
+
+/* ---- deadlines: a binary heap */
+
+static bool is_earlier(const struct shunter_served *served, int32_t one, int32_t other) {
+    const struct shunter_waiting *a = &served->waiting[one], *b = &served->waiting[other];
+    return a->deadline_ns < b->deadline_ns ||
+           (a->deadline_ns == b->deadline_ns && a->arrival < b->arrival);
+}
+
+static void place(
+    struct shunter_served *served, struct shunter_class_list *list, uint32_t at, int32_t entry) {
+    list->heap[at] = entry;
+    served->waiting[entry].in_heap = (int32_t)at;
+}
+
+/* The entry belongs at this place, or nearer to the top. */
+static void rise(
+    struct shunter_served *served, struct shunter_class_list *list, uint32_t at, int32_t entry) {
+    while (at && is_earlier(served, entry, list->heap[(at - 1) / 2])) {
+        place(served, list, at, list->heap[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    place(served, list, at, entry);
+}
+
+static void leave_heap(
+    struct shunter_served *served, struct shunter_class_list *list, uint32_t at) {
+    const int32_t last = list->heap[--list->deadlines];
+    if (at == list->deadlines) {
+        return;
+    }
+    for (;;) { // the last one goes to the empty place, or where it belongs below
+        uint32_t child = 2 * at + 1;
+        if (child >= list->deadlines) {
+            break;
+        }
+        if (child + 1 < list->deadlines &&
+            is_earlier(served, list->heap[child + 1], list->heap[child])) {
+            child++;
+        }
+        if (!is_earlier(served, list->heap[child], last)) {
+            break;
+        }
+        place(served, list, at, list->heap[child]);
+        at = child;
+    }
+    rise(served, list, at, last);
+}
+
+/* ---- arrivals */
+
+/* Behind which of a list it belongs, -1: it is the first. */
+static int32_t before(const struct shunter_served *served, const struct shunter_waiting *entry) {
+    int32_t at = entry->alone ? -1 : served->lists[entry->class].last;
+    while (at >= 0 && !served->waiting[at].alone &&
+           served->waiting[at].arrival > entry->arrival) {
+        at = served->waiting[at].prev;
+    }
+    return at;
+}
+
+static void put(struct shunter_served *served, int32_t at) {
+    struct shunter_waiting *entry = &served->waiting[at];
+    struct shunter_class_list *list = &served->lists[entry->class];
+    entry->prev = before(served, entry);
+    entry->next = entry->prev < 0 ? list->first : served->waiting[entry->prev].next;
+    *(entry->prev < 0 ? &list->first : &served->waiting[entry->prev].next) = at;
+    *(entry->next < 0 ? &list->last : &served->waiting[entry->next].prev) = at;
+    list->count++;
+    entry->in_heap = -1;
+    if (entry->deadline_ns) {
+        rise(served, list, list->deadlines++, at);
+    }
+}
+
+void shunter_enqueue(
+    struct shunter_served *served, const struct shunter_arrival *arrival, uint64_t now_ns) {
+    struct shunter_waiting *entry = &served->waiting[arrival->entry];
+    if (!arrival->returned && !arrival->again) {
+        struct shunter_seen *seen = &served->seen;
+        shunter_adaptive_threshold_settle(
+            &seen->threshold, (int64_t)now_ns, seen->arrivals);
+        seen->arrivals++;
+        if (arrival->class == 0) {
+            seen->strict = true;
+            seen->last_strict_ns = now_ns;
+        }
+    }
+    if (!arrival->returned) {
+        *entry = (struct shunter_waiting){
+            .alone = arrival->again,
+            .arrival = ++served->arrivals,
+            .arrival_ns = now_ns,
+            .deadline_ns = arrival->deadline_ns};
+        served->counts->requests += !arrival->again;
+    }
+    entry->class = (int8_t)arrival->class;
+    put(served, (int32_t)arrival->entry);
+}
+
+void shunter_dequeue(struct shunter_served *served, uint32_t at) {
+    struct shunter_waiting *entry = &served->waiting[at];
+    if (entry->class < 0) {
+        return;
+    }
+    struct shunter_class_list *list = &served->lists[entry->class];
+    *(entry->prev < 0 ? &list->first : &served->waiting[entry->prev].next) = entry->next;
+    *(entry->next < 0 ? &list->last : &served->waiting[entry->next].prev) = entry->prev;
+    list->count--;
+    if (entry->in_heap >= 0) {
+        leave_heap(served, list, (uint32_t)entry->in_heap);
+    }
+    entry->class = -1;
+}
+
+uint32_t shunter_fail_waiting(struct shunter_served *served, uint16_t status, uint64_t now_ns) {
+    uint32_t count = 0;
+    for (int class = 0; class < SHUNTER_CLASSES; class ++) {
+        const struct shunter_class_list *list = &served->lists[class];
+        for (; list->count; count++) {
+            const uint32_t entry = (uint32_t)list->first;
+            shunter_dequeue(served, entry);
+            served->counts->failed++;
+            served->owner.finished(served->owner.context, entry, status, false, now_ns);
+        }
+    }
+    return count;
+}
+
+/* ---- batches */
+
+int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class) {
+    const struct shunter_class_list *list = &served->lists[class];
+    const bool by_arrival = !list->deadlines || served->waiting[list->first].alone;
+    return by_arrival ? list->first : list->heap[0];
+}
+
+void shunter_take(
+    struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most) {
+    for (; most && served->lists[class].count; most--) {
+        const int32_t entry = shunter_most_urgent(served, class);
+        batch->alone = served->waiting[entry].alone;
+        if (batch->alone && batch->count) {
+            batch->alone = false;
+            return;
+        }
+        shunter_dequeue(served, (uint32_t)entry);
+        served->waiting[entry].next = -1;
+        *(batch->count ? &served->waiting[batch->last].next : &batch->first) = entry;
+        batch->last = entry;
+        batch->count++;
+        if (batch->alone) {
+            return;
+        }
+    }
+}
+
+/* The earliest of some places of the heap; those right below it take its place among them. */
+static uint32_t next_place(
+    const struct shunter_served *served, const struct shunter_class_list *list,
+    uint32_t *places, uint32_t *count) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < *count; i++) {
+        if (is_earlier(served, list->heap[places[i]], list->heap[places[best]])) {
+            best = i;
+        }
+    }
+    const uint32_t found = places[best];
+    places[best] = places[--*count];
+    for (uint32_t child = 2 * found + 1; child <= 2 * found + 2; child++) {
+        if (child < list->deadlines) {
+            places[(*count)++] = child;
+        }
+    }
+    return found;
+}
+
+uint32_t shunter_first_deadlines(
+    struct shunter_served *served, uint8_t class, int64_t *deadlines_ns, uint32_t count) {
+    const struct shunter_class_list *list = &served->lists[class];
+    uint32_t *places = (uint32_t *)served->scratch, candidates = list->deadlines != 0;
+    count = count < list->count ? count : list->count;
+    places[0] = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        deadlines_ns[i] = SHUNTER_FORMING_NEVER;
+        if (candidates) {
+            const uint32_t place = next_place(served, list, places, &candidates);
+            deadlines_ns[i] = (int64_t)served->waiting[list->heap[place]].deadline_ns;
+        }
+    }
+    return count;
+}

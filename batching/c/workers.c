@@ -1,0 +1,67 @@
+/* Workers come, stay and leave. */
+#include <errno.h>
+
+#include "dispatch.h"
+
+static struct shunter_worker_state *present(struct shunter_served *served, uint32_t worker) {
+    const bool is = worker < SHUNTER_WORKER_COUNT && served->workers[worker].present;
+    return is ? &served->workers[worker] : NULL;
+}
+
+int shunter_worker_comes(
+    struct shunter_served *served, uint32_t worker, uint32_t cap, int doorbell,
+    uint64_t now_ns) {
+    if (worker >= SHUNTER_WORKER_COUNT || cap < 1) {
+        return -EINVAL;
+    }
+    if (present(served, worker)) {
+        return -EEXIST;
+    }
+    served->workers[worker] = (struct shunter_worker_state){
+        .present = true,
+        .cap = cap < served->queue.entries ? cap : served->queue.entries,
+        .doorbell = doorbell,
+        .free_since_ns = now_ns};
+    const uint32_t words[] = {
+        SHUNTER_W_BATCH_NUMBER, SHUNTER_W_DONE_NUMBER, SHUNTER_W_WORKER_ASLEEP,
+        SHUNTER_W_WORKER_GATHERED};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        shunter_set(shunter_worker_word(&served->queue, worker, words[i]), 0);
+    }
+    served->worker_count = worker >= served->worker_count ? worker + 1 : served->worker_count;
+    return 0;
+}
+
+int shunter_worker_drains(struct shunter_served *served, uint32_t worker) {
+    struct shunter_worker_state *state = present(served, worker);
+    if (!state) {
+        return -ENOENT;
+    }
+    state->draining = true;
+    return 0;
+}
+
+bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker) {
+    const bool is = worker < SHUNTER_WORKER_COUNT && served->workers[worker].present;
+    return !is || !shunter_in_flight(&served->workers[worker]);
+}
+
+uint64_t shunter_worker_busy_ns(
+    const struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
+    if (shunter_worker_is_idle(served, worker)) {
+        return 0;
+    }
+    const uint64_t began_ns = served->workers[worker].began_ns;
+    return now_ns > began_ns ? now_ns - began_ns : 0;
+}
+
+uint64_t shunter_gathered_bytes(const struct shunter_served *served) {
+    uint64_t bytes = served->gathered_bytes;
+    for (uint32_t worker = 0; worker < served->worker_count; worker++) {
+        if (served->workers[worker].present) {
+            bytes += shunter_get(
+                shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_GATHERED));
+        }
+    }
+    return bytes;
+}

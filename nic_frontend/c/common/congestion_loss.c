@@ -1,0 +1,157 @@
+/* What has come of what was sent, what is lost, and what that does to the window. */
+#include "congestion_parts.h"
+
+#define REORDERED 3              /* datagrams that may overtake one */
+#define UNKNOWN_DOUBLED 3 /* who has not been asked how long the way is may be far away */
+#define PERSISTENT 3  /* timeouts without a sign */
+
+static uint64_t least_window(const struct shunter_congestion *path) {
+    return (uint64_t)LEAST_DATAGRAMS * path->datagram;
+}
+
+/* What was sent so long before something that came is late. */
+static uint64_t loss_delay(const struct shunter_congestion *path) {
+    const uint64_t rtt = most(path->rtt_ns, path->latest_ns);
+    return most(rtt + rtt / 8, GRANULARITY_NS);
+}
+
+static void land(struct shunter_congestion *path, struct shunter_flight *flight) {
+    path->in_flight -= flight->left ? 0 : flight->bytes;
+    flight->bytes = 0;
+}
+
+static void pop(struct shunter_congestion *path) {
+    while (path->first < path->next && !flight_at(path, path->first)->bytes) {
+        path->first++;
+    }
+}
+
+/* RFC 9002, 7.3; ``before``: bytes on their way when this was heard. */
+static void grow(
+    struct shunter_congestion *path, const struct shunter_flight *flight, uint64_t before) {
+    const uint64_t used = path->window < path->threshold ? 2 * before
+                                                         : before + 3ULL * path->datagram;
+    if (flight->sent_ns <= path->recovery_ns || used < path->window) {
+        return; // what is not used says nothing of the path
+    }
+    path->window += path->window < path->threshold
+        ? flight->bytes
+        : (uint64_t)path->datagram * flight->bytes / path->window;
+}
+
+static bool has(const uint8_t *have, uint32_t have_bytes, uint16_t part) {
+    return !have || (part / 8u < have_bytes && have[part / 8] >> (part % 8) & 1);
+}
+
+/* Whether something was new. */
+static bool acknowledge(
+    struct shunter_congestion *path, uint64_t owner, const uint8_t *have, uint32_t have_bytes,
+    uint64_t now_ns) {
+    const uint64_t before = path->in_flight;
+    uint64_t last = SHUNTER_NEVER, asked_ns = 0;
+    for (uint64_t number = path->first; number < path->next; number++) {
+        struct shunter_flight *flight = flight_at(path, number);
+        if (flight->bytes && flight->owner == owner && has(have, have_bytes, flight->part)) {
+            grow(path, flight, before);
+            asked_ns = flight->asks && !flight->again && have ? flight->sent_ns : 0;
+            path->largest = flight->again ? path->largest : most(path->largest, number + 1);
+            last = number;
+            land(path, flight);
+        }
+    }
+    if (asked_ns && now_ns > asked_ns) {
+        shunter_congestion_measure(path, now_ns - asked_ns, now_ns);
+    }
+    return last != SHUNTER_NEVER;
+}
+
+/* RFC 9002, 7.3.2 and 7.6; ``before``: bytes on their way when it was seen. */
+static void narrow(
+    struct shunter_congestion *path, uint64_t lost_ns, uint64_t span_ns, uint64_t before,
+    uint64_t now_ns) {
+    if (lost_ns > path->recovery_ns) {
+        path->recovery_ns = now_ns;
+        path->threshold = most(least(path->window, 2 * before) / 2, least_window(path));
+        path->window = path->threshold;
+    }
+    if (span_ns > PERSISTENT * patience(path)) {
+        path->window = least_window(path);
+        path->recovery_ns = 0;
+    }
+}
+
+/* What of ``owner`` was sent ``late_ns`` ago is lost, and what others have overtaken. */
+static uint64_t detect(
+    struct shunter_congestion *path, uint64_t owner, uint64_t late_ns, uint64_t now_ns,
+    shunter_lost lost, void *context) {
+    const uint64_t delay = loss_delay(path);
+    uint64_t before = path->in_flight, lost_ns = 0, began_ns = 0, span_ns = 0;
+    path->due_ns = SHUNTER_NEVER;
+    for (uint64_t number = path->first; number < path->next; number++) {
+        struct shunter_flight *flight = flight_at(path, number);
+        const bool overtaken = number < path->largest;
+        if (!flight->bytes) {
+            began_ns = 0; // it came, or was lost before
+        } else if (
+            (overtaken && number + REORDERED < path->largest) ||
+            (overtaken && flight->sent_ns + delay <= now_ns) ||
+            (flight->owner == owner && flight->sent_ns + late_ns <= now_ns)) {
+            began_ns = began_ns ? began_ns : flight->sent_ns;
+            lost_ns = flight->sent_ns;
+            const bool counts = path->measured_ns && began_ns > path->measured_ns;
+            span_ns = most(span_ns, counts ? lost_ns - began_ns : 0);
+            before += flight->left ? flight->bytes : 0;
+            land(path, flight);
+            lost(context, flight->owner, flight->part);
+        } else {
+            began_ns = 0;
+            path->due_ns = overtaken ? least(path->due_ns, flight->sent_ns + delay) : path->due_ns;
+        }
+    }
+    if (lost_ns) {
+        narrow(path, lost_ns, span_ns, before, now_ns);
+    }
+    pop(path);
+    return lost_ns; // when the last of them was sent, 0: none is lost
+}
+
+void shunter_congestion_heard(
+    struct shunter_congestion *path, uint64_t owner, const uint8_t *have, uint32_t have_bytes,
+    bool question, uint64_t now_ns, shunter_lost lost, void *context) {
+    if (acknowledge(path, owner, have, have_bytes, now_ns)) {
+        path->timeouts = 0;
+    }
+    const uint64_t unknown = path->measured_ns ? 0 : UNKNOWN_DOUBLED;
+    const uint64_t doubled = question ? least(path->timeouts, MOST_DOUBLED) : unknown;
+    const uint64_t delay = loss_delay(path) << doubled;
+    const uint64_t lost_ns = detect(path, owner, delay, now_ns, lost, context);
+    if (question && lost_ns && lost_ns >= path->timed_ns) {
+        path->timeouts++;
+        path->timed_ns = now_ns;
+    }
+}
+
+void shunter_congestion_tick(
+    struct shunter_congestion *path, uint64_t now_ns, shunter_lost lost, void *context) {
+    detect(path, SHUNTER_NEVER, 0, now_ns, lost, context);
+}
+
+void shunter_congestion_forget(struct shunter_congestion *path, uint64_t owner) {
+    for (uint64_t number = path->first; number < path->next; number++) {
+        struct shunter_flight *flight = flight_at(path, number);
+        if (flight->bytes && flight->owner == owner) {
+            land(path, flight);
+        }
+    }
+    pop(path);
+}
+
+void shunter_congestion_mark(
+    const struct shunter_congestion *path, uint64_t owner, uint8_t *bits) {
+    for (uint64_t number = path->first; number < path->next; number++) {
+        const struct shunter_flight *flight = flight_at(path, number);
+        if (flight->bytes && flight->owner == owner) {
+            bits[flight->part / 8] |= (uint8_t)(1u << flight->part % 8);
+        }
+    }
+}

@@ -1,0 +1,405 @@
+"""Congestion control: what RFC 9002 asks for, in C and in Python, and both the same."""
+
+import ctypes
+from ctypes import CFUNCTYPE, Structure, byref, c_bool, c_uint16, c_uint32, c_uint64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oracle.congestion import NEVER, Congestion
+from shunter.nic_frontend.library import library
+
+MS = 1_000_000
+DATAGRAM, NEAR = 1472, 1 << 20
+NUMBERS = ("window", "threshold", "in_flight", "recovery_ns", "rtt_ns", "var_ns", "latest_ns")
+NUMBERS += ("measured_ns", "due_ns", "filled_ns", "tokens")
+
+
+class _Flight(Structure):
+    _fields_ = (
+        *((name, c_uint64) for name in ("sent_ns", "owner")),
+        ("bytes", c_uint32),
+        ("part", c_uint16),
+        *((name, c_bool) for name in ("asks", "again", "left")),
+    )
+
+
+class _Path(Structure):
+    _fields_ = (
+        ("datagram", c_uint32),
+        ("near", c_uint64),
+        *((name, c_uint64) for name in NUMBERS),
+        ("timeouts", c_uint32),
+        ("timed_ns", c_uint64),
+        ("flights", ctypes.c_void_p),
+        *((name, c_uint64) for name in ("first", "next", "largest", "room")),
+    )
+
+
+_LOST = CFUNCTYPE(None, ctypes.c_void_p, c_uint64, c_uint16)
+
+
+class NativeCongestion:
+    """The C module behind the oracle's methods."""
+
+    def __init__(self, datagram, near, rtt=0, now=0):
+        self.c = library()
+        self.path = _Path()
+        self.c.shunter_congestion_may_send_at.restype = c_uint64
+        self.c.shunter_congestion_timeout_ns.restype = c_uint64
+        self.c.shunter_congestion_holds.restype = c_bool
+        self.c.shunter_congestion_should_ask.restype = c_bool
+        self._lost = []
+        self._told = _LOST(lambda _, owner, part: self._lost.append((owner, part)))
+        args = byref(self.path), datagram, c_uint64(near), c_uint64(rtt), c_uint64(now)
+        self.c.shunter_congestion_init(*args)
+
+    def __del__(self):
+        self.c.shunter_congestion_free(byref(self.path))
+
+    def __getattr__(self, name):
+        return getattr(self.path, name)
+
+    @property
+    def timeout_ns(self):
+        return self.c.shunter_congestion_timeout_ns(byref(self.path))
+
+    def should_ask(self, count):
+        return self.c.shunter_congestion_should_ask(byref(self.path), count)
+
+    def flying(self, owner):
+        bits = (ctypes.c_uint8 * 256)()
+        self.c.shunter_congestion_mark(byref(self.path), c_uint64(owner), bits)
+        return int.from_bytes(bits, "little")
+
+    def measure(self, rtt, now):
+        self.c.shunter_congestion_measure(byref(self.path), c_uint64(rtt), c_uint64(now))
+
+    def may_send_at(self, count, now):
+        return self.c.shunter_congestion_may_send_at(byref(self.path), count, c_uint64(now))
+
+    def holds(self, count, now):
+        return self.c.shunter_congestion_holds(byref(self.path), c_uint64(count), c_uint64(now))
+
+    def sent(self, now, owner, part, count, *, asks, again):
+        flight = _Flight(now, owner, count, part, asks, again, False)
+        assert self.c.shunter_congestion_sent(byref(self.path), byref(flight)) == 0
+
+    def heard(self, owner, have, now, *, question=False):
+        bits = None if have is None else have.to_bytes(256, "little")
+        args = bits, 256, c_bool(question), c_uint64(now), self._told, None
+        self.c.shunter_congestion_heard(byref(self.path), c_uint64(owner), *args)
+        return self._taken()
+
+    def tick(self, now):
+        self.c.shunter_congestion_tick(byref(self.path), c_uint64(now), self._told, None)
+        return self._taken()
+
+    def forget(self, owner):
+        self.c.shunter_congestion_forget(byref(self.path), c_uint64(owner))
+
+    def _taken(self):
+        lost, self._lost = self._lost, []
+        return lost
+
+
+@pytest.fixture(params=[Congestion, NativeCongestion])
+def make(request, built):
+    return request.param
+
+
+def send(path, now, parts, owner=1, count=DATAGRAM, again=False, asks=False):
+    for part in parts:
+        path.sent(now, owner, part, count, asks=asks, again=again)
+
+
+def bits(*parts):
+    return sum(1 << part for part in parts)
+
+
+# ---- the window
+
+
+@pytest.mark.parametrize(
+    ("datagram", "window"),
+    [(1200, 12_000), (1472, 14_720), (1500, 14_720), (8000, 16_000), (61_504, 123_008)],
+)
+def test_an_unknown_path_begins_with_the_initial_window(make, datagram, window):
+    assert make(datagram, NEAR).window == window
+
+
+@pytest.mark.parametrize(("rtt", "window"), [(MS - 1, NEAR), (MS, 14_720), (0, 14_720)])
+def test_a_near_peer_may_be_sent_what_it_has_given_credit_for(make, rtt, window):
+    path = make(DATAGRAM, NEAR, rtt, 5)
+    assert path.window == window
+    assert path.holds(window, 6) and not path.holds(window + 1, 6)
+
+
+def test_what_is_sent_is_on_its_way_until_it_is_heard_of(make):
+    path = make(DATAGRAM, NEAR)
+    for part in range(10):
+        assert path.may_send_at(DATAGRAM, 1) == 1
+        send(path, 1, [part])
+    assert path.in_flight == 14_720
+    assert path.may_send_at(1, 2) == 1 + 30 * MS
+    assert path.heard(1, bits(0, 1), 2) == []
+    assert path.in_flight == 8 * DATAGRAM
+    path.forget(1)
+    assert path.in_flight == 0
+
+
+def test_what_nobody_says_anything_of_does_not_fill_the_window_for_ever(make):
+    """It is still lost when it turns out to be."""
+    path = make(DATAGRAM, NEAR, 20 * MS, 1)
+    send(path, 2, range(10))
+    at = path.may_send_at(DATAGRAM, 3)
+    assert at == 2 + path.timeout_ns
+    assert path.may_send_at(DATAGRAM, at) == at and path.in_flight == 0
+    assert path.flying(1) == bits(*range(10))
+    assert len(path.heard(1, 0, at)) == 10
+    assert path.window == path.threshold == 14_720 // 2
+
+
+def test_something_may_always_be_on_its_way(make):
+    path = make(61_504, NEAR)
+    assert path.may_send_at(1 << 20, 1) == 1
+    send(path, 1, [0], count=1 << 20)
+    assert path.may_send_at(1, 2) > 2
+
+
+def test_slow_start_doubles_what_is_used(make):
+    path = make(DATAGRAM, NEAR)
+    send(path, 1, range(10))
+    path.heard(1, None, 20 * MS)
+    assert path.window == 2 * 14_720
+
+
+def test_what_is_not_used_does_not_grow(make):
+    path = make(DATAGRAM, NEAR)
+    send(path, 1, range(4))
+    path.heard(1, None, 20 * MS)
+    assert path.window == 14_720
+
+
+def test_beyond_the_threshold_it_grows_by_one_datagram_a_window(make):
+    path = make(DATAGRAM, NEAR, 20 * MS, 1)
+    send(path, 2, range(10))
+    path.heard(1, bits(*range(1, 10)), 20 * MS)
+    window = path.window
+    assert window == path.threshold
+    count = window // DATAGRAM
+    send(path, 50 * MS, range(count), owner=2)
+    path.heard(2, None, 70 * MS)
+    assert path.window - window == pytest.approx(DATAGRAM, rel=0.2)
+
+
+# ---- losses
+
+
+def test_three_later_ones_make_it_lost_and_halve_the_window(make):
+    path = make(DATAGRAM, NEAR)
+    send(path, 1, range(10))
+    assert path.heard(1, bits(1, 2), 2) == []
+    assert path.heard(1, bits(1, 2, 3), 3) == [(1, 0)]
+    assert path.window == path.threshold == (14_720 + 3 * DATAGRAM) // 2
+
+
+def test_what_is_lost_together_halves_once(make):
+    path = make(DATAGRAM, NEAR)
+    send(path, 1, range(10))
+    path.heard(1, bits(3), 2)
+    window = path.window
+    assert path.heard(1, bits(3, 9), 3) == [(1, part) for part in (1, 2, 4, 5, 6)]
+    assert path.window == window
+    send(path, 4, range(5), owner=2)
+    path.heard(2, bits(4), 5)
+    assert path.window < window
+
+
+def test_a_datagram_that_others_overtook_is_lost_when_time_has_passed(make):
+    path = make(DATAGRAM, NEAR, 16 * MS, 1)
+    send(path, 2, range(2))
+    assert path.heard(1, bits(1), 3) == []
+    assert path.due_ns == 2 + 18 * MS
+    assert path.tick(path.due_ns - 1) == []
+    assert path.tick(path.due_ns) == [(1, 0)]
+    assert path.due_ns == NEVER
+
+
+def test_what_a_peer_lacks_is_lost_when_it_should_have_come(make):
+    """The last of all has nothing behind it."""
+    path = make(DATAGRAM, NEAR, 16 * MS, 1)
+    send(path, 2, range(2))
+    assert path.heard(1, bits(0), 1 + 18 * MS) == []
+    assert path.heard(1, bits(0), 2 + 18 * MS) == [(1, 1)]
+
+
+def test_it_is_not_halved_below_what_moves(make):
+    path = make(DATAGRAM, NEAR)
+    for round_ in range(10):
+        send(path, 1 + round_ * 100 * MS, range(5), owner=round_)
+        path.heard(round_, bits(4), (round_ * 100 + 50) * MS)
+        path.heard(round_, None, (round_ * 100 + 50) * MS)
+    assert path.window == 2 * DATAGRAM
+
+
+def test_a_long_silence_narrows_it_to_the_least(make):
+    path = make(DATAGRAM, NEAR, 20 * MS, 1)
+    for k in range(5):
+        send(path, 10 * MS + k * 70 * MS, [k])
+    lost = path.heard(1, 0, 1000 * MS)
+    assert lost == [(1, k) for k in range(5)]
+    assert path.window == 2 * DATAGRAM
+
+
+def test_questions_that_bring_nothing_new_are_answered_less_and_less_often(make):
+    path = make(DATAGRAM, NEAR, 8 * MS, 1)
+    now, gaps = 2, []
+    for _ in range(10):
+        send(path, now, [0], again=True)
+        sent = now
+        while not path.heard(1, 0, now, question=True):
+            now += MS
+        gaps.append((now - sent) // MS)
+    assert gaps == [9, 18, 36, 72, 144, 288, 576, 576, 576, 576]
+    send(path, now, [0, 1])
+    path.heard(1, bits(1), now, question=True)
+    assert path.timeouts == 0
+
+
+def test_questions_about_requests_that_were_lost_together_count_once(make):
+    path = make(DATAGRAM, NEAR, 8 * MS, 1)
+    for owner in range(5):
+        send(path, 2, [0], owner=owner)
+    now = 50 * MS
+    for owner in range(5):
+        assert path.heard(owner, 0, now + owner, question=True) == [(owner, 0)]
+    assert path.timeouts == 1
+
+
+# ---- the round trip
+
+
+def test_only_what_asks_and_was_sent_once_measures(make):
+    for asks, again, measured in ((1, 0, True), (0, 0, False), (1, 1, False)):
+        path = make(DATAGRAM, NEAR)
+        send(path, 1, [0], asks=bool(asks), again=bool(again))
+        path.heard(1, bits(0), 1 + 30 * MS)
+        assert bool(path.measured_ns) == measured
+        assert path.rtt_ns == (30 if measured else 10) * MS
+
+
+def test_round_trips_are_smoothed(make):
+    path = make(DATAGRAM, NEAR)
+    path.measure(80 * MS, 1)
+    assert (path.rtt_ns, path.var_ns) == (80 * MS, 40 * MS)
+    path.measure(160 * MS, 2)
+    assert (path.rtt_ns, path.var_ns) == (90 * MS, 50 * MS)
+    assert path.timeout_ns == 290 * MS
+
+
+# ---- pacing
+
+
+def test_a_burst_goes_at_once_and_the_rest_in_its_time(make):
+    path = make(DATAGRAM, NEAR, 100 * MS, 1)
+    send(path, 1, range(10))
+    path.heard(1, None, 100 * MS)  # the window is two bursts now
+    now, times = 100 * MS, []
+    for part in range(20):
+        now = path.may_send_at(DATAGRAM, now)
+        assert path.may_send_at(DATAGRAM, now) == now
+        times.append(now)
+        send(path, now, [part], owner=2)
+    assert times[9] == 100 * MS
+    expected = 10 / 20 * 100 * MS / 1.25
+    assert times[19] - times[9] == pytest.approx(expected, rel=0.1)
+
+
+def test_who_waits_until_it_is_told_may_send(make):
+    path = make(DATAGRAM, NEAR, 50 * MS, 1)
+    now = 1
+    for part in range(200):
+        at = path.may_send_at(DATAGRAM, now)
+        now = max(now, at)
+        assert path.may_send_at(DATAGRAM, now) == now
+        send(path, now, [part % 4], owner=part)
+        path.heard(part, None, now)
+
+
+def test_no_near_request_is_paced(make):
+    path = make(DATAGRAM, 64 * 588_000, 200_000, 1)
+    for part in range(420):
+        assert path.may_send_at(DATAGRAM, 2) == 2
+        send(path, 2, [part])
+
+
+def test_some_ask_and_the_last_that_may_go(make):
+    path = make(DATAGRAM, NEAR)
+    asked = []
+    for part in range(10):
+        asked.append(path.should_ask(DATAGRAM))
+        send(path, 1, [part])
+    assert asked == [True, False] * 4 + [True, True]
+    path.forget(1)
+    near = make(DATAGRAM, NEAR, 1000, 1)
+    for part in range(33):
+        assert near.should_ask(DATAGRAM) == (part % 16 == 0)
+        send(near, 1, [part])
+
+
+def test_what_is_on_its_way_is_known(make):
+    path = make(DATAGRAM, NEAR)
+    send(path, 1, range(4), owner=7)
+    send(path, 1, [9], owner=8)
+    path.heard(7, bits(1), 2)
+    assert (path.flying(7), path.flying(8), path.flying(9)) == (bits(0, 2, 3), bits(9), 0)
+
+
+# ---- both the same
+
+STEPS = st.one_of(
+    st.tuples(st.just("send"), st.integers(0, 4), st.integers(1, 12), st.booleans()),
+    st.tuples(st.just("heard"), st.integers(0, 4), st.integers(0, 4095), st.booleans()),
+    st.tuples(st.just("all"), st.integers(0, 4), st.just(0), st.just(False)),
+    st.tuples(st.just("forget"), st.integers(0, 4), st.just(0), st.just(False)),
+    st.tuples(st.just("tick"), st.just(0), st.just(0), st.just(False)),
+    st.tuples(st.just("wait"), st.sampled_from([1000, 30_000, MS, 20 * MS, 3000 * MS])).map(
+        lambda step: (*step, 0, False)
+    ),
+)
+
+
+def apply(path, step, now):
+    kind, owner, number, flag = step
+    if kind == "send":
+        found = [path.may_send_at(DATAGRAM, now), path.holds(number * DATAGRAM, now)]
+        found += [path.should_ask(DATAGRAM), path.flying(owner)]
+        send(path, now, range(number), owner, again=flag, asks=number % 3 == 0)
+        return found
+    if kind == "heard":
+        return path.heard(owner, number, now, question=flag)
+    if kind == "all":
+        return path.heard(owner, None, now)
+    return path.forget(owner) if kind == "forget" else path.tick(now)
+
+
+@given(
+    st.lists(STEPS, max_size=60),
+    st.sampled_from([0, 50_000, 20 * MS]),
+    st.sampled_from([100, DATAGRAM, 61_504]),
+)
+def test_both_say_the_same(built, steps, rtt, datagram):
+    pair = [kind(datagram, NEAR, rtt, 7) for kind in (Congestion, NativeCongestion)]
+    now = 7
+    for step in steps:
+        now += step[1] if step[0] == "wait" else 1
+        if step[0] == "wait":
+            continue
+        found = [apply(path, step, now) for path in pair]
+        assert found[0] == found[1], step
+        states = [[getattr(path, name) for name in NUMBERS] for path in pair]
+        assert states[0] == states[1], (step, *zip(NUMBERS, *states, strict=True))
+        assert pair[0].timeout_ns == pair[1].timeout_ns
+        assert pair[0].window >= 2 * datagram
