@@ -40,7 +40,7 @@ def java_source() -> str:
     shared = [row for row in queue_layout.constants() if row[0] in _QUEUE_IN_JAVA]
     for name, value, meaning in constants() + shared:
         kind, literal = ("long", f"{value:#x}L") if name == "MAGIC" else ("int", str(value))
-        lines += [f"    /** {meaning} */", f"    public static final {kind} {name} = {literal};"]
+        lines.append(f"    public static final {kind} {name} = {literal}; // {meaning}")
     return "\n".join([*lines, "}", ""])
 
 

@@ -3,9 +3,9 @@
 Sentence embeddings (minilm), one worker with one thread, REST, clients that send their next
 request when they have an answer. Stock TorchServe wins here with a batch size equal to the number
 of clients, because it waits for exactly those. Sides, in one run: Shunter as it is; Shunter
-without waiting (threshold = 1); Shunter with Rafiqi's fixed quantum of 5 ms; stock with the batch
-size set to the number of clients. Then all clients but one leave: what do the one's first
-requests pay?
+without waiting (threshold = 1); Rafiqi's daemon with its fixed quantum of 5 ms in place of
+Shunter's rule (`rafiqi.py`, on a server of its own); stock with the batch size set to the number
+of clients. Then all clients but one leave: what do the one's first requests pay?
 
 Examples:
     python bench/threshold.py                 # 7 rounds, about 10 minutes
@@ -20,10 +20,14 @@ import math
 import statistics
 import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 
 import load
+import rafiqi
 from common import Parser, Progress, Row, make_stores, paired_ratio, write_result
 from sides import BODIES, Setting, Side, closed_loop
+
+from shunter.batching.page.runtime import CONTROL
 
 NAME = "threshold"
 POINTS = (1, 2, 3, 4, 8, 16, 32)
@@ -32,11 +36,8 @@ OURS = Setting(batch=64, delay_ms=20, workers=1, threads=1, queue=1000)
 SETTINGS = """
 [models.plain]
 threshold = 1
-
-[models.paper]
-quantum_ms = 5
 """
-MODELS = ("adaptive", "plain", "paper")
+MODELS = ("adaptive", "plain")
 PATIENT_MS = 1000
 """Stock's delay: it leaves when the batch is full."""
 FIRST = 5
@@ -55,10 +56,13 @@ def after_the_crowd(url: str, clients: int, seed: int) -> Row:
 
 
 def measure(
-    ours: Side, stock: Side | None, points: tuple[int, ...], rounds: int, seconds: float
+    urls: dict[str, str],
+    stock: Side | None,
+    points: tuple[int, ...],
+    rounds: int,
+    seconds: float,
 ) -> list[Row]:
     """Paired rounds; all sides go through a point one after the other."""
-    urls = {name: ours.add(OURS, name=name) for name in MODELS}
     samples: list[Row] = []
     progress = Progress(rounds * len(points))
     for clients, number in itertools.product(points, range(rounds)):
@@ -116,14 +120,18 @@ def main() -> None:
     args = parser.arguments()
     points = tuple(args.points or (QUICK_POINTS if args.quick else POINTS))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stores = make_stores(folder, "ours", "stock")
+        stores = make_stores(folder, "ours", "paper", "stock")
         ours = stack.enter_context(Side(stores[0], shunter=True, settings=SETTINGS))
-        stock = None if args.quick else stack.enter_context(Side(stores[1], shunter=False))
-        samples = measure(ours, stock, points, args.rounds, args.seconds)
+        paper = stack.enter_context(Side(stores[1], shunter=True, settings=rafiqi.SETTINGS))
+        stock = None if args.quick else stack.enter_context(Side(stores[2], shunter=False))
+        urls = {name: ours.add(OURS, name=name) for name in MODELS}
+        urls["paper"] = paper.add(OURS, name="paper")
+        stack.enter_context(rafiqi.running(Path(paper.runtime()) / CONTROL, "paper"))
+        samples = measure(urls, stock, points, args.rounds, args.seconds)
     rows, headline = summarise(samples, points)
     path = write_result(NAME, quick=args.quick, rows=rows, headline=headline, samples=samples)
     for row in rows:
-        sides = [side for side in (*MODELS, "stock") if side in row]
+        sides = [side for side in (*MODELS, "paper", "stock") if side in row]
         texts = [f"{side} {row[side]['rate']:.1f}/s {row[side]['p50_ms']:.1f} ms" for side in sides]
         print(f"{row['clients']} clients: {', '.join(texts)}")
     print(json.dumps(headline), path.name)

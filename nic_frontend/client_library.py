@@ -20,7 +20,6 @@ from shunter.nic_frontend.build import (
     FLAGS,
     HERE,
     LIBRARIES,
-    SOURCES,
     WARNINGS,
     BuildError,
     compiler,
@@ -30,10 +29,9 @@ from shunter.nic_frontend.build import (
 NAME, VERSION, ABI = "shunter_client", "1.0.0", 1
 """``ABI`` is raised when programs that were linked before would not run."""
 PREFIX = HERE / "build" / "client"
-_FOLDERS = ("client", "library")
-_COMMON = (
-    *("aead.c", "congestion.c", "congestion_loss.c", "libcrypto.c", "siphash.c", "x25519.c"),
-)
+SOURCES = HERE / "c"
+_FOLDERS = ("client", "crypto", "library")
+_COMMON = ("congestion.c", "congestion_loss.c", "siphash.c")
 _PKG_CONFIG = """\
 prefix={prefix}
 includedir=${{prefix}}/include

@@ -37,7 +37,7 @@ void shunter_block_unref(struct shunter_landing *landing, int32_t block);
 
 /* Little is left: who keeps small things in large blocks should put them together. */
 static inline bool shunter_landing_is_scarce(const struct shunter_landing *landing) {
-    return landing->free_count < landing->blocks / 4;
+    return landing->free_count <= landing->blocks / 4;
 }
 
 static inline uint8_t *shunter_block_at(const struct shunter_landing *landing, int32_t block) {

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */
-#define SHUNTER_LAYOUT_VERSION 7 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 8 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
 #define SHUNTER_PAGE_SIZE 1036928 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
@@ -188,12 +188,11 @@
 #define SHUNTER_S_AHEAD_BATCHES 5560 /* batches sent to a busy worker, 0 or 1 */
 #define SHUNTER_S_LATENCY_FIXED_NS 5568 /* latency of a batch until the fit knows it, 0: unknown */
 #define SHUNTER_S_LATENCY_PER_REQUEST_NS 5576 /* see latency_fixed_ns */
-#define SHUNTER_S_QUANTUM_US 5584 /* 0: threshold by what follows answers; else Rafiqi's quantum */
-#define SHUNTER_S_ADMISSION 5592 /* 1: refuse what would be answered too late */
-#define SHUNTER_S_MARGIN_US 5600 /* how long before a deadline an answer shall be ready */
-#define SHUNTER_S_WANTED_REQUEST 5608 /* raised when another configuration is wanted, 0 for none */
-#define SHUNTER_S_WANTED_GROUPS 5616 /* worker groups of that configuration */
-#define SHUNTER_S_WANTED_PIN 5624 /* 1: its workers choose and keep cores of their own */
+#define SHUNTER_S_ADMISSION 5584 /* 1: refuse what would be answered too late */
+#define SHUNTER_S_MARGIN_US 5592 /* how long before a deadline an answer shall be ready */
+#define SHUNTER_S_WANTED_REQUEST 5600 /* raised when another configuration is wanted, 0 for none */
+#define SHUNTER_S_WANTED_GROUPS 5608 /* worker groups of that configuration */
+#define SHUNTER_S_WANTED_PIN 5616 /* 1: its workers choose and keep cores of their own */
 #define SHUNTER_S_COMMAND_CAP 5632 /* batch cap, 0: the group's own */
 #define SHUNTER_S_WEIGHT_MILLI 5640 /* factor of the cap for the class, in 1/1000; 0: never [2] */
 #define SHUNTER_S_PREFERENCE 5656 /* groups with a lower number are filled first [2] */

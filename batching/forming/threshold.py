@@ -11,7 +11,7 @@ for answers send their next requests. Holding a free worker back pays exactly wh
 come back sooner than a batch's fixed cost, which one batch less saves; so that is how long it may
 last, and it is done only while at least three quarters of the answered requests are followed by a
 new one in that time. Requests that arrive whatever the server does (open loop) show a smaller
-share: they are never waited for. The paper's own is :class:`QuantumThreshold`.
+share: they are never waited for. ``bench/rafiqi.py`` has the paper's own.
 
 ``Threshold.java`` and ``AdaptiveThreshold.java`` are the twins of this file;
 ``tests/golden/threshold.json`` keeps them equal bit for bit.
@@ -73,34 +73,6 @@ def step(t: float, c: float, alpha: float, cap: float) -> float:
     else:
         following = t
     return min(max(following, 1.0), cap)
-
-
-class QuantumThreshold:
-    """Rafiqi's daemon with its fixed quantum (section 3.3), for comparison.
-
-    One step per quantum with the arrivals in it; free workers wait until as many are queued.
-    """
-
-    def __init__(
-        self, quantum_ns: int, alpha: float = DEFAULT_ALPHA, cap: float = DEFAULT_CAP
-    ) -> None:
-        """Start idle with a quantum of ``quantum_ns`` >= 1 nanoseconds."""
-        self.quantum_ns, self.alpha, self.cap = quantum_ns, alpha, cap
-        self.value = IDLE
-        self._end_ns: int | None = None
-        self._before = 0
-
-    def settle(self, now_ns: int, arrivals: int) -> None:
-        """Take the steps of all quanta that are over; before each arrival is counted."""
-        if self._end_ns is None:
-            self._end_ns, self._before = now_ns + self.quantum_ns, arrivals
-        count = arrivals - self._before
-        while now_ns >= self._end_ns:
-            self.value = step(self.value, count, self.alpha, self.cap)
-            self._end_ns += self.quantum_ns
-            self._before, count = arrivals, 0
-            if self.value == IDLE and now_ns >= self._end_ns:
-                self._end_ns = now_ns + self.quantum_ns
 
 
 class AdaptiveThreshold:

@@ -187,7 +187,6 @@ class SlotCommands:
     ahead_batches: int = _word(0, 1, 1)
     latency_fixed_ns: int = _word(0, MAX_WAIT_NS)
     latency_per_request_ns: int = _word(0, MAX_WAIT_NS)
-    quantum_us: int = _word(0, MAX_WAIT_US)
     admission: int = _word(0, 1)
     margin_us: int = _word(0, MAX_WAIT_US, 2000)
     wanted_request: int = _word(0, MAX_COUNT)

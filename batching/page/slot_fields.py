@@ -119,7 +119,6 @@ SLOT = (
             Field("ahead_batches", "batches sent to a busy worker, 0 or 1"),
             Field("latency_fixed_ns", "latency of a batch until the fit knows it, 0: unknown"),
             Field("latency_per_request_ns", "see latency_fixed_ns"),
-            Field("quantum_us", "0: threshold by what follows answers; else Rafiqi's quantum"),
             Field("admission", "1: refuse what would be answered too late"),
             Field("margin_us", "how long before a deadline an answer shall be ready"),
             Field("wanted_request", "raised when another configuration is wanted, 0 for none"),

@@ -16,7 +16,7 @@ from shunter.nic_frontend.client.connecting import Address, Key, key_of, protect
 from shunter.nic_frontend.client.requests.attempts import Attempts, Many
 from shunter.nic_frontend.client.requests.balance import Balancer
 from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
-from shunter.nic_frontend.client.requests.calls import Array, Options, Tensors, one_or_all
+from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Options, Tensors, one_or_all
 from shunter.nic_frontend.client.requests.errors import InferenceError
 from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
@@ -64,6 +64,8 @@ class AsyncClient:
         """The session with a model. Raises InferenceError. ``server``: which URL."""
         which = name, version, server
         task = self._sessions.get(which)
+        if task is not None and task.done() and task.exception() is None:
+            return task.result()
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(*which))
             self._sessions[which] = task
@@ -98,8 +100,12 @@ class AsyncClient:
         ``options``: fields of :class:`Options`. Raises InferenceError.
         """
         arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
+        given = Options(**options) if options else DEFAULT
+        if len(self.urls) == 1:
+            session = await self.model(model, version)
+            return one_or_all(await session.infer(arrays, given))
         found = await self._somewhere(
-            model, version, Options(**options), lambda each, left: each.infer(arrays, left)
+            model, version, given, lambda each, left: each.infer(arrays, left)
         )
         return one_or_all(found)
 

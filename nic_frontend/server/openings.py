@@ -108,6 +108,8 @@ class Openings:
         """With its key; nothing is kept of who has none. Raises Refused."""
         hello = asked.hello
         if not self._keys:
+            if hello.want & Flags.PAYLOAD_AEAD:
+                raise Refused(WireStatus.CANNOT_ENCRYPT, "the server has no keys")
             if hello.key_id or mac != NO_MAC:
                 raise Refused(WireStatus.UNAUTHORIZED, "the server has no keys")
             return asked

@@ -47,7 +47,6 @@ def fixed_commands(
         mix_classes=int(settings.mix_classes),
         ageing_us=_us(settings.ageing_ms),
         ahead_batches=settings.ahead,
-        quantum_us=_us(settings.quantum_ms),
         admission=int(settings.admission),
         margin_us=_us(settings.margin_ms),
     )

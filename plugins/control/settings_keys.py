@@ -86,8 +86,6 @@ class BatchingSettings:
     """Upper bound of the adaptive threshold, in requests."""
     threshold: _zero_or(1, 1_000_000) = 0
     """0: adapt, by Shunter's own rule, which is not Rafiqi's. Else a fixed one, in requests."""
-    quantum_ms: _zero_or(0.1, MAX_WAIT_MS) = 0
-    """0: Shunter's own rule, by what follows answers; else Rafiqi's, with this fixed quantum."""
     max_wait_ms: float | None = _number(None, 0, MAX_WAIT_MS)
     """Longest deliberate wait; absent: the registered maxBatchDelay, which also bounds it."""
     mix_classes: Switch = False
@@ -227,17 +225,17 @@ class NicSettings:
     key_file: str | None = _text(None, "a path")
     """File of a key, which others cannot read: only clients that have a key are served. Its id is
     ``default``, and it has all rights."""
-    keys_file: str | None = _text(None, "a path")
-    """File of more keys, each with an id and rights; it is read again when it changes."""
     encrypt: Switch = False
     """Serve encrypted sessions only; needs a key."""
-    strict: Literal["all", "keyed", "none"] = "all"
-    """Whose requests may be strict: ``all`` but of keys without the right, only of those who have a
-    ``keyed`` right, or of nobody (``none``). The others are best effort."""
     spin_us: int = _number(100, 0, 1_000_000)
     """Where waits are shorter than this, wait without sleeping; 0: never."""
     queue_mb: int = _number(1024, 1, 65_536)
     """Memory of the tensors of one model version."""
+    keys_file: str | None = _text(None, "a path")
+    """File of more keys, each with an id and rights; it is read again when it changes."""
+    strict: Literal["all", "keyed", "none"] = "all"
+    """Whose requests may be strict: ``all`` but of keys without the right, only of those who have a
+    ``keyed`` right, or of nobody (``none``). The others are best effort."""
 
     @property
     def number(self) -> int:

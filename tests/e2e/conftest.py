@@ -38,9 +38,6 @@ admission = true
 mix_classes = true
 ahead = 0
 
-[models.paper]
-quantum_ms = 5
-
 [models.patient]
 threshold = 4
 

@@ -126,15 +126,6 @@ def test_a_full_queue_takes_a_strict_request_in_place_of_the_youngest_best_effor
     assert model.count("rejected") == 4
 
 
-def test_the_papers_fixed_quantum_serves_too(serve, load, wait_until):
-    model = serve("paper", batch_size=8, max_batch_delay=20)
-    with load(model, clients=6, sleep_ms=5) as clients:
-        wait_until("answers", lambda: len(clients.answers) > 60)
-        sizes = [row["batch"] for row in model.ran()]
-    assert max(sizes) > 1
-    assert model.ask().status == 200
-
-
 def test_strict_requests_are_served_while_best_effort_floods_the_model(serve, load):
     """Both classes, one answer each, none starved: Load checks every answer."""
     model = serve(batch_size=4, initial_workers=2, config={"shunter": {"slo_ms": 20_000}})

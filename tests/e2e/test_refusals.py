@@ -51,6 +51,15 @@ def test_a_bad_header_is_answered_400_that_names_it_and_reaches_no_handler(serve
     assert model.count("rejected") == 2 * len(BAD_MARKS) + len(UNKNOWN)
 
 
+def test_a_model_whose_batches_may_begin_anew_refuses_what_must_not_run_twice(serve):
+    model = serve(config={"shunter": {"class": "best_effort", "preemptible": {"drop": True}}})
+    answer = model.ask("never twice", headers={"x-shunter-idempotent": "false"})
+    assert answer.status == 400 and "shunter.preemptible.drop: true" in answer["message"]
+    assert model.ask("twice", headers={"x-shunter-idempotent": "true"}).status == 200
+    assert model.ask("may be").status == 200
+    assert model.order() == ["twice", "may be"]
+
+
 def test_a_bad_grpc_mark_is_answered_invalid_argument_and_reaches_no_handler(serve, grpc_client):
     import grpc
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from shunter.batching.forming import classes, release
 from shunter.batching.forming.latency import LatencyFit
-from shunter.batching.forming.threshold import AdaptiveThreshold, QuantumThreshold, hold_ns, step
+from shunter.batching.forming.threshold import AdaptiveThreshold, hold_ns, step
 from shunter.batching.page import front_end_page
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.layout import (
@@ -79,7 +79,6 @@ def threshold_tables() -> dict[str, Table]:
     return {
         "step": table("t c alpha cap next", rows),
         "adaptive": table("events states", adaptive_rows()),
-        "quantum": table("quantum_ns events values", quantum_rows()),
         "hold_ns": table("fixed_ns max_wait_ns hold_ns", hold_rows()),
     }
 
@@ -119,20 +118,6 @@ def adaptive_rows() -> Any:
                 events.append(event)
                 states.append([adaptive.value, adaptive.returning, worth])
         yield events, states
-
-
-def quantum_rows() -> Any:
-    choose = random.Random(20240504)
-    for quantum_ns in (1, 5_000_000, 20_000_000):
-        rule = QuantumThreshold(quantum_ns)
-        now, arrivals, events, values = 7, 0, [], []
-        for _ in range(60):
-            now += int(choose.random() * 4e6) if choose.random() < 0.9 else 90_000_000
-            arrivals += int(choose.random() * 9)
-            rule.settle(now, arrivals)
-            events.append([now, arrivals])
-            values.append(rule.value)
-        yield quantum_ns, events, values
 
 
 def hold_rows() -> Any:
@@ -355,9 +340,7 @@ CREATED_UNIX_NS = 1_700_000_000_000_000_000
 HEARTBEAT_NS = 5_000_000_000
 FRONT_END_WANTED = 1 << 32 | 17
 CONTROLLER = (4243, 3, 6_000_000_000)
-COMMANDS = SlotCommands(
-    500_000, 128_000, 0, 2500, 1, 1_000_000, 1, 3_000_000, 250_000, 5000, 1, 1500
-)
+COMMANDS = SlotCommands(500_000, 128_000, 0, 2500, 1, 1_000_000, 1, 3_000_000, 250_000, 1, 1500)
 FRONT_END = FrontEndState(4244, 7_000_000_000, 8083, 5, 2_000_000, 4)
 COUNTERS = {"requests": 11, "drop_tag": 22, "bytes_in": 1 << 40}
 NETWORK = SlotNetwork(2, 256, 250, 3, 4, 16)

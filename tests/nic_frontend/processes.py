@@ -138,6 +138,10 @@ def worker(
         requests = inputs[0].numpy().reshape(len(inputs[0]), -1).view(np.uint8)
         names = [int(request[:4].view("<u4")[0]) for request in requests]
         os.write(ran, (json.dumps([os.getpid(), names]) + "\n").encode())
+        if (folder / "spoil").exists():
+            for tensor in inputs:
+                tensor.zero_()
+            (folder / "spoilt").touch()
         while (folder / "hold").exists():
             time.sleep(0.001)
         if FAILING in names:

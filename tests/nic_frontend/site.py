@@ -270,6 +270,11 @@ class Puppet:
             found.append(bytes(self.landing.bytes[offset : offset + length]) if length else None)
         return found
 
+    def held(self):
+        """Parts of inputs that entries hold."""
+        words = np.frombuffer(self.queue.pieces.bytes, np.uint32).reshape(-1, 4)
+        return int(np.count_nonzero(words[:, 2]))
+
     def done(self, *statuses):
         """Answer the batch."""
         self._end.answer(list(statuses))
@@ -440,8 +445,16 @@ class Raw:
 
     def answers(self, count):
         """By request: the bytes of the answer's tensors, or the status of its error."""
+        return self._answers(lambda found: len(found) >= count)
+
+    def answers_to(self, numbers):
+        """The same of these requests; of others nobody wants to know."""
+        found = self._answers(lambda found: set(numbers) <= found.keys())
+        return {number: found[number] for number in numbers}
+
+    def _answers(self, is_enough):
         found, parts = {}, {}
-        while len(found) < count:
+        while not is_enough(found):
             header, payload = self.get()
             if header.type == MessageType.ERROR:
                 found[header.req_id] = header.status

@@ -55,9 +55,20 @@ static uint8_t *spill_of(const struct udp *udp, uint32_t m) {
     return udp->spill + (size_t)m * LARGEST;
 }
 
+/* Little is left for whoever else lands payloads: what comes is copied to where there is room. */
+static bool must_spare(const struct udp *udp, const struct pad *pad) {
+    return shunter_slot_left(&pad->slot) < udp->expected &&
+           shunter_landing_is_scarce(udp->landing);
+}
+
 static void lay_out(struct udp *udp, uint32_t m) {
     struct pad *pad = &udp->pads[m];
-    uint8_t *room = shunter_slot_room(udp->landing, &pad->slot, udp->expected);
+    uint8_t *room = NULL;
+    if (must_spare(udp, pad)) {
+        shunter_slot_let_go(udp->landing, &pad->slot);
+    } else {
+        room = shunter_slot_room(udp->landing, &pad->slot, udp->expected);
+    }
     pad->pieces[0] = (struct iovec){room, room ? shunter_slot_left(&pad->slot) : 0};
     pad->pieces[1] = (struct iovec){spill_of(udp, m), LARGEST};
     udp->headers[m].msg_hdr = (struct msghdr){

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from shunter.batching.forming.threshold import (
     IDLE,
     AdaptiveThreshold,
-    QuantumThreshold,
     hold_ns,
     step,
 )
@@ -223,20 +222,3 @@ def test_a_worker_that_was_idle_before_is_never_held_back():
     assert rule.worth(5001 * MS, 1, 5000 * MS) > 7
     assert rule.worth(5001 * MS, 1, 4000 * MS) == IDLE
     assert rule.worth(5003 * MS, 1, 5000 * MS) == IDLE
-
-
-def test_a_fixed_quantum_gives_the_papers_numbers():
-    rule, seen = QuantumThreshold(5 * MS), []
-    rule.settle(0, 0)
-    for k, arrivals in enumerate((9, 18, 27, 27, 27), 1):
-        rule.settle(5 * MS * k, arrivals)
-        seen.append(rule.value)
-    assert seen == [5.0, 7.0, 8.0, 4.0, 2.0]
-
-
-def test_a_fixed_quantum_forgets_a_long_silence_at_once():
-    rule = QuantumThreshold(1)
-    rule.settle(0, 0)
-    rule.settle(1, 1000)
-    rule.settle(10**18, 1000)
-    assert rule.value == IDLE

@@ -149,12 +149,11 @@ SLOT = {
     "ahead_batches": 5560,
     "latency_fixed_ns": 5568,
     "latency_per_request_ns": 5576,
-    "quantum_us": 5584,
-    "admission": 5592,
-    "margin_us": 5600,
-    "wanted_request": 5608,
-    "wanted_groups": 5616,
-    "wanted_pin": 5624,
+    "admission": 5584,
+    "margin_us": 5592,
+    "wanted_request": 5600,
+    "wanted_groups": 5608,
+    "wanted_pin": 5616,
     "command_cap": 5632,
     "weight_milli": 5640,
     "preference": 5656,
@@ -197,7 +196,7 @@ def test_slot_fields_stand_where_they_always_stood():
 
 
 def test_sizes_are_what_other_programs_were_compiled_with():
-    assert layout.LAYOUT_VERSION == 7
+    assert layout.LAYOUT_VERSION == 8
     assert layout.HEADER_SIZE == 2688
     assert layout.HOLDER_SIZE == 128
     assert layout.HOLDER_COUNT == 16

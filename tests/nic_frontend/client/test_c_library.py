@@ -5,7 +5,9 @@ import hashlib
 import hmac
 import json
 import os
+import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_size_t, c_uint32, c_uint64
 from pathlib import Path
 
@@ -15,10 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.batching.queue.layout import MAX_TENSORS
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import build, client_library
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.wire import keys as wire_keys
-from shunter.nic_frontend.wire.hello import Hello
+from shunter.nic_frontend.wire.hello import NO_MAC, Hello, Opened, hello_ack
+from shunter.nic_frontend.wire.layout import WireStatus
 
 HERE = Path(__file__).parent
 KEY = bytes(range(32))
@@ -210,14 +214,14 @@ def installed(tmp_path_factory):
         raise
 
 
-def compiled(installed, source, folder):
+def compiled(installed, source, folder, *more):
     """A program that is linked with the static library, by what pkg-config would say."""
     said = (installed / "lib/pkgconfig/shunter_client.pc").read_text()
     assert f"prefix={installed}\n" in said and "-lshunter_client" in said
     program = folder / source.stem
     flags = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", *sanitizer()]
     archive = installed / "lib/libshunter_client.a"
-    command = [*build.compiler(), *flags, f"-I{installed}/include", source, archive]
+    command = [*build.compiler(), *flags, f"-I{installed}/include", *more, source, archive]
     subprocess.run([*command, "-pthread", "-ldl", "-o", program], check=True)
     return program
 
@@ -303,3 +307,46 @@ def test_what_is_installed(tmp_path, monkeypatch):
     )
     found = {line.split()[-1] for line in names.splitlines()}
     assert found and all(f" {name}(" in header.read_text().replace("*", " ") for name in found)
+
+
+def test_answers_to_a_hello_that_were_changed_do_no_harm(installed, tmp_path):
+    specs = tuple(TensorSpec(f"tensor{i}", "float32", (i, 3)) for i in range(MAX_TENSORS))
+    payload = Opened(bytes(16), bytes(16), 1408, 64, specs, specs).pack() + NO_MAC
+    header = hello_ack(WireStatus.OK, len(payload), session=5, func_id=7, grant=9)
+    (tmp_path / "answer").write_bytes(header + payload)
+    program = compiled(installed, HERE / "fuzz_hello.c", tmp_path, *build.includes())
+    command = [program, tmp_path / "answer", "1", "20000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+    assert done.returncode == 0, done.stderr
+    opened, changed = map(int, done.stdout.split())
+    assert 1000 < opened < 20_000 and changed > 10_000
+
+
+def test_only_the_answer_to_the_hello_counts(user):
+    """Whatever else comes from the server's address means nothing."""
+
+    def answer(server):
+        hello, client = server.recvfrom(1 << 16)
+        nonce = hello[64:80]
+        cookie = hello_ack(WireStatus.COOKIE, 32) + nonce + bytes(range(16))
+        refusal = hello_ack(WireStatus.UNKNOWN_FUNCTION, 16)
+        wrong = [b"", bytes(64), hello, refusal + bytes(16), refusal, refusal + nonce[:-1]]
+        wrong += [cookie[:at] for at in range(len(cookie))]
+        for each in wrong:
+            server.sendto(each, client)
+        server.sendto(cookie, client)
+        while True:
+            again = Hello.parse(server.recvfrom(1 << 16)[0][64:])
+            if again.cookie == bytes(range(16)):
+                break
+        assert again.nonce == nonce
+        server.sendto(refusal + nonce, client)
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(LONG)
+        with ThreadPoolExecutor(1) as pool:
+            answered = pool.submit(answer, server)
+            found = user(f"udp://127.0.0.1:{server.getsockname()[1]}")
+            answered.result(LONG)
+    assert found[0] == 1 and found[1].startswith("-404 ")

@@ -50,9 +50,9 @@ class Server:
             if not (head := connection.recv(HEADER_BYTES)):
                 return  # that was close()
             hello = Hello.parse(self.exactly(connection, length_of(head)))
-            answer = Opened(hello.nonce, bytes(16), self.segment, WINDOW, *self._specs).pack()
-            answer += NO_MAC
-            connection.sendall(message(MessageType.HELLO_ACK, answer, status=WireStatus.OK))
+            said = Opened(hello.nonce, bytes(16), self.segment, WINDOW, *self._specs).pack()
+            answer = message(MessageType.HELLO_ACK, said + NO_MAC, status=WireStatus.OK)
+            connection.sendall(answer)
             self._opened.put(connection)
 
     def connection(self):

@@ -1,4 +1,4 @@
-"""What protects payloads: AES-128-GCM and CRC32C. Twin of ``c/common/aead.c``.
+"""What protects payloads: AES-128-GCM and CRC32C. Twin of ``c/crypto/aead.c``.
 
 A session protects the payloads of REQ and RESP, which are tensors, in one of these ways or in
 none. A bitmap says nothing of them: who changes one on its way costs a repetition.

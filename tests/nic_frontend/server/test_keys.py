@@ -132,6 +132,21 @@ def test_keys_change_while_they_are_in_use(make_service, double, keys, scheme):
         each.close()
 
 
+def test_a_secret_that_changes_is_read_when_somebody_says_so(make_service, double, keys, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(A)
+    secret.chmod(0o600)
+    service = make_service(keys_file=keys('[[key]]\nid = "a"\nsecret_file = "secret"'))
+    service.serve("double", **double)
+    with Session(service.url(), "double", key=A, key_id="a", timeout_s=LONG) as session:
+        ask(session)
+        secret.write_bytes(B)
+        service.front_end.read_keys()
+        service.until(lambda: sessions(service) == 0)
+    with Session(service.url(), "double", key=B, key_id="a", timeout_s=LONG) as session:
+        ask(session)
+
+
 def raw(nic, service, kind, secret=None):
     return nic.Raw(SimpleNamespace(port=service.front_end.port, key=secret), kind)
 

@@ -65,12 +65,14 @@ def test_the_file_may_be_another(folder, monkeypatch):
 def test_settings_become_those_of_the_front_end(folder):
     (folder / "key").write_bytes(bytes(32))
     (folder / "key").chmod(0o600)
-    table = NicSettings(True, "::1", 9, False, "/run/u", "key", True, 5, 2)
+    more = "key", True, 5, 2, "keys.toml", "none"
+    table = NicSettings(True, "::1", 9, False, "/run/u", *more)
     placed = _placed(table, FOLDER)
     assert placed.attach == FOLDER.path / "nic.sock"
     assert (placed.host, placed.port, placed.tcp) == ("::1", 9, False)
     assert (placed.unix, placed.key) == (Path("/run/u"), bytes(32))
     assert placed.encrypt
+    assert (placed.keys_file, placed.strict) == (Path("keys.toml"), "none")
     assert (placed.spin_us, placed.queue_bytes) == (5, 2 << 20)
 
 

@@ -28,7 +28,6 @@ FULL = """
 alpha = 0.25
 threshold_cap = 64
 threshold = 0
-quantum_ms = 5
 max_wait_ms = 2.5
 mix_classes = true
 ageing_ms = 0
@@ -57,6 +56,8 @@ key_file = "key"
 encrypt = true
 spin_us = 50
 queue_mb = 128
+keys_file = "keys.toml"
+strict = "keyed"
 
 [preemption]
 strict = "edf"
@@ -93,14 +94,15 @@ def test_an_empty_file_means_the_defaults(write):
 
 def test_every_key_is_read(write):
     found = load(write(FULL))
-    expected = BatchingSettings(0.25, 64, 0, 5, 2.5, True, 0, 0, True, 1.5)
+    expected = BatchingSettings(0.25, 64, 0, 2.5, True, 0, 0, True, 1.5)
     assert found.batching == expected
     assert found.controller.interval_ms == 50
     resnet = found.models["resnet"]
     assert resnet.caps == (32, 8)
     assert resnet.weights == ((1, 0.5), (0, 1))
     assert resnet.preferences == ((), (1,))
-    assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", "key", True, 50, 128)
+    keys = "key", True, 50, 128, "keys.toml", "keyed"
+    assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", *keys)
     preemption = PreemptionSettings("edf", "concurrent", True, 500, 250, "never", 0.05, 512)
     assert found.preemption == preemption
     assert preemption.strict_order is Order.EDF
@@ -112,7 +114,7 @@ def test_a_model_inherits_what_it_does_not_set(write):
     assert found.for_model("resnet").max_wait_ms == 10
     assert found.for_model("resnet").alpha == 0.25
     for name in ("a.b", "not in the file"):
-        assert found.for_model(name) == ModelSettings(0.25, 64, 0, 5, 2.5, True, 0, 0, True, 1.5)
+        assert found.for_model(name) == ModelSettings(0.25, 64, 0, 2.5, True, 0, 0, True, 1.5)
 
 
 def test_by_default_the_turns_are_those_of_the_paper_but_strict_models_run_at_once():

@@ -74,7 +74,7 @@ def test_java_agrees_with_the_golden_tables(run_tool, golden_folder, name):
 @pytest.mark.parametrize(
     ("name", "tables"),
     [
-        ("threshold", ["step", "adaptive", "quantum", "hold_ns"]),
+        ("threshold", ["step", "adaptive", "hold_ns"]),
         ("latency", ["fit", "time_bucket"]),
         (
             "release",

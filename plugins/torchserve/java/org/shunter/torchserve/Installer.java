@@ -4,7 +4,6 @@ import static org.shunter.torchserve.page.ControlLayout.H_CONTROLLER_HEARTBEAT_N
 
 import java.io.IOException;
 import java.io.InputStream;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.Properties;
@@ -129,20 +128,12 @@ final class Installer {
     }
 
     private static List<String> controllerArguments(final Host host) {
-        final List<String> arguments =
-                new ArrayList<>(
-                        List.of(
-                                "-m",
-                                "shunter.plugins.control.controller",
-                                "--page",
-                                host.runtime().path().resolve(ControlPage.FILE).toString(),
-                                "--directory",
-                                System.getProperty("user.dir")));
-        final String config = host.config().getProperty("shunter_config", null);
-        if (config != null) {
-            arguments.addAll(List.of("--config", config));
-        }
-        return arguments;
+        final String page = host.runtime().path().resolve(ControlPage.FILE).toString();
+        return host.withSettings(
+                List.of(
+                        "-m", "shunter.plugins.control.controller",
+                        "--page", page,
+                        "--directory", System.getProperty("user.dir")));
     }
 
     private static void shutdown(final ShunterWorkLoadManager manager) {
@@ -161,10 +152,7 @@ final class Installer {
         final String builtFor = properties().getProperty("torchserve.version", running);
         if (!builtFor.equals(running)) {
             throw new IllegalStateException(
-                    "Shunter's jar was built against TorchServe "
-                            + builtFor
-                            + ", this is "
-                            + running
+                    "Shunter's jar was built against TorchServe " + builtFor + ", this is " + running
                             + ". Build it again for this one with: shunter jar --force");
         }
     }

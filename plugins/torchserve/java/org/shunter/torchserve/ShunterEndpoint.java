@@ -5,7 +5,6 @@ import com.google.gson.JsonObject;
 import io.netty.handler.codec.http.QueryStringDecoder;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.List;
 import org.pytorch.serve.archive.model.ModelVersionNotFoundException;
 import org.pytorch.serve.http.BadRequestException;
@@ -183,13 +182,14 @@ public final class ShunterEndpoint extends ModelServerEndpoint {
             throw new BadRequestException(
                     "configuration: missing; example: ?configuration=1x8x32,2x4x16");
         }
-        final List<GroupConfig> wanted =
+        final List<GroupConfig> current = model.pool().current().configuration();
+        final List<GroupConfig> placed =
                 text == null
-                        ? model.pool().current().configuration()
-                        : GroupConfig.parse(CONFIGURATION, text);
-        final List<GroupConfig> placed = new ArrayList<>();
-        for (final GroupConfig group : model.pool().current().placedLikeThis(wanted)) {
-            placed.add(cores == null ? group : group.withCores(GroupConfig.checkCores("cores", cores)));
+                        ? current
+                        : GroupConfig.placedLike(GroupConfig.parse(CONFIGURATION, text), current);
+        if (cores != null) {
+            GroupConfig.checkCores("cores", cores);
+            placed.replaceAll(group -> group.withCores(cores));
         }
         // The caller polls; a failure is told in last_change and in the log.
         final boolean again = restart != null && checkBoolean("restart", restart);

@@ -28,7 +28,6 @@ public final class GoldenTool {
             case "threshold":
                 check(file, "step", GoldenTool::step);
                 check(file, "adaptive", GoldenTool::adaptive);
-                check(file, "quantum", GoldenTool::quantum);
                 check(
                         file,
                         "hold_ns",
@@ -175,19 +174,6 @@ public final class GoldenTool {
             states.addAll(List.of(rule.value(), rule.returning, worth));
         }
         return states.stream().mapToDouble(Double::doubleValue).toArray();
-    }
-
-    private static Object quantum(final JsonArray r) {
-        final QuantumThreshold rule = new QuantumThreshold();
-        final long quantumNs = r.get(0).getAsLong();
-        final JsonArray events = r.get(1).getAsJsonArray();
-        final double[] values = new double[events.size()];
-        for (int i = 0; i < values.length; i++) {
-            final JsonArray e = events.get(i).getAsJsonArray();
-            rule.settle(e.get(0).getAsLong(), e.get(1).getAsLong(), quantumNs, 0.5, 128.0);
-            values[i] = rule.value();
-        }
-        return values;
     }
 
     private static Object fit(final JsonArray r) {

@@ -119,8 +119,8 @@ public final class PageTool {
         if (name.equals("beside")) {
             return SLOT_WORDS;
         }
-        if (name.equals("default_version") || name.equals("last_change")) { // as long as a table
-            return 1;
+        if (List.of("default_version", "last_change", "wanted_pin").contains(name)) {
+            return 1; // with what follows as long as a table
         }
         if (name.equals("group_slices")) {
             return SLICE_WORDS;

@@ -1,14 +1,13 @@
 package org.shunter.torchserve.dispatch;
 
 import org.shunter.torchserve.forming.AdaptiveThreshold;
-import org.shunter.torchserve.forming.QuantumThreshold;
 import org.shunter.torchserve.forming.Threshold;
 import org.shunter.torchserve.page.Commands;
 import org.shunter.torchserve.queue.Entry;
 
 /**
  * For how many requests free workers wait: what the operator fixed, a full batch where the model
- * wants company, Rafiqi's quantum, or what followed the answers so far. Guarded by its dispatcher's lock.
+ * wants company, or what followed the answers so far. Guarded by its dispatcher's lock.
  */
 final class DeliberateWait {
     /** More than any batch holds: the rule bounds it by what the workers take. */
@@ -18,7 +17,6 @@ final class DeliberateWait {
     private final long registeredWaitUs;
     private final boolean company;
     private final AdaptiveThreshold adaptive = new AdaptiveThreshold();
-    private final QuantumThreshold quantum = new QuantumThreshold();
 
     DeliberateWait(final Commands commands, final long registeredWaitUs, final boolean company) {
         this.commands = commands;
@@ -28,7 +26,7 @@ final class DeliberateWait {
 
     /** Whether the workers wait by what they have seen. */
     boolean adapts() {
-        return !company && commands.thresholdFixed == 0 && commands.quantumUs == 0;
+        return !company && commands.thresholdFixed == 0;
     }
 
     /** Whether a free worker waits for a full batch; a fixed threshold goes before that. */
@@ -43,12 +41,7 @@ final class DeliberateWait {
 
     /** Time passes; before each arrival is counted. */
     void settle(final long now, final long arrivals) {
-        if (commands.quantumUs > 0) {
-            quantum.settle(
-                    now, arrivals, commands.quantumUs * 1000, commands.alpha, commands.thresholdCap);
-        } else {
-            adaptive.settle(now, arrivals);
-        }
+        adaptive.settle(now, arrivals);
     }
 
     /** A batch of that size was answered. */
@@ -68,10 +61,7 @@ final class DeliberateWait {
         if (commands.thresholdFixed > 0) {
             return commands.thresholdFixed;
         }
-        if (company) {
-            return FULL;
-        }
-        return commands.quantumUs > 0 ? quantum.value() : adaptive.value();
+        return company ? FULL : adaptive.value();
     }
 
     /**

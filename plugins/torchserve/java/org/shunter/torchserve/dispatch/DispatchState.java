@@ -278,7 +278,7 @@ final class DispatchState {
                 "sending",
                 () -> {
                     batch.entries.forEach(entry -> entry.job.setScheduled());
-                    batch.disturbed = sharing.disturbed(worker, now, now);
+                    sharing.begins(worker, batch, now);
                     sharing.sent(worker, batch, now);
                 });
     }

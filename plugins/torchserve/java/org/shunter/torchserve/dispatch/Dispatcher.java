@@ -1,6 +1,8 @@
 package org.shunter.torchserve.dispatch;
 
 import java.util.List;
+import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.function.LongConsumer;
 import java.util.function.LongSupplier;
 import org.shunter.torchserve.forming.RequestClass;
@@ -77,13 +79,7 @@ public final class Dispatcher {
      * @return null, or why it was not taken
      */
     public Refusal offer(final Entry entry) {
-        final Effects effects = new Effects();
-        final Refusal refusal;
-        synchronized (this) {
-            refusal = state.offered(entry, effects);
-        }
-        effects.run();
-        return refusal;
+        return ask(effects -> state.offered(entry, effects));
     }
 
     /** Count a request that was refused before it became an entry. */
@@ -94,22 +90,26 @@ public final class Dispatcher {
 
     /** The client of a request is gone. */
     public void abandon(final Entry entry) {
-        final Effects effects = new Effects();
-        synchronized (this) {
-            state.abandoned(entry, effects);
-        }
-        effects.run();
+        event(effects -> state.abandoned(entry, effects));
     }
 
-    /** A worker answered its oldest batch, or a part of it. */
-    public void onReply(final BatchWorker worker, final Reply reply) {
+    /**
+     * A worker answered its oldest batch, or a part of it.
+     *
+     * @return false when it had been given up before, with all that it held
+     */
+    public boolean onReply(final BatchWorker worker, final Reply reply) {
         final long receivedNs = clock.getAsLong();
         final Effects effects = new Effects();
         synchronized (this) {
+            if (worker.state != WorkerState.READY && worker.state != WorkerState.DRAINING) {
+                return false;
+            }
             state.replied(worker, reply, receivedNs, effects);
         }
         effects.run();
         answered.accept(receivedNs);
+        return true;
     }
 
     /**
@@ -117,22 +117,17 @@ public final class Dispatcher {
      * alone; one that was alone is the cause.
      */
     public void onUnsent(final BatchWorker worker, final Batch batch, final int status, final String why) {
-        final Effects effects = new Effects();
-        synchronized (this) {
-            state.unsent(worker, batch, status, why, effects);
-        }
-        effects.run();
+        event(effects -> state.unsent(worker, batch, status, why, effects));
     }
 
     /** A worker loaded its model. */
     public void onReady(final BatchWorker worker) {
-        final Effects effects = new Effects();
-        synchronized (this) {
-            apply(worker, WorkerState.Event.LOADED);
-            worker.freeSinceNs = clock.getAsLong();
-            state.decide(clock.getAsLong(), effects);
-        }
-        effects.run();
+        event(
+                effects -> {
+                    apply(worker, WorkerState.Event.LOADED);
+                    worker.freeSinceNs = clock.getAsLong();
+                    state.decide(clock.getAsLong(), effects);
+                });
     }
 
     /**
@@ -142,41 +137,34 @@ public final class Dispatcher {
      * @return false when it had ended before
      */
     public boolean onLost(final BatchWorker worker, final Loss loss) {
-        final Effects effects = new Effects();
-        synchronized (this) {
-            if (!apply(worker, WorkerState.Event.LOST)) {
-                return false;
-            }
-            state.lost(worker, loss, effects);
-        }
-        effects.run();
-        return true;
+        return ask(effects -> lose(worker, WorkerState.Event.LOST, loss, effects));
     }
 
     /** A worker ends for good; false when it had ended before. */
     public boolean onEnd(final BatchWorker worker) {
-        final Effects effects = new Effects();
-        synchronized (this) {
-            if (!apply(worker, WorkerState.Event.END)) {
-                return false;
-            }
-            state.lost(worker, Loss.stopped(), effects);
+        return ask(effects -> lose(worker, WorkerState.Event.END, Loss.stopped(), effects));
+    }
+
+    private boolean lose(
+            final BatchWorker worker,
+            final WorkerState.Event event,
+            final Loss loss,
+            final Effects effects) {
+        final boolean applies = apply(worker, event);
+        if (applies) {
+            state.lost(worker, loss, effects);
         }
-        effects.run();
-        return true;
+        return applies;
     }
 
     /** Give a worker no more batches; true when it holds none and can end now. */
     public boolean drain(final BatchWorker worker) {
-        final Effects effects = new Effects();
-        final boolean over;
-        synchronized (this) {
-            apply(worker, WorkerState.Event.DRAIN);
-            over = worker.state != WorkerState.DRAINING || worker.inFlight.isEmpty();
-            state.settle(effects);
-        }
-        effects.run();
-        return over;
+        return ask(
+                effects -> {
+                    apply(worker, WorkerState.Event.DRAIN);
+                    state.settle(effects);
+                    return worker.state != WorkerState.DRAINING || worker.inFlight.isEmpty();
+                });
     }
 
     /** Move a worker on; false when the event means nothing in its state. */
@@ -197,11 +185,7 @@ public final class Dispatcher {
 
     /** From now on batches go to these workers; the others finish what they hold. */
     public void setWorkers(final List<? extends BatchWorker> workers) {
-        final Effects effects = new Effects();
-        synchronized (this) {
-            state.setWorkers(workers, effects);
-        }
-        effects.run();
+        event(effects -> state.setWorkers(workers, effects));
     }
 
     /** Refuse what comes from now on, with this text; null accepts again. */
@@ -211,11 +195,7 @@ public final class Dispatcher {
 
     /** Answer all that waits with an error. */
     public void failWaiting(final int status, final String text) {
-        final Effects effects = new Effects();
-        synchronized (this) {
-            state.failWaiting(status, text, effects);
-        }
-        effects.run();
+        event(effects -> state.failWaiting(status, text, effects));
     }
 
     /** Read what this object's lock guards; lock nothing else but a slot's words meanwhile. */
@@ -241,9 +221,21 @@ public final class Dispatcher {
         return state.telemetry.window();
     }
 
-    /** The first worker whose running inference started before that time, or null. */
-    public synchronized <W extends BatchWorker> W overdue(final List<W> candidates, final long beforeNs) {
-        return InFlight.overdue(candidates, beforeNs);
+    /**
+     * Give up the first worker whose running inference started before that time, as if it had died:
+     * in one step, so that an answer of the last moment never makes the next batch pay for it.
+     *
+     * @return that worker, whose process is still to be ended, or null
+     */
+    public <W extends BatchWorker> W giveUpOverdue(
+            final List<W> candidates, final long beforeNs, final Loss loss) {
+        return ask(
+                effects -> {
+                    final W late = InFlight.overdue(candidates, beforeNs);
+                    return late != null && lose(late, WorkerState.Event.LOST, loss, effects)
+                            ? late
+                            : null;
+                });
     }
 
     /**
@@ -269,28 +261,38 @@ public final class Dispatcher {
 
     /** Nothing happened to this model, but it may be commanded otherwise, or say so to others. */
     public void refresh() {
-        final Effects effects = new Effects();
-        synchronized (this) {
-            state.refresh(effects);
-        }
-        effects.run();
+        event(state::refresh);
     }
 
     /** The model's slot goes to another model: later events of this one must not touch it. */
     public void detach(final ControlPage page) {
-        final Effects effects = new Effects();
-        synchronized (this) {
-            state.sharing.leave(clock.getAsLong(), effects);
-            page.release(slot);
-        }
-        effects.run();
+        event(
+                effects -> {
+                    state.sharing.leave(clock.getAsLong(), effects);
+                    page.release(slot);
+                });
     }
 
     private void decideAgain() {
+        event(effects -> state.decide(clock.getAsLong(), effects));
+    }
+
+    private void event(final Consumer<Effects> change) {
+        ask(
+                effects -> {
+                    change.accept(effects);
+                    return null;
+                });
+    }
+
+    /** Under the lock, and then what follows from it without. */
+    private <T> T ask(final Function<Effects, T> change) {
         final Effects effects = new Effects();
+        final T result;
         synchronized (this) {
-            state.decide(clock.getAsLong(), effects);
+            result = change.apply(effects);
         }
         effects.run();
+        return result;
     }
 }

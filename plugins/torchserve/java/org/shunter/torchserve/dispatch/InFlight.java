@@ -91,11 +91,9 @@ final class InFlight {
         telemetry.answered(batch, statuses, now);
         worker.group.batches++;
         worker.group.requests += batch.size();
-        final boolean disturbed =
-                batch.disturbed
-                        || batch.excusedNs > 0
-                        || sharing.disturbed(worker, batch.startNs, now);
-        if (reply.code() == 200 && !batch.entries.get(0).alone() && !disturbed) {
+        if (reply.code() == 200
+                && !batch.entries.get(0).alone()
+                && !sharing.disturbed(worker, batch, now)) {
             worker.group.fit.observe(batch.size(), now - batch.startNs);
             publishFit(worker);
         }
@@ -115,7 +113,7 @@ final class InFlight {
         if (next != null) {
             next.startNs = now;
             next.heardNs = now;
-            next.disturbed = sharing.disturbed(worker, now, now);
+            sharing.begins(worker, next, now);
         }
     }
 

@@ -72,10 +72,21 @@ final class SliceSharing {
         hold.show(heldSlices(), slot.index(), now);
     }
 
-    /** Whether a worker may have stood still for strict work at any time since then. */
-    boolean disturbed(final BatchWorker worker, final long sinceNs, final long now) {
+    /** A worker could start on a batch now. */
+    void begins(final BatchWorker worker, final Batch batch, final long now) {
         final WorkerGroup.Place place = worker.group.place;
-        return place.yields() && line.disturbs(place.slices(), sinceNs, now);
+        batch.disturbed = place.yields() && line.disturbs(place.slices(), now, now);
+        batch.holds = place.yields() ? line.changes() : 0;
+    }
+
+    /** Whether a worker may have stood still for strict work while it ran a batch. */
+    boolean disturbed(final BatchWorker worker, final Batch batch, final long now) {
+        final WorkerGroup.Place place = worker.group.place;
+        return batch.disturbed
+                || batch.excusedNs > 0
+                || place.yields()
+                        && (line.changes() != batch.holds
+                                || line.disturbs(place.slices(), batch.startNs, now));
     }
 
     /** A worker was given a batch. */

@@ -19,7 +19,7 @@ import org.pytorch.serve.util.messages.RequestInput;
 public record RequestTerms(RequestClass requestClass, long deadlineNs, Boolean idempotent) {
     public static final String CLASS_KEY = "x-shunter-class";
     static final String DEADLINE_KEY = "x-shunter-deadline-ms";
-    static final String IDEMPOTENT_KEY = "x-shunter-idempotent";
+    public static final String IDEMPOTENT_KEY = "x-shunter-idempotent";
     /** No term of the request: {@link StrictClaims} takes it out before. */
     public static final String STRICT_KEY = "x-shunter-strict-key";
     /** Keys that begin so are ours; a misspelt one must not pass in silence. */
@@ -46,13 +46,8 @@ public record RequestTerms(RequestClass requestClass, long deadlineNs, Boolean i
 
     private static void checkForeign(final String name) {
         if (name.regionMatches(true, 0, PREFIX, 0, PREFIX.length())) {
-            throw new BadRequestException(
-                    "\""
-                            + name
-                            + "\" is unknown; allowed: "
-                            + String.join(", ", KEYS)
-                            + ", "
-                            + STRICT_KEY);
+            final String allowed = String.join(", ", KEYS) + ", " + STRICT_KEY;
+            throw new BadRequestException("\"" + name + "\" is unknown; allowed: " + allowed);
         }
     }
 
@@ -125,11 +120,8 @@ public record RequestTerms(RequestClass requestClass, long deadlineNs, Boolean i
         final double ms = DECIMAL.matcher(number).matches() ? Double.parseDouble(number) : 0;
         if (!(ms > 0) || ms > MAX_DEADLINE_MS) {
             throw new BadRequestException(
-                    DEADLINE_KEY
-                            + ": \""
-                            + text
-                            + "\" is not a deadline; allowed: a number of milliseconds above 0"
-                            + " and at most 86400000");
+                    DEADLINE_KEY + ": \"" + text + "\" is not a deadline; allowed: a number of"
+                            + " milliseconds above 0 and at most 86400000");
         }
         return Math.max(1, (long) (ms * 1e6));
     }

@@ -2,7 +2,6 @@ package org.shunter.torchserve.host;
 
 import static org.shunter.torchserve.page.ControlLayout.*;
 
-import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -52,19 +51,9 @@ public final class FrontEnd {
     }
 
     private List<String> arguments() {
-        final List<String> arguments =
-                new ArrayList<>(
-                        List.of(
-                                "-m",
-                                "shunter.plugins.cli.main",
-                                "nic",
-                                "--runtime",
-                                host.runtime().path().toString()));
-        final String config = host.config().getProperty("shunter_config", null);
-        if (config != null) {
-            arguments.addAll(List.of("--config", config));
-        }
-        return arguments;
+        final String runtime = host.runtime().path().toString();
+        return host.withSettings(
+                List.of("-m", "shunter.plugins.cli.main", "nic", "--runtime", runtime));
     }
 
     /** It answers what it has and ends; nothing starts it again. */

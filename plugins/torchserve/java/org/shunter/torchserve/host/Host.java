@@ -74,20 +74,8 @@ public final class Host {
                 "import importlib.util as u, sys;"
                         + "sys.exit(0 if all(u.find_spec(m) for m in"
                         + " ('shunter.handlers.torchserve.worker', 'shunter.plugins.control.controller')) else 3)";
-        try {
-            final Process process =
-                    new ProcessBuilder(python, "-P", "-c", probe) // not from the working directory
-                            .redirectErrorStream(true)
-                            .redirectOutput(ProcessBuilder.Redirect.DISCARD)
-                            .start();
-            if (process.waitFor(30, TimeUnit.SECONDS) && process.exitValue() == 0) {
-                return true;
-            }
-            process.destroyForcibly();
-        } catch (IOException e) {
-            LOGGER.warn("{} could not be started: {}", python, e.toString());
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
+        if (output(List.of(python, "-P", "-c", probe)) != null) { // not from the working directory
+            return true;
         }
         LOGGER.warn(
                 "Python package shunter is not installed for {}: serving with stock workers and the"
@@ -96,22 +84,16 @@ public final class Host {
         return false;
     }
 
-    /** What names of devices stand for, in JSON; {@code null} where nobody knows. */
-    private String askForDevices(final List<String> names) {
-        if (!pythonHasShunter) {
-            return "null";
-        }
-        final List<String> command = new ArrayList<>();
-        command.add(config.getPythonExecutable());
-        command.addAll(List.of("-P", "-m", "shunter.allocator.devices.names", "--"));
-        command.addAll(names);
+    /** What a program prints, which fits into a pipe; null unless it ends soon and well. */
+    private static String output(final List<String> command) {
         try {
             final Process process =
                     new ProcessBuilder(command)
                             .redirectError(ProcessBuilder.Redirect.DISCARD)
                             .start();
-            if (process.waitFor(30, TimeUnit.SECONDS)) { // what it prints fits into the pipe
-                return new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+            if (process.waitFor(30, TimeUnit.SECONDS)) {
+                final byte[] printed = process.getInputStream().readAllBytes();
+                return process.exitValue() == 0 ? new String(printed, StandardCharsets.UTF_8) : null;
             }
             process.destroyForcibly();
         } catch (IOException e) {
@@ -119,7 +101,17 @@ public final class Host {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         }
-        return "null";
+        return null;
+    }
+
+    /** What names of devices stand for, in JSON; {@code null} where nobody knows. */
+    private String askForDevices(final List<String> names) {
+        final List<String> command = new ArrayList<>();
+        command.add(config.getPythonExecutable());
+        command.addAll(List.of("-P", "-m", "shunter.allocator.devices.names", "--"));
+        command.addAll(names);
+        final String answer = pythonHasShunter ? output(command) : null;
+        return answer == null ? "null" : answer;
     }
 
     public ConfigManager config() {
@@ -167,6 +159,16 @@ public final class Host {
     /** One thread for everything that must happen at a time; tasks are short. */
     public ScheduledExecutorService timer() {
         return timer;
+    }
+
+    /** Arguments of a program of ours, with the settings that config.properties may name. */
+    public List<String> withSettings(final List<String> arguments) {
+        final List<String> all = new ArrayList<>(arguments);
+        final String settings = config.getProperty("shunter_config", null);
+        if (settings != null) {
+            all.addAll(List.of("--config", settings));
+        }
+        return all;
     }
 
     /** Run something that may take long. */

@@ -9,7 +9,7 @@ import org.shunter.torchserve.forming.RequestClass;
  * the page's, each clamped here because they come from another process.
  */
 public final class Commands {
-    private static final int FIXED = 12;
+    private static final int FIXED = 11;
     private static final int PER_GROUP = 5;
     private static final long HOUR_US = 3_600_000_000L;
     private static final int[] OFFSETS = offsets();
@@ -28,7 +28,6 @@ public final class Commands {
     public int aheadBatches = 1;
     public long latencyFixedNs;
     public long latencyPerRequestNs;
-    public long quantumUs;
     public boolean admission;
     public long marginUs = 2000;
 
@@ -48,7 +47,6 @@ public final class Commands {
             S_AHEAD_BATCHES,
             S_LATENCY_FIXED_NS,
             S_LATENCY_PER_REQUEST_NS,
-            S_QUANTUM_US,
             S_ADMISSION,
             S_MARGIN_US
         };
@@ -82,9 +80,8 @@ public final class Commands {
         aheadBatches = (int) clamp(words[6], 0, 1);
         latencyFixedNs = clamp(words[7], 0, HOUR_US * 1000);
         latencyPerRequestNs = clamp(words[8], 0, HOUR_US * 1000);
-        quantumUs = clamp(words[9], 0, HOUR_US);
-        admission = words[10] == 1;
-        marginUs = clamp(words[11], 0, HOUR_US);
+        admission = words[9] == 1;
+        marginUs = clamp(words[10], 0, HOUR_US);
         return true;
     }
 

@@ -1,5 +1,8 @@
 package org.shunter.torchserve.page;
 
+import static java.nio.file.StandardOpenOption.CREATE_NEW;
+import static java.nio.file.StandardOpenOption.READ;
+import static java.nio.file.StandardOpenOption.WRITE;
 import static org.shunter.torchserve.page.ControlLayout.*;
 
 import java.io.IOException;
@@ -12,9 +15,9 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
-import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayDeque;
+import java.util.Set;
 
 /**
  * The shared memory through which the server and the controller talk; see {@code
@@ -51,10 +54,7 @@ public final class ControlPage {
                 (FileChannel)
                         Files.newByteChannel(
                                 draft,
-                                java.util.Set.of(
-                                        StandardOpenOption.CREATE_NEW,
-                                        StandardOpenOption.READ,
-                                        StandardOpenOption.WRITE),
+                                Set.of(CREATE_NEW, READ, WRITE),
                                 PosixFilePermissions.asFileAttribute(
                                         PosixFilePermissions.fromString("rw-------")))) {
             // Real zeros, so that a full file system is an error here and not a SIGBUS later.
@@ -75,10 +75,9 @@ public final class ControlPage {
         final String machine = System.getProperty("os.arch");
         if (!"amd64".equals(machine)) {
             throw new IOException(
-                    "Shunter needs an x86_64 processor, this one is "
-                            + machine
-                            + ": the shared page relies on stores that become visible in program"
-                            + " order. Set SHUNTER=off to serve without the plugin");
+                    "Shunter needs an x86_64 processor, this one is " + machine + ": the shared page"
+                            + " relies on stores that become visible in program order."
+                            + " Set SHUNTER=off to serve without the plugin");
         }
     }
 

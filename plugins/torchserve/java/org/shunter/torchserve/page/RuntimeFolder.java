@@ -43,20 +43,16 @@ public final class RuntimeFolder {
         final Path parent = parent();
         if (!Files.isDirectory(parent) || !Files.isWritable(parent)) {
             throw new IOException(
-                    parent
-                            + " is not a writable folder; set SHUNTER_RUNTIME_DIR to one,"
-                            + " best on a memory file system");
+                    parent + " is not a writable folder; set SHUNTER_RUNTIME_DIR to one, best on a"
+                            + " memory file system");
         }
         final String prefix = "shunter-" + uid() + "-";
         sweep(parent, prefix);
         final Path path = freeName(parent, prefix + pid);
         if (path.toString().length() > LONGEST_PATH) {
             throw new IOException(
-                    path
-                            + " is too long for Unix sockets ("
-                            + path.toString().length()
-                            + " characters, at most "
-                            + LONGEST_PATH
+                    path + " is too long for Unix sockets (" + path.toString().length()
+                            + " characters, at most " + LONGEST_PATH
                             + "); set SHUNTER_RUNTIME_DIR to a shorter path");
         }
         Files.createDirectory(
@@ -91,7 +87,11 @@ public final class RuntimeFolder {
     }
 
     private static Object uid() throws IOException {
-        return Files.getAttribute(Path.of("/proc/self"), "unix:uid");
+        return owner(Path.of("/proc/self").toRealPath());
+    }
+
+    private static Object owner(final Path path) throws IOException {
+        return Files.getAttribute(path, "unix:uid", LinkOption.NOFOLLOW_LINKS);
     }
 
     private static void sweep(final Path parent, final String prefix) throws IOException {
@@ -99,11 +99,7 @@ public final class RuntimeFolder {
             for (final Path folder : folders) {
                 final boolean ours =
                         Files.isDirectory(folder, LinkOption.NOFOLLOW_LINKS)
-                                && uid().equals(
-                                                Files.getAttribute(
-                                                        folder,
-                                                        "unix:uid",
-                                                        LinkOption.NOFOLLOW_LINKS));
+                                && uid().equals(owner(folder));
                 if (ours && isDead(folder)) {
                     LOGGER.info("Removing {} of a server that is gone", folder);
                     delete(folder);

@@ -82,9 +82,7 @@ public final class Slices {
             gpus.add(gpu);
             if (gpus.size() == ControlLayout.DEVICE_COUNT + 1) {
                 warn.accept(
-                        gpu
-                                + " is one device more than "
-                                + ControlLayout.DEVICE_COUNT
+                        gpu + " is one device more than " + ControlLayout.DEVICE_COUNT
                                 + ": best-effort work on it, and on those after it, stands still for"
                                 + " strict work on any device");
             }

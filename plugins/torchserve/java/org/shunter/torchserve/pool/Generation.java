@@ -103,16 +103,4 @@ public final class Generation {
         }
         return groups.get(0);
     }
-
-    /** Triples with the classes and the places of these groups, by position. */
-    public List<GroupConfig> placedLikeThis(final List<GroupConfig> triples) {
-        final List<GroupConfig> placed = new ArrayList<>();
-        for (int i = 0; i < triples.size(); i++) {
-            placed.add(
-                    i < groups.size()
-                            ? triples.get(i).placedLike(groups.get(i).config())
-                            : triples.get(i));
-        }
-        return placed;
-    }
 }

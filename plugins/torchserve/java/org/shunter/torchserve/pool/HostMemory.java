@@ -60,12 +60,8 @@ final class HostMemory {
         final long free = available();
         return needed <= free || free < 0
                 ? null
-                : more
-                        + " workers more need about "
-                        + needed / MIB
-                        + " MiB beside those that serve, and "
-                        + free / MIB
-                        + " MiB are available";
+                : more + " workers more need about " + needed / MIB + " MiB beside those that serve,"
+                        + " and " + free / MIB + " MiB are available";
     }
 
     /** What a process has for itself, without the files that it maps: bytes. */

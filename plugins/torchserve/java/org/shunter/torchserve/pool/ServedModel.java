@@ -87,7 +87,6 @@ public final class ServedModel implements WorkerModel {
                 : wanted;
     }
 
-    /** {@code name/version}. */
     @Override
     public String name() {
         return model.getModelName() + "/" + model.getVersion();
@@ -127,7 +126,6 @@ public final class ServedModel implements WorkerModel {
         return "Model \"" + name() + "\" has no worker left" + (problem.isEmpty() ? "" : ": " + problem);
     }
 
-    /** A worker loaded, or did not. */
     @Override
     public void setProblem(final String cause) {
         if (!cause.equals(problem)) {
@@ -157,13 +155,11 @@ public final class ServedModel implements WorkerModel {
         return Math.max(1, Math.min(wanted, LARGEST_BATCH));
     }
 
-    /** Largest batch that a group's workers are told of when they load. */
     @Override
     public int loadedFor(final WorkerGroup<?> group) {
         return group.isNetwork ? group.config().batch() : ceiling();
     }
 
-    /** Largest batch of a group's workers now. */
     @Override
     public int cap(final WorkerGroup<?> group) {
         final int commanded = commands.cap(group.index);
@@ -171,7 +167,6 @@ public final class ServedModel implements WorkerModel {
         return Math.max(1, Math.min(ceiling(), commanded > 0 ? Math.min(commanded, own) : own));
     }
 
-    /** A group's configuration with the model's placement where it has none of its own. */
     @Override
     public GroupConfig placed(final GroupConfig group) {
         return new GroupConfig(
@@ -213,9 +208,12 @@ public final class ServedModel implements WorkerModel {
                 .collect(Collectors.joining(","));
     }
 
-    /** Take up the configuration that the controller wants, if it is another than before. */
-    public void obeyConfiguration() {
+    /** Let the control page say what is true now, and do what the controller wants there. */
+    public void keep() {
+        published.groups();
+        published.defaultVersion();
         wanted.obey(pool, host::execute);
+        dispatcher.refresh();
     }
 
     /** Forget this model's slot; it is not served any more. */
@@ -223,18 +221,8 @@ public final class ServedModel implements WorkerModel {
         dispatcher.detach(host.page());
     }
 
-    /** Bring the group words of the control page up to date. */
-    public void publishGroups() {
-        published.groups();
-    }
-
     /** Bring the identity words of the control page up to date. */
     void publishIdentity() {
         published.identity();
-    }
-
-    /** Say so on the control page when TorchServe has been given another default version. */
-    public void publishDefaultVersion() {
-        published.defaultVersion();
     }
 }

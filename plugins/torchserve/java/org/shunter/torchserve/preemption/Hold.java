@@ -234,6 +234,18 @@ public final class Hold {
         return false;
     }
 
+    /**
+     * Another number after every change of what anybody holds while something is held: slices may be
+     * raised and lowered beside others, without a new beginning.
+     */
+    public long changes() {
+        long mixed = 0;
+        for (int i = 0; i < HOLDER_COUNT; i++) {
+            mixed = 31 * mixed + page.get(HEADER_SIZE + i * HOLDER_SIZE + K_HOLD_NUMBER);
+        }
+        return mixed;
+    }
+
     private boolean lives(final int line, final long nowNs) {
         final long age = nowNs - page.get(line + K_HOLDER_HEARTBEAT_NS);
         return page.get(line + K_HOLDER_PID) != 0 && Math.abs(age) <= STALE_NS;

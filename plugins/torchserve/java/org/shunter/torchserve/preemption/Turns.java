@@ -39,7 +39,7 @@ public final class Turns {
     }
 
     /** {@code cpus}: how many CPUs there are among some slices. */
-    public Turns(final ControlPage page, final ToIntFunction<SliceSet> cpus) {
+    Turns(final ControlPage page, final ToIntFunction<SliceSet> cpus) {
         this.page = page;
         this.cpus = cpus;
     }

@@ -17,6 +17,8 @@ public final class Batch {
     public long excusedNs;
     /** Whether it began where strict work was: how long it took says nothing about its worker. */
     public boolean disturbed;
+    /** {@link org.shunter.torchserve.preemption.Hold#changes} when it began. */
+    public long holds;
 
     public Batch(final List<Entry> entries, final RequestClass requestClass, final long sentNs) {
         this.entries = entries;

@@ -97,12 +97,17 @@ public final class RequestQueue {
             return;
         }
         if (arrivals.size() > 2 * queued[c] + 64) {
-            arrivals.removeIf(e -> e.stage != Entry.Stage.QUEUED);
+            arrivals.removeIf(e -> !mayShare(e));
         }
         final PriorityQueue<Entry> deadlines = byDeadline.get(c);
         if (deadlines.size() > 2 * queued[c] + 64) {
             deadlines.removeIf(e -> e.stage != Entry.Stage.QUEUED);
         }
+    }
+
+    /** Whether it waits for a batch with others, and not alone after one that failed. */
+    private static boolean mayShare(final Entry entry) {
+        return entry.stage == Entry.Stage.QUEUED && !entry.alone();
     }
 
     /** Waiting requests of a class that may share a batch. */
@@ -148,11 +153,11 @@ public final class RequestQueue {
         return heap.peek();
     }
 
-    /** Arrival of the oldest waiting request of a class, or {@link Entry#NEVER}. */
+    /** Arrival of the oldest that waits for a batch with others, or {@link Entry#NEVER}. */
     public long oldestArrivalNs(final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
-        while (!arrivals.isEmpty() && arrivals.peekFirst().stage != Entry.Stage.QUEUED) {
+        while (!arrivals.isEmpty() && !mayShare(arrivals.peekFirst())) {
             arrivals.pollFirst();
         }
         return arrivals.isEmpty() ? Entry.NEVER : arrivals.peekFirst().arrivalNs;
@@ -186,7 +191,7 @@ public final class RequestQueue {
     public Entry youngest(final RequestClass requestClass) {
         assert Thread.holdsLock(lock);
         final ArrayDeque<Entry> arrivals = byArrival.get(requestClass.ordinal());
-        while (!arrivals.isEmpty() && arrivals.peekLast().stage != Entry.Stage.QUEUED) {
+        while (!arrivals.isEmpty() && !mayShare(arrivals.peekLast())) {
             arrivals.pollLast();
         }
         return arrivals.peekLast();

@@ -10,6 +10,7 @@ import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.queue.Effects;
+import org.shunter.torchserve.queue.Loss;
 import org.shunter.torchserve.worker.Worker;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -71,7 +72,7 @@ final class Housekeeping {
         faults.attempt("runners", () -> observeRunners(models));
         faults.attempt("front end", manager.frontEnd()::obey);
         for (final ServedModel model : models) {
-            faults.attempt(model.name(), () -> keep(model));
+            faults.attempt(model.name(), model::keep);
             faults.attempt(model.name() + ", workers", () -> endOverdue(model));
         }
         faults.attempt("views", manager::forgetEnded);
@@ -89,22 +90,18 @@ final class Housekeeping {
         effects.run();
     }
 
-    private static void keep(final ServedModel model) {
-        model.publishGroups();
-        model.publishDefaultVersion();
-        model.obeyConfiguration();
-        model.dispatcher().refresh();
-    }
-
     private void endOverdue(final ServedModel model) {
         final long timeoutS = model.model().getResponseTimeout();
         final long timeoutNs = TimeUnit.SECONDS.toNanos(timeoutS);
         final List<Worker> workers = model.pool().workers();
         model.dispatcher()
                 .excuse(workers, heldSlices, passedNs, host.hold().longestParkNs() + timeoutNs);
-        final Worker overdue = model.dispatcher().overdue(workers, nowNs - timeoutNs);
+        final Loss loss =
+                Loss.timedOut("no answer within responseTimeout of " + timeoutS + " s");
+        final Worker overdue =
+                model.dispatcher().giveUpOverdue(workers, nowNs - timeoutNs, loss);
         if (overdue != null) {
-            overdue.timeOut("no answer within responseTimeout of " + timeoutS + " s");
+            overdue.onTimedOut(loss);
         }
     }
 }

@@ -41,6 +41,7 @@ final class JobQueue extends LinkedBlockingDeque<Job> {
                     job instanceof GRPCJob
                             ? RequestTerms.takeFrom(job.getPayload())
                             : RequestTerms.ofHeaders(job.getPayload().getHeaders());
+            served.settings().check(terms);
         } catch (BadRequestException e) {
             served.dispatcher().countRejected(served.settings().defaultClass());
             return refuse(job, new Refusal(400, e.getMessage(), 0));

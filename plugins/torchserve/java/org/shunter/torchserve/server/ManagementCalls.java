@@ -3,13 +3,13 @@ package org.shunter.torchserve.server;
 import io.netty.channel.Channel;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelInboundHandlerAdapter;
-import io.netty.channel.ServerChannel;
 import io.netty.handler.codec.http.FullHttpRequest;
 import io.netty.util.ReferenceCountUtil;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.util.ArrayDeque;
 import java.util.concurrent.Executor;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.pytorch.serve.http.HttpRequestHandler;
@@ -50,18 +50,20 @@ public final class ManagementCalls extends ChannelInboundHandlerAdapter {
         }
         ServerChannels.forEach(
                 server -> {
-                    if (listensAt(server, address) && installed.compareAndSet(false, true)) {
+                    if (listensAt(server.localAddress(), address) && installed.compareAndSet(false, true)) {
                         server.pipeline().addFirst(OURS, new Accepted(host::execute));
                     }
                 });
         host.timer().schedule(() -> look(host, address, installed), LOOK_MS, TimeUnit.MILLISECONDS);
     }
 
-    private static boolean listensAt(final ServerChannel server, final SocketAddress address) {
-        final SocketAddress own = server.localAddress();
-        return own instanceof InetSocketAddress mine && address instanceof InetSocketAddress wanted
-                ? mine.getPort() == wanted.getPort()
-                : address.equals(own);
+    /** Where one socket listens at all addresses, its port is no other's. */
+    static boolean listensAt(final SocketAddress own, final SocketAddress wanted) {
+        return wanted.equals(own)
+                || own instanceof InetSocketAddress mine
+                        && wanted instanceof InetSocketAddress asked
+                        && mine.getPort() == asked.getPort()
+                        && mine.getAddress().isAnyLocalAddress();
     }
 
     /** At the channel that accepts connections. */
@@ -102,11 +104,21 @@ public final class ManagementCalls extends ChannelInboundHandlerAdapter {
         if (busy) {
             waiting.add(message);
         } else if (message instanceof FullHttpRequest request && mayWait(request.uri())) {
-            busy = true;
-            context.channel().config().setAutoRead(false);
-            pool.execute(() -> run(context, request));
+            runElsewhere(context, request);
         } else {
             context.fireChannelRead(message);
+        }
+    }
+
+    private void runElsewhere(final ChannelHandlerContext context, final FullHttpRequest request) {
+        busy = true;
+        context.channel().config().setAutoRead(false);
+        try {
+            pool.execute(() -> run(context, request));
+        } catch (RejectedExecutionException | OutOfMemoryError e) { // no thread: here, as stock does
+            busy = false;
+            context.fireChannelRead(request);
+            context.channel().config().setAutoRead(true);
         }
     }
 

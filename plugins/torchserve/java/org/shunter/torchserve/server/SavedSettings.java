@@ -38,17 +38,15 @@ public final class SavedSettings {
         /** The worker groups; an unreadable text falls back to the archive's own. */
         List<GroupConfig> groups(final ModelSettings settings) {
             try {
-                final List<GroupConfig> own = settings.configuration();
-                final List<GroupConfig> groups = new ArrayList<>();
-                for (final GroupConfig triple : GroupConfig.parse("saved", configuration)) {
-                    final int i = groups.size();
-                    final GroupConfig placed =
-                            i < own.size() ? triple.placedLike(own.get(i)) : triple;
-                    final String saved = cores != null && i < cores.size() ? cores.get(i) : null;
-                    groups.add(
-                            saved == null
-                                    ? placed
-                                    : placed.withCores(GroupConfig.checkCores("saved", saved)));
+                final List<GroupConfig> groups =
+                        GroupConfig.placedLike(
+                                GroupConfig.parse("saved", configuration), settings.configuration());
+                for (int i = 0; cores != null && i < Math.min(cores.size(), groups.size()); i++) {
+                    final String saved = cores.get(i);
+                    if (saved != null) {
+                        GroupConfig.checkCores("saved", saved);
+                        groups.set(i, groups.get(i).withCores(saved));
+                    }
                 }
                 return groups;
             } catch (BadRequestException e) {

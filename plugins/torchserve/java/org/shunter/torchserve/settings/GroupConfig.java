@@ -64,15 +64,19 @@ public record GroupConfig(
     }
 
     /** This triple with the classes and the placement of another group. */
-    public GroupConfig placedLike(final GroupConfig other) {
+    private GroupConfig placedLike(final GroupConfig other) {
         return new GroupConfig(
-                instances,
-                threads,
-                batch,
-                other.classes,
-                other.cores,
-                other.device,
-                other.preemptible);
+                instances, threads, batch, other.classes, other.cores, other.device, other.preemptible);
+    }
+
+    /** Triples with the classes and the places of other groups, by position. */
+    public static List<GroupConfig> placedLike(
+            final List<GroupConfig> triples, final List<GroupConfig> others) {
+        final List<GroupConfig> placed = new ArrayList<>(triples);
+        for (int i = 0; i < Math.min(placed.size(), others.size()); i++) {
+            placed.set(i, triples.get(i).placedLike(others.get(i)));
+        }
+        return placed;
     }
 
     /**
@@ -128,11 +132,8 @@ public record GroupConfig(
                     || Integer.parseInt(matcher.group(1)) < 1
                     || Integer.parseInt(matcher.group(3)) < 1) {
                 throw new BadRequestException(
-                        key
-                                + ": \""
-                                + part
-                                + "\" is not INSTANCESxTHREADSxBATCH; example: 1x8x32,2x4x16"
-                                + " (threads 0: leave them to the handler)");
+                        key + ": \"" + part + "\" is not INSTANCESxTHREADSxBATCH; example:"
+                                + " 1x8x32,2x4x16 (threads 0: leave them to the handler)");
             }
             groups.add(
                     of(
@@ -140,13 +141,13 @@ public record GroupConfig(
                             Integer.parseInt(matcher.group(2)),
                             Integer.parseInt(matcher.group(3))));
         }
+        return checkCount(key, groups);
+    }
+
+    static List<GroupConfig> checkCount(final String key, final List<GroupConfig> groups) {
         if (groups.size() > ControlLayout.GROUP_COUNT) {
-            throw new BadRequestException(
-                    key
-                            + ": "
-                            + groups.size()
-                            + " groups, at most "
-                            + ControlLayout.GROUP_COUNT);
+            final String most = " groups, at most " + ControlLayout.GROUP_COUNT;
+            throw new BadRequestException(key + ": " + groups.size() + most);
         }
         return groups;
     }

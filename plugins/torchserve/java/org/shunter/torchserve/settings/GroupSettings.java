@@ -36,14 +36,7 @@ final class GroupSettings {
         } else if (section.get("groups") != null) {
             throw new BadRequestException("shunter.groups: not a list");
         }
-        if (groups.size() > ControlLayout.GROUP_COUNT) {
-            throw new BadRequestException(
-                    "shunter.groups: "
-                            + groups.size()
-                            + " groups, at most "
-                            + ControlLayout.GROUP_COUNT);
-        }
-        return groups;
+        return GroupConfig.checkCount("shunter.groups", groups);
     }
 
     /** What {@code network} says, which needs {@code tensors}. */
@@ -62,15 +55,13 @@ final class GroupSettings {
         }
         final List<GroupConfig> groups =
                 GroupConfig.parse("shunter.network", text("shunter.network", section.get("network")));
-        final int workers = groups.stream().mapToInt(GroupConfig::instances).sum();
+        final int workers = GroupConfig.instances(groups);
         final int batch = groups.stream().mapToInt(GroupConfig::batch).max().orElse(0);
         if (workers > ControlLayout.WORKER_COUNT || batch > ControlLayout.MAX_ENTRIES) {
-            throw new BadRequestException(
-                    "shunter.network: \""
-                            + GroupConfig.text(groups)
-                            + "\"; allowed: at most "
-                            + ControlLayout.WORKER_COUNT
-                            + " workers with batches of at most "
+            throw SettingValues.refusal(
+                    "shunter.network",
+                    GroupConfig.text(groups),
+                    "at most " + ControlLayout.WORKER_COUNT + " workers with batches of at most "
                             + ControlLayout.MAX_ENTRIES);
         }
         return groups;

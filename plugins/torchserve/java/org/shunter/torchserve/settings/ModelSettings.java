@@ -1,6 +1,8 @@
 package org.shunter.torchserve.settings;
 
 import static org.shunter.torchserve.settings.SettingValues.checkMap;
+import static org.shunter.torchserve.settings.SettingValues.flag;
+import static org.shunter.torchserve.settings.SettingValues.refusal;
 import static org.shunter.torchserve.settings.SettingValues.requestClass;
 import static org.shunter.torchserve.settings.SettingValues.text;
 
@@ -16,6 +18,7 @@ import org.pytorch.serve.archive.utils.ArchiveUtils;
 import org.pytorch.serve.http.BadRequestException;
 import org.pytorch.serve.wlm.Model;
 import org.shunter.torchserve.forming.RequestClass;
+import org.shunter.torchserve.forming.RequestTerms;
 
 /**
  * The {@code shunter:} section of a model's {@code model-config.yaml}.
@@ -31,6 +34,7 @@ import org.shunter.torchserve.forming.RequestClass;
  * @param preemptible whether the workers stand still for strict work; null: those of groups that
  *     take best-effort requests only
  * @param retry whether a request whose worker died is tried once more when it does not say
+ * @param drop whether a batch that stands still may give its memory back and begin anew
  * @param company whether free workers wait for a full batch as stock's do
  * @param auto whether the controller may change the configuration; when it is not said, yes unless
  *     the section says where or how the workers run
@@ -46,6 +50,7 @@ public record ModelSettings(
         List<GroupConfig> network,
         Boolean preemptible,
         boolean retry,
+        boolean drop,
         boolean company,
         boolean auto) {
     private static final String SECTION = "shunter";
@@ -68,20 +73,7 @@ public record ModelSettings(
                             "retry",
                             "wait"));
     /** Settings of a model without a section: strict, no deadline. */
-    static final ModelSettings DEFAULT =
-            new ModelSettings(
-                    RequestClass.STRICT,
-                    0,
-                    0,
-                    List.of(),
-                    null,
-                    null,
-                    Map.of(),
-                    List.of(),
-                    null,
-                    true,
-                    false,
-                    true);
+    static final ModelSettings DEFAULT = of(Map.of());
 
     /** The same settings with other worker groups. */
     public ModelSettings withConfiguration(final List<GroupConfig> groups) {
@@ -96,6 +88,7 @@ public record ModelSettings(
                 network,
                 preemptible,
                 retry,
+                drop,
                 company,
                 auto);
     }
@@ -130,8 +123,9 @@ public record ModelSettings(
                 map.containsKey("class")
                         ? requestClass("shunter.class", map.get("class"))
                         : RequestClass.STRICT;
-        final boolean retry = retry(map.getOrDefault("retry", true));
-        if (!retry && PreemptibleSettings.drops(map)) {
+        final boolean retry = flag("shunter.retry", map.getOrDefault("retry", true));
+        final boolean drop = PreemptibleSettings.drops(map);
+        if (!retry && drop) {
             throw new BadRequestException(
                     "shunter.retry: false is not possible together with shunter.preemptible.drop:"
                             + " true, by which a batch begins anew");
@@ -152,8 +146,23 @@ public record ModelSettings(
                 GroupSettings.network(map),
                 PreemptibleSettings.ofModel(map, defaultClass),
                 retry,
+                drop,
                 company(map.getOrDefault("wait", "adaptive")),
                 auto(map));
+    }
+
+    /**
+     * Whether the model can keep what a request asks for.
+     *
+     * @throws BadRequestException saying what it cannot
+     */
+    public void check(final RequestTerms terms) {
+        if (drop && Boolean.FALSE.equals(terms.idempotent())) {
+            throw new BadRequestException(
+                    RequestTerms.IDEMPOTENT_KEY
+                            + ": false is not possible for a model that says"
+                            + " shunter.preemptible.drop: true, by which a batch begins anew");
+        }
     }
 
     private static boolean auto(final Map<String, Object> map) {
@@ -165,9 +174,7 @@ public record ModelSettings(
                     && List.of("configuration", "groups", "device").stream()
                             .noneMatch(map::containsKey);
         }
-        if (!(value instanceof Boolean flag)) {
-            throw new BadRequestException("shunter.auto: \"" + value + "\"; allowed: true, false");
-        }
+        final boolean flag = flag("shunter.auto", value);
         if (flag && (placed || map.containsKey("device") || map.containsKey("groups"))) {
             throw new BadRequestException(
                     "shunter.auto: true is not possible together with cores, device or groups");
@@ -175,17 +182,9 @@ public record ModelSettings(
         return flag;
     }
 
-    private static boolean retry(final Object value) {
-        if (!(value instanceof Boolean flag)) {
-            throw new BadRequestException("shunter.retry: \"" + value + "\"; allowed: true, false");
-        }
-        return flag;
-    }
-
     private static boolean company(final Object value) {
         if (!"adaptive".equals(value) && !"company".equals(value)) {
-            throw new BadRequestException(
-                    "shunter.wait: \"" + value + "\"; allowed: adaptive, company");
+            throw refusal("shunter.wait", value, "adaptive, company");
         }
         return "company".equals(value);
     }
@@ -197,9 +196,8 @@ public record ModelSettings(
         final double ms = value instanceof Number number ? number.doubleValue() : Double.NaN;
         if (!(ms > 0) || ms > 86_400_000) {
             throw new BadRequestException(
-                    "shunter.slo_ms: \""
-                            + value
-                            + "\" is not a latency; allowed: milliseconds above 0 and at most 86400000");
+                    "shunter.slo_ms: \"" + value + "\" is not a latency; allowed: milliseconds above 0"
+                            + " and at most 86400000");
         }
         return (long) (ms * 1e6);
     }

@@ -1,5 +1,8 @@
 package org.shunter.torchserve.settings;
 
+import static org.shunter.torchserve.settings.SettingValues.flag;
+import static org.shunter.torchserve.settings.SettingValues.refusal;
+
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -39,12 +42,7 @@ final class PreemptibleSettings {
             return flag;
         }
         if (!(value instanceof Map)) {
-            throw new BadRequestException(
-                    MODEL
-                            + ": \""
-                            + value
-                            + "\"; allowed: true, false or a mapping of "
-                            + String.join(", ", KEYS));
+            throw refusal(MODEL, value, "true, false or a mapping of " + String.join(", ", KEYS));
         }
         check(SettingValues.checkMap(MODEL, value, KEYS));
         return true;
@@ -66,28 +64,19 @@ final class PreemptibleSettings {
         final Object segment = map.get(SEGMENT);
         final double ms = segment instanceof Number number ? number.doubleValue() : Double.NaN;
         if (map.containsKey(SEGMENT) && !(ms > 0 && ms <= LONGEST_SEGMENT_MS)) {
-            throw refusal(SEGMENT, segment, "milliseconds above 0 and at most 1000");
+            throw refusal(MODEL + "." + SEGMENT, segment, "milliseconds above 0 and at most 1000");
         }
         final Object kind = map.get(BOUNDARIES);
         if (map.containsKey(BOUNDARIES) && !BOUNDARY_KINDS.contains(kind)) {
-            throw refusal(BOUNDARIES, kind, String.join(", ", BOUNDARY_KINDS));
+            throw refusal(MODEL + "." + BOUNDARIES, kind, String.join(", ", BOUNDARY_KINDS));
         }
-        if (map.containsKey(DROP) && !(map.get(DROP) instanceof Boolean)) {
-            throw refusal(DROP, map.get(DROP), "true, false");
+        if (map.containsKey(DROP)) {
+            flag(MODEL + "." + DROP, map.get(DROP));
         }
-    }
-
-    private static BadRequestException refusal(
-            final String key, final Object value, final String allowed) {
-        return new BadRequestException(
-                MODEL + "." + key + ": \"" + value + "\"; allowed: " + allowed);
     }
 
     /** What a worker group says of itself; null: nothing. */
     static Boolean ofGroup(final String key, final Object value) {
-        if (value != null && !(value instanceof Boolean)) {
-            throw new BadRequestException(key + ": \"" + value + "\"; allowed: true, false");
-        }
-        return (Boolean) value;
+        return value == null ? null : (Boolean) flag(key, value);
     }
 }

@@ -29,6 +29,18 @@ final class SettingValues {
         return checked;
     }
 
+    /** That a value is none of those allowed. */
+    static BadRequestException refusal(final String key, final Object value, final String allowed) {
+        return new BadRequestException(key + ": \"" + value + "\"; allowed: " + allowed);
+    }
+
+    static boolean flag(final String key, final Object value) {
+        if (value instanceof Boolean flag) {
+            return flag;
+        }
+        throw refusal(key, value, "true, false");
+    }
+
     static RequestClass requestClass(final String key, final Object value) {
         final RequestClass requestClass = RequestClass.of(String.valueOf(value));
         if (requestClass == null) {

@@ -19,17 +19,8 @@ final class TensorSettings {
     /** Types that numpy and torch both have. */
     private static final List<String> TYPES =
             List.of(
-                    "bool",
-                    "uint8",
-                    "int8",
-                    "int16",
-                    "int32",
-                    "int64",
-                    "float16",
-                    "float32",
-                    "float64",
-                    "complex64",
-                    "complex128");
+                    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32",
+                    "float64", "complex64", "complex128");
 
     private TensorSettings() {}
 
@@ -49,13 +40,8 @@ final class TensorSettings {
         if (!(value instanceof List<?> tensors)
                 || tensors.isEmpty()
                 || tensors.size() > ControlLayout.MAX_TENSORS) {
-            throw new BadRequestException(
-                    key
-                            + ": \""
-                            + value
-                            + "\"; allowed: a list of 1 to "
-                            + ControlLayout.MAX_TENSORS
-                            + " tensors, each {name, dtype, shape}");
+            final String most = ControlLayout.MAX_TENSORS + " tensors, each {name, dtype, shape}";
+            throw SettingValues.refusal(key, value, "a list of 1 to " + most);
         }
         final Set<String> names = new HashSet<>();
         for (int i = 0; i < tensors.size(); i++) {
@@ -70,24 +56,18 @@ final class TensorSettings {
     private static String checkTensor(final String key, final Object value) {
         final Map<String, Object> tensor = SettingValues.checkMap(key, value, KEYS);
         if (!(tensor.get("name") instanceof String name) || name.isEmpty()) {
-            throw new BadRequestException(
-                    key + ".name: \"" + tensor.get("name") + "\"; allowed: a text");
+            throw SettingValues.refusal(key + ".name", tensor.get("name"), "a text");
         }
         if (!(tensor.get("dtype") instanceof String type) || !TYPES.contains(type)) {
-            throw new BadRequestException(
-                    key
-                            + ".dtype: \""
-                            + tensor.get("dtype")
-                            + "\"; allowed: "
-                            + String.join(", ", TYPES));
+            throw SettingValues.refusal(
+                    key + ".dtype", tensor.get("dtype"), String.join(", ", TYPES));
         }
         if (!(tensor.get("shape") instanceof List<?> shape)
                 || !shape.stream().allMatch(n -> n instanceof Integer size && size >= 0)) {
-            throw new BadRequestException(
-                    key
-                            + ".shape: \""
-                            + tensor.get("shape")
-                            + "\"; allowed: a list of sizes without the batch, such as [3, 224, 224]");
+            throw SettingValues.refusal(
+                    key + ".shape",
+                    tensor.get("shape"),
+                    "a list of sizes without the batch, such as [3, 224, 224]");
         }
         return name;
     }

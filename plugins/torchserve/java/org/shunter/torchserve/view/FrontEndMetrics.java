@@ -1,6 +1,8 @@
 package org.shunter.torchserve.view;
 
 import static org.shunter.torchserve.page.ControlLayout.*;
+import static org.shunter.torchserve.view.ModelLabels.MODEL;
+import static org.shunter.torchserve.view.ModelLabels.labels;
 
 import io.prometheus.client.Collector;
 import io.prometheus.client.CounterMetricFamily;
@@ -15,7 +17,6 @@ import org.shunter.torchserve.server.ShunterWorkLoadManager;
 
 /** The network front end's numbers on TorchServe's own {@code /metrics}, while there is one. */
 public final class FrontEndMetrics extends Collector {
-    private static final List<String> MODEL = List.of("model", "version");
     private static final String DROP_PREFIX = "drop_";
 
     private final ShunterWorkLoadManager manager;
@@ -79,9 +80,7 @@ public final class FrontEndMetrics extends Collector {
                 new GaugeMetricFamily("shunter_nic_" + name, help, MODEL);
         for (final ServedModel model : manager.served()) {
             if (model.slot().get(S_NETWORK_ENTRIES) > 0) {
-                family.addMetric(
-                        List.of(model.model().getModelName(), model.model().getVersion()),
-                        model.slot().get(offset));
+                family.addMetric(labels(model), model.slot().get(offset));
             }
         }
         return family;

@@ -12,6 +12,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.ToDoubleBiFunction;
 import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.pool.ServedModel;
@@ -69,14 +70,32 @@ public final class ShunterMetrics extends Collector {
                         OUTCOMES));
         families.add(
                 byClass("shunter_answered_late_total", "Answers after the deadline", S_ANSWERED_LATE));
-        families.add(queued());
-        families.add(oldestWait());
+        families.add(
+                gaugeByClass(
+                        "shunter_queued_requests",
+                        "Requests waiting",
+                        (model, c) -> model.slot().get(ModelSlot.of(S_QUEUED, c))));
+        final long now = System.nanoTime();
+        families.add(
+                gaugeByClass(
+                        "shunter_oldest_wait_seconds",
+                        "Wait of the oldest request",
+                        (model, c) -> {
+                            final long arrival =
+                                    model.slot().get(ModelSlot.of(S_OLDEST_ARRIVAL_NS, c));
+                            return arrival == 0 ? 0 : Math.max(0, now - arrival) * 1e-9;
+                        }));
         families.add(counter("shunter_retried_total", "Requests run again", S_RETRIED));
         families.add(counter("shunter_poisoned_total", "Requests that ended two workers", S_POISONED));
     }
 
     private void addDeadlines(final List<MetricFamilySamples> families) {
-        families.add(attainment());
+        final long now = System.nanoTime();
+        families.add(
+                gaugeByClass(
+                        "shunter_slo_attainment",
+                        "Share of requests with a deadline that met it, last minute; NaN: none",
+                        (model, c) -> model.dispatcher().sloWindow().attainment(c, now)));
         families.add(byClass("shunter_good_total", "Answers in time and not 5xx: goodput", S_GOOD));
         families.add(
                 byClass("shunter_slo_met_total", "Requests that met their deadline", S_SLO_MET));
@@ -170,18 +189,14 @@ public final class ShunterMetrics extends Collector {
         return family;
     }
 
-    private GaugeMetricFamily attainment() {
-        final GaugeMetricFamily family =
-                new GaugeMetricFamily(
-                        "shunter_slo_attainment",
-                        "Share of requests with a deadline that met it, last minute; NaN: none",
-                        BY_CLASS);
-        final long now = System.nanoTime();
+    private GaugeMetricFamily gaugeByClass(
+            final String name,
+            final String help,
+            final ToDoubleBiFunction<ServedModel, RequestClass> value) {
+        final GaugeMetricFamily family = new GaugeMetricFamily(name, help, BY_CLASS);
         for (final ServedModel model : manager.served()) {
             for (final RequestClass c : RequestClass.all()) {
-                family.addMetric(
-                        labels(model, c.label()),
-                        model.dispatcher().sloWindow().attainment(c, now));
+                family.addMetric(labels(model, c.label()), value.applyAsDouble(model, c));
             }
         }
         return family;
@@ -235,34 +250,6 @@ public final class ShunterMetrics extends Collector {
                     model.slot().get(S_BATCH_REQUESTS));
         }
         return new MetricFamilySamples(name, Type.HISTOGRAM, "Requests in a batch", samples);
-    }
-
-    private GaugeMetricFamily queued() {
-        final GaugeMetricFamily family =
-                new GaugeMetricFamily("shunter_queued_requests", "Requests waiting", BY_CLASS);
-        for (final ServedModel model : manager.served()) {
-            for (final RequestClass c : RequestClass.all()) {
-                family.addMetric(
-                        labels(model, c.label()), model.slot().get(ModelSlot.of(S_QUEUED, c)));
-            }
-        }
-        return family;
-    }
-
-    private GaugeMetricFamily oldestWait() {
-        final GaugeMetricFamily family =
-                new GaugeMetricFamily(
-                        "shunter_oldest_wait_seconds", "Wait of the oldest request", BY_CLASS);
-        final long now = System.nanoTime();
-        for (final ServedModel model : manager.served()) {
-            for (final RequestClass c : RequestClass.all()) {
-                final long arrival = model.slot().get(ModelSlot.of(S_OLDEST_ARRIVAL_NS, c));
-                family.addMetric(
-                        labels(model, c.label()),
-                        arrival == 0 ? 0 : Math.max(0, now - arrival) * 1e-9);
-            }
-        }
-        return family;
     }
 
     private CounterMetricFamily counter(final String name, final String help, final int offset) {

@@ -101,10 +101,8 @@ final class ReplyDecoder extends ByteToMessageDecoder {
         final int length = readInt(in);
         if (length < END || length > maxSize) {
             throw new TooLongFrameException(
-                    "A worker announced a field of "
-                            + length
-                            + " bytes; max_response_size in config.properties allows "
-                            + maxSize);
+                    "A worker announced a field of " + length + " bytes; max_response_size in"
+                            + " config.properties allows " + maxSize);
         }
         return length;
     }

@@ -177,13 +177,13 @@ public final class Worker extends BatchWorker {
         served.setProblem(cause);
     }
 
-    /** End the process because it does not answer in time; another is started. */
-    public void timeOut(final String cause) {
-        final WorkerLife now = life;
-        if (now != null) {
-            StockLog.workerError(cause);
-            now.fail(Loss.timedOut(cause));
-        }
+    /** Its dispatcher gave it up because it does not answer: end the process, start another. */
+    public void onTimedOut(final Loss loss) {
+        final WorkerLife late = life;
+        late.over.set(true);
+        StockLog.workerError(loss.cause());
+        late.process.kill();
+        afterLoss(late, WorkerState.READY, loss);
     }
 
     /** A process or its connection is gone. */
@@ -195,6 +195,11 @@ public final class Worker extends BatchWorker {
             gone.release();
             return;
         }
+        afterLoss(gone, before, loss);
+    }
+
+    /** Its dispatcher has taken back what it held. */
+    private void afterLoss(final WorkerLife gone, final WorkerState before, final Loss loss) {
         gone.release();
         if (state == WorkerState.STOPPED) {
             finish();

@@ -135,7 +135,9 @@ final class WorkerLife implements WorkerConnection.Listener {
         try {
             if (loaded) {
                 WorkerOutput.takeMetrics(reply);
-                dispatcher.onReply(worker, reply);
+                if (!dispatcher.onReply(worker, reply)) {
+                    LOGGER.info("An answer of {} came after it was given up", worker);
+                }
             } else {
                 worker.onLoadReply(this, reply);
             }
@@ -164,16 +166,12 @@ final class WorkerLife implements WorkerConnection.Listener {
     }
 
     /** End the process because it misbehaves; the worker starts another. */
-    void fail(final Loss loss) {
+    void fail(final String cause) {
         final WorkerProcess running = process;
         if (running != null) {
             running.kill();
         }
-        worker.lost(this, loss);
-    }
-
-    void fail(final String cause) {
-        fail(Loss.died(500, cause));
+        worker.lost(this, Loss.died(500, cause));
     }
 
     void release() {

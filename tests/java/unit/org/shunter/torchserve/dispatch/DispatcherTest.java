@@ -1,6 +1,9 @@
 package org.shunter.torchserve.dispatch;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.shunter.torchserve.dispatch.TestModel.MS;
 import static org.shunter.torchserve.forming.RequestClass.BEST_EFFORT;
@@ -14,6 +17,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.shunter.torchserve.forming.Rerun;
 import org.shunter.torchserve.page.ControlLayout;
+import org.shunter.torchserve.page.SliceSet;
 import org.shunter.torchserve.queue.Loss;
 import org.shunter.torchserve.queue.Reply;
 import org.shunter.torchserve.queue.WorkerState;
@@ -206,6 +210,56 @@ class DispatcherTest {
         } else {
             assertEquals(List.of(kind == Loss.Kind.STOPPED ? 500 : 413), request.statuses);
         }
+    }
+
+    /** Another process holds slice 0 all the time, and for a moment the worker's slice 1, too. */
+    @ParameterizedTest
+    @CsvSource({"7, 0", "5, 1"})
+    void aBatchThatMayHaveStoodStillTeachesNoLatency(final long number, final long learnt) {
+        final int line = ControlLayout.HEADER_SIZE + ControlLayout.HOLDER_SIZE;
+        model.page.set(line + ControlLayout.K_HOLDER_PID, 1);
+        model.page.set(line + ControlLayout.K_HOLDER_HEARTBEAT_NS, model.now);
+        model.page.set(line + ControlLayout.K_HOLD_SINCE_NS, model.now - MS);
+        model.page.set(line + ControlLayout.K_HOLD_SLICES, 0b01);
+        model.page.set(line + ControlLayout.K_HOLD_NUMBER, 5);
+        final TestModel.FakeWorker worker = model.yielding(SliceSet.of(0b10));
+        model.dispatcher.setWorkers(List.of(worker));
+        model.bestEffort("b");
+        model.pass(10 * MS);
+        model.page.set(line + ControlLayout.K_HOLD_NUMBER, number);
+        worker.answer();
+        assertEquals(learnt, worker.group.fit.batches());
+    }
+
+    @Test
+    void anAnswerAtTheLimitSavesTheBatchBehindIt() {
+        final TestModel.FakeWorker worker = model.serve(1)[0];
+        final TestModel.Request late = model.strict("late");
+        final TestModel.Request next = model.strict("next");
+        final long begunNs = model.now;
+        model.pass(1000 * MS);
+        worker.answer();
+        final Loss loss = Loss.timedOut("told to");
+        assertNull(model.dispatcher.giveUpOverdue(List.of(worker), begunNs + 1, loss));
+        worker.answer();
+        assertEquals(List.of(200), late.statuses);
+        assertEquals(List.of(200), next.statuses);
+    }
+
+    @Test
+    void anAnswerAfterItsTimeOutIsNotTakenForTheNextBatchNorForAFault() {
+        final TestModel.FakeWorker worker = model.serve(1)[0];
+        final TestModel.Request late = model.strict("late");
+        final TestModel.Request next = model.strict("next");
+        final Loss loss = Loss.timedOut("told to");
+        assertSame(worker, model.dispatcher.giveUpOverdue(List.of(worker), model.now + 1, loss));
+        assertEquals(WorkerState.BACKOFF, worker.state);
+        assertFalse(model.dispatcher.onReply(worker, new Reply(200, "", List.of())));
+        assertEquals(List.of(500), late.statuses);
+        worker.comeBack();
+        assertEquals(List.of("next"), worker.running());
+        worker.answer();
+        assertEquals(List.of(200), next.statuses);
     }
 
     @Test

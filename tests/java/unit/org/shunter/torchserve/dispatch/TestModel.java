@@ -296,6 +296,12 @@ public class TestModel {
         return new FakeWorker(group(0, classes), cap);
     }
 
+    /** It stands still for strict work on these slices. */
+    FakeWorker yielding(final SliceSet slices) {
+        final WorkerGroup.Place place = new WorkerGroup.Place(slices, true);
+        return new FakeWorker(new WorkerGroup<>(0, GroupConfig.of(1, 0, 64), place, false), 64);
+    }
+
     /** A generation of workers of these caps. */
     FakeWorker[] serve(final int... caps) {
         final FakeWorker[] workers = new FakeWorker[caps.length];

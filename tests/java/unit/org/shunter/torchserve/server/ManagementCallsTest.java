@@ -10,18 +10,23 @@ import io.netty.handler.codec.http.DefaultFullHttpRequest;
 import io.netty.handler.codec.http.FullHttpRequest;
 import io.netty.handler.codec.http.HttpMethod;
 import io.netty.handler.codec.http.HttpVersion;
+import java.net.InetSocketAddress;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Queue;
+import java.util.concurrent.RejectedExecutionException;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.pytorch.serve.http.HttpRequestHandler;
 
 /** Management calls run elsewhere; the requests of a connection keep their order. */
 final class ManagementCallsTest {
     private final Queue<Runnable> elsewhere = new ArrayDeque<>();
     private final List<String> run = new ArrayList<>();
-    private final EmbeddedChannel channel = new EmbeddedChannel(new ManagementCalls(elsewhere::add));
+    private boolean noThread;
+    private final EmbeddedChannel channel = new EmbeddedChannel(new ManagementCalls(this::execute));
 
     ManagementCallsTest() {
         channel.pipeline()
@@ -38,6 +43,13 @@ final class ManagementCallsTest {
                                 }
                             }
                         });
+    }
+
+    private void execute(final Runnable task) {
+        if (noThread) {
+            throw new RejectedExecutionException("told to");
+        }
+        elsewhere.add(task);
     }
 
     private FullHttpRequest request(final String uri) {
@@ -89,6 +101,36 @@ final class ManagementCallsTest {
         channel.close();
         runElsewhere();
         assertEquals(List.of(0, 0), List.of(first.refCnt(), second.refCnt()));
+    }
+
+    @Test
+    void aCallThatGetsNoThreadRunsWhereItIs() {
+        noThread = true;
+        request("/models/x");
+        request("/ping");
+        assertEquals(List.of("/models/x", "/ping"), run);
+        assertTrue(channel.config().isAutoRead());
+        noThread = false;
+        request("/models/y");
+        runElsewhere();
+        assertEquals("/models/y", run.get(2));
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "127.0.0.1, 8081, 127.0.0.1, 8081, true",
+        "127.0.0.1, 8080, 127.0.0.2, 8080, false",
+        "127.0.0.1, 8080, 127.0.0.1, 8081, false",
+        "0.0.0.0, 8081, 0.0.0.0, 8081, true",
+        "::, 8081, 0.0.0.0, 8081, true",
+        "::, 8080, 0.0.0.0, 8081, false"
+    })
+    void theSocketIsFoundByAddressAndPort(
+            final String own, final int port, final String wanted, final int at, final boolean is) {
+        assertEquals(
+                is,
+                ManagementCalls.listensAt(
+                        new InetSocketAddress(own, port), new InetSocketAddress(wanted, at)));
     }
 
     @Test
