@@ -53,3 +53,19 @@ def test_without_a_library_there_is_no_front_end(at, tmp_path, wanted, why):
     assert why in str(error.value)
     assert "`make library`" in str(error.value)
     assert not (tmp_path / "nic.sock").exists()
+
+
+def test_on_a_processor_that_reorders_stores_there_are_clients_and_no_front_end(
+    built, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert library.require()
+    with pytest.raises(LibraryError, match="needs an x86_64 processor, this one is aarch64"):
+        FrontEnd(Settings(tmp_path / "nic.sock", port=0))
+    assert not (tmp_path / "nic.sock").exists()
+
+
+def test_on_a_big_endian_processor_there_is_no_library(built, monkeypatch):
+    monkeypatch.setattr("sys.byteorder", "big")
+    with pytest.raises(LibraryError, match="little-endian"):
+        library.require()
