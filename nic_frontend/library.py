@@ -1,7 +1,7 @@
 """The C library of the network front end: where it is, and what to do when it is not there.
 
-It is built by :mod:`shunter.nic_frontend.build`. Clients also work without it, only slower; the
-front end does not: :func:`require` says how to get it.
+It is built by :mod:`shunter.nic_frontend.build`. The front end and its clients stand on it;
+:func:`require` says how to get it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PATH = build.HERE / build.LIBRARY
 VARIABLE = "SHUNTER_NATIVE"
 """Environment: path of another library, or ``0`` for none."""
 ADVICE = (
-    "the network front end needs its C library: build it with `make library` in a checkout, "
+    "the network front end and its clients need their C library: build it with `make library` "
+    "in a checkout, "
     "reinstall shunter where there is a C compiler (Debian: apt-get install gcc libc6-dev), or "
     "install a wheel that carries it"
 )

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.aead import client_guard
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.native_client import Keys
+from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
     error_of,
     no_worker,
 )
-from shunter.nic_frontend.client.protocol.core import ClientCore
-from shunter.nic_frontend.client.protocol.state import Guard
 from shunter.nic_frontend.wire.header import Header, WrongHeader, check_tag, parse
 from shunter.nic_frontend.wire.hello import (
     Hello,
@@ -38,9 +36,17 @@ _NEVER = 1 << 63
 class OpenSession:
     """What HELLO_ACK said."""
 
-    core: ClientCore
+    session: int
+    func_id: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    segment: int
+    grant: int
+    keys: Keys | None
+    protect: int
+    """PAYLOAD_CRC or PAYLOAD_AEAD: what all payloads carry."""
+    trip_ns: int
+    """The shortest way to the server and back."""
 
 
 def check_names(model: str, version: str) -> None:
@@ -108,31 +114,32 @@ class Opening:
             check_tag(header, datagram, key)
         except WrongHeader as error:
             raise AuthenticationError(_whose_key(header, self._key)) from error
-        inputs, outputs = (tuple(s.bytes for s in each) for each in (found.inputs, found.outputs))
         try:
-            plans = SegmentPlan(inputs, found.segment), SegmentPlan(outputs, found.segment)
+            for specs in (found.inputs, found.outputs):
+                SegmentPlan(tuple(spec.bytes for spec in specs), found.segment)
         except TooLarge as error:
             raise BadRequestError(str(error)) from error
-        core = ClientCore(
+        return OpenSession(
             header.session,
             header.func_id,
-            key,
-            *plans,
+            found.inputs,
+            found.outputs,
+            found.segment,
             header.credit,
-            self._stream,
-            protect=found.protect,
-            guard=self._guard(key, found, datagram[HEADER_BYTES:]),
+            self._keys(key, found, datagram[HEADER_BYTES:]),
+            found.protect,
             trip_ns=max(1, now_ns - self._said_ns),
         )
-        core.heard_ns = now_ns
-        return OpenSession(core, found.inputs, found.outputs)
 
-    def _guard(self, key: bytes | None, found: Opened, payload: bytes) -> Guard | None:
+    def _keys(self, key: bytes | None, found: Opened, payload: bytes) -> Keys | None:
         if found.protect != self._hello.want:
             raise AuthenticationError("the server does not protect payloads as it was asked to")
-        encrypts = self._key and found.protect & Flags.PAYLOAD_AEAD
-        keys = payload_keys(self._key, self._hello, payload) if self._key and encrypts else None
-        return client_guard(found.protect, key, keys)
+        if key is None or self._key is None:
+            return None
+        if not found.protect & Flags.PAYLOAD_AEAD:
+            return Keys(key, key)
+        keys = payload_keys(self._key, self._hello, payload)
+        return Keys(key, key, keys.to_server, keys.to_client)
 
 
 def _whose_key(header: Header, key: bytes | None) -> str:

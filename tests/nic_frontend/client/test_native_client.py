@@ -12,11 +12,11 @@ import time
 import numpy as np
 import pytest
 
+from oracle.client_state import FIRST_RTO_NS
 from shunter.nic_frontend import library as libraries
 from shunter.nic_frontend.client import Session
 from shunter.nic_frontend.client import session as sessions
-from shunter.nic_frontend.client.protocol.native_client import NativeClient
-from shunter.nic_frontend.client.protocol.state import FIRST_RTO_NS
+from shunter.nic_frontend.client.native_client import NativeClient
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.layout import SACK_RECEIVING, WINDOW, Flags, MessageType, WireStatus
 
