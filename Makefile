@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: help preflight setup demo test test-fast bench check docs jar library fuzz gpu
+.PHONY: help preflight setup demo test test-fast bench check docs jar library client-library fuzz gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,6 +39,9 @@ jar: $(INSTALLED) ## build the TorchServe plugin jar if its sources changed
 
 library: $(INSTALLED) ## build the C library of the network front end if its sources changed
 	$(BIN)/python -m shunter.nic_frontend.build
+
+client-library: $(INSTALLED) ## build the client library for C and install it (PREFIX=, DESTDIR=)
+	$(BIN)/python -m shunter.nic_frontend.client_library $(if $(PREFIX),--prefix "$(PREFIX)")
 
 demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the plugin, send requests
 	$(BIN)/shunter demo

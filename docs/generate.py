@@ -21,7 +21,7 @@ from typing import Any
 import typer
 
 from shunter.allocator.planning.allowed import allowed
-from shunter.nic_frontend.client.errors import error_of
+from shunter.nic_frontend.client.requests.errors import error_of
 from shunter.nic_frontend.wire import layout
 from shunter.plugins.cli import main as cli
 from shunter.plugins.control import settings_keys

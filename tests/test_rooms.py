@@ -50,9 +50,13 @@ FOLDERS = {
     "nic_frontend": {"nic_frontend/wire"},
     "nic_frontend/wire": set(),
     "nic_frontend/server": {"nic_frontend", "nic_frontend/wire"},
-    "nic_frontend/client": {"nic_frontend", "nic_frontend/client/protocol", "nic_frontend/wire"},
-    "nic_frontend/client/protocol": {"nic_frontend", "nic_frontend/wire"},
-    "nic_frontend/tritonlike": {"nic_frontend/client", "nic_frontend/wire"},
+    "nic_frontend/client": {"nic_frontend", "nic_frontend/client/requests", "nic_frontend/wire"},
+    "nic_frontend/client/requests": {"nic_frontend/wire"},
+    "nic_frontend/tritonlike": {
+        "nic_frontend/client",
+        "nic_frontend/client/requests",
+        "nic_frontend/wire",
+    },
     "model_store": set(),
     "model_store/digits": {"model_store"},
     "model_store/minilm": {"model_store"},
@@ -102,6 +106,7 @@ PURE_FOLDERS = (
     "allocator/planning",
     "batching/forming",
     "batching/preemption",
+    "nic_frontend/client/requests",
     "nic_frontend/wire",
 )
 PURE_FILES = (
@@ -119,8 +124,6 @@ PURE_FILES = (
     "batching/queue/layout.py",
     "batching/queue/tensor_spec.py",
     "handlers/device/ladder.py",
-    "nic_frontend/client/protocol/core.py",
-    "nic_frontend/client/protocol/state.py",
     "nic_frontend/server/absences.py",
     "nic_frontend/server/model_policy.py",
 )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rpc.compiled import compiled
 from rpc.models import RpcModel
 from shunter.nic_frontend.client import Session
-from shunter.nic_frontend.client.protocol.native_client import NativeClient
+from shunter.nic_frontend.client.native_client import NativeClient
 from shunter.nic_frontend.wire.layout import WINDOW
 
 SOURCE = Path(__file__).with_name("load.c")
@@ -165,7 +165,7 @@ class Load:
 
 def _native(session: Session) -> NativeClient:
     if session.native is None:
-        raise RuntimeError("the load comes from C: there is no library of the data path")
+        raise RuntimeError("the load comes from C, and there is no session now")
     return session.native
 
 

@@ -162,7 +162,7 @@ class OurAsk:
     def copied(self) -> int:
         """Bytes of answers that the client had to copy, as the C client counts them."""
         if self._session.native is None:
-            raise RuntimeError("copies are counted in C: there is no library of the data path")
+            raise RuntimeError("copies are counted by the session, and there is none now")
         return self._session.native.numbers()["copied"]
 
 

@@ -1,13 +1,14 @@
 """Clients of the network front end: all that users import."""
 
-from shunter.nic_frontend.aead import NoCipherError
 from shunter.nic_frontend.client.async_client import AsyncClient
-from shunter.nic_frontend.client.calls import Options
 from shunter.nic_frontend.client.client import Client
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.requests.calls import Options
+from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
+    BatchError,
     InferenceError,
+    NoCipherError,
     ServerError,
     TooLateError,
     UnavailableError,
@@ -19,6 +20,7 @@ __all__ = [
     "AsyncClient",
     "AuthenticationError",
     "BadRequestError",
+    "BatchError",
     "Client",
     "InferenceError",
     "NoCipherError",

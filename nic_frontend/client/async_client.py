@@ -7,202 +7,20 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
-from shunter.nic_frontend.client.calls import DEFAULT, Array, Options, one_or_all
-from shunter.nic_frontend.client.connecting import (
-    CONNECT_S,
-    PAUSE_S,
-    Address,
-    Key,
-    Target,
-    key_of,
-    protection_of,
-    reason_of,
-    segment_of,
-)
-from shunter.nic_frontend.client.errors import InferenceError, TooLargeError, UnreachableError
-from shunter.nic_frontend.client.exchange import Exchange
-from shunter.nic_frontend.client.protocol.transports import NO_WAIT, TICK_NS, Datagrams, Stream
+from shunter.nic_frontend.client.async_session import AsyncSession
+from shunter.nic_frontend.client.connecting import Address, Key, key_of, protection_of
+from shunter.nic_frontend.client.requests.attempts import Attempts, Many
+from shunter.nic_frontend.client.requests.balance import Balancer
+from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
+from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Options, Tensors, one_or_all
+from shunter.nic_frontend.client.requests.errors import InferenceError
 from shunter.nic_frontend.wire.hello import DEFAULT_KEY
-from shunter.nic_frontend.wire.keys import SharedKey
 
-_MOST_AT_ONCE = 64
-"""Datagrams taken before others in the loop have their turn."""
-
-
-class AsyncSession:
-    """A session with one model, in one event loop. Made by :meth:`AsyncClient.model`."""
-
-    def __init__(
-        self,
-        address: Address,
-        model: str,
-        version: str,
-        key: SharedKey | None,
-        protect: int,
-        timeout_s: float,
-        window: int,
-    ) -> None:
-        """Nothing is sent before :meth:`open`."""
-        self._address, self._timeout_s = address, timeout_s
-        self._loop = asyncio.get_running_loop()
-        self._exchange = Exchange(model, version, window, key, protect, self._unwatch)
-        self._targets: list[Target] = []
-        self._pause_s = 0.0
-        self._watched: int | None = None
-        self._is_writing = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._opened: asyncio.Future[None] | None = None
-
-    async def open(self, ends_ns: int) -> None:
-        """Until there is a session. Raises InferenceError."""
-        exchange = self._exchange
-        while exchange.core is None:
-            left_s = (ends_ns - time.monotonic_ns()) / 1e9
-            try:
-                exchange.check_opening(is_over=left_s <= 0)
-            except TooLargeError:
-                if (other := self._address.for_large()) is None:
-                    raise
-                self._address, self._targets, exchange.failure = other, [], None
-            self._opened = self._loop.create_future()
-            self._after()
-            await asyncio.wait([self._opened], timeout=left_s)
-
-    async def infer(
-        self,
-        inputs: Sequence[Array],
-        options: Options = DEFAULT,
-        *,
-        out: Sequence[Array] | None = None,
-        **more: Any,
-    ) -> list[Array]:
-        """Ask once; the outputs. Raises InferenceError; a cancelled call is taken back.
-
-        The arrays must not change before this has ended. ``out``: arrays that take the outputs.
-        ``more``: fields of :class:`Options`.
-        """
-        if more:
-            options = Options(**more)
-        tensors = self._exchange.tensors
-        assert tensors is not None
-        call = tensors.call(inputs, options, time.monotonic_ns(), self._timeout_s, out)
-        ended = self._loop.create_future()
-        call.on_end = lambda _: ended.done() or ended.set_result(None)
-        try:
-            self._exchange.submit([call])
-            self._after()
-            await ended
-        finally:
-            self._exchange.cancel(call)
-            self._after()
-        if call.error is not None:
-            raise call.error
-        return call.outputs
-
-    async def close(self) -> None:
-        """End the session; calls that have no answer end with UnreachableError."""
-        self._exchange.close()
-        if self._timer is not None:
-            self._timer.cancel()
-        if (connecting := self._connecting) is not None:
-            connecting.cancel()
-            await asyncio.wait([connecting])
-
-    # ---- the loop
-
-    @property
-    def _is_wanted(self) -> bool:
-        """Whether somebody waits for the network."""
-        is_opening = self._opened is not None and not self._opened.done()
-        return not self._exchange.closed and (self._exchange.is_busy or is_opening)
-
-    def _after(self) -> None:
-        """Something has changed: watch what must be watched now."""
-        exchange, opened = self._exchange, self._opened
-        is_decided = exchange.core is not None or exchange.is_refused
-        if opened is not None and not opened.done() and is_decided:
-            opened.set_result(None)
-        self._watch()
-        if self._is_wanted:
-            if exchange.transport is None and self._connecting is None:
-                self._connecting = self._loop.create_task(self._connect())
-            if self._timer is None:
-                self._timer = self._loop.call_later(TICK_NS / 1e9, self._on_time)
-
-    def _watch(self) -> None:
-        transport = self._exchange.transport
-        if transport is None:
-            return
-        if self._watched is None:
-            self._watched = transport.socket.fileno()
-            self._loop.add_reader(self._watched, self._on_readable)
-        if transport.has_kept != self._is_writing:
-            self._is_writing = transport.has_kept
-            if self._is_writing:
-                self._loop.add_writer(self._watched, self._on_writable)
-            else:
-                self._loop.remove_writer(self._watched)
-
-    def _unwatch(self) -> None:
-        """Before the socket is closed."""
-        if self._watched is not None:
-            self._loop.remove_reader(self._watched)
-            self._loop.remove_writer(self._watched)
-        self._watched, self._is_writing = None, False
-
-    def _on_readable(self) -> None:
-        exchange = self._exchange
-        for _ in range(_MOST_AT_ONCE):
-            if not exchange.receive(NO_WAIT):
-                break
-            self._pause_s = 0.0
-        if exchange.now - exchange.ticked_ns > TICK_NS:
-            exchange.tick(exchange.now)
-        self._after()
-
-    def _on_writable(self) -> None:
-        self._exchange.flush()
-        self._after()
-
-    def _on_time(self) -> None:
-        self._timer = None
-        self._exchange.tick(time.monotonic_ns())
-        self._after()
-
-    # ---- connecting
-
-    async def _connect(self) -> None:
-        """Try the next address that the name stands for."""
-        exchange = self._exchange
-        try:
-            if not self._targets:
-                await asyncio.sleep(self._pause_s)
-                self._pause_s = PAUSE_S
-                self._targets = await self._address.targets_in(self._loop)
-            connection = await self._connected(self._targets.pop(0))
-            kind = Stream if self._address.is_stream else Datagrams
-            exchange.attach(kind(connection), segment_of(connection))
-        except (OSError, UnreachableError) as error:
-            exchange.lose(reason_of(error))
-        finally:
-            self._connecting = None
-        self._after()
-
-    async def _connected(self, target: Target) -> socket.socket:
-        connection = target.socket()
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                await self._loop.sock_connect(connection, target.where)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+_Found = TypeVar("_Found")
 
 
 class AsyncClient:
@@ -214,7 +32,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         key: Key | None = None,
         key_id: str = DEFAULT_KEY,
@@ -227,30 +45,46 @@ class AsyncClient:
 
         ``window``: most requests on their way to one model. ``key``, ``key_id``, ``encrypt`` and
         ``crc`` as of Session.
+        Several URLs: as of Client, and calls at the same time spread over all servers.
         Raises ValueError for a wrong address or key file, NoCipherError.
         """
-        self.url = url
-        self._address, self._key = Address.parse(url), key_of(key, key_id)
+        self.urls = [url] if isinstance(url, str) else list(url)
+        if not self.urls:
+            raise ValueError("no URL")
+        self.url = self.urls[0]
+        self._addresses = [Address.parse(each) for each in self.urls]
+        self._key = key_of(key, key_id)
         protect = protection_of(self._key, encrypt=encrypt, crc=crc)
+        self._balancer = Balancer(len(self.urls))
         self._settings = protect, timeout_s, window
         self._timeout_s = timeout_s
-        self._sessions: dict[tuple[str, str], asyncio.Task[AsyncSession]] = {}
+        self._sessions: dict[tuple[str, str, int], asyncio.Task[AsyncSession]] = {}
 
-    async def model(self, name: str, version: str = "") -> AsyncSession:
-        """The session with a model. Raises InferenceError."""
-        task = self._sessions.get((name, version))
+    async def model(self, name: str, version: str = "", server: int = 0) -> AsyncSession:
+        """The session with a model. Raises InferenceError. ``server``: which URL."""
+        which = name, version, server
+        task = self._sessions.get(which)
+        if task is not None and task.done() and task.exception() is None:
+            return task.result()
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._open(name, version))
-            self._sessions[name, version] = task
+            task = asyncio.get_running_loop().create_task(self._open(*which))
+            self._sessions[which] = task
         try:
             return await asyncio.shield(task)
         except InferenceError:
-            if self._sessions.get((name, version)) is task:
-                del self._sessions[name, version]  # the next caller tries again
+            if self._sessions.get(which) is task:
+                del self._sessions[which]  # the next caller tries again
             raise
 
-    async def _open(self, name: str, version: str) -> AsyncSession:
-        session = AsyncSession(self._address, name, version, self._key, *self._settings)
+    async def _open(self, name: str, version: str, server: int) -> AsyncSession:
+        session = AsyncSession(
+            self._addresses[server],
+            name,
+            version,
+            self._key,
+            *self._settings,
+            fail_fast=len(self.urls) > 1,
+        )
         try:
             await session.open(time.monotonic_ns() + int(self._timeout_s * 1e9))
         except BaseException:
@@ -265,9 +99,89 @@ class AsyncClient:
 
         ``options``: fields of :class:`Options`. Raises InferenceError.
         """
-        session = await self.model(model, version)
         arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
-        return one_or_all(await session.infer(arrays, Options(**options)))
+        given = Options(**options) if options else DEFAULT
+        if len(self.urls) == 1:
+            session = await self.model(model, version)
+            return one_or_all(await session.infer(arrays, given))
+        found = await self._somewhere(
+            model, version, given, lambda each, left: each.infer(arrays, left)
+        )
+        return one_or_all(found)
+
+    async def infer_many(
+        self,
+        model: str,
+        requests: Sequence[Array | Sequence[Array]],
+        *,
+        version: str = "",
+        **options: Any,
+    ) -> list[Any]:
+        """Ask one server many times at once; for each what :meth:`infer` returns, or its error."""
+        arrays = [each if isinstance(each, list | tuple) else [each] for each in requests]
+        found = await self._many(model, version, Options(**options), arrays, None)
+        return [each if isinstance(each, InferenceError) else one_or_all(each) for each in found]
+
+    async def infer_batch(
+        self, model: str, inputs: Array | Sequence[Array], *, version: str = "", **options: Any
+    ) -> Any:
+        """Arrays ``[n, ...]`` are n requests; as :meth:`infer`, with all answers as ``[n, ...]``.
+
+        Raises BatchError when some of them failed, which has the others' answers.
+        """
+        arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
+        found = Options(**options)
+
+        async def look(session: AsyncSession, _: Options) -> Tensors:
+            return session.tensors
+
+        tensors = await self._somewhere(model, version, found, look)
+        requests = cut(tensors, arrays)
+        outputs = memory(tensors, len(requests))
+        places = [parts(outputs, i) for i in range(len(requests))]
+        answers = await self._many(model, version, found, requests, places)
+        return one_or_all(check(outputs, answers))
+
+    async def _many(
+        self,
+        model: str,
+        version: str,
+        options: Options,
+        requests: Sequence[Sequence[Array]],
+        out: Sequence[Sequence[Array]] | None,
+    ) -> list[Any]:
+        many = Many(len(requests))
+
+        async def ask(session: AsyncSession, left: Options) -> None:
+            places = None if out is None else [out[i] for i in many.left]
+            asked = [requests[i] for i in many.left]
+            many.take(await session.infer_many(asked, left, out=places), options)
+
+        try:
+            await self._somewhere(model, version, options, ask)
+        except InferenceError as error:
+            many.end(error)
+        return many.found
+
+    async def _somewhere(
+        self,
+        model: str,
+        version: str,
+        options: Options,
+        ask: Callable[[AsyncSession, Options], Awaitable[_Found]],
+    ) -> _Found:
+        """What a server says; another is asked as long as that may and can be."""
+        attempts = Attempts(self._balancer, options, self._timeout_s)
+        while True:
+            server, error = attempts.begin(time.monotonic_ns()), None
+            try:
+                return await ask(await self.model(model, version, server), attempts.options)
+            except BaseException as raised:
+                error = raised
+            finally:
+                is_over = attempts.end(error, time.monotonic_ns())
+            if is_over:
+                raise error
 
     async def close(self) -> None:
         """End all sessions; calls that have no answer end with UnreachableError."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shunter.nic_frontend.aead import require_cipher
-from shunter.nic_frontend.client.errors import UnreachableError
+from shunter.nic_frontend.client.native_client import require_cipher
+from shunter.nic_frontend.client.requests.errors import UnreachableError
 from shunter.nic_frontend.wire.hello import DEFAULT_KEY, SMALLEST_SEGMENT
 from shunter.nic_frontend.wire.keys import SharedKey
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, LARGEST_SEGMENT, Flags

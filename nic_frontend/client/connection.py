@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import select
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from shunter.nic_frontend.client.call_queue import CallQueue
-from shunter.nic_frontend.client.calls import Tensors
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.hello_connection import HelloConnection
+from shunter.nic_frontend.client.native_client import functions
+from shunter.nic_frontend.client.native_session import NativeSession, reason_of
+from shunter.nic_frontend.client.opening import Opening, OpenSession, check_names
+from shunter.nic_frontend.client.requests.call_queue import CallQueue
+from shunter.nic_frontend.client.requests.calls import Tensors
+from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
     InferenceError,
     UnreachableError,
-)
-from shunter.nic_frontend.client.opening import Opening, OpenSession, check_names
-from shunter.nic_frontend.client.protocol.native_session import (
-    NativeCore,
-    NativeTransport,
-    native_session,
-)
-from shunter.nic_frontend.client.protocol.python_session import PythonSession
-from shunter.nic_frontend.client.protocol.transports import (
-    ConnectionLost,
-    Datagrams,
-    Piece,
-    Stream,
+    unsent,
 )
 from shunter.nic_frontend.wire.hello import Hello
 from shunter.nic_frontend.wire.keys import SharedKey
@@ -48,20 +42,25 @@ class Connection:
         protect: int = 0,
         before_close: Callable[[], None] | None = None,
         *,
-        native: bool = False,
+        fail_fast: bool = False,
     ) -> None:
         """There is no connection yet: give one with :meth:`attach`.
 
         ``protect``: PAYLOAD_CRC or PAYLOAD_AEAD. ``before_close`` is called before a connection is
-        closed. ``native``: in C where that can be; sending and receiving may then wait.
+        closed. ``fail_fast``: when a connection is lost its calls end; otherwise what may be sent
+        again waits for another. Raises LibraryError, BadRequestError.
         """
-        self.transport: Datagrams | Stream | NativeTransport | None = None
-        self._native = native
+        functions()  # first of all: without the library nothing works
         check_names(model, version, key.id if key else "")
-        self.closed = False
+        self.socket: socket.socket | None = None
+        self._greeting: HelloConnection | None = None
+        """While there is no session."""
+        self.closed, self._fail_fast = False, fail_fast
+        self.has_more = False
+        """Whether there are more addresses to be tried at once."""
         self._before_close = before_close
         self._hello, self._key, self._protect = (model, version, window), key, protect
-        self.core: PythonSession | NativeCore | None = None
+        self.core: NativeSession | None = None
         self.tensors: Tensors | None = None
         """Of the last session."""
         self.may_be_strict = True
@@ -80,36 +79,44 @@ class Connection:
         """Calls since the server was told, when it is told next, what is done."""
         self._is_receiving = False
 
-    def attach(self, transport: Datagrams | Stream, segment: int) -> None:
-        """Use a connection, and open a session over it."""
+    def attach(self, connection: socket.socket, segment: int) -> None:
+        """Take a connection that does not block, and open a session over it."""
         self.now = time.monotonic_ns()
-        self.transport, self._segment = transport, segment
+        self.socket, self._segment = connection, segment
+        self._greeting = HelloConnection(connection)
         self._begin_opening()
         self.tick(self.now)
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str, failure: InferenceError | None = None) -> None:
         """The connection is of no use any more; the owner may attach another."""
         self._calls.abandon()
         self._let_go()
-        self.failure = UnreachableError(reason)
+        self.failure = failure or unsent(UnreachableError(reason))
+        if self._is_over:
+            self._calls.end_waiting(self.failure)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nobody wants to wait for another connection."""
+        return self._fail_fast and not self.has_more
 
     def __del__(self) -> None:
         """A session that nobody closed holds no socket, and no place at the server."""
-        transport = self.transport
-        if transport is not None:
+        connection = getattr(self, "socket", None)
+        if connection is not None:
             if self._before_close is None:  # else the loop, which has other things to do now
                 with contextlib.suppress(Exception):
                     self.close()
-            transport.socket.close()
+            connection.close()
 
     def _let_go(self) -> None:
-        if self.transport is not None:
+        if self.socket is not None:
             if self._before_close is not None:
                 self._before_close()
-            self.transport.socket.close()
-        if isinstance(self.core, NativeCore):
-            self.core.client.close()
-        self.transport = self.core = self._opening = None
+            self.socket.close()
+        if self.core is not None:
+            self.core.close()
+        self.socket = self.core = self._greeting = self._opening = None
 
     @property
     def is_refused(self) -> bool:
@@ -118,42 +125,53 @@ class Connection:
 
     def check_opening(self, *, is_over: bool) -> None:
         """Raise InferenceError when there is no hope of a first session; ``is_over``: no time."""
-        if self.failure is not None and (is_over or self.is_refused):
+        if self.failure is not None and (is_over or self.is_refused or self._is_over):
             raise self.failure
         if is_over:
-            raise UnreachableError("nothing came from the server in time")
-
-    def _send(self, pieces: Sequence[Piece]) -> None:
-        if self.transport is not None:
-            try:
-                self.transport.post(pieces)
-            except ConnectionLost as lost:
-                self.lose(str(lost))
+            raise unsent(UnreachableError("nothing came from the server in time"))
 
     @property
-    def has_kept(self) -> bool:
-        """Whether something waits until the connection takes more: :meth:`flush` then."""
-        return self.transport is not None and self.transport.has_kept
+    def is_stream(self) -> bool:
+        """Whether nothing is lost on the way."""
+        return self.socket is not None and self.socket.type != socket.SOCK_DGRAM
 
-    def receive(self, flags: int) -> bool:
-        """Take what has come, once; whether there was any. ``flags``: of the system call."""
-        if self.transport is None:
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a stream has not taken all of what was sent."""
+        return self.core is not None and self.core.kept > 0
+
+    def receive(self, until_ns: int = 0, *, spin: bool = False) -> bool:
+        """Take what has come, or comes by then; whether there was any."""
+        if self.socket is None:
             return False
         self._is_receiving = True
         try:
-            return self.transport.receive(self, flags)
-        except ConnectionLost as lost:
-            self.lose(str(lost))
+            core = self.core
+            return self._greeted(until_ns) if core is None else self._take(core, until_ns, spin)
+        except OSError as lost:
+            self.lose(reason_of(lost))
             return False
         finally:
             self._is_receiving = False
 
+    def _greeted(self, until_ns: int) -> bool:
+        """An answer to a hello has come."""
+        assert self._greeting is not None
+        assert self.socket is not None
+        if (left_ns := until_ns - time.monotonic_ns()) > 0:
+            poller = select.poll()
+            poller.register(self.socket, select.POLLIN)
+            poller.poll(left_ns / 1e6)
+        datagram = self._greeting.receive()
+        if datagram:
+            self._on_hello(datagram)
+        return bool(datagram)
+
     def _begin_opening(self) -> None:
-        assert self.transport is not None
         model, version, window = self._hello
         nonce = secrets.token_bytes(16)
         hello = Hello(nonce, model, version, self._segment, window, want=self._protect)
-        self._opening = Opening(hello, self._key, stream=self.transport.is_stream)
+        self._opening = Opening(hello, self._key, stream=self.is_stream)
         self._probed_ns = self.now
 
     def _say_hello(self) -> None:
@@ -162,9 +180,15 @@ class Connection:
             return
         if self.core is not None:  # it shows that it is alive before it can answer the hello
             self._ask_now(self.core)
-        self._send([(hello, b"")])
+        speaker = self.core or self._greeting
+        if speaker is not None:
+            try:
+                speaker.say_hello(hello)
+            except OSError as lost:
+                self.lose(reason_of(lost))
 
     def _on_hello(self, datagram: bytes) -> None:
+        self.now = time.monotonic_ns()
         if self.core is not None and self.core.heard_ns > self._probed_ns:
             self._opening = None  # it lives: another hello would open a session for nobody
         if self._opening is None:
@@ -184,8 +208,7 @@ class Connection:
         if self.core is not None and not self._is_silent(self.core):
             self._opening = None  # anybody may have brought this about: the session goes on
             return
-        self.lose(str(error))
-        self.failure = error
+        self.lose(str(error), error)
         if isinstance(error, AuthenticationError):
             self._calls.end_waiting(error)
 
@@ -195,18 +218,14 @@ class Connection:
         if self.tensors is not None and self.tensors != tensors:
             self._calls.end_waiting(BadRequestError("the model has other tensors now"))
         self.tensors, self.may_be_strict = tensors, opened.may_be_strict
-        assert self.transport is not None
-        if self._native and (found := native_session(opened.core, self.transport)):
-            self.core, self.transport = found
-        else:
-            assert not isinstance(self.transport, NativeTransport)
-            self.core = PythonSession(opened.core, self.transport)
-        if isinstance(self.transport, Datagrams):
-            self.transport.is_trusted = True
-        self._opening = self.failure = None
+        if self.core is not None:
+            self.core.close()
+        assert self.socket is not None
+        self.core = NativeSession(opened, self.socket, tensors)
+        self._opening = self.failure = self._greeting = None
         self._begin_calls()
 
-    def _is_silent(self, core: PythonSession | NativeCore) -> bool:
+    def _is_silent(self, core: NativeSession) -> bool:
         return self.now - max(core.heard_ns, self._busy_since_ns) > SILENCE_NS
 
     # ---- of whoever has the calls
@@ -222,5 +241,8 @@ class Connection:
     def _begin_calls(self) -> None:
         raise NotImplementedError
 
-    def _ask_now(self, core: PythonSession | NativeCore) -> None:
+    def _ask_now(self, core: NativeSession) -> None:
+        raise NotImplementedError
+
+    def _take(self, core: NativeSession, until_ns: int, spin: bool) -> bool:
         raise NotImplementedError

@@ -7,28 +7,20 @@ lost, and then does again what may be done again.
 
 from __future__ import annotations
 
-import contextlib
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from shunter.nic_frontend.client.call_queue import lateness
-from shunter.nic_frontend.client.calls import Call
 from shunter.nic_frontend.client.connection import FIRST_ASK_NS, MOST_ASK_NS, SILENCE_NS, Connection
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.native_session import NativeSession, reason_of
+from shunter.nic_frontend.client.requests.call_queue import lateness
+from shunter.nic_frontend.client.requests.calls import Array, Call, Options, call_of
+from shunter.nic_frontend.client.requests.errors import (
     InferenceError,
     UnreachableError,
     error_of,
 )
-from shunter.nic_frontend.client.protocol.native_session import (
-    NativeCore,
-)
-from shunter.nic_frontend.client.protocol.python_session import PythonSession
-from shunter.nic_frontend.client.protocol.state import Landing, Refused
-from shunter.nic_frontend.client.protocol.transports import (
-    NO_WAIT,
-    ConnectionLost,
-)
-from shunter.nic_frontend.wire.layout import MessageType, WireStatus
+from shunter.nic_frontend.wire.layout import WireStatus
 
 CHECK_NS = 1_000_000_000
 """After such a pause the server is asked whether it is there, before a request is sent."""
@@ -38,8 +30,9 @@ OPENING_NS = 1_000_000_000
 """An address that does not open a session for so long is given up."""
 BURST_BYTES = 1 << 20
 """After so many the client looks whether answers have come."""
-_HELLO_ACK = int(MessageType.HELLO_ACK)
-_EMPTY = memoryview(bytearray())
+TICK_NS = 10_000_000
+"""Nothing waits longer without a look at the time."""
+_OK = int(WireStatus.OK)
 
 
 class Exchange(Connection):
@@ -49,9 +42,8 @@ class Exchange(Connection):
         """End the session; every call ends with UnreachableError."""
         for call in [*self.waiting, *self.running.values()]:
             self.cancel(call, UnreachableError("the client was closed"))
-        if self.transport is not None and not self.transport.is_stream and self.core is not None:
-            with contextlib.suppress(ConnectionLost):
-                self.core.farewell()
+        if self.core is not None and not self.core.stream:
+            self.core.farewell()
         self._let_go()
         self.closed = True
 
@@ -83,13 +75,10 @@ class Exchange(Connection):
         if not call.req_id:
             self._calls.remove(call)
         elif self.running.pop(call.req_id, None) and self.core is not None:
-            try:
-                self.core.cancel(call.req_id)
-            except ConnectionLost as lost:
-                self.lose(str(lost))
+            self.core.cancel(call.req_id)
         call.end(error)
         self._look_elsewhere()
-        if self.transport is not None and self.transport.is_stuck and not self.is_busy:
+        if self.is_stuck and not self.is_busy:
             # Nobody would send the rest of it, and the server waits for that.
             self.lose("the server took a part of a request only")
 
@@ -103,40 +92,62 @@ class Exchange(Connection):
             return
         if not core.may_begin and not core.pending:
             self._ask(core)
-        elif not core.may_begin and self._ended > len(core.pending):
+        elif not core.may_begin and self._ended > core.pending:
             self._ended = 0  # half of the credit is used up: tell what is done before all is
             self._ask_now(core)
-        while waiting and self.core is core and core.may_begin and not self.has_kept:
+        while waiting and self.core is core and core.may_begin:
             self._ask_due_ns, self._ask_wait_ns, self._ended = 0, FIRST_ASK_NS, 0
             if not self._begin_some(core):
                 return  # the stream takes nothing now
             # Answers must not wait until everything is sent: their room is small.
-            while waiting and not self._is_receiving and self.receive(NO_WAIT):
+            while waiting and not self._is_receiving and self.receive():
                 pass
 
-    def _begin_some(self, core: PythonSession | NativeCore) -> bool:
+    def _begin_some(self, core: NativeSession) -> bool:
         """As many as are worth a look at what has come meanwhile; False: not all of these."""
         room = BURST_BYTES
         try:
             while self.waiting and core.may_begin and room > 0:
                 call = self.waiting[0]
-                memory = call.inputs, call.landing
-                call.req_id = core.begin(self.now, *memory, **self._terms(call))
+                left_ns = call.deadline_ns - self.now
+                call.req_id = core.start(call, max(1, left_ns // 1000) if call.deadline_ns else 0)
                 if not call.req_id:
                     return False
                 self.running[call.req_id] = self.waiting.popleft()
-                room -= sum(core.inputs.sizes)
-            core.flush()
-        except ConnectionLost as lost:
-            self.lose(str(lost))
+                room -= core.request_bytes
+        except OSError as lost:
+            self.lose(reason_of(lost))
             return False
         return True
 
-    def _terms(self, call: Call) -> dict[str, int]:
-        options = call.options
-        left_us = max(1, (call.deadline_ns - self.now) // 1000) if call.deadline_ns else 0
-        priority = options.priority
-        return {"deadline_us": left_us, "priority": priority, "idempotent": options.idempotent}
+    def ask_alone(
+        self, inputs: Sequence[Array], options: Options, timeout_s: float, *, spin: bool
+    ) -> Call | list[Array] | None:
+        """The outputs of a request that nothing is before; the call, if it takes longer.
+
+        None: it is not begun, because something else comes first or the arrays are wrong.
+        """
+        core = self.core
+        if core is None or self.running or self.waiting or self._opening is not None:
+            return None
+        now, one = time.monotonic_ns(), core.one_call
+        if now - core.heard_ns > CHECK_NS or not one.takes(inputs):
+            return None
+        self.now = self._busy_since_ns = now
+        self._ask_due_ns, self._ask_wait_ns = 0, FIRST_ASK_NS
+        status = one.ask(options, now + TICK_NS, spin)
+        if status == _OK:
+            return one.answer()
+        if not one.req_id:
+            return None
+        call = call_of(one.inputs, one.outputs, options, now, timeout_s)
+        call.req_id = one.req_id
+        self.running[call.req_id] = call
+        if status > 0:
+            self.on_ended(call.req_id, status)
+        elif status < 0:
+            self.lose(os.strerror(-status))
+        return call
 
     def ask(self, now_ns: int) -> None:
         """Ask the server for a sign of life; its answer moves ``core.heard_ns``."""
@@ -144,96 +155,53 @@ class Exchange(Connection):
         if self.core is not None:
             self._ask(self.core)
 
-    def _ask(self, core: PythonSession | NativeCore) -> None:
+    def _ask(self, core: NativeSession) -> None:
         """For credit, or for a sign of life."""
         if self.now >= self._ask_due_ns:
             self._ask_due_ns = self.now + self._ask_wait_ns
             self._ask_wait_ns = min(2 * self._ask_wait_ns, MOST_ASK_NS)
             self._ask_now(core)
 
-    def _ask_now(self, core: PythonSession | NativeCore) -> None:
-        if self.has_kept:
-            return  # nobody would hear it now
+    def _ask_now(self, core: NativeSession) -> None:
         try:
             core.ask()
-        except ConnectionLost as lost:
-            self.lose(str(lost))
+        except OSError as lost:
+            self.lose(reason_of(lost))
 
-    def flush(self) -> None:
-        """Send what was kept, and what waits behind it."""
-        self._send(())
-        self._begin_calls()
-
-    def expected(self) -> memoryview:
-        """Where the next payload is likely to belong."""
-        return self.core.expected() if isinstance(self.core, PythonSession) else _EMPTY
-
-    def on_message(
-        self, head: bytearray, length: int, payload: Callable[[], bytes]
-    ) -> memoryview | None:
-        """A message came; where its payload belongs."""
-        self.now = time.monotonic_ns()
-        if head[3] == _HELLO_ACK:
-            self._on_hello(bytes(head) + payload())
-            return None
-        core = self.core
-        if not isinstance(core, PythonSession):
-            return None
-        found = core.receive(head, length, self.now, payload)
-        if isinstance(found, Landing):
-            place = core.place(found)
-            if place is None:
-                self.on_payload()
-            return place
-        if found is not None:
-            self._on_refusal(found)
-        if self.waiting:
+    def _take(self, core: NativeSession, until_ns: int, spin: bool) -> bool:
+        heard_ns = core.heard_ns
+        for req_id, status in (ended := core.poll(until_ns, spin)):
+            self.on_ended(req_id, status)
+        if ended:
+            return True
+        if datagram := core.hello():
+            self._on_hello(datagram)
+            return True
+        is_heard = core.heard_ns != heard_ns
+        if is_heard or core.stream:  # there may be credit now, or a stream takes more
+            self.now = core.heard_ns if is_heard else time.monotonic_ns()
             self._begin_calls()
-        return None
+        return is_heard
 
-    def on_payload(self) -> None:
-        """The payload is where it belongs."""
-        req_id = self.core.landed() if isinstance(self.core, PythonSession) else 0
-        if req_id:
-            self._ended += 1
-            self.running.pop(req_id).end()
-            self._look_elsewhere()
-            if self.waiting:
-                self._begin_calls()
-
-    def on_heard(self, now_ns: int) -> None:
-        """Something came that is about no request: credit, maybe."""
-        self.now = now_ns
-        self._begin_calls()
-
-    def on_ended(self, ended: Refused, *, is_answered: bool) -> None:
+    def on_ended(self, req_id: int, status: int) -> None:
         """A request has ended; its answer, if there is one, is where it belongs."""
         self.now = time.monotonic_ns()
-        if ended.req_id not in self.running:
+        call = self.running.pop(req_id, None)
+        if call is None:  # a session that is lost has taken it with it
             return
         self._ended += 1
-        if is_answered:
-            self.running.pop(ended.req_id).end()
-            self._look_elsewhere()
+        if status == WireStatus.NO_WORKER:
+            self._calls.put_back(call, self.now)
         else:
-            self._on_refusal(ended)
+            call.end(None if status == WireStatus.OK else error_of(status))
+        self._look_elsewhere()
         if self.waiting:
             self._begin_calls()
-
-    def _on_refusal(self, refused: Refused) -> None:
-        call = self.running.pop(refused.req_id)
-        if refused.status != WireStatus.NO_WORKER:
-            call.end(error_of(refused.status))
-            self._look_elsewhere()
-            return
-        self._calls.put_back(call, self.now)
-        self._look_elsewhere()
 
     def _look_elsewhere(self) -> None:
         """Without workers the session is of no use; when its last call has ended, try another."""
         if self._calls.is_in_vain:
-            self.lose("the model has no worker")
-            self.failure = error_of(WireStatus.NO_WORKER)
+            self.lose("the model has no worker", error_of(WireStatus.NO_WORKER))
 
     def tick(self, now_ns: int) -> None:
         """Do what is due."""
@@ -241,7 +209,6 @@ class Exchange(Connection):
         self._end_late_calls()
         core = self.core
         if core is not None:
-            self._tick(core)
             self._begin_calls()
             if self.core is core:  # it may be lost by now
                 self._doubt(core)
@@ -249,23 +216,17 @@ class Exchange(Connection):
             self.lose("no answer to a hello")
         self._say_hello()
 
-    def _tick(self, core: PythonSession | NativeCore) -> None:
-        if not self.has_kept:
-            try:
-                core.tick(self.now)
-            except ConnectionLost as lost:
-                self.lose(str(lost))
-
-    def _doubt(self, core: PythonSession | NativeCore) -> None:
+    def _doubt(self, core: NativeSession) -> None:
         """Try to open another session when this one is silent."""
         if self._opening is not None:
             if core.heard_ns > self._probed_ns or not self.is_busy:
                 self._opening = None
+            elif self._is_over and self.now - self._probed_ns > OPENING_NS:
+                self.lose("the server is silent")
             return
         # Which may be said by anybody, so it is believed but now and then, and only asked about.
         is_unknown = core.unknown_ns > max(core.heard_ns, self._probed_ns + SILENCE_NS)
-        is_stream = self.transport is not None and self.transport.is_stream
-        if (self._is_silent(core) or is_unknown) and self.is_busy and not is_stream:
+        if (self._is_silent(core) or is_unknown) and self.is_busy and not core.stream:
             self._begin_opening()
 
     def _end_late_calls(self) -> None:
@@ -274,9 +235,6 @@ class Exchange(Connection):
             self.cancel(call, self._lateness(call))
         for call, error in self._calls.hopeless(self.now):
             self.cancel(call, error)
-        for req_id in self.core.overdue(self.now) if self.core is not None else ():
-            if req_id in self.running:
-                self.cancel(self.running[req_id], error_of(WireStatus.TOO_LATE))
         is_silent = late and self.core is not None and self.core.heard_ns < late[0].begun_ns
         if is_silent and not self.is_busy:
             self.lose("the server is silent")

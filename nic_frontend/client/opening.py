@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import x25519
-from shunter.nic_frontend.aead import client_guard
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
     no_worker,
     refusal,
 )
-from shunter.nic_frontend.client.protocol.core import ClientCore
 from shunter.nic_frontend.wire.header import Header, WrongHeader, parse
 from shunter.nic_frontend.wire.hello import (
     LONGEST,
@@ -50,9 +48,17 @@ _NEVER = 1 << 63
 class OpenSession:
     """What HELLO_ACK said."""
 
-    core: ClientCore
+    session: int
+    func_id: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    segment: int
+    grant: int
+    keys: Keys | None
+    protect: int
+    """PAYLOAD_CRC or PAYLOAD_AEAD: what all payloads carry."""
+    trip_ns: int
+    """The shortest way to the server and back."""
     may_be_strict: bool = True
     """Without this right all requests are best effort."""
 
@@ -143,22 +149,20 @@ class Opening:
     ) -> OpenSession:
         if found.protect != self._hello.want:
             raise AuthenticationError("the server does not protect payloads as it was asked to")
-        inputs, outputs = (tuple(s.bytes for s in each) for each in (found.inputs, found.outputs))
         try:
-            plans = SegmentPlan(inputs, found.segment), SegmentPlan(outputs, found.segment)
+            for specs in (found.inputs, found.outputs):
+                SegmentPlan(tuple(spec.bytes for spec in specs), found.segment)
         except TooLarge as error:
             raise BadRequestError(str(error)) from error
-        core = ClientCore(
+        return OpenSession(
             header.session,
             header.func_id,
-            keys,
-            *plans,
+            found.inputs,
+            found.outputs,
+            found.segment,
             header.credit,
-            self._stream,
-            protect=found.protect,
-            guard=client_guard(found.protect, keys),
-            trip_ns=max(1, now_ns - self._said_ns),
+            keys,
+            found.protect,
+            max(1, now_ns - self._said_ns),
+            bool(found.rights & Rights.STRICT),
         )
-        core.heard_ns = now_ns
-        may_be_strict = bool(found.rights & Rights.STRICT)
-        return OpenSession(core, found.inputs, found.outputs, may_be_strict)

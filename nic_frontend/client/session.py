@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import select
 import socket
-import struct
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from shunter.nic_frontend.client.calls import DEFAULT, Array, Call, Options
 from shunter.nic_frontend.client.connecting import (
     CONNECT_S,
     PAUSE_S,
@@ -21,16 +18,15 @@ from shunter.nic_frontend.client.connecting import (
     reason_of,
     segment_of,
 )
-from shunter.nic_frontend.client.errors import TooLargeError, UnreachableError
-from shunter.nic_frontend.client.exchange import Exchange
-from shunter.nic_frontend.client.protocol.native_client import NativeClient
-from shunter.nic_frontend.client.protocol.native_session import NativeCore
-from shunter.nic_frontend.client.protocol.transports import (
-    NO_WAIT,
-    SPIN,
-    TICK_NS,
-    Datagrams,
-    Stream,
+from shunter.nic_frontend.client.exchange import TICK_NS, Exchange
+from shunter.nic_frontend.client.native_client import NativeClient
+from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
+from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Options, Tensors
+from shunter.nic_frontend.client.requests.errors import (
+    BadRequestError,
+    InferenceError,
+    TooLargeError,
+    UnreachableError,
 )
 from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
@@ -51,34 +47,34 @@ class Session:
         timeout_s: float = 5.0,
         window: int = 64,
         spin: bool = False,
+        fail_fast: bool = False,
     ) -> None:
         """Open a session.
 
-        Raises InferenceError, ValueError for a wrong address or key file, NoCipherError.
+        Raises InferenceError, ValueError for a wrong address or key file, NoCipherError, and
+        LibraryError where there is no C library, which says how to get it.
 
-        ``key``: as bytes or a file; ``key_id``: how the server names it. ``encrypt``: encrypt
+        ``key``: as bytes or a file, ``key_id``: how the server names it. ``encrypt``: encrypt
         payloads, which needs a key. ``crc``: at least check that they come as they were sent, where
         the network is not trusted to.
 
         ``timeout_s``: for this and for every request that does not say otherwise. ``window``: most
         requests on their way. ``spin``: wait for answers without sleeping, which costs a processor.
+        ``fail_fast``: when the connection is lost do not wait for another.
         """
         self.url = url
         self._address, self._timeout_s, self._spin = Address.parse(url), timeout_s, spin
-        self._flags = SPIN if spin else 0
         self._targets: list[Target] = []
         self._pause_s = 0.0
         secret = key_of(key, key_id)
         protect = protection_of(secret, encrypt=encrypt, crc=crc)
-        self._exchange = Exchange(model, version, window, secret, protect, native=True)
+        self._exchange = Exchange(model, version, window, secret, protect, fail_fast=fail_fast)
         try:
             self._open(time.monotonic_ns() + int(timeout_s * 1e9))
         except BaseException:
             self._exchange.close()
             raise
-        tensors = self._exchange.tensors
-        assert tensors is not None
-        self.inputs, self.outputs = tensors.inputs, tensors.outputs
+        self.inputs, self.outputs = self.tensors.inputs, self.tensors.outputs
         """Tensors of one request."""
 
     # ---- connecting
@@ -101,17 +97,14 @@ class Session:
                 time.sleep(self._pause_s)
                 self._pause_s = PAUSE_S
                 self._targets = self._address.targets()
-            connection = self._connected(self._targets.pop(0))
+            target = self._targets.pop(0)
+            self._exchange.has_more = bool(self._targets)
+            connection = self._connected(target)
         except (OSError, UnreachableError) as error:
             self._exchange.lose(reason_of(error))
             self._exchange.tick(time.monotonic_ns())
             return
-        if not self._spin:
-            interval = struct.pack("@ll", 0, TICK_NS // 1000)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
-            connection.setblocking(True)
-        kind = Stream if self._address.is_stream else Datagrams
-        self._exchange.attach(kind(connection), segment_of(connection))
+        self._exchange.attach(connection, segment_of(connection))
 
     def _connected(self, target: Target) -> socket.socket:
         connection = target.socket()
@@ -140,11 +133,17 @@ class Session:
         """
         if more:
             options = Options(**more)
+        if out is None:
+            exchange = self._exchange
+            found = exchange.ask_alone(inputs, options, self._timeout_s, spin=self._spin)
+            if isinstance(found, list):
+                return found
+            if found is not None:
+                self._wait_for((found,))
+                return [array.copy() for array in found.answer()]
         call = self._call(inputs, options, out)
         self._wait((call,))
-        if call.error is not None:
-            raise call.error
-        return call.outputs
+        return call.answer()
 
     def infer_many(
         self,
@@ -153,65 +152,84 @@ class Session:
         *,
         out: Sequence[Sequence[Array]] | None = None,
         **more: Any,
-    ) -> list[list[Array]]:
-        """Ask many times at once, as far as there is credit; the outputs in order.
-
-        Raises the first InferenceError when all are ended.
-        """
+    ) -> list[list[Array] | InferenceError]:
+        """Ask many times at once, as far as there is credit; for each its outputs or its error."""
         if more:
             options = Options(**more)
         outs = out if out is not None else [None] * len(requests)
-        calls = [self._call(a, options, o) for a, o in zip(requests, outs, strict=True)]
-        if calls:
-            self._wait(calls)
-        for call in calls:
-            if call.error is not None:
-                raise call.error
-        return [call.outputs for call in calls]
+        calls: list[Call | InferenceError] = []
+        for arrays, places in zip(requests, outs, strict=True):
+            try:
+                calls.append(self._call(arrays, options, places))
+            except BadRequestError as error:
+                calls.append(error)
+        if good := [each for each in calls if isinstance(each, Call)]:
+            self._wait(good)
+        return [each if isinstance(each, InferenceError) else each.result for each in calls]
+
+    def infer_batch(
+        self,
+        inputs: Sequence[Array],
+        options: Options = DEFAULT,
+        *,
+        out: Sequence[Array] | None = None,
+        **more: Any,
+    ) -> list[Array]:
+        """Arrays ``[n, ...]`` are n requests, their answers arrays ``[n, ...]``.
+
+        Raises BatchError when some of them failed, which has the others' answers.
+        """
+        tensors = self.tensors
+        requests = cut(tensors, inputs)
+        outputs = memory(tensors, len(requests)) if out is None else list(out)
+        places = [parts(outputs, i) for i in range(len(requests))]
+        return check(outputs, self.infer_many(requests, options, out=places, **more))
+
+    @property
+    def tensors(self) -> Tensors:
+        """Of one request."""
+        tensors = self._exchange.tensors
+        assert tensors is not None
+        return tensors
 
     def _call(
         self, inputs: Sequence[Array], options: Options, out: Sequence[Array] | None
     ) -> Call:
-        tensors = self._exchange.tensors
-        assert tensors is not None
-        return tensors.call(inputs, options, time.monotonic_ns(), self._timeout_s, out)
+        return self.tensors.call(inputs, options, time.monotonic_ns(), self._timeout_s, out)
 
     def _wait(self, calls: Sequence[Call]) -> None:
         """Until all have ended."""
         try:
             self._exchange.submit(calls)
+        except BaseException:
+            self._give_up(calls)
+            raise
+        self._wait_for(calls)
+
+    def _wait_for(self, calls: Sequence[Call]) -> None:
+        try:
             for call in calls:
                 while not call.done:
                     self._step()
         except BaseException:
-            for call in calls:
-                self._exchange.cancel(call)
+            self._give_up(calls)
             raise
+
+    def _give_up(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self._exchange.cancel(call)
 
     def _step(self) -> None:
         """Wait for one thing to happen, at most TICK_NS."""
         exchange = self._exchange
-        if exchange.transport is None:
+        if exchange.socket is None:
             self._connect()
-        elif exchange.has_kept:
-            self._make_room()
-        elif exchange.receive(self._flags):
+        elif exchange.receive(time.monotonic_ns() + TICK_NS, spin=self._spin):
             self._pause_s = 0.0
             if exchange.now - exchange.ticked_ns > TICK_NS:
                 exchange.tick(exchange.now)
         else:
             exchange.tick(time.monotonic_ns())
-
-    def _make_room(self) -> None:
-        """Both directions: a server that cannot send may not read either."""
-        exchange = self._exchange
-        assert exchange.transport is not None
-        poller = select.poll()
-        poller.register(exchange.transport.socket, select.POLLIN | select.POLLOUT)
-        poller.poll(TICK_NS // 1_000_000)
-        exchange.receive(NO_WAIT)
-        exchange.flush()
-        exchange.tick(time.monotonic_ns())
 
     def ping(self, timeout_s: float | None = None) -> None:
         """Ask the server for a sign of life. Raises InferenceError when there is none."""
@@ -233,9 +251,8 @@ class Session:
 
     @property
     def native(self) -> NativeClient | None:
-        """The session in C, for programs that make load with it; None where it is in Python."""
-        core = self._exchange.core
-        return core.client if isinstance(core, NativeCore) else None
+        """The session in C, for programs that make load with it; None while there is none."""
+        return self._exchange.core
 
     def close(self) -> None:
         """End the session."""

@@ -59,6 +59,8 @@ class KeyRing:
         self._single = [AccessKey(DEFAULT_KEY, single)] if single else []
         self._numbers: dict[AccessKey, int] = {}
         self._next = 1
+        self._ended: set[int] = set()
+        """Numbers of keys whose time is over, as :meth:`refresh` has said."""
         self._seen: object = None
         self._take(self._read())
 
@@ -75,7 +77,8 @@ class KeyRing:
 
     def refresh(self, wall: float, *, force: bool = False) -> list[int]:
         """Read the file again if it has changed; the numbers of keys that are good no more."""
-        gone = [number for key, number in self._numbers.items() if not key.is_valid(wall)]
+        late = {number for key, number in self._numbers.items() if not key.is_valid(wall)}
+        gone, self._ended = sorted(late - self._ended), late
         if force or self._stamp() != self._seen:
             before = dict(self._numbers)
             try:

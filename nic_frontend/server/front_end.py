@@ -17,6 +17,7 @@ from pathlib import Path
 
 from shunter.batching.queue.attach import listen
 from shunter.batching.queue.landing import LandingPool
+from shunter.nic_frontend.library import check_processor
 from shunter.nic_frontend.server.access import KeyRing
 from shunter.nic_frontend.server.data_path import make_data_path
 from shunter.nic_frontend.server.functions import Functions
@@ -85,9 +86,10 @@ class FrontEnd:
     def __init__(self, settings: Settings) -> None:
         """Bind everything.
 
-        Raises OSError when an address is taken, LibraryError when there is no C library, ValueError
-        when it is to encrypt and cannot.
+        Raises OSError when an address is taken, LibraryError when there is no C library or the
+        processor is the wrong one, ValueError when it is to encrypt and cannot.
         """
+        check_processor()
         self.settings = settings
         self._closing: list[Callable[[], object]] = []
         self._attach_at: tuple[socket.socket, Path] | None = None

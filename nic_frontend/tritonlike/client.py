@@ -22,10 +22,15 @@ from functools import partial
 from typing import Any
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client.calls import Array, Options
 from shunter.nic_frontend.client.client import Client
 from shunter.nic_frontend.client.connecting import Key
-from shunter.nic_frontend.client.errors import BadRequestError, InferenceError, UnreachableError
+from shunter.nic_frontend.client.requests.calls import Array, Options
+from shunter.nic_frontend.client.requests.errors import (
+    BadRequestError,
+    BatchError,
+    InferenceError,
+    UnreachableError,
+)
 from shunter.nic_frontend.client.session import Session
 from shunter.nic_frontend.tritonlike.async_requests import InferAsyncRequest, Threads
 from shunter.nic_frontend.tritonlike.errors import as_triton
@@ -176,9 +181,10 @@ class InferenceServerClient(SharedMemory):
         if count is None:
             session.infer(arrays, options, out=list(found.values()))
         else:
-            requests = [[array[i, ...] for array in arrays] for i in range(count)]
-            places = [[array[i, ...] for array in found.values()] for i in range(count)]
-            session.infer_many(requests, options, out=places)
+            try:
+                session.infer_batch(arrays, options, out=list(found.values()))
+            except BatchError as error:
+                raise error.errors[min(error.errors)] from error
         return found if outputs is None else {name: found[name] for name in asked}
 
     # ---- the server

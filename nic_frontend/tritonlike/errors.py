@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
     InferenceError,

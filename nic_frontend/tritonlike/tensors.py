@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client.calls import Array
-from shunter.nic_frontend.client.errors import BadRequestError
+from shunter.nic_frontend.client.requests.calls import Array
+from shunter.nic_frontend.client.requests.errors import BadRequestError
 from shunter.nic_frontend.tritonlike.shared_regions import Regions
 
 try:  # one class, so that code catches it whichever client it uses

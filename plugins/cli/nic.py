@@ -160,10 +160,13 @@ def _settings(config: Path | None, given: dict[str, Any]) -> NicSettings:
 
 def _build() -> None:
     from shunter.nic_frontend.build import BuildError, ensure
-    from shunter.nic_frontend.library import LibraryError, require
+    from shunter.nic_frontend.library import LibraryError, check_processor, require
 
     try:
+        check_processor()
         ensure()
+    except LibraryError as error:
+        raise UserError(str(error)) from error
     except BuildError as error:
         try:
             require()  # an older one, or one of the operator's, may do

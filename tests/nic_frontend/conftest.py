@@ -373,8 +373,8 @@ def make_service(built, tmp_path, monkeypatch):
     monkeypatch.setattr(front_end_link, "RETRY_S", 0.02)  # workers come back soon
     with contextlib.ExitStack() as stack:
 
-        def make(**settings):
-            service = Service(tmp_path, **settings)
+        def make(folder=tmp_path, **settings):
+            service = Service(folder, **settings)
             stack.callback(service.close)
             return service
 

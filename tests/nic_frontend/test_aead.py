@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import select
 import socket
 import struct
 from dataclasses import replace
@@ -11,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracle.aead import Guard, client_guard, crc32c
 from oracle.core import GAP_NS, RECEIVE_NS, Drop, Place, Ready, Send
 from oracle.sessions import Replay
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend import aead, build, x25519
-from shunter.nic_frontend.aead import Guard, client_guard, crc32c
-from shunter.nic_frontend.client import AuthenticationError, Client
+from shunter.nic_frontend import build, x25519
+from shunter.nic_frontend.client import AuthenticationError, Client, NoCipherError, native_client
+from shunter.nic_frontend.client.native_client import NativeClient
 from shunter.nic_frontend.client.opening import Opening
-from shunter.nic_frontend.client.protocol.core import ClientCore
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
 from shunter.nic_frontend.wire.header import Header, behind, check_tag, nearest, parse
@@ -44,7 +45,6 @@ from shunter.nic_frontend.wire.layout import (
     MessageType,
     WireStatus,
 )
-from shunter.nic_frontend.wire.segments import SegmentPlan
 
 AEAD, CRC = int(Flags.PAYLOAD_AEAD), int(Flags.PAYLOAD_CRC)
 KEY = bytes(range(32))
@@ -163,24 +163,26 @@ def test_what_was_changed_is_not_opened(cipher, twin, change):
         assert Guard(AEAD, None, b"", key).open(header, number, bytes(sealed)) is None
 
 
-def test_the_crc_is_castagnolis():
-    assert crc32c(b"123456789") == aead._crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == aead._crc32c(bytes(32)) == 0x8A9136AA
-    assert crc32c(b"") == 0
+def crc_in_c(found, data):
+    found.shunter_crc32c.restype = ctypes.c_uint32
+    found.shunter_crc32c.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    return found.shunter_crc32c(data, len(data))
+
+
+def test_the_crc_is_castagnolis(built):
+    for data, crc in ((b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA), (b"", 0)):
+        assert crc_in_c(library(), data) == crc32c(data) == crc
 
 
 @given(st.binary(max_size=100))
 def test_the_crc_of_both_twins_is_the_same(built, data):
-    assert crc32c(data) == crc32c(memoryview(bytearray(data))) == aead._crc32c(data)
+    assert crc_in_c(library(), data) == crc32c(data)
 
 
 def test_the_crc_is_the_same_on_other_processors(built, tmp_path):
-    library = ctypes.CDLL(
-        str(build.build(tmp_path / "portable.so", more=["-DSHUNTER_PORTABLE"]))
-    )
-    library.shunter_crc32c.restype = ctypes.c_uint32
+    portable = build.build(tmp_path / "portable.so", more=["-DSHUNTER_PORTABLE"])
     for data in (b"123456789", bytes(range(256)) * 3):
-        assert library.shunter_crc32c(data, len(data)) == aead._crc32c(data)
+        assert crc_in_c(ctypes.CDLL(str(portable)), data) == crc32c(data)
 
 
 @pytest.mark.parametrize("tag_key", [None, bytes(16)])
@@ -195,14 +197,15 @@ def test_a_crc_stands_in_a_header_whose_tag_is_right(tag_key):
     assert guard.open(sealed, 1, b"abd") is None
 
 
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(aead.__dict__, "_cipher", _missing)
-    with pytest.raises(aead.NoCipherError, match=r"pip install 'shunter\[aead\]'"):
-        aead.require_cipher()
+def test_a_missing_libcrypto_is_named(monkeypatch):
+    class Without:
+        @staticmethod
+        def shunter_aead_is_there():
+            return False
 
-
-def _missing(_key):
-    raise ModuleNotFoundError("cryptography")
+    monkeypatch.setattr(native_client, "functions", Without)
+    with pytest.raises(NoCipherError, match="libcrypto"):
+        Client("udp://127.0.0.1:1", key=KEY, encrypt=True).model("m")
 
 
 # ---- hello
@@ -681,8 +684,7 @@ def test_a_client_protects_what_it_is_told_to(lossless, monkeypatch, scheme, how
         asked = [array_of(i) for i in range(12)]
         for array, answers in zip(asked, client.infer_many("same", asked), strict=True):
             assert all((answer == array).all() for answer in answers)
-        core = client.model("same")._exchange.core
-        assert core.core.protect == (AEAD if "encrypt" in how else CRC)
+        assert client.model("same").native.protect == (AEAD if "encrypt" in how else CRC)
     stats = service.front_end.path.stats()
     assert stats.get("drop_aead", 0) == stats.get("drop_crc", 0) == 0
 
@@ -742,11 +744,7 @@ def test_the_keys_of_an_encrypted_session_are_of_it_alone():
     """Who gets the shared secret later, and has heard all, does not have them."""
     opening = opening_of(AEAD)
     datagram, keys = ack_of(opening, AEAD)
-    core = opening.receive(datagram, 0).core
-    assert (core.guard.seal_key, core.guard.open_key) == (
-        keys.payload_to_server,
-        keys.payload_to_client,
-    )
+    assert opening.receive(datagram, 0).keys == keys
     hello = opening._hello.message(None)[:-MAC_BYTES]
     without = session_keys(KEY, b"", hello, datagram[64:-MAC_BYTES])
     assert without.payload_to_server != keys.payload_to_server
@@ -754,40 +752,59 @@ def test_the_keys_of_an_encrypted_session_are_of_it_alone():
     assert others._hello.public != opening._hello.public
 
 
-@pytest.mark.parametrize("protect", [CRC, pytest.param(AEAD, marks=needs_cipher)])
-def test_an_answer_that_was_changed_is_asked_for_again(protect):
-    keys = Keys(b"", b"", bytes(16), bytes(range(16)), b"")
-    server = Guard(protect, None, keys.payload_to_client, keys.payload_to_server)
-    plan = SegmentPlan((4,), 256)
-    guard = Guard(protect, None, keys.payload_to_server, keys.payload_to_client)
-    core = ClientCore(7, 1, None, plan, plan, 4, protect=protect, guard=guard)
-    core._heard_no = core._pkt_no = WRAP - 1
-    req_id, [sent] = core.begin(0)
-    head, body = core.sealed(sent.header, b"abcd")
-    assert head[52:56] == bytes(4)  # the low bits of its number
-    assert server.open(head, WRAP, bytes(body)) == b"abcd"
-
-    def answer(number, content=b"efgh", flags=protect, **changes):
-        header = Header(
-            type=MessageType.RESP, flags=flags | Flags.LAST, req_id=req_id, func_id=1, session=7,
-            length=4, total=4, status=200, credit=5, pkt_no=number % WRAP,
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM], ids=["udp", "stream"])
+@pytest.mark.parametrize(
+    ("protect", "tag"),
+    [(CRC, None), (CRC, bytes(16)), pytest.param(AEAD, bytes(16), marks=needs_cipher)],
+)
+def test_an_answer_that_was_changed_is_asked_for_again(built, protect, tag, kind):
+    back = tag and bytes(range(1, 17))
+    keys = Keys(tag or b"", back or b"", bytes(16), bytes(range(16)), b"")
+    server = Guard(protect, back, keys.payload_to_client, keys.payload_to_server)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    request, memory = np.frombuffer(b"abcd", np.uint8), np.full(12, 0xAA, np.uint8)
+    output = memory[4:8]
+    with ours, theirs:
+        theirs.settimeout(60)
+        ours.setblocking(False)
+        client = NativeClient(
+            ours.fileno(), 7, 1, (4,), (4,), 256, 4, pkt_no=WRAP - 1, protect=protect,
+            keys=tag and keys,
+            stream=kind == socket.SOCK_STREAM,
         )
-        head, body = server.seal(header.pack(), changes.get("sealed_as", number), content)
-        body = bytes(body[:-1] + b"!") if changes.get("damaged") else bytes(body)
-        return core.receive(head, len(head + body), 0, lambda: body)[0]
+        assert client.begin([request.ctypes.data], [output.ctypes.data]) == 1
+        sent = theirs.recv(64 + 4 + behind(protect))
+        assert sent[52:56] == bytes(4)  # the low bits of its number
+        check_tag(parse(sent), sent, tag)
+        assert server.open(sent[:64], WRAP, sent[64:]) == b"abcd"
 
-    assert answer(WRAP + 1, damaged=True) is None
-    if protect == AEAD:
-        assert answer(WRAP + 1, sealed_as=1) is None
-    other = Header(
-        type=MessageType.RESP, flags=Flags.LAST, req_id=req_id, func_id=1, session=7, length=4,
-        total=4, status=200, pkt_no=1,
-    ).pack()
-    assert core.receive(other, 68, 0, lambda: b"efgh")[0] is None  # not protected at all
-    [again] = core.tick(10**9)
-    assert again.header[52:56] == b"\1\0\0\0"
-    landing = answer(WRAP + 1)
-    assert (landing.payload, landing.is_last) == (b"efgh", True)
+        def answer(number, sealed_as=None, damaged=False, **changes):
+            header = Header(
+                type=MessageType.RESP, flags=protect | Flags.LAST, req_id=1, func_id=1,
+                session=7, length=4, total=4, status=200, credit=5, pkt_no=number % WRAP,
+            )  # fmt: skip
+            packed = header._replace(**changes).pack(back)
+            head, body = server.seal(packed, number if sealed_as is None else sealed_as, b"efgh")
+            theirs.send(head + (bytes(body[:-1] + b"!") if damaged else bytes(body)))
+            return client.poll(0)
+
+        assert answer(1, damaged=True) == []
+        if protect == AEAD:
+            assert answer(1, sealed_as=2) == []
+        plain = Header(
+            type=MessageType.RESP, flags=Flags.LAST, req_id=1, func_id=1, session=7, length=4,
+            total=4, status=200, pkt_no=1,
+        ).pack(back)  # fmt: skip
+        theirs.send(plain + b"efgh")  # not protected at all
+        assert client.poll(0) == []
+        if kind == socket.SOCK_DGRAM:  # on a stream one waits longer
+            while not select.select([theirs], [], [], 0)[0]:
+                assert client.poll(client.due_ns()) == []
+            asked = theirs.recv(1 << 16)
+            assert (asked[3], asked[52:56]) == (MessageType.QUERY, b"\1\0\0\0")
+        assert answer(3) == [(1, WireStatus.OK)]
+        assert bytes(memory) == b"\xaa" * 4 + b"efgh" + b"\xaa" * 4
+        client.close()
 
 
 # ---- IPv6

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shunter.nic_frontend.aead import NoCipherError, require_cipher
-from shunter.nic_frontend.client import AsyncClient, Session
+from shunter.nic_frontend.client import AsyncClient, NoCipherError, Session
+from shunter.nic_frontend.client.native_client import require_cipher
 
 KEY = bytes(range(32))
 REQUEST, ANSWER = 602_112, 65_536
@@ -92,14 +92,14 @@ def request():
 
 
 def by_session(url, options, requests):
-    """One alone, and the others at once; in C where nothing is protected."""
+    """One alone, and the others at once."""
     with Session(url, "m", timeout_s=LONG, **options) as session:
         first, *others = ([content] for content in requests)
         return [answer for [answer] in (session.infer(first), *session.infer_many(others))]
 
 
 def by_async_client(url, options, requests):
-    """The same, in Python."""
+    """The same, in an event loop."""
 
     async def main():
         async with AsyncClient(url, timeout_s=LONG, **options) as client:

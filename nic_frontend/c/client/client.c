@@ -103,6 +103,32 @@ int shunter_client_poll(
     return (int)count;
 }
 
+int shunter_client_exchange(struct shunter_client *client, struct shunter_exchange *exchange) {
+    struct shunter_ended ended;
+    exchange->status = 0;
+    exchange->req_id = 0;
+    const int64_t begun = shunter_client_begin(
+        client, exchange->inputs, exchange->outputs, exchange->deadline_us, exchange->priority,
+        exchange->idempotent);
+    if (begun < 0) {
+        return (int)begun;
+    }
+    exchange->req_id = (uint64_t)begun;
+    if (!exchange->spin) { // the answer cannot be here yet
+        const uint64_t due = shunter_client_due_ns(client), until = exchange->until_ns;
+        const int error = wait_for_data(
+            client, shunter_call_of(client, exchange->req_id)->sent_ns, due < until ? due : until);
+        if (error) {
+            return error;
+        }
+    }
+    const int count = shunter_client_poll(client, &ended, 1, exchange->until_ns, exchange->spin);
+    if (count > 0) {
+        exchange->status = (uint32_t)ended.status;
+    }
+    return count < 0 ? count : 0;
+}
+
 /* ---- what is rare */
 
 uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **datagram) {
@@ -169,15 +195,15 @@ int shunter_client_new(
                             settings->output_count, settings->segment);
     }
     if (!error) {
-        const uint64_t request = (uint64_t)client->inputs.count *
-                                 (SHUNTER_HEADER_BYTES + settings->segment);
+        const uint32_t largest = shunter_client_largest(client);
         shunter_congestion_init(
-            &client->path, SHUNTER_HEADER_BYTES + settings->segment, SHUNTER_WINDOW * request,
+            &client->path, largest, (uint64_t)SHUNTER_WINDOW * client->inputs.count * largest,
             settings->trip_ns, client->live.heard_ns);
         client->headers = calloc(client->inputs.count, sizeof *client->headers);
         client->pieces = calloc((size_t)2 * client->inputs.count, sizeof *client->pieces);
         client->spill = malloc((size_t)SHUNTER_CLIENT_PADS * SHUNTER_CLIENT_SPILL);
         client->aside = malloc((size_t)SHUNTER_CLIENT_PADS * SHUNTER_CLIENT_SPILL);
+        error = shunter_client_guard_new(client);
         if (!client->headers || !client->pieces || !client->spill || !client->aside) {
             error = -ENOMEM;
         }
@@ -194,6 +220,7 @@ void shunter_client_free(struct shunter_client *client) {
     if (client) {
         shunter_page_sender_close(&client->sender);
         shunter_congestion_free(&client->path);
+        shunter_client_guard_free(client);
         free(client->headers);
         free(client->pieces);
         free(client->spill);

@@ -1,5 +1,5 @@
 /*
- * The client's end of a session with its socket: the twin of client_core.py and what is around it.
+ * The client's end of a session with its socket.
  *
  * One thread. Requests begin, poll says which have ended; what they sent and where their answers
  * go must stay until then. Nothing is copied but answers that come out of turn.
@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "message.h"
 #include "wire_layout.h"
 
 struct shunter_client;
@@ -18,8 +19,9 @@ struct shunter_client_settings {
     int socket; /* connected, non-blocking */
     bool stream;
     bool gso; /* try UDP_SEGMENT where there are several segments */
-    bool has_key;
-    uint8_t tag_to_server[16], tag_to_client[16]; /* of the headers that it sends, and checks */
+    bool tagged; /* headers carry tags */
+    uint16_t protect; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD or 0: what all payloads carry */
+    struct shunter_keys keys;
     uint32_t session;
     uint16_t func_id;
     uint16_t segment;
@@ -50,7 +52,10 @@ struct shunter_client_numbers {
     uint64_t packets; /* datagrams, or segments on a stream, in both directions */
 };
 
-/* 0, -EINVAL, -E2BIG or -ENOMEM. The socket stays the caller's. */
+/*
+ * 0, -EINVAL, -E2BIG, -ENOMEM, or -ENOTSUP where payloads are to be encrypted and there is no
+ * libcrypto. The socket stays the caller's.
+ */
 int shunter_client_new(
     const struct shunter_client_settings *settings, struct shunter_client **client);
 void shunter_client_free(struct shunter_client *client);
@@ -72,6 +77,22 @@ int64_t shunter_client_begin(
 int shunter_client_poll(
     struct shunter_client *client, struct shunter_ended *ended, uint32_t most, uint64_t until_ns,
     uint32_t spin);
+
+/* One request from its beginning to its end. */
+struct shunter_exchange {
+    const void *const *inputs;
+    void *const *outputs;
+    uint64_t deadline_us, until_ns;
+    uint32_t priority, idempotent, spin;
+    uint32_t status; /* 0: it has not ended yet, and is like any other that has begun */
+    uint64_t req_id; /* 0: it could not begin */
+};
+
+/*
+ * Begin, then poll until the request has ended or its time is over. Only while no other is on its
+ * way. 0, -EAGAIN as of begin, or another negative errno, which may be of either.
+ */
+int shunter_client_exchange(struct shunter_client *client, struct shunter_exchange *exchange);
 
 /*
  * The last answer to a hello, which says nothing about a request: poll ends when one comes. Returns

@@ -12,10 +12,6 @@
 #define MOST_PATIENCE_NS 100000000ULL
 #define MOST_REST_NS 400000000ULL /* while the server says that it has the request */
 
-static uint64_t nearest(uint32_t low, uint64_t about) {
-    return about + (uint64_t)(int64_t)(int32_t)(low - (uint32_t)about);
-}
-
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
@@ -77,19 +73,21 @@ bool shunter_call_is_ours(const struct shunter_client *client, const struct shun
         return false;
     }
     const bool tagged = header->flags & SHUNTER_FLAG_HDR_TAG;
-    if (!client->settings.has_key) {
+    if (!client->settings.tagged) {
         return !tagged && !header->tag;
     }
-    return tagged &&
-           header->tag ==
-               shunter_siphash24(client->settings.tag_to_client, header, SHUNTER_TAG_OFFSET);
+    const uint8_t *key = client->settings.keys.tag_to_client;
+    return tagged && header->tag == shunter_siphash24(key, header, SHUNTER_TAG_OFFSET);
 }
 
 bool shunter_call_place(
     struct shunter_client *client, const struct shunter_x64 *header, uint8_t **place) {
     const struct shunter_call *call = shunter_call_of(client, header->req_id);
-    if (header->type != SHUNTER_TYPE_RESP || !call || header->count != client->outputs.count ||
-        header->seq >= header->count || call->received[header->seq / 8] >> header->seq % 8 & 1) {
+    const uint32_t protections = SHUNTER_FLAG_PAYLOAD_AEAD | SHUNTER_FLAG_PAYLOAD_CRC;
+    if (header->type != SHUNTER_TYPE_RESP || !call ||
+        (header->flags & protections) != client->settings.protect ||
+        header->count != client->outputs.count || header->seq >= header->count ||
+        call->received[header->seq / 8] >> header->seq % 8 & 1) {
         return false;
     }
     const struct shunter_segment segment = shunter_place(&client->outputs, header->seq);
@@ -190,7 +188,7 @@ int shunter_call_heed(
 }
 
 void shunter_call_heed_credit(struct shunter_client *client, const struct shunter_x64 *header) {
-    const uint64_t grant = nearest(header->credit, client->live.grant);
+    const uint64_t grant = shunter_nearest(header->credit, client->live.grant);
     if (grant > client->live.grant && grant - client->live.grant < UINT32_MAX / 2) {
         client->live.grant = grant;
     }

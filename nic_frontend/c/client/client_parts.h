@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 #include <time.h>
 
+#include "aead.h"
 #include "client.h"
 #include "congestion.h"
 #include "message.h"
@@ -43,6 +44,7 @@ struct shunter_client {
     struct shunter_congestion path; /* of requests; a stream has its own */
     uint64_t paced_ns; /* when more may be sent, though nothing comes */
     uint32_t unsent; /* segments of all requests */
+    uint64_t heard_no; /* the highest number of a datagram whose encrypted payload was right */
     /* Refused requests, from the oldest, that the server is asked about: it promises room to the
      * session, for one at a time. */
     uint32_t asks;
@@ -56,10 +58,12 @@ struct shunter_client {
     struct mmsghdr messages[SHUNTER_CLIENT_MESSAGES];
     struct shunter_page_sender sender;
     uint8_t controls[SHUNTER_CLIENT_MESSAGES][CMSG_SPACE(sizeof(uint16_t))];
+    struct shunter_aead *aead;
+    uint8_t *sealed; /* encrypted segments of a request */
     /* what comes */
     uint8_t heads[SHUNTER_CLIENT_PADS][SHUNTER_HEADER_BYTES];
     uint8_t *spill, *aside;
-    uint32_t have, left; /* of a stream: bytes of the header, bytes of the payload to come */
+    uint32_t have, left; /* of a stream: bytes of the header, bytes behind it that are to come */
     uint8_t *into;
     struct shunter_x64 head;
     /* what a stream did not take yet */
@@ -71,6 +75,11 @@ static inline uint64_t shunter_client_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+}
+
+/* The number with these low bits that is nearest to ``about``. */
+static inline uint64_t shunter_nearest(uint32_t low, uint64_t about) {
+    return about + (uint64_t)(int64_t)(int32_t)(low - (uint32_t)about);
 }
 
 static inline struct shunter_call *shunter_call_of(struct shunter_client *client, uint64_t req_id) {
@@ -103,8 +112,11 @@ int shunter_calls_tick(struct shunter_client *client, uint64_t now);
 int shunter_client_control(
     struct shunter_client *client, uint8_t type, uint64_t req_id, uint16_t flags,
     const void *payload, uint16_t length);
-/* Header and payload of a segment of a request, to be sent with others by the next. */
-void shunter_client_prepare(
+/*
+ * Header and payload of a segment of a request, protected, to be sent with others by the next.
+ * Each has a number of its own, also what was sent before. 0 or -EIO.
+ */
+int shunter_client_prepare(
     struct shunter_client *client, const struct shunter_call *call, uint32_t seq, uint16_t flags,
     uint64_t now);
 int shunter_client_send_prepared(struct shunter_client *client, uint32_t from, uint32_t to);
@@ -138,6 +150,30 @@ int shunter_client_flush_stream(struct shunter_client *client);
  */
 int shunter_client_send_stream(
     struct shunter_client *client, struct iovec *pieces, size_t count);
+
+/* ---- client_guard.c: protected payloads */
+
+/* What is needed for it; 0, -ENOTSUP or -ENOMEM. */
+int shunter_client_guard_new(struct shunter_client *client);
+void shunter_client_guard_free(struct shunter_client *client);
+/* Complete and sign the header of a segment; its payload may then lie elsewhere. 0 or -EIO. */
+int shunter_client_protect(
+    struct shunter_client *client, struct shunter_x64 *header, const uint8_t **payload);
+void shunter_client_sign(struct shunter_client *client, struct shunter_x64 *header);
+/* Check, and decrypt in place. ``head``: the header as it came. */
+bool shunter_client_is_right(
+    struct shunter_client *client, const struct shunter_x64 *header, const void *head,
+    uint8_t *payload);
+
+static inline bool shunter_client_encrypts(const struct shunter_client *client) {
+    return client->settings.protect == SHUNTER_FLAG_PAYLOAD_AEAD;
+}
+
+/* Bytes of the largest datagram of a request. */
+static inline uint32_t shunter_client_largest(const struct shunter_client *client) {
+    return SHUNTER_HEADER_BYTES + client->inputs.segment +
+           shunter_behind(client->settings.protect);
+}
 
 /* ---- client_receive.c */
 

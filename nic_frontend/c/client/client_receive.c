@@ -6,13 +6,15 @@
 #include "client_parts.h"
 
 struct landed {
-    const uint8_t *header, *payload;
-    uint32_t length; /* of the payload */
+    const uint8_t *header;
+    uint8_t *payload;
+    uint32_t length; /* of the payload, with what is behind it */
 };
 
-/* Pieces for the next datagrams; where a payload lands that comes in turn. */
+/* Pieces for the next datagrams; where a payload lands that comes in turn and is not encrypted. */
 static void lay_out(struct shunter_client *client, struct iovec (*pieces)[3]) {
-    uint64_t req_id = client->live.below;
+    uint64_t req_id =
+        shunter_client_encrypts(client) ? client->live.next_id : client->live.below;
     uint32_t seq = 0;
     for (uint32_t m = 0; m < SHUNTER_CLIENT_PADS; m++) {
         struct iovec into = {NULL, 0};
@@ -66,7 +68,7 @@ static void keep_hello(struct shunter_client *client, const struct landed *lande
 
 static int take_in(
     struct shunter_client *client, struct landed *landed, uint32_t count, uint64_t now) {
-    bool aside = false;
+    bool aside = shunter_client_encrypts(client); // none lies where another belongs
     for (uint32_t i = 0; i < count; i++) {
         struct shunter_x64 header;
         uint8_t *place = NULL;
@@ -80,7 +82,8 @@ static int take_in(
             client->live.unknown_ns = now; // it has no tag: anybody may have said so
             continue;
         }
-        if (!shunter_call_is_ours(client, &header) || header.length != landed[i].length) {
+        if (!shunter_call_is_ours(client, &header) ||
+            header.length + shunter_behind(header.flags) != landed[i].length) {
             continue;
         }
         client->live.heard_ns = now;
@@ -91,6 +94,9 @@ static int take_in(
                 return error;
             }
             continue;
+        }
+        if (!shunter_client_is_right(client, &header, landed[i].header, landed[i].payload)) {
+            continue; // as if it were lost
         }
         if (place && place != landed[i].payload) {
             if (!aside) {
@@ -157,9 +163,9 @@ static int begin_payload(struct shunter_client *client) {
     client->live.heard_ns = shunter_client_now_ns();
     shunter_call_heed_credit(client, &client->head);
     client->into = NULL;
-    client->left = client->head.length;
+    client->left = client->head.length + shunter_behind(client->head.flags);
     uint8_t *place = NULL;
-    if (shunter_call_place(client, &client->head, &place)) {
+    if (!shunter_client_encrypts(client) && shunter_call_place(client, &client->head, &place)) {
         client->into = place;
     }
     return 0;
@@ -170,7 +176,14 @@ static int end_payload(struct shunter_client *client) {
     client->have = 0;
     client->live.packets++;
     if (shunter_call_place(client, &client->head, &place)) {
-        shunter_call_received(client, &client->head, shunter_client_now_ns());
+        uint8_t *payload = shunter_client_encrypts(client) ? client->spill : place;
+        if (shunter_client_is_right(client, &client->head, &client->head, payload)) {
+            if (place && place != payload) {
+                memcpy(place, payload, client->head.length);
+                client->live.copied += client->head.length;
+            }
+            shunter_call_received(client, &client->head, shunter_client_now_ns());
+        }
         return 0;
     }
     return shunter_call_heed(client, &client->head, client->spill, shunter_client_now_ns());
@@ -182,7 +195,8 @@ int shunter_client_receive_stream(struct shunter_client *client) {
         const bool in_head = client->have < SHUNTER_HEADER_BYTES;
         uint8_t *into = in_head ? (uint8_t *)&client->head + client->have
             : client->into      ? client->into
-                                : client->spill + (client->head.length - client->left);
+                                : client->spill + client->head.length +
+                shunter_behind(client->head.flags) - client->left;
         const size_t wanted = in_head ? SHUNTER_HEADER_BYTES - client->have : client->left;
         if (wanted) {
             const ssize_t got = recv(client->settings.socket, into, wanted, MSG_DONTWAIT);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "client_parts.h"
-#include "siphash.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -105,13 +104,6 @@ static struct shunter_x64 header_of(struct shunter_client *client, uint8_t type,
         .pkt_no = (uint32_t)++client->pkt_no};
 }
 
-static void sign(struct shunter_client *client, struct shunter_x64 *header) {
-    if (client->settings.has_key) {
-        header->flags |= SHUNTER_FLAG_HDR_TAG;
-        header->tag = shunter_siphash24(client->settings.tag_to_server, header, SHUNTER_TAG_OFFSET);
-    }
-}
-
 /* What fits into no buffer or meets a dead port counts as lost: it is sent again. */
 static int sent_or_lost(int error) {
     return error == EAGAIN || error == ECONNREFUSED || error == ENOBUFS ? 0 : -error;
@@ -139,14 +131,14 @@ int shunter_client_control(
     struct shunter_x64 header = header_of(client, type, req_id);
     header.flags = flags;
     header.length = length;
-    sign(client, &header);
+    shunter_client_sign(client, &header);
     client->live.packets++;
     struct iovec pieces[2] = {
         {&header, sizeof header}, {(void *)(uintptr_t)payload, length}};
     return send_pieces(client, pieces, length ? 2 : 1);
 }
 
-void shunter_client_prepare(
+int shunter_client_prepare(
     struct shunter_client *client, const struct shunter_call *call, uint32_t seq, uint16_t flags,
     uint64_t now) {
     struct shunter_x64 *header = &client->headers[seq];
@@ -168,12 +160,14 @@ void shunter_client_prepare(
             call->deadline_ns > now + 1000 ? (call->deadline_ns - now) / 1000 : 1;
         header->deadline_us = left > UINT32_MAX ? UINT32_MAX : (uint32_t)left;
     }
-    sign(client, header);
+    const uint8_t *payload =
+        segment.length ? call->inputs[segment.tensor] + segment.offset : NULL;
+    const int error = shunter_client_protect(client, header, &payload);
     pieces[0] = (struct iovec){header, sizeof *header};
     pieces[1] = (struct iovec){
-        segment.length ? (void *)(uintptr_t)(call->inputs[segment.tensor] + segment.offset) : NULL,
-        segment.length};
+        (void *)(uintptr_t)payload, segment.length + shunter_behind(header->flags)};
     client->live.packets++;
+    return error;
 }
 
 /* Segments from ``seq`` on that may go as one message: all as long as the first, but the last. */
@@ -224,7 +218,8 @@ static unsigned make_messages(struct shunter_client *client, uint32_t *seq, uint
 /* Segments of a request as datagrams. */
 static int send_datagrams(struct shunter_client *client, uint32_t seq, uint32_t to) {
     struct iovec *pieces = client->pieces + (size_t)2 * seq;
-    if (pieces[1].iov_len >= SHUNTER_PAGE_SEND_LEAST) {
+    // Encrypted ones lie where those of the next request will.
+    if (pieces[1].iov_len >= SHUNTER_PAGE_SEND_LEAST && !client->sealed) {
         seq += shunter_page_send(&client->sender, client->settings.socket, pieces, to - seq);
     }
     while (seq < to) {

@@ -137,7 +137,7 @@ void shunter_core_running(
         .direct = call->direct,
         .idempotent = (call->flags & SHUNTER_FLAG_IDEMPOTENT) != 0,
         .asks = !is_alone(&function->waiting),
-        .tagged = session->tagged && is_direct(session)};
+        .tagged = session->tagged && call->direct};
     if (whom->tagged) { // workers see no other keys
         memcpy(whom->key, session->keys.tag_to_client, sizeof whom->key);
     }

@@ -11,14 +11,15 @@ from shunter.nic_frontend.client import (
     AsyncClient,
     AuthenticationError,
     BadRequestError,
+    BatchError,
     Client,
     ServerError,
     Session,
     TooLateError,
     UnreachableError,
-    call_queue,
 )
 from shunter.nic_frontend.client import exchange as exchanges
+from shunter.nic_frontend.client.requests import call_queue
 
 KEY = bytes(range(32))
 SCHEMES = ["udp", "tcp", "unix"]
@@ -64,7 +65,7 @@ def test_payloads_may_be_protected(make_service, scheme, settings):
     with Client(service.url(scheme), timeout_s=LONG, **settings) as client:
         found = client.infer_many("large", arrays)
         assert all((each == i + 1).all() for i, each in enumerate(found))
-        assert client.model("large")._exchange.core.core.protect
+        assert client.model("large")._exchange.core.protect
 
     async def main():
         async with AsyncClient(service.url(scheme), timeout_s=LONG, **settings) as client:
@@ -88,7 +89,7 @@ def test_encryption_is_had_or_refused(make_service, double):
 def test_a_server_that_cannot_encrypt_says_so(make_service, double):
     service = make_service()
     service.serve("double", **double)
-    with pytest.raises(AuthenticationError, match="cannot encrypt"):
+    with pytest.raises(AuthenticationError, match="no keys"):
         Session(service.url(), "double", key=KEY, encrypt=True, timeout_s=LONG)
 
 
@@ -258,8 +259,8 @@ def test_a_server_that_is_there_but_slow_is_too_late(gated, scheme):
 
 def test_what_was_given_up_does_not_run(gated):
     with Session(gated.url(), "gated", timeout_s=LONG) as session:
-        with pytest.raises(TooLateError):
-            session.infer_many([[x(i, 0, 0)] for i in range(1, 6)], timeout_s=0.5)
+        late = session.infer_many([[x(i, 0, 0)] for i in range(1, 6)], timeout_s=0.5)
+        assert [type(each) for each in late] == [TooLateError] * 5
         gated.gate.set()
         session.infer([x(9, 0, 0)])
     # One runs and one is with the worker: what waited was taken back.
@@ -328,9 +329,12 @@ def test_of_the_rest_it_is_said_that_nobody_knows(gated, scheme):
     with Session(gated.url(scheme), "gated", timeout_s=LONG) as session:
         restarted = threading.Thread(target=_restart, args=(gated, session))
         restarted.start()
-        with pytest.raises(ServerError, match="not known"):
-            session.infer_many([[x(i, 0, 0)] for i in range(4)])
+        found = session.infer_many([[x(i, 0, 0)] for i in range(4)])
         restarted.join()
+        lost = [each for each in found if isinstance(each, ServerError)]
+        assert lost and all("not known" in str(each) for each in lost)
+        answers = {each[0][0] for each in found if isinstance(each, list)}  # a worker said them
+        assert len(lost) + len(answers) == 4 and answers <= {0, 1, 2, 3}
         assert session.infer([x(4, 5, 6)])[0].tolist() == [4, 5, 6]
 
 
@@ -401,7 +405,8 @@ def test_a_session_that_the_server_has_ended_is_opened_again(
     with Client(service.url(scheme), timeout_s=LONG) as client:
         session = client.model("double")
         before = session._exchange.core
-        monkeypatch.setattr(exchanges, "IDLE_NS", 0)
+        for name in ("CHECK_NS", "IDLE_NS"):
+            monkeypatch.setattr(exchanges, name, 0)
         assert client.infer("double", x(1, 2, 3)).tolist() == [2, 4, 6]
         assert session._exchange.core is not before
 
@@ -490,3 +495,163 @@ def test_a_spinning_client(make_service, double):
     service.serve("double", **double)
     with Session(service.url(), "double", spin=True, timeout_s=LONG) as session:
         assert session.infer([x(1, 2, 3)])[0].tolist() == [2, 4, 6]
+
+
+# ---- many at once
+
+
+def sums_positive(inputs, outputs):
+    if (inputs[0] < 0).any():
+        raise ValueError("negative")
+    outputs[0].copy_(inputs[0].sum(dim=1))
+    outputs[1].copy_(inputs[0] + inputs[1])
+
+
+@pytest.fixture
+def sums(make_service):
+    """A model of two tensors that fails for some requests."""
+    service = make_service()
+    inputs = [("float32", (3,)), ("float32", ())]
+    service.serve("sums", inputs, [("float32", ()), ("float32", (3,))], sums_positive, batch=1)
+    return service
+
+
+def test_each_of_many_has_its_answer_or_its_error(sums):
+    requests = [[x(i, 1, 1), np.float32(2)[...]] for i in (0, -1, 2)] + [[x(1), x(2)], [x(3)]]
+
+    def check(found):
+        kinds = [type(each) for each in found]
+        assert kinds == [list, ServerError, list, BadRequestError, BadRequestError]
+        assert found[2][0] == 4 and found[2][1].tolist() == [4, 3, 3]
+
+    async def main():
+        async with AsyncClient(sums.url(), timeout_s=LONG) as client:
+            check(await client.infer_many("sums", requests))
+
+    with Client(sums.url(), timeout_s=LONG) as client:
+        check(client.infer_many("sums", requests))
+    asyncio.run(main())
+
+
+def test_a_batch_is_cut_and_its_answers_are_one_array_again(sums):
+    first = np.arange(30, dtype=np.float32).reshape(10, 3)
+    second = np.arange(10, dtype=np.float32)
+
+    def check(found):
+        assert found[0].tolist() == first.sum(axis=1).tolist()
+        assert np.array_equal(found[1], first + second[:, None])
+
+    def check_error(error):
+        assert sorted(error.errors) == [4] and isinstance(error.errors[4], ServerError)
+        whole = np.delete(error.outputs[1], 4, 0)
+        assert np.array_equal(whole, np.delete(first + second[:, None], 4, 0))
+
+    async def main():
+        async with AsyncClient(sums.url(), timeout_s=LONG) as client:
+            check(await client.infer_batch("sums", [first, second]))
+
+    with Client(sums.url(), timeout_s=LONG) as client:
+        check(client.infer_batch("sums", [first, second]))
+        check(client.infer_batch("sums", [np.asfortranarray(first), second]))
+        assert client.infer_batch("sums", [first[:0], second[:0]])[1].shape == (0, 3)
+        asyncio.run(main())
+        first = first.copy()
+        first[4] = -100
+        with pytest.raises(BatchError, match="request 4") as caught:
+            client.infer_batch("sums", [first, second])
+        check_error(caught.value)
+        for wrong in ([first], [first, second[:3]], [first[:, :2], second], [first, first]):
+            with pytest.raises(BadRequestError):
+                client.infer_batch("sums", wrong)
+
+
+# ---- several servers
+
+
+@pytest.fixture
+def pair(make_service, tmp_path, gate=threading.Event):
+    """Two services of the same model, which says who ran."""
+    made = []
+    for number, name in enumerate(("first", "second")):
+        (tmp_path / name).mkdir()
+        service = make_service(folder=tmp_path / name)
+        service.gate, service.begun = gate(), gate()
+        service.gate.set()
+
+        def infer(inputs, outputs, service=service, number=number):
+            service.begun.set()
+            assert service.gate.wait(60)
+            outputs[0].copy_(inputs[0])
+            outputs[0][:, 1] = number
+
+        service.serve("named", [("float32", (3,))], [("float32", (3,))], infer, batch=1)
+        made.append(service)
+    yield made
+    for service in made:
+        service.gate.set()
+
+
+def who(answer):
+    return int(answer[1])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_requests_spread_and_go_on_when_a_server_ends_and_comes_back(pair, scheme):
+    urls = [each.url(scheme) for each in pair]
+    with Client(urls, timeout_s=LONG) as client:
+        assert {who(client.infer("named", x(i, 0, 0))) for i in range(100)} == {0, 1}
+        pair[0].stop()
+        found = [client.infer("named", x(i, 0, 0), idempotent=True) for i in range(20)]
+        assert [each[0] for each in found] == list(range(20)) and {*map(who, found)} == {1}
+        pair[0].start()
+        pair[0].wait_for("named")
+        pair[0].until(lambda: who(client.infer("named", x(1, 2, 3), idempotent=True)) == 0)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_calls_of_one_loop_spread_and_what_may_run_twice_is_asked_elsewhere(pair, scheme):
+    pair[0].gate.clear()
+
+    def stop(loop):
+        assert pair[0].begun.wait(60)
+        pair[0].stop()
+        pair[0].gate.set()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with AsyncClient([each.url(scheme) for each in pair], timeout_s=LONG) as client:
+            await asyncio.gather(*(client.model("named", "", i) for i in (0, 1)))
+            stopped = loop.run_in_executor(None, stop, loop)
+            again = [client.infer("named", x(i, 0, 0), idempotent=True) for i in range(20)]
+            once = [client.infer("named", x(i, 0, 0)) for i in range(20)]
+            found = await asyncio.gather(*again, *once, return_exceptions=True)
+            await stopped
+        assert [each[0] for each in found[:20]] == list(range(20))
+        for i, each in enumerate(found[20:]):  # those that had not left were asked elsewhere
+            if isinstance(each, Exception):
+                assert isinstance(each, ServerError | UnreachableError) and each.may_have_run
+            else:
+                assert each[0] == i
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("scheme", ["udp", "tcp"])
+def test_where_one_is_not_there_the_other_is_asked_at_once(pair, scheme):
+    nobody = f"{scheme}://127.0.0.1:9"
+    with Client([nobody, pair[1].url(scheme)], timeout_s=LONG) as client:
+        for i in range(10):
+            assert client.infer("named", x(i, 0, 0))[0] == i
+    with Client([nobody, nobody], timeout_s=LONG) as client:
+        with pytest.raises(UnreachableError, match="refused"):
+            client.infer("named", x(1, 2, 3))
+        assert all(isinstance(e, UnreachableError) for e in client.infer_many("named", [x(1)] * 2))
+
+
+def test_what_is_wrong_is_not_asked_twice(pair):
+    with Client([each.url() for each in pair], timeout_s=LONG) as client:
+        for model, array in (("named", x(1)), ("none", x(1, 2, 3))):
+            with pytest.raises(BadRequestError):
+                client.infer(model, array)
+    with pytest.raises(ValueError, match="no URL"):
+        Client([])

@@ -6,11 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oracle.core import Hello, Place, Ready, Send
-from oracle.sessions import CallState, Session, keys_of
-from shunter.nic_frontend.client.exchange import SILENCE_NS
-from shunter.nic_frontend.client.protocol.core import MOST_REST_NS, RETRY_NS, ClientCore
-from shunter.nic_frontend.client.protocol.state import (
+from oracle.client_core import MOST_REST_NS, RETRY_NS, ClientCore
+from oracle.client_state import (
     FIRST_RTO_NS,
     LEAST_RTO_NS,
     MOST_PATIENCE_NS,
@@ -18,6 +15,9 @@ from shunter.nic_frontend.client.protocol.state import (
     Landing,
     Refused,
 )
+from oracle.core import Hello, Place, Ready, Send
+from oracle.sessions import CallState, Session, keys_of
+from shunter.nic_frontend.client.exchange import SILENCE_NS
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, WINDOW, Flags, MessageType, WireStatus
 from shunter.nic_frontend.wire.segments import SegmentPlan

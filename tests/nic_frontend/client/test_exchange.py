@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import select
 import socket
+from collections import deque
 from itertools import pairwise
 
 import numpy as np
@@ -10,14 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracle.client_session import ClientSession
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client import Session
+from shunter.nic_frontend.client import Session, native_client
 from shunter.nic_frontend.client import connection as connections
 from shunter.nic_frontend.client import exchange as exchanges
 from shunter.nic_frontend.client import session as sessions
-from shunter.nic_frontend.client.call_queue import UNSERVED_NS
-from shunter.nic_frontend.client.calls import Options, Tensors
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.exchange import (
+    IDLE_NS,
+    OPENING_NS,
+    SILENCE_NS,
+    Exchange,
+)
+from shunter.nic_frontend.client.hello_connection import HelloConnection
+from shunter.nic_frontend.client.native_session import NativeSession
+from shunter.nic_frontend.client.opening import FIRST_WAIT_NS, Opening, OpenSession
+from shunter.nic_frontend.client.requests.call_queue import UNSERVED_NS
+from shunter.nic_frontend.client.requests.calls import Options, Tensors
+from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
     InferenceError,
@@ -27,20 +39,6 @@ from shunter.nic_frontend.client.errors import (
     UnavailableError,
     UnreachableError,
     error_of,
-)
-from shunter.nic_frontend.client.exchange import (
-    IDLE_NS,
-    OPENING_NS,
-    SILENCE_NS,
-    Exchange,
-)
-from shunter.nic_frontend.client.opening import FIRST_WAIT_NS, Opening
-from shunter.nic_frontend.client.protocol.native_session import NativeTransport
-from shunter.nic_frontend.client.protocol.transports import (
-    NO_WAIT,
-    ConnectionLost,
-    Datagrams,
-    Stream,
 )
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.hello import Hello, Opened, pack_cookie
@@ -54,128 +52,77 @@ from shunter.nic_frontend.wire.layout import HEADER_BYTES, Flags, MessageType, W
 
 LONG = 30
 MS = 1_000_000
-RESP, CREDIT = int(MessageType.RESP), int(MessageType.CREDIT)
+RESP = int(MessageType.RESP)
 
 
-class Sink:
-    """Takes what comes, and has a place for every payload of an answer."""
-
-    def __init__(self, expected=0):
-        self.place = memoryview(bytearray(expected))
-        self.messages, self.payloads = [], []
-
-    def expected(self):
-        return self.place
-
-    def on_message(self, head, length, payload):
-        self.messages.append((bytes(head), length))
-        if head[3] != RESP:
-            self.payloads.append(payload())
-            return None
-        self.place = memoryview(bytearray(length - HEADER_BYTES))
-        return self.place
-
-    def on_payload(self):
-        self.payloads.append(bytes(self.place))
 
 
 def message(payload, kind=RESP):
-    return Header(type=kind, length=len(payload)).pack(), payload
+    return Header(type=kind, length=len(payload)).pack() + payload
 
 
-# ---- datagrams
+# ---- connections without a session
 
 
-@pytest.fixture(params=[socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"])
-def pair(request):
-    """A connected UDP socket, and the one that it is connected to."""
-    host = "127.0.0.1" if request.param == socket.AF_INET else "::1"
-    with (
-        socket.socket(request.param, socket.SOCK_DGRAM) as server,
-        socket.socket(request.param, socket.SOCK_DGRAM) as client,
-    ):
-        try:
-            server.bind((host, 0))
-        except OSError:
-            pytest.skip("there is no IPv6")
-        server.settimeout(LONG)
-        client.connect(server.getsockname())
-        server.connect(client.getsockname())
-        yield client, server
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [[5], [5, 5, 5], [5, 5, 3], [5, 5, 7, 7], [9, 1, 9], [0, 0], [1400] * 130 + [1],
-     [30_000] * 5, [65_000] * 3, [100] * 300, []],
-)  # fmt: skip
-def test_datagrams_arrive_one_by_one_however_they_are_sent(pair, sizes):
-    client, server = pair
-    transport = Datagrams(client)
-    pieces = [(b"%04d" % i, bytes([i % 256]) * size) for i, size in enumerate(sizes)]
-    for begin in range(0, len(pieces), 50):
-        transport.post(pieces[begin : begin + 50])
-        for header, payload in pieces[begin : begin + 50]:
-            assert server.recv(1 << 16) == header + payload
-    assert not transport.has_kept
-
-
-def test_equal_datagrams_leave_in_one_call(pair, monkeypatch):
-    transport = Datagrams(pair[0])
-    calls = []
-    send = transport._send_together
-    monkeypatch.setattr(transport, "_send_together", lambda n: calls.append(n) or send(n))
-    transport.post([(b"head", bytes(96))] * 10 + [(b"head", bytes(6))])
-    assert calls == [11]
-    if not transport._cuts:
-        pytest.skip("this kernel does not cut")
-    for size in [100] * 10 + [10]:
-        assert len(pair[1].recv(1 << 16)) == size
-
-
-@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO, errno.EMSGSIZE])
-def test_where_the_kernel_does_not_cut_they_leave_one_by_one(pair, monkeypatch, number):
-    client, server = pair
-    transport = Datagrams(client)
-
-    def fail(count):
-        raise OSError(number, "no")
-
-    monkeypatch.setattr(transport, "_send_together", fail)
-    transport.post([(b"head", bytes(10))] * 5)
-    assert [len(server.recv(100)) for _ in range(5)] == [14] * 5
-
-
-def test_a_refused_datagram_is_a_lost_connection():
+def test_a_refused_hello_is_a_lost_connection():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         address = server.getsockname()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect(address)
-        client.settimeout(LONG)
-        transport = Datagrams(client)
-        transport.post([(b"head", b"")])
-        with pytest.raises(ConnectionLost, match="refused"):
-            transport.receive(Sink(), 0)
+        connection = HelloConnection(client)
+        connection.say_hello(b"head")
+        select.select([client], [], [], LONG)
+        with pytest.raises(ConnectionRefusedError):
+            connection.receive()
 
 
-class Core:
-    """Of a session in C that is not asked for anything."""
+@given(
+    st.lists(st.binary(max_size=50), max_size=8),
+    st.lists(st.integers(1, 90), min_size=1, max_size=5),
+)
+def test_messages_come_out_of_a_stream_however_it_is_cut(payloads, cuts):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection, found = HelloConnection(ours), []
+        whole = b"".join(map(message, payloads))
+        at = turn = 0
+        while at < len(whole):
+            cut = cuts[turn % len(cuts)]
+            theirs.sendall(whole[at : at + cut])
+            at, turn = at + cut, turn + 1
+            while got := connection.receive():
+                found.append(got)
+        assert found == [message(payload) for payload in payloads]
 
-    stream, heard_ns = False, 0
+
+def test_what_is_behind_a_message_on_a_stream_stays_there():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(message(b"opened") + b"more")
+        assert HelloConnection(ours).receive() == message(b"opened")
+        assert ours.recv(100) == b"more"
 
 
-def trusted(connection):
-    found = Datagrams(connection)
-    found.is_trusted = True
-    return found
+def test_the_end_of_a_stream_is_a_lost_connection():
+    ours, theirs = socket.socketpair()
+    with ours:
+        connection = HelloConnection(ours)
+        theirs.close()
+        with pytest.raises(ConnectionResetError):
+            connection.receive()
+        with pytest.raises(OSError, match="pipe"):
+            connection.say_hello(message(b""))
 
 
-TRUSTED = {"python": trusted, "native": lambda connection: NativeTransport(connection, Core())}
+def session_over(connection):
+    """An open one, in C."""
+    specs = (SPEC,)
+    found = OpenSession(5, 7, specs, specs, 1000, 4, None, 0, 1)
+    return NativeSession(found, connection, Tensors(specs, specs))
 
 
-@pytest.mark.parametrize("transport", TRUSTED.values(), ids=TRUSTED)
-def test_a_port_that_refuses_for_a_moment_loses_no_session_and_no_datagram(transport):
+def test_a_port_that_refuses_for_a_moment_loses_no_session_and_no_datagram(built):
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as again,
@@ -184,114 +131,30 @@ def test_a_port_that_refuses_for_a_moment_loses_no_session_and_no_datagram(trans
             server.bind(("127.0.0.1", 0))
             address = server.getsockname()
         client.connect(address)
-        found = transport(client)
+        client.setblocking(False)
+        found = session_over(client)
         for _ in range(3):  # each hears of the one before, and leaves all the same
-            found.post([(b"head", b"")])
+            found.say_hello(b"head")
         again.bind(address)
         again.settimeout(LONG)
-        found.post([(b"back", b"")])
+        found.say_hello(b"back")
         assert again.recv(100) == b"back"
+        found.close()
 
 
-def test_what_is_refused_twice_counts_as_lost():
-    class Refuses:
+def test_what_is_refused_twice_counts_as_lost(built):
+    class Refuses(socket.socket):
         sent = 0
 
-        def sendmsg(self, *_):
+        def send(self, *_):
             self.sent += 1
             raise ConnectionRefusedError
 
-    connection = Refuses()
-    NativeTransport(connection, Core()).post([(b"head", b"")])
-    assert connection.sent == 2
-
-
-@pytest.mark.parametrize("expected", [0, 3, 7, 20])
-def test_a_payload_gets_to_its_place_wherever_it_was_expected(pair, expected):
-    client, server = pair
-    client.settimeout(LONG)
-    sink = Sink(expected)
-    server.send(b"".join(message(b"answers")))
-    assert Datagrams(client).receive(sink, 0)
-    assert sink.payloads == [b"answers"] and sink.messages[0][1] == HEADER_BYTES + 7
-
-
-@pytest.mark.parametrize("length", [0, 3, 63])
-def test_a_datagram_without_a_whole_header_is_told_as_it_is(pair, length):
-    client, server = pair
-    client.settimeout(LONG)
-    sink = Sink()
-    server.send(bytes(length))
-    assert Datagrams(client).receive(sink, 0)
-    assert sink.messages[0][1] == length
-
-
-# ---- streams
-
-
-@given(
-    st.lists(st.tuples(st.binary(max_size=50), st.sampled_from([RESP, CREDIT])), max_size=8),
-    st.lists(st.integers(1, 90), min_size=1, max_size=5),
-)
-def test_messages_come_out_of_a_stream_however_it_is_cut(messages, cuts):
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        transport, sink = Stream(ours), Sink()
-        whole = b"".join(b"".join(message(*each)) for each in messages)
-        at = turn = 0
-        while at < len(whole):
-            cut = cuts[turn % len(cuts)]
-            theirs.sendall(whole[at : at + cut])
-            at, turn = at + cut, turn + 1
-            while transport.receive(sink, NO_WAIT):
-                pass
-        assert sink.payloads == [payload for payload, _ in messages]
-
-
-def test_what_a_stream_does_not_take_is_kept():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        transport = Stream(ours)
-        payload = np.random.default_rng(0).bytes(3 << 20)
-        header, _ = message(b"")
-        for _ in range(3):
-            transport.post([(header, payload), (header, b"")])
-        assert transport.has_kept
-        found = b""
-        while transport.has_kept:
-            found += theirs.recv(1 << 20)
-            transport.flush()
-        theirs.setblocking(False)
-        while len(found) < 3 * (len(payload) + 128):
-            found += theirs.recv(1 << 20)
-        assert found == 3 * (header + payload + header)
-
-
-def test_a_payload_that_has_lost_its_place_is_read_and_forgotten():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        transport, sink = Stream(ours), Sink()
-        first, second = b"".join(message(b"abcdef")), b"".join(message(b"xyz"))
-        theirs.sendall(first[:-3])
-        while transport.receive(sink, NO_WAIT):
-            pass
-        place = sink.place
-        transport.discard()
-        theirs.sendall(first[-3:] + second)
-        while transport.receive(sink, NO_WAIT):
-            pass
-        assert bytes(place) == b"abc\0\0\0" and sink.payloads == [b"xyz"]
-
-
-def test_the_end_of_a_stream_is_a_lost_connection():
-    ours, theirs = socket.socketpair()
-    with ours:
-        transport = Stream(ours)
-        theirs.close()
-        with pytest.raises(ConnectionLost):
-            transport.receive(Sink(), 0)
-        with pytest.raises(ConnectionLost):
-            transport.post([message(b"")])
+    with Refuses(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+        session = session_over(connection)
+        session.say_hello(b"head")
+        assert connection.sent == 2
+        session.close()
 
 
 # ---- opening
@@ -325,7 +188,7 @@ def test_a_cookie_is_taken_to_the_server_at_once():
     assert opening.receive(hello_ack(pack_cookie(NONCE, COOKIE), WireStatus.COOKIE), 1) is None
     assert Hello.parse(opening.next(1)[HEADER_BYTES:]).cookie == COOKIE
     found = opening.receive(hello_ack(opened(), WireStatus.OK, 5), 2)
-    assert (found.core.session, found.core.grant, found.inputs) == (5, 4, (SPEC,))
+    assert (found.session, found.grant, found.inputs) == (5, 4, (SPEC,))
 
 
 def test_hellos_are_said_again_ever_more_seldom_but_once_on_a_stream():
@@ -394,7 +257,7 @@ def test_only_the_answer_of_who_has_the_key_opens_a_session():
             data = right[:at] + bytes([wrong]) + right[at + 1 :]
             with contextlib.suppress(InferenceError):  # it is told that something is wrong
                 assert opening.receive(data, 1) is None
-    core = opening.receive(right, 1).core
+    core = opening.receive(right, 1)
     assert core.keys == keys and core.session == 5
 
 
@@ -415,15 +278,24 @@ def test_every_status_has_an_exception(status):
 # ---- silence, with a clock of our own
 
 
-class Wire(Datagrams):
-    """Keeps what is sent."""
+class Wire:
+    """A socket that keeps what is sent, and what is to come."""
+
+    type = socket.SOCK_DGRAM
 
     def __init__(self):
-        super().__init__(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        self.sent = []
+        self.sent, self.coming = [], deque()
 
-    def post(self, pieces):
-        self.sent += [header + bytes(payload) for header, payload in pieces]
+    def send(self, datagram, _flags):
+        self.sent.append(datagram)
+
+    def recv(self, _length, _flags):
+        if not self.coming:
+            raise BlockingIOError
+        return self.coming.popleft()
+
+    def close(self):
+        pass
 
     def take(self):
         sent, self.sent = self.sent, []
@@ -431,7 +303,7 @@ class Wire(Datagrams):
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(built, monkeypatch):
     class Clock:
         now = 10**12
 
@@ -441,6 +313,8 @@ def clock(monkeypatch):
     made = Clock()
     for module in (connections, exchanges):
         monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(ClientSession, "clock", made)
+    monkeypatch.setattr(connections, "NativeSession", ClientSession)
     return made
 
 
@@ -462,9 +336,8 @@ class Table:
         return nonce
 
     def hear(self, datagram):
-        self.exchange.on_message(
-            bytearray(datagram[:HEADER_BYTES]), len(datagram), lambda: datagram[HEADER_BYTES:]
-        )
+        self.wire.coming.append(datagram)
+        self.exchange.receive()
 
     def say(self, kind, **fields):
         core = self.exchange.core
@@ -481,6 +354,7 @@ class Table:
         """Types of what was sent meanwhile."""
         for _ in range(ns // step):
             self.clock.now += step
+            self.exchange.receive()
             self.exchange.tick(self.clock.now)
 
     def kinds(self):
@@ -557,7 +431,7 @@ def test_a_refused_hello_ends_a_session_that_stays_silent(table, wrong):
     table.hear(wrong(nonce))
     table.pass_time(SILENCE_NS)
     table.hear(wrong(table.nonce()))
-    assert table.exchange.transport is None and call.error.status == WireStatus.UNKNOWN_SESSION
+    assert table.exchange.socket is None and call.error.status == WireStatus.UNKNOWN_SESSION
 
 
 def test_a_session_that_lives_is_not_opened_twice(table):
@@ -583,19 +457,7 @@ def test_after_a_pause_a_sign_of_life_comes_before_a_request(table):
 def test_after_a_long_pause_the_session_is_given_up(table):
     table.clock.now += IDLE_NS + MS
     table.submit()
-    assert table.exchange.transport is None and len(table.exchange.waiting) == 1
-
-
-def test_what_takes_nothing_is_asked_for_nothing(table):
-    table.submit()
-    table.wire.take()
-    table.wire._kept.append(message(b""))  # there was no room for it
-    table.pass_time(SILENCE_NS // 2)
-    table.exchange.ask(table.clock.now)
-    assert table.wire.take() == []
-    table.wire._kept.clear()
-    table.pass_time(10 * MS)
-    assert table.kinds() == {MessageType.QUERY}
+    assert table.exchange.socket is None and len(table.exchange.waiting) == 1
 
 
 def test_without_credit_the_server_is_asked_for_it_now_and_then(table):
@@ -637,12 +499,12 @@ def test_a_connection_that_breaks_after_a_silence_is_lost(table):
     call = table.submit(idempotent=True)
     table.clock.now += SILENCE_NS + 20 * MS
 
-    def post(pieces):
-        raise ConnectionLost("the network is down")
+    def send(*_):
+        raise OSError(errno.ENETDOWN, "the network is down")
 
-    table.wire.post = post
+    table.wire.send = send
     table.exchange.tick(table.clock.now)
-    assert table.exchange.transport is None and list(table.exchange.waiting) == [call]
+    assert table.exchange.socket is None and list(table.exchange.waiting) == [call]
 
 
 def test_what_no_worker_has_run_is_sent_in_a_session_that_takes_over(table):
@@ -658,9 +520,9 @@ def test_what_no_worker_has_run_is_sent_again_when_all_else_has_ended(table):
     calls = [table.submit() for _ in range(3)]
     for req_id in (1, 3):
         table.say(MessageType.ERROR, req_id=req_id, status=WireStatus.NO_WORKER, credit=9)
-    assert table.exchange.transport is not None and not any(call.done for call in calls)
+    assert table.exchange.socket is not None and not any(call.done for call in calls)
     table.say(MessageType.ERROR, req_id=2, status=500, credit=9)
-    assert calls[1].done and table.exchange.transport is None
+    assert calls[1].done and table.exchange.socket is None
     assert list(table.exchange.waiting) == [calls[0], calls[2]]
     table.wire = Wire()
     table.exchange.attach(table.wire, 1000)
@@ -677,7 +539,7 @@ def test_a_session_without_workers_is_left_whichever_of_its_calls_are_given_up(t
         third = table.submit()  # nobody holds it back any more
         assert third.req_id == 3
     else:
-        assert table.exchange.transport is None
+        assert table.exchange.socket is None
         assert list(table.exchange.waiting) == [calls[0]] and table.exchange.is_refused
 
 
@@ -725,7 +587,7 @@ def test_an_address_that_says_nothing_is_given_up(clock):
     exchange.attach(Wire(), 1000)
     clock.now += OPENING_NS + MS
     exchange.tick(clock.now)
-    assert exchange.transport is None
+    assert exchange.socket is None
     with pytest.raises(UnreachableError):
         exchange.check_opening(is_over=True)
 
@@ -751,20 +613,18 @@ def test_small_segments_are_sent_together(make_service, monkeypatch):
     monkeypatch.setattr(sessions, "segment_of", lambda _: 1408)
     array = np.random.default_rng(0).random((3, 224, 224), np.float32)
     with Session(service.url(), "large", timeout_s=LONG) as session:
-        assert session._exchange.core.inputs.count == 428
+        assert session.native.segment == 1408
         for found in session.infer_many([[array]] * 8, idempotent=True):
             assert np.array_equal(found[0], array + 1)
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_session_that_the_server_has_forgotten(
-    make_service, double, idempotent, monkeypatch
-):
-    monkeypatch.setattr(connections, "native_session", lambda *_: None)
+def test_a_session_that_the_server_has_forgotten(make_service, double, idempotent):
     service = make_service()
     service.serve("double", **double)
     with Session(service.url(), "double", timeout_s=LONG) as session:
-        session._exchange.core.core.session ^= 1  # as good as forgotten
+        settings = native_client.Settings.from_address(session.native.handle)
+        settings.session ^= 1  # as good as forgotten
         try:
             [found] = session.infer([np.ones(3, np.float32)], idempotent=idempotent)
             assert idempotent and found.tolist() == [2, 2, 2]

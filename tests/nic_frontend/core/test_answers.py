@@ -4,6 +4,7 @@ import pytest
 
 from oracle.core import IDLE_NS, KEEP_NS, Send
 from oracle.sessions import Session
+from shunter.batching.queue.native import PEER_BYTES
 from shunter.nic_frontend.wire.header import parse
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
 
@@ -11,10 +12,15 @@ MS = 1_000_000
 SEGMENT = 1408
 """Of datagrams of 1472 bytes: ten are what may be on its way to a client that nobody knows."""
 ASK = Flags.ACK_REQ
-FAR = b"\2\0\0\1\x0a\0\0\1".ljust(32, b"\0")
-NEAR = b"\2\0\0\1\x7f\0\0\1".ljust(32, b"\0")
-NEAR_6 = b"\n\0\0\1".ljust(23, b"\0") + b"\1" + bytes(8)
-MAPPED = b"\n\0\0\1".ljust(18, b"\0") + b"\xff\xff\x7f\0\0\1" + bytes(8)
+FAR, NEAR, NEAR_6, MAPPED = (
+    address.ljust(PEER_BYTES, b"\0")
+    for address in (
+        b"\2\0\0\1\x0a\0\0\1",
+        b"\2\0\0\1\x7f\0\0\1",
+        b"\n\0\0\1".ljust(23, b"\0") + b"\1",
+        b"\n\0\0\1".ljust(18, b"\0") + b"\xff\xff\x7f\0\0\1",
+    )
+)
 
 
 def parts(actions):

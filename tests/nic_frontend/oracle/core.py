@@ -577,7 +577,7 @@ class Core:
             call.direct,
             bool(call.flags & Flags.IDEMPOTENT),
             bool(function.waiting),
-            session.keys.tag_to_client if session.keys and session.is_direct else None,
+            session.keys.tag_to_client if session.keys and call.direct else None,
             session.peer,
         )
 

@@ -133,6 +133,7 @@ def test_a_key_ends_in_time(write):
     assert ring.refresh(NOON) == []
     assert ring.find("a", NOON + 1) is None
     assert ring.refresh(NOON + 1) == [number]
+    assert ring.refresh(NOON + 2) == []  # that has been said
 
 
 def test_it_is_read_again_when_it_is_told_to(write):

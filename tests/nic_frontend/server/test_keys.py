@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shunter.nic_frontend.client import AuthenticationError, Client, Session
-from shunter.nic_frontend.client.errors import TooLargeError
+from shunter.nic_frontend.client.requests.errors import TooLargeError
 from shunter.nic_frontend.wire.hello import Hello, parse_cookie
 from shunter.nic_frontend.wire.layout import Flags, WireStatus
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from oracle.aead import Guard
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import x25519
-from shunter.nic_frontend.aead import Guard
 from shunter.nic_frontend.wire.header import Header
 from shunter.nic_frontend.wire.hello import Hello, Opened, hello_ack
 from shunter.nic_frontend.wire.keys import hello_ack_mac, session_keys

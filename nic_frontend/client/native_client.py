@@ -1,4 +1,4 @@
-"""The client's end of a session in C: ``c/client/client.h``. Its twin is ``client_core``."""
+"""The client's end of a session in C: ``c/client/client.h``."""
 
 from __future__ import annotations
 
@@ -22,19 +22,27 @@ from functools import cache
 
 from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.batching.queue.native import check
-from shunter.nic_frontend.library import library
+from shunter.nic_frontend.client.requests.errors import NoCipherError
+from shunter.nic_frontend.library import require
 from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import WINDOW
 
+_Key = c_uint8 * 16
 
-class _Settings(Structure):
+
+_KEYS = ("tag_to_server", "tag_to_client", "payload_to_server", "payload_to_client")
+
+
+class Settings(Structure):
+    """``struct shunter_client_settings``."""
+
     _fields_ = (
         ("socket", c_int),
         ("stream", c_bool),
         ("gso", c_bool),
-        ("has_key", c_bool),
-        ("tag_to_server", c_uint8 * 16),
-        ("tag_to_client", c_uint8 * 16),
+        ("tagged", c_bool),
+        ("protect", c_uint16),
+        *((name, _Key) for name in _KEYS),
         ("session", c_uint32),
         ("func_id", c_uint16),
         ("segment", c_uint16),
@@ -52,6 +60,22 @@ class _Ended(Structure):
     _fields_ = (("req_id", c_uint64), ("status", c_uint64))
 
 
+class Exchange(Structure):
+    """``struct shunter_exchange``: one request from its beginning to its end."""
+
+    _fields_ = (
+        ("inputs", c_void_p),
+        ("outputs", c_void_p),
+        ("deadline_us", c_uint64),
+        ("until_ns", c_uint64),
+        ("priority", c_uint32),
+        ("idempotent", c_uint32),
+        ("spin", c_uint32),
+        ("status", c_uint32),
+        ("req_id", c_uint64),
+    )
+
+
 _NUMBERS = (
     *("next_id", "grant", "below", "pending"),
     *("lost", "rtt_ns", "trip_ns", "copied", "heard_ns", "unknown_ns", "kept", "packets"),
@@ -63,15 +87,17 @@ class _Numbers(Structure):
 
 
 @cache
-def _functions() -> ctypes.CDLL:
-    found = library()
-    assert found is not None
-    found.shunter_client_new.argtypes = [POINTER(_Settings), POINTER(c_void_p)]
+def functions() -> ctypes.CDLL:
+    """The library. Raises LibraryError, which says how to get it."""
+    found = require()
+    found.shunter_aead_is_there.restype = c_bool
+    found.shunter_client_new.argtypes = [POINTER(Settings), POINTER(c_void_p)]
     found.shunter_client_free.argtypes = [c_void_p]
     found.shunter_client_begin.argtypes = [
         *(c_void_p, c_void_p, c_void_p, c_uint64, c_uint32, c_uint32),
     ]
     found.shunter_client_begin.restype = c_int64
+    found.shunter_client_exchange.argtypes = [c_void_p, c_void_p]
     found.shunter_client_poll.argtypes = [c_void_p, c_void_p, c_uint32, c_uint64, c_uint32]
     found.shunter_client_hello.argtypes = [c_void_p, POINTER(c_void_p)]
     found.shunter_client_hello.restype = c_uint32
@@ -82,6 +108,12 @@ def _functions() -> ctypes.CDLL:
     found.shunter_client_numbers.argtypes = [c_void_p]
     found.shunter_client_numbers.restype = POINTER(_Numbers)
     return found
+
+
+def require_cipher() -> None:
+    """Raises NoCipherError when payloads cannot be encrypted here."""
+    if not functions().shunter_aead_is_there():
+        raise NoCipherError
 
 
 class NativeClient:
@@ -100,18 +132,18 @@ class NativeClient:
         pkt_no: int = 0,
         trip_ns: int = 0,
         keys: Keys | None = None,
+        protect: int = 0,
         stream: bool = False,
         gso: bool = True,
     ) -> None:
         """``inputs`` and ``outputs``: bytes of each tensor. The socket does not block, is connected
         and stays the caller's. ``pkt_no``: of the last datagram sent. ``trip_ns``: to the server
-        and back, 0: not known. Raises OSError.
+        and back, 0: not known. ``protect``: what all payloads carry. Raises OSError.
         """
-        self._c = _functions()
-        settings = _Settings(socket, stream, gso, keys is not None)
-        if keys is not None:
-            settings.tag_to_server = (c_uint8 * 16)(*keys.tag_to_server)
-            settings.tag_to_client = (c_uint8 * 16)(*keys.tag_to_client)
+        self._c = self.functions = functions()
+        settings = Settings(socket, stream, gso, keys is not None, protect)
+        for name in _KEYS if keys is not None else ():
+            setattr(settings, name, _Key(*getattr(keys, name)))
         settings.session, settings.func_id, settings.segment = session, func_id, segment
         settings.input_count, settings.output_count = len(inputs), len(outputs)
         settings.input_bytes[: len(inputs)] = inputs
@@ -120,6 +152,7 @@ class NativeClient:
         handle = c_void_p()
         check(self._c.shunter_client_new(byref(settings), byref(handle)), "a session")
         self.handle, self.socket, self.segment = handle.value, socket, segment
+        self.stream, self.request_bytes = stream, sum(inputs)
         self._live = self._c.shunter_client_numbers(self.handle).contents
         self._inputs = (c_uint64 * MAX_TENSORS)()
         self._outputs = (c_uint64 * MAX_TENSORS)()
@@ -181,6 +214,11 @@ class NativeClient:
     def numbers(self) -> dict[str, int]:
         """All of ``struct shunter_client_numbers``."""
         return {name: int(getattr(self._live, name)) for name in _NUMBERS}
+
+    @property
+    def pending(self) -> int:
+        """Requests that are on their way."""
+        return int(self._live.pending)
 
     @property
     def unknown_ns(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client.errors import BadRequestError, InferenceError
+from shunter.nic_frontend.client.requests.errors import BadRequestError, InferenceError
 
 Array = NDArray[np.generic]
 
@@ -49,10 +49,8 @@ DEFAULT = Options()
 class Call:
     """A request that waits for credit or for its answer, or has ended."""
 
-    inputs: list[memoryview]
+    inputs: list[Array]
     outputs: list[Array]
-    landing: list[memoryview]
-    """The memory of the outputs."""
     begun_ns: int
     ends_ns: int
     deadline_ns: int
@@ -66,12 +64,33 @@ class Call:
     error: InferenceError | None = None
     on_end: Callable[[Call], None] | None = None
 
+    @property
+    def result(self) -> list[Array] | InferenceError:
+        """Of a call that has ended."""
+        return self.outputs if self.error is None else self.error
+
+    def answer(self) -> list[Array]:
+        """The outputs. Raises InferenceError."""
+        if self.error is not None:
+            raise self.error
+        return self.outputs
+
     def end(self, error: InferenceError | None = None) -> None:
         """It has its answer, or never will."""
         self.done, self.error = True, error
-        self.inputs, self.landing = [], []
+        self.inputs = []
         if self.on_end is not None:
             self.on_end(self)
+
+
+def call_of(
+    inputs: list[Array], outputs: list[Array], options: Options, now_ns: int, timeout_s: float
+) -> Call:
+    """A call that begins now. ``timeout_s``: if the options do not say otherwise."""
+    timeout_s = timeout_s if options.timeout_s is None else options.timeout_s
+    deadline_us = options.deadline_us
+    deadline_ns = now_ns + 1000 * deadline_us if deadline_us else 0
+    return Call(inputs, outputs, now_ns, now_ns + int(timeout_s * 1e9), deadline_ns, options)
 
 
 class Tensors:
@@ -80,8 +99,11 @@ class Tensors:
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         """As the server declares them."""
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self._wanted = [(np.dtype(spec.dtype), spec.shape) for spec in self.inputs]
-        self._made = [(spec.shape, np.dtype(spec.dtype)) for spec in self.outputs]
+        self.wanted, self.made = (
+            [(np.dtype(spec.dtype), spec.shape) for spec in each]
+            for each in (self.inputs, self.outputs)
+        )
+        """Types and shapes of the arrays."""
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same tensors."""
@@ -101,24 +123,13 @@ class Tensors:
         out: Sequence[Array] | None = None,
     ) -> Call:
         """A request. ``out``: arrays for the answer. Raises BadRequestError for wrong arrays."""
-        timeout_s = timeout_s if options.timeout_s is None else options.timeout_s
-        deadline_us = options.deadline_us
-        outputs = self._outputs(out)
-        return Call(
-            self._views(inputs),
-            outputs,
-            [bytes_of(array) for array in outputs],
-            now_ns,
-            now_ns + int(timeout_s * 1e9),
-            now_ns + 1000 * deadline_us if deadline_us else 0,
-            options,
-        )
+        return call_of(self._inputs(inputs), self._outputs(out), options, now_ns, timeout_s)
 
-    def _views(self, inputs: Sequence[Array]) -> list[memoryview]:
-        if len(inputs) != len(self._wanted):
-            raise BadRequestError(f"{len(inputs)} tensors; the model has {len(self._wanted)}")
-        views = []
-        for i, (dtype, shape) in enumerate(self._wanted):
+    def _inputs(self, inputs: Sequence[Array]) -> list[Array]:
+        if len(inputs) != len(self.wanted):
+            raise BadRequestError(f"{len(inputs)} tensors; the model has {len(self.wanted)}")
+        arrays = []
+        for i, (dtype, shape) in enumerate(self.wanted):
             array = inputs[i]
             if not isinstance(array, np.ndarray):
                 kind = type(array).__name__
@@ -128,15 +139,15 @@ class Tensors:
                     f"{self.inputs[i].name}: {array.dtype} {array.shape}; the model wants "
                     f"{dtype} {shape}"
                 )
-            views.append(bytes_of(array if array.flags.c_contiguous else array.copy("C")))
-        return views
+            arrays.append(array if array.flags.c_contiguous else array.copy("C"))
+        return arrays
 
     def _outputs(self, out: Sequence[Array] | None) -> list[Array]:
         if out is None:
-            return [np.empty(shape, dtype) for shape, dtype in self._made]
-        if len(out) != len(self._made):
-            raise BadRequestError(f"{len(out)} outputs; the model has {len(self._made)}")
-        for spec, array, (shape, dtype) in zip(self.outputs, out, self._made, strict=True):
+            return [np.empty(shape, dtype) for dtype, shape in self.made]
+        if len(out) != len(self.made):
+            raise BadRequestError(f"{len(out)} outputs; the model has {len(self.made)}")
+        for spec, array, (dtype, shape) in zip(self.outputs, out, self.made, strict=True):
             flags = array.flags
             fits = array.shape == shape and array.dtype == dtype
             if not (fits and flags.c_contiguous and flags.writeable):
@@ -144,11 +155,6 @@ class Tensors:
                     f"{spec.name}: the answer needs a contiguous array, {dtype} {shape}"
                 )
         return list(out)
-
-
-def bytes_of(array: Array) -> memoryview:
-    """The memory of a contiguous array."""
-    return memoryview(array).cast("B") if array.size else memoryview(bytearray())
 
 
 def one_or_all(outputs: list[Array]) -> Array | list[Array]:

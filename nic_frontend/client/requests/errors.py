@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from shunter.nic_frontend.wire.layout import WireStatus
 
 
 class InferenceError(Exception):
     """A request was not answered; the subclasses say whose fault that is."""
 
+    may_have_run = True
+    """False: it is certain that it has not."""
+
 
 class BadRequestError(InferenceError):
     """The caller's: the tensors are not those of the model, or there is no such model."""
+
+    may_have_run = False
 
 
 class TooLargeError(BadRequestError):
@@ -19,6 +27,8 @@ class TooLargeError(BadRequestError):
 
 class AuthenticationError(InferenceError):
     """The key's: the server does not know it, it is not for this, or one side has none."""
+
+    may_have_run = False
 
 
 class ServerError(InferenceError):
@@ -33,6 +43,8 @@ class ServerError(InferenceError):
 class UnavailableError(ServerError):
     """The server's, for now: the model has no worker, so the request did not run; try again."""
 
+    may_have_run = False
+
 
 class TooLateError(InferenceError):
     """The time's: the deadline has passed, or a server that is there needs longer than allowed."""
@@ -40,6 +52,24 @@ class TooLateError(InferenceError):
 
 class UnreachableError(InferenceError):
     """The network's, or the server is not there: nothing came in time."""
+
+
+class BatchError(InferenceError):
+    """Of the requests of a batch some were not answered."""
+
+    def __init__(self, outputs: Sequence[Any], errors: Mapping[int, InferenceError]) -> None:
+        """``outputs``: the arrays, ``[n, ...]``. ``errors``: by the numbers of the requests."""
+        first = min(errors)
+        super().__init__(f"{len(errors)} failed; request {first}: {errors[first]}")
+        self.outputs, self.errors = outputs, dict(errors)
+
+
+class NoCipherError(Exception):
+    """Encryption is wanted, and there is no libcrypto; the message says what to install."""
+
+    def __init__(self) -> None:
+        """There is one reason."""
+        super().__init__("encryption needs OpenSSL's libcrypto (Debian: apt-get install libssl3)")
 
 
 _REASONS: dict[int, tuple[type[InferenceError], str]] = {
@@ -72,7 +102,14 @@ def error_of(status: int) -> InferenceError:
     if status in _REASONS:
         kind, text = _REASONS[status]
         return kind(text)
-    return ServerError(_SERVER_REASONS.get(status, f"status {status}"), status)
+    error = ServerError(_SERVER_REASONS.get(status, f"status {status}"), status)
+    return unsent(error) if status == WireStatus.RETRY_LATER else error
+
+
+def unsent(error: InferenceError) -> InferenceError:
+    """The same, of a request that has certainly not run."""
+    error.may_have_run = False
+    return error
 
 
 def refusal(status: int, reason: str) -> InferenceError:

@@ -1,5 +1,7 @@
 """The client's side of a session: what to send and when, what an answer means. Pure.
 
+Twin of ``c/client``.
+
 Datagrams are pairs of a header and the segment it is about; the shell puts the payload behind it.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from shunter.nic_frontend.client.protocol.state import (
+from oracle.client_state import (
     ACK_REQ,
     CREDIT,
     ERROR,

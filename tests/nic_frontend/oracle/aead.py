@@ -1,7 +1,5 @@
 """What protects payloads: AES-128-GCM and CRC32C. Twin of ``c/crypto/aead.c``.
 
-For Python's two ends.
-
 A session protects the payloads of REQ and RESP, which are tensors, in one of these ways or in
 none. A bitmap says nothing of them: who changes one on its way costs a repetition.
 
@@ -13,14 +11,10 @@ before its tag. Only encryption needs the package ``cryptography``.
 from __future__ import annotations
 
 import struct
-from ctypes import c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from shunter.nic_frontend.library import library
 from shunter.nic_frontend.wire.header import with_crc
 from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import TAG_OFFSET, X64_FIELDS, Flags
@@ -28,23 +22,10 @@ from shunter.nic_frontend.wire.layout import TAG_OFFSET, X64_FIELDS, Flags
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-ADVICE = "encryption needs the package cryptography: pip install 'shunter[aead]'"
 _NONCE = struct.Struct("<4xQ")
 _CRC_AT = X64_FIELDS["crc"][0]
 _POLYNOMIAL = 0x82F63B78
 """Castagnoli's, its bits reversed."""
-
-
-class NoCipherError(Exception):
-    """Encryption is wanted and its package is missing; the message says what to install."""
-
-
-def require_cipher() -> None:
-    """Raises NoCipherError when payloads cannot be encrypted here."""
-    try:
-        _cipher(bytes(16))
-    except ImportError as error:
-        raise NoCipherError(ADVICE) from error
 
 
 @lru_cache(maxsize=256)
@@ -100,19 +81,7 @@ def client_guard(protect: int, keys: Keys | None) -> Guard | None:
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """CRC32C; in Python, without the library, it takes about 0.1 ms for each KB."""
-    if not len(data):
-        return 0
-    found = library()
-    if found is None:
-        return _crc32c(data)
-    array = np.frombuffer(data, np.uint8)
-    function = found.shunter_crc32c
-    function.restype, function.argtypes = c_uint32, [c_void_p, c_size_t]
-    return int(function(array.ctypes.data, array.size))
-
-
-def _crc32c(data: bytes | bytearray | memoryview) -> int:
+    """CRC32C, which takes about 0.1 ms for each KB."""
     table, crc = _table(), 0xFFFFFFFF
     for byte in memoryview(data).cast("B"):
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8

@@ -29,7 +29,7 @@ LAST, RETRANS, ACK_REQ, IDEMPOTENT = (
 
 
 class Guard(Protocol):
-    """:class:`shunter.nic_frontend.aead.Guard`."""
+    """:class:`oracle.aead.Guard`."""
 
     def seal(
         self, header: bytes, number: int, payload: bytes | memoryview

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from shunter.nic_frontend.client.calls import Call
-from shunter.nic_frontend.client.errors import (
+from shunter.nic_frontend.client.requests.calls import Call
+from shunter.nic_frontend.client.requests.errors import (
     InferenceError,
     TooLateError,
     UnreachableError,
     error_of,
+    unsent,
 )
 from shunter.nic_frontend.wire.layout import WireStatus
 
@@ -93,7 +94,8 @@ def lateness(call: Call, *, is_heard: bool, failure: InferenceError | None) -> I
     if not is_heard:
         why = f": {failure}" if failure is not None else ""
         ran = "; it is not known whether the request ran" if call.req_id else ""
-        return UnreachableError(f"nothing came from the server {allowed}{ran}{why}")
+        error = UnreachableError(f"nothing came from the server {allowed}{ran}{why}")
+        return error if call.req_id else unsent(error)
     if call.req_id:
         return TooLateError(f"the server is there, but did not answer {allowed}")
     return TooLateError(f"the server had no room for the request {allowed}")

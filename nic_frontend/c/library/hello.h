@@ -1,0 +1,41 @@
+/* How a session is opened over a connection; docs/wire.md says the same in words. */
+#ifndef SHUNTER_HELLO_H
+#define SHUNTER_HELLO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client.h"
+#include "keys.h"
+#include "tensors.h"
+
+/* One try, with one key pair and nonce. */
+struct shunter_hello {
+    struct shunter_secret secret; /* length 0: none */
+    bool encrypts;
+    uint8_t private_key[32];
+    uint8_t message[SHUNTER_SAID_BYTES + SHUNTER_MAC_BYTES];
+};
+
+/* What is said: names that are too long are -ENAMETOOLONG, without libcrypto it is -ENOTSUP. */
+int shunter_hello_make(
+    struct shunter_hello *hello, const char *model, const struct shunter_open_options *options);
+
+/* Of the path that it is said on: the largest payload of a datagram. Must be called. */
+void shunter_hello_set_segment(struct shunter_hello *hello, uint32_t segment);
+
+/*
+ * What a message says: 0 it opens a session, -EAGAIN nothing, or it is another's; 1 the hello has a
+ * cookie now and is to be said again, or the negative of a status. Settings of the session, but
+ * for socket, stream, gso and time.
+ */
+int shunter_hello_take(
+    struct shunter_hello *hello, const uint8_t *message, size_t length,
+    struct shunter_client_settings *settings, struct shunter_tensors *tensors);
+
+/* Say it until there is an answer: 0, a negative errno or the negative of a status. */
+int shunter_hello_talk(
+    struct shunter_hello *hello, struct shunter_client_settings *settings,
+    struct shunter_tensors *tensors, uint64_t until_ns);
+
+#endif

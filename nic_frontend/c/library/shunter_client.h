@@ -1,0 +1,140 @@
+/*
+ * A client of Shunter's network front end, for C and C++.
+ *
+ * A session is one model at one front end. It belongs to one thread at a time; a program has as
+ * many as it likes. Tensors are the caller's memory, sent from where they lie and received where
+ * they shall be.
+ *
+ *     shunter_session *session;
+ *     int error = shunter_open("udp://127.0.0.1:8083", "resnet50", NULL, &session);
+ *     const void *inputs[] = {pixels};
+ *     void *outputs[] = {scores};
+ *     if (!error) error = shunter_infer(session, inputs, outputs, NULL, 1000);
+ *     if (error) fprintf(stderr, "%s\n", shunter_strerror(error));
+ *     shunter_close(session);
+ *
+ * Results below 0 are errors: the negative of an errno, or of a status of the server (400 and
+ * above, as docs/wire.md lists them). shunter_strerror says each in words.
+ */
+#ifndef SHUNTER_CLIENT_PUBLIC_H
+#define SHUNTER_CLIENT_PUBLIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define SHUNTER_API __attribute__((visibility("default")))
+#else
+#define SHUNTER_API
+#endif
+
+#define SHUNTER_MOST_TENSORS 8     /* inputs, and outputs, of a model */
+#define SHUNTER_MOST_DIMENSIONS 32 /* of a tensor */
+#define SHUNTER_MOST_NAME 127      /* bytes of its name */
+#define SHUNTER_MOST_AT_ONCE 64    /* requests of a session on their way */
+
+typedef struct shunter_session shunter_session;
+
+/* What protects tensors on their way. */
+enum shunter_protection {
+    SHUNTER_PLAIN = 0,
+    SHUNTER_CHECKED = 1,   /* a CRC */
+    SHUNTER_ENCRYPTED = 2, /* AES-128-GCM: needs a key, and libcrypto of OpenSSL at run time */
+};
+
+/* How a session is opened; zeros are good values. */
+struct shunter_open_options {
+    const char *version;  /* of the model; NULL: the default one */
+    const void *key;      /* the pre-shared key, at least 32 bytes; NULL: none */
+    size_t key_bytes;
+    const char *key_id;   /* how the server names the key; NULL: "default" */
+    int protection;       /* enum shunter_protection */
+    unsigned window;      /* most requests on their way; 0: 64 */
+    unsigned timeout_ms;  /* to open it; 0: 5000 */
+};
+
+/* A tensor of one request. */
+struct shunter_tensor {
+    char name[SHUNTER_MOST_NAME + 1];
+    char dtype[16]; /* numpy's name, such as "float32" */
+    uint32_t dimensions;
+    uint64_t shape[SHUNTER_MOST_DIMENSIONS];
+    uint64_t bytes;
+};
+
+/* How a request is to be treated; zeros are good values. */
+struct shunter_request_options {
+    uint32_t deadline_ms; /* from now on: the server drops what cannot run by then; 0: the model's */
+    int priority;         /* 0: the model's class, 1: strict, 2: best effort */
+    int idempotent;       /* it may run twice */
+};
+
+/* The end of a request. */
+struct shunter_result {
+    int64_t request;
+    int error; /* 0: the outputs are there */
+};
+
+/*
+ * Open a session with a model. ``url``: udp://HOST:PORT, tcp://HOST:PORT, unix:///PATH, or
+ * shunter://HOST:PORT for UDP, or TCP where the tensors are too large for it. ``options`` may be
+ * NULL. Waits. 0 or an error: -ETIMEDOUT nobody answered, -401 the key, -404 there is no such
+ * model, -521 it has no worker now.
+ */
+SHUNTER_API int shunter_open(
+    const char *url, const char *model, const struct shunter_open_options *options,
+    shunter_session **session);
+/* End it; NULL does nothing. Memory of requests on their way is the caller's again. */
+SHUNTER_API void shunter_close(shunter_session *session);
+
+/* The model's tensors, as long as the session lives. */
+SHUNTER_API const struct shunter_tensor *shunter_inputs(
+    const shunter_session *session, unsigned *count);
+SHUNTER_API const struct shunter_tensor *shunter_outputs(
+    const shunter_session *session, unsigned *count);
+
+/*
+ * Ask once and wait. ``inputs`` and ``outputs``: memory of each tensor. ``options`` may be NULL.
+ * 0 or an error; after -ETIMEDOUT the request is given up.
+ */
+SHUNTER_API int shunter_infer(
+    shunter_session *session, const void *const *inputs, void *const *outputs,
+    const struct shunter_request_options *options, unsigned timeout_ms);
+
+/*
+ * Begin a request; its number, or an error: -EAGAIN when as many are on their way as may be: poll,
+ * then try again. The memory must stay until the request has ended.
+ */
+SHUNTER_API int64_t shunter_begin(
+    shunter_session *session, const void *const *inputs, void *const *outputs,
+    const struct shunter_request_options *options);
+/*
+ * Take in what has come until a request has ended or begin is worth another try, at most
+ * ``timeout_ms`` (0: do not wait). How many results there are, or an error: of the connection,
+ * after which the session is of no use, or -410 when the server seems to have forgotten it.
+ */
+SHUNTER_API int shunter_poll(
+    shunter_session *session, struct shunter_result *results, unsigned most, int timeout_ms);
+/* Give a request up: it does not end any more, and its memory is the caller's. 0 or -ENOENT. */
+SHUNTER_API int shunter_cancel(shunter_session *session, int64_t request);
+
+/*
+ * For event loops: poll when this descriptor can be read, or written if shunter_wants_write, and
+ * when so many ms have passed.
+ */
+SHUNTER_API int shunter_descriptor(const shunter_session *session);
+SHUNTER_API int shunter_wants_write(const shunter_session *session);
+SHUNTER_API int shunter_due_ms(const shunter_session *session);
+
+/* An error in words. */
+SHUNTER_API const char *shunter_strerror(int error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,69 @@
+"""An open session in C, as the exchange of a client's calls needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from ctypes import addressof, c_char
+
+from shunter.nic_frontend.client.native_client import NativeClient
+from shunter.nic_frontend.client.one_call import OneCall
+from shunter.nic_frontend.client.opening import OpenSession
+from shunter.nic_frontend.client.requests.calls import Array, Call, Tensors
+
+
+class NativeSession(NativeClient):
+    """Goes on with a session that has just been opened over this connection."""
+
+    def __init__(self, opened: OpenSession, connection: socket.socket, tensors: Tensors) -> None:
+        """The socket stays the caller's."""
+        super().__init__(
+            connection.fileno(),
+            opened.session,
+            opened.func_id,
+            [spec.bytes for spec in opened.inputs],
+            [spec.bytes for spec in opened.outputs],
+            opened.segment,
+            opened.grant,
+            trip_ns=opened.trip_ns,
+            keys=opened.keys,
+            protect=opened.protect,
+            stream=connection.type != socket.SOCK_DGRAM,
+        )
+        self.session, self.func_id, self.protect = opened.session, opened.func_id, opened.protect
+        self._connection = connection
+        self.one_call = OneCall(self, tensors)
+
+    def start(self, call: Call, deadline_us: int) -> int:
+        """Send a request; its number, 0: not now. Its arrays must stay. Raises OSError."""
+        options = call.options
+        return self.begin(
+            [_address(array) for array in call.inputs],
+            [_address(array) for array in call.outputs],
+            deadline_us,
+            options.priority,
+            options.idempotent,
+        )
+
+    def say_hello(self, datagram: bytes) -> None:
+        """Another session may be wanted; what gets lost is said again. Raises OSError.
+
+        Whether the server is gone is known when it stays silent.
+        """
+        for _ in range(2):  # the first time it may be told of the fate of an earlier datagram
+            with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
+                self._connection.send(datagram, socket.MSG_DONTWAIT)
+                return
+
+
+def reason_of(error: OSError) -> str:
+    """Why a connection is lost."""
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _address(array: Array) -> int:
+    try:
+        return addressof(c_char.from_buffer(array))  # a quarter of what numpy needs
+    except (TypeError, ValueError):  # it is not to be written to, or empty
+        return int(array.ctypes.data) if array.size else 0

@@ -1,0 +1,1 @@
+"""Requests of a client, whatever carries them: arrays, errors, and whom to ask."""

@@ -1,0 +1,150 @@
+/* A program that uses the client library, for test_c_library.py. */
+#include <errno.h>
+#include <poll.h>
+#include <shunter_client.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REQUESTS 300
+
+#define CHECK(what)                                                       \
+    do {                                                                  \
+        if (!(what)) {                                                    \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);    \
+            exit(3);                                                      \
+        }                                                                 \
+    } while (0)
+
+struct call {
+    uint8_t *input, *output;
+    int64_t number;
+    int is_done;
+};
+
+static size_t size_of(const struct shunter_tensor *tensors, unsigned count) {
+    CHECK(count == 1 && !strcmp(tensors->dtype, "uint8") && tensors->dimensions == 1);
+    CHECK(tensors->shape[0] == tensors->bytes);
+    return tensors->bytes;
+}
+
+static void wait_for(shunter_session *session) {
+    const int due = shunter_due_ms(session);
+    struct pollfd ready = {.fd = shunter_descriptor(session), .events = POLLIN};
+    if (shunter_wants_write(session)) {
+        ready.events |= POLLOUT;
+    }
+    poll(&ready, 1, due < 20 ? due : 20);
+}
+
+/* Many at once in an event loop; each answer is its request plus one. */
+static void run_many(shunter_session *session, size_t size) {
+    struct call *calls = calloc(REQUESTS, sizeof *calls);
+    unsigned begun = 0, done = 0;
+    for (unsigned i = 0; i < REQUESTS; i++) {
+        calls[i].input = malloc(size);
+        calls[i].output = calloc(1, size);
+        memset(calls[i].input, (int)(i % 200), size);
+    }
+    while (done < REQUESTS) {
+        while (begun < REQUESTS) {
+            struct call *call = &calls[begun];
+            const void *from[] = {call->input};
+            void *into[] = {call->output};
+            call->number = shunter_begin(session, from, into, NULL);
+            if (call->number == -EAGAIN) {
+                break;
+            }
+            CHECK(call->number == begun + 1);
+            begun++;
+        }
+        struct shunter_result results[7];
+        const int count = shunter_poll(session, results, 7, 0);
+        CHECK(count >= 0);
+        for (int i = 0; i < count; i++) {
+            struct call *call = &calls[results[i].request - 1];
+            CHECK(!results[i].error && !call->is_done);
+            call->is_done = 1;
+            for (size_t at = 0; at < size; at++) {
+                CHECK(call->output[at] == call->input[at] + 1);
+            }
+        }
+        done += (unsigned)count;
+        if (!count) {
+            wait_for(session);
+        }
+    }
+    for (unsigned i = 0; i < REQUESTS; i++) {
+        free(calls[i].input);
+        free(calls[i].output);
+    }
+    free(calls);
+}
+
+/* What was given up is not written to, and the session goes on. */
+static void cancel_one(shunter_session *session, size_t size) {
+    uint8_t *input = calloc(1, size), *output = calloc(1, size);
+    const void *from[] = {input};
+    void *into[] = {output};
+    const int64_t number = shunter_begin(session, from, into, NULL);
+    CHECK(number > 0 && !shunter_cancel(session, number));
+    CHECK(shunter_cancel(session, number) == -ENOENT && shunter_cancel(session, 0) == -ENOENT);
+    free(output);
+    output = into[0] = calloc(1, size);
+    CHECK(!shunter_infer(session, from, into, NULL, 30000));
+    CHECK(output[0] == 1 && output[size - 1] == 1);
+    free(input);
+    free(output);
+}
+
+static void refuse_nonsense(const char *url, const char *model) {
+    static const uint8_t SHORT[31] = {0};
+    static const char *const URLS[] = {
+        "", "udp", "http://a:1", "udp://", "udp://a", "udp://a:", "udp://a:0", "udp://a:65536",
+        "udp://a:1x", "udp://:1", "udp://[::1", "udp://[::1]", "udp://[::1]1", "unix://",
+        "unix://a", "tcp://a:-1"};
+    shunter_session *session;
+    for (size_t i = 0; i < sizeof URLS / sizeof *URLS; i++) {
+        CHECK(shunter_open(URLS[i], "m", NULL, &session) == -EINVAL && !session);
+    }
+    struct shunter_open_options options = {.protection = SHUNTER_ENCRYPTED};
+    CHECK(shunter_open(url, model, &options, &session) == -EINVAL);
+    options = (struct shunter_open_options){.key = SHORT, .key_bytes = sizeof SHORT};
+    CHECK(shunter_open(url, model, &options, &session) == -EINVAL);
+    char name[130];
+    memset(name, 'm', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    CHECK(shunter_open(url, name, NULL, &session) == -ENAMETOOLONG);
+    shunter_close(NULL);
+}
+
+int main(int argc, char **argv) {
+    struct shunter_open_options options = {.timeout_ms = 30000};
+    static const int KINDS[] = {SHUNTER_PLAIN, SHUNTER_CHECKED, SHUNTER_ENCRYPTED};
+    uint8_t key[32];
+    shunter_session *session;
+    unsigned count;
+    CHECK(argc == 5); // URL MODEL PROTECTION KEYED
+    for (int i = 0; i < 32; i++) {
+        key[i] = (uint8_t)i;
+    }
+    refuse_nonsense(argv[1], argv[2]);
+    options.protection = KINDS[atoi(argv[3])];
+    if (atoi(argv[4])) {
+        options.key = key;
+        options.key_bytes = sizeof key;
+    }
+    const int error = shunter_open(argv[1], argv[2], &options, &session);
+    if (error) {
+        printf("%d %s\n", error, shunter_strerror(error));
+        return 1;
+    }
+    const struct shunter_tensor *tensors = shunter_inputs(session, &count);
+    const size_t size = size_of(tensors, count);
+    tensors = shunter_outputs(session, &count);
+    CHECK(size_of(tensors, count) == size);
+    run_many(session, size);
+    cancel_one(session, size);
+    shunter_close(session);
+    return 0;
+}
