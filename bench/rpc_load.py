@@ -1,239 +1,295 @@
-"""Latency against load, and the peak with batches of up to eight (SplitRPC Figures 9 and 10).
+"""Peaks of many clients over real packets: ours by UDP, TCP and Unix against both rivals.
 
-Requests of LeNet's and ResNet's size to models that do nothing, one worker each. The load comes
-from C on every side, so that it is not the limit: our C client, nghttp2's h2load for gRPC.
+Requests of LeNet's and ResNet's size to models that do nothing. Servers run in one network
+namespace, clients in another, packets between them are of MTU 1500 or 9000 and cut by the kernel;
+beside that loopback, where there are Unix sockets and Triton's system shared memory too. The load
+comes from C on every side, from one thread: our client's core, wrk for HTTP, h2load for gRPC.
 
-Peak: closed loop of 1 to 32 clients with one request each. Stock TorchServe runs with each of four
-settings (batch 1 or 8, one or two workers); the best one counts. Triton batches up to 8 without
-delay. Then every side is measured again at its best number of clients in paired rounds, and these
-count for the headline.
+A rival's peak is its real one: for every number of clients its requests per connection, batch size
+and number of workers are widened until the rate falls (at the first place), in one pass; the best
+setting is measured again in paired rounds at every place, and these count. Our side's requests per
+connection are chosen in the same way; its batch is --batch, its worker one. ``server_cpu_us`` is
+processor time of all processes of the server per request, ``copies_per_byte`` what our front end,
+workers and client copied per byte of requests and answers.
 
-Latency: open loop at shares of each side's own peak; Poisson arrivals for us, even distances for
-gRPC (h2load knows no others, and they are the easier ones). Latency counts from the time at which a
-request should have been sent for us, and from the time at which it was sent for gRPC.
+    peak_SIZE_Nc_PLACE_vs_RIVAL  our UDP against the better protocol of the rival: median ratio
+    udp_vs_tcp_worst             the smallest ratio of UDP's to TCP's peak
+    copies_per_byte_worst        the largest of all rows
 
 Examples:
-    python bench/rpc_load.py              # all of it, about 12 minutes
-    python bench/rpc_load.py --quick
+    python bench/rpc_load.py                                  # all of it, about 40 minutes
+    python bench/rpc_load.py --quick                          # 784 B, 64 clients, MTU 1500
+    python bench/rpc_load.py --clients 64 --mtu 1500 --rounds 5
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from common import (
     Parser,
     Progress,
     Row,
     committed_samples,
+    keep,
     make_stores,
     paired_ratio,
     write_result,
 )
-from rivals import triton_rpc
+from rivals import triton_rpc, triton_server
 from rivals.environments import Unavailable
-from rpc import h2load
-from rpc.load import Load
+from rpc import h2load, loaded
+from rpc.loaded import Loaded, OurLoad
 from rpc.models import RpcModel, empty_models
+from rpc.namespaces import LOOPBACK, Network, Place
 from rpc.sides import Ours, Stock
-
-from shunter.plugins.torchserve import grpc_client
+from rpc.widen import Setting, widen
 
 NAME = "rpc_load"
-CLIENTS = (1, 2, 4, 8, 16, 32)
-BATCH = 8
-SHARES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
-STOCK = ((1, 1), (1, 2), (8, 1), (8, 2))
-"""Batch and workers."""
-Closed = Callable[[RpcModel, int, float], Row]
-Open = Callable[[RpcModel, float, float, int], Row]
+SIZES = ("784B", "588KB")
+CLIENTS = (1, 8, 64)
+PLACES = ("mtu1500", "mtu9000", LOOPBACK)
+UDP, TCP = "udp", "tcp"
+WARM_UP_S = 3.0
+BUSY = 64
+"""Requests on their way with which a --quick run asks, where no full run has chosen."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is compared in paired rounds."""
+
+    place: Place
+    model: RpcModel
+    clients: int
+
+    @property
+    def key(self) -> str:
+        """As the headline names it."""
+        return f"{self.model.label}_{self.clients}c_{self.place.name}"
 
 
 @dataclass
-class Side:
-    """Who is loaded."""
+class Found:
+    """What was measured of one cell, by side."""
 
-    name: str
-    closed: Closed
-    open: Open
-    rival: str = ""
-    """The headline's name for all settings of this server."""
-    peaks: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By model: clients and requests per second."""
+    rounds: dict[str, list[Row]] = field(default_factory=dict)
+    copies: dict[str, float] = field(default_factory=dict)
 
-
-def our_side(name: str, server: Ours, scheme: str) -> Side:
-    """Our client in C, one session for each client."""
-
-    def load(model: RpcModel, clients: int) -> Load:
-        return Load(model, lambda: server.session(scheme, model), clients)
-
-    def closed(model: RpcModel, clients: int, seconds: float) -> Row:
-        with load(model, clients) as sessions:
-            sessions.closed(min(1.0, seconds))
-            return sessions.closed(seconds)
-
-    def arrivals(model: RpcModel, rate: float, seconds: float, number: int) -> Row:
-        with load(model, 32) as sessions:
-            sessions.open(rate, 0.3, seed=number)
-            return sessions.open(rate, seconds, seed=number)
-
-    return Side(name, closed, arrivals)
+    def rates(self, side: str) -> list[float]:
+        """Of all rounds."""
+        return [row["rps"] for row in self.rounds[side]]
 
 
-def grpc_side(name: str, rival: str, call: Callable[[RpcModel], h2load.Call]) -> Side:
-    """h2load."""
-    return Side(
-        name,
-        lambda model, clients, seconds: h2load.run(call(model), clients=clients, seconds=seconds),
-        lambda model, rate, seconds, _: h2load.run(
-            call(model), clients=8, seconds=seconds, rate=rate
-        ),
-        rival,
-    )
+Settings = dict[tuple[str, str, int], Setting]
+"""By side, model and clients."""
 
 
-def torchserve_call(server: Stock, model: RpcModel) -> h2load.Call:
-    """Predictions with the raw bytes."""
-    request = grpc_client.predictions_request(model.name, {"data": model.request().tobytes()})
-    reply = grpc_client.PredictionResponse(prediction=bytes(model.reply)).ByteSize()
-    port = server.server.grpc_inference
-    return h2load.Call(port, grpc_client.METHOD, request.SerializeToString(), reply)
+def sides(
+    stack: ExitStack, models: Sequence[RpcModel], batch: int, wanted: Sequence[str]
+) -> Iterator[Loaded]:
+    """Everybody who takes part, running; ``wanted``: of the rivals."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    stores = make_stores(str(folder), "ours", "stock")
+    ours = stack.enter_context(Ours(stores[0], models, batch=batch, anywhere=True))
+    yield from loaded.ours(ours)
+    if "torchserve" in wanted:
+        stock = stack.enter_context(Stock(stores[1], [], anywhere=True))
+        yield loaded.StockHttpLoad(stock, stores[1])
+        yield loaded.StockGrpcLoad(stock, stores[1])
+    if "triton" in wanted:
+        variants = loaded.TritonLoad.variants
+        server = triton_rpc.TritonRpc(models, variants=variants, address="0.0.0.0")  # noqa: S104
+        stack.enter_context(server)
+        yield loaded.TritonLoad(server, stack, shared=False)
+        yield loaded.TritonLoad(server, stack, shared=True)
 
 
-def sides(stack: ExitStack, models: Sequence[RpcModel]) -> list[Side]:
-    """Everybody, running."""
-    h2load.require()
-    folder = stack.enter_context(tempfile.TemporaryDirectory())
-    stores = make_stores(folder, "ours", *(f"stock-{b}-{w}" for b, w in STOCK))
-    ours = stack.enter_context(Ours(stores[0], models, batch=BATCH))
-    found = [our_side("udp", ours, "udp"), our_side("tcp control", ours, "tcp")]
-    for (batch, workers), store in zip(STOCK, stores[1:], strict=True):
-        stock = stack.enter_context(Stock(store, models, batch=batch, workers=workers))
-        name = f"torchserve grpc, batch {batch}, {workers} workers"
-        calls = {model: torchserve_call(stock, model) for model in models}
-        found.append(grpc_side(name, "torchserve_grpc", calls.__getitem__))
-    try:
-        triton = triton_rpc.TritonRpc(list(models), max_batch=BATCH)
-        stack.enter_context(triton)
-    except Unavailable as error:
-        print(f"without Triton: {error}", file=sys.stderr)
-        return found
-    calls = {model: triton_rpc.call(triton, model) for model in models}
-    found.append(grpc_side("triton grpc", "triton_grpc", calls.__getitem__))
-    return found
+def rivals(wanted: Sequence[str]) -> list[str]:
+    """Those that can run; they are installed before there is no way to the network any more."""
+    if "triton" in wanted:
+        try:
+            triton_server.ensure()
+            triton_rpc.client_module()
+        except Unavailable as error:
+            print(f"without Triton: {error}", file=sys.stderr)
+            return [name for name in wanted if name != "triton"]
+    return list(wanted)
 
 
-def select(
-    found: list[Side], models: Sequence[RpcModel], seconds: float, quick: bool
-) -> list[Row]:
-    """Every side at every number of clients, once; notes each side's peak."""
-    committed = {tuple(key): value for key, value in _committed()} if quick else {}
-    if committed:
-        for side in found:
-            side.peaks = {
-                m.label: committed[side.name, m.label]
-                for m in models
-                if (side.name, m.label) in committed
-            }
-        return []
-    rows = []
-    progress = Progress(len(found) * len(models) * len(CLIENTS))
-    for model in models:
-        for side in found:
-            for clients in CLIENTS:
-                progress.step(f"{model.label} | {side.name} | {clients} clients")
-                row = side.closed(model, clients, seconds)
-                rows.append({"model": model.label, "side": side.name, "clients": clients, **row})
-                if row["rps"] > side.peaks.get(model.label, (0, 0.0))[1]:
-                    side.peaks[model.label] = clients, row["rps"]
-    return rows
+def select(cells: Sequence[Cell], every: Sequence[Loaded], seconds: float) -> tuple[Settings, list]:
+    """The best setting of each side for each number of clients, at the first place it reaches."""
+    settings: Settings = {}
+    rows: list[Row] = []
+    for cell in cells:
+        for side in every:
+            key = side.name, cell.model.label, cell.clients
+            if key in settings or not side.reaches(cell.place):
+                continue
+
+            def rate(setting: Setting, cell: Cell = cell, side: Loaded = side) -> float:
+                found = side.measure(cell.place, cell.model, cell.clients, setting, seconds)
+                rows.append({"selected_at": cell.key, "side": side.name, **setting, **found})
+                return found["rps"]
+
+            settings[key], best = widen(rate, side.axes)
+            print(f"{cell.key} | {side.name}: {settings[key]}, {best:.0f}/s", file=sys.stderr)
+    return settings, rows
 
 
-def _committed() -> list[tuple[tuple[str, str], tuple[int, float]]]:
-    """What the last full run chose."""
-    samples = committed_samples(NAME)
-    return [((s["side"], s["model"]), tuple(s["peak"])) for s in samples if "peak" in s]
+def without_selection(cells: Sequence[Cell], every: Sequence[Loaded]) -> Settings:
+    """What the last full run chose, else BUSY requests on their way and batches of eight."""
+    for side in every:  # Java compiles what runs through it first; a selection has done that
+        if side.rival == "torchserve":
+            setting = {"streams": 1, "batch": 8, "instances": 1}
+            side.measure(cells[0].place, cells[0].model, BUSY, setting, WARM_UP_S)
+    chosen = {(s["side"], s["model"], s["clients"]): s["setting"] for s in _chosen()}
+    settings: Settings = {}
+    for cell in cells:
+        for side in every:
+            key = side.name, cell.model.label, cell.clients
+            guess = {"streams": max(1, BUSY // cell.clients), "batch": 8, "instances": 1}
+            settings[key] = chosen.get(key) or {axis: guess[axis] for axis in side.axes}
+    return settings
 
 
-def champions(found: Sequence[Side], model: RpcModel) -> list[Side]:
-    """Ours, and of every rival the setting with the highest peak."""
-    chosen = [side for side in found if not side.rival]
-    for rival in dict.fromkeys(side.rival for side in found if side.rival):
-        mine = [side for side in found if side.rival == rival]
-        chosen.append(max(mine, key=lambda side: side.peaks.get(model.label, (0, 0.0))[1]))
-    return chosen
+def _chosen() -> list[Row]:
+    return [sample for sample in committed_samples(NAME) if "setting" in sample]
 
 
 def measure(
-    found: Sequence[Side], models: Sequence[RpcModel], rounds: int, seconds: float
-) -> tuple[list[Row], list[Row], Row]:
-    """The peaks again, in paired rounds: rows, samples and headline."""
-    rows: list[Row] = []
-    samples: list[Row] = []
-    top: Row = {}
-    progress = Progress(rounds * len(models))
-    for model in models:
-        chosen = champions(found, model)
-        peaks: dict[str, list[float]] = {side.name: [] for side in chosen}
-        for number in range(rounds):
-            progress.step(f"{model.label}: peaks, round {number + 1}")
-            for side in chosen[number % len(chosen) :] + chosen[: number % len(chosen)]:
-                clients = side.peaks[model.label][0]
-                row = side.closed(model, clients, seconds)
-                peaks[side.name].append(row["rps"])
-                samples.append({"side": side.name, "model": model.label, **row})
-        for side in chosen:
-            ratio = paired_ratio(peaks["udp"], peaks[side.name])
-            median = statistics.median(peaks[side.name])
-            clients = side.peaks[model.label][0]
-            row = {"model": model.label, "side": side.name, "clients": clients}
-            rows.append({**row, "peak_rps": median, "udp_vs_this": ratio})
-            if side.rival:
-                top[f"peak_{model.label}_vs_{side.rival}"] = round(ratio["median"], 2)
-    return rows, samples, top
+    cells: Sequence[Cell],
+    every: Sequence[Loaded],
+    settings: Settings,
+    rounds: int,
+    seconds: float,
+    quick: bool,
+) -> dict[Cell, Found]:
+    """Every side in every cell, in paired rounds."""
+    found = {cell: Found() for cell in cells}
+    progress = Progress(rounds * len(cells))
+    for number in range(rounds):
+        for cell in cells:
+            progress.step(f"round {number + 1}: {cell.key}")
+            here = [side for side in every if side.reaches(cell.place)]
+            for side in here[number % len(here) :] + here[: number % len(here)]:
+                setting = settings[side.name, cell.model.label, cell.clients]
+                what = cell.place, cell.model, cell.clients, setting
+                row = side.measure(*what, seconds)
+                found[cell].rounds.setdefault(side.name, []).append(row)
+                if number == 0 and isinstance(side, OurLoad):
+                    found[cell].copies[side.name] = side.copies(*what)
+            keep(NAME, quick, [{c.key: f.rounds} for c, f in found.items()])
+    return found
 
 
-def curves(found: Sequence[Side], models: Sequence[RpcModel], seconds: float) -> list[Row]:
-    """Latency at shares of the peak."""
+def rows_of(found: dict[Cell, Found], settings: Settings) -> list[Row]:
+    """Medians over the rounds, and ours against each."""
     rows = []
-    progress = Progress(sum(len(champions(found, m)) for m in models) * len(SHARES))
-    for model in models:
-        for side in champions(found, model):
-            peak = side.peaks[model.label][1]
-            for number, share in enumerate(SHARES):
-                progress.step(f"{model.label} | {side.name} at {share:.0%}")
-                row = side.open(model, peak * share, seconds, number)
-                head = {"model": model.label, "side": side.name, "rate": round(peak * share)}
-                rows.append({**head, "share_of_peak": share, **row})
+    for cell, cells_found in found.items():
+        for side, rounds in cells_found.rounds.items():
+            row: Row = {"cell": cell.key, "side": side}
+            row |= settings[side, cell.model.label, cell.clients]
+            for name in ("rps", "p50_us", "p99_us", "server_cpu_us"):
+                row[name] = round(statistics.median(each[name] for each in rounds), 1)
+            row["failed"] = sum(each["failed"] for each in rounds)
+            if side in cells_found.copies:
+                row["copies_per_byte"] = cells_found.copies[side]
+            row["udp_vs_this"] = paired_ratio(cells_found.rates(UDP), cells_found.rates(side))
+            rows.append(row)
     return rows
+
+
+def headline(found: dict[str, Found], sides_of: dict[str, list[str]]) -> Row:
+    """The claims; ``found`` by the key of its cell, ``sides_of``: of each rival."""
+    top: Row = {}
+    for key, cell in found.items():
+        for rival, names in sides_of.items():
+            here = [cell.rates(name) for name in names if name in cell.rounds]
+            if here:
+                best = [max(rates) for rates in zip(*here, strict=True)]
+                ratio = paired_ratio(cell.rates(UDP), best)
+                top[f"peak_{key}_vs_{rival}"] = round(ratio["median"], 2)
+    against = [paired_ratio(c.rates(UDP), c.rates(TCP))["median"] for c in found.values()]
+    top["udp_vs_tcp_worst"] = round(min(against), 3)
+    copies = [value for cell in found.values() for value in cell.copies.values()]
+    top["copies_per_byte_worst"] = max(copies)
+    return top
+
+
+def cells_of(args: argparse.Namespace, places: Sequence[Place]) -> list[Cell]:
+    """What was asked for; the first place is where settings are chosen."""
+    models = [model for model in empty_models() if model.label in args.sizes]
+    return [
+        Cell(place, model, clients)
+        for place in places
+        for model in models
+        for clients in args.clients
+    ]
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(__doc__, rounds=5, quick_rounds=2)
+    mtus = [place.removeprefix("mtu") for place in PLACES]
+    parser.add_argument("--mtu", nargs="+", choices=mtus, help="default all, quick 1500")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, help="default all, quick 784B")
+    parser.add_argument("--clients", nargs="+", type=int, help="default 1 8 64, quick 64")
+    parser.add_argument("--rivals", nargs="*", default=["torchserve", "triton"])
+    parser.add_argument("--batch", type=int, default=32, help="of our worker; default 32")
+    parser.add_argument("--seconds", type=float, help="of a load; default 2, quick 1")
+    parser.add_argument("--select", choices=("yes", "no"), help="no: what the last full run chose")
+    args = parser.arguments()
+    args.mtu = args.mtu or (mtus[:1] if args.quick else mtus)
+    args.sizes = args.sizes or (SIZES[:1] if args.quick else SIZES)
+    args.clients = args.clients or (CLIENTS[-1:] if args.quick else CLIENTS)
+    args.seconds = args.seconds or (1.0 if args.quick else 2.0)
+    args.select = args.select or ("no" if args.quick else "yes")
+    return args
 
 
 def main() -> None:
     """Run it."""
-    args = Parser(__doc__).arguments()
-    small, _, large = empty_models()
-    models = [small, large]
+    args = arguments()
+    h2load.require()
+    wanted = rivals(args.rivals)
+    names = [each if each == LOOPBACK else f"mtu{each}" for each in args.mtu]
+    mtus = [int(each) for each in args.mtu if each != LOOPBACK]
+    rows: list[Row] = []
     with ExitStack() as stack:
-        found = sides(stack, models)
-        table = select(found, models, 1 if args.quick else 2, args.quick)
-        peaks, samples, top = measure(found, models, args.rounds, 1 if args.quick else 3)
-        latencies = [] if args.quick else curves(found, models, 3)
-    samples += [
-        {"side": side.name, "model": model, "peak": peak}
-        for side in found
-        for model, peak in side.peaks.items()
+        network = stack.enter_context(Network(mtus))
+        if network.impossible:
+            print(f"no namespaces: {network.impossible}", file=sys.stderr)
+            rows.append({"skipped": [f"mtu{mtu}" for mtu in mtus], "why": network.impossible})
+        places = network.places(names) or network.places([LOOPBACK])
+        cells = cells_of(args, places)
+        models = list(dict.fromkeys(cell.model for cell in cells))
+        every = list(sides(stack, models, args.batch, wanted))
+        if args.select == "yes":
+            settings, selection = select(cells, every, min(1.0, args.seconds))
+        else:
+            settings, selection = without_selection(cells, every), []
+        found = measure(cells, every, settings, args.rounds, args.seconds, args.quick)
+    rows = rows_of(found, settings) + rows + selection
+    of_rival = {rival: [s.name for s in every if s.rival == rival] for rival in wanted}
+    top = headline({cell.key: each for cell, each in found.items()}, of_rival)
+    samples = [
+        {"side": side, "model": model, "clients": clients, "setting": setting}
+        for (side, model, clients), setting in settings.items()
     ]
-    rows = peaks + table + latencies
+    samples += [{"cell": cell.key, **each.rounds} for cell, each in found.items()]
     path = write_result(NAME, quick=args.quick, rows=rows, headline=top, samples=samples)
     for row in rows:
-        print(json.dumps(row))
+        if "cell" in row:
+            print(json.dumps(row))
     print(json.dumps(top, indent=1))
     print(path)
 

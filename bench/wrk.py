@@ -48,6 +48,17 @@ class Measured:
 
 
 @contextmanager
+def script_of(body: bytes) -> Iterator[Path]:
+    """A wrk script that posts bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, data = Path(folder) / "post.lua", Path(folder) / "body"
+        data.write_bytes(body)
+        text = _SCRIPT.replace("[==[{body}]==]", f'io.open("{data}", "rb"):read("*a")')
+        path.write_text(text.replace("application/json", "application/octet-stream"))
+        yield path
+
+
+@contextmanager
 def script(body: str) -> Iterator[Path]:
     """A wrk script that posts ``body``."""
     with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ backend: "python"
 max_batch_size: {max_batch}
 input [ {{ name: "x" data_type: TYPE_{input} dims: {input_shape} }} ]
 output [ {{ name: "y" data_type: TYPE_{output} dims: {output_shape} }} ]
-instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+instance_group [ {{ kind: KIND_CPU count: {instances} }} ]
 parameters [ {{ key: "network" value: {{ string_value: "{network}" }} }} ]
 dynamic_batching {{ }}
 """
@@ -44,9 +46,22 @@ def client_module() -> Any:
 class TritonRpc(triton_server.Triton):
     """Serves ``models`` over gRPC."""
 
-    def __init__(self, models: list[RpcModel], *, max_batch: int = 8, threads: int = 2) -> None:
+    def __init__(
+        self,
+        models: Sequence[RpcModel],
+        *,
+        max_batch: int = 8,
+        threads: int = 2,
+        variants: Sequence[tuple[int, int]] = (),
+        address: str = "127.0.0.1",
+    ) -> None:
+        """``variants``: batch and instances, each of which is a model of its own: ``variant``."""
         super().__init__(Path(), max_batch=max_batch, threads=threads)
-        self._models = models
+        self._models = {model: (max_batch, 1) for model in models if not variants}
+        for model in models:
+            for batch, instances in variants:
+                self._models[variant(model, batch, instances)] = batch, instances
+        self._address = address
         self.grpc_port = process.free_ports().grpc_inference
 
     def _unpack(self) -> None:
@@ -58,11 +73,11 @@ class TritonRpc(triton_server.Triton):
             at = command.index(first)
             del command[at : at + count]
         loads = [word for model in self._models for word in ("--load-model", model.name)]
-        grpc = ("--grpc-address", "127.0.0.1", "--grpc-port", str(self.grpc_port))
+        grpc = ("--grpc-address", self._address, "--grpc-port", str(self.grpc_port))
         return [*command, *loads, "--allow-grpc", "true", *grpc]
 
     def _write_repository(self) -> None:
-        for model in self._models:
+        for model, (batch, instances) in self._models.items():
             version = self.folder / "models" / model.name / "1"
             version.mkdir(parents=True)
             shutil.copy(Path(__file__).with_name("triton_rpc_model.py"), version / "model.py")
@@ -70,7 +85,8 @@ class TritonRpc(triton_server.Triton):
             config = _CONFIG.format(
                 name=model.name,
                 network=model.network,
-                max_batch=self._max_batch,
+                max_batch=batch,
+                instances=instances,
                 input=_TYPES[model.input[0]],
                 input_shape=list(model.input[1]),
                 output=_TYPES[model.output[0]],
@@ -82,17 +98,42 @@ class TritonRpc(triton_server.Triton):
         return f"{self.base}/v2/health/ready"
 
 
+def variant(model: RpcModel, batch: int, instances: int) -> RpcModel:
+    """The same model in another setting."""
+    return replace(model, name=f"{model.name}-{batch}-{instances}")
+
+
 def call(server: TritonRpc, model: RpcModel) -> h2load.Call:
     """One request, encoded by Triton's own client."""
-    grpc = client_module()
-    tensor = grpc.InferInput("x", [1, *model.input[1]], _TYPES[model.input[0]])
-    tensor.set_data_from_numpy(model.request()[None])
-    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        reply = client.infer(model.name, [tensor]).get_response().ByteSize()
-    request = grpc.service_pb2.ModelInferRequest(model_name=model.name)
+    request = _request(model)
+    request.raw_input_contents.append(model.request().tobytes())
+    return _call(server, model, request)
+
+
+def shared_call(server: TritonRpc, model: RpcModel, client: SharedMemoryClient) -> h2load.Call:
+    """The same with tensors in the client's regions; every request has the same ones."""
+    client.infer(model.request())  # its input stays there
+    request = _request(model)
+    request.outputs.add(name="y")
+    sides = ((request.inputs[0], model.size), (request.outputs[0], model.reply))
+    for name, (tensor, size) in zip(client.names, sides, strict=True):
+        tensor.parameters["shared_memory_region"].string_param = name
+        tensor.parameters["shared_memory_byte_size"].int64_param = size
+    return _call(server, model, request)
+
+
+def _request(model: RpcModel) -> Any:
+    request = client_module().service_pb2.ModelInferRequest(model_name=model.name)
     entry = request.inputs.add(name="x", datatype=_TYPES[model.input[0]])
     entry.shape.extend([1, *model.input[1]])
-    request.raw_input_contents.append(model.request().tobytes())
+    return request
+
+
+def _call(server: TritonRpc, model: RpcModel, request: Any) -> h2load.Call:
+    """The call, with the length of a real answer."""
+    grpc = client_module()
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        reply = client._client_stub.ModelInfer(request).ByteSize()
     path = "/inference.GRPCInferenceService/ModelInfer"
     return h2load.Call(server.grpc_port, path, request.SerializeToString(), reply)
 
@@ -129,9 +170,9 @@ class SharedMemoryClient(GrpcClient):
             int(np.prod(shape)) * np.dtype(kind).itemsize
             for kind, shape in (model.input, model.output)
         ]
-        self._names = [f"{kind}-{model.name}-{port}" for kind in ("in", "out")]
+        self.names = [f"{kind}-{model.name}-{port}" for kind in ("in", "out")]
         self._regions = []
-        for name, size in zip(self._names, self._sizes, strict=True):
+        for name, size in zip(self.names, self._sizes, strict=True):
             self._regions.append(shared_memory.create_shared_memory_region(name, f"/{name}", size))
             self._client.register_system_shared_memory(name, f"/{name}", size)
 
@@ -139,9 +180,9 @@ class SharedMemoryClient(GrpcClient):
         """One request; the tensor is copied into its region first, as a caller has to."""
         self._shm.set_shared_memory_region(self._regions[0], [x[None]])
         tensor = self._grpc.InferInput("x", self._shape, self._type)
-        tensor.set_shared_memory(self._names[0], self._sizes[0])
+        tensor.set_shared_memory(self.names[0], self._sizes[0])
         wanted = self._grpc.InferRequestedOutput("y")
-        wanted.set_shared_memory(self._names[1], self._sizes[1])
+        wanted.set_shared_memory(self.names[1], self._sizes[1])
         self._client.infer(self._model.name, [tensor], outputs=[wanted])
         kind, shape = self._model.output
         return self._shm.get_contents_as_numpy(self._regions[1], kind, (1, *shape))[0]

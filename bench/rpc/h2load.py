@@ -43,8 +43,17 @@ def require() -> None:
         raise Unavailable("h2load is missing (Debian: apt-get install nghttp2-client)")
 
 
-def run(call: Call, *, clients: int, seconds: float, rate: float | None = None) -> Row:
-    """Closed loop of one request each; or with ``rate`` requests per second at even distances.
+def run(
+    call: Call,
+    *,
+    clients: int,
+    seconds: float,
+    rate: float | None = None,
+    streams: int = 1,
+    host: str = "127.0.0.1",
+) -> Row:
+    """Closed loop of ``streams`` requests each; or with ``rate`` requests per second at even
+    distances.
 
     Latencies in microseconds, of errors as well. RuntimeError when an answer was no answer.
     """
@@ -54,12 +63,12 @@ def run(call: Call, *, clients: int, seconds: float, rate: float | None = None) 
         command = ["h2load", "-c", str(clients), "-d", str(body), "--log-file", str(log)]
         command += ["-H", "content-type: application/grpc", "-H", "te: trailers", "-w30", "-W30"]
         if rate is None:
-            command += ["-m", "1", "-D", str(int(seconds)), f"--warm-up-time={WARM_UP_S}"]
+            command += ["-m", str(streams), "-D", str(max(1, int(seconds))), f"--warm-up-time={WARM_UP_S}"]
         else:
             # Without -D every request that was started is waited for.
             command += ["-m", "1000", "-n", str(max(clients, int(rate * seconds)))]
             command += [f"--rps={max(1, round(rate / clients))}"]
-        url = f"http://127.0.0.1:{call.port}{call.path}"
+        url = f"http://{host}:{call.port}{call.path}"
         begun = time.monotonic()
         try:
             done = subprocess.run(
@@ -68,7 +77,7 @@ def run(call: Call, *, clients: int, seconds: float, rate: float | None = None) 
         except subprocess.TimeoutExpired:
             return {"rps": 0.0, "requests": 0, "p50_us": float("nan"), "p99_us": float("nan")}
         took = time.monotonic() - begun
-        return _row(call, done.stdout, log, seconds if rate is None else took)
+        return _row(call, done.stdout, log, max(1, int(seconds)) if rate is None else took)
 
 
 def _row(call: Call, printed: str, log: Path, seconds: float) -> Row:

@@ -147,6 +147,10 @@ class Load:
         """Payload bytes of a datagram."""
         return self._natives[0].segment
 
+    def copied(self) -> int:
+        """Payload bytes that all sessions have copied so far."""
+        return sum(native.numbers()["copied"] for native in self._natives)
+
     def answers(self) -> list[NDArray[np.uint8]]:
         """What came last, by session."""
         return self._outputs

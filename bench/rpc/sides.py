@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -28,6 +29,7 @@ Ask = Callable[[Array], Any]
 SPIN_US = 2000
 """Longer than a round trip, so that a spinning side is awake while it is asked, and only then."""
 OPEN_S = 60
+ANYWHERE = "0.0.0.0"  # noqa: S104 - namespaces of the benchmark's own
 
 
 def wait_for(find: Callable[[], int]) -> int:
@@ -43,6 +45,15 @@ def wait_for(find: Callable[[], int]) -> int:
 def living(pids: Iterable[int]) -> int:
     """The first process that there is, else 0; the status may name one that is gone."""
     return next((pid for pid in pids if pid > 0 and psutil.pid_exists(pid)), 0)
+
+
+def everywhere(anywhere: bool, config: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Arguments of Server: ports, and what serves them at all addresses instead of loopback's."""
+    ports, more = free_ports(), dict(config or {})
+    if anywhere:
+        more["inference_address"] = f"http://{ANYWHERE}:{ports.inference}"
+        more["grpc_inference_address"] = ANYWHERE
+    return {"ports": ports, "config": more}
 
 
 class Side(Protocol):
@@ -64,9 +75,12 @@ class Ours:
         *,
         spin_us: int | None = None,
         settings: str = "",
+        anywhere: bool = False,
         **packing: Any,
     ) -> None:
         """``store`` is an empty folder of its own; ``settings`` go into ``[nic]``.
+
+        ``anywhere``: served at all addresses, HTTP too, instead of loopback's.
 
         ``spin_us``: waits that are shorter are without sleep; None: the default.
 
@@ -78,6 +92,7 @@ class Ours:
         port = free_ports().grpc_inference  # the same after a restart
         toml.write_text(
             f'[nic]\nenabled = true\nport = {port}\nunix = "{store}/nic.stream"\n'
+            f'host = "{ANYWHERE if anywhere else "127.0.0.1"}"\n'
             f"{'' if spin_us is None else f'spin_us = {spin_us}'}\n{settings}",
             encoding="utf-8",
         )
@@ -89,6 +104,7 @@ class Ours:
             models=[f"{model.name}={model.name}.mar" for model in models],
             plugins=ensure(),
             env=env,
+            **everywhere(anywhere),
         )
         self._unix = store / "nic.stream"
 
@@ -108,10 +124,15 @@ class Ours:
         """Of the front end, as /shunter/status tells it."""
         return rest.get_json(f"{self._server.management}/shunter/status")
 
-    def counters(self) -> dict[str, int]:
+    @cached_property
+    def runtime(self) -> Path:
+        """Its runtime folder; asked by HTTP once."""
+        return Path(self.state()["runtime"])
+
+    def counters(self, after_s: float = 1.0) -> dict[str, int]:
         """What the front end has counted; up to date after its next cycle."""
-        time.sleep(1)
-        return page_status.fetch(Path(self.state()["runtime"]))["front_end"]["counters"]
+        time.sleep(after_s)
+        return page_status.fetch(self.runtime)["front_end"]["counters"]
 
     def front_end_pid(self) -> int:
         """The front end, once it is there."""
@@ -132,22 +153,37 @@ class Ours:
 
         return wait_for(find)
 
-    def url(self, scheme: str) -> str:
+    @property
+    def pid(self) -> int:
+        """The process that all others of this server are below."""
+        return self._server.pid
+
+    @property
+    def inference(self) -> str:
+        """Base URL of HTTP."""
+        return self._server.inference
+
+    def url(self, scheme: str, host: str = "127.0.0.1") -> str:
         """Where it is reached."""
         if scheme == "unix":
             return f"unix://{self._unix}"
-        return f"{scheme}://127.0.0.1:{wait_for(lambda: self.state()['front_end']['port'])}"
+        return f"{scheme}://{host}:{wait_for(lambda: self.state()['front_end']['port'])}"
 
     def session(self, scheme: str, model: RpcModel, **settings: Any) -> Session:
         """A session with one model; its workers may still be loading."""
-        deadline = time.monotonic() + OPEN_S
-        while True:
-            try:
-                return Session(self.url(scheme), model.name, **settings)
-            except InferenceError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+        return open_session(self.url(scheme), model, **settings)
+
+
+def open_session(url: str, model: RpcModel, **settings: Any) -> Session:
+    """A session with one model; its workers may still be loading."""
+    deadline = time.monotonic() + OPEN_S
+    while True:
+        try:
+            return Session(url, model.name, **settings)
+        except InferenceError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 class OurAsk:
@@ -199,12 +235,13 @@ class Stock:
         batch: int = 1,
         delay_ms: int = 1,
         workers: int = 1,
+        anywhere: bool = False,
     ) -> None:
         for model in models:
             pack_model(model, store, batch=batch, delay_ms=delay_ms)
         names = [f"{model.name}={model.name}.mar" for model in models]
         config = {"job_queue_size": "1000", "default_workers_per_model": str(workers)}
-        self.server = Server(model_store=store, models=names, config=config)
+        self.server = Server(model_store=store, models=names, **everywhere(anywhere, config))
 
     def __enter__(self) -> Self:
         self.server.__enter__()

@@ -1,0 +1,164 @@
+"""Two network namespaces with a wire of each MTU between them, so that packets are real ones.
+
+The main thread enters the server's namespace: what it starts runs there. Load comes from the
+other: :meth:`Place.run` calls a function in a thread that has entered that one (a namespace is
+a thread's), and what that starts runs there, too. The wires are veth pairs whose packets the kernel
+cuts before they leave (one segment each, nothing joined again). The namespaces are held by two
+processes and gone with them. Where this is not permitted there is loopback alone, and the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+LOOPBACK = "loopback"
+MTUS = (1500, 9000)
+NEW_NETWORK = 0x40000000
+SPOOFED = "198.18.0.0/15"
+"""Addresses of nobody (RFC 2544); what the server answers them goes over the first wire."""
+
+
+class ImpossibleError(Exception):
+    """No such network here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the clients are, and the server's address as they see it."""
+
+    name: str
+    """``loopback``, or ``mtu1500``."""
+    host: str
+    _thread: ThreadPoolExecutor | None = None
+
+    def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """What a function returns there."""
+        if self._thread is None:
+            return function(*arguments)
+        return self._thread.submit(function, *arguments).result()
+
+
+def addresses(mtu: int) -> tuple[str, str]:
+    """Of the server and of the client on the wire of an MTU.
+
+    >>> addresses(1500)
+    ('10.15.0.1', '10.15.0.2')
+    """
+    return f"10.{mtu // 100}.0.1", f"10.{mtu // 100}.0.2"
+
+
+def interface(mtu: int) -> str:
+    """Its name at both ends."""
+    return f"wire{mtu}"
+
+
+class Network:
+    """The places for ``mtus``. A context manager, to be used by the main thread."""
+
+    def __init__(self, mtus: Sequence[int] = MTUS) -> None:
+        self._mtus = mtus
+        self._stack = contextlib.ExitStack()
+        self.impossible = ""
+        """Why there are no namespaces; empty: there are."""
+
+    def __enter__(self) -> Network:
+        self._places = {LOOPBACK: Place(LOOPBACK, "127.0.0.1")}
+        if self._mtus:
+            try:
+                self._make()
+            except ImpossibleError as error:
+                self.impossible = str(error)
+                self._stack.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def places(self, names: Sequence[str]) -> list[Place]:
+        """Those of the names that there are."""
+        return [self._places[name] for name in names if name in self._places]
+
+    def packets(self, mtu: int) -> tuple[int, int]:
+        """Packets and bytes that left the server's end so far."""
+        told = _at(self._server, "ip", "-s", "-j", "link", "show", interface(mtu))
+        sent = json.loads(told)[0]["stats64"]["tx"]
+        return sent["packets"], sent["bytes"]
+
+    def _make(self) -> None:
+        for tool in ("ip", "unshare", "nsenter"):
+            if not shutil.which(tool):
+                raise ImpossibleError(f"there is no {tool}")
+        self._server, client = self._held(), self._held()
+        for end in (self._server, client):
+            _at(end, "ip", "link", "set", "lo", "up")
+        for mtu in self._mtus:
+            self._wire(mtu, client)
+        gateway = addresses(self._mtus[0])[1]
+        _at(self._server, "ip", "route", "add", SPOOFED, "via", gateway)
+        own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        self._stack.callback(os.close, own)
+        self._stack.callback(_enter, own)
+        with open(f"/proc/{self._server}/ns/net", "rb") as space:
+            _enter(space.fileno())
+        thread = ThreadPoolExecutor(1, initializer=_enter_of, initargs=(client,))
+        self._stack.enter_context(thread)
+        for mtu in self._mtus:
+            place = Place(f"mtu{mtu}", addresses(mtu)[0], thread)
+            self._places[place.name] = place
+
+    def _held(self) -> int:
+        """A process that holds a namespace of its own, until the end."""
+        command = ["unshare", "--net", "sh", "-c", "echo; exec cat"]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        self._stack.enter_context(process)
+        self._stack.callback(process.kill)
+        assert process.stdout is not None and process.stderr is not None
+        if not process.stdout.readline():
+            raise ImpossibleError(process.stderr.read().decode().strip())
+        return process.pid
+
+    def _wire(self, mtu: int, client: int) -> None:
+        name = interface(mtu)
+        ends = (self._server, client)
+        _run(
+            *("ip", "link", "add", name, "netns", str(ends[0]), "type", "veth"),
+            *("peer", "name", name, "netns", str(ends[1])),
+        )
+        for end, address in zip(ends, addresses(mtu), strict=True):
+            _at(end, "ip", "address", "add", f"{address}/24", "dev", name)
+            _at(end, "ip", "link", "set", name, "mtu", str(mtu), "gso_max_segs", "1", "up")
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ImpossibleError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _at(holder: int, *command: str) -> str:
+    return _run("nsenter", "-t", str(holder), "-n", *command)
+
+
+def _enter(descriptor: int) -> None:
+    """Put the calling thread into a namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, NEW_NETWORK):
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")
+
+
+def _enter_of(holder: int) -> None:
+    with open(f"/proc/{holder}/ns/net", "rb") as space:
+        _enter(space.fileno())
