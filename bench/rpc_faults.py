@@ -233,9 +233,7 @@ def main() -> None:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         [store] = make_stores(folder, "ours")
         record = Path(folder) / "executions"
-        server = stack.enter_context(
-            Ours(store, [small, large], batch=8, workers=2, record=record)
-        )
+        server = stack.enter_context(Ours(store, [small, large], batch=8, workers=2, record=record))
         seconds = 3.0 if args.quick else 10.0
         rows = measure(server, [small, large], Executions(record), seconds)
     [loss] = [

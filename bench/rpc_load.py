@@ -107,7 +107,7 @@ def sides(
         yield loaded.StockGrpcLoad(stock, stores[1])
     if "triton" in wanted:
         variants = loaded.TritonLoad.variants
-        server = triton_rpc.TritonRpc(models, variants=variants, address="0.0.0.0")  # noqa: S104
+        server = triton_rpc.TritonRpc(models, variants=variants, address="0.0.0.0")
         stack.enter_context(server)
         yield loaded.TritonLoad(server, stack, shared=False)
         yield loaded.TritonLoad(server, stack, shared=True)

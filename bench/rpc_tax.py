@@ -2,15 +2,25 @@
 
 Requests of LeNet's, BERT's and ResNet's size (784 B, 6 KB, 588 KB) to models that do nothing, and
 to networks with such tensors. All sides run at once and are asked in turn in every round, each by
-its own public Python client: our front end, TCP and Unix streams through
-the same worker as the control, TorchServe's gRPC and HTTP, Triton's gRPC with and without system
-shared memory. By default our processes wait without sleep only where waits are shorter than 100 us;
-beside that there are a side that always sleeps, and one that never does, its client neither.
-Ratios are medians of paired rounds with a bootstrap interval.
+its own public Python client: our front end by UDP, TCP and Unix streams, TorchServe's gRPC and
+HTTP, Triton's gRPC with and without system shared memory. By default our processes wait without
+sleep only where waits are shorter than 100 us; beside that there are a side that always sleeps, and
+one that never does, its client neither. Ratios are medians of paired rounds with a bootstrap
+interval.
+
+    p50_SIZE_vs_torchserve_best  our UDP against the better of HTTP and gRPC in every round
+    p50_588KB_vs_triton_shm      our UDP, and ``_one_host`` the better of UDP and Unix, against
+                                 Triton's shared memory, which needs one host too
+    own_time_784B_us             our p50 in Python by UDP, less the p50 of a bare UDP echo of the
+                                 same datagrams (between this process and another, both in C,
+                                 asleep or awake, whichever is faster) and less the model's own
+                                 time, its handler called with one request; median over the rounds
+    worst_p50_vs_tcp_control     of UDP; against the better of TCP and UDP it is this where above 1
 
 Examples:
     python bench/rpc_tax.py               # all of it, about 17 minutes
     python bench/rpc_tax.py --quick
+    python bench/rpc_tax.py --models 784B 588KB --rounds 5 --seconds 0.5    # 3 minutes
 """
 
 from __future__ import annotations
@@ -20,11 +30,20 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from common import Parser, Progress, Row, make_stores, paired_ratio, percentile, write_result
+from common import (
+    Parser,
+    Progress,
+    Row,
+    bootstrap,
+    make_stores,
+    paired_ratio,
+    percentile,
+    write_result,
+)
 from rivals import triton_rpc
 from rivals.environments import Unavailable
 from rpc import floor
@@ -37,6 +56,7 @@ WARM_UP = 20
 SECONDS = 1.0
 MOST, LEAST = 1000, 12
 OUR = "udp"
+STOCK = ("torchserve grpc", "torchserve http")
 
 
 @dataclass(frozen=True)
@@ -127,7 +147,33 @@ def rows_of(samples: dict[str, list[Row]], subjects: Sequence[Subject]) -> list[
     return rows
 
 
-def headline(rows: Sequence[Row], copies: float) -> Row:
+def best(samples: Mapping[str, Sequence[Row]], model: str, sides: Sequence[str]) -> list[float]:
+    """The lowest p50 of each round among sides; empty when none of them takes part."""
+    there = [samples[f"{model} | {side}"] for side in sides if f"{model} | {side}" in samples]
+    return [min(row["p50_us"] for row in rows) for rows in zip(*there, strict=True)]
+
+
+def against(samples: Mapping[str, Sequence[Row]], model: str, *sides: Sequence[str]) -> float:
+    """The best of the first sides to the best of the second ones: median over the rounds."""
+    ours, theirs = (best(samples, model, each) for each in sides)
+    if not ours or not theirs:
+        return float("nan")
+    return round(paired_ratio(ours, theirs)["median"], 3)
+
+
+def own_time(samples: Mapping[str, Sequence[Row]], model: str, floors: Sequence[Row]) -> Row:
+    """What is ours of a call by UDP: the claim's median in us, with its interval."""
+    took = best(samples, model, [OUR])
+    if not took or not floors:
+        return {"median": float("nan")}
+    own = [p50 - f["kernel"] - f["model"] for p50, f in zip(took, floors, strict=True)]
+    low, high = bootstrap(own)
+    return {"median": round(statistics.median(own), 1), "low": low, "high": high}
+
+
+def headline(
+    rows: Sequence[Row], samples: Mapping[str, Sequence[Row]], own: Row, copies: float
+) -> Row:
     """The claims."""
 
     def ratio(model: str, side: str) -> float:
@@ -135,11 +181,16 @@ def headline(rows: Sequence[Row], copies: float) -> Row:
         return round(found[0]["udp_vs_this"]["median"], 3) if found else float("nan")
 
     empty = [r["model"] for r in rows if r.get("side") == OUR and " " not in r["model"]]
+    shared, here = ["triton grpc + shm"], [OUR, "unix control"]
     return {
-        "p50_784B_vs_torchserve_grpc": ratio("784B", "torchserve grpc"),
-        "p50_588KB_vs_torchserve_grpc": ratio("588KB", "torchserve grpc"),
-        "p50_588KB_vs_triton_shm": ratio("588KB", "triton grpc + shm"),
-        "worst_p50_vs_tcp_control": max(ratio(model, "tcp control") for model in empty),
+        "p50_784B_vs_torchserve_best": against(samples, "784B", [OUR], STOCK),
+        "p50_588KB_vs_torchserve_best": against(samples, "588KB", [OUR], STOCK),
+        "p50_588KB_vs_triton_shm": against(samples, "588KB", [OUR], shared),
+        "p50_588KB_vs_triton_shm_one_host": against(samples, "588KB", here, shared),
+        "own_time_784B_us": own["median"],
+        "worst_p50_vs_tcp_control": max(
+            (ratio(model, "tcp control") for model in empty), default=float("nan")
+        ),
         "copies_per_request": copies,
     }
 
@@ -153,9 +204,13 @@ def copies_per_request(copies: Iterable[Copies]) -> float:
 def main() -> None:
     """Run it."""
     parser = Parser(__doc__)
+    known = [model.label for model in empty_models() + real_models()]
+    parser.add_argument("--models", nargs="+", choices=known, help="default all, quick the empty")
+    parser.add_argument("--seconds", type=float, help="of a turn; default 1, quick 0.3")
     args = parser.arguments()
-    models = empty_models() + ([] if args.quick else real_models())
-    seconds = SECONDS / 3 if args.quick else SECONDS
+    chosen = args.models or (known[: len(empty_models())] if args.quick else known)
+    models = [each for each in empty_models() + real_models() if each.label in chosen]
+    seconds = args.seconds or (SECONDS / 3 if args.quick else SECONDS)
     samples: dict[str, list[Row]] = {}
     with ExitStack() as stack:
         every = list(sides(stack, models))
@@ -183,7 +238,10 @@ def main() -> None:
     rows = rows_of(samples, list(subjects))
     rows += [{"model": m.label, "breakdown_us": floor.medians(b)} for m, b in breakdown.items()]
     rows += [{"model": m.label, "copies": found.row()} for m, found in copies.items()]
-    top = headline(rows, copies_per_request(copies.values()))
+    floors = {model.label: found for model, found in breakdown.items()}
+    own = own_time(samples, "784B", floors.get("784B", ()))
+    rows.append({"model": "784B", "own_time_us": own})
+    top = headline(rows, samples, own, copies_per_request(copies.values()))
     path = write_result(NAME, quick=args.quick, rows=rows, headline=top, samples=samples)
     for row in rows:
         if "side" in row:

@@ -1,9 +1,10 @@
 """Where the time of a call goes (SplitRPC Figure 8): the kernel, the data path, Python.
 
-The kernel: the same datagrams to a process that answers and does nothing else, both in C. The data
-path: the same call by the C client, less the kernel. The client: the same call in Python, less
-that. Large datagrams are copied into the kernel here, while the client gives its own pages: what
-that saves is counted for the data path, whose share may then be below 0.
+The kernel: the same datagrams to a process that answers and does nothing else, both in C; asleep
+while they wait or awake, whichever is faster. The model: its handler called in this process. The
+data path: the same call by the C client, less the kernel and the model. The client: the same call
+in Python, less that. Large datagrams are copied into the kernel here, while the client gives its
+own pages: what that saves is counted for the data path, whose share may then be below 0.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import numpy as np
+import torch
 from common import Row
 
 from rpc.load import Load, functions
@@ -25,6 +28,8 @@ from rpc.sides import OurSide
 from shunter.nic_frontend.wire.layout import HEADER_BYTES
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
+from handler import RpcHandler  # isort: skip - of bench/models/rpc, which rpc.models names
+
 ROUNDS = 300
 SECONDS = 0.3
 
@@ -32,11 +37,12 @@ SECONDS = 0.3
 def measure(model: RpcModel, side: OurSide) -> Row:
     """Medians in microseconds of one round of each."""
     segment, native = _native(model, side)
-    echo = _echo(model, segment)
-    python = _python(model, side)
+    echo = min(_echo(model, segment, spin=spin) for spin in (False, True))
+    python, own = _python(model, side), _model(model)
     return {
         "kernel": round(echo, 1),
-        "data path": round(native - echo, 1),
+        "model": round(own, 1),
+        "data path": round(native - echo - own, 1),
         "python client": round(python - native, 1),
         "total": round(python, 1),
     }
@@ -65,11 +71,26 @@ def _python(model: RpcModel, side: OurSide) -> float:
     return statistics.median(latencies)
 
 
-def _serve(descriptor: int, count: int, reply: int) -> None:
-    functions().echo_serve(descriptor, count, reply)
+def _model(model: RpcModel) -> float:
+    """Its handler with a batch of one, as the worker calls it."""
+    handler = RpcHandler()
+    settings = {"network": model.network, "reply": model.reply}
+    handler.initialize(SimpleNamespace(model_yaml_config={"handler": settings}))
+    request = torch.from_numpy(model.request()[None])
+    answer = torch.zeros((1, *model.output[1]), dtype=getattr(torch, model.output[0]))
+    latencies = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter_ns()
+        handler.infer([request], [answer])
+        latencies.append((time.perf_counter_ns() - begun) / 1000)
+    return statistics.median(latencies)
 
 
-def _echo(model: RpcModel, segment: int) -> float:
+def _serve(descriptor: int, count: int, reply: int, spin: bool) -> None:
+    functions().echo_serve(descriptor, count, reply, spin)
+
+
+def _echo(model: RpcModel, segment: int, *, spin: bool) -> float:
     plan = SegmentPlan((model.size,), segment)
     size = HEADER_BYTES + model.size // plan.count
     latencies: np.ndarray = np.zeros(ROUNDS, np.uint64)
@@ -83,11 +104,12 @@ def _echo(model: RpcModel, segment: int) -> float:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
         server.bind(("127.0.0.1", 0))
         client.connect(server.getsockname())
-        args = (server.fileno(), plan.count, HEADER_BYTES + model.reply)
+        args = (server.fileno(), plan.count, HEADER_BYTES + model.reply, spin)
         process = multiprocessing.get_context("fork").Process(target=_serve, args=args)
         process.start()
         try:
-            error = functions().echo_ask(client.fileno(), plan.count, size, ROUNDS, address)
+            asked = (client.fileno(), plan.count, size, ROUNDS, address, spin)
+            error = functions().echo_ask(*asked)
         finally:
             client.send(b"x")
             process.join(5)

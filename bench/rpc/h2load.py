@@ -57,13 +57,14 @@ def run(
 
     Latencies in microseconds, of errors as well. RuntimeError when an answer was no answer.
     """
+    whole = max(1, int(seconds))
     with tempfile.TemporaryDirectory() as folder:
         body, log = Path(folder) / "body", Path(folder) / "log"
         body.write_bytes(b"\0" + len(call.message).to_bytes(4, "big") + call.message)
         command = ["h2load", "-c", str(clients), "-d", str(body), "--log-file", str(log)]
         command += ["-H", "content-type: application/grpc", "-H", "te: trailers", "-w30", "-W30"]
         if rate is None:
-            command += ["-m", str(streams), "-D", str(max(1, int(seconds))), f"--warm-up-time={WARM_UP_S}"]
+            command += ["-m", str(streams), "-D", str(whole), f"--warm-up-time={WARM_UP_S}"]
         else:
             # Without -D every request that was started is waited for.
             command += ["-m", "1000", "-n", str(max(clients, int(rate * seconds)))]
@@ -77,7 +78,7 @@ def run(
         except subprocess.TimeoutExpired:
             return {"rps": 0.0, "requests": 0, "p50_us": float("nan"), "p99_us": float("nan")}
         took = time.monotonic() - begun
-        return _row(call, done.stdout, log, max(1, int(seconds)) if rate is None else took)
+        return _row(call, done.stdout, log, whole if rate is None else took)
 
 
 def _row(call: Call, printed: str, log: Path, seconds: float) -> Row:

@@ -281,18 +281,33 @@ int load_open(
     return error;
 }
 
+/* Wait for what is to be received: asleep, or with ``spin`` awake. False: it took too long. */
+static bool wait_for_data(int socket, bool spin) {
+    struct pollfd data = {.fd = socket, .events = POLLIN};
+    const uint64_t until_ns = now_ns() + 1000 * TICK_NS;
+    int ready = 0;
+    do {
+        ready = poll(&data, 1, spin ? 0 : 1000);
+    } while (spin && ready == 0 && now_ns() < until_ns);
+    return ready > 0;
+}
+
 /* Answer what comes on a datagram socket with ``reply`` bytes until a datagram of 1 byte comes;
-   a request is complete with a datagram shorter than ``full`` or ``count`` datagrams. */
-int echo_serve(int socket, uint32_t count, uint32_t reply);
-int echo_serve(int socket, uint32_t count, uint32_t reply) {
+   a request is complete with ``count`` datagrams. */
+int echo_serve(int socket, uint32_t count, uint32_t reply, uint32_t spin);
+int echo_serve(int socket, uint32_t count, uint32_t reply, uint32_t spin) {
     static uint8_t buffer[1 << 16];
     uint32_t have = 0;
     for (;;) {
         struct sockaddr_storage peer;
         socklen_t length = sizeof peer;
-        const ssize_t got =
-            recvfrom(socket, buffer, sizeof buffer, 0, (struct sockaddr *)&peer, &length);
-        if (got == 1 || (got < 0 && errno != EINTR)) {
+        (void)wait_for_data(socket, spin);
+        const ssize_t got = recvfrom(
+            socket, buffer, sizeof buffer, MSG_DONTWAIT, (struct sockaddr *)&peer, &length);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
+            continue;
+        }
+        if (got <= 1) {
             return 0;
         }
         if (++have == count) {
@@ -305,8 +320,10 @@ int echo_serve(int socket, uint32_t count, uint32_t reply) {
 }
 
 /* ``rounds`` times: ``count`` datagrams of ``size`` bytes out, one back. Latencies in ns. */
-int echo_ask(int socket, uint32_t count, uint32_t size, uint32_t rounds, uint64_t *latencies);
-int echo_ask(int socket, uint32_t count, uint32_t size, uint32_t rounds, uint64_t *latencies) {
+int echo_ask(
+    int socket, uint32_t count, uint32_t size, uint32_t rounds, uint64_t *latencies, uint32_t spin);
+int echo_ask(
+    int socket, uint32_t count, uint32_t size, uint32_t rounds, uint64_t *latencies, uint32_t spin) {
     static uint8_t buffer[1 << 16];
     for (uint32_t r = 0; r < rounds; r++) {
         const uint64_t begun = now_ns();
@@ -315,8 +332,7 @@ int echo_ask(int socket, uint32_t count, uint32_t size, uint32_t rounds, uint64_
                 return -errno;
             }
         }
-        struct pollfd data = {.fd = socket, .events = POLLIN};
-        if (poll(&data, 1, 1000) <= 0 || recv(socket, buffer, sizeof buffer, 0) < 0) {
+        if (!wait_for_data(socket, spin) || recv(socket, buffer, sizeof buffer, 0) < 0) {
             return -ETIMEDOUT;
         }
         latencies[r] = now_ns() - begun;

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import psutil
@@ -44,7 +44,7 @@ class Loaded(ABC):
     name: str
     rival = ""
     """The headline's name of the server; empty: ours."""
-    axes: Axes
+    axes: ClassVar[Axes]
     only_loopback = False
 
     @abstractmethod
@@ -87,7 +87,7 @@ def tree(pid: int) -> list[int]:
 class OurLoad(Loaded):
     """Sessions of our client's C core, one thread."""
 
-    axes = {"streams": STREAMS}
+    axes: ClassVar[Axes] = {"streams": STREAMS}
 
     def __init__(self, server: Ours, scheme: str) -> None:
         self.name, self._server, self._scheme = scheme, server, scheme
@@ -159,7 +159,7 @@ class StockHttpLoad(StockLoad):
     """wrk; a connection has one request on its way."""
 
     name = "torchserve http"
-    axes = {"batch": BATCHES, "instances": INSTANCES}
+    axes: ClassVar[Axes] = {"batch": BATCHES, "instances": INSTANCES}
 
     def load(
         self, place: Place, model: RpcModel, clients: int, setting: Setting, seconds: float
@@ -178,7 +178,7 @@ class StockGrpcLoad(StockLoad):
     """h2load."""
 
     name = "torchserve grpc"
-    axes = {"streams": STREAMS, "batch": BATCHES, "instances": INSTANCES}
+    axes: ClassVar[Axes] = {"streams": STREAMS, "batch": BATCHES, "instances": INSTANCES}
 
     def load(
         self, place: Place, model: RpcModel, clients: int, setting: Setting, seconds: float
@@ -196,8 +196,8 @@ class TritonLoad(Loaded):
     """h2load; tensors in the messages, or in system shared memory."""
 
     rival = "triton"
-    axes = {"streams": STREAMS, "batch": BATCHES, "instances": INSTANCES[:2]}
-    variants = [(batch, instances) for batch in BATCHES for instances in INSTANCES[:2]]
+    axes: ClassVar[Axes] = {"streams": STREAMS, "batch": BATCHES, "instances": INSTANCES[:2]}
+    variants: ClassVar = [(batch, instances) for batch in BATCHES for instances in INSTANCES[:2]]
 
     def __init__(self, server: triton_rpc.TritonRpc, stack: ExitStack, *, shared: bool) -> None:
         self.name = "triton grpc + shm" if shared else "triton grpc"
@@ -251,4 +251,3 @@ def _ask(method: str, url: str, query: dict[str, Any]) -> None:
 def ours(server: Ours) -> list[OurLoad]:
     """All transports."""
     return [OurLoad(server, scheme) for scheme in ("udp", "tcp", "unix")]
-

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import BENCH
@@ -84,13 +86,14 @@ def pack_model(
     delay_ms: int = 1,
     workers: int = 1,
     record: Path | None = None,
+    handler_settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Archive it; ``batch`` is of TorchServe's workers and of the front end's alike.
 
     ``workers``: of the front end; threads are torch's default on every side. ``record``: file of
-    what ran.
+    what ran. ``handler_settings``: more for the handler.
     """
-    handler = {"network": model.network}
+    handler = {"network": model.network, **(handler_settings or {})}
     if model.network == "empty":
         handler["reply"] = model.reply
     if record is not None:

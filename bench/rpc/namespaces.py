@@ -2,18 +2,22 @@
 
 The main thread enters the server's namespace: what it starts runs there. Load comes from the
 other: :meth:`Place.run` calls a function in a thread that has entered that one (a namespace is
-a thread's), and what that starts runs there, too. The wires are veth pairs whose packets the kernel
-cuts before they leave (one segment each, nothing joined again). The namespaces are held by two
-processes and gone with them. Where this is not permitted there is loopback alone, and the reason.
+a thread's), and what that starts runs there, too. The wires are veth pairs without segmentation
+offloads: as for a NIC that has none, the kernel cuts what TCP and UDP hand it in one piece into
+packets before they leave, for both alike, and nothing joins them again. The namespaces are held by
+two processes and gone with them. Where this is not permitted there is loopback alone, and why.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +28,10 @@ Result = TypeVar("Result")
 LOOPBACK = "loopback"
 MTUS = (1500, 9000)
 NEW_NETWORK = 0x40000000
+SIOCETHTOOL = 0x8946
+GSTRINGS, SFEATURES, FEATURES = 0x1B, 0x3B, 4
+IN_SOFTWARE = "tx-generic-segmentation"
+JOINING = ("rx-gro", "rx-gro-list", "rx-udp-gro-forwarding", "rx-lro")
 SPOOFED = "198.18.0.0/15"
 """Addresses of nobody (RFC 2544); what the server answers them goes over the first wire."""
 
@@ -113,6 +121,8 @@ class Network:
         thread = ThreadPoolExecutor(1, initializer=_enter_of, initargs=(client,))
         self._stack.enter_context(thread)
         for mtu in self._mtus:
+            without_offloads(interface(mtu))
+            thread.submit(without_offloads, interface(mtu)).result()
             place = Place(f"mtu{mtu}", addresses(mtu)[0], thread)
             self._places[place.name] = place
 
@@ -137,7 +147,33 @@ class Network:
         )
         for end, address in zip(ends, addresses(mtu), strict=True):
             _at(end, "ip", "address", "add", f"{address}/24", "dev", name)
-            _at(end, "ip", "link", "set", name, "mtu", str(mtu), "gso_max_segs", "1", "up")
+            _at(end, "ip", "link", "set", name, "mtu", str(mtu), "up")
+
+
+def without_offloads(name: str) -> None:
+    """Of segments, at an interface of this thread's namespace: neither cut nor joined there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        names = bytearray(struct.pack("III", GSTRINGS, FEATURES, 0) + bytes(32 * 256))
+        _ethtool(any_socket, name, names)
+        count = struct.unpack_from("I", names, 8)[0]
+        features = [names[12 + 32 * i :][:32].split(b"\0")[0].decode() for i in range(count)]
+        blocks = [[0, 0] for _ in range(-(-count // 32))]
+        for i, feature in enumerate(features):
+            cuts = feature.endswith("-segmentation") and feature != IN_SOFTWARE
+            if cuts or feature in JOINING:
+                blocks[i // 32][0] |= 1 << i % 32  # to be changed, to off
+        flat = [number for block in blocks for number in block]
+        change = struct.pack(f"II{len(flat)}I", SFEATURES, len(blocks), *flat)
+        _ethtool(any_socket, name, bytearray(change))
+
+
+def _ethtool(any_socket: socket.socket, name: str, data: bytearray) -> None:
+    memory = (ctypes.c_char * len(data)).from_buffer(data)
+    request = struct.pack("16sP", name.encode(), ctypes.addressof(memory)).ljust(40, b"\0")
+    try:
+        fcntl.ioctl(any_socket, SIOCETHTOOL, request)
+    except OSError as error:
+        raise ImpossibleError(f"segmentation offloads of {name}: {error}") from error
 
 
 def _run(*command: str) -> str:

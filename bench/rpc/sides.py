@@ -29,7 +29,7 @@ Ask = Callable[[Array], Any]
 SPIN_US = 2000
 """Longer than a round trip, so that a spinning side is awake while it is asked, and only then."""
 OPEN_S = 60
-ANYWHERE = "0.0.0.0"  # noqa: S104 - namespaces of the benchmark's own
+ANYWHERE = "0.0.0.0"
 
 
 def wait_for(find: Callable[[], int]) -> int:
@@ -76,17 +76,20 @@ class Ours:
         spin_us: int | None = None,
         settings: str = "",
         anywhere: bool = False,
+        config: Mapping[str, str] | None = None,
+        packed: bool = False,
         **packing: Any,
     ) -> None:
-        """``store`` is an empty folder of its own; ``settings`` go into ``[nic]``.
+        """``store`` is an empty folder of its own; ``settings`` go into ``[nic]``, ``config`` into
+        TorchServe's configuration.
 
         ``anywhere``: served at all addresses, HTTP too, instead of loopback's.
 
         ``spin_us``: waits that are shorter are without sleep; None: the default.
 
-        ``packing``: for :func:`pack_model`.
+        ``packing``: for :func:`pack_model`; ``packed``: the archives are there already.
         """
-        for model in models:
+        for model in () if packed else models:
             pack_model(model, store, **packing)
         toml = store / "shunter.toml"
         port = free_ports().grpc_inference  # the same after a restart
@@ -104,7 +107,7 @@ class Ours:
             models=[f"{model.name}={model.name}.mar" for model in models],
             plugins=ensure(),
             env=env,
-            **everywhere(anywhere),
+            **everywhere(anywhere, config),
         )
         self._unix = store / "nic.stream"
 
@@ -205,9 +208,7 @@ class OurAsk:
 class OurSide:
     """Our client over one kind of transport."""
 
-    def __init__(
-        self, name: str, server: Ours, scheme: str, *, spin: bool = False
-    ) -> None:
+    def __init__(self, name: str, server: Ours, scheme: str, *, spin: bool = False) -> None:
         self.name, self._server, self._scheme, self._spin = name, server, scheme, spin
 
     def client(self, model: RpcModel, stack: ExitStack) -> OurAsk:

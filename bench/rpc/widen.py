@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 Setting = dict[str, int]
 Axes = Mapping[str, Sequence[int]]
-FALLS = 0.98
-"""What is less than this share of the best is a fall, not scatter."""
+FALLS = 2
+"""Values in a row that are no better than the best: one may be scatter."""
 PASSES = 2
 
 
@@ -33,12 +33,12 @@ def widen(rate: Callable[[Setting], float], axes: Axes) -> tuple[Setting, float]
     for _ in range(PASSES):
         begun = best
         for axis, values in axes.items():
+            worse = 0
             for value in values[values.index(best[axis]) + 1 :]:
                 setting = {**best, axis: value}
-                found, highest = measured(setting), measured(best)
-                if found > highest:
-                    best = setting
-                elif found < FALLS * highest:
+                if measured(setting) > measured(best):
+                    best, worse = setting, 0
+                elif (worse := worse + 1) == FALLS:
                     break
         if best == begun:
             break
