@@ -20,7 +20,7 @@ interval.
 Examples:
     python bench/rpc_tax.py               # all of it, about 17 minutes
     python bench/rpc_tax.py --quick
-    python bench/rpc_tax.py --models 784B 588KB --rounds 5 --seconds 0.5    # 3 minutes
+    python bench/rpc_tax.py --models 784B 588KB --default-waits --rounds 5    # 2 minutes
 """
 
 from __future__ import annotations
@@ -93,19 +93,20 @@ def measure(ask: Ask, model: RpcModel, seconds: float) -> Row:
     }
 
 
-def sides(stack: ExitStack, models: Sequence[RpcModel]) -> Iterator[Side]:
-    """Everybody who takes part, running."""
+def sides(stack: ExitStack, models: Sequence[RpcModel], *, waits: bool) -> Iterator[Side]:
+    """Everybody who takes part, running; ``waits``: also those of ours that wait otherwise."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     stores = make_stores(folder, "ours", "spin", "sleep", "stock")
     ours = stack.enter_context(Ours(stores[0], models))
     yield OurSide(OUR, ours, "udp")
     yield OurSide("tcp control", ours, "tcp")
     yield OurSide("unix control", ours, "unix")
-    spin = stack.enter_context(Ours(stores[1], models, spin_us=SPIN_US))
-    yield OurSide("udp, spinning", spin, "udp", spin=True)
-    yield OurSide("tcp control, spinning", spin, "tcp", spin=True)
-    sleep = stack.enter_context(Ours(stores[2], models, spin_us=0))
-    yield OurSide("udp, always sleeping", sleep, "udp")
+    if waits:
+        spin = stack.enter_context(Ours(stores[1], models, spin_us=SPIN_US))
+        yield OurSide("udp, spinning", spin, "udp", spin=True)
+        yield OurSide("tcp control, spinning", spin, "tcp", spin=True)
+        sleep = stack.enter_context(Ours(stores[2], models, spin_us=0))
+        yield OurSide("udp, always sleeping", sleep, "udp")
     stock = stack.enter_context(Stock(stores[3], models))
     yield StockGrpc(stock)
     yield StockHttp(stock)
@@ -207,13 +208,17 @@ def main() -> None:
     known = [model.label for model in empty_models() + real_models()]
     parser.add_argument("--models", nargs="+", choices=known, help="default all, quick the empty")
     parser.add_argument("--seconds", type=float, help="of a turn; default 1, quick 0.3")
+    parser.add_argument(
+        "--default-waits", action="store_true", help="without sides that always spin or sleep"
+    )
     args = parser.arguments()
+    args.default_waits |= args.quick
     chosen = args.models or (known[: len(empty_models())] if args.quick else known)
     models = [each for each in empty_models() + real_models() if each.label in chosen]
     seconds = args.seconds or (SECONDS / 3 if args.quick else SECONDS)
     samples: dict[str, list[Row]] = {}
     with ExitStack() as stack:
-        every = list(sides(stack, models))
+        every = list(sides(stack, models, waits=not args.default_waits))
         subjects = {
             Subject(side, model): side.client(model, stack) for model in models for side in every
         }
