@@ -1,7 +1,7 @@
 """The same arrivals by HTTP and by the network front end: do both form the same batches?
 
 One server with our plugin has the same model twice: one is asked by HTTP, where the JVM forms the
-batches, the other by UDP, where the front end does. Its handler sleeps as long as a batch would take
+batches, the other by UDP, where the front end does. Its handler sleeps as a batch would take
 (--takes-ms: for each batch, and for each request in it) and notes the size of every batch. Arrivals
 are Poisson at shares of the capacity with full batches, or a closed loop; plain ones have neither
 deadline nor class, of mixed ones a third each has no deadline, 60 ms and 200 ms, and half of

@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 from common import Parser, Progress, Row, make_stores, write_result
+from rpc.executions import Executions
 from rpc.link import Faults, Link
 from rpc.load import Load
 from rpc.models import RpcModel, empty_models
@@ -54,19 +55,6 @@ LEAST = 100
 """Requests of a row; fewer would prove nothing."""
 FIRST = 1 << 40
 """Number of the first request of those that are counted while processes are killed."""
-
-
-class Executions:
-    """How often each request ran, from what the handlers wrote down."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._seen = path, 0
-
-    def take(self) -> Counter[int]:
-        """Of the requests since the last time."""
-        data = self._path.read_bytes()[self._seen :] if self._path.exists() else b""
-        self._seen += len(data)
-        return Counter(np.frombuffer(data[: len(data) // 8 * 8], np.uint64).tolist())
 
 
 def over_network(

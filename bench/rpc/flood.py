@@ -1,7 +1,7 @@
 """Hellos under other people's addresses: flood.c in a process of its own.
 
-As a script: ``flood.py HOST PORT RATE PAYLOAD`` (hexadecimal) floods until its input ends, then says
-how many it sent.
+As a script: ``flood.py HOST PORT RATE PAYLOAD`` (hexadecimal) floods until its input ends, then
+says how many it sent.
 """
 
 from __future__ import annotations

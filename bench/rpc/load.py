@@ -74,10 +74,13 @@ class Load:
         *,
         idempotent: bool = False,
         stamped: bool = False,
+        first: int = 1,
     ) -> None:
-        """``opened`` opens a session; ``stamped``: a request's first 8 bytes are only its own."""
+        """``opened`` opens a session; ``stamped``: a request's first 8 bytes are only its own,
+        ``first``: number of the first session in them.
+        """
         self._sessions = [opened() for _ in range(clients)]
-        self._natives = [_native(session) for session in self._sessions]
+        self._natives = [native_of(session) for session in self._sessions]
         request = np.ascontiguousarray(model.request())
         copies = WINDOW if stamped else 1
         self._inputs = [np.stack([request] * copies) for _ in range(clients)]
@@ -89,7 +92,7 @@ class Load:
                 native.socket,
                 self._inputs[i].ctypes.data,
                 model.size,
-                STAMP * (i + 1) if stamped else 0,
+                STAMP * (i + first) if stamped else 0,
                 self._outputs[i].ctypes.data,
                 model.reply,
                 int(idempotent),
@@ -151,6 +154,10 @@ class Load:
         """Payload bytes that all sessions have copied so far."""
         return sum(native.numbers()["copied"] for native in self._natives)
 
+    def unknown(self) -> int:
+        """Sessions of which the server has said that there is no such one."""
+        return sum(native.unknown_ns > 0 for native in self._natives)
+
     def answers(self) -> list[NDArray[np.uint8]]:
         """What came last, by session."""
         return self._outputs
@@ -167,7 +174,8 @@ class Load:
         self.close()
 
 
-def _native(session: Session) -> NativeClient:
+def native_of(session: Session) -> NativeClient:
+    """Its core in C."""
     if session.native is None:
         raise RuntimeError("the load comes from C, and there is no session now")
     return session.native

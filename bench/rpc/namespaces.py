@@ -28,6 +28,8 @@ Result = TypeVar("Result")
 LOOPBACK = "loopback"
 MTUS = (1500, 9000)
 NEW_NETWORK = 0x40000000
+THREADS = 4
+"""In the clients' namespace: so many functions may run there at a time."""
 SIOCETHTOOL = 0x8946
 GSTRINGS, SFEATURES, FEATURES = 0x1B, 0x3B, 4
 IN_SOFTWARE = "tx-generic-segmentation"
@@ -47,13 +49,13 @@ class Place:
     name: str
     """``loopback``, or ``mtu1500``."""
     host: str
-    _thread: ThreadPoolExecutor | None = None
+    _threads: ThreadPoolExecutor | None = None
 
     def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """What a function returns there."""
-        if self._thread is None:
+        if self._threads is None:
             return function(*arguments)
-        return self._thread.submit(function, *arguments).result()
+        return self._threads.submit(function, *arguments).result()
 
 
 def addresses(mtu: int) -> tuple[str, str]:
@@ -118,12 +120,12 @@ class Network:
         self._stack.callback(_enter, own)
         with open(f"/proc/{self._server}/ns/net", "rb") as space:
             _enter(space.fileno())
-        thread = ThreadPoolExecutor(1, initializer=_enter_of, initargs=(client,))
-        self._stack.enter_context(thread)
+        threads = ThreadPoolExecutor(THREADS, initializer=_enter_of, initargs=(client,))
+        self._stack.enter_context(threads)
         for mtu in self._mtus:
             without_offloads(interface(mtu))
-            thread.submit(without_offloads, interface(mtu)).result()
-            place = Place(f"mtu{mtu}", addresses(mtu)[0], thread)
+            threads.submit(without_offloads, interface(mtu)).result()
+            place = Place(f"mtu{mtu}", addresses(mtu)[0], threads)
             self._places[place.name] = place
 
     def _held(self) -> int:

@@ -26,9 +26,7 @@ class Relay:
         self.replayed = self.reflected = 0
 
     def __enter__(self) -> Relay:
-        self._near, self._far = (
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)
-        )
+        self._near, self._far = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
         self._near.bind(("127.0.0.1", 0))
         self._far.connect(self._server)
         self.port = self._near.getsockname()[1]
