@@ -36,7 +36,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from common import Parser, Progress, Row, make_stores, paired_ratio, write_result
-from rpc.attackers import half_open, slow_readers, still_there
+from rpc.attackers import half_open, lost_now, slow_readers
 from rpc.executions import Executions
 from rpc.flood import Flood
 from rpc.load import Load
@@ -79,10 +79,15 @@ class Good:
         """Requests at that rate; latencies."""
         return self._place.run(lambda: self._load.open(rate, seconds, seed=seed))
 
+    def look(self) -> list[str]:
+        """Ask in the idle sessions; why some are lost that were not before."""
+        found = lost_now(self._place, self._idle, self._model)
+        new = found.keys() - self._lost
+        self._lost |= new
+        return sorted({found[number] for number in new})
+
     def lost(self) -> int:
         """Sessions so far."""
-        there = still_there(self._place, self._idle, self._model)
-        self._lost |= {number for number, each in enumerate(there) if not each}
         return len(self._lost) + self._load.unknown()
 
     def close(self) -> None:
@@ -106,9 +111,11 @@ class Bed:
         """Good clients' requests while it goes on, and what it left."""
         self.executions.take()
         found = self._good.ask(rate, self.seconds, seed)
+        reasons = self._good.look()
         ran = self.executions.take()
         row = {"attack": attack, "round": seed, **found}
         row["executed_twice"] = sum(n > 1 for stamp, n in ran.items() if is_stamp(stamp))
+        row |= {"lost_sessions": self._good.lost(), "why": reasons}
         self.rows.append(row)
         return row
 

@@ -14,7 +14,7 @@ from rpc.load import native_of
 from rpc.models import RpcModel
 from rpc.namespaces import Place
 from rpc.sides import open_session
-from shunter.nic_frontend.client import Session
+from shunter.nic_frontend.client import InferenceError, Session
 from shunter.nic_frontend.client.opening import Opening
 from shunter.nic_frontend.wire.hello import Hello
 from shunter.nic_frontend.wire.keys import SharedKey
@@ -83,16 +83,17 @@ def _abandon(where: tuple[str, int], model: RpcModel, key: SharedKey) -> bool:
     return False
 
 
-def still_there(place: Place, sessions: Sequence[Session], model: RpcModel) -> list[bool]:
-    """Whether each answers, and is the one that was opened first."""
+def lost_now(place: Place, sessions: Sequence[Session], model: RpcModel) -> dict[int, str]:
+    """Those that do not answer, or are not the ones that were opened first, and why."""
     x = model.request()
 
-    def answers(session: Session) -> bool:
+    def reason(session: Session) -> str:
         before = session.native
         try:
             session.infer([x])
-        except Exception:
-            return False
-        return session.native is before
+        except InferenceError as error:
+            return f"{type(error).__name__}: {error}"
+        return "" if session.native is before else "opened anew"
 
-    return place.run(lambda: [answers(session) for session in sessions])
+    reasons = place.run(lambda: [reason(session) for session in sessions])
+    return {number: why for number, why in enumerate(reasons) if why}

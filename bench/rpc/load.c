@@ -95,6 +95,14 @@ static bool must_ask(const struct running *running) {
     return running->wanted && shunter_client_numbers(running->session->client)->pending == 0;
 }
 
+/* What has ended in a session; a late answer to its hello is of no use. */
+static int look(struct shunter_client *client, struct shunter_ended *ended) {
+    const uint8_t *unused;
+    const int found = shunter_client_poll(client, ended, SHUNTER_WINDOW, 0, 0);
+    (void)shunter_client_hello(client, &unused);
+    return found;
+}
+
 static int watch(int epoll, struct running *running, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
@@ -142,8 +150,7 @@ int load_closed(
         for (uint32_t r = 0; r < looks && !error; r++) {
             const uint32_t i = all ? r : events[r].data.u32;
             struct shunter_ended ended[SHUNTER_WINDOW];
-            const int found =
-                shunter_client_poll(sessions[i].client, ended, SHUNTER_WINDOW, 0, 0);
+            const int found = look(sessions[i].client, ended);
             if (found < 0) {
                 error = found;
                 break;
@@ -251,8 +258,7 @@ int load_open(
         for (uint32_t r = 0; r < looks && !error; r++) {
             const uint32_t i = all ? r : events[r].data.u32;
             struct shunter_ended ended[SHUNTER_WINDOW];
-            const int found =
-                shunter_client_poll(sessions[i].client, ended, SHUNTER_WINDOW, 0, 0);
+            const int found = look(sessions[i].client, ended);
             result->on_way_ns += open * passed(&now, UINT64_MAX);
             error = found < 0 ? found : 0;
             for (int e = 0; e < found; e++) {
