@@ -50,7 +50,8 @@ from rpc import h2load, loaded
 from rpc.loaded import Loaded, OurLoad
 from rpc.models import RpcModel, empty_models
 from rpc.namespaces import LOOPBACK, Network, Place
-from rpc.sides import Ours, Stock
+from rpc.rival_sides import Stock
+from rpc.sides import Ours
 from rpc.widen import Setting, widen
 
 NAME = "rpc_load"

@@ -49,7 +49,8 @@ from rivals.environments import Unavailable
 from rpc import floor
 from rpc.copies import Copies
 from rpc.models import RpcModel, empty_models, real_models
-from rpc.sides import SPIN_US, Ask, Ours, OurSide, Side, Stock, StockGrpc, StockHttp, TritonSide
+from rpc.rival_sides import Stock, StockGrpc, StockHttp, TritonSide
+from rpc.sides import SPIN_US, Ask, Ours, OurSide, Side
 
 NAME = "rpc_tax"
 WARM_UP = 20

@@ -26,7 +26,8 @@ from rpc import h2load
 from rpc.load import Load
 from rpc.models import RpcModel, pack_model
 from rpc.namespaces import LOOPBACK, Place
-from rpc.sides import Ours, Stock, open_session
+from rpc.rival_sides import Stock
+from rpc.sides import Ours, open_session
 from rpc.widen import Axes, Setting
 from shunter.plugins.torchserve import grpc_client
 

@@ -1,0 +1,131 @@
+"""The claims of the network benchmarks are computed from the rows as their docstrings say."""
+
+import math
+
+import pytest
+
+
+def rows(*values, name="p50_us"):
+    return [{name: value} for value in values]
+
+
+class TestTax:
+    @pytest.fixture
+    def tax(self, script):
+        return script("rpc_tax")
+
+    def test_the_better_protocol_counts_in_every_round(self, tax):
+        samples = {
+            "784B | udp": rows(10, 10, 10),
+            "784B | torchserve grpc": rows(100, 400, 100),
+            "784B | torchserve http": rows(200, 200, 50),
+        }
+        assert tax.best(samples, "784B", tax.STOCK) == [100, 200, 50]
+        assert tax.against(samples, "784B", ["udp"], tax.STOCK) == 0.1
+
+    def test_who_takes_no_part_is_no_number(self, tax):
+        samples = {"588KB | udp": rows(10)}
+        assert math.isnan(tax.against(samples, "588KB", ["udp"], ["triton grpc + shm"]))
+        assert math.isnan(tax.own_time(samples, "588KB", [])["median"])
+
+    def test_own_time_is_less_the_echo_and_the_model(self, tax):
+        samples = {"784B | udp": rows(40, 50, 60)}
+        floors = [
+            {"kernel": 10, "model": 1},
+            {"kernel": 12, "model": 2},
+            {"kernel": 10, "model": 1},
+        ]
+        assert tax.own_time(samples, "784B", floors)["median"] == 36
+
+
+class TestLoad:
+    @pytest.fixture
+    def load(self, script):
+        return script("rpc_load")
+
+    def found(self, load, rates, **copies):
+        return load.Found({name: rows(*each, name="rps") for name, each in rates.items()}, copies)
+
+    def test_peaks_are_against_the_rivals_better_protocol(self, load):
+        cells = {
+            "784B_64c_mtu1500": self.found(
+                load,
+                {"udp": [80, 90], "tcp": [100, 90], "http": [10, 5], "grpc": [5, 10]},
+                udp=0.9,
+                tcp=1.1,
+            ),
+            "784B_1c_loopback": self.found(load, {"udp": [80, 90], "tcp": [40, 45]}, udp=0.5),
+        }
+        top = load.headline(cells, {"torchserve": ["http", "grpc"], "triton": ["triton grpc"]})
+        assert top == {
+            "peak_784B_64c_mtu1500_vs_torchserve": 8.5,
+            "udp_vs_tcp_worst": 0.9,
+            "copies_per_byte_worst": 1.1,
+        }
+
+    def test_without_a_full_run_before_the_setting_is_a_busy_one(self, load, monkeypatch):
+        class Side:
+            name, axes, rival = "grpc", {"streams": (1, 2), "batch": (1,)}, "triton"
+
+        model = load.empty_models()[0]
+        cells = [load.Cell(None, model, clients) for clients in (1, 64)]
+        monkeypatch.setattr(load, "committed_samples", lambda _: [])
+        found = load.without_selection(cells, [Side()])
+        assert found["grpc", "784B", 1] == {"streams": 64, "batch": 8}
+        assert found["grpc", "784B", 64] == {"streams": 1, "batch": 8}
+        chosen = {"side": "grpc", "model": "784B", "clients": 1, "setting": {"streams": 7}}
+        monkeypatch.setattr(load, "committed_samples", lambda _: [chosen, {"cell": "of a round"}])
+        assert load.without_selection(cells, [Side()])["grpc", "784B", 1] == {"streams": 7}
+
+
+class TestBatches:
+    @pytest.fixture
+    def batches(self, script):
+        return script("rpc_batches")
+
+    def test_both_sides_get_the_same_arrivals(self, batches):
+        load = batches.Workload("mixed", batches.MIXED, rate=1000)
+        first, again = load.arrivals(1.0, 3), load.arrivals(1.0, 3)
+        assert first == again != load.arrivals(1.0, 4)
+        assert 800 < len(first) < 1200 and {kind for _, kind in first} == set(batches.MIXED)
+
+    def test_what_a_request_says_is_said_by_http_too(self, batches):
+        assert batches.Kind().headers == {}
+        assert batches.Kind(60.0, True).headers == {
+            "x-shunter-deadline-ms": "60",
+            "x-shunter-class": "best-effort",
+        }
+
+    def test_the_headline_is_the_ratio_that_is_farthest_from_one(self, batches):
+        found = [{"ratio": {"median": each}} for each in (1.08, 0.85, 1.12)]
+        assert batches.headline(found) == {
+            "mean_batch_vs_http_path": 0.85,
+            "workloads_beyond_10_percent": 2,
+        }
+
+
+class TestAttack:
+    def test_the_flood_is_compared_round_by_round(self, script):
+        attack = script("rpc_attack")
+        found = [
+            {"attack": name, "p99_us": p99, "failed": 1, "executed_twice": 0, **more}
+            for name, p99, more in (
+                ("quiet", 100, {}),
+                ("flood at nobody", 200, {"flood_per_s": 100_000}),
+                ("flood", 300, {"flood_per_s": 99_000}),
+                ("half-open", 1, {}),
+            )
+        ]
+        assert attack.headline(found, lost=2) == {
+            "p99_under_flood_vs_quiet": 3.0,
+            "p99_under_flood_vs_flood_at_nobody": 1.5,
+            "least_flood_per_s": 99_000,
+            "lost_sessions": 2,
+            "failed_requests": 4,
+            "duplicated_executions": 0,
+        }
+
+    def test_only_numbered_requests_are_counted(self, script):
+        is_stamp = script("rpc_attack").is_stamp
+        assert is_stamp((1 << 32) + 7) and is_stamp((1000 << 32) + 1)
+        assert not is_stamp(7) and not is_stamp(0x8877665544332211)
