@@ -10,7 +10,6 @@ import pytest
 from shunter.nic_frontend import build
 
 HERE = Path(__file__).parent
-COMMON = ("siphash", "congestion", "congestion_loss")
 FUZZ = hypothesis.settings.get_current_profile_name() == "fuzz"
 COUNT = 12_000_000 if FUZZ else 300_000
 
@@ -19,8 +18,10 @@ COUNT = 12_000_000 if FUZZ else 300_000
 def fuzzer(tmp_path_factory):
     program = tmp_path_factory.mktemp("fuzz") / "fuzz_core"
     ours = (HERE / "fuzz_core.c", HERE / "check_holds.c")
-    common = (build.SOURCES / "common" / f"{name}.c" for name in COMMON)
-    sources = [*ours, *common, *(build.SOURCES / "core").glob("*.c")]
+    parts = [build.SOURCES / "common/siphash.c"]
+    for folder in ("core", "path"):
+        parts += (build.SOURCES / folder).glob("*.c")
+    sources = [*ours, *parts]
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS[:2], "-Werror", *build.SANITIZERS]
     flags += build.includes()
     command = [os.environ.get("CC", "cc"), *flags, *map(str, sources), "-o", str(program)]
