@@ -1,4 +1,4 @@
-"""How much may be on its way to a peer, and when: twin of ``c/common/congestion.c``. Pure.
+"""How much may be on its way to a peer, and when: twin of ``c/path/congestion.c``. Pure.
 
 Written from RFC 9002 once more, over plain lists, so that a slip in one of the two shows.
 """

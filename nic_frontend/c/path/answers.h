@@ -1,26 +1,8 @@
-/* What is sent to clients. A part of core_parts.h, which includes it. */
+/* Answers, as much of them as the path takes. */
 #ifndef SHUNTER_ANSWERS_H
 #define SHUNTER_ANSWERS_H
 
 #include "core_parts.h"
-
-/* ---- actions.c */
-
-/* A datagram without payload to a session's peer. */
-void shunter_control(
-    const struct shunter_core *core, struct session *session, uint8_t type, uint64_t req_id,
-    uint16_t status, const void *payload, uint16_t length);
-/* A segment of an answer. */
-void shunter_send_segment(
-    const struct shunter_core *core, struct session *session, const struct call *call,
-    uint32_t seq, bool asks);
-void shunter_error(
-    const struct shunter_core *core, struct session *session, uint64_t req_id, uint16_t status);
-/* Which segments of a request are here. */
-void shunter_sack(
-    const struct shunter_core *core, struct session *session, const struct call *call);
-
-/* ---- answers.c: as much of them as the path takes */
 
 void shunter_answers_open(struct session *session, uint64_t now_ns);
 /* Whether its worker may send it as it is: it is no more than the path takes at once. */
