@@ -32,6 +32,8 @@ WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
 LIBRARIES = ("-ldl",)
 """Part of libc since glibc 2.34."""
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+WITHOUT_VERBS = b"built without rdma-core's header"
+"""In a library that cannot serve RDMA devices."""
 _MARK = b"shunter-source-sha256="
 _ADVICE = "install a C compiler (Debian: apt-get install gcc libc6-dev)"
 
@@ -111,7 +113,14 @@ def compiler() -> list[str]:
 def main() -> int:
     """Build what is missing; the exit status. All but the network front end works without it."""
     try:
-        print(ensure())
+        library = ensure()
+        print(library)
+        if WITHOUT_VERBS in library.read_bytes():
+            print(
+                "It has no RDMA backend: rdma-core's header was missing when it was built (Debian: "
+                "apt-get install libibverbs-dev, then remove this file and build it again)",
+                file=sys.stderr,
+            )
     except BuildError as error:
         print(f"No network front end without its C library: {error}", file=sys.stderr)
     return 0

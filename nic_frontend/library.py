@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import platform
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +29,11 @@ ADVICE = (
     "reinstall shunter where there is a C compiler (Debian: apt-get install gcc libc6-dev), or "
     "install a wheel that carries it"
 )
+
+
+PROCESSOR = "x86_64"
+"""Which keeps the order of stores. The C library goes by C11 atomics anywhere; what Python and Java
+write to pages that they share with it does not."""
 
 
 def path() -> Path:
@@ -59,7 +66,19 @@ def require() -> ctypes.CDLL:
         raise LibraryError(f"{error}; {ADVICE}") from error
 
 
+def check_processor() -> None:
+    """Raises LibraryError where a front end and its workers cannot share memory."""
+    if platform.machine() != PROCESSOR:
+        raise LibraryError(
+            f"the network front end needs an {PROCESSOR} processor, this one is "
+            f"{platform.machine()}, which reorders stores: workers and the front end could see of "
+            "each other what is not whole yet. Run it on another host; its clients run here"
+        )
+
+
 def _load() -> ctypes.CDLL:
+    if sys.byteorder != "little":
+        raise LibraryError("the C library needs a little-endian processor: headers are copied")
     found = native.load(str(path()))
     found.shunter_wire_digest.restype = ctypes.c_uint64
     if found.shunter_wire_digest() != digest():

@@ -35,7 +35,7 @@ static bool entries_of(
             return false;
         }
         batch->entries[i] = (uint32_t)entry;
-        batch->follow_up &= entry == (first + i) % queue->entries;
+        batch->follow_up &= entry == first + i;
         entry = shunter_get(shunter_entry_word(queue, (uint32_t)entry, SHUNTER_E_ENTRY_NEXT));
     }
     return true;

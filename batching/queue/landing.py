@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from types import TracebackType
 
-from shunter.batching.queue.double_map import Mapping, read_only
 from shunter.batching.queue.layout import BLOCK
+from shunter.batching.queue.shared_memory import Mapping, read_only
 
 SPARE = 512
 """Blocks beyond those that full queues need: what is received, and what lies alone in a block."""

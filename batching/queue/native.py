@@ -16,8 +16,8 @@ from ctypes import (
 )
 from functools import cache
 
-from shunter.batching.queue.double_map import Mapping
 from shunter.batching.queue.layout import MAX_TENSORS, digest
+from shunter.batching.queue.shared_memory import Mapping
 from shunter.batching.queue.tensor_queue import TensorQueue
 
 PEER_BYTES = 64

@@ -18,13 +18,6 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from shunter.batching.queue.double_map import (
-    PAGE,
-    Mapping,
-    is_sealed,
-    read_only,
-    sealed_memory,
-)
 from shunter.batching.queue.layout import (
     ENTRY_FIELDS,
     ENTRY_SIZE,
@@ -40,7 +33,14 @@ from shunter.batching.queue.layout import (
     WORKER_SIZE,
     queue_bytes,
 )
-from shunter.batching.queue.size import QueueError, ring_entries
+from shunter.batching.queue.shared_memory import (
+    PAGE,
+    Mapping,
+    is_sealed,
+    read_only,
+    sealed_memory,
+)
+from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_spec import TensorSpec
 
 
@@ -78,7 +78,7 @@ class TensorQueue:
                 descriptors[1], _pieces_bytes(entries, most_pieces), writable=owned
             )
             self.rings = [
-                self._map(descriptor, entries * spec.bytes, 2) if spec.bytes else None
+                self._map(descriptor, _page_up(entries * spec.bytes)) if spec.bytes else None
                 for descriptor, spec in zip(descriptors[2:], outputs, strict=True)
             ]
             """Mapping of each output, None for an empty one."""
@@ -87,10 +87,8 @@ class TensorQueue:
             raise
         self.words = memoryview(self.page.bytes).cast("B").cast("q")
 
-    def _map(
-        self, descriptor: int, size: int, copies: int = 1, *, writable: bool = True
-    ) -> Mapping:
-        self._mappings.append(Mapping(descriptor, size, copies, writable=writable))
+    def _map(self, descriptor: int, size: int, *, writable: bool = True) -> Mapping:
+        self._mappings.append(Mapping(descriptor, size, writable=writable))
         return self._mappings[-1]
 
     @classmethod
@@ -103,7 +101,7 @@ class TensorQueue:
         most_pieces: int,
         free_bytes: Callable[[], float] = lambda: math.inf,
     ) -> TensorQueue:
-        """Make a queue of at least so many entries, each of at most so many pieces.
+        """Make a queue of so many entries, each of at most so many pieces.
 
         ``free_bytes`` says how much memory the host has free.
 
@@ -112,14 +110,15 @@ class TensorQueue:
         for kind, specs in (("inputs", inputs), ("outputs", outputs)):
             if not 1 <= len(specs) <= MAX_TENSORS:
                 raise QueueError(f"{len(specs)} {kind}; allowed: 1 to {MAX_TENSORS}")
-        entries = ring_entries([spec.bytes for spec in outputs], entries)
+        if not 1 <= entries <= MAX_ENTRIES:
+            raise QueueError(f"{entries} entries; allowed: 1 to {MAX_ENTRIES}")
         made: list[int] = []
         try:
             sizes = {
                 "queue": _page_up(queue_bytes(entries)),
                 "pieces": _pieces_bytes(entries, most_pieces),
             }
-            sizes |= {spec.name: max(PAGE, entries * spec.bytes) for spec in outputs}
+            sizes |= {spec.name: _page_up(max(1, entries * spec.bytes)) for spec in outputs}
             for name, size in sizes.items():
                 made.append(sealed_memory(f"shunter-{name}"[:200], size, free_bytes()))
             queue = cls(made, entries, inputs, outputs, most_pieces, owned=True)
@@ -211,18 +210,18 @@ class TensorQueue:
     # ---- tensors
 
     def results(self) -> list[NDArray[np.generic]]:
-        """Outputs as arrays of twice the entries, the second half the first again.
+        """Outputs as arrays whose first axis are the entries.
 
-        ``array[i : i + n]`` are the results of n entries that follow one another, wherever they
-        begin, without a copy.
+        ``array[i : i + n]`` are the results of n entries that follow one another, without a copy.
         """
         found = []
         for spec, ring in zip(self.outputs, self.rings, strict=True):
-            shape = (2 * self.entries, *spec.shape)
+            shape = (self.entries, *spec.shape)
             if ring is None:
                 found.append(np.empty(shape, spec.dtype))
             else:
-                found.append(np.frombuffer(ring.bytes, spec.dtype).reshape(shape))
+                raw = np.frombuffer(ring.bytes, np.uint8, self.entries * spec.bytes)
+                found.append(raw.view(spec.dtype).reshape(shape))
         return found
 
     # ---- words

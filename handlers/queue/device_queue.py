@@ -132,9 +132,9 @@ class DeviceQueueWorker(QueueWorker):
         outputs = [tensor[:count] for tensor in self._results]
         self._infer(inputs, outputs)
         self._driver.enter()  # the handler may have been elsewhere
-        for tensor, row in zip(outputs, self._host_rows(begin, last, first), strict=True):
-            for host, at, size in row:
-                self._copy("cuMemcpyDtoHAsync", host, tensor.data_ptr() + at, size, stream)
+        rows = self._host_rows(begin, last, first)
+        for tensor, (host, size) in zip(outputs, rows, strict=True):
+            self._copy("cuMemcpyDtoHAsync", host, tensor.data_ptr(), size, stream)
         self._driver.call("cuEventRecord", self._done_event, stream)
         self._wait()
 
@@ -142,24 +142,14 @@ class DeviceQueueWorker(QueueWorker):
         if size:
             self._driver.call(how, to, begin, size, stream)
 
-    def _host_rows(
-        self, begin: int, last: int, first: int | None
-    ) -> Iterator[list[tuple[int, int, int]]]:
-        """By output: where its rows go on the host, from where in them, and how many bytes. Of a
-        ring only the first mapping is pinned: rows that pass its end are two parts."""
-        queue = self._end.queue
+    def _host_rows(self, begin: int, last: int, first: int | None) -> Iterator[tuple[int, int]]:
+        """By output: where its rows go on the host, and how many bytes."""
+        queue, count = self._end.queue, last - begin
         for spec, ring, scratch in zip(queue.outputs, queue.rings, self._scratch, strict=True):
-            size = spec.bytes
             if first is None or ring is None:
-                yield [(scratch[begin:last].data_ptr(), 0, (last - begin) * size)]
-                continue
-            at = (first + begin) % queue.entries
-            whole = min(last - begin, queue.entries - at)
-            rest = last - begin - whole
-            yield [
-                (ring.address + at * size, 0, whole * size),
-                (ring.address, whole * size, rest * size),
-            ]
+                yield scratch[begin:last].data_ptr(), count * spec.bytes
+            else:
+                yield ring.address + (first + begin) * spec.bytes, count * spec.bytes
 
     def _failed(self) -> None:
         """Nothing of it runs any more."""

@@ -28,8 +28,8 @@ from shunter.batching.queue.attach import (
     receive,
     send,
 )
-from shunter.batching.queue.double_map import Mapping as Mapped
 from shunter.batching.queue.native import LibraryError, WorkerQueue, load
+from shunter.batching.queue.shared_memory import Mapping as Mapped
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.handlers.queue.device_queue import queue_worker

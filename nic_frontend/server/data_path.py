@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import resource
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
 
 from shunter.batching.page.slices import SliceSet
@@ -38,6 +40,8 @@ MOST_DESCRIPTORS = 4096
 OTHER_DESCRIPTORS = 512
 """So many are kept for what is no session: workers, queues, clients that say hello."""
 HELLOS = 16
+SPLIT = 512
+"""Blocks of the landing pool for what the kernel or hardware splits; each has them for good."""
 _STREAMS = 64
 
 
@@ -96,6 +100,25 @@ class DataPath:
     def _grow(self, blocks: int) -> None:
         """Have so many blocks more for payloads. Raises OSError when there is no memory."""
         self._library.shunter_server_grow_landing(self._handle, self._landing.grow(blocks))
+
+    def split(self, interface: str) -> tuple[bool, str]:
+        """Let the kernel split what comes in there; whether it can, and how, or why not.
+
+        Raises OSError when there is no memory.
+        """
+        return self._add(self._library.shunter_server_split, interface)
+
+    def serve_verbs(self, device: str) -> tuple[bool, str]:
+        """Also serve the queue pair of an RDMA device; the same."""
+        return self._add(self._library.shunter_server_verbs, device)
+
+    def _add(self, function: Callable[..., int], name: str) -> tuple[bool, str]:
+        said = ctypes.create_string_buffer(256)
+        self._grow(SPLIT)
+        result = function(self._handle, name.encode(), SPLIT, said, len(said))
+        if result != -errno.ENOTSUP:
+            check(result, name)
+        return result == 0, said.value.decode()
 
     def mtu(self) -> int:
         """Largest datagram that can come in."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from shunter.batching.queue.attach import listen
 from shunter.batching.queue.landing import LandingPool
+from shunter.nic_frontend.library import check_processor
 from shunter.nic_frontend.server.access import KeyRing
 from shunter.nic_frontend.server.data_path import make_data_path
 from shunter.nic_frontend.server.functions import Functions
@@ -63,6 +64,10 @@ class Settings:
     """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
     spin_us: int = 0
     gro: bool = True
+    xdp: str = ""
+    """Interface at which the kernel splits datagrams, where it can; empty: none."""
+    verbs: str = ""
+    """RDMA device that is served too, where it can be; empty: none. Not run on hardware so far."""
     queue_bytes: int = 1 << 30
     """The tensors of one function may take so much memory."""
     landing_bytes: int = 4 << 30
@@ -81,9 +86,10 @@ class FrontEnd:
     def __init__(self, settings: Settings) -> None:
         """Bind everything.
 
-        Raises OSError when an address is taken, LibraryError when there is no C library, ValueError
-        when it is to encrypt and cannot.
+        Raises OSError when an address is taken, LibraryError when there is no C library or the
+        processor is the wrong one, ValueError when it is to encrypt and cannot.
         """
+        check_processor()
         self.settings = settings
         self._closing: list[Callable[[], object]] = []
         self._attach_at: tuple[socket.socket, Path] | None = None
@@ -136,6 +142,12 @@ class FrontEnd:
             spin_us=settings.spin_us,
             gro=settings.gro,
         )
+        if settings.xdp:
+            splits, how = path.split(settings.xdp)
+            LOGGER.log(logging.INFO if splits else logging.WARNING, how)
+        if settings.verbs:
+            serves, how = path.serve_verbs(settings.verbs)
+            LOGGER.log(logging.INFO if serves else logging.WARNING, how)
         functions = self.functions = Functions(
             path,
             ready,

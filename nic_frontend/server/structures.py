@@ -97,6 +97,7 @@ COUNTED = (
     *("requests", "batches", "answered", "failed", "expired", "rings"),
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures"),
     *("streams_in", "placed_segments", "copied_bytes", "gathered_bytes", "overflows", "sleeps"),
+    *("split_datagrams", "split_no_room"),
 )
 COUNTERS = (*COUNTED, *(f"drop_{reason}" for reason in DROPS))
 """Names of all counters of a front end."""
@@ -126,6 +127,8 @@ def declare(found: ctypes.CDLL) -> None:
         "server_free": (handle,),
         "server_core": (handle,),
         "server_grow_landing": (handle, c_uint32),
+        "server_split": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
+        "server_verbs": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
         "server_mtu": (handle,),
         "server_run": (handle, c_uint64, POINTER(HelloStruct), c_uint32),
         "server_add_function": (handle, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),

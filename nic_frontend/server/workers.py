@@ -149,7 +149,7 @@ def queue_of(
     attach: Attach, func_id: int, most_bytes: int, free_bytes: Callable[[], float]
 ) -> TensorQueue:
     """A new queue for the tensors of a worker. Raises QueueError, OSError."""
-    wanted = entries_within(attach.inputs, attach.outputs, attach.batch, most_bytes)
+    wanted = entries_within((*attach.inputs, *attach.outputs), attach.batch, most_bytes)
     pieces = min(MAX_SEGMENTS, sum(-(-spec.bytes // _LEAST) for spec in attach.inputs)) or 1
     return TensorQueue.create(
         func_id, attach.inputs, attach.outputs, wanted, pieces, free_bytes

@@ -64,6 +64,21 @@ Spin = Annotated[
 Queue = Annotated[
     int | None, typer.Option(min=1, max=65_536, help="Most memory of a model's tensors.")
 ]
+Xdp = Annotated[
+    str | None,
+    typer.Option(
+        help="Split UDP datagrams at this network interface (AF_XDP): headers into a ring buffer, "
+        "payloads straight into shared memory. Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; "
+        "without them it is said, and the UDP socket serves alone."
+    ),
+]
+Verbs = Annotated[
+    str | None,
+    typer.Option(
+        help="Also serve this RDMA device (mlx5_0, or with a port mlx5_0:2) by unreliable "
+        "datagrams. Not run on hardware so far."
+    ),
+]
 
 
 def nic(
@@ -79,6 +94,8 @@ def nic(
     encrypt: Encrypt = None,
     spin_us: Spin = None,
     queue_mb: Queue = None,
+    xdp: Xdp = None,
+    verbs: Verbs = None,
 ) -> None:
     """Serve tensors from the network: requests by UDP or TCP, straight into the batch.
 
@@ -105,6 +122,7 @@ def nic(
     given: dict[str, Any] = {"host": host, "port": port, "tcp": tcp, "encrypt": encrypt}
     given |= {"unix": unix, "key_file": key_file, "spin_us": spin_us, "queue_mb": queue_mb}
     given |= {"keys_file": keys_file, "strict": strict}
+    given |= {"xdp": xdp, "verbs": verbs}
     settings = _settings(config, given)
     _build()
     _take_descriptors()
@@ -142,10 +160,13 @@ def _settings(config: Path | None, given: dict[str, Any]) -> NicSettings:
 
 def _build() -> None:
     from shunter.nic_frontend.build import BuildError, ensure
-    from shunter.nic_frontend.library import LibraryError, require
+    from shunter.nic_frontend.library import LibraryError, check_processor, require
 
     try:
+        check_processor()
         ensure()
+    except LibraryError as error:
+        raise UserError(str(error)) from error
     except BuildError as error:
         try:
             require()  # an older one, or one of the operator's, may do
@@ -178,6 +199,8 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
         encrypt=settings.encrypt,
         spin_us=settings.spin_us,
         queue_bytes=settings.queue_mb << 20,
+        xdp=settings.xdp or "",
+        verbs=settings.verbs or "",
         free_bytes=available_bytes,
         settle_s=SETTLE_S,
     )

@@ -236,6 +236,10 @@ class NicSettings:
     strict: Literal["all", "keyed", "none"] = "all"
     """Whose requests may be strict: ``all`` but of keys without the right, only of those who have a
     ``keyed`` right, or of nobody (``none``). The others are best effort."""
+    xdp: str | None = _text(None, "the name of a network interface")
+    """Interface at which the kernel splits UDP datagrams (AF_XDP), where it can and may."""
+    verbs: str | None = _text(None, "the name of an RDMA device, with a port if not 1: mlx5_0:2")
+    """RDMA device that is served too, by unreliable datagrams. Not run on hardware so far."""
 
     @property
     def number(self) -> int:

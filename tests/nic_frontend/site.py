@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from shunter.batching.queue import attach
-from shunter.batching.queue.double_map import Mapping
 from shunter.batching.queue.layout import PIECE
 from shunter.batching.queue.native import WorkerQueue, load
+from shunter.batching.queue.shared_memory import Mapping
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import library

@@ -27,3 +27,14 @@ def test_what_the_system_says_is_passed_on(monkeypatch, tmp_path):
     with pytest.raises(build.BuildError, match=r"the compiler was not found: install"):
         build.build(tmp_path / "libshunter.so")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"", ""), (build.WITHOUT_VERBS, "no RDMA backend")])
+def test_a_library_without_rdma_says_so(monkeypatch, tmp_path, capsys, content, said):
+    library = tmp_path / "libshunter.so"
+    library.write_bytes(content)
+    monkeypatch.setattr(build, "ensure", lambda: library)
+    assert build.main() == 0
+    out, err = capsys.readouterr()
+    assert out == f"{library}\n"
+    assert said in err if said else not err

@@ -50,6 +50,22 @@ def test_without_a_library_there_is_no_front_end(at, tmp_path, wanted, why):
     assert not (tmp_path / "nic.sock").exists()
 
 
+def test_on_a_processor_that_reorders_stores_there_are_clients_and_no_front_end(
+    built, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert library.require()
+    with pytest.raises(LibraryError, match="needs an x86_64 processor, this one is aarch64"):
+        FrontEnd(Settings(tmp_path / "nic.sock", port=0))
+    assert not (tmp_path / "nic.sock").exists()
+
+
+def test_on_a_big_endian_processor_there_is_no_library(built, monkeypatch):
+    monkeypatch.setattr("sys.byteorder", "big")
+    with pytest.raises(LibraryError, match="little-endian"):
+        library.require()
+
+
 @pytest.mark.parametrize(("wanted", "why"), WITHOUT)
 def test_without_a_library_a_client_says_how_to_get_it(at, monkeypatch, wanted, why):
     at(wanted)

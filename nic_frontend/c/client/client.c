@@ -195,10 +195,9 @@ int shunter_client_new(
                             settings->output_count, settings->segment);
     }
     if (!error) {
-        const uint64_t request = (uint64_t)client->inputs.count *
-                                 (SHUNTER_HEADER_BYTES + settings->segment);
+        const uint32_t largest = shunter_client_largest(client);
         shunter_congestion_init(
-            &client->path, SHUNTER_HEADER_BYTES + settings->segment, SHUNTER_WINDOW * request,
+            &client->path, largest, (uint64_t)SHUNTER_WINDOW * client->inputs.count * largest,
             settings->trip_ns, client->live.heard_ns);
         client->headers = calloc(client->inputs.count, sizeof *client->headers);
         client->pieces = calloc((size_t)2 * client->inputs.count, sizeof *client->pieces);
@@ -220,8 +219,8 @@ int shunter_client_new(
 void shunter_client_free(struct shunter_client *client) {
     if (client) {
         shunter_page_sender_close(&client->sender);
-        shunter_client_guard_free(client);
         shunter_congestion_free(&client->path);
+        shunter_client_guard_free(client);
         free(client->headers);
         free(client->pieces);
         free(client->spill);

@@ -46,23 +46,24 @@ void shunter_flow_end(struct shunter_client *client, struct shunter_call *call) 
 /* ---- what goes */
 
 static uint32_t bytes_of(const struct shunter_client *client, uint32_t seq) {
-    return SHUNTER_HEADER_BYTES + shunter_place(&client->inputs, seq).length;
+    return SHUNTER_HEADER_BYTES + shunter_place(&client->inputs, seq).length +
+           shunter_behind(client->settings.protect);
 }
 
 /* What all that is to be sent of it takes at most. */
 static uint64_t bytes_unsent(const struct shunter_client *client, const struct shunter_call *call) {
-    return (uint64_t)call->unsent * (SHUNTER_HEADER_BYTES + client->inputs.segment);
+    return (uint64_t)call->unsent * shunter_client_largest(client);
 }
 
-/* Whether a segment goes now; then it is on its way. */
-static bool take(
+/* 1: a segment goes now, and is on its way; 0: it must wait; or -EIO. */
+static int take(
     struct shunter_client *client, struct shunter_call *call, uint32_t seq, uint64_t now) {
     struct shunter_congestion *path = &client->path;
     const uint32_t bytes = bytes_of(client, seq);
     const bool again = seq < call->next, stream = client->settings.stream;
     client->paced_ns = stream ? now : shunter_congestion_may_send_at(path, bytes, now);
     if (client->paced_ns > now) {
-        return false;
+        return 0;
     }
     // Else what waits for an answer would keep others from being sent.
     const bool is_half = 2 * (path->in_flight + bytes) > path->window;
@@ -77,7 +78,10 @@ static bool take(
     call->next = again ? call->next : seq + 1;
     call->again |= again;
     client->live.lost += again;
-    shunter_client_prepare(client, call, seq, (uint16_t)flags, now);
+    const int error = shunter_client_prepare(client, call, seq, (uint16_t)flags, now);
+    if (error) {
+        return error;
+    }
     const struct shunter_flight flight = {
         .sent_ns = now,
         .owner = call->req_id,
@@ -88,7 +92,7 @@ static bool take(
     if (!stream) {
         (void)shunter_congestion_sent(path, &flight); // not counted: it is asked about
     }
-    return true;
+    return 1;
 }
 
 /* Send what may go of a request. */
@@ -101,11 +105,13 @@ static int send_call(struct shunter_client *client, struct shunter_call *call, u
             from++;
         }
         uint32_t to = from;
-        while (to < count && has_bit(call->wanted, to) && take(client, call, to, now)) {
+        int taken = 0;
+        while (to < count && has_bit(call->wanted, to) &&
+               (taken = take(client, call, to, now)) > 0) {
             to++;
         }
-        if (from == to) {
-            break;
+        if (taken < 0 || from == to) {
+            return taken;
         }
         const int error = shunter_client_send_prepared(client, from, to);
         if (error) {

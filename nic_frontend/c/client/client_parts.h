@@ -41,10 +41,10 @@ struct shunter_client {
     struct shunter_call calls[SHUNTER_WINDOW];
     struct shunter_client_numbers live;
     uint64_t pkt_no, rttvar_ns;
-    uint64_t heard_no; /* the highest number of a datagram whose encrypted payload was right */
     struct shunter_congestion path; /* of requests; a stream has its own */
     uint64_t paced_ns; /* when more may be sent, though nothing comes */
     uint32_t unsent; /* segments of all requests */
+    uint64_t heard_no; /* the highest number of a datagram whose encrypted payload was right */
     /* Refused requests, from the oldest, that the server is asked about: it promises room to the
      * session, for one at a time. */
     uint32_t asks;
@@ -60,7 +60,6 @@ struct shunter_client {
     uint8_t controls[SHUNTER_CLIENT_MESSAGES][CMSG_SPACE(sizeof(uint16_t))];
     struct shunter_aead *aead;
     uint8_t *sealed; /* encrypted segments of a request */
-    bool is_broken;  /* the cipher failed: nothing is sent any more */
     /* what comes */
     uint8_t heads[SHUNTER_CLIENT_PADS][SHUNTER_HEADER_BYTES];
     uint8_t *spill, *aside;
@@ -113,8 +112,11 @@ int shunter_calls_tick(struct shunter_client *client, uint64_t now);
 int shunter_client_control(
     struct shunter_client *client, uint8_t type, uint64_t req_id, uint16_t flags,
     const void *payload, uint16_t length);
-/* Header and payload of a segment of a request, to be sent with others by the next. */
-void shunter_client_prepare(
+/*
+ * Header and payload of a segment of a request, protected, to be sent with others by the next.
+ * Each has a number of its own, also what was sent before. 0 or -EIO.
+ */
+int shunter_client_prepare(
     struct shunter_client *client, const struct shunter_call *call, uint32_t seq, uint16_t flags,
     uint64_t now);
 int shunter_client_send_prepared(struct shunter_client *client, uint32_t from, uint32_t to);
@@ -165,6 +167,12 @@ bool shunter_client_is_right(
 
 static inline bool shunter_client_encrypts(const struct shunter_client *client) {
     return client->settings.protect == SHUNTER_FLAG_PAYLOAD_AEAD;
+}
+
+/* Bytes of the largest datagram of a request. */
+static inline uint32_t shunter_client_largest(const struct shunter_client *client) {
+    return SHUNTER_HEADER_BYTES + client->inputs.segment +
+           shunter_behind(client->settings.protect);
 }
 
 /* ---- client_receive.c */

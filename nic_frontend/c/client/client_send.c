@@ -138,7 +138,7 @@ int shunter_client_control(
     return send_pieces(client, pieces, length ? 2 : 1);
 }
 
-void shunter_client_prepare(
+int shunter_client_prepare(
     struct shunter_client *client, const struct shunter_call *call, uint32_t seq, uint16_t flags,
     uint64_t now) {
     struct shunter_x64 *header = &client->headers[seq];
@@ -162,11 +162,12 @@ void shunter_client_prepare(
     }
     const uint8_t *payload =
         segment.length ? call->inputs[segment.tensor] + segment.offset : NULL;
-    client->is_broken |= shunter_client_protect(client, header, &payload) != 0;
+    const int error = shunter_client_protect(client, header, &payload);
     pieces[0] = (struct iovec){header, sizeof *header};
     pieces[1] = (struct iovec){
         (void *)(uintptr_t)payload, segment.length + shunter_behind(header->flags)};
     client->live.packets++;
+    return error;
 }
 
 /* Segments from ``seq`` on that may go as one message: all as long as the first, but the last. */
@@ -249,9 +250,6 @@ static int send_datagrams(struct shunter_client *client, uint32_t seq, uint32_t 
 }
 
 int shunter_client_send_prepared(struct shunter_client *client, uint32_t from, uint32_t to) {
-    if (client->is_broken) {
-        return -EIO;
-    }
     return client->settings.stream
         ? shunter_client_send_stream(
               client, client->pieces + (size_t)2 * from, (size_t)2 * (to - from))

@@ -170,12 +170,6 @@ struct shunter_core {
     uint64_t hold_number;   /* of its last change */
 };
 
-/* Whether its input is needed. */
-static inline bool needs_input(const struct call *call) {
-    return call->state == RECEIVING || call->state == RX_COMPLETE || call->state == RUNNING ||
-           call->state == FORGOTTEN;
-}
-
 static inline struct call *call_of(struct session *session, uint64_t req_id) {
     return &session->calls[req_id % SHUNTER_WINDOW];
 }

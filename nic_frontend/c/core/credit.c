@@ -65,6 +65,12 @@ int32_t shunter_take_entry(
     return (int32_t)at;
 }
 
+/* Whether its input is needed. */
+static bool needs_input(const struct call *call) {
+    return call->state == RECEIVING || call->state == RX_COMPLETE || call->state == RUNNING ||
+           call->state == FORGOTTEN;
+}
+
 void shunter_release(
     const struct shunter_core *core, struct function *function, struct call *call) {
     if (call->entry != NO_ENTRY) {

@@ -25,7 +25,7 @@ static void send_action(struct shunter_server *server, const struct shunter_acti
         server->stats.send_failures++;
         return;
     }
-    if (shunter_peer_length(action->peer)) {
+    if (action->peer[0] || action->peer[1]) { // a stream has no family
         server->stats.bytes_out += sizeof header + (size_t)length;
         server->backend->tx(
             server->backend, &header, payload, (size_t)length, action->peer, action->entry < 0);
@@ -88,6 +88,7 @@ static bool running(void *context, uint32_t entry, uint64_t now_ns) {
     const struct shunter_queue *queue = &serving->served->queue;
     struct shunter_whom whom;
     shunter_core_running(serving->server->core, serving->func_id, entry, now_ns, &whom);
+    whom.direct = whom.direct && shunter_peer_length(whom.peer); // workers have only the socket
     const uint64_t words[7] = {
         whom.req_id, whom.session,
         (whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0) | (whom.asks ? SHUNTER_FLAG_ACK_REQ : 0) |

@@ -37,6 +37,8 @@ struct shunter_stats {
     uint64_t gathered_bytes;  /* the same, by workers: once for each byte of a batch */
     uint64_t overflows;       /* the kernel dropped, SO_RXQ_OVFL */
     uint64_t sleeps;
+    uint64_t split_datagrams; /* that came in two parts */
+    uint64_t split_no_room;   /* for their headers: the socket got them */
     uint64_t drops[SHUNTER_DROPS];
     uint64_t landing_blocks, landing_free; /* of the landing pool, now */
 };
@@ -55,6 +57,17 @@ struct shunter_core *shunter_server_core(struct shunter_server *server);
 
 /* So many blocks of the landing pool can be used. */
 void shunter_server_grow_landing(struct shunter_server *server, uint32_t blocks);
+/*
+ * Let the kernel split what comes in at this interface, into so many blocks of the pool that have just
+ * been added to it. 0, -ENOTSUP: not here, or -ENOMEM, after which it cannot serve. ``said``: how, or
+ * why not.
+ */
+int shunter_server_split(
+    struct shunter_server *server, const char *interface, uint32_t blocks, char *said,
+    size_t size);
+/* The same by RDMA hardware, beside the UDP socket: not run on any so far. */
+int shunter_server_verbs(
+    struct shunter_server *server, const char *device, uint32_t blocks, char *said, size_t size);
 /* Largest datagram that can come in; UINT32_MAX: there are only streams. */
 uint32_t shunter_server_mtu(const struct shunter_server *server);
 

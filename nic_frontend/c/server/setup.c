@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "server_parts.h"
+#include "verbs.h"
 
 static int open_backend(struct shunter_server *server) {
     if (server->settings.udp < 0) {
@@ -215,6 +216,15 @@ int shunter_server_add_stream(struct shunter_server *server, int socket, uint32_
 
 int shunter_server_reply(
     struct shunter_server *server, const uint8_t *peer, const void *datagram, uint32_t length) {
+    if (shunter_is_verbs_peer(peer) && length >= SHUNTER_HEADER_BYTES) {
+        struct shunter_x64 header;
+        memcpy(&header, datagram, sizeof header);
+        server->backend->tx(
+            server->backend, &header, (const uint8_t *)datagram + sizeof header,
+            length - sizeof header, peer, false);
+        server->backend->flush(server->backend);
+        return 0;
+    }
     struct iovec piece = {(void *)(uintptr_t)datagram, length};
     struct msghdr message = {
         .msg_name = (void *)(uintptr_t)peer,
@@ -250,6 +260,8 @@ void shunter_server_stats(const struct shunter_server *server, struct shunter_st
     stats->send_failures += of_datagrams.failed;
     stats->overflows = of_datagrams.overflows;
     stats->copied_bytes += of_datagrams.copied_bytes;
+    stats->split_datagrams = of_datagrams.split;
+    stats->split_no_room = of_datagrams.no_room;
     stats->landing_blocks = server->landing.blocks;
     stats->landing_free = server->landing.free_count;
     for (uint32_t i = 0; i < server->func_count; i++) {

@@ -30,9 +30,11 @@ struct shunter_backend_stats {
     uint64_t overflows;    /* dropped before they were polled */
     uint64_t too_long, empty;
     uint64_t copied_bytes;
+    uint64_t split, no_room; /* that came in two parts; that did not for want of room */
 };
 
 struct shunter_backend {
+    int ready;             /* a descriptor that can be read when something has come */
     bool payloads_are_far; /* on a device: the processor can neither check nor decrypt them */
     uint32_t most;         /* datagrams of one poll */
     uint32_t worthwhile;   /* when so many messages came, more may be there at once */

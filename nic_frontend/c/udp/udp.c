@@ -232,6 +232,7 @@ struct shunter_backend *shunter_udp_backend(int socket, struct shunter_landing *
         return NULL;
     }
     udp->backend = (struct shunter_backend){
+        .ready = socket,
         .most = PADS * MOST_MERGED,
         .worthwhile = PADS,
         .poll = poll,

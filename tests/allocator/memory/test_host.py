@@ -6,7 +6,7 @@ import os
 import pytest
 
 from shunter.allocator.memory.host import available_bytes
-from shunter.batching.queue.double_map import PAGE, sealed_memory
+from shunter.batching.queue.shared_memory import PAGE, sealed_memory
 
 MIB = 1 << 20
 MEMINFO = "MemTotal:  4194304 kB\nMemFree:   1024 kB\nMemAvailable:   2097152 kB\n"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from shunter.batching.queue.double_map import Mapping
 from shunter.batching.queue.landing import LandingPool, blocks_for
 from shunter.batching.queue.layout import BLOCK
+from shunter.batching.queue.shared_memory import Mapping
 
 HERE = Path(__file__).parent
 NONE = -1

@@ -58,17 +58,6 @@ def test_a_batch_is_one_copy_for_each_tensor(fake, front, entries):
     worker.close()
 
 
-def test_results_that_pass_the_end_of_their_ring_are_two_copies(fake, front):
-    """Only one mapping of it is pinned."""
-    worker = fake.worker(front.end, BATCH, twice)
-    front.come(14, 15, 0)
-    front.run(worker, 14, 15, 0)
-    [*ins, (_, result)] = sizes_of(front, 3)
-    assert fake.cuda.copies == [*ins, ("out", result * 2 // 3), ("out", result // 3)]
-    assert front.answers(14, 15, 0) == [28, 30, 0]
-    worker.close()
-
-
 def test_tensors_are_at_the_same_place_for_every_batch(kit, front):
     """As captured graphs need them."""
     at = set()

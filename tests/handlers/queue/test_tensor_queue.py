@@ -7,7 +7,7 @@ import pytest
 import torch
 from queue_front import QueueFront
 
-from shunter.batching.queue.double_map import PAGE
+from shunter.batching.queue.shared_memory import PAGE
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue.tensor_queue import QueueWorker, infer_of, keep_inputs
 from shunter.nic_frontend.wire.layout import WireStatus

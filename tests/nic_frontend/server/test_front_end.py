@@ -74,9 +74,10 @@ def test_a_batch_may_pass_the_end_of_the_ring(site, nic):
     asked = [client.ask(name) for name in range(50, 54)]
     nic.until(lambda: site.function()["waiting"] == 4)
     wide = site.puppet(batch=8)
-    assert wide.batch() == [6, 7, 0, 1]
-    assert wide.names(range(6, 10)) == [50, 51, 52, 53]  # one contiguous view
-    wide.outputs[0][6:10] = [[1] * 512, [2] * 512, [3] * 512, [4] * 512]
+    entries = wide.batch()
+    assert entries == [6, 7, 0, 1]
+    assert wide.names(entries) == [50, 51, 52, 53]
+    wide.results[6:10] = [[1] * 512, [2] * 512, [3] * 512, [4] * 512]
     wide.done(*[WireStatus.OK] * 4)
     answers = client.answers(4)
     assert [answers[i][0][0] for i in asked] == [1, 2, 3, 4]
@@ -251,11 +252,11 @@ def test_what_nobody_uses_any_more_is_given_back(site, nic):
     before = site.look()["memories"]
     puppet = site.puppet()
     client = site.client("tcp")
-    assert site.look()["memories"][0] > before[0] == 0
+    assert site.look()["memories"][0] > before[0]
     puppet.die()
     client.socket.close()
     nic.until(lambda: site.look()["functions"] == {}, "the function is removed")
-    assert site.look()["memories"] == [0, 0]
+    assert site.look()["memories"] == before  # the pool stays
     assert site.look()["sessions"] == 0
 
 

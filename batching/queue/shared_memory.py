@@ -1,8 +1,4 @@
-"""Memory in a sealed memfd, mapped once, or twice back to back so that it has no end.
-
-A view that passes the end of the first mapping goes on in the second, which is the beginning
-again: a batch that wraps around is one contiguous array (SplitRPC section 5.4).
-"""
+"""Memory in a sealed memfd, which two processes map: neither can pull it from under the other."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from types import TracebackType
 PAGE = mmap.PAGESIZE
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MAP_FAILED = ctypes.c_void_p(-1).value
-_MAP_FIXED = 0x10
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -61,37 +56,23 @@ def is_sealed(descriptor: int, size: int) -> bool:
 
 
 class Mapping:
-    """``copies`` mappings of the same ``size`` bytes, one behind the other."""
+    """A mapping of ``size`` bytes."""
 
-    def __init__(
-        self, descriptor: int, size: int, copies: int = 1, *, writable: bool = True
-    ) -> None:
-        """Map a descriptor, which may be closed afterwards. ``size``: a multiple of PAGE.
+    def __init__(self, descriptor: int, size: int, *, writable: bool = True) -> None:
+        """Map a descriptor, which may be closed afterwards.
 
         Raises OSError when it cannot be mapped.
         """
-        self.size, self._whole = size, size * copies
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self.address = _mapped(None, self._whole, 0, flags, -1)  # the range, without access
-        try:
-            for copy in range(copies):
-                _mapped(
-                    self.address + copy * size,
-                    size,
-                    mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0),
-                    mmap.MAP_SHARED | _MAP_FIXED,
-                    descriptor,
-                )
-        except OSError:
-            _libc.munmap(self.address, self._whole)
-            raise
-        self.bytes = (ctypes.c_ubyte * self._whole).from_address(self.address)
-        """All copies, as ctypes array: for views. It does not keep the memory mapped."""
+        self.size = size
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self.address = _mapped(size, access, descriptor)
+        self.bytes = (ctypes.c_ubyte * size).from_address(self.address)
+        """As ctypes array: for views. It does not keep the memory mapped."""
 
     def close(self) -> None:
         """Unmap. No view may be used afterwards."""
         if self.address:
-            _libc.munmap(self.address, self._whole)
+            _libc.munmap(self.address, self.size)
             self.address = 0
 
     def __enter__(self) -> Mapping:
@@ -106,8 +87,8 @@ class Mapping:
         self.close()
 
 
-def _mapped(address: int | None, size: int, access: int, flags: int, descriptor: int) -> int:
-    found = _libc.mmap(address, size, access, flags, descriptor, 0)
+def _mapped(size: int, access: int, descriptor: int) -> int:
+    found = _libc.mmap(None, size, access, mmap.MAP_SHARED, descriptor, 0)
     if found == _MAP_FAILED:
         number = ctypes.get_errno()
         raise OSError(number, f"mmap of {size} bytes: {os.strerror(number)}")
