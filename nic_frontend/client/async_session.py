@@ -183,7 +183,7 @@ class AsyncSession:
     def _after(self) -> None:
         """Something has changed: watch what must be watched now."""
         exchange, opened = self._exchange, self._opened
-        is_decided = exchange.core is not None or exchange.is_refused
+        is_decided = exchange.core is not None or exchange.is_hopeless
         if opened is not None and not opened.done() and is_decided:
             opened.set_result(None)
         self._watch()

@@ -647,6 +647,13 @@ def test_where_one_is_not_there_the_other_is_asked_at_once(pair, scheme):
             client.infer("named", x(1, 2, 3))
         assert all(isinstance(e, UnreachableError) for e in client.infer_many("named", [x(1)] * 2))
 
+    async def main():
+        async with AsyncClient([nobody, pair[1].url(scheme)], timeout_s=10_000) as client:
+            found = await asyncio.gather(*(client.infer("named", x(i, 0, 0)) for i in range(20)))
+            assert [each[0] for each in found] == list(range(20))
+
+    asyncio.run(main())
+
 
 def test_what_is_wrong_is_not_asked_twice(pair):
     with Client([each.url() for each in pair], timeout_s=LONG) as client:
