@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import hmac
+import importlib.util
 import json
 import os
 import socket
@@ -350,3 +351,22 @@ def test_only_the_answer_to_the_hello_counts(user):
             found = user(f"udp://127.0.0.1:{server.getsockname()[1]}")
             answered.result(LONG)
     assert found[0] == 1 and found[1].startswith("-404 ")
+
+
+def link_of(port, seed, share):
+    """A link that loses, of the tests of the sessions in C."""
+    place = importlib.util.spec_from_file_location("of_sessions", HERE / "test_native_client.py")
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    return module.Link(port, seed, share)
+
+
+@pytest.mark.parametrize(("protection", "keyed"), [(0, 0), (2, 1)])
+def test_a_program_asks_over_a_bad_link(serve, user, protection, keyed):
+    service = serve(size=3000, key=KEY if keyed else None)
+    link = link_of(int(service.url().rpartition(":")[2]), 5, 0.05)
+    try:
+        found = user(f"udp://127.0.0.1:{link.port}", protection=protection, keyed=keyed)
+    finally:
+        link.close()
+    assert found == (0, "") and link.faults > 20
