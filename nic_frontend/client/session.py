@@ -20,6 +20,7 @@ from shunter.nic_frontend.client.connecting import (
 )
 from shunter.nic_frontend.client.exchange import TICK_NS, Exchange
 from shunter.nic_frontend.client.native_client import NativeClient
+from shunter.nic_frontend.client.one_call import own
 from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
 from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Options, Tensors
 from shunter.nic_frontend.client.requests.errors import (
@@ -139,7 +140,7 @@ class Session:
                 return found
             if found is not None:
                 self._wait_for((found,))
-                return [array.copy() for array in found.answer()]
+                return own(found.answer())
         call = self._call(inputs, options, out)
         self._wait((call,))
         return call.answer()
