@@ -11,6 +11,7 @@
 #include "links.h"
 
 #define NO_ENTRY (-1)
+#define IDLE_NS 60000000000ULL
 #define KEEP_NS 2000000000ULL
 #define REPLAY_WORDS 16
 #define ADDRESS_ROWS 1024

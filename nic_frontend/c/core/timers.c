@@ -2,7 +2,6 @@
 #include "actions.h"
 #include "answers.h"
 
-#define IDLE_NS 60000000000ULL
 #define GAP_NS 3000000ULL
 #ifndef RECEIVE_NS // tests that need half a request have a longer one: their host may be busy
 #define RECEIVE_NS 2000000000ULL

@@ -1,7 +1,6 @@
 """Clients that mean no good: what they send is dropped, counted, and harms nobody."""
 
 import secrets
-import select
 from collections import Counter
 
 import numpy as np
