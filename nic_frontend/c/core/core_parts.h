@@ -227,7 +227,6 @@ void shunter_request(
 /* ---- credit.c */
 
 #define PROMISE_NS 50000000ULL
-#define FIRST_PROMISES 4 /* at once to a new address */
 
 /* Whether there is an entry for this session. */
 bool shunter_has_room(const struct function *function, const struct session *session);
