@@ -167,7 +167,7 @@ def test_a_server_that_has_forgotten_it_gets_all_of_it_again(make):
     questions = []
     while not questions:
         poll(client, 0.01)
-        questions = [each for each in server.take() if each.type == MessageType.SACK]
+        questions = [each for each in server.take() if each.type == MessageType.QUERY]
     assert questions[0].flags & Flags.ACK_REQ
     server.say(MessageType.SACK, SACK_RECEIVING)  # it has nothing
     found = set()
