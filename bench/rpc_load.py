@@ -201,7 +201,8 @@ def rows_of(found: dict[Cell, Found], settings: Settings) -> list[Row]:
             row |= settings[side, cell.model.label, cell.clients]
             for name in ("rps", "p50_us", "p99_us", "server_cpu_us"):
                 row[name] = round(statistics.median(each[name] for each in rounds), 1)
-            row["failed"] = sum(each["failed"] for each in rounds)
+            for name in ("failed", "backlog_drops"):
+                row[name] = sum(each[name] for each in rounds)
             if side in cells_found.copies:
                 row["copies_per_byte"] = cells_found.copies[side]
             row["udp_vs_this"] = paired_ratio(cells_found.rates(UDP), cells_found.rates(side))
