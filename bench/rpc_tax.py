@@ -25,6 +25,7 @@ Examples:
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
@@ -53,7 +54,8 @@ from rpc.rival_sides import Stock, StockGrpc, StockHttp, TritonSide
 from rpc.sides import SPIN_US, Ask, Ours, OurSide, Side
 
 NAME = "rpc_tax"
-WARM_UP = 20
+WARM_UP, WARM_UP_S = 3, 0.1
+"""Requests, and for how long at least: who has just slept wakes up, on all sides."""
 SECONDS = 1.0
 MOST, LEAST = 1000, 12
 OUR = "udp"
@@ -76,7 +78,10 @@ class Subject:
 def measure(ask: Ask, model: RpcModel, seconds: float) -> Row:
     """Latencies in microseconds, and what this process used for a request."""
     x = model.request()
-    for _ in range(WARM_UP if model.network == "empty" else 3):
+    warm = time.perf_counter() + WARM_UP_S
+    for asked in itertools.count():
+        if asked >= WARM_UP and time.perf_counter() > warm:
+            break
         ask(x)
     latencies: list[float] = []
     used, ends = time.process_time(), time.perf_counter() + seconds
