@@ -28,14 +28,7 @@ static struct shunter_worker_state *worker_of(const struct plan *plan, uint32_t 
 }
 
 static uint32_t cap_of(const struct plan *plan, uint32_t worker, uint8_t class) {
-    const struct shunter_served *served = plan->served;
-    const uint32_t cap = worker_of(plan, worker)->cap;
-    if (class == BEST_EFFORT && served->policy.slo_ns && plan->strict_traffic) {
-        const uint32_t most =
-            shunter_size_adding(served, (int64_t)(served->policy.slo_ns / 2));
-        return cap < most ? cap : most;
-    }
-    return cap;
+    return shunter_cap(plan->served, worker_of(plan, worker), class, plan->strict_traffic);
 }
 
 static bool has_alone(const struct plan *plan, uint8_t class) {
@@ -73,10 +66,7 @@ static int64_t next_free_ns(const struct plan *plan, uint32_t except) {
 static void give_up(struct plan *plan, uint8_t class, uint32_t count) {
     struct shunter_served *served = plan->served;
     for (; count && served->lists[class].count; count--) {
-        const uint32_t entry = (uint32_t)shunter_most_urgent(served, class);
-        shunter_dequeue(served, entry);
-        served->counts->expired++;
-        served->owner.expired(served->owner.context, entry, plan->now_ns);
+        shunter_expire(served, (uint32_t)shunter_most_urgent(served, class), plan->now_ns);
     }
 }
 
