@@ -271,7 +271,7 @@ def program(tmp_path_factory):
     """dispatch_events.c with the C dispatcher, under the sanitizers: what it says to events."""
     found = tmp_path_factory.mktemp("dispatch") / "dispatch_events"
     folder, _ = build.SOURCES
-    parts = ("dispatch", "plan", "predict", "admission", "waiting", "batches")
+    parts = ("dispatch", "plan", "assign", "predict", "admission", "waiting", "batches")
     parts += ("workers", "telemetry")
     sources = [HERE / "dispatch_events.c", *(folder / f"{part}.c" for part in parts)]
     sources += sorted((folder / "forming").glob("*.c"))

@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 
 #include "actions.h"
+#include "answers.h"
 
 #define LOOPBACK_RTT_NS 50000ULL
 
