@@ -20,10 +20,10 @@ from shunter.batching.page.layout import HEADER_SIZE, HOLDER_SIZE
 from shunter.batching.page.records import FrontEndState, SlotIdentity, SlotNetwork
 from shunter.batching.page.runtime import RuntimeFolder, RuntimeFolderError, only_live
 from shunter.batching.queue.attach import NAME
+from shunter.batching.queue.slo_window import SloWindow
 from shunter.nic_frontend.server.front_end import FrontEnd
 from shunter.nic_frontend.server.functions import Function
 from shunter.nic_frontend.server.model_policy import policy_of
-from shunter.nic_frontend.server.slo_window import SloWindow
 from shunter.nic_frontend.server.structures import COUNTERS
 
 LOGGER = logging.getLogger("shunter.nic")

@@ -1,4 +1,4 @@
-"""What is counted of a function's requests: the twin of ``batching/c/telemetry.h``. Pure."""
+"""What is counted of a function's requests: twin of ``batching/c/telemetry/telemetry.h``. Pure."""
 
 from __future__ import annotations
 

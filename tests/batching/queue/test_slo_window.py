@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shunter.batching.page.records import NetworkTelemetry
-from shunter.nic_frontend.server.slo_window import NONE, SloWindow
+from shunter.batching.queue.slo_window import NONE, SloWindow
 
 SECOND = 1_000_000_000
 START = 10**15
