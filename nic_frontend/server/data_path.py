@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
 
+from shunter.batching.page.records import NetworkTelemetry
 from shunter.batching.page.slices import SliceSet
 from shunter.batching.queue.landing import SPARE, LandingPool, blocks_for
 from shunter.batching.queue.native import PEER_BYTES, QueueView, check, view_of
@@ -27,10 +28,12 @@ from shunter.nic_frontend.server.structures import (
     HoldLine,
     SettingsStruct,
     StatsStruct,
+    TelemetryStruct,
     declare,
     defaults_struct,
     policy_struct,
     slice_words,
+    telemetry_of,
 )
 
 MOST_SESSIONS = 8192
@@ -257,6 +260,13 @@ class DataPath:
     def waiting(self, func_id: int) -> int:
         """Requests that wait for a worker."""
         return int(self._library.shunter_server_waiting(self._handle, func_id))
+
+    def telemetry(self, func_id: int) -> NetworkTelemetry:
+        """What became of its requests; nothing is said of the last minute."""
+        counted = TelemetryStruct()
+        result = self._library.shunter_server_telemetry(self._handle, func_id, byref(counted))
+        check(result, f"function {func_id}")
+        return telemetry_of(counted)
 
     def sessions(self) -> int:
         """Sessions that there are."""

@@ -19,8 +19,10 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from dataclasses import fields
 
 from shunter.batching.page.layout import HOLDER_SIZE, SLICE_WORDS
+from shunter.batching.page.records import NetworkTelemetry
 from shunter.batching.page.slices import SliceSet, words_of
 from shunter.batching.queue.native import PEER_BYTES, QueueView
 from shunter.nic_frontend.server.model_policy import Defaults, Policy
@@ -80,7 +82,25 @@ class PolicyStruct(Structure):
         *(("threshold", c_double), ("alpha", c_double), ("threshold_cap", c_double)),
         *(("max_wait_ns", c_uint64), ("margin_ns", c_uint64), ("ageing_ns", c_uint64)),
         *(("fixed_ns", c_uint64), ("per_request_ns", c_uint64), ("slo_ns", c_uint64)),
-        *(("ahead", c_uint32), ("mixes", c_uint32)),
+        *(("ahead", c_uint32), ("mixes", c_uint32), ("admission", c_uint32)),
+    )
+
+
+class TelemetryStruct(Structure):
+    """``struct shunter_telemetry``: names and sizes are those of the control page."""
+
+    _fields_ = tuple(
+        (each.name, c_uint64 * len(each.default) if each.default else c_uint64)
+        for each in fields(NetworkTelemetry)
+        if each.name != "network_attainment_ppm"
+    )
+
+
+def telemetry_of(counted: TelemetryStruct) -> NetworkTelemetry:
+    """As the control page has it; nothing is said of the last minute."""
+    found = ((name, getattr(counted, name)) for name, *_ in counted._fields_)
+    return NetworkTelemetry(
+        **{name: each if isinstance(each, int) else tuple(each) for name, each in found}
     )
 
 
@@ -94,7 +114,7 @@ class HelloStruct(Structure):
 
 
 COUNTED = (
-    *("requests", "batches", "answered", "failed", "expired", "rings"),
+    *("requests", "batches", "answered", "failed", "expired", "rejected", "rings"),
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures"),
     *("streams_in", "placed_segments", "copied_bytes", "gathered_bytes", "overflows", "sleeps"),
     *("split_datagrams", "split_no_room"),
@@ -145,6 +165,7 @@ def declare(found: ctypes.CDLL) -> None:
         "server_closed_streams": (handle, POINTER(c_uint32), c_uint32),
         "server_stats": (handle, POINTER(StatsStruct)),
         "server_waiting": (handle, c_uint16),
+        "server_telemetry": (handle, c_uint16, POINTER(TelemetryStruct)),
         "stream_peer": (c_int, POINTER(c_uint8)),
         "core_set_defaults": (handle, c_uint16, POINTER(DefaultsStruct)),
         "core_set_hold": (handle, c_uint16, c_int32, POINTER(c_uint64), c_uint64),

@@ -92,6 +92,8 @@ class WireStatus(IntEnum):
     UNKNOWN_FUNCTION = 404
     TOO_LARGE = 413
     """To a HELLO: the tensors need too many segments of this size. A stream takes them."""
+    WOULD_BE_LATE = 429
+    """It has not run: admission is on, and its answer was predicted to miss its deadline."""
     CANCELLED = 499
     HANDLER_FAILED = EntryStatus.HANDLER_FAILED
     WORKER_DIED = 502

@@ -37,6 +37,7 @@
 #define SHUNTER_STATUS_FORBIDDEN 403 /* status */
 #define SHUNTER_STATUS_UNKNOWN_FUNCTION 404 /* status */
 #define SHUNTER_STATUS_TOO_LARGE 413 /* status */
+#define SHUNTER_STATUS_WOULD_BE_LATE 429 /* status */
 #define SHUNTER_STATUS_CANCELLED 499 /* status */
 #define SHUNTER_STATUS_HANDLER_FAILED 500 /* status */
 #define SHUNTER_STATUS_WORKER_DIED 502 /* status */
@@ -47,7 +48,7 @@
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_STATUS_NO_WORKER 521 /* status */
-#define SHUNTER_WIRE_DIGEST 0x4f603985e41f9846ULL
+#define SHUNTER_WIRE_DIGEST 0x7da3f550f087ddc9ULL
 
 #define SHUNTER_LABEL_HELLO "shunter x64 v2 hello"
 #define SHUNTER_LABEL_HELLO_ACK "shunter x64 v2 hello ack"

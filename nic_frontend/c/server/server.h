@@ -13,6 +13,7 @@
 #include "core.h"
 #include "policy.h"
 #include "queue.h"
+#include "telemetry.h"
 
 #define SHUNTER_HELLO_BYTES (SHUNTER_HEADER_BYTES + sizeof(struct shunter_wire_hello))
 
@@ -120,6 +121,9 @@ int shunter_server_run(
 uint32_t shunter_server_closed_streams(
     struct shunter_server *server, uint32_t *sessions, uint32_t most);
 void shunter_server_stats(const struct shunter_server *server, struct shunter_stats *stats);
+/* What became of the requests of a function. */
+int shunter_server_telemetry(
+    const struct shunter_server *server, uint16_t func_id, struct shunter_telemetry *telemetry);
 uint32_t shunter_server_waiting(const struct shunter_server *server, uint16_t func_id);
 
 #endif

@@ -272,6 +272,15 @@ void shunter_server_stats(const struct shunter_server *server, struct shunter_st
     stats->drops[SHUNTER_DROP_SHORT] += of_datagrams.empty;
 }
 
+int shunter_server_telemetry(
+    const struct shunter_server *server, uint16_t func_id, struct shunter_telemetry *telemetry) {
+    if (!server->serving[func_id]) {
+        return -ENOENT;
+    }
+    *telemetry = server->serving[func_id]->served->telemetry;
+    return 0;
+}
+
 uint32_t shunter_server_waiting(const struct shunter_server *server, uint16_t func_id) {
     const struct shunter_serving *serving = server->serving[func_id];
     return serving ? serving->served->lists[0].count + serving->served->lists[1].count : 0;
