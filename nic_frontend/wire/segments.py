@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from shunter.batching.queue.layout import MAX_TENSORS
-from shunter.nic_frontend.wire.layout import MAX_SEGMENTS
+from shunter.nic_frontend.wire.layout import MAX_SEGMENTS, SHARED_ALIGN
 
 
 class TooLarge(ValueError):
@@ -73,10 +73,6 @@ class SegmentPlan:
         tensor = bisect_right(self._firsts, number, 0, len(self.sizes)) - 1
         offset = (number - self._firsts[tensor]) * self.segment
         return Segment(tensor, offset, min(self.segment, self.sizes[tensor] - offset))
-
-
-SHARED_ALIGN = 64
-"""A cache line."""
 
 
 def shared_places(sizes: Sequence[int]) -> tuple[list[int], int]:

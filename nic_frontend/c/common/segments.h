@@ -47,15 +47,13 @@ static inline int shunter_make_plan(
     return 0;
 }
 
-#define SHUNTER_SHARED_ALIGN 64u /* a cache line */
-
 /*
  * Where a tensor of ``size`` bytes lies of those that lie in shared memory one behind the other,
  * each at the beginning of a cache line. ``end`` is the end of the one before, and becomes its end.
  */
 static inline uint64_t shunter_shared_place(uint64_t *end, uint32_t size) {
-    const uint64_t at = *end;
-    *end = at + (((uint64_t)size + SHUNTER_SHARED_ALIGN - 1) & ~(uint64_t)(SHUNTER_SHARED_ALIGN - 1));
+    const uint64_t align = SHUNTER_SHARED_ALIGN, at = *end;
+    *end = at + (size + align - 1) / align * align;
     return at;
 }
 
