@@ -176,7 +176,7 @@ class Connection:
         model, version, window = self._hello
         nonce = secrets.token_bytes(16)
         want, connection = self._protect, self.socket
-        if self._shares_memory and connection and connection.family == socket.AF_UNIX:
+        if self._shares_memory and self.is_stream and connection.family == socket.AF_UNIX:
             want |= WANT_SHARED_MEMORY
         hello = Hello(nonce, model, version, self._segment, window, want=want)
         self._opening = Opening(hello, self._key, stream=self.is_stream)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 from collections.abc import Sequence
 from ctypes import addressof, c_char
@@ -27,7 +26,7 @@ class SharedInputs:
         self._places, self._each = shared_places([spec.bytes for spec in inputs])
         size = requests * self._each
         if not size or not is_sealed(descriptor, size):
-            raise OSError(errno.EPROTO, "the server shares no memory that inputs fit into")
+            raise OSError("the server shares no memory that inputs fit into")
         self._memory = mmap.mmap(descriptor, size)
         self.address = addressof(c_char.from_buffer(self._memory))
 

@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from shunter.batching.queue.regions import MOST_REGIONS
 from shunter.nic_frontend import x25519
 from shunter.nic_frontend.server.access import AccessKey, KeyRing
 from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.functions import Function, Functions
-from shunter.nic_frontend.server.regions import MOST_REGIONS
 from shunter.nic_frontend.server.sessions import Opening
 from shunter.nic_frontend.wire.header import Header
 from shunter.nic_frontend.wire.hello import (
@@ -42,6 +42,7 @@ from shunter.nic_frontend.wire.layout import (
     Rights,
     WireStatus,
 )
+from shunter.nic_frontend.wire.segments import shared_places
 
 LOGGER = logging.getLogger("shunter.nic")
 
@@ -174,10 +175,10 @@ class Openings:
 
     def _open_with_memory(self, asked: Asked, function: Function, session: Opening) -> Answer:
         """Its requests lie in memory that is made for it, if there can be any."""
-        made, inputs = None, function.attach.inputs
+        made, sizes = None, [spec.bytes for spec in function.attach.inputs]
         if sum(len(each.regions) for each in self._functions.all()) < MOST_REGIONS:
             free_bytes = self._functions.free_bytes()
-            made = function.regions.make(inputs, session.window, free_bytes)
+            made = function.regions.make(shared_places(sizes)[1], session.window, free_bytes)
         if made is None:
             return self._open(asked, function, session)
         region, memory = made

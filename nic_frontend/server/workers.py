@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from shunter.batching.page.layout import CLASSES
 from shunter.batching.page.slices import SliceSet
 from shunter.batching.queue.attach import Attach, AttachError, peer_process, send
+from shunter.batching.queue.regions import Regions
 from shunter.batching.queue.size import entries_within
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.model_policy import Defaults
-from shunter.nic_frontend.server.regions import Regions
 from shunter.nic_frontend.wire.header import AEAD_TAG
 from shunter.nic_frontend.wire.hello import SMALLEST_SEGMENT
 from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, MAX_SEGMENTS

@@ -50,8 +50,9 @@ int shunter_shared_cancel(struct shunter_client *client, struct shunter_call *ca
 
 void shunter_shared_heed(
     struct shunter_client *client, struct shunter_call *call, const struct shunter_x64 *header) {
+    // A stream brings the segments in their order.
     const bool is_answered =
-        header->type == SHUNTER_TYPE_RESP && header->flags & SHUNTER_FLAG_LAST;
+        header->type == SHUNTER_TYPE_RESP && header->seq + 1U == client->outputs.count;
     // An error ends it, and so does credit: the server has nothing of it.
     if (is_answered || header->type == SHUNTER_TYPE_ERROR ||
         header->type == SHUNTER_TYPE_CREDIT) {

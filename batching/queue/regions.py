@@ -16,8 +16,6 @@ from typing import Protocol
 
 from shunter.batching.queue.native import REGIONS
 from shunter.batching.queue.shared_memory import read_only, sealed_memory
-from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.wire.segments import shared_places
 
 LOGGER = logging.getLogger("shunter.nic")
 BYTES = 8 << 20
@@ -29,7 +27,7 @@ MOST_REGIONS = 128
 
 
 class Attached(Protocol):
-    """A worker: :class:`shunter.nic_frontend.server.workers.Worker`."""
+    """A worker, as the front end sees it."""
 
     def tell(self, content: dict[str, object], descriptors: Sequence[int] = ()) -> None:
         """Send it a message, if it is there."""
@@ -50,13 +48,9 @@ class Region:
     """When it is let go of: workers that may still have it."""
 
 
-def window_of(inputs: Iterable[TensorSpec], window: int) -> tuple[int, int]:
-    """How many requests a region of a session has room for, and its bytes; 0: it gets none."""
-    _, each = shared_places([spec.bytes for spec in inputs])
-    if not 0 < each <= MOST_BYTES:
-        return 0, 0
-    count = min(window, max(1, BYTES // each))
-    return count, count * each
+def window_of(each: int, window: int) -> int:
+    """For how many requests of ``each`` bytes a region of a session has room; 0: it gets none."""
+    return min(window, max(1, BYTES // each)) if 0 < each <= MOST_BYTES else 0
 
 
 class Regions:
@@ -70,21 +64,22 @@ class Regions:
         """How many there are, also of those that workers may still have."""
         return len(self._all)
 
-    def make(
-        self, inputs: Iterable[TensorSpec], window: int, free_bytes: float
-    ) -> tuple[Region, int] | None:
-        """A new one, and the descriptor for its client; None: there can be none now."""
-        count, size = window_of(inputs, window)
+    def make(self, each: int, window: int, free_bytes: float) -> tuple[Region, int] | None:
+        """A new one, and the descriptor for its client; None: there can be none now.
+
+        ``each``: bytes of a request. ``free_bytes``: of the host.
+        """
+        count = window_of(each, window)
         number = next((n for n in range(1, REGIONS) if n not in self._all), 0)
         if not count or not number:
             return None
         try:
-            memory = sealed_memory("shunter-client", size, free_bytes)
+            memory = sealed_memory("shunter-client", count * each, free_bytes)
         except OSError as error:
             LOGGER.info("a client shares no memory: %s", error)
             return None
         try:
-            region = Region(number, size, count, read_only(memory))
+            region = Region(number, count * each, count, read_only(memory))
         except OSError as error:
             LOGGER.info("a client shares no memory: %s", error)
             os.close(memory)
