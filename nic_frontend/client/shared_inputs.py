@@ -25,7 +25,7 @@ class SharedInputs:
         self.requests, self._inputs = requests, inputs
         self._places, self._each = shared_places([spec.bytes for spec in inputs])
         size = requests * self._each
-        if not size or not is_sealed(descriptor, size):
+        if not size or descriptor < 0 or not is_sealed(descriptor, size):
             raise OSError("the server shares no memory that inputs fit into")
         self._memory = mmap.mmap(descriptor, size)
         self.address = addressof(c_char.from_buffer(self._memory))
