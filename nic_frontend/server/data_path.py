@@ -223,6 +223,10 @@ class DataPath:
         """Whether it is open."""
         return bool(self._library.shunter_core_is_open(self._core, session_id))
 
+    def keeps_session(self, session_id: int) -> bool:
+        """Whether it is open, or something still runs for it."""
+        return bool(self._library.shunter_core_has(self._core, session_id))
+
     def reply(self, peer: bytes, datagram: bytes) -> None:
         """Send the answer to a hello; what does not leave is asked for again."""
         self._library.shunter_server_reply(self._handle, peer, datagram, len(datagram))

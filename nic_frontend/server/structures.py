@@ -176,6 +176,7 @@ def declare(found: ctypes.CDLL) -> None:
         "core_remove_key": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),
         "core_is_open": (handle, c_uint32),
+        "core_has": (handle, c_uint32),
         "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
         "core_free_entries": (handle, c_uint16),
         "core_sessions": (handle,),
@@ -194,6 +195,7 @@ def declare(found: ctypes.CDLL) -> None:
     found.shunter_core_remove_key.restype = c_uint32
     found.shunter_core_grant.restype = c_uint64
     found.shunter_core_is_open.restype = c_bool
+    found.shunter_core_has.restype = c_bool
     found.shunter_core_free_entries.restype = c_uint32
     found.shunter_core_sessions.restype = c_uint32
     found.shunter_server_waiting.restype = c_uint32

@@ -31,6 +31,10 @@ struct shunter_client_settings {
     uint64_t grant;
     uint64_t pkt_no; /* of the last datagram that the caller has sent in this session */
     uint64_t trip_ns; /* the shortest way to the server and back, 0: not known */
+    /* Where workers read inputs, with room for so many requests: those are copied there, unless
+     * that is where they lie, and not sent. NULL: they are sent. Only of a stream. */
+    uint8_t *shared;
+    uint32_t shared_requests;
 };
 
 struct shunter_ended {

@@ -93,6 +93,8 @@ struct session {
     struct shunter_keys keys;
     uint8_t peer[SHUNTER_PEER_BYTES];
     struct shunter_plan inputs, outputs;
+    uint32_t region;      /* of shared memory, where all inputs lie; 0: they come in segments */
+    uint64_t last_offset; /* in it, of a request */
     uint64_t done;
     uint64_t answered; /* everything up to here is done, or is answered with the next datagrams */
     uint64_t grant;

@@ -58,6 +58,8 @@ void shunter_act(void *context, const struct shunter_action *action) {
             .func_id = action->func_id,
             .entry = (uint32_t)action->entry,
             .length = action->length,
+            .region = action->region,
+            .offset = action->offset,
             .guard = action->guard};
         break;
     case SHUNTER_READY:
