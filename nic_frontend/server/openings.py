@@ -35,6 +35,7 @@ from shunter.nic_frontend.wire.keys import (
     session_keys,
 )
 from shunter.nic_frontend.wire.layout import (
+    HEADER_BYTES,
     MAC_BYTES,
     WANT_SHARED_MEMORY,
     WINDOW,
@@ -93,6 +94,7 @@ class Openings:
         self._path, self._functions, self._keys = path, functions, keys
         self._encrypt, self._strict = encrypt, strict
         self._no_encryption = path.why_no_encryption() if keys else "there is no key"
+        self._largest, self._can_look = path.datagrams()
         if encrypt and self._no_encryption:
             raise ValueError(f"payloads cannot be encrypted: {self._no_encryption}")
         self._told = ""
@@ -116,11 +118,12 @@ class Openings:
         try:
             asked = self._authenticated(asked, message[-MAC_BYTES:])
             function, protect = self._function(hello), self._protection(hello)
+            most = hello.segment if stream else min(hello.segment, self._largest - HEADER_BYTES)
             session = Opening(
                 id=0,
                 func_id=function.id,
                 peer=peer,
-                segment=room(hello.segment, protect),
+                segment=room(most, protect),
                 window=min(hello.window, WINDOW, function.queue.entries),
                 stream=stream,
                 protect=protect,
@@ -171,6 +174,8 @@ class Openings:
             )
         if isinstance(protect, WireStatus):
             raise Refused(protect)
+        if protect and not self._can_look:
+            raise Refused(WireStatus.CANNOT_ENCRYPT, "payloads land on a device, which checks none")
         return protect
 
     def _open_with_memory(self, asked: Asked, function: Function, session: Opening) -> Answer:

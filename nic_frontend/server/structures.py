@@ -150,6 +150,7 @@ def declare(found: ctypes.CDLL) -> None:
         "server_split": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
         "server_verbs": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
         "server_mtu": (handle,),
+        "server_payloads_are_far": (handle,),
         "server_run": (handle, c_uint64, POINTER(HelloStruct), c_uint32),
         "server_add_function": (handle, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),
         "server_set_policy": (handle, c_uint16, POINTER(PolicyStruct)),
@@ -186,6 +187,7 @@ def declare(found: ctypes.CDLL) -> None:
     found.shunter_server_core.restype = c_void_p
     found.shunter_server_grow_landing.restype = None
     found.shunter_server_mtu.restype = c_uint32
+    found.shunter_server_payloads_are_far.restype = c_bool
     found.shunter_server_idle.restype = c_bool
     found.shunter_server_give_up.restype = c_uint32
     found.shunter_server_busy_ns.restype = c_uint64

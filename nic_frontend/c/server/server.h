@@ -71,6 +71,8 @@ int shunter_server_verbs(
     struct shunter_server *server, const char *device, uint32_t blocks, char *said, size_t size);
 /* Largest datagram that can come in; UINT32_MAX: there are only streams. */
 uint32_t shunter_server_mtu(const struct shunter_server *server);
+/* They land on a device, where they can be neither checked nor decrypted. */
+bool shunter_server_payloads_are_far(const struct shunter_server *server);
 
 int shunter_server_add_function(
     struct shunter_server *server, const struct shunter_queue *queue,

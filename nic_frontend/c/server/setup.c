@@ -114,6 +114,10 @@ uint32_t shunter_server_mtu(const struct shunter_server *server) {
     return server->backend ? server->backend->mtu(server->backend) : UINT32_MAX;
 }
 
+bool shunter_server_payloads_are_far(const struct shunter_server *server) {
+    return server->backend && server->backend->payloads_are_far;
+}
+
 /* ---- functions */
 
 static struct shunter_serving *new_serving(
