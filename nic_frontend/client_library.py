@@ -31,7 +31,7 @@ NAME, VERSION, ABI = "shunter_client", "1.0.0", 1
 PREFIX = HERE / "build" / "client"
 SOURCES = HERE / "c"
 _FOLDERS = ("client", "crypto", "library")
-_COMMON = ("congestion.c", "congestion_loss.c", "siphash.c")
+_MORE = ("common/siphash.c", "path/congestion.c", "path/congestion_loss.c")
 _PKG_CONFIG = """\
 prefix={prefix}
 includedir=${{prefix}}/include
@@ -49,7 +49,7 @@ Libs.private: -pthread -ldl
 def sources() -> list[Path]:
     """What the library is made of."""
     found = [path for folder in _FOLDERS for path in sorted((SOURCES / folder).glob("*.c"))]
-    return found + [SOURCES / "common" / name for name in _COMMON]
+    return found + [SOURCES / name for name in _MORE]
 
 
 def install(prefix: Path, *, root: Path | None = None, more: Sequence[str] = ()) -> Path:

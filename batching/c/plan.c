@@ -1,47 +1,15 @@
 /*
- * Which waiting requests go to which workers now: the sequence of BatchPlanner, BatchSplit and
- * BatchBuilder of the JVM, so that the same arrivals become the same batches.
+ * Which waiting requests go to which workers now: the sequence of BatchPlanner and BatchSplit of the
+ * JVM, so that the same arrivals become the same batches.
  */
 #include <string.h>
 
-#include "dispatch.h"
+#include "plan.h"
 
 #define LONGEST_TO_QUEUE_BEHIND_NS 5000000
 #define LATE_NS 1000000
-#define BEST_EFFORT 1
-
-/* One decision. */
-struct plan {
-    struct shunter_served *served;
-    uint64_t now_ns, wake_ns;
-    bool strict_traffic, best_effort_waits;
-    uint32_t free[SHUNTER_WORKER_COUNT]; /* workers */
-    uint32_t free_count;
-};
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
-static int64_t signed_now(const struct plan *plan) { return (int64_t)plan->now_ns; }
-
-static struct shunter_worker_state *worker_of(const struct plan *plan, uint32_t worker) {
-    return &plan->served->workers[worker];
-}
-
-static uint32_t cap_of(const struct plan *plan, uint32_t worker, uint8_t class) {
-    const struct shunter_served *served = plan->served;
-    const uint32_t cap = worker_of(plan, worker)->cap;
-    if (class == BEST_EFFORT && served->policy.slo_ns && plan->strict_traffic) {
-        const uint32_t most =
-            shunter_size_adding(served, (int64_t)(served->policy.slo_ns / 2));
-        return cap < most ? cap : most;
-    }
-    return cap;
-}
-
-static bool has_alone(const struct plan *plan, uint8_t class) {
-    const struct shunter_class_list *list = &plan->served->lists[class];
-    return list->count && plan->served->waiting[list->first].alone;
-}
 
 static void collect_free(struct plan *plan) {
     plan->free_count = 0;
@@ -51,93 +19,6 @@ static void collect_free(struct plan *plan) {
             plan->free[plan->free_count++] = i;
         }
     }
-}
-
-/* ---- one batch */
-
-/* Time until another worker can take requests; never 0 for one that is overdue. */
-static int64_t next_free_ns(const struct plan *plan, uint32_t except) {
-    int64_t soonest = SHUNTER_FORMING_NEVER;
-    for (uint32_t i = 0; i < plan->served->worker_count; i++) {
-        const struct shunter_worker_state *worker = worker_of(plan, i);
-        if (i == except || !shunter_is_ready(worker)) {
-            continue;
-        }
-        int64_t busy = shunter_busy_ns(plan->served, worker, plan->now_ns);
-        busy = shunter_in_flight(worker) && busy < 1 ? 1 : busy;
-        soonest = busy < soonest ? busy : soonest;
-    }
-    return soonest;
-}
-
-static void give_up(struct plan *plan, uint8_t class, uint32_t count) {
-    struct shunter_served *served = plan->served;
-    for (; count && served->lists[class].count; count--) {
-        const uint32_t entry = (uint32_t)shunter_most_urgent(served, class);
-        shunter_dequeue(served, entry);
-        served->counts->expired++;
-        served->owner.expired(served->owner.context, entry, plan->now_ns);
-    }
-}
-
-/* How many of a class go to a worker, so that they are in time; those for whom the others would be
- * too late are given up. */
-static uint32_t fit_deadlines(struct plan *plan, uint32_t to, uint8_t class, uint32_t size) {
-    struct shunter_served *served = plan->served;
-    const struct shunter_class_list *list = &served->lists[class];
-    const int64_t start =
-        signed_now(plan) + shunter_busy_ns(served, worker_of(plan, to), plan->now_ns);
-    struct shunter_latency_line line = shunter_line(served);
-    line.fixed_ns += shunter_caution_ns(served);
-    const int64_t first = (int64_t)served->waiting[list->heap[0]].deadline_ns;
-    if (first - start >= shunter_latency_ns(line, size)) {
-        return size;
-    }
-    const uint32_t cap = cap_of(plan, to, class), waiting = list->count;
-    const int64_t next = next_free_ns(plan, to);
-    int64_t slacks[2 * SHUNTER_MAX_ENTRIES + 1];
-    uint32_t count = next == 0 ? 1 : 2 * cap + 1;
-    count = shunter_first_deadlines(served, class, slacks, count);
-    for (uint32_t i = 0; i < count; i++) {
-        slacks[i] -= slacks[i] == SHUNTER_FORMING_NEVER ? 0 : start;
-    }
-    const struct shunter_cut cut = shunter_forming_fit_deadlines(
-        slacks, count, waiting, size < waiting ? size : waiting, cap, line, next);
-    give_up(plan, class, cut.skip);
-    return cut.take;
-}
-
-/* Give a worker the next requests of a class, as many of them as it can serve in time. */
-static void assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size) {
-    struct shunter_served *served = plan->served;
-    const struct shunter_class_list *list = &served->lists[class];
-    struct shunter_held batch = {.first = -1, .last = -1, .class = class};
-    uint32_t room = cap_of(plan, to, class);
-    if (!list->count) {
-        return; // given up for the sake of a batch before
-    }
-    if (list->deadlines && shunter_knows(served) && !has_alone(plan, class)) {
-        size = fit_deadlines(plan, to, class, size);
-        const int64_t deadline = list->deadlines
-            ? (int64_t)served->waiting[list->heap[0]].deadline_ns
-            : SHUNTER_FORMING_NEVER;
-        const int64_t fixed = shunter_line(served).fixed_ns + shunter_caution_ns(served);
-        const uint32_t more =
-            shunter_size_adding(served, deadline - signed_now(plan) - fixed);
-        room = more < room ? more : room;
-    }
-    shunter_take(served, &batch, class, size);
-    const uint32_t own = batch.count;
-    if (!own) {
-        return;
-    }
-    if (served->policy.mixes && !batch.alone && own < room) {
-        shunter_take(served, &batch, !class, room - own);
-    }
-    if (class == BEST_EFFORT || batch.count > own) {
-        served->seen.last_best_effort_ns = plan->now_ns;
-    }
-    shunter_give(served, to, batch, plan->now_ns);
 }
 
 /* ---- what waits, over the workers that are free */
@@ -202,7 +83,7 @@ static void fill(struct plan *plan, uint8_t class) {
             plan->wake_ns = earlier(plan->wake_ns, plan->now_ns + (uint64_t)busy + LATE_NS);
         } else if (sizes[i]) {
             const bool spreads = class == BEST_EFFORT && sizes[i] == caps[i];
-            assign(plan, workers[i], class, spreads ? staggered(plan, workers[i], sizes[i]) : sizes[i]);
+            shunter_assign(plan, workers[i], class, spreads ? staggered(plan, workers[i], sizes[i]) : sizes[i]);
         }
     }
 }
@@ -298,7 +179,7 @@ static void send_ahead(struct plan *plan, uint8_t class) {
         }
         const uint32_t cap = cap_of(plan, (uint32_t)soonest, class);
         const uint32_t queued = served->lists[class].count;
-        assign(plan, (uint32_t)soonest, class, queued < cap ? queued : cap);
+        shunter_assign(plan, (uint32_t)soonest, class, queued < cap ? queued : cap);
     }
 }
 
@@ -310,7 +191,7 @@ static void release_alone(struct plan *plan, uint8_t class) {
         if (!plan->free_count) {
             return;
         }
-        assign(plan, plan->free[0], class, 1);
+        shunter_assign(plan, plan->free[0], class, 1);
     }
 }
 
@@ -355,7 +236,7 @@ uint64_t shunter_plan(struct shunter_served *served, uint64_t now_ns) {
     if (best_effort_is_due(&plan)) {
         collect_free(&plan);
         if (plan.free_count) {
-            assign(
+            shunter_assign(
                 &plan, plan.free[0], BEST_EFFORT, cap_of(&plan, plan.free[0], BEST_EFFORT));
         }
     }

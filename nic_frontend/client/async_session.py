@@ -20,7 +20,6 @@ from shunter.nic_frontend.client.exchange import TICK_NS, Exchange
 from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
 from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Options, Tensors
 from shunter.nic_frontend.client.requests.errors import (
-    BadRequestError,
     InferenceError,
     TooLargeError,
     UnreachableError,
@@ -105,13 +104,8 @@ class AsyncSession:
         """Ask many times at once, as far as there is credit; for each its outputs or its error."""
         if more:
             options = Options(**more)
-        outs = out if out is not None else [None] * len(requests)
-        calls: list[Call | InferenceError] = []
-        for arrays, places in zip(requests, outs, strict=True):
-            try:
-                calls.append(self._call(arrays, options, places))
-            except BadRequestError as error:
-                calls.append(error)
+        now_ns = time.monotonic_ns()
+        calls = self.tensors.calls(requests, options, now_ns, self._timeout_s, out)
         await self._wait([each for each in calls if isinstance(each, Call)])
         return [each if isinstance(each, InferenceError) else each.result for each in calls]
 
@@ -183,7 +177,7 @@ class AsyncSession:
     def _after(self) -> None:
         """Something has changed: watch what must be watched now."""
         exchange, opened = self._exchange, self._opened
-        is_decided = exchange.core is not None or exchange.is_refused
+        is_decided = exchange.core is not None or exchange.is_hopeless
         if opened is not None and not opened.done() and is_decided:
             opened.set_result(None)
         self._watch()

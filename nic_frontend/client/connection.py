@@ -128,9 +128,14 @@ class Connection:
         """Whether the server answered the last try to open a session, and said no."""
         return not isinstance(self.failure, UnreachableError | None)
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the last try failed, and nobody wants to wait for another."""
+        return self.is_refused or (self.failure is not None and self._is_over)
+
     def check_opening(self, *, is_over: bool) -> None:
         """Raise InferenceError when there is no hope of a first session; ``is_over``: no time."""
-        if self.failure is not None and (is_over or self.is_refused or self._is_over):
+        if self.failure is not None and (is_over or self.is_hopeless):
             raise self.failure
         if is_over:
             raise unsent(UnreachableError("nothing came from the server in time"))

@@ -121,6 +121,9 @@ def require_cipher() -> None:
 class NativeClient:
     """Requests of one open session; what they send and where answers go is the caller's memory."""
 
+    handle: int | None = None
+    """Of what C holds, None when there is nothing."""
+
     def __init__(
         self,
         socket: int,

@@ -22,10 +22,10 @@ from shunter.nic_frontend.client.connecting import (
 )
 from shunter.nic_frontend.client.exchange import TICK_NS, Exchange
 from shunter.nic_frontend.client.native_client import NativeClient
+from shunter.nic_frontend.client.one_call import own
 from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
 from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Options, Tensors
 from shunter.nic_frontend.client.requests.errors import (
-    BadRequestError,
     InferenceError,
     TooLargeError,
     UnreachableError,
@@ -146,7 +146,7 @@ class Session:
                 return found
             if found is not None:
                 self._wait_for((found,))
-                return [array.copy() for array in found.answer()]
+                return own(found.answer())
         call = self._call(inputs, options, out)
         self._wait((call,))
         return call.answer()
@@ -162,13 +162,8 @@ class Session:
         """Ask many times at once, as far as there is credit; for each its outputs or its error."""
         if more:
             options = Options(**more)
-        outs = out if out is not None else [None] * len(requests)
-        calls: list[Call | InferenceError] = []
-        for arrays, places in zip(requests, outs, strict=True):
-            try:
-                calls.append(self._call(arrays, options, places))
-            except BadRequestError as error:
-                calls.append(error)
+        now_ns = time.monotonic_ns()
+        calls = self.tensors.calls(requests, options, now_ns, self._timeout_s, out)
         if good := [each for each in calls if isinstance(each, Call)]:
             self._wait(good)
         return [each if isinstance(each, InferenceError) else each.result for each in calls]

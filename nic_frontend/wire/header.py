@@ -11,7 +11,6 @@ from shunter.nic_frontend.wire.layout import (
     WIRE_MAGIC,
     WIRE_VERSION,
     X64,
-    X64_FIELDS,
     X64_STRUCT,
     Flags,
     MessageType,
@@ -24,7 +23,6 @@ _KNOWN_FLAGS = sum(Flags)
 _TYPES = frozenset(map(int, MessageType))
 _TAGGED, _ENCRYPTED = int(Flags.HDR_TAG), int(Flags.PAYLOAD_AEAD)
 _WORDS = HEADER_BYTES // 8
-_CRC = struct.Struct("<I")
 _LOW = 1 << 32
 AEAD_TAG = 16
 """Bytes behind an encrypted payload."""
@@ -124,13 +122,6 @@ def unpack(data: bytes | bytearray) -> Header:
 def behind(flags: int) -> int:
     """Bytes behind the payload of a datagram with these flags."""
     return AEAD_TAG if flags & _ENCRYPTED else 0
-
-
-def with_crc(header: bytes, crc: int, key: bytes | None) -> bytes:
-    """A packed header that tells the payload's CRC, with a tag if there is a key."""
-    at = X64_FIELDS["crc"][0]
-    data = header[:at] + _CRC.pack(crc) + header[at + _CRC.size : TAG_OFFSET]
-    return data + (_U64.pack(siphash24(key, data)) if key else header[TAG_OFFSET:])
 
 
 def check_tag(header: Header, datagram: bytes | bytearray, key: bytes | None) -> None:

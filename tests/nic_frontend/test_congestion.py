@@ -21,7 +21,7 @@ class _Flight(Structure):
         *((name, c_uint64) for name in ("sent_ns", "owner")),
         ("bytes", c_uint32),
         ("part", c_uint16),
-        *((name, c_bool) for name in ("asks", "again", "left")),
+        *((name, c_bool) for name in ("asks", "again", "overtaken", "left")),
     )
 
 
@@ -33,7 +33,7 @@ class _Path(Structure):
         ("timeouts", c_uint32),
         ("timed_ns", c_uint64),
         ("flights", ctypes.c_void_p),
-        *((name, c_uint64) for name in ("first", "next", "largest", "room")),
+        *((name, c_uint64) for name in ("first", "next", "room")),
     )
 
 
@@ -83,7 +83,7 @@ class NativeCongestion:
         return self.c.shunter_congestion_holds(byref(self.path), c_uint64(count), c_uint64(now))
 
     def sent(self, now, owner, part, count, *, asks, again):
-        flight = _Flight(now, owner, count, part, asks, again, False)
+        flight = _Flight(now, owner, count, part, asks, again)
         assert self.c.shunter_congestion_sent(byref(self.path), byref(flight)) == 0
 
     def heard(self, owner, have, now, *, question=False):
@@ -233,6 +233,16 @@ def test_what_a_peer_lacks_is_lost_when_it_should_have_come(make):
     send(path, 2, range(2))
     assert path.heard(1, bits(0), 1 + 18 * MS) == []
     assert path.heard(1, bits(0), 2 + 18 * MS) == [(1, 1)]
+
+
+def test_what_has_come_of_one_request_says_nothing_of_another(make):
+    """Requests are answered in any order: those that still run have come, too."""
+    path = make(DATAGRAM, NEAR, 16 * MS, 1)
+    for owner in range(5):
+        send(path, 2, [0, 1], owner=owner)
+    assert path.heard(4, None, 30 * MS) == []
+    assert path.heard(3, bits(1), 10 * MS) == []
+    assert path.tick(60 * MS) == [(3, 0)]
 
 
 def test_it_is_not_halved_below_what_moves(make):

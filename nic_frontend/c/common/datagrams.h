@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "message.h"
@@ -32,7 +33,9 @@ struct shunter_control {
 
 /* Bytes of a socket address by its family, 0 for one that is none. */
 static inline socklen_t shunter_peer_length(const uint8_t *peer) {
-    switch (((const struct sockaddr *)(const void *)peer)->sa_family) {
+    sa_family_t family;
+    memcpy(&family, peer, sizeof family); // it may lie anywhere
+    switch (family) {
     case AF_INET:
         return 16;
     case AF_INET6:

@@ -3,6 +3,7 @@
 
 #include "core_parts.h"
 
+#define FIRST_PROMISES 4 /* of room at once to a new address */
 #define REST_NS 5000000000ULL
 #define MOST_LOOKS 1024
 

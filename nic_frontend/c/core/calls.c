@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "actions.h"
+#include "answers.h"
 
 #define MOST_TRIES 2
 

@@ -26,10 +26,9 @@ struct call {
     uint64_t arrived_ns; /* last segment that was new, or the answer was there */
     uint64_t changed_ns;
     uint64_t deadline_ns;
-    /* Segments of the request that are here; once it is answered those of the answer that are to
-     * be sent, and the first of which none was sent yet. */
+    /* Segments that are here; once it is answered those of the answer that are to be sent. */
     uint64_t received[SHUNTER_MAX_SEGMENTS / 64];
-    uint32_t unsent, next;
+    uint32_t unsent, next; /* these; the first segment of which none was sent yet */
     uint32_t missing;
     int32_t entry;
     uint16_t flags;
@@ -104,10 +103,9 @@ struct session {
     uint64_t highest;
     uint64_t seen[REPLAY_WORDS]; /* bit n of the whole: datagram highest - n */
     struct shunter_congestion path; /* of answers; a stream has its own */
-    struct link sending; /* of those that may send more when time has passed */
-    uint64_t paced_ns;   /* by then */
-    uint32_t unsent;     /* segments of answers that are to be sent */
-    uint32_t direct;     /* requests whose workers send the answers */
+    struct link sending;     /* of those that may send more when time has passed, */
+    uint64_t paced_ns;       /* and when */
+    uint32_t unsent, direct; /* segments of answers to be sent; requests whose workers do that */
     struct call calls[SHUNTER_WINDOW];
 };
 
@@ -129,8 +127,7 @@ struct function {
     uint16_t id;
     unsigned input_count, output_count;
     uint32_t inputs[SHUNTER_MAX_TENSORS], outputs[SHUNTER_MAX_TENSORS];
-    uint32_t entries, free, next, burst;
-    uint32_t sessions;
+    uint32_t entries, free, next, burst, sessions;
     uint32_t open;   /* those that are not closing */
     uint32_t awake;  /* addresses of which one has said something lately */
     uint64_t credit; /* requests that they may have on their way together */
@@ -153,7 +150,7 @@ struct shunter_core {
     shunter_emit emit;
     void *context;
     struct function *functions[SHUNTER_FUNCTIONS];
-    struct link all; /* functions */
+    struct link all;     /* functions */
     struct session *sessions[SHUNTER_SESSIONS]; /* by the low 16 bits of the id */
     uint32_t count;
     uint32_t open[2]; /* sessions that are not closing; streams among them */
@@ -199,7 +196,6 @@ static inline uint32_t next_free(const struct function *function, uint32_t at) {
 void shunter_control(
     const struct shunter_core *core, struct session *session, uint8_t type, uint64_t req_id,
     uint16_t status, const void *payload, uint16_t length);
-/* A segment of an answer. */
 void shunter_send_segment(
     const struct shunter_core *core, struct session *session, const struct call *call,
     uint32_t seq, bool asks);
@@ -209,34 +205,11 @@ void shunter_error(
 void shunter_sack(
     const struct shunter_core *core, struct session *session, const struct call *call);
 
-/* ---- answers.c: as much of them as the path takes */
-
-void shunter_answers_open(struct session *session, uint64_t now_ns);
-/* Whether its worker may send it as it is: it is no more than the path takes at once. */
-bool shunter_answer_is_direct(struct session *session, uint64_t now_ns);
-/* Its worker has sent it. */
-void shunter_answer_was_sent(struct session *session, struct call *call, uint64_t now_ns);
-/* It is to be sent. */
-void shunter_answer(
-    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
-/* Its client says what it has of it, and if it is a question that it wants the rest. */
-void shunter_answer_heard(
-    struct shunter_core *core, struct session *session, struct call *call, const uint8_t *have,
-    uint32_t have_bytes, bool question, uint64_t now_ns);
-/* Its client has all of it. */
-void shunter_answer_came(struct session *session, struct call *call, uint64_t now_ns);
-/* Nothing more of it is sent. */
-void shunter_answer_over(struct session *session, struct call *call);
-/* Send what may go now. */
-void shunter_answers_go(struct shunter_core *core, struct session *session, uint64_t now_ns);
-void shunter_answers_tick(struct shunter_core *core, uint64_t now_ns);
-
 /* ---- calls.c */
 
 void shunter_become(
     struct shunter_core *core, struct function *function, struct call *call,
     enum state state, uint64_t now_ns);
-/* A kept answer was asked for. */
 void shunter_touch(struct function *function, struct call *call, uint64_t now_ns);
 /* Its entry and its place are free. */
 void shunter_end_call(
@@ -244,7 +217,6 @@ void shunter_end_call(
 /* The client has its answer, or wants none. */
 void shunter_forget(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
-/* Remove a closing session. */
 void shunter_take_out(struct shunter_core *core, struct session *session);
 
 /* ---- reassembly.c */
@@ -257,7 +229,6 @@ void shunter_request(
 /* ---- credit.c */
 
 #define PROMISE_NS 50000000ULL
-#define FIRST_PROMISES 4 /* at once to a new address */
 
 /* Whether there is an entry for this session. */
 bool shunter_has_room(const struct function *function, const struct session *session);

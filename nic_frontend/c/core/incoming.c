@@ -1,5 +1,6 @@
 /* A datagram came: whether it is right, and what it asks for. */
 #include "actions.h"
+#include "answers.h"
 #include "siphash.h"
 
 #define UNKNOWN_NS 100000000ULL

@@ -32,7 +32,7 @@ static void again(
     if (!(header->flags & SHUNTER_FLAG_ACK_REQ)) {
         return;
     }
-    if (call->state == TX_COMPLETE) { // of the answer its client asks by SACK
+    if (call->state == TX_COMPLETE) { // for the answer its client asks by QUERY
         shunter_control(core, session, SHUNTER_TYPE_SACK, call->req_id, call->state, NULL, 0);
     } else if (call->state == FAILED) {
         shunter_error(core, session, call->req_id, call->status);

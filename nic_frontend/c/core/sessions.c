@@ -1,7 +1,7 @@
 /* Sessions begin and end. */
 #include <stdlib.h>
 
-#include "core_parts.h"
+#include "answers.h"
 
 /* End the one that gives way; false: there is none. */
 static bool end_one(

@@ -1,5 +1,6 @@
 /* What time brings: parts that are late, answers that are old, sessions that are silent. */
 #include "actions.h"
+#include "answers.h"
 
 #define GAP_NS 3000000ULL
 #ifndef RECEIVE_NS // tests that need half a request have a longer one: their host may be busy

@@ -159,6 +159,8 @@ const struct shunter_tensor *shunter_outputs(const shunter_session *session, uns
 
 /* ---- requests */
 
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 int64_t shunter_begin(
     shunter_session *session, const void *const *inputs, void *const *outputs,
     const struct shunter_request_options *options) {
@@ -177,16 +179,25 @@ int64_t shunter_begin(
     return begun;
 }
 
-/* Without credit, and with nothing on its way that would bring some: ask, ever more seldom. */
-static int ask(struct shunter_session *session, uint64_t now) {
+/*
+ * When to ask for credit: where there is none, and nothing on its way that would bring some.
+ * UINT64_MAX: not.
+ */
+static uint64_t ask_due_ns(const struct shunter_session *session) {
     const struct shunter_client_numbers *live = shunter_client_numbers(session->client);
-    if (live->pending || live->next_id <= live->grant ||
-        now < session->asked_ns + (session->asked_ns ? session->ask_wait_ns : 0)) {
+    if (live->pending || live->next_id <= live->grant) {
+        return UINT64_MAX;
+    }
+    return session->asked_ns ? session->asked_ns + session->ask_wait_ns : 0;
+}
+
+static int ask(struct shunter_session *session, uint64_t now) {
+    if (now < ask_due_ns(session)) {
         return 0;
     }
-    session->ask_wait_ns = session->asked_ns && session->ask_wait_ns < MOST_ASK_NS / 2
-        ? 2 * session->ask_wait_ns
-        : session->asked_ns ? MOST_ASK_NS : FIRST_ASK_NS;
+    if (session->asked_ns) { // ever more seldom
+        session->ask_wait_ns = least(2 * session->ask_wait_ns, MOST_ASK_NS);
+    }
     session->asked_ns = now;
     return shunter_client_ask(session->client);
 }
@@ -200,23 +211,26 @@ int shunter_poll(
     shunter_session *session, struct shunter_result *results, unsigned most, int timeout_ms) {
     struct shunter_ended ended[SHUNTER_WINDOW];
     const uint8_t *unused;
-    const uint64_t now = shunter_client_now_ns();
-    const int error = ask(session, now);
-    if (error) {
-        return error;
-    }
-    shunter_client_hello(session->client, &unused); // a late answer to one is of no use
-    const uint64_t until_ns = timeout_ms > 0 ? now + (unsigned)timeout_ms * NS_PER_MS : 0;
-    const int count = shunter_client_poll(
-        session->client, ended, most < SHUNTER_WINDOW ? most : SHUNTER_WINDOW, until_ns, 0);
+    uint64_t now = shunter_client_now_ns();
+    const uint64_t until_ns = now + (timeout_ms > 0 ? (unsigned)timeout_ms * NS_PER_MS : 0);
+    int count;
+    do {
+        const int error = ask(session, now);
+        if (error) {
+            return error;
+        }
+        shunter_client_hello(session->client, &unused); // a late answer to one is of no use
+        count = shunter_client_poll(
+            session->client, ended, most < SHUNTER_WINDOW ? most : SHUNTER_WINDOW,
+            least(until_ns, ask_due_ns(session)), 0);
+        now = shunter_client_now_ns();
+    } while (!count && now < until_ns && now >= ask_due_ns(session));
     for (int i = 0; i < count; i++) {
         const int status = (int)ended[i].status;
         results[i] = (struct shunter_result){
             (int64_t)ended[i].req_id, status == SHUNTER_STATUS_OK ? 0 : -status};
     }
-    return count || !is_forgotten(session, shunter_client_now_ns())
-        ? count
-        : -SHUNTER_STATUS_UNKNOWN_SESSION;
+    return count || !is_forgotten(session, now) ? count : -SHUNTER_STATUS_UNKNOWN_SESSION;
 }
 
 int shunter_cancel(shunter_session *session, int64_t request) {
@@ -267,7 +281,8 @@ int shunter_wants_write(const shunter_session *session) {
 }
 
 int shunter_due_ms(const shunter_session *session) {
-    const uint64_t due = shunter_client_due_ns(session->client), now = shunter_client_now_ns();
+    const uint64_t now = shunter_client_now_ns();
+    const uint64_t due = least(shunter_client_due_ns(session->client), ask_due_ns(session));
     const uint64_t ms = due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0;
     return due == UINT64_MAX || ms > INT32_MAX ? INT32_MAX : (int)ms;
 }

@@ -125,6 +125,24 @@ class Tensors:
         """A request. ``out``: arrays for the answer. Raises BadRequestError for wrong arrays."""
         return call_of(self._inputs(inputs), self._outputs(out), options, now_ns, timeout_s)
 
+    def calls(
+        self,
+        requests: Sequence[Sequence[Array]],
+        options: Options,
+        now_ns: int,
+        timeout_s: float,
+        out: Sequence[Sequence[Array]] | None = None,
+    ) -> list[Call | InferenceError]:
+        """Many of them; for wrong arrays the error."""
+        found: list[Call | InferenceError] = []
+        outs = out if out is not None else [None] * len(requests)
+        for arrays, places in zip(requests, outs, strict=True):
+            try:
+                found.append(self.call(arrays, options, now_ns, timeout_s, places))
+            except BadRequestError as error:
+                found.append(error)
+        return found
+
     def _inputs(self, inputs: Sequence[Array]) -> list[Array]:
         if len(inputs) != len(self.wanted):
             raise BadRequestError(f"{len(inputs)} tensors; the model has {len(self.wanted)}")

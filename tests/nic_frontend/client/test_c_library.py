@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import hmac
+import importlib.util
 import json
 import os
 import socket
@@ -21,8 +22,9 @@ from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import build, client_library
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.wire import keys as wire_keys
+from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.hello import NO_MAC, Hello, Opened, hello_ack
-from shunter.nic_frontend.wire.layout import WireStatus
+from shunter.nic_frontend.wire.layout import MessageType, WireStatus
 
 HERE = Path(__file__).parent
 KEY = bytes(range(32))
@@ -350,3 +352,55 @@ def test_only_the_answer_to_the_hello_counts(user):
             found = user(f"udp://127.0.0.1:{server.getsockname()[1]}")
             answered.result(LONG)
     assert found[0] == 1 and found[1].startswith("-404 ")
+
+
+def link_of(port, seed, share):
+    """A link that loses, of the tests of the sessions in C."""
+    place = importlib.util.spec_from_file_location("of_sessions", HERE / "test_native_client.py")
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    return module.Link(port, seed, share)
+
+
+@pytest.mark.parametrize(("protection", "keyed"), [(0, 0), (2, 1)])
+def test_a_program_asks_over_a_bad_link(serve, user, protection, keyed):
+    service = serve(size=3000, key=KEY if keyed else None)
+    link = link_of(int(service.url().rpartition(":")[2]), 5, 0.05)
+    try:
+        found = user(f"udp://127.0.0.1:{link.port}", protection=protection, keyed=keyed)
+    finally:
+        link.close()
+    assert found == (0, "") and link.faults > 20
+
+
+def test_credit_is_asked_for_again_when_the_question_was_lost(user):
+    """A server that first has no room, and does not hear the first questions."""
+    heard = []
+
+    def serve(server):
+        hello, client = server.recvfrom(1 << 16)
+        spec = (TensorSpec("x", "uint8", (8,)),)
+        payload = Opened(hello[64:80], bytes(16), 1408, 64, spec, spec).pack() + NO_MAC
+        header = hello_ack(WireStatus.OK, len(payload), session=5, func_id=7, grant=0)
+        server.sendto(header + payload, client)
+        while True:
+            data, client = server.recvfrom(1 << 16)
+            heard.append(data[3])
+            said = {"session": 5, "func_id": 7, "credit": 1000}
+            if heard.count(MessageType.ACK) == 4:
+                server.sendto(Header(type=MessageType.CREDIT, **said).pack(), client)
+            if data[3] == MessageType.REQ:
+                end = {"req_id": parse(data).req_id, "status": 500}
+                server.sendto(Header(type=MessageType.ERROR, **said, **end).pack(), client)
+                return
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(LONG)
+        with ThreadPoolExecutor(1) as pool:
+            served = pool.submit(serve, server)
+            url = f"udp://127.0.0.1:{server.getsockname()[1]}"
+            with pytest.raises(AssertionError, match="results"):  # which it expects to be there
+                user(url)
+            served.result(LONG)
+    assert heard[:4] == [MessageType.ACK] * 4 and MessageType.REQ in heard

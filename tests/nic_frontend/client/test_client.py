@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -647,6 +648,13 @@ def test_where_one_is_not_there_the_other_is_asked_at_once(pair, scheme):
             client.infer("named", x(1, 2, 3))
         assert all(isinstance(e, UnreachableError) for e in client.infer_many("named", [x(1)] * 2))
 
+    async def main():
+        async with AsyncClient([nobody, pair[1].url(scheme)], timeout_s=10_000) as client:
+            found = await asyncio.gather(*(client.infer("named", x(i, 0, 0)) for i in range(20)))
+            assert [each[0] for each in found] == list(range(20))
+
+    asyncio.run(main())
+
 
 def test_what_is_wrong_is_not_asked_twice(pair):
     with Client([each.url() for each in pair], timeout_s=LONG) as client:
@@ -655,3 +663,18 @@ def test_what_is_wrong_is_not_asked_twice(pair):
                 client.infer(model, array)
     with pytest.raises(ValueError, match="no URL"):
         Client([])
+
+
+@pytest.mark.parametrize("size", [3, 40_000])
+def test_answers_of_calls_that_took_long_are_the_callers(make_service, size):
+    """Whether the answer came at once or not, the next one does not write to it."""
+    service = make_service()
+
+    def slow(inputs, outputs):
+        time.sleep(0.05 if inputs[0][0, 0] % 2 else 0)
+        outputs[0].copy_(inputs[0])
+
+    service.serve("slow", [("float32", (size,))], [("float32", (size,))], slow)
+    with Session(service.url(), "slow", timeout_s=LONG) as session:
+        found = [session.infer([np.full(size, i, np.float32)])[0] for i in range(6)]
+    assert [each.min() for each in found] == [each.max() for each in found] == list(range(6))

@@ -223,7 +223,7 @@ def program(tmp_path_factory):
     """dispatch_events.c with the C dispatcher, under the sanitizers: what it says to events."""
     found = tmp_path_factory.mktemp("dispatch") / "dispatch_events"
     folder, _ = build.SOURCES
-    parts = ("dispatch", "plan", "predict", "waiting", "batches", "workers")
+    parts = ("dispatch", "plan", "assign", "predict", "waiting", "batches", "workers")
     sources = [HERE / "dispatch_events.c", *(folder / f"{part}.c" for part in parts)]
     sources += sorted((folder / "forming").glob("*.c"))
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS, *build.SANITIZERS, "-D_GNU_SOURCE"]
@@ -233,9 +233,8 @@ def program(tmp_path_factory):
 
     def run(events, entries=ENTRIES):
         text = "\n".join(" ".join(map(str, event)) for event in events)
-        done = subprocess.run(
-            [str(found), str(entries)], input=text, capture_output=True, text=True, check=False
-        )
+        options = {"capture_output": True, "text": True, "timeout": 60}
+        done = subprocess.run([str(found), str(entries)], input=text, check=False, **options)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout.splitlines()
 

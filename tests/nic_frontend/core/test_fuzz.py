@@ -10,7 +10,6 @@ import pytest
 from shunter.nic_frontend import build
 
 HERE = Path(__file__).parent
-COMMON = ("siphash", "congestion", "congestion_loss")
 FUZZ = hypothesis.settings.get_current_profile_name() == "fuzz"
 COUNT = 12_000_000 if FUZZ else 300_000
 
@@ -20,8 +19,10 @@ def fuzzer(tmp_path_factory):
     program = tmp_path_factory.mktemp("fuzz") / "fuzz_core"
     _, folder = build.SOURCES
     ours = (HERE / "fuzz_core.c", HERE / "check_holds.c")
-    common = (folder / "common" / f"{name}.c" for name in COMMON)
-    sources = [*ours, *common, *(folder / "core").glob("*.c")]
+    parts = [folder / "common/siphash.c"]
+    for name in ("core", "path"):
+        parts += (folder / name).glob("*.c")
+    sources = [*ours, *parts]
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS[:2], "-Werror", *build.SANITIZERS]
     flags += build.includes()
     command = [os.environ.get("CC", "cc"), *flags, *map(str, sources), "-o", str(program)]

@@ -15,17 +15,23 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from shunter.nic_frontend.wire.header import with_crc
 from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import TAG_OFFSET, X64_FIELDS, Flags
+from shunter.nic_frontend.wire.siphash import siphash24
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-_NONCE = struct.Struct("<4xQ")
+_NONCE, _CRC, _TAG = struct.Struct("<4xQ"), struct.Struct("<I"), struct.Struct("<Q")
 _CRC_AT = X64_FIELDS["crc"][0]
 _POLYNOMIAL = 0x82F63B78
 """Castagnoli's, its bits reversed."""
+
+
+def with_crc(header: bytes, crc: int, key: bytes | None) -> bytes:
+    """A packed header that tells the payload's CRC, with a tag if there is a key."""
+    data = header[:_CRC_AT] + _CRC.pack(crc) + header[_CRC_AT + _CRC.size : TAG_OFFSET]
+    return data + (_TAG.pack(siphash24(key, data)) if key else header[TAG_OFFSET:])
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""Answers, as much of them as the path takes: twin of ``c/core/answers.c``. Pure.
+"""Answers, as much of them as the path takes: twin of ``c/path/answers.c``. Pure.
 
 Says which segments go, in which order, and which of them ask to be acknowledged.
 """

@@ -1,4 +1,4 @@
-"""How much may be on its way to a peer, and when: twin of ``c/common/congestion.c``. Pure.
+"""How much may be on its way to a peer, and when: twin of ``c/path/congestion.c``. Pure.
 
 Written from RFC 9002 once more, over plain lists, so that a slip in one of the two shows.
 """
@@ -29,6 +29,8 @@ class Flight:
     bytes: int
     asks: bool = False
     again: bool = False
+    overtaken: bool = False
+    """Later ones of its request have come."""
     left: bool = False
     """It is not counted any more: by now it has come, or is lost."""
 
@@ -54,7 +56,6 @@ class Congestion:
     timeouts: int = 0
     timed_ns: int = 0
     next: int = 0
-    largest: int = 0
     flights: list[Flight] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -163,12 +164,12 @@ class Congestion:
 
     def heard(self, owner: int, have: int | None, now_ns: int, *, question: bool = False) -> Lost:
         """What the peer has of a request: bits, None: all. What is lost of all that was sent."""
-        if self._acknowledge(owner, have, now_ns):
-            self.timeouts = 0
+        largest = self._acknowledge(owner, have, now_ns)
         unknown = 0 if self.measured_ns else UNKNOWN_DOUBLED
         doubled = min(self.timeouts, MOST_DOUBLED) if question else unknown
         self._lost_ns = 0
-        lost = self._detect(now_ns, owner, now_ns - (self._loss_delay_ns << doubled))
+        missing_ns = now_ns - (self._loss_delay_ns << doubled)
+        lost = self._detect(now_ns, owner, missing_ns, largest)
         if question and lost and self._lost_ns >= self.timed_ns:
             self.timeouts += 1
             self.timed_ns = now_ns
@@ -176,7 +177,7 @@ class Congestion:
 
     def tick(self, now_ns: int) -> Lost:
         """What is lost because time has passed."""
-        return self._detect(now_ns, NEVER, 0)
+        return self._detect(now_ns, NEVER, 0, 0)
 
     def flying(self, owner: int) -> int:
         """Bits of a request's datagrams that are on their way."""
@@ -189,7 +190,7 @@ class Congestion:
         """Nobody wants to know what becomes of it."""
         self.flights = [flight for flight in self.flights if flight.owner != owner]
 
-    def _acknowledge(self, owner: int, have: int | None, now_ns: int) -> bool:
+    def _acknowledge(self, owner: int, have: int | None, now_ns: int) -> int:
         came = [
             flight
             for flight in self.flights
@@ -198,14 +199,13 @@ class Congestion:
         before = self.in_flight
         for flight in came:
             self._grow(flight, before)
-        numbers = [flight.number + 1 for flight in came if not flight.again]
-        self.largest = max([self.largest, *numbers])
         gone = {flight.number for flight in came}
         self.flights = [flight for flight in self.flights if flight.number not in gone]
         measures = came and have is not None and came[-1].asks and not came[-1].again
         if measures and now_ns > came[-1].sent_ns:
             self.measure(now_ns - came[-1].sent_ns, now_ns)
-        return bool(came)
+        self.timeouts = 0 if came else self.timeouts
+        return max((flight.number + 1 for flight in came if not flight.again), default=0)
 
     def _grow(self, flight: Flight, before: int) -> None:
         is_slow_start = self.window < self.threshold
@@ -215,21 +215,21 @@ class Congestion:
         more = flight.bytes if is_slow_start else self.datagram * flight.bytes // self.window
         self.window += more
 
-    def _detect(self, now_ns: int, owner: int, missing_ns: int) -> Lost:
+    def _detect(self, now_ns: int, owner: int, missing_ns: int, largest: int) -> Lost:
         before, delay = self.in_flight, self._loss_delay_ns
         stay: list[Flight] = []
         lost: list[Flight] = []
         self.due_ns = NEVER
         for flight in self.flights:
-            overtaken = flight.number < self.largest
-            late = overtaken and (
-                flight.number + REORDERED < self.largest or flight.sent_ns + delay <= now_ns
-            )
-            if late or (flight.owner == owner and flight.sent_ns <= missing_ns):
+            heard_of = flight.owner == owner
+            flight.overtaken |= heard_of and flight.number < largest
+            late = flight.overtaken and flight.sent_ns + delay <= now_ns
+            behind = flight.number + REORDERED < largest or flight.sent_ns <= missing_ns
+            if late or (heard_of and behind):
                 lost.append(flight)
                 continue
             stay.append(flight)
-            if overtaken:
+            if flight.overtaken:
                 self.due_ns = min(self.due_ns, flight.sent_ns + delay)
         self.flights = stay
         if lost:

@@ -269,7 +269,6 @@ def right(**changes):
         *((content, "not a worker's first message") for content in WRONG_WORKERS),
         (right(batch=0), "a batch below 1"),
         (right(batch=5000), "at most 4096"),
-        (right(outputs=[{"name": "b", "dtype": "uint8", "shape": [65_537]}]), "(b, 65537 bytes"),
         (right(inputs=[]), "0 inputs"),
         (right(outputs=[]), "0 outputs"),
         (right(inputs=right()["attach"]["inputs"] * 9), "9 inputs"),

@@ -227,7 +227,7 @@ def test_it_takes_the_policy_of_the_page(server, serve, work, client):
     taken = []
     front_end.path.set_policy = lambda func_id, policy: taken.append(policy)
     client(front_end)
-    wait_until("the built-in one", lambda: taken and taken[-1].threshold == 1)
+    wait_until("the built-in one", lambda: taken and taken[-1].threshold == 0)
     server.page.write_commands(0, SlotCommands(threshold_fixed_milli=4000, margin_us=7))
     wait_until("the commanded one", lambda: taken[-1].threshold == 4)
     assert taken[-1].margin_ns == 7000

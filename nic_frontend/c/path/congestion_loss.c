@@ -43,26 +43,26 @@ static bool has(const uint8_t *have, uint32_t have_bytes, uint16_t part) {
     return !have || (part / 8u < have_bytes && have[part / 8] >> (part % 8) & 1);
 }
 
-/* Whether something was new. */
-static bool acknowledge(
+/* The number after the last that is new and was sent once, 0: none is. */
+static uint64_t acknowledge(
     struct shunter_congestion *path, uint64_t owner, const uint8_t *have, uint32_t have_bytes,
     uint64_t now_ns) {
     const uint64_t before = path->in_flight;
-    uint64_t last = SHUNTER_NEVER, asked_ns = 0;
+    uint64_t largest = 0, asked_ns = 0;
     for (uint64_t number = path->first; number < path->next; number++) {
         struct shunter_flight *flight = flight_at(path, number);
         if (flight->bytes && flight->owner == owner && has(have, have_bytes, flight->part)) {
             grow(path, flight, before);
             asked_ns = flight->asks && !flight->again && have ? flight->sent_ns : 0;
-            path->largest = flight->again ? path->largest : most(path->largest, number + 1);
-            last = number;
+            largest = flight->again ? largest : number + 1;
+            path->timeouts = 0;
             land(path, flight);
         }
     }
     if (asked_ns && now_ns > asked_ns) {
         shunter_congestion_measure(path, now_ns - asked_ns, now_ns);
     }
-    return last != SHUNTER_NEVER;
+    return largest;
 }
 
 /* RFC 9002, 7.3.2 and 7.6; ``before``: bytes on their way when it was seen. */
@@ -80,22 +80,36 @@ static void narrow(
     }
 }
 
-/* What of ``owner`` was sent ``late_ns`` ago is lost, and what others have overtaken. */
+/* What was heard of a request, or that time has passed. */
+struct news {
+    uint64_t owner;   /* SHUNTER_NEVER: of none */
+    uint64_t largest; /* see acknowledge */
+    uint64_t late_ns; /* what was sent so long ago, and is not there, is lost */
+};
+
+/* Whether a datagram that is on its way must be lost by now: RFC 9002, 6.1. */
+static bool is_lost(
+    struct shunter_flight *flight, uint64_t number, const struct news *news, uint64_t delay_ns,
+    uint64_t now_ns) {
+    const bool heard_of = flight->owner == news->owner;
+    flight->overtaken = flight->overtaken || (heard_of && number < news->largest);
+    return (flight->overtaken && flight->sent_ns + delay_ns <= now_ns) ||
+           (heard_of && (number + REORDERED < news->largest ||
+                         flight->sent_ns + news->late_ns <= now_ns));
+}
+
+/* When the last of those was sent that are lost, 0: none is. */
 static uint64_t detect(
-    struct shunter_congestion *path, uint64_t owner, uint64_t late_ns, uint64_t now_ns,
-    shunter_lost lost, void *context) {
+    struct shunter_congestion *path, const struct news *news, uint64_t now_ns, shunter_lost lost,
+    void *context) {
     const uint64_t delay = loss_delay(path);
     uint64_t before = path->in_flight, lost_ns = 0, began_ns = 0, span_ns = 0;
     path->due_ns = SHUNTER_NEVER;
     for (uint64_t number = path->first; number < path->next; number++) {
         struct shunter_flight *flight = flight_at(path, number);
-        const bool overtaken = number < path->largest;
         if (!flight->bytes) {
             began_ns = 0; // it came, or was lost before
-        } else if (
-            (overtaken && number + REORDERED < path->largest) ||
-            (overtaken && flight->sent_ns + delay <= now_ns) ||
-            (flight->owner == owner && flight->sent_ns + late_ns <= now_ns)) {
+        } else if (is_lost(flight, number, news, delay, now_ns)) {
             began_ns = began_ns ? began_ns : flight->sent_ns;
             lost_ns = flight->sent_ns;
             const bool counts = path->measured_ns && began_ns > path->measured_ns;
@@ -105,26 +119,29 @@ static uint64_t detect(
             lost(context, flight->owner, flight->part);
         } else {
             began_ns = 0;
-            path->due_ns = overtaken ? least(path->due_ns, flight->sent_ns + delay) : path->due_ns;
+            path->due_ns =
+                flight->overtaken ? least(path->due_ns, flight->sent_ns + delay) : path->due_ns;
         }
     }
     if (lost_ns) {
         narrow(path, lost_ns, span_ns, before, now_ns);
     }
     pop(path);
-    return lost_ns; // when the last of them was sent, 0: none is lost
+    return lost_ns;
 }
 
 void shunter_congestion_heard(
     struct shunter_congestion *path, uint64_t owner, const uint8_t *have, uint32_t have_bytes,
     bool question, uint64_t now_ns, shunter_lost lost, void *context) {
-    if (acknowledge(path, owner, have, have_bytes, now_ns)) {
-        path->timeouts = 0;
+    const uint64_t largest = acknowledge(path, owner, have, have_bytes, now_ns);
+    if (!have && path->due_ns == SHUNTER_NEVER) {
+        pop(path); // it lacks nothing, and says nothing of others
+        return;
     }
     const uint64_t unknown = path->measured_ns ? 0 : UNKNOWN_DOUBLED;
     const uint64_t doubled = question ? least(path->timeouts, MOST_DOUBLED) : unknown;
-    const uint64_t delay = loss_delay(path) << doubled;
-    const uint64_t lost_ns = detect(path, owner, delay, now_ns, lost, context);
+    const struct news news = {owner, largest, loss_delay(path) << doubled};
+    const uint64_t lost_ns = detect(path, &news, now_ns, lost, context);
     if (question && lost_ns && lost_ns >= path->timed_ns) {
         path->timeouts++;
         path->timed_ns = now_ns;
@@ -133,7 +150,8 @@ void shunter_congestion_heard(
 
 void shunter_congestion_tick(
     struct shunter_congestion *path, uint64_t now_ns, shunter_lost lost, void *context) {
-    detect(path, SHUNTER_NEVER, 0, now_ns, lost, context);
+    const struct news none = {SHUNTER_NEVER, 0, 0};
+    detect(path, &none, now_ns, lost, context);
 }
 
 void shunter_congestion_forget(struct shunter_congestion *path, uint64_t owner) {

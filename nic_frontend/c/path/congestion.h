@@ -6,7 +6,8 @@
  *
  * It differs from the RFC where this protocol does. What has come is said by the bits of a whole
  * request or answer, so a bit that is missing says as much as an acknowledgement of what was sent
- * later does. Whoever waits asks how it stands (SACK with ACK_REQ): that is the probe of the probe
+ * later does; and it says nothing of other requests: what has come of them is told when they are
+ * answered, in any order. Whoever waits asks how it stands (SACK with ACK_REQ): that is the probe of the probe
  * timeout, and it is the owner's, which knows how long it wants to wait.
  */
 #ifndef SHUNTER_CONGESTION_H
@@ -27,6 +28,7 @@ struct shunter_flight {
     uint16_t part;  /* its segment */
     bool asks;      /* to be acknowledged at once: it measures the round trip */
     bool again;     /* it was sent before: nobody knows which of them came */
+    bool overtaken; /* later ones of its request have come */
     bool left;      /* it is not counted any more: by now it has come, or is lost */
 };
 
@@ -42,8 +44,8 @@ struct shunter_congestion {
     uint32_t timeouts;  /* in a row: times when questions showed that something is lost */
     uint64_t timed_ns;  /* the last of them; what was sent before belongs to it */
     struct shunter_flight *flights; /* by number */
-    uint64_t first, next, largest; /* numbers: from the first on its way; after the last acknowledged */
-    uint64_t room;                  /* of flights, a power of 2 */
+    uint64_t first, next; /* numbers: of the first that is on its way, of the next */
+    uint64_t room;        /* of flights, a power of 2 */
 };
 
 /* Told of each datagram that is lost: it is to be sent again, unless it is known to be there. */
@@ -60,6 +62,9 @@ void shunter_congestion_init(
     struct shunter_congestion *path, uint32_t datagram, uint64_t near, uint64_t rtt_ns,
     uint64_t now_ns);
 void shunter_congestion_free(struct shunter_congestion *path);
+
+/* The round trip to a socket address of this host, as long as nobody is busy; 0: it is elsewhere. */
+uint64_t shunter_loopback_ns(const void *address);
 
 /*
  * When a datagram of so many bytes may be sent: now or before, or later, when its turn comes by

@@ -1,0 +1,87 @@
+/* One batch: how many requests of a class go to a worker, so that they are in time; as BatchBuilder
+ * of the JVM does it. */
+#include "plan.h"
+
+/* Time until another worker can take requests; never 0 for one that is overdue. */
+static int64_t next_free_ns(const struct plan *plan, uint32_t except) {
+    int64_t soonest = SHUNTER_FORMING_NEVER;
+    for (uint32_t i = 0; i < plan->served->worker_count; i++) {
+        const struct shunter_worker_state *worker = worker_of(plan, i);
+        if (i == except || !shunter_is_ready(worker)) {
+            continue;
+        }
+        int64_t busy = shunter_busy_ns(plan->served, worker, plan->now_ns);
+        busy = shunter_in_flight(worker) && busy < 1 ? 1 : busy;
+        soonest = busy < soonest ? busy : soonest;
+    }
+    return soonest;
+}
+
+static void give_up(struct plan *plan, uint8_t class, uint32_t count) {
+    struct shunter_served *served = plan->served;
+    for (; count && served->lists[class].count; count--) {
+        const uint32_t entry = (uint32_t)shunter_most_urgent(served, class);
+        shunter_dequeue(served, entry);
+        served->counts->expired++;
+        served->owner.expired(served->owner.context, entry, plan->now_ns);
+    }
+}
+
+/* How many of a class go to a worker, so that they are in time; those for whom the others would be
+ * too late are given up. */
+static uint32_t fit_deadlines(struct plan *plan, uint32_t to, uint8_t class, uint32_t size) {
+    struct shunter_served *served = plan->served;
+    const struct shunter_class_list *list = &served->lists[class];
+    const int64_t start =
+        signed_now(plan) + shunter_busy_ns(served, worker_of(plan, to), plan->now_ns);
+    struct shunter_latency_line line = shunter_line(served);
+    line.fixed_ns += shunter_caution_ns(served);
+    const int64_t first = (int64_t)served->waiting[list->heap[0]].deadline_ns;
+    if (first - start >= shunter_latency_ns(line, size)) {
+        return size;
+    }
+    const uint32_t cap = cap_of(plan, to, class), waiting = list->count;
+    const int64_t next = next_free_ns(plan, to);
+    int64_t slacks[2 * SHUNTER_MAX_ENTRIES + 1];
+    uint32_t count = next == 0 ? 1 : 2 * cap + 1;
+    count = shunter_first_deadlines(served, class, slacks, count);
+    for (uint32_t i = 0; i < count; i++) {
+        slacks[i] -= slacks[i] == SHUNTER_FORMING_NEVER ? 0 : start;
+    }
+    const struct shunter_cut cut = shunter_forming_fit_deadlines(
+        slacks, count, waiting, size < waiting ? size : waiting, cap, line, next);
+    give_up(plan, class, cut.skip);
+    return cut.take;
+}
+
+void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size) {
+    struct shunter_served *served = plan->served;
+    const struct shunter_class_list *list = &served->lists[class];
+    struct shunter_held batch = {.first = -1, .last = -1, .class = class};
+    uint32_t room = cap_of(plan, to, class);
+    if (!list->count) {
+        return; // given up for the sake of a batch before
+    }
+    if (list->deadlines && shunter_knows(served) && !has_alone(plan, class)) {
+        size = fit_deadlines(plan, to, class, size);
+        const int64_t deadline = list->deadlines
+            ? (int64_t)served->waiting[list->heap[0]].deadline_ns
+            : SHUNTER_FORMING_NEVER;
+        const int64_t fixed = shunter_line(served).fixed_ns + shunter_caution_ns(served);
+        const uint32_t more =
+            shunter_size_adding(served, deadline - signed_now(plan) - fixed);
+        room = more < room ? more : room;
+    }
+    shunter_take(served, &batch, class, size);
+    const uint32_t own = batch.count;
+    if (!own) {
+        return;
+    }
+    if (served->policy.mixes && !batch.alone && own < room) {
+        shunter_take(served, &batch, !class, room - own);
+    }
+    if (class == BEST_EFFORT || batch.count > own) {
+        served->seen.last_best_effort_ns = plan->now_ns;
+    }
+    shunter_give(served, to, batch, plan->now_ns);
+}
