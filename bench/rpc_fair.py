@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -95,6 +97,7 @@ class OurServer:
 
     def __init__(self, network: Bottleneck, folder: Path) -> None:
         self._network, self._folder = network, folder
+        self._pids: list[int] = []
 
     def __enter__(self) -> OurServer:
         command = self._network.inside(self._network.server, str(PROCESSES))
@@ -109,7 +112,7 @@ class OurServer:
         line = json.dumps([role, "", {"folder": str(self._folder), **options}])
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
-        self._process.stdout.readline()
+        self._pids.append(int(self._process.stdout.readline()))
 
     def _worker(self, model: str, size: int, answer: int) -> socket.socket:
         path = self._folder / f"server-{model}"
@@ -124,6 +127,9 @@ class OurServer:
     def __exit__(self, *_: object) -> None:
         for link in self._links:
             link.close()
+        for pid in self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.stdin.close()
         self._process.terminate()
         self._process.wait()

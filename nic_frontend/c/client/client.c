@@ -9,6 +9,8 @@
 
 #include "client_parts.h"
 
+#define FAR_NS 10000000ULL
+
 int64_t shunter_client_begin(
     struct shunter_client *client, const void *const *inputs, void *const *outputs,
     uint64_t deadline_us, uint32_t priority, uint32_t idempotent) {
@@ -39,6 +41,18 @@ int64_t shunter_client_begin(
     shunter_flow_begin(client, call);
     const int error = shunter_flow_want_all(client, call, now);
     return error ? error : (int64_t)call->req_id;
+}
+
+/*
+ * The round trip as far as it is known: that of a hello is long where the host is busy. Who is on
+ * this host, and yet far, is a link that plays a network.
+ */
+static uint64_t first_trip_ns(const struct shunter_client_settings *settings) {
+    uint8_t peer[sizeof(struct sockaddr_storage)] = {0};
+    socklen_t length = sizeof peer;
+    const bool known = getpeername(settings->socket, (struct sockaddr *)(void *)peer, &length) == 0;
+    const uint64_t loopback_ns = known ? shunter_loopback_ns(peer) : 0;
+    return loopback_ns && settings->trip_ns < FAR_NS ? loopback_ns : settings->trip_ns;
 }
 
 static int wait_for_data(struct shunter_client *client, uint64_t now, uint64_t until) {
@@ -198,7 +212,7 @@ int shunter_client_new(
         const uint32_t largest = shunter_client_largest(client);
         shunter_congestion_init(
             &client->path, largest, (uint64_t)SHUNTER_WINDOW * client->inputs.count * largest,
-            settings->trip_ns, client->live.heard_ns);
+            first_trip_ns(settings), client->live.heard_ns);
         client->headers = calloc(client->inputs.count, sizeof *client->headers);
         client->pieces = calloc((size_t)2 * client->inputs.count, sizeof *client->pieces);
         client->spill = malloc((size_t)SHUNTER_CLIENT_PADS * SHUNTER_CLIENT_SPILL);

@@ -5,21 +5,8 @@
  * lost, and the longer it asks in vain the less often: so many bytes as there are in a window are
  * the most that a question brings.
  */
-#include <netinet/in.h>
-
 #include "actions.h"
 #include "answers.h"
-
-#define LOOPBACK_RTT_NS 50000ULL
-
-static bool is_loopback(const uint8_t *peer) {
-    const uint8_t mapped[13] = {[10] = 255, 255, 127}, itself[16] = {[15] = 1};
-    sa_family_t family;
-    memcpy(&family, peer, sizeof family);
-    return family == AF_INET ? peer[4] == 127
-                             : family == AF_INET6 && (!memcmp(peer + 8, itself, sizeof itself) ||
-                                                      !memcmp(peer + 8, mapped, sizeof mapped));
-}
 
 static uint32_t bytes_of(const struct session *session, uint32_t seq) {
     return SHUNTER_HEADER_BYTES + shunter_place(&session->outputs, seq).length +
@@ -35,10 +22,9 @@ static uint64_t bytes_of_answer(const struct session *session) {
 }
 
 void shunter_answers_open(struct session *session, uint64_t now_ns) {
-    const bool near = is_loopback(session->peer);
     shunter_congestion_init(
         &session->path, largest(session), session->window * bytes_of_answer(session),
-        near ? LOOPBACK_RTT_NS : 0, now_ns);
+        shunter_loopback_ns(session->peer), now_ns);
 }
 
 /* ---- what is to be sent */

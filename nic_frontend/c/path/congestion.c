@@ -2,12 +2,14 @@
 #include "congestion_parts.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define INITIAL_DATAGRAMS 10
 #define INITIAL_BYTES 14720
 #define FIRST_RTT_NS 10000000ULL /* as long as it is not known; a client waits twice as long */
+#define LOOPBACK_RTT_NS 50000ULL
 #define MOST_RTT_NS 10000000000ULL
 #define FILL_NS 20000ULL /* not more often: less than this is not counted well */
 #define BURST_NS 2000000ULL /* what the rate brings meanwhile may go at once: clocks tick in ms */
@@ -41,6 +43,20 @@ void shunter_congestion_measure(
                                                         : path->latest_ns - path->rtt_ns;
     path->var_ns = (3 * path->var_ns + off) / 4;
     path->rtt_ns = (7 * path->rtt_ns + path->latest_ns) / 8;
+}
+
+static bool is_loopback(const void *address) {
+    const uint8_t *peer = address;
+    const uint8_t mapped[13] = {[10] = 255, 255, 127}, itself[16] = {[15] = 1};
+    sa_family_t family;
+    memcpy(&family, peer, sizeof family);
+    return family == AF_INET ? peer[4] == 127
+                             : family == AF_INET6 && (!memcmp(peer + 8, itself, sizeof itself) ||
+                                                      !memcmp(peer + 8, mapped, sizeof mapped));
+}
+
+uint64_t shunter_loopback_ns(const void *address) {
+    return is_loopback(address) ? LOOPBACK_RTT_NS : 0;
 }
 
 /* ---- what may be sent */

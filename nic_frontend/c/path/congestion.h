@@ -63,6 +63,9 @@ void shunter_congestion_init(
     uint64_t now_ns);
 void shunter_congestion_free(struct shunter_congestion *path);
 
+/* The round trip to a socket address of this host, as long as nobody is busy; 0: it is elsewhere. */
+uint64_t shunter_loopback_ns(const void *address);
+
 /*
  * When a datagram of so many bytes may be sent: now or before, or later, when its turn comes by
  * pacing, or what fills the window has left the path although nobody has said what became of it.

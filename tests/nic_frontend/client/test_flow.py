@@ -12,7 +12,8 @@ from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.layout import SACK_RECEIVING, Flags, MessageType, WireStatus
 
 SEGMENT, COUNT = 1000, 60
-FAR_NS, NEAR_NS = 40_000_000, 100_000
+FAR_NS, NEAR_NS, BUSY_NS = 40_000_000, 100_000, 5_000_000
+"""Ways to a server: the last is on this host, whose processes wait for one another."""
 FIRST = 10
 """Segments that may be on their way to a server that is not near."""
 LONG_S = 30
@@ -105,8 +106,9 @@ def until_more(client, server):
     return found
 
 
-def test_to_a_server_that_is_near_all_of_a_request_goes_at_once(make):
-    client, server = make(NEAR_NS)
+@pytest.mark.parametrize("trip_ns", [0, NEAR_NS, BUSY_NS])
+def test_to_a_server_that_is_near_all_of_a_request_goes_at_once(make, trip_ns):
+    client, server = make(trip_ns)
     begin(client)
     sent = server.take()
     assert seqs(sent) == list(range(COUNT))
@@ -165,7 +167,7 @@ def test_a_server_that_has_forgotten_it_gets_all_of_it_again(make):
     questions = []
     while not questions:
         poll(client, 0.01)
-        questions = [each for each in server.take() if each.type == MessageType.SACK]
+        questions = [each for each in server.take() if each.type == MessageType.QUERY]
     assert questions[0].flags & Flags.ACK_REQ
     server.say(MessageType.SACK, SACK_RECEIVING)  # it has nothing
     found = set()

@@ -282,9 +282,8 @@ def program(tmp_path_factory):
 
     def run(events, entries=ENTRIES):
         text = "\n".join(" ".join(map(str, event)) for event in events)
-        done = subprocess.run(
-            [str(found), str(entries)], input=text, capture_output=True, text=True, check=False
-        )
+        options = {"capture_output": True, "text": True, "timeout": 60}
+        done = subprocess.run([str(found), str(entries)], input=text, check=False, **options)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout.splitlines()
 

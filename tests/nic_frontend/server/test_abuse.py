@@ -232,7 +232,7 @@ def test_entries_go_from_hand_to_hand_where_there_are_few(site, nic):
     first, second = site.client(), site.client()
     for name in range(8):
         first.ask(name)
-    nic.until(lambda: site.function()["free"] == 0)
+    nic.until(lambda: (at := site.function())["free"] == 0 and at["waiting"] == 6)
     refused = second.ask(99)
     assert second.answers(1) == {refused: WireStatus.RETRY_LATER}
     site.go_on()
