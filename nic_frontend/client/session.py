@@ -189,8 +189,8 @@ class Session:
     def buffer(self) -> list[Array]:
         """Arrays for the inputs of the next request: fill them, and give them to :meth:`infer`.
 
-        Where the session shares memory with the workers they lie there, and nothing is copied.
-        What is in them is not known, and they are not to be used any more when it has begun.
+        Where the session shares memory with the workers they lie there, and large ones are not
+        copied. What they hold is not known; once it has begun they are not to be used any more.
         """
         core = self._exchange.core
         found = core.buffer() if core is not None else None

@@ -33,6 +33,7 @@ int shunter_shared_put(
             return -EINVAL; // where another one belongs, or a piece of it
         }
         memcpy(at, inputs[i], size);
+        client->live.copied += size;
     }
     return 0;
 }

@@ -22,6 +22,7 @@ from shunter.batching.page.runtime import only_live
 from shunter.batching.queue.attach import NAME, Attach, receive, send
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue.front_end_link import FrontEndLink
+from shunter.handlers.queue.shared_regions import FrontEndWords
 from shunter.nic_frontend.server import front_end as module
 from shunter.nic_frontend.server import functions, listeners, server_link
 from shunter.nic_frontend.server.absences import GONE
@@ -480,7 +481,8 @@ def test_a_worker_leaves_although_there_is_no_end_of_batches():
     with contextlib.ExitStack() as stack:
         [[front_end, ours], [server, theirs]] = [map(stack.enter_context, p) for p in pairs]
         link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
-        arguments = (ours, theirs, lambda: True, Endless, Endless)
+        words = FrontEndWords(ours, Endless)
+        arguments = (ours, theirs, lambda: True, Endless, Endless, words)
         thread = threading.Thread(target=link._work, args=arguments)
         thread.start()
         server.close()

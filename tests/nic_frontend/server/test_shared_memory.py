@@ -3,16 +3,20 @@
 import gc
 import mmap
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from shunter.batching.queue.native import REGIONS
 from shunter.nic_frontend.client import Client, Session
+from shunter.nic_frontend.client.requests.calls import DEFAULT
 from shunter.nic_frontend.wire.layout import (
     WANT_SHARED_MEMORY,
     Flags,
@@ -119,9 +123,14 @@ def test_inputs_in_each_others_place_are_right(make_service):
     with Session(service.url("unix"), "m", timeout_s=LONG) as session:
         one, other = session.buffer()
         one[:], other[:] = 1, 2
+        again = session.infer([one, other])
+        assert (again[0] == 1).all() and (again[1] == 2).all()
+        assert session.native.numbers()["copied"] == 0
+        one, other = session.buffer()
+        one[:], other[:] = 1, 2
         found = session.infer([other, one])
         assert (found[0] == 2).all() and (found[1] == 1).all()
-        assert session.shares_memory
+        assert session.shares_memory and session.native.numbers()["copied"] == 2 * 40_000
 
 
 @pytest.mark.parametrize(
@@ -247,6 +256,45 @@ def test_what_a_client_writes_meanwhile_spoils_only_its_own_answers(service):
     gone(service)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whoever_comes_and_goes_every_answer_is_to_ones_own_request(service, seed):
+    service.serve("m", INPUTS, OUTPUTS, infer)
+
+    def ask(session, chance):
+        i = chance.randrange(1 << 20)
+        how = chance.randrange(3)
+        if how == 0:
+            many = [arrays(i + k) for k in range(chance.randrange(1, 80))]
+            found = session.infer_many(many)
+            return all(is_answer(each, i + k) for k, each in enumerate(found))
+        given = arrays(i)
+        if how == 1:
+            given = session.buffer()
+            for place, array in zip(given, arrays(i), strict=True):
+                place[...] = array
+        return is_answer(session.infer(given), i)
+
+    def story(n):
+        chance, shared = random.Random(100 * seed + n), 0
+        for _ in range(8):
+            # There is one for each of those that begin now.
+            service.until(lambda: len(regions_of(service)) < REGIONS - 6, "some are let go of")
+            with Session(service.url("unix"), "m", timeout_s=LONG) as session:
+                shared += session.shares_memory
+                for _ in range(chance.randrange(1, 12)):
+                    assert ask(session, chance)
+                if chance.random() < 0.5:  # as if it were killed, with requests on their way
+                    late = [session._call(arrays(k), DEFAULT, None) for k in (1, 2)]
+                    session._exchange.submit(late)
+                    session._exchange.socket.shutdown(socket.SHUT_RDWR)
+        return shared
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(story, range(6))) == 6 * 8  # numbers have been used again
+    gc.collect()
+    gone(service)
+
+
 CLIENT = """
 import sys
 import numpy as np
@@ -319,7 +367,6 @@ def test_what_leads_out_of_the_memory_is_refused(abused_site):
     site.serve(unix=str(site.folder / "nic.stream"))
     site.worker()
     client = site.client("unix", want=WANT_SHARED_MEMORY)
-    client.shared.size()
     assert client.opened.window * client.each == EDGE
     for wrong in WRONG:
         number = client.ask_shared(**wrong)
@@ -330,8 +377,6 @@ def test_what_leads_out_of_the_memory_is_refused(abused_site):
     assert len(answer) == 512
     plain = site.client("unix")
     assert plain.shared is None
-    lies = plain.request_of(1)
-    assert lies
     header = plain.header(MessageType.REQ, 1, count=1, length=0, total=0, flags=Flags.LAST)
     plain.put(header.pack(plain.key))
     assert plain.answers_to([1]) == {1: WireStatus.BAD_REQUEST}
