@@ -111,13 +111,18 @@ class Bed:
         """Good clients' requests while it goes on, and what it left."""
         self.executions.take()
         found = self._good.ask(rate, self.seconds, seed)
-        reasons = self._good.look()
         ran = self.executions.take()
         row = {"attack": attack, "round": seed, **found}
         row["executed_twice"] = sum(n > 1 for stamp, n in ran.items() if is_stamp(stamp))
-        row |= {"lost_sessions": self._good.lost(), "why": reasons}
         self.rows.append(row)
         return row
+
+    def look(self) -> None:
+        """After the attack: what it left."""
+        row = self.rows[-1]
+        row |= {"why": self._good.look(), "lost_sessions": self._good.lost()}
+        brief = {name: row[name] for name in ("p50_us", "p99_us", "failed", "lost_sessions", "why")}
+        print(f"{row['attack']}: {brief}", file=sys.stderr)
 
 
 def is_stamp(number: int) -> bool:
@@ -140,10 +145,11 @@ def with_flood(bed: Bed, load: float, rate: int, rounds: int, model: RpcModel) -
             for attack in order[number % 3 :] + order[: number % 3]:
                 if not ports[attack]:
                     bed.measure(attack, load, number)
-                    continue
-                with Flood(bed.place, ports[attack], rate, hello) as flood:
-                    row = bed.measure(attack, load, number)
-                row["flood_per_s"] = round(flood.rate)
+                else:
+                    with Flood(bed.place, ports[attack], rate, hello) as flood:
+                        row = bed.measure(attack, load, number)
+                    row["flood_per_s"] = round(flood.rate)
+                bed.look()
     return bed.rows
 
 
@@ -159,14 +165,17 @@ def with_others(bed: Bed, load: float, model: RpcModel, key: SharedKey) -> None:
         beside = place.run(lambda: victim.closed(1))
         row["same_model"] = beside
         row["failed"] += beside["failed"] + (beside["requests"] == 0)
+    bed.look()
     victim.close()
     with half_open(place, port, model, key, HALF_OPEN) as opened:
         bed.measure("half-open", load, 0)["opened"] = opened
+    bed.look()
     with ThreadPoolExecutor(1) as beside_it:
         relayed = beside_it.submit(place.run, relay, place.host, port, model, key, bed.seconds)
         row = bed.measure("replay and reflection", load, 0)
         row["relayed"] = relayed.result()
         row["failed"] += row["relayed"]["failed"] + (row["relayed"]["requests"] == 0)
+    bed.look()
 
 
 def relay(host: str, port: int, model: RpcModel, key: SharedKey, seconds: float) -> Row:

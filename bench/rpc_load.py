@@ -10,14 +10,15 @@ and number of workers are widened until the rate falls (at the first place), in 
 setting is measured again in paired rounds at every place, and these count. Our side's requests per
 connection are chosen in the same way; its batch is --batch, its worker one. ``server_cpu_us`` is
 processor time of all processes of the server per request, ``copies_per_byte`` what our front end,
-workers and client copied per byte of requests and answers.
+workers and client copied per byte of requests and answers. With shared memory all requests to
+Triton have the same tensors, which its client never writes or reads: more than a program gets.
 
     peak_SIZE_Nc_PLACE_vs_RIVAL  our UDP against the better protocol of the rival: median ratio
     udp_vs_tcp_worst             the smallest ratio of UDP's to TCP's peak
     copies_per_byte_worst        the largest of all rows
 
 Examples:
-    python bench/rpc_load.py                                  # all of it, about 40 minutes
+    python bench/rpc_load.py                                  # all of it, about an hour
     python bench/rpc_load.py --quick                          # 784 B, 64 clients, MTU 1500
     python bench/rpc_load.py --clients 64 --mtu 1500 --rounds 5
 """
@@ -38,7 +39,6 @@ from common import (
     Parser,
     Progress,
     Row,
-    committed_samples,
     keep,
     make_stores,
     paired_ratio,
@@ -51,31 +51,13 @@ from rpc.loaded import Loaded, OurLoad
 from rpc.models import RpcModel, empty_models
 from rpc.namespaces import LOOPBACK, Network, Place
 from rpc.rival_sides import Stock
+from rpc.selection import NAME, Cell, Settings, select, without_selection
 from rpc.sides import Ours
-from rpc.widen import Setting, widen
 
-NAME = "rpc_load"
 SIZES = ("784B", "588KB")
 CLIENTS = (1, 8, 64)
 PLACES = ("mtu1500", "mtu9000", LOOPBACK)
 UDP, TCP = "udp", "tcp"
-WARM_UP_S = 3.0
-BUSY = 64
-"""Requests on their way with which a --quick run asks, where no full run has chosen."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is compared in paired rounds."""
-
-    place: Place
-    model: RpcModel
-    clients: int
-
-    @property
-    def key(self) -> str:
-        """As the headline names it."""
-        return f"{self.model.label}_{self.clients}c_{self.place.name}"
 
 
 @dataclass
@@ -88,10 +70,6 @@ class Found:
     def rates(self, side: str) -> list[float]:
         """Of all rounds."""
         return [row["rps"] for row in self.rounds[side]]
-
-
-Settings = dict[tuple[str, str, int], Setting]
-"""By side, model and clients."""
 
 
 def sides(
@@ -124,46 +102,6 @@ def rivals(wanted: Sequence[str]) -> list[str]:
             print(f"without Triton: {error}", file=sys.stderr)
             return [name for name in wanted if name != "triton"]
     return list(wanted)
-
-
-def select(cells: Sequence[Cell], every: Sequence[Loaded], seconds: float) -> tuple[Settings, list]:
-    """The best setting of each side for each number of clients, at the first place it reaches."""
-    settings: Settings = {}
-    rows: list[Row] = []
-    for cell in cells:
-        for side in every:
-            key = side.name, cell.model.label, cell.clients
-            if key in settings or not side.reaches(cell.place):
-                continue
-
-            def rate(setting: Setting, cell: Cell = cell, side: Loaded = side) -> float:
-                found = side.measure(cell.place, cell.model, cell.clients, setting, seconds)
-                rows.append({"selected_at": cell.key, "side": side.name, **setting, **found})
-                return found["rps"]
-
-            settings[key], best = widen(rate, side.axes)
-            print(f"{cell.key} | {side.name}: {settings[key]}, {best:.0f}/s", file=sys.stderr)
-    return settings, rows
-
-
-def without_selection(cells: Sequence[Cell], every: Sequence[Loaded]) -> Settings:
-    """What the last full run chose, else BUSY requests on their way and batches of eight."""
-    for side in every:  # Java compiles what runs through it first; a selection has done that
-        if side.rival == "torchserve":
-            setting = {"streams": 1, "batch": 8, "instances": 1}
-            side.measure(cells[0].place, cells[0].model, BUSY, setting, WARM_UP_S)
-    chosen = {(s["side"], s["model"], s["clients"]): s["setting"] for s in _chosen()}
-    settings: Settings = {}
-    for cell in cells:
-        for side in every:
-            key = side.name, cell.model.label, cell.clients
-            guess = {"streams": max(1, BUSY // cell.clients), "batch": 8, "instances": 1}
-            settings[key] = chosen.get(key) or {axis: guess[axis] for axis in side.axes}
-    return settings
-
-
-def _chosen() -> list[Row]:
-    return [sample for sample in committed_samples(NAME) if "setting" in sample]
 
 
 def measure(
@@ -201,7 +139,8 @@ def rows_of(found: dict[Cell, Found], settings: Settings) -> list[Row]:
             row |= settings[side, cell.model.label, cell.clients]
             for name in ("rps", "p50_us", "p99_us", "server_cpu_us"):
                 row[name] = round(statistics.median(each[name] for each in rounds), 1)
-            row["failed"] = sum(each["failed"] for each in rounds)
+            for name in ("failed", "backlog_drops"):
+                row[name] = sum(each[name] for each in rounds)
             if side in cells_found.copies:
                 row["copies_per_byte"] = cells_found.copies[side]
             row["udp_vs_this"] = paired_ratio(cells_found.rates(UDP), cells_found.rates(side))

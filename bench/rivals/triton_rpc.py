@@ -64,6 +64,10 @@ class TritonRpc(triton_server.Triton):
         self._address = address
         self.grpc_port = process.free_ports().grpc_inference
 
+    def failure(self, what: str) -> process.RivalFailed:
+        """An error with the end of its log."""
+        return self._failure(what)
+
     def _unpack(self) -> None:
         """There is no archive."""
 
@@ -133,7 +137,10 @@ def _call(server: TritonRpc, model: RpcModel, request: Any) -> h2load.Call:
     """The call, with the length of a real answer."""
     grpc = client_module()
     with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        reply = client._client_stub.ModelInfer(request).ByteSize()
+        try:
+            reply = client._client_stub.ModelInfer(request).ByteSize()
+        except grpc.grpc.RpcError as error:
+            raise server.failure(f"Triton does not answer {model.name}") from error
     path = "/inference.GRPCInferenceService/ModelInfer"
     return h2load.Call(server.grpc_port, path, request.SerializeToString(), reply)
 

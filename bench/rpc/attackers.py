@@ -90,7 +90,7 @@ def lost_now(place: Place, sessions: Sequence[Session], model: RpcModel) -> dict
     def reason(session: Session) -> str:
         before = session.native
         try:
-            session.infer([x])
+            session.infer([x], timeout_s=PATIENCE_S)
         except InferenceError as error:
             return f"{type(error).__name__}: {error}"
         return "" if session.native is before else "opened anew"

@@ -3,6 +3,8 @@
 A load is ``clients`` connections with ``streams`` requests each on their way. Every row says what
 processor time a request took in all processes of the server together (wall time of the load,
 warm-up included; time that the kernel spends on packets is only in it where it is a process's).
+``backlog_drops``: packets that were lost because they came faster than the kernel took them (of the
+whole machine), as a switch or a NIC drops them too.
 """
 
 from __future__ import annotations
@@ -69,14 +71,22 @@ class Loaded(ABC):
         self.prepare(model, setting)
         use = CpuUse({"server": tree(self.pid())})
         use.begin()
+        dropped = backlog_drops()
         row = self.load(place, model, clients, setting, seconds)
         use.end()
         cores = use.cores()["server"]
         cost = round(cores / row["rps"] * 1e6, 1) if row["rps"] else float("nan")
-        return {**row, "server_cores": round(cores, 2), "server_cpu_us": cost}
+        more = {"server_cores": round(cores, 2), "server_cpu_us": cost}
+        return {**row, **more, "backlog_drops": backlog_drops() - dropped}
 
     def prepare(self, model: RpcModel, setting: Setting) -> None:  # noqa: B027 - most need nothing
         """Before the load: the setting is there."""
+
+
+def backlog_drops() -> int:
+    """Packets that came faster than this kernel took them, of all interfaces so far."""
+    lines = Path("/proc/net/softnet_stat").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1], 16) for line in lines)
 
 
 def tree(pid: int) -> list[int]:

@@ -63,19 +63,23 @@ class TestLoad:
             "copies_per_byte_worst": 1.1,
         }
 
-    def test_without_a_full_run_before_the_setting_is_a_busy_one(self, load, monkeypatch):
+    def test_without_a_full_run_before_the_setting_is_a_busy_one(self, script, monkeypatch):
+        selection = script("rpc.selection")
+
         class Side:
             name, axes, rival = "grpc", {"streams": (1, 2), "batch": (1,)}, "triton"
 
-        model = load.empty_models()[0]
-        cells = [load.Cell(None, model, clients) for clients in (1, 64)]
-        monkeypatch.setattr(load, "committed_samples", lambda _: [])
-        found = load.without_selection(cells, [Side()])
+        model = script("rpc.models").empty_models()[0]
+        cells = [selection.Cell(None, model, clients) for clients in (1, 64)]
+        monkeypatch.setattr(selection, "committed_samples", lambda _: [])
+        found = selection.without_selection(cells, [Side()])
         assert found["grpc", "784B", 1] == {"streams": 64, "batch": 8}
         assert found["grpc", "784B", 64] == {"streams": 1, "batch": 8}
         chosen = {"side": "grpc", "model": "784B", "clients": 1, "setting": {"streams": 7}}
-        monkeypatch.setattr(load, "committed_samples", lambda _: [chosen, {"cell": "of a round"}])
-        assert load.without_selection(cells, [Side()])["grpc", "784B", 1] == {"streams": 7}
+        monkeypatch.setattr(
+            selection, "committed_samples", lambda _: [chosen, {"cell": "of a round"}]
+        )
+        assert selection.without_selection(cells, [Side()])["grpc", "784B", 1] == {"streams": 7}
 
 
 class TestBatches:
@@ -129,3 +133,26 @@ class TestAttack:
         is_stamp = script("rpc_attack").is_stamp
         assert is_stamp((1 << 32) + 7) and is_stamp((1000 << 32) + 1)
         assert not is_stamp(7) and not is_stamp(0x8877665544332211)
+
+
+def test_a_setting_that_fails_is_not_the_best_one(script):
+    selection = script("rpc.selection")
+
+    class Side:
+        name, axes = "grpc", {"streams": (1, 2, 4)}
+
+        def reaches(self, place):
+            return True
+
+        def measure(self, place, model, clients, setting, seconds):
+            if setting["streams"] == 2:
+                raise RuntimeError("no answer")
+            return {"rps": setting["streams"]}
+
+    class Loopback:
+        name = "loopback"
+
+    model = script("rpc.models").empty_models()[0]
+    settings, rows = selection.select([selection.Cell(Loopback, model, 8)], [Side()], 1)
+    assert settings == {("grpc", "784B", 8): {"streams": 4}}
+    assert [row.get("error") for row in rows] == [None, "no answer", None]

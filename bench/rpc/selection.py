@@ -1,0 +1,81 @@
+"""In which settings the sides of rpc_load are loaded: each in the one in which it is fastest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common import Row, committed_samples
+
+from rpc.loaded import Loaded
+from rpc.models import RpcModel
+from rpc.namespaces import Place
+from rpc.widen import Setting, widen
+
+NAME = "rpc_load"
+WARM_UP_S = 3.0
+BUSY = 64
+"""Requests on their way with which a --quick run asks, where no full run has chosen."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is compared in paired rounds."""
+
+    place: Place
+    model: RpcModel
+    clients: int
+
+    @property
+    def key(self) -> str:
+        """As the headline names it."""
+        return f"{self.model.label}_{self.clients}c_{self.place.name}"
+
+
+Settings = dict[tuple[str, str, int], Setting]
+"""By side, model and clients."""
+
+
+def select(cells: Sequence[Cell], every: Sequence[Loaded], seconds: float) -> tuple[Settings, list]:
+    """The best setting of each side for each number of clients, at the first place it reaches."""
+    settings: Settings = {}
+    rows: list[Row] = []
+    for cell in cells:
+        for side in every:
+            key = side.name, cell.model.label, cell.clients
+            if key in settings or not side.reaches(cell.place):
+                continue
+
+            def rate(setting: Setting, cell: Cell = cell, side: Loaded = side) -> float:
+                try:
+                    found = side.measure(cell.place, cell.model, cell.clients, setting, seconds)
+                except (RuntimeError, OSError) as error:  # not with this setting, then
+                    rows.append({"selected_at": cell.key, "side": side.name, "error": str(error)})
+                    return 0.0
+                rows.append({"selected_at": cell.key, "side": side.name, **setting, **found})
+                return found["rps"]
+
+            settings[key], best = widen(rate, side.axes)
+            print(f"{cell.key} | {side.name}: {settings[key]}, {best:.0f}/s", file=sys.stderr)
+    return settings, rows
+
+
+def without_selection(cells: Sequence[Cell], every: Sequence[Loaded]) -> Settings:
+    """What the last full run chose, else BUSY requests on their way and batches of eight."""
+    for side in every:  # Java compiles what runs through it first; a selection has done that
+        if side.rival == "torchserve":
+            setting = {"streams": 1, "batch": 8, "instances": 1}
+            side.measure(cells[0].place, cells[0].model, BUSY, setting, WARM_UP_S)
+    chosen = {(s["side"], s["model"], s["clients"]): s["setting"] for s in _chosen()}
+    settings: Settings = {}
+    for cell in cells:
+        for side in every:
+            key = side.name, cell.model.label, cell.clients
+            guess = {"streams": max(1, BUSY // cell.clients), "batch": 8, "instances": 1}
+            settings[key] = chosen.get(key) or {axis: guess[axis] for axis in side.axes}
+    return settings
+
+
+def _chosen() -> list[Row]:
+    return [sample for sample in committed_samples(NAME) if "setting" in sample]
