@@ -20,10 +20,7 @@ static int64_t next_free_ns(const struct plan *plan, uint32_t except) {
 static void give_up(struct plan *plan, uint8_t class, uint32_t count) {
     struct shunter_served *served = plan->served;
     for (; count && served->lists[class].count; count--) {
-        const uint32_t entry = (uint32_t)shunter_most_urgent(served, class);
-        shunter_dequeue(served, entry);
-        served->counts->expired++;
-        served->owner.expired(served->owner.context, entry, plan->now_ns);
+        shunter_expire(served, (uint32_t)shunter_most_urgent(served, class), plan->now_ns);
     }
 }
 

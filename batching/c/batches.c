@@ -78,8 +78,9 @@ void shunter_give(
     served->counts->batches++;
 }
 
+/* ``done_ns``: when its worker says that it was done. */
 static void finish_one(
-    struct shunter_served *served, uint32_t entry, uint64_t now_ns, bool died) {
+    struct shunter_served *served, uint32_t entry, uint64_t done_ns, uint64_t now_ns, bool died) {
     const struct shunter_owner *owner = &served->owner;
     const uint64_t status =
         shunter_get(shunter_entry_word(&served->queue, entry, SHUNTER_E_ENTRY_STATUS));
@@ -87,22 +88,30 @@ static void finish_one(
     served->indirect -= !direct;
     if (status == SHUNTER_ENTRY_OK) {
         // Of a worker that died it is not known whether the answer left: it is sent again.
+        const struct shunter_waiting *waiting = &served->waiting[entry];
         served->counts->answered++;
+        shunter_count_answer(
+            &served->telemetry, waiting->priority, waiting->came_ns, waiting->deadline_ns,
+            direct ? done_ns : now_ns);
         owner->finished(owner->context, entry, SHUNTER_ENTRY_OK, direct && !died, now_ns);
     } else if (died && status == 0) {
         owner->died(owner->context, entry, now_ns);
+        if (served->waiting[entry].class < 0) { // it does not run again
+            shunter_count_failure(served, entry);
+        }
     } else {
-        served->counts->failed++;
+        shunter_count_failure(served, entry);
         owner->finished(owner->context, entry, SHUNTER_ENTRY_FAILED, false, now_ns);
     }
 }
 
 /* What becomes of one may be that it waits again: its ``next`` is read before. */
 static void finish(
-    struct shunter_served *served, struct shunter_held batch, uint64_t now_ns, bool died) {
+    struct shunter_served *served, struct shunter_held batch, uint64_t done_ns, uint64_t now_ns,
+    bool died) {
     for (int32_t at = batch.first; at >= 0;) {
         const int32_t next = served->waiting[at].next;
-        finish_one(served, (uint32_t)at, now_ns, died);
+        finish_one(served, (uint32_t)at, done_ns, now_ns, died);
         at = next;
     }
 }
@@ -139,7 +148,8 @@ static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t
     state->free_since_ns = at_ns;
     state->began_ns = more && next->given_ns > at_ns ? next->given_ns : at_ns;
     shunter_learn(served, batch, began_ns, more ? next->count : 0, at_ns);
-    finish(served, *batch, now_ns, false);
+    shunter_count_batch(&served->telemetry, batch->count);
+    finish(served, *batch, at_ns, now_ns, false);
 }
 
 uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
@@ -174,7 +184,7 @@ int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t
         served->in_flight--;
         const struct shunter_held batch = state->held[state->done % SHUNTER_AHEAD];
         if (running) {
-            finish(served, batch, now_ns, true);
+            finish(served, batch, now_ns, now_ns, true);
         } else {
             give_back(served, batch, now_ns);
         }

@@ -2,7 +2,6 @@
 #include "dispatch.h"
 
 static void expire(struct shunter_served *served, uint64_t now_ns) {
-    const struct shunter_owner *owner = &served->owner;
     const int64_t soonest = shunter_soonest_ns(served, now_ns);
     for (int class = 0; class < SHUNTER_CLASSES; class ++) {
         const struct shunter_class_list *list = &served->lists[class];
@@ -10,10 +9,7 @@ static void expire(struct shunter_served *served, uint64_t now_ns) {
                shunter_forming_is_too_late(
                    (int64_t)now_ns, (int64_t)served->waiting[list->heap[0]].deadline_ns,
                    soonest)) {
-            const uint32_t entry = (uint32_t)list->heap[0];
-            shunter_dequeue(served, entry);
-            served->counts->expired++;
-            owner->expired(owner->context, entry, now_ns);
+            shunter_expire(served, (uint32_t)list->heap[0], now_ns);
         }
     }
 }
@@ -36,6 +32,7 @@ static uint64_t too_late_ns(const struct shunter_served *served, uint64_t now_ns
 
 uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
     uint64_t next = SHUNTER_NEVER;
+    shunter_refuse(served, now_ns);
     if (served->lists[0].count || served->lists[1].count) {
         expire(served, now_ns);
         next = shunter_plan(served, now_ns);

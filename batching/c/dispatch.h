@@ -12,8 +12,10 @@
 #include "forming.h"
 #include "policy.h"
 #include "queue.h"
+#include "telemetry.h"
 
-#define SHUNTER_CLASSES 2
+#define SHUNTER_REFUSED SHUNTER_CLASSES /* the list of what is going to be told so */
+#define SHUNTER_WOULD_BE_LATE 429       /* its status; as over HTTP */
 #define SHUNTER_NEVER UINT64_MAX
 
 /* What happens to requests, by their entries. Called from within; none may call the dispatcher. */
@@ -45,11 +47,13 @@ struct shunter_arrival {
 struct shunter_waiting {
     int32_t next, prev; /* of its class, in the order of arrivals; next: also of its batch */
     int32_t in_heap;    /* -1: it has no deadline */
-    int8_t class;       /* -1: it does not wait */
+    int8_t class;       /* -1: it does not wait; SHUNTER_REFUSED */
+    uint8_t priority;   /* its class, whether it waits or not */
     bool alone;
     bool indirect; /* while it runs: its owner sends its answer */
     uint64_t arrival; /* its number */
     uint64_t arrival_ns, deadline_ns;
+    uint64_t came_ns; /* when it arrived first */
 };
 
 struct shunter_class_list {
@@ -93,7 +97,7 @@ struct shunter_served {
     struct shunter_owner owner;
     struct shunter_counts *counts;
     struct shunter_waiting *waiting;
-    struct shunter_class_list lists[SHUNTER_CLASSES];
+    struct shunter_class_list lists[SHUNTER_CLASSES + 1];
     struct shunter_worker_state workers[SHUNTER_WORKER_COUNT];
     uint32_t worker_count; /* one more than the highest index in use */
     uint32_t in_flight;    /* batches */
@@ -102,6 +106,7 @@ struct shunter_served {
     int32_t *scratch; /* for the first of a heap, in order */
     uint32_t indirect; /* requests in flight whose answers the owner sends */
     uint64_t gathered_bytes; /* by workers that are gone */
+    struct shunter_telemetry telemetry;
 };
 
 /* NULL: no memory. ``counts`` may be shared. */
@@ -116,6 +121,12 @@ void shunter_enqueue(
     struct shunter_served *served, const struct shunter_arrival *arrival, uint64_t now_ns);
 /* It waits no more; nothing when it does not. */
 void shunter_dequeue(struct shunter_served *served, uint32_t entry);
+/* The same, because nobody waits for its answer any more. */
+void shunter_withdraw(struct shunter_served *served, uint32_t entry);
+/* It waits no more, for its deadline cannot be met. */
+void shunter_expire(struct shunter_served *served, uint32_t entry, uint64_t now_ns);
+/* It has ended without an answer, whether it ran or not. */
+void shunter_count_failure(struct shunter_served *served, uint32_t entry);
 /* The most urgent of a class, -1: none waits. What has been tried once, then the earliest deadline,
  * then the oldest. */
 int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class);
@@ -171,12 +182,27 @@ int64_t shunter_busy_ns(
 /* Shortest time in which a request can be answered; 0 while a worker is free. */
 int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns);
 bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t now_ns);
+/* Largest batch of a class for a worker. */
+uint32_t shunter_cap(
+    const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
+    bool strict_traffic);
 /* A batch was answered. */
 void shunter_learn(
     struct shunter_served *served, const struct shunter_held *batch, uint64_t began_ns,
     uint64_t waiting_ahead, uint64_t now_ns);
 /* Requests that are worth a batch, now. */
 double shunter_threshold(const struct shunter_served *served);
+
+/* ---- admission (admission.c) */
+
+/* Predicted time until a request that comes now is answered; 0 when nothing is known. */
+int64_t shunter_predicted_answer_ns(
+    const struct shunter_served *served, uint8_t class, uint64_t now_ns);
+/* Whether a request that comes now may wait. */
+bool shunter_admits(
+    const struct shunter_served *served, const struct shunter_arrival *arrival, uint64_t now_ns);
+/* Tell those that may not. */
+void shunter_refuse(struct shunter_served *served, uint64_t now_ns);
 
 /* ---- decisions (plan.c) */
 

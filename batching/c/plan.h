@@ -21,14 +21,7 @@ static inline struct shunter_worker_state *worker_of(const struct plan *plan, ui
 }
 
 static inline uint32_t cap_of(const struct plan *plan, uint32_t worker, uint8_t class) {
-    const struct shunter_served *served = plan->served;
-    const uint32_t cap = worker_of(plan, worker)->cap;
-    if (class == BEST_EFFORT && served->policy.slo_ns && plan->strict_traffic) {
-        const uint32_t most =
-            shunter_size_adding(served, (int64_t)(served->policy.slo_ns / 2));
-        return cap < most ? cap : most;
-    }
-    return cap;
+    return shunter_cap(plan->served, worker_of(plan, worker), class, plan->strict_traffic);
 }
 
 static inline bool has_alone(const struct plan *plan, uint8_t class) {

@@ -17,11 +17,12 @@ struct shunter_policy {
     uint64_t slo_ns; /* best effort adds at most half of it; 0: none */
     uint32_t ahead;  /* 0 or 1 */
     uint32_t mixes;  /* not 0: batches may hold both classes */
+    uint32_t admission; /* not 0: what would be answered too late is refused at once */
 };
 
 /* Of all functions together. */
 struct shunter_counts {
-    uint64_t requests, batches, answered, failed, expired, rings;
+    uint64_t requests, batches, answered, failed, expired, rejected, rings;
 };
 
 #endif

@@ -66,6 +66,17 @@ bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t no
            (seen->strict && now_ns - seen->last_strict_ns < STRICT_MEMORY_NS);
 }
 
+uint32_t shunter_cap(
+    const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
+    bool strict_traffic) {
+    const uint32_t cap = worker->cap;
+    if (class != 0 && served->policy.slo_ns && strict_traffic) {
+        const uint32_t most = shunter_size_adding(served, (int64_t)(served->policy.slo_ns / 2));
+        return cap < most ? cap : most;
+    }
+    return cap;
+}
+
 double shunter_threshold(const struct shunter_served *served) {
     return served->policy.threshold > 0 ? served->policy.threshold
                                         : served->seen.threshold.value;

@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 /* Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */
-#define SHUNTER_LAYOUT_VERSION 8 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 9 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
-#define SHUNTER_PAGE_SIZE 1036928 /* bytes of the control page */
+#define SHUNTER_PAGE_SIZE 1118848 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
 #define SHUNTER_HOLDER_SIZE 128 /* bytes of one holder */
 #define SHUNTER_HOLDER_COUNT 16 /* holders */
@@ -16,7 +16,7 @@
 #define SHUNTER_RUNNER_SIZE 256 /* bytes of one runner */
 #define SHUNTER_RUNNER_COUNT 64 /* runners */
 #define SHUNTER_SLOTS_OFFSET 21120 /* offset of slot 0 */
-#define SHUNTER_SLOT_SIZE 7936 /* bytes of one slot */
+#define SHUNTER_SLOT_SIZE 8576 /* bytes of one slot */
 #define SHUNTER_SLOT_COUNT 128 /* slots */
 #define SHUNTER_SLOT_WORDS 2 /* words of a mask of slots */
 #define SHUNTER_CPU_SLICES 512 /* slices that are CPUs; those of device 0 follow */
@@ -87,6 +87,8 @@
 #define SHUNTER_H_FRONT_END_COUNTER_COUNT 560 /* counters below; written after their names */
 #define SHUNTER_H_FRONT_END_COUNTER_NAMES 568 /* UTF-8, zero padded [64] */
 #define SHUNTER_H_FRONT_END_COUNTERS 2104 /* since the front end started [64] */
+#define SHUNTER_H_LANDING_BLOCKS 2616 /* blocks of the pool in which payloads land */
+#define SHUNTER_H_LANDING_FREE 2624 /* of these, used by nobody */
 #define SHUNTER_K_HOLDER_PID 0 /* process that owns this word, 0 when free */
 #define SHUNTER_K_HOLDER_HEARTBEAT_NS 8 /* a reader ignores a holder whose heartbeat is old */
 #define SHUNTER_K_HOLD_NUMBER 16 /* 0: nothing is held; else another after each change of slices */
@@ -211,6 +213,22 @@
 #define SHUNTER_S_PADDING_KNOWN 7808 /* 1: the words below are the controller's */
 #define SHUNTER_S_BESIDE 7816 /* mask of slots: this model's best effort may run beside their strict work [2] */
 #define SHUNTER_S_STRICT_CLAIMS 7832 /* which requests may say that they are strict, CLAIMS_... */
+#define SHUNTER_S_NETWORK_ARRIVALS 7936 /* requests that came whole by the network, by class [2] */
+#define SHUNTER_S_NETWORK_ANSWERED 7952 /* answered by a worker, and not with an error [2] */
+#define SHUNTER_S_NETWORK_EXPIRED 7968 /* answered 504 before they ran [2] */
+#define SHUNTER_S_NETWORK_REJECTED 7984 /* refused at once: admission [2] */
+#define SHUNTER_S_NETWORK_FAILED 8000 /* ended with an error, of the handler or of ours [2] */
+#define SHUNTER_S_NETWORK_ABANDONED 8016 /* cancelled or client gone while waiting [2] */
+#define SHUNTER_S_NETWORK_SLO_MET 8032 /* of those answered: with a deadline, in time [2] */
+#define SHUNTER_S_NETWORK_SLO_LATE 8048 /* with a deadline, answered after it [2] */
+#define SHUNTER_S_NETWORK_SLO_REJECTED 8064 /* with a deadline, refused [2] */
+#define SHUNTER_S_NETWORK_SLO_FAILED 8080 /* with a deadline, ended with an error [2] */
+#define SHUNTER_S_NETWORK_SLO_ABANDONED 8096 /* with a deadline, abandoned [2] */
+#define SHUNTER_S_NETWORK_LATENCY_NS 8112 /* sum of the times from arrival to answer [2] */
+#define SHUNTER_S_NETWORK_LATENCY_TIMES 8128 /* histogram by class, bucket [32] */
+#define SHUNTER_S_NETWORK_BATCHES_BY_SIZE 8384 /* batches answered, by bucket [16] */
+#define SHUNTER_S_NETWORK_BATCH_REQUESTS 8512 /* requests in the batches answered */
+#define SHUNTER_S_NETWORK_ATTAINMENT_PPM 8520 /* in time, last minute, by class; -1: none [2] */
 
 _Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");
 _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==

@@ -18,6 +18,7 @@ struct shunter_served *shunter_served_new(
     served->scratch = calloc(queue->entries + 1, sizeof *served->scratch);
     shunter_adaptive_threshold_init(
         &served->seen.threshold, policy->alpha, policy->threshold_cap);
+    served->lists[SHUNTER_REFUSED].first = served->lists[SHUNTER_REFUSED].last = -1;
     bool is_whole = served->waiting && served->scratch;
     for (int class = 0; class < SHUNTER_CLASSES; class ++) {
         struct shunter_class_list *list = &served->lists[class];
@@ -115,7 +116,7 @@ static void put(struct shunter_served *served, int32_t at) {
     *(entry->next < 0 ? &list->last : &served->waiting[entry->next].prev) = at;
     list->count++;
     entry->in_heap = -1;
-    if (entry->deadline_ns) {
+    if (entry->deadline_ns && list->heap) {
         rise(served, list, list->deadlines++, at);
     }
 }
@@ -123,7 +124,9 @@ static void put(struct shunter_served *served, int32_t at) {
 void shunter_enqueue(
     struct shunter_served *served, const struct shunter_arrival *arrival, uint64_t now_ns) {
     struct shunter_waiting *entry = &served->waiting[arrival->entry];
-    if (!arrival->returned && !arrival->again) {
+    const bool is_new = !arrival->returned && !arrival->again;
+    const bool is_refused = is_new && !shunter_admits(served, arrival, now_ns);
+    if (is_new && !is_refused) {
         struct shunter_seen *seen = &served->seen;
         shunter_adaptive_threshold_settle(
             &seen->threshold, (int64_t)now_ns, seen->arrivals);
@@ -135,13 +138,16 @@ void shunter_enqueue(
     }
     if (!arrival->returned) {
         *entry = (struct shunter_waiting){
+            .priority = arrival->class,
             .alone = arrival->again,
             .arrival = ++served->arrivals,
             .arrival_ns = now_ns,
-            .deadline_ns = arrival->deadline_ns};
-        served->counts->requests += !arrival->again;
+            .deadline_ns = arrival->deadline_ns,
+            .came_ns = is_new ? now_ns : entry->came_ns};
+        served->counts->requests += is_new;
+        served->telemetry.arrivals[arrival->class] += is_new;
     }
-    entry->class = (int8_t)arrival->class;
+    entry->class = (int8_t)(is_refused ? SHUNTER_REFUSED : arrival->class);
     put(served, (int32_t)arrival->entry);
 }
 
@@ -160,6 +166,29 @@ void shunter_dequeue(struct shunter_served *served, uint32_t at) {
     entry->class = -1;
 }
 
+void shunter_withdraw(struct shunter_served *served, uint32_t at) {
+    const struct shunter_waiting *entry = &served->waiting[at];
+    if (entry->class >= 0) {
+        served->telemetry.abandoned[entry->priority]++;
+        served->telemetry.slo_abandoned[entry->priority] += entry->deadline_ns != 0;
+        shunter_dequeue(served, at);
+    }
+}
+
+void shunter_expire(struct shunter_served *served, uint32_t at, uint64_t now_ns) {
+    shunter_dequeue(served, at);
+    served->counts->expired++;
+    served->telemetry.expired[served->waiting[at].priority]++;
+    served->owner.expired(served->owner.context, at, now_ns);
+}
+
+void shunter_count_failure(struct shunter_served *served, uint32_t at) {
+    const struct shunter_waiting *entry = &served->waiting[at];
+    served->counts->failed++;
+    served->telemetry.failed[entry->priority]++;
+    served->telemetry.slo_failed[entry->priority] += entry->deadline_ns != 0;
+}
+
 uint32_t shunter_fail_waiting(struct shunter_served *served, uint16_t status, uint64_t now_ns) {
     uint32_t count = 0;
     for (int class = 0; class < SHUNTER_CLASSES; class ++) {
@@ -167,7 +196,7 @@ uint32_t shunter_fail_waiting(struct shunter_served *served, uint16_t status, ui
         for (; list->count; count++) {
             const uint32_t entry = (uint32_t)list->first;
             shunter_dequeue(served, entry);
-            served->counts->failed++;
+            shunter_count_failure(served, entry);
             served->owner.finished(served->owner.context, entry, status, false, now_ns);
         }
     }

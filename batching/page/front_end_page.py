@@ -16,7 +16,12 @@ from shunter.batching.page.layout import (
     SLOT_SIZE,
     SLOTS_OFFSET,
 )
-from shunter.batching.page.records import MAX_COUNT, FrontEndState, SlotNetwork
+from shunter.batching.page.records import (
+    MAX_COUNT,
+    FrontEndState,
+    NetworkTelemetry,
+    SlotNetwork,
+)
 
 _LINE = HEADER_FIELDS["front_end_pid"].offset
 _COUNT = HEADER_FIELDS["front_end_counter_count"].offset // 8
@@ -72,14 +77,25 @@ def read(page: ControlPage) -> FrontEndNumbers:
     return FrontEndNumbers(decode(FrontEndState, page.words), counters)
 
 
-def write_network(page: ControlPage, slot: int, network: SlotNetwork) -> None:
+def write_network(
+    page: ControlPage,
+    slot: int,
+    network: SlotNetwork,
+    telemetry: NetworkTelemetry = NetworkTelemetry(),  # noqa: B008 it is frozen
+) -> None:
     """Replace the numbers of a slot."""
+    encode(telemetry, page.words, _base(slot))
     encode(network, page.words, _base(slot))
 
 
 def read_network(page: ControlPage, slot: int) -> SlotNetwork:
     """What the front end wrote last of a slot."""
     return decode(SlotNetwork, page.words, _base(slot))
+
+
+def read_telemetry(page: ControlPage, slot: int) -> NetworkTelemetry:
+    """What became of a slot's requests by the network."""
+    return decode(NetworkTelemetry, page.words, _base(slot))
 
 
 def _base(slot: int) -> int:

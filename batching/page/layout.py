@@ -33,6 +33,7 @@ The control page::
     |   group commands |    controller writes, one line per worker group
     |   network        |    network front end writes, plain words
     |   padding        |    controller writes, plain words, and who may claim to be strict
+    |   network telemetry|  network front end writes, plain words
     | slot 1 ...       |
     +------------------+  PAGE_SIZE
 
@@ -126,6 +127,8 @@ HEADER = (
                 width=COUNTER_NAME_BYTES,
             ),
             Field("front_end_counters", "since the front end started", count=COUNTER_COUNT),
+            Field("landing_blocks", "blocks of the pool in which payloads land"),
+            Field("landing_free", "of these, used by nobody"),
         ),
     ),
 )

@@ -79,6 +79,8 @@ class FrontEndState:
     front_end_sessions: int = _word(0, MAX_COUNT)
     front_end_rtt_ns: int = _word(0, MAX_COUNT)
     front_end_rtt_count: int = _word(0, MAX_COUNT)
+    landing_blocks: int = _word(0, MAX_COUNT)
+    landing_free: int = _word(0, MAX_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,28 @@ class SlotNetwork:
     network_sessions: int = _word(0, MAX_REQUESTS)
     network_credit: int = _word(0, MAX_COUNT)
     network_needs_mb: int = _word(0, MAX_COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTelemetry:
+    """Counters of a model version's requests by the network; see :class:`SlotTelemetry`."""
+
+    network_arrivals: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_answered: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_expired: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_rejected: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_failed: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_abandoned: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_slo_met: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_slo_late: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_slo_rejected: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_slo_failed: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_slo_abandoned: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_latency_ns: tuple[int, int] = _words(2, 0, MAX_COUNT)
+    network_latency_times: tuple[int, ...] = _words(2 * TIME_BUCKETS, 0, MAX_COUNT)
+    network_batches_by_size: tuple[int, ...] = _words(SIZE_BUCKETS, 0, MAX_COUNT)
+    network_batch_requests: int = _word(0, MAX_COUNT)
+    network_attainment_ppm: tuple[int, int] = _words(2, -1, 1_000_000, -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,4 +168,26 @@ SLOT = (
             Field("strict_claims", "which requests may say that they are strict, CLAIMS_..."),
         ),
     ),
+    Section(
+        "network_telemetry",
+        (
+            # Up to network_batch_requests: struct shunter_telemetry of batching/c.
+            Field("network_arrivals", "requests that came whole by the network, by class", count=2),
+            Field("network_answered", "answered by a worker, and not with an error", count=2),
+            Field("network_expired", "answered 504 before they ran", count=2),
+            Field("network_rejected", "refused at once: admission", count=2),
+            Field("network_failed", "ended with an error, of the handler or of ours", count=2),
+            Field("network_abandoned", "cancelled or client gone while waiting", count=2),
+            Field("network_slo_met", "of those answered: with a deadline, in time", count=2),
+            Field("network_slo_late", "with a deadline, answered after it", count=2),
+            Field("network_slo_rejected", "with a deadline, refused", count=2),
+            Field("network_slo_failed", "with a deadline, ended with an error", count=2),
+            Field("network_slo_abandoned", "with a deadline, abandoned", count=2),
+            Field("network_latency_ns", "sum of the times from arrival to answer", count=2),
+            Field("network_latency_times", "histogram by class, bucket", count=2 * TIME_BUCKETS),
+            Field("network_batches_by_size", "batches answered, by bucket", count=SIZE_BUCKETS),
+            Field("network_batch_requests", "requests in the batches answered"),
+            Field("network_attainment_ppm", "in time, last minute, by class; -1: none", count=2),
+        ),
+    ),
 )

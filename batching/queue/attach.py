@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -152,20 +153,37 @@ def send(connection: socket.socket, content: Any, descriptors: Sequence[int] = (
     socket.send_fds(connection, [json.dumps(content).encode()], list(descriptors))
 
 
-def receive(connection: socket.socket) -> tuple[Any, list[int]]:
-    """One message and its descriptors.
+def receive(connection: socket.socket, flags: int = 0) -> tuple[Any, list[int]]:
+    """One message and its descriptors. ``flags``: of the system call.
 
     Raises EOFError when the other side is gone, AttachError when it is no message, OSError (such
     as BlockingIOError) of the socket.
     """
-    data, descriptors, flags, _ = socket.recv_fds(connection, _LONGEST, _DESCRIPTORS)
+    data, descriptors, found = receive_descriptors(connection, _LONGEST, _DESCRIPTORS, flags)
     if not data:
         raise EOFError
     try:
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if found & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             raise ValueError("it is too long")
         return json.loads(data), list(descriptors)
     except ValueError as error:
         for descriptor in descriptors:
             os.close(descriptor)
         raise AttachError(f"not a message: {error}") from error
+
+
+def receive_descriptors(
+    connection: socket.socket, most_bytes: int, most: int, flags: int = 0
+) -> tuple[bytes, list[int], int]:
+    """Bytes with their descriptors, and the flags of the message. Raises OSError.
+
+    ``socket.recv_fds`` of Python 3.11 does not heed flags.
+    """
+    room = socket.CMSG_LEN(most * array("i").itemsize)
+    flags |= socket.MSG_CMSG_CLOEXEC
+    data, others, found, _ = connection.recvmsg(most_bytes, room, flags)
+    descriptors = array("i")
+    for level, kind, content in others:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    return data, list(descriptors), found

@@ -33,6 +33,7 @@ from shunter.batching.queue.shared_memory import Mapping as Mapped
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.handlers.queue.device_queue import queue_worker
+from shunter.handlers.queue.shared_regions import FrontEndWords
 from shunter.handlers.queue.tensor_queue import (
     Infer,
     QueueWorker,
@@ -189,11 +190,14 @@ class FrontEndLink:
                 front=front,
             )
             stack.callback(end.close)
+            words = FrontEndWords(connection, end)
+            stack.callback(words.close)
+            end.look = words.hear
             self._told = ""
             stack.enter_context(torch.inference_mode())
             worker = queue_worker(end, self._infer, attach.batch, self._device)
             stack.callback(worker.close)
-            self._work(connection, server, is_over, worker, end)
+            self._work(connection, server, is_over, worker, end, words)
 
     def _work(
         self,
@@ -202,6 +206,7 @@ class FrontEndLink:
         is_over: Callable[[], bool],
         worker: QueueWorker,
         end: WorkerQueue,
+        words: FrontEndWords,
     ) -> None:
         others = [connection.fileno(), server.fileno()]
         deadline = look = 0.0
@@ -213,7 +218,9 @@ class FrontEndLink:
                     continue
             look = time.monotonic() + _LOOK_MS / 1e4  # also while there is no end of batches
             ready = select.select(others, [], [], 0)[0]
-            if connection.fileno() in ready and receive(connection)[0] == {"left": True}:
+            if connection.fileno() in ready:
+                words.hear()
+            if words.is_dismissed:
                 return
             if len(others) == 2 and server.fileno() in ready and is_over():
                 send(connection, {"leave": True})

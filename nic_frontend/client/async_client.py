@@ -40,11 +40,12 @@ class AsyncClient:
         crc: bool = False,
         timeout_s: float = 5.0,
         window: int = 64,
+        shared_memory: bool = True,
     ) -> None:
         """``timeout_s``: for every request that does not say otherwise, and to open a session.
 
-        ``window``: most requests on their way to one model. ``key``, ``key_id``, ``encrypt`` and
-        ``crc`` as of Session.
+        ``window``: most requests on their way to one model. ``key``, ``key_id``, ``encrypt``,
+        ``crc`` and ``shared_memory`` as of Session.
         Several URLs: as of Client, and calls at the same time spread over all servers.
         Raises ValueError for a wrong address or key file, NoCipherError.
         """
@@ -57,6 +58,7 @@ class AsyncClient:
         protect = protection_of(self._key, encrypt=encrypt, crc=crc)
         self._balancer = Balancer(len(self.urls))
         self._settings = protect, timeout_s, window
+        self._shared_memory = shared_memory
         self._timeout_s = timeout_s
         self._sessions: dict[tuple[str, str, int], asyncio.Task[AsyncSession]] = {}
 
@@ -84,6 +86,7 @@ class AsyncClient:
             self._key,
             *self._settings,
             fail_fast=len(self.urls) > 1,
+            shared_memory=self._shared_memory,
         )
         try:
             await session.open(time.monotonic_ns() + int(self._timeout_s * 1e9))

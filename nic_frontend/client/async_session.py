@@ -44,13 +44,13 @@ class AsyncSession:
         window: int,
         *,
         fail_fast: bool = False,
+        shared_memory: bool = True,
     ) -> None:
         """Nothing is sent before :meth:`open`."""
         self._address, self._timeout_s = address, timeout_s
         self._loop = asyncio.get_running_loop()
-        self._exchange = Exchange(
-            model, version, window, key, protect, self._unwatch, fail_fast=fail_fast
-        )
+        how = {"fail_fast": fail_fast, "shared_memory": shared_memory}
+        self._exchange = Exchange(model, version, window, key, protect, self._unwatch, **how)
         self._targets: list[Target] = []
         self._pause_s = 0.0
         self._watched: int | None = None

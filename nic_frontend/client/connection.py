@@ -22,8 +22,10 @@ from shunter.nic_frontend.client.requests.errors import (
     UnreachableError,
     unsent,
 )
+from shunter.nic_frontend.client.shared_inputs import SharedInputs
 from shunter.nic_frontend.wire.hello import Hello
 from shunter.nic_frontend.wire.keys import SharedKey
+from shunter.nic_frontend.wire.layout import WANT_SHARED_MEMORY
 
 SILENCE_NS = 500_000_000
 """When the server has said nothing for so long, it may have forgotten the session."""
@@ -43,12 +45,14 @@ class Connection:
         before_close: Callable[[], None] | None = None,
         *,
         fail_fast: bool = False,
+        shared_memory: bool = True,
     ) -> None:
         """There is no connection yet: give one with :meth:`attach`.
 
         ``protect``: PAYLOAD_CRC or PAYLOAD_AEAD. ``before_close`` is called before a connection is
         closed. ``fail_fast``: when a connection is lost its calls end; otherwise what may be sent
-        again waits for another. Raises LibraryError, BadRequestError.
+        again waits for another. ``shared_memory``: with a server on this host, by a Unix socket, if
+        it can and payloads need no protection. Raises LibraryError, BadRequestError.
         """
         functions()  # first of all: without the library nothing works
         check_names(model, version, key.id if key else "")
@@ -60,6 +64,7 @@ class Connection:
         """Whether there are more addresses to be tried at once."""
         self._before_close = before_close
         self._hello, self._key, self._protect = (model, version, window), key, protect
+        self._shares_memory = shared_memory and not protect
         self.core: NativeSession | None = None
         self.tensors: Tensors | None = None
         """Of the last session."""
@@ -175,7 +180,10 @@ class Connection:
     def _begin_opening(self) -> None:
         model, version, window = self._hello
         nonce = secrets.token_bytes(16)
-        hello = Hello(nonce, model, version, self._segment, window, want=self._protect)
+        want, connection = self._protect, self.socket
+        if self._shares_memory and self.is_stream and connection.family == socket.AF_UNIX:
+            want |= WANT_SHARED_MEMORY
+        hello = Hello(nonce, model, version, self._segment, window, want=want)
         self._opening = Opening(hello, self._key, stream=self.is_stream)
         self._probed_ns = self.now
 
@@ -226,7 +234,11 @@ class Connection:
         if self.core is not None:
             self.core.close()
         assert self.socket is not None
-        self.core = NativeSession(opened, self.socket, tensors)
+        shared = None
+        if opened.shared:
+            memory = self._greeting.memory if self._greeting else -1
+            shared = SharedInputs(memory, opened.inputs, opened.shared)
+        self.core = NativeSession(opened, self.socket, tensors, shared)
         self._opening = self.failure = self._greeting = None
         self._begin_calls()
 

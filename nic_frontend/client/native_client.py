@@ -53,6 +53,8 @@ class Settings(Structure):
         ("grant", c_uint64),
         ("pkt_no", c_uint64),
         ("trip_ns", c_uint64),
+        ("shared", c_void_p),
+        ("shared_requests", c_uint32),
     )
 
 
@@ -138,10 +140,12 @@ class NativeClient:
         protect: int = 0,
         stream: bool = False,
         gso: bool = True,
+        shared: tuple[int, int] = (0, WINDOW),
     ) -> None:
         """``inputs`` and ``outputs``: bytes of each tensor. The socket does not block, is connected
         and stays the caller's. ``pkt_no``: of the last datagram sent. ``trip_ns``: to the server
-        and back, 0: not known. ``protect``: what all payloads carry. Raises OSError.
+        and back, 0: not known. ``protect``: what all payloads carry. ``shared``: the address of
+        memory for inputs, 0: none, and for how many requests. Raises OSError.
         """
         self._c = self.functions = functions()
         settings = Settings(socket, stream, gso, keys is not None, protect)
@@ -152,6 +156,8 @@ class NativeClient:
         settings.input_bytes[: len(inputs)] = inputs
         settings.output_bytes[: len(outputs)] = outputs
         settings.grant, settings.pkt_no, settings.trip_ns = grant, pkt_no, trip_ns
+        settings.shared, self._most = shared
+        settings.shared_requests = self._most
         handle = c_void_p()
         check(self._c.shunter_client_new(byref(settings), byref(handle)), "a session")
         self.handle, self.socket, self.segment = handle.value, socket, segment
@@ -242,7 +248,7 @@ class NativeClient:
     def may_begin(self) -> bool:
         """Whether there is credit for another request."""
         live = self._live
-        return bool(live.next_id <= live.grant and live.next_id - live.below < WINDOW)
+        return bool(live.next_id <= live.grant and live.next_id - live.below < self._most)
 
     def close(self) -> None:
         """Free what C holds."""

@@ -11,13 +11,20 @@ from shunter.nic_frontend.client.native_client import NativeClient
 from shunter.nic_frontend.client.one_call import OneCall
 from shunter.nic_frontend.client.opening import OpenSession
 from shunter.nic_frontend.client.requests.calls import Array, Call, Tensors
+from shunter.nic_frontend.client.shared_inputs import SharedInputs
 
 
 class NativeSession(NativeClient):
     """Goes on with a session that has just been opened over this connection."""
 
-    def __init__(self, opened: OpenSession, connection: socket.socket, tensors: Tensors) -> None:
-        """The socket stays the caller's."""
+    def __init__(
+        self,
+        opened: OpenSession,
+        connection: socket.socket,
+        tensors: Tensors,
+        shared: SharedInputs | None = None,
+    ) -> None:
+        """The socket stays the caller's. ``shared``: memory for the inputs."""
         super().__init__(
             connection.fileno(),
             opened.session,
@@ -30,7 +37,9 @@ class NativeSession(NativeClient):
             keys=opened.keys,
             protect=opened.protect,
             stream=connection.type != socket.SOCK_DGRAM,
+            **({"shared": (shared.address, shared.requests)} if shared else {}),
         )
+        self._shared = shared
         self.session, self.func_id, self.protect = opened.session, opened.func_id, opened.protect
         self._connection = connection
         self.one_call = OneCall(self, tensors)
@@ -45,6 +54,18 @@ class NativeSession(NativeClient):
             options.priority,
             options.idempotent,
         )
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether inputs are written where workers read them."""
+        return self._shared is not None
+
+    def buffer(self) -> list[Array] | None:
+        """Where the inputs of the next request belong; None: nowhere, or its place is taken."""
+        live, shared = self._live, self._shared
+        if shared is None or live.next_id - live.below >= shared.requests:
+            return None
+        return shared.arrays(live.next_id)
 
     def say_hello(self, datagram: bytes) -> None:
         """Another session may be wanted; what gets lost is said again. Raises OSError.

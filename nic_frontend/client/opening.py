@@ -61,6 +61,8 @@ class OpenSession:
     """The shortest way to the server and back."""
     may_be_strict: bool = True
     """Without this right all requests are best effort."""
+    shared: int = 0
+    """Requests for whose inputs there is room in the memory that comes with it; 0: none does."""
 
 
 def check_names(model: str, version: str, key_id: str = "") -> None:
@@ -147,7 +149,7 @@ class Opening:
     def _opened(
         self, header: Header, found: Opened, keys: Keys | None, now_ns: int
     ) -> OpenSession:
-        if found.protect != self._hello.want:
+        if found.protect != self._hello.protect:
             raise AuthenticationError("the server does not protect payloads as it was asked to")
         try:
             for specs in (found.inputs, found.outputs):
@@ -165,4 +167,5 @@ class Opening:
             found.protect,
             max(1, now_ns - self._said_ns),
             bool(found.rights & Rights.STRICT),
+            found.window if found.rights & Rights.SHARED_MEMORY else 0,
         )

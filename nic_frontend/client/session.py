@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from shunter.nic_frontend.client.connecting import (
     CONNECT_S,
     PAUSE_S,
@@ -48,6 +50,7 @@ class Session:
         window: int = 64,
         spin: bool = False,
         fail_fast: bool = False,
+        shared_memory: bool = True,
     ) -> None:
         """Open a session.
 
@@ -60,7 +63,9 @@ class Session:
 
         ``timeout_s``: for this and for every request that does not say otherwise. ``window``: most
         requests on their way. ``spin``: wait for answers without sleeping, which costs a processor.
-        ``fail_fast``: when the connection is lost do not wait for another.
+        ``fail_fast``: when the connection is lost do not wait for another. ``shared_memory``: by a
+        Unix socket, write inputs where workers read them, if the server can; not with ``encrypt``
+        or ``crc``.
         """
         self.url = url
         self._address, self._timeout_s, self._spin = Address.parse(url), timeout_s, spin
@@ -68,7 +73,8 @@ class Session:
         self._pause_s = 0.0
         secret = key_of(key, key_id)
         protect = protection_of(secret, encrypt=encrypt, crc=crc)
-        self._exchange = Exchange(model, version, window, secret, protect, fail_fast=fail_fast)
+        how = {"fail_fast": fail_fast, "shared_memory": shared_memory}
+        self._exchange = Exchange(model, version, window, secret, protect, **how)
         try:
             self._open(time.monotonic_ns() + int(timeout_s * 1e9))
         except BaseException:
@@ -179,6 +185,21 @@ class Session:
         outputs = memory(tensors, len(requests)) if out is None else list(out)
         places = [parts(outputs, i) for i in range(len(requests))]
         return check(outputs, self.infer_many(requests, options, out=places, **more))
+
+    def buffer(self) -> list[Array]:
+        """Arrays for the inputs of the next request: fill them, and give them to :meth:`infer`.
+
+        Where the session shares memory with the workers they lie there, and large ones are not
+        copied. What they hold is not known; once it has begun they are not to be used any more.
+        """
+        core = self._exchange.core
+        found = core.buffer() if core is not None else None
+        return found or [np.empty(shape, dtype) for dtype, shape in self.tensors.wanted]
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether inputs are written where workers read them, at present."""
+        return self._exchange.core is not None and self._exchange.core.shares_memory
 
     @property
     def tensors(self) -> Tensors:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
 
+from shunter.batching.page.records import NetworkTelemetry
 from shunter.batching.page.slices import SliceSet
 from shunter.batching.queue.landing import SPARE, LandingPool, blocks_for
 from shunter.batching.queue.native import PEER_BYTES, QueueView, check, view_of
@@ -27,10 +28,12 @@ from shunter.nic_frontend.server.structures import (
     HoldLine,
     SettingsStruct,
     StatsStruct,
+    TelemetryStruct,
     declare,
     defaults_struct,
     policy_struct,
     slice_words,
+    telemetry_of,
 )
 
 MOST_SESSIONS = 8192
@@ -120,9 +123,10 @@ class DataPath:
             check(result, name)
         return result == 0, said.value.decode()
 
-    def mtu(self) -> int:
-        """Largest datagram that can come in."""
-        return int(self._library.shunter_server_mtu(self._handle))
+    def datagrams(self) -> tuple[int, bool]:
+        """The largest that can come in, and whether the processor can look at what it carries."""
+        far = self._library.shunter_server_payloads_are_far(self._handle)
+        return int(self._library.shunter_server_mtu(self._handle)), not far
 
     def add_function(self, func_id: int, queue: TensorQueue, policy: Policy, burst: int) -> None:
         """Serve a function; the queue must stay mapped until it is removed."""
@@ -143,9 +147,8 @@ class DataPath:
 
     def set_defaults(self, func_id: int, defaults: Defaults) -> None:
         """What its requests take from their model from now on."""
-        structure = byref(defaults_struct(defaults))
-        result = self._library.shunter_core_set_defaults(self._core, func_id, structure)
-        check(result, f"defaults of function {func_id}")
+        found = byref(defaults_struct(defaults))
+        check(self._library.shunter_core_set_defaults(self._core, func_id, found), "defaults")
 
     def set_hold(self, func_id: int, slot: int, slices: SliceSet) -> None:
         """Where its strict requests run from now on: see :class:`holding.Hold`."""
@@ -165,8 +168,7 @@ class DataPath:
 
     def remove_function(self, func_id: int) -> None:
         """Raises OSError (EBUSY) while it has sessions or batches."""
-        result = self._library.shunter_server_remove_function(self._handle, func_id)
-        check(result, f"function {func_id}")
+        check(self._library.shunter_server_remove_function(self._handle, func_id), "a function")
         del self._queues[func_id]
 
     def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int) -> None:
@@ -178,8 +180,7 @@ class DataPath:
 
     def drain_worker(self, func_id: int, worker: int) -> None:
         """It gets no more batches."""
-        result = self._library.shunter_server_drain_worker(self._handle, func_id, worker)
-        check(result, f"worker {worker}")
+        check(self._library.shunter_server_drain_worker(self._handle, func_id, worker), "a worker")
 
     def is_idle(self, func_id: int, worker: int) -> bool:
         """Whether it has answered everything."""
@@ -220,6 +221,10 @@ class DataPath:
         """Whether it is open."""
         return bool(self._library.shunter_core_is_open(self._core, session_id))
 
+    def keeps_session(self, session_id: int) -> bool:
+        """Whether it is open, or something still runs for it."""
+        return bool(self._library.shunter_core_has(self._core, session_id))
+
     def reply(self, peer: bytes, datagram: bytes) -> None:
         """Send the answer to a hello; what does not leave is asked for again."""
         self._library.shunter_server_reply(self._handle, peer, datagram, len(datagram))
@@ -257,6 +262,13 @@ class DataPath:
     def waiting(self, func_id: int) -> int:
         """Requests that wait for a worker."""
         return int(self._library.shunter_server_waiting(self._handle, func_id))
+
+    def telemetry(self, func_id: int) -> NetworkTelemetry:
+        """What became of its requests; nothing is said of the last minute."""
+        counted = TelemetryStruct()
+        found = self._library.shunter_server_telemetry(self._handle, func_id, byref(counted))
+        check(found, "telemetry")
+        return telemetry_of(counted)
 
     def sessions(self) -> int:
         """Sessions that there are."""

@@ -62,7 +62,7 @@ class Functions:
         self._ready = ready
         self._socket, self._doorbell = shared
         self._landing = landing
-        self._queue_bytes, self._free_bytes = queue_bytes, free_bytes
+        self._queue_bytes, self.free_bytes = queue_bytes, free_bytes
         self._receive_bytes = receive_bytes
         self._functions: dict[int, Function] = {}
         self._workers: dict[int, Worker] = {}
@@ -84,7 +84,7 @@ class Functions:
     def close_queues(self) -> None:
         """When the data path does not use them any more."""
         for function in self._functions.values():
-            function.queue.close()
+            function.close()
         self._functions.clear()
 
     def all(self) -> list[Function]:
@@ -144,6 +144,8 @@ class Functions:
             elif content == {"leave": True}:
                 worker.leaving = True
                 self._path.drain_worker(worker.func_id, worker.index)
+            elif "unmapped" in content:
+                self._functions[worker.func_id].unmapped(worker, content["unmapped"])
         except BlockingIOError:
             return
         except (EOFError, OSError, AttachError, QueueError) as error:
@@ -193,7 +195,7 @@ class Functions:
             raise
         self._path.set_defaults(function.id, defaults_of(attach))
         self._ready.known(connection)
-        function.workers[worker.index] = worker
+        function.add_worker(worker)
         self.absences.clear(attach.model, attach.version)
         self._workers[connection.fileno()] = worker
         function.slot = attach.slot
@@ -208,7 +210,7 @@ class Functions:
             if function.workers:
                 raise AttachError(f"{attach.model}: its tensors are not those of its peers")
         func_id = next(i for i in range(1, 1 << 16) if i not in self._functions)
-        queue = queue_of(attach, func_id, self._queue_bytes, self._free_bytes)
+        queue = queue_of(attach, func_id, self._queue_bytes, self.free_bytes)
         burst = burst_of(attach, queue, self._receive_bytes)
         try:
             self._path.add_function(func_id, queue, Policy(), burst)
@@ -226,7 +228,7 @@ class Functions:
         del self._workers[descriptor]
         self._path.remove_worker(worker.func_id, worker.index)
         function = self._functions[worker.func_id]
-        del function.workers[worker.index]
+        function.remove_worker(worker)
         if not function.workers:
             self.absences.note(function.model, function.version, GONE, time.monotonic())
         self._place(function)
@@ -248,6 +250,8 @@ class Functions:
     def cycle(self, now_ns: int, *, more_may_come: bool) -> None:
         """From time to time: remove what nobody uses, end who is stuck, answer for who is gone."""
         self._remove_unused()
+        for function in self.all():
+            function.regions.let_go(self._path.keeps_session, function.workers)
         for worker in end_stuck(self._path, self._workers.values(), now_ns):
             self._gone(worker)
         self._answer_for_nobody(WORKERLESS_S if more_may_come else 0.0)
@@ -258,7 +262,7 @@ class Functions:
             with contextlib.suppress(OSError):  # it is in use
                 self._path.remove_function(function.id)
                 del self._functions[function.id]
-                function.queue.close()
+                function.close()
 
     def _answer_for_nobody(self, longest_s: float) -> None:
         """Requests whose function has no worker any more wait for a next one, but not for long."""

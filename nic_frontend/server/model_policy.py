@@ -40,6 +40,8 @@ class Policy:
     slo_ns: int = 0
     ahead: int = 1
     mixes: int = 0
+    admission: int = 0
+    """1: what is predicted to be answered too late is refused when it comes."""
 
 
 def policy_of(
@@ -71,4 +73,5 @@ def policy_of(
         per_request_ns=per_request_ns,
         ahead=slot.ahead_batches,
         mixes=int(slot.mix_classes),
+        admission=slot.admission,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 import time
@@ -52,20 +53,24 @@ class NewStreams:
         peer = self._path.stream_peer(connection.fileno())
         try:
             origin = origin_of_stream(connection)
-            answer, session = self._reception.on_stream(peer, origin, message, cookie)
+            here = connection.family == socket.AF_UNIX
+            answer = self._reception.on_stream(peer, origin, message, cookie, here=here)
         except (HelloError, OSError):
             connection.close()
             return
-        if _sent(connection, answer) and session:
+        is_sent = _sent(connection, answer.message, answer.memory)
+        if answer.memory >= 0:
+            os.close(answer.memory)
+        if is_sent and answer.session:
             try:
-                self._path.add_stream(connection.fileno(), session)
+                self._path.add_stream(connection.fileno(), answer.session)
                 connection.detach()
                 return
             except OSError as error:
                 LOGGER.info("a stream ended at its beginning: %s", error)
         connection.close()
-        if session:
-            self._path.remove_session(session, time.monotonic_ns())
+        if answer.session:
+            self._path.remove_session(answer.session, time.monotonic_ns())
 
 
 class _NewStream:
@@ -90,12 +95,14 @@ class _NewStream:
         return not data or len(self.have) == _HELLO_BYTES
 
 
-def _sent(connection: socket.socket, message: bytes) -> bool:
-    """Whether all of it was taken: the first messages are small."""
+def _sent(connection: socket.socket, message: bytes, descriptor: int = -1) -> bool:
+    """Whether all of it was taken, with the descriptor: the first messages are small."""
     try:
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if descriptor >= 0:
+            return socket.send_fds(connection, [message], [descriptor]) == len(message)
         connection.sendall(message)
     except OSError as error:
         LOGGER.info("a stream ended at its beginning: %s", error)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import secrets
 import time
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from shunter.batching.queue.regions import MOST_REGIONS
 from shunter.nic_frontend import x25519
 from shunter.nic_frontend.server.access import AccessKey, KeyRing
 from shunter.nic_frontend.server.data_path import DataPath
@@ -32,12 +35,15 @@ from shunter.nic_frontend.wire.keys import (
     session_keys,
 )
 from shunter.nic_frontend.wire.layout import (
+    HEADER_BYTES,
     MAC_BYTES,
+    WANT_SHARED_MEMORY,
     WINDOW,
     Flags,
     Rights,
     WireStatus,
 )
+from shunter.nic_frontend.wire.segments import shared_places
 
 LOGGER = logging.getLogger("shunter.nic")
 
@@ -53,6 +59,17 @@ class Asked:
     key: AccessKey | None = None
     number: int = 0
     """Of the key."""
+
+
+class Answer(NamedTuple):
+    """To a hello."""
+
+    message: bytes
+    session: int = 0
+    """That it opens; 0: none."""
+    memory: int = -1
+    """Descriptor that goes with the message, of what the client shares from now on; -1: none.
+    It is the receiver's to close."""
 
 
 class Refused(Exception):
@@ -77,6 +94,7 @@ class Openings:
         self._path, self._functions, self._keys = path, functions, keys
         self._encrypt, self._strict = encrypt, strict
         self._no_encryption = path.why_no_encryption() if keys else "there is no key"
+        self._largest, self._can_look = path.datagrams()
         if encrypt and self._no_encryption:
             raise ValueError(f"payloads cannot be encrypted: {self._no_encryption}")
         self._told = ""
@@ -90,19 +108,35 @@ class Openings:
         origin: int,
         *,
         stream: bool,
-    ) -> tuple[bytes, int]:
-        """The answer to a hello that may open a session, and the session's id or 0.
+        here: bool = False,
+    ) -> Answer:
+        """The answer to a hello that may open a session.
 
-        ``origin``: whose sessions are counted together.
+        ``origin``: whose sessions are counted together. ``here``: it came by a Unix socket.
         """
         asked = Asked(hello, message[:-MAC_BYTES], header)
         try:
             asked = self._authenticated(asked, message[-MAC_BYTES:])
             function, protect = self._function(hello), self._protection(hello)
-            return self._open(asked, function, protect, peer, origin, stream=stream)
+            most = hello.segment if stream else min(hello.segment, self._largest - HEADER_BYTES)
+            session = Opening(
+                id=0,
+                func_id=function.id,
+                peer=peer,
+                segment=room(most, protect),
+                window=min(hello.window, WINDOW, function.queue.entries),
+                stream=stream,
+                protect=protect,
+                origin=origin,
+                may_be_strict=self._may_be_strict(asked.key),
+                key=asked.number,
+            )
+            if here and hello.want & WANT_SHARED_MEMORY and not protect:
+                return self._open_with_memory(asked, function, session)
+            return self._open(asked, function, session)
         except Refused as refused:
             payload = pack_refusal(hello.nonce, refused.reason)
-            return hello_ack(refused.status, len(payload), header.req_id) + payload, 0
+            return Answer(hello_ack(refused.status, len(payload), header.req_id) + payload)
 
     def _authenticated(self, asked: Asked, mac: bytes) -> Asked:
         """With its key; nothing is kept of who has none. Raises Refused."""
@@ -132,7 +166,7 @@ class Openings:
         raise Refused(WireStatus.NO_WORKER, reason)
 
     def _protection(self, hello: Hello) -> int:
-        protect = agreed(hello.want, can=not self._no_encryption, must=self._encrypt)
+        protect = agreed(hello.protect, can=not self._no_encryption, must=self._encrypt)
         if protect == WireStatus.CANNOT_ENCRYPT:
             LOGGER.info(
                 "no session for %s: the client wants encryption, and %s",
@@ -140,53 +174,54 @@ class Openings:
             )
         if isinstance(protect, WireStatus):
             raise Refused(protect)
+        if protect and not self._can_look:
+            raise Refused(WireStatus.CANNOT_ENCRYPT, "payloads land on a device, which checks none")
         return protect
 
-    def _open(
-        self,
-        asked: Asked,
-        function: Function,
-        protect: int,
-        peer: bytes,
-        origin: int,
-        *,
-        stream: bool,
-    ) -> tuple[bytes, int]:
+    def _open_with_memory(self, asked: Asked, function: Function, session: Opening) -> Answer:
+        """Its requests lie in memory that is made for it, if there can be any."""
+        made, sizes = None, [spec.bytes for spec in function.attach.inputs]
+        if sum(len(each.regions) for each in self._functions.all()) < MOST_REGIONS:
+            free_bytes = self._functions.free_bytes()
+            made = function.regions.make(shared_places(sizes)[1], session.window, free_bytes)
+        if made is None:
+            return self._open(asked, function, session)
+        region, memory = made
+        session.window, session.region = region.window, region.number
+        session.region_bytes = region.bytes
+        try:
+            answer = self._open(asked, function, session)
+        except BaseException:
+            function.regions.discard(region)
+            os.close(memory)
+            raise
+        function.regions.share(region, session.id, function.workers.values())
+        return answer._replace(memory=memory)
+
+    def _open(self, asked: Asked, function: Function, session: Opening) -> Answer:
         hello, attach = asked.hello, function.attach
-        private = x25519.private_key() if protect & Flags.PAYLOAD_AEAD else b""
-        may_be_strict = self._may_be_strict(asked.key)
+        private = x25519.private_key() if session.protect & Flags.PAYLOAD_AEAD else b""
         opened = Opened(
             client_nonce=hello.nonce,
             server_nonce=secrets.token_bytes(16),
-            segment=room(hello.segment, protect),
-            window=min(hello.window, WINDOW, function.queue.entries),
+            segment=session.segment,
+            window=session.window,
             inputs=attach.inputs,
             outputs=attach.outputs,
-            protect=protect,
-            rights=Rights.STRICT if may_be_strict else 0,
+            protect=session.protect,
+            rights=(Rights.STRICT if session.may_be_strict else 0)
+            | (Rights.SHARED_MEMORY if session.region else 0),
             public=x25519.public_key(private) if private else NO_PUBLIC,
         ).pack()
-        keys = _keys(asked, private, opened)
-        session = Opening(
-            id=0,
-            func_id=function.id,
-            peer=peer,
-            segment=room(hello.segment, protect),
-            window=min(hello.window, WINDOW, function.queue.entries),
-            keys=keys,
-            stream=stream,
-            protect=protect,
-            origin=origin,
-            may_be_strict=may_be_strict,
-            key=asked.number,
-        )
+        keys = session.keys = _keys(asked, private, opened)
         grant = self._add(session, hello.model)
         head = hello_ack(
             WireStatus.OK,
             len(opened) + MAC_BYTES,
             *(asked.header.req_id, session.id, session.func_id, grant),
         )
-        return head + opened + (hello_ack_mac(keys, head) if keys else NO_MAC), session.id
+        mac = hello_ack_mac(keys, head) if keys else NO_MAC
+        return Answer(head + opened + mac, session.id)
 
     def _may_be_strict(self, key: AccessKey | None) -> bool:
         if key is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from shunter.nic_frontend.server.access import KeyRing
 from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.functions import Functions
-from shunter.nic_frontend.server.openings import Openings
+from shunter.nic_frontend.server.openings import Answer, Openings
 from shunter.nic_frontend.wire.header import WrongHeader, parse
 from shunter.nic_frontend.wire.hello import (
     NO_COOKIE,
@@ -85,7 +85,9 @@ class Reception:
             self._path.reply(peer, answer)
             return
         self.hello_times.add(trip_ns)
-        answer, session = self._openings.answer(header, hello, message, peer, origin, stream=False)
+        answer, session, _ = self._openings.answer(
+            *(header, hello, message, peer, origin), stream=False
+        )
         if session:
             self._opened[asked] = answer, session
             if len(self._opened) > MOST_OPENED:
@@ -111,12 +113,12 @@ class Reception:
         return hello_ack(WireStatus.COOKIE, len(payload)) + payload
 
     def on_stream(
-        self, peer: bytes, origin: int, message: bytes, cookie: bytes
-    ) -> tuple[bytes, int]:
-        """The answer to a stream's hello, and its new session's id, 0 when it gets none.
+        self, peer: bytes, origin: int, message: bytes, cookie: bytes, *, here: bool
+    ) -> Answer:
+        """The answer to a stream's hello.
 
         ``origin``: whose sessions are counted together. ``cookie``: of :meth:`cookie_for`.
-        Raises HelloError when the message is no hello.
+        ``here``: it is a Unix socket. Raises HelloError when the message is no hello.
         """
         try:
             header = parse(message)
@@ -127,7 +129,9 @@ class Reception:
             raise HelloError("a stream begins with a hello, while the front end serves")
         if self.keys and hello.cookie != cookie:
             raise HelloError("not the cookie that it was asked for")
-        return self._openings.answer(header, hello, message, peer, origin, stream=True)
+        return self._openings.answer(
+            *(header, hello, message, peer, origin), stream=True, here=here
+        )
 
     def end_sessions(self, *, force: bool = False) -> None:
         """End those of keys that are good no more; read the keys if they have changed."""

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from shunter.batching.page import front_end_page, holds
@@ -19,6 +20,7 @@ from shunter.batching.page.layout import HEADER_SIZE, HOLDER_SIZE
 from shunter.batching.page.records import FrontEndState, SlotIdentity, SlotNetwork
 from shunter.batching.page.runtime import RuntimeFolder, RuntimeFolderError, only_live
 from shunter.batching.queue.attach import NAME
+from shunter.batching.queue.slo_window import SloWindow
 from shunter.nic_frontend.server.front_end import FrontEnd
 from shunter.nic_frontend.server.functions import Function
 from shunter.nic_frontend.server.model_policy import policy_of
@@ -46,6 +48,8 @@ class ServerLink:
         """Sequence of the identity of each slot, and the identity."""
         self._told: set[int] = set()
         """Slots that have numbers of ours."""
+        self._windows: dict[int, SloWindow] = {}
+        """Of these, their last minute."""
 
     def close(self) -> None:
         """Say that this front end is gone."""
@@ -57,6 +61,7 @@ class ServerLink:
             self._page.close()
             self._page = None
         self._told.clear()
+        self._windows.clear()
         self._slots.clear()
         self._front_end.functions.default_versions = {}
         self._front_end.functions.registered = None
@@ -139,6 +144,8 @@ class ServerLink:
             front_end.path.sessions(),
             front_end.reception.hello_times.sum_ns,
             front_end.reception.hello_times.count,
+            stats["landing_blocks"],
+            stats["landing_free"],
         )
         front_end_page.write(page, state, tuple(stats.get(name, 0) for name in COUNTERS))
         self._read_slots(page)
@@ -151,10 +158,11 @@ class ServerLink:
             slot = slots.get((function.model, function.version))
             if slot is not None:
                 told.add(slot)
-                self._serve(page, slot, function)
+                self._serve(page, slot, function, now_ns)
         for slot in (self._told - told) & set(slots.values()):
             front_end_page.write_network(page, slot, SlotNetwork())
         self._told = told
+        self._windows = {slot: each for slot, each in self._windows.items() if slot in told}
 
     def _tell_of_refused(
         self, page: ControlPage, slots: dict[tuple[str, str], int]
@@ -168,7 +176,7 @@ class ServerLink:
                 found.add(slot)
         return found
 
-    def _serve(self, page: ControlPage, slot: int, function: Function) -> None:
+    def _serve(self, page: ControlPage, slot: int, function: Function, now_ns: int) -> None:
         """Tell of a function, and take its policy."""
         path = self._front_end.path
         sessions, credit = path.load(function.id)
@@ -180,7 +188,11 @@ class ServerLink:
             sessions,
             credit,
         )
-        front_end_page.write_network(page, slot, network)
+        counted = path.telemetry(function.id)
+        window = self._windows.setdefault(slot, SloWindow())
+        share = window.attainment_ppm(counted, now_ns)
+        counted = replace(counted, network_attainment_ppm=share)
+        front_end_page.write_network(page, slot, network, counted)
         try:
             commands = page.read_commands(slot)
             identity = page.read_identity(slot)

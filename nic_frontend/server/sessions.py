@@ -40,6 +40,9 @@ class Opening:
     """Otherwise all of its requests are best effort."""
     key: int = 0
     """Number of the key that it was opened with, 0: none."""
+    region: int = 0
+    """Of memory that its client shares, in which its requests lie; 0: none."""
+    region_bytes: int = 0
 
 
 class SessionStruct(Structure):
@@ -55,6 +58,8 @@ class SessionStruct(Structure):
         ("stream", c_uint8),
         ("tagged", c_uint8),
         ("may_be_strict", c_uint8),
+        ("region", c_uint8),
+        ("region_bytes", c_uint64),
         ("key", c_uint32),
         ("origin", c_uint64),
         *((name, _KEY) for name in _KEYS),
@@ -75,6 +80,8 @@ def struct_of(session: Opening) -> SessionStruct:
         tagged=session.keys is not None,
         may_be_strict=session.may_be_strict,
         key=session.key,
+        region=session.region,
+        region_bytes=session.region_bytes,
         origin=session.origin,
         peer=(c_uint8 * PEER_BYTES)(*session.peer),
     )

@@ -19,8 +19,10 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from dataclasses import fields
 
 from shunter.batching.page.layout import HOLDER_SIZE, SLICE_WORDS
+from shunter.batching.page.records import NetworkTelemetry
 from shunter.batching.page.slices import SliceSet, words_of
 from shunter.batching.queue.native import PEER_BYTES, QueueView
 from shunter.nic_frontend.server.model_policy import Defaults, Policy
@@ -80,7 +82,25 @@ class PolicyStruct(Structure):
         *(("threshold", c_double), ("alpha", c_double), ("threshold_cap", c_double)),
         *(("max_wait_ns", c_uint64), ("margin_ns", c_uint64), ("ageing_ns", c_uint64)),
         *(("fixed_ns", c_uint64), ("per_request_ns", c_uint64), ("slo_ns", c_uint64)),
-        *(("ahead", c_uint32), ("mixes", c_uint32)),
+        *(("ahead", c_uint32), ("mixes", c_uint32), ("admission", c_uint32)),
+    )
+
+
+class TelemetryStruct(Structure):
+    """``struct shunter_telemetry``: names and sizes are those of the control page."""
+
+    _fields_ = tuple(
+        (each.name, c_uint64 * len(each.default) if each.default else c_uint64)
+        for each in fields(NetworkTelemetry)
+        if each.name != "network_attainment_ppm"
+    )
+
+
+def telemetry_of(counted: TelemetryStruct) -> NetworkTelemetry:
+    """As the control page has it; nothing is said of the last minute."""
+    found = ((name, getattr(counted, name)) for name, *_ in counted._fields_)
+    return NetworkTelemetry(
+        **{name: each if isinstance(each, int) else tuple(each) for name, each in found}
     )
 
 
@@ -94,7 +114,7 @@ class HelloStruct(Structure):
 
 
 COUNTED = (
-    *("requests", "batches", "answered", "failed", "expired", "rings"),
+    *("requests", "batches", "answered", "failed", "expired", "rejected", "rings"),
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures"),
     *("streams_in", "placed_segments", "copied_bytes", "gathered_bytes", "overflows", "sleeps"),
     *("split_datagrams", "split_no_room"),
@@ -130,6 +150,7 @@ def declare(found: ctypes.CDLL) -> None:
         "server_split": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
         "server_verbs": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
         "server_mtu": (handle,),
+        "server_payloads_are_far": (handle,),
         "server_run": (handle, c_uint64, POINTER(HelloStruct), c_uint32),
         "server_add_function": (handle, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),
         "server_set_policy": (handle, c_uint16, POINTER(PolicyStruct)),
@@ -145,6 +166,7 @@ def declare(found: ctypes.CDLL) -> None:
         "server_closed_streams": (handle, POINTER(c_uint32), c_uint32),
         "server_stats": (handle, POINTER(StatsStruct)),
         "server_waiting": (handle, c_uint16),
+        "server_telemetry": (handle, c_uint16, POINTER(TelemetryStruct)),
         "stream_peer": (c_int, POINTER(c_uint8)),
         "core_set_defaults": (handle, c_uint16, POINTER(DefaultsStruct)),
         "core_set_hold": (handle, c_uint16, c_int32, POINTER(c_uint64), c_uint64),
@@ -155,6 +177,7 @@ def declare(found: ctypes.CDLL) -> None:
         "core_remove_key": (handle, c_uint32, c_uint64),
         "core_grant": (handle, c_uint32),
         "core_is_open": (handle, c_uint32),
+        "core_has": (handle, c_uint32),
         "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
         "core_free_entries": (handle, c_uint16),
         "core_sessions": (handle,),
@@ -164,6 +187,7 @@ def declare(found: ctypes.CDLL) -> None:
     found.shunter_server_core.restype = c_void_p
     found.shunter_server_grow_landing.restype = None
     found.shunter_server_mtu.restype = c_uint32
+    found.shunter_server_payloads_are_far.restype = c_bool
     found.shunter_server_idle.restype = c_bool
     found.shunter_server_give_up.restype = c_uint32
     found.shunter_server_busy_ns.restype = c_uint64
@@ -173,6 +197,7 @@ def declare(found: ctypes.CDLL) -> None:
     found.shunter_core_remove_key.restype = c_uint32
     found.shunter_core_grant.restype = c_uint64
     found.shunter_core_is_open.restype = c_bool
+    found.shunter_core_has.restype = c_bool
     found.shunter_core_free_entries.restype = c_uint32
     found.shunter_core_sessions.restype = c_uint32
     found.shunter_server_waiting.restype = c_uint32

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from shunter.batching.page.layout import CLASSES
 from shunter.batching.page.slices import SliceSet
 from shunter.batching.queue.attach import Attach, AttachError, peer_process, send
+from shunter.batching.queue.regions import Regions
 from shunter.batching.queue.size import entries_within
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
@@ -86,6 +87,10 @@ class Worker:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self.process, signal.SIGKILL)
 
+    def tell(self, content: dict[str, object], descriptors: Sequence[int] = ()) -> None:
+        """Send it a message, if it is there."""
+        try_send(self.connection, content, descriptors)
+
     @property
     def stays(self) -> bool:
         """Whether it takes more batches."""
@@ -104,6 +109,26 @@ class Function:
     """When its last worker went, 0: it has one."""
     slot: int = -1
     """Of its model on the server's control page, as its newest worker says."""
+    regions: Regions = field(default_factory=Regions)
+
+    def add_worker(self, worker: Worker) -> None:
+        """It has attached."""
+        self.workers[worker.index] = worker
+        self.regions.tell(worker)
+
+    def remove_worker(self, worker: Worker) -> None:
+        """It is gone."""
+        del self.workers[worker.index]
+        self.regions.left(worker.index)
+
+    def unmapped(self, worker: Worker, region: object) -> None:
+        """It does not have that region any more."""
+        self.regions.unmapped(region, worker.index)
+
+    def close(self) -> None:
+        """Unmap its memory, when the data path does not use it any more."""
+        self.queue.close()
+        self.regions.close()
 
     @property
     def model(self) -> str:
@@ -206,8 +231,10 @@ def check_together(side: Sequence[TensorSpec]) -> None:
         raise AttachError(f"{total} bytes are {count} segments, at most {MAX_SEGMENTS}")
 
 
-def try_send(connection: socket.socket, content: dict[str, object]) -> None:
+def try_send(
+    connection: socket.socket, content: dict[str, object], descriptors: Sequence[int] = ()
+) -> None:
     try:
-        send(connection, content)
+        send(connection, content, descriptors)
     except OSError:
         return  # it is gone, or will be

@@ -28,6 +28,7 @@ from shunter.nic_frontend.wire.layout import (
     LARGEST_SEGMENT,
     MAC_BYTES,
     OPENED,
+    WANT_SHARED_MEMORY,
     Flags,
     MessageType,
     Rights,
@@ -65,10 +66,15 @@ class Hello:
     """Requests that it would like to have on their way."""
     cookie: bytes = NO_COOKIE
     want: int = 0
-    """PAYLOAD_CRC and PAYLOAD_AEAD: how payloads are to be protected."""
+    """PAYLOAD_CRC and PAYLOAD_AEAD: how payloads are to be protected; WANT_SHARED_MEMORY."""
     key_id: str = ""
     public: bytes = NO_PUBLIC
     """Of X25519, where payloads are to be encrypted."""
+
+    @property
+    def protect(self) -> int:
+        """How payloads are to be protected."""
+        return self.want & ~WANT_SHARED_MEMORY
 
     def pack(self, mac: bytes = NO_MAC) -> bytes:
         """The payload of HELLO."""
@@ -99,8 +105,8 @@ class Hello:
         nonce, cookie, segment, window, want, *names, _ = _HELLO.unpack(payload)
         if not SMALLEST_SEGMENT <= segment <= LARGEST_SEGMENT or window < 1:
             raise HelloError(f"segments of {segment} bytes, window {window}")
-        if want & ~PROTECTIONS:
-            raise HelloError(f"payloads protected by {want:#x}")
+        if want & ~(PROTECTIONS | WANT_SHARED_MEMORY):
+            raise HelloError(f"it wants {want:#x}")
         public = names.pop(1)
         try:
             key_id, model, version = (name.rstrip(b"\0").decode() for name in names)

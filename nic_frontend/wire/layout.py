@@ -28,6 +28,8 @@ LARGEST_SEGMENT = 15 * 4096
 takes at once when it sends the caller's pages themselves (c/client/page_send.c)."""
 WINDOW = 64
 """Requests of one session that are not acknowledged; a power of two."""
+SHARED_ALIGN = 64
+"""A cache line."""
 SACK_RECEIVING = 1
 """Status of a SACK: segments are missing. Any other: the server has the whole request."""
 
@@ -92,6 +94,8 @@ class WireStatus(IntEnum):
     UNKNOWN_FUNCTION = 404
     TOO_LARGE = 413
     """To a HELLO: the tensors need too many segments of this size. A stream takes them."""
+    WOULD_BE_LATE = 429
+    """It has not run: admission is on, and its answer was predicted to miss its deadline."""
     CANCELLED = 499
     HANDLER_FAILED = EntryStatus.HANDLER_FAILED
     WORKER_DIED = 502
@@ -110,10 +114,17 @@ class WireStatus(IntEnum):
 
 
 class Rights(IntFlag):
-    """What the key of a session allows, in HELLO_ACK."""
+    """What a session has, in HELLO_ACK."""
 
     STRICT = 1
     """Its requests may be strict; without this right all are best effort."""
+    SHARED_MEMORY = 2
+    """Memory for the inputs of as many requests as its window has: its descriptor comes with the
+    message, and no input comes in any other way."""
+
+
+WANT_SHARED_MEMORY = 1 << 15
+"""Beside the protection that a HELLO wants."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,7 @@ X64 = (
     WireField("count", 2, "segments of the request or response"),
     WireField("length", 2, "payload bytes of this datagram, without the AEAD tag"),
     WireField("total", 4, "bytes of the tensor"),
-    WireField("offset", 4, "of this segment in its tensor"),
+    WireField("offset", 4, "of this segment in its tensor, or of a request in shared memory"),
     WireField("session", 4, "from HELLO_ACK; selects key and window"),
     WireField("deadline_us", 4, "budget left when it was sent, 0: none"),
     WireField("credit", 4, "server: highest req_id that may be sent; client: all below are done"),
@@ -158,7 +169,7 @@ HELLO = (
     WireField("cookie", 1, "what the server gave, 0 at first", 16),
     WireField("segment", 4, "largest payload of a datagram that the client's path takes"),
     WireField("window", 2, "requests that it would like to have on their way"),
-    WireField("want", 2, "FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD or 0"),
+    WireField("want", 2, "FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD or WANT_SHARED_MEMORY, or 0"),
     WireField("key_id", 1, "UTF-8, which key; empty: none", 32),
     WireField("public", 1, "X25519 public key with FLAG_PAYLOAD_AEAD, else 0", 32),
     WireField("model", 1, "UTF-8", 128),
@@ -236,6 +247,8 @@ def constants() -> list[tuple[str, int, str]]:
         ("WINDOW", WINDOW, "requests of a session that are not acknowledged"),
         ("SACK_RECEIVING", SACK_RECEIVING, "status of a SACK: segments are missing"),
         ("MAC_BYTES", MAC_BYTES, "of HELLO, and of the HELLO_ACK that opens a session"),
+        ("WANT_SHARED_MEMORY", WANT_SHARED_MEMORY, "in HELLO, by a Unix socket"),
+        ("SHARED_ALIGN", SHARED_ALIGN, "a tensor in shared memory begins at a multiple of it"),
     ]
     rows += [(f"RIGHT_{r.name}", r.value, "right") for r in Rights]
     rows += [(f"TYPE_{t.name}", t.value, "message type") for t in MessageType]

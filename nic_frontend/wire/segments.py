@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from shunter.batching.queue.layout import MAX_TENSORS
-from shunter.nic_frontend.wire.layout import MAX_SEGMENTS
+from shunter.nic_frontend.wire.layout import MAX_SEGMENTS, SHARED_ALIGN
 
 
 class TooLarge(ValueError):
@@ -73,3 +73,16 @@ class SegmentPlan:
         tensor = bisect_right(self._firsts, number, 0, len(self.sizes)) - 1
         offset = (number - self._firsts[tensor]) * self.segment
         return Segment(tensor, offset, min(self.segment, self.sizes[tensor] - offset))
+
+
+def shared_places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where tensors lie in shared memory, one behind the other, and the bytes of all of them.
+
+    Each begins a cache line.
+
+    >>> shared_places((10, 64, 0, 4))
+    ([0, 64, 128, 128], 192)
+    """
+    lengths = [-(-size // SHARED_ALIGN) * SHARED_ALIGN for size in sizes]
+    *places, end = accumulate(lengths, initial=0)
+    return places, end

@@ -16,6 +16,7 @@ from shunter.batching.page.layout import CLASSES, ChangeState, RunnerState
 from shunter.batching.page.processes import is_alive
 from shunter.batching.page.records import (
     FrontEndState,
+    NetworkTelemetry,
     RunnerLine,
     SlotIdentity,
     SlotNetwork,
@@ -36,6 +37,11 @@ COUNTERS = (
     "good",
     "slo_met",
 )
+
+NETWORK_COUNTERS = {name: name for name in COUNTERS if name != "good"} | {
+    "answered_late": "slo_late"
+}
+"""Of requests by the network: what the page calls them."""
 
 CONTROLLER_STALE_MS = 5000
 FRONT_END_STALE_NS = 3_000_000_000
@@ -100,9 +106,16 @@ def _front_end(page: ControlPage, now: int, wanted: bool) -> dict[str, Any]:
         "port": state.front_end_port if serves else 0,
         "restarts": None,
         "sessions": state.front_end_sessions if serves else 0,
+        "landing": _landing(state) if serves else None,
         "mean_rtt_ms": state.front_end_rtt_ns / 1e6 / trips if trips else None,
         "counters": counters,
     }
+
+
+def _landing(state: FrontEndState) -> dict[str, Any]:
+    """The pool in which payloads land; what comes when it has no room is sent again."""
+    blocks, free = state.landing_blocks, state.landing_free
+    return {"blocks": blocks, "free": free, "scarce": free <= blocks // 4}
 
 
 def _absent(state: FrontEndState, wanted: bool) -> str:
@@ -112,12 +125,28 @@ def _absent(state: FrontEndState, wanted: bool) -> str:
     return "hung" if is_alive(state.front_end_pid) else "restarting"
 
 
-def _network(page: ControlPage, slot: int, now: int) -> dict[str, int] | None:
+def _network(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:
     """None too when the one that wrote it is gone: nobody has cleared its numbers."""
     told = front_end_page.read_network(page, slot)
     if told == SlotNetwork() or not _serves(front_end_page.read(page).state, now):
         return None
-    return {name.removeprefix("network_"): value for name, value in asdict(told).items()}
+    numbers = {name.removeprefix("network_"): value for name, value in asdict(told).items()}
+    return numbers | _network_telemetry(front_end_page.read_telemetry(page, slot))
+
+
+def _network_telemetry(told: NetworkTelemetry) -> dict[str, Any]:
+    counters = {name: getattr(told, f"network_{word}") for name, word in NETWORK_COUNTERS.items()}
+    means = [
+        ns / 1e6 / count if count else 0.0
+        for ns, count in zip(told.network_latency_ns, told.network_answered, strict=True)
+    ]
+    shares = [None if ppm < 0 else ppm / 1e6 for ppm in told.network_attainment_ppm]
+    return {
+        "slo_attainment": dict(zip(CLASSES, shares, strict=True)),
+        "mean_latency_ms": dict(zip(CLASSES, means, strict=True)),
+        "counters": {name: dict(zip(CLASSES, n, strict=True)) for name, n in counters.items()},
+        "batches": {str(1 << k): n for k, n in enumerate(told.network_batches_by_size) if n},
+    }
 
 
 def _preemption(page: ControlPage, slot: int, now: int) -> dict[str, Any] | None:

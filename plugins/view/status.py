@@ -107,17 +107,42 @@ def _changes(models: list[dict[str, Any]]) -> Table:
     return table
 
 
+_OUTCOMES = ("answered", "answered_late", "expired", "rejected", "failed", "abandoned")
+
+
 def _requests(models: list[dict[str, Any]]) -> Table:
-    columns = ("answered", "answered_late", "expired", "rejected", "failed", "abandoned")
     numbers = "waiting,done,late,expired,rejected,failed,gone,in time (1 min)"
     table = _table("requests", "model,class", numbers)
     for model in models:
         for each in CLASSES:
             name = _name(model) if each == CLASSES[0] else ""
-            counts = [str(model["counters"][column][each]) for column in columns]
-            share = model["slo_attainment"][each]
-            in_time = "-" if share is None else f"{share:.2%}"
-            table.add_row(name, each, str(model["queue"][each]), *counts, in_time)
+            table.add_row(name, each, str(model["queue"][each]), *_ended(model, each))
+    return table
+
+
+def _ended(told: dict[str, Any], each: str) -> list[str]:
+    """What became of requests of a class, and how many were in time."""
+    share = told["slo_attainment"][each]
+    in_time = "-" if share is None else f"{share:.2%}"
+    return [*(str(told["counters"][name][each]) for name in _OUTCOMES), in_time]
+
+
+def _network_requests(served: list[dict[str, Any]]) -> Table:
+    numbers = "mean ms,done,late,expired,rejected,failed,gone,in time (1 min)"
+    table = _table("requests by the network", "model,class", numbers)
+    for model in served:
+        told = model["network"]
+        for each in CLASSES:
+            name = _name(model) if each == CLASSES[0] else ""
+            table.add_row(name, each, f"{told['mean_latency_ms'][each]:.1f}", *_ended(told, each))
+    return table
+
+
+def _network_batches(served: list[dict[str, Any]]) -> Table:
+    table = _table("batches by the network", "model,count by size", "in all")
+    for model in served:
+        sizes = model["network"]["batches"]
+        table.add_row(_name(model), batch_sizes(sizes), str(sum(sizes.values())))
     return table
 
 
@@ -141,8 +166,14 @@ def _network(status: dict[str, Any]) -> Group:
         f"{told['sessions']} sessions{rtt}\n"
         f"{counters.get('datagrams_in', 0)} datagrams in, {counters.get('datagrams_out', 0)} out, "
         f"{dropped} dropped; {counters.get('requests', 0)} requests, "
-        f"{counters.get('failed', 0)} failed, {counters.get('expired', 0)} expired"
+        f"{counters.get('failed', 0)} failed, {counters.get('expired', 0)} expired, "
+        f"{counters.get('rejected', 0)} refused"
     )
+    if (landing := told.get("landing")) and landing["scarce"]:
+        line.append(
+            f"\nroom for payloads is scarce: {landing['free']} of {landing['blocks']} blocks are "
+            "free; clients send again what finds none"
+        )
     table = _table("network", "model", "workers,waiting,free entries,entries,sessions,credit")
     for model in status["models"]:
         if network := model.get("network"):
@@ -153,7 +184,10 @@ def _network(status: dict[str, Any]) -> Group:
                     f"\nworkers of {_name(model)} are refused: its tensors need {needs_mb} MB; "
                     "raise queue_mb in the table nic of shunter.toml"
                 )
-    return Group(line, table) if table.row_count else Group(line)
+    if not table.row_count:
+        return Group(line)
+    served = [model for model in status["models"] if model.get("network")]
+    return Group(line, table, "", _network_requests(served), "", _network_batches(served))
 
 
 def _preemption(models: list[dict[str, Any]]) -> Table:

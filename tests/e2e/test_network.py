@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
+from shunter.batching.forming.latency import SKIP
 from shunter.batching.page import holds
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.layout import HEADER_SIZE, HOLDER_FIELDS, HOLDER_SIZE, RUNNERS_OFFSET
@@ -210,6 +211,75 @@ def test_requests_take_class_and_deadline_of_the_model(
     gate.touch()
     assert [int(future.result()[0][0]) for future in futures] == [31, 3, 7]
     assert model.order() == [15, 3, 1]
+
+
+def test_admission_and_what_became_of_requests_are_in_the_metrics(
+    serve, site, client, tmp_path, wait_until
+):
+    """One that is in time, one that is late, one that would be and is refused, one without."""
+    gate = tmp_path / "gate"
+    shunter = {**SECTION, "network": "1x1x1", "environment": {"TENSORS_GATE": str(gate)}}
+    model = serve("admitting", handler="tensors", config={"shunter": shunter})
+    session, other = client(site, model.name), client(site, model.name)
+    told = lambda: model.state()["network"] or {}  # noqa: E731
+    wait_until("its policy", lambda: told().get("sessions"))
+
+    def held(**terms):
+        """One that runs until the gate is open."""
+        count = len(model.order())
+        future = site.pool.submit(session.infer, [NUMBERS + 14], timeout_s=60, **terms)
+        wait_until("it runs", lambda: len(model.order()) > count)
+        return future
+
+    for _ in range(SKIP):  # first batches say nothing of the next ones
+        ask(session)
+    first = held(deadline_ms=600_000)
+    time.sleep(2)  # so long it will be predicted to last
+    gate.touch()
+    first.result()
+    gate.unlink()
+    late = held(deadline_ms=100)
+    with pytest.raises(TooLateError, match="predicted to miss the deadline") as caught:
+        other.infer([NUMBERS], deadline_ms=20, timeout_s=60)
+    assert not caught.value.may_have_run
+    last = site.pool.submit(other.infer, [NUMBERS], best_effort=True, timeout_s=60)
+    wait_until("it waits", lambda: told()["queued"] == 1)
+    time.sleep(0.2)
+    gate.touch()
+    assert [int(future.result()[0][0]) for future in (late, last)] == [31, 3]
+    wait_until("all is told", lambda: told()["counters"]["answered"]["best_effort"] == 1)
+
+    metrics, labels = site.metrics(), f'model="{model.name}",version="1.0"'
+    expected = {
+        'arrivals_total{%s,class="strict",}': 3 + SKIP,
+        'arrivals_total{%s,class="best_effort",}': 1,
+        'outcomes_total{%s,class="strict",outcome="answered",}': 2 + SKIP,
+        'outcomes_total{%s,class="strict",outcome="rejected",}': 1,
+        'outcomes_total{%s,class="strict",outcome="failed",}': 0,
+        'slo_met_total{%s,class="strict",}': 1,
+        'slo_missed_total{%s,class="strict",reason="late",}': 1,
+        'slo_missed_total{%s,class="strict",reason="rejected",}': 1,
+        'slo_missed_total{%s,class="best_effort",reason="late",}': 0,
+        'latency_seconds_bucket{%s,class="strict",le="+Inf",}': 2 + SKIP,
+        'batch_size_bucket{%s,le="1.0",}': 3 + SKIP,
+        "batch_size_sum{%s,}": 3 + SKIP,
+    }
+    for text, value in expected.items():
+        assert f"shunter_nic_{text % labels} {value:.1f}\n" in metrics, text
+    attainment = f"shunter_nic_slo_attainment{{{labels},class="
+    assert f'{attainment}"strict",}} 0.333333' in metrics
+    assert f'{attainment}"best_effort",}} NaN' in metrics
+    state, front_end = told(), network(site)
+    share = state["slo_attainment"]
+    assert share == {"strict": pytest.approx(1 / 3, abs=1e-5), "best_effort": None}
+    assert state["mean_latency_ms"]["strict"] >= 2200 / (2 + SKIP)
+    assert state["batches"] == {"1": 3 + SKIP}
+    assert front_end["counters"]["rejected"] >= 1
+    assert front_end["landing"]["blocks"] >= front_end["landing"]["free"] > 0
+    assert "shunter_nic_landing_free" in metrics and not front_end["landing"]["scarce"]
+    [seen] = [m for m in site.page_status()["models"] if m["name"] == model.name]
+    assert seen["network"] == state
+    assert seen["counters"]["arrivals"] == {"strict": 0, "best_effort": 0}  # of those over HTTP
 
 
 def test_the_client_timeout_of_torchserve_is_a_deadline_of_all(

@@ -42,6 +42,7 @@ from shunter.batching.page.layout import SLOTS_OFFSET as FIRST_SLOT
 from shunter.batching.page.records import (
     FrontEndState,
     GroupCommands,
+    NetworkTelemetry,
     SlotCommands,
     SlotNetwork,
 )
@@ -341,9 +342,10 @@ HEARTBEAT_NS = 5_000_000_000
 FRONT_END_WANTED = 1 << 32 | 17
 CONTROLLER = (4243, 3, 6_000_000_000)
 COMMANDS = SlotCommands(500_000, 128_000, 0, 2500, 1, 1_000_000, 1, 3_000_000, 250_000, 1, 1500)
-FRONT_END = FrontEndState(4244, 7_000_000_000, 8083, 5, 2_000_000, 4)
+FRONT_END = FrontEndState(4244, 7_000_000_000, 8083, 5, 2_000_000, 4, 768, 700)
 COUNTERS = {"requests": 11, "drop_tag": 22, "bytes_in": 1 << 40}
 NETWORK = SlotNetwork(2, 256, 250, 3, 4, 16)
+NETWORK_TELEMETRY = NetworkTelemetry((50, 51), (40, 41), network_attainment_ppm=(-1, 990_000))
 GROUP_COMMANDS = (
     GroupCommands(16, (1000, 500), (0, 1)),
     GroupCommands(0, (0, 1000), (1, 0), 2, 4, 8, of_cpus([0, 63, 64, 511]), "MIG-1/2"),
@@ -396,7 +398,7 @@ def make_page(path: Path) -> ControlPage:
     page.want_front_end(FRONT_END_WANTED)
     front_end_page.write_names(page, tuple(COUNTERS))
     front_end_page.write(page, FRONT_END, tuple(COUNTERS.values()))
-    front_end_page.write_network(page, 0, NETWORK)
+    front_end_page.write_network(page, 0, NETWORK, NETWORK_TELEMETRY)
     return page
 
 

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import importlib.util
 import json
+import mmap
 import os
 import secrets
 import select
@@ -34,8 +35,8 @@ from shunter.nic_frontend.wire.hello import (
     parse_cookie,
 )
 from shunter.nic_frontend.wire.keys import session_keys
-from shunter.nic_frontend.wire.layout import MAC_BYTES, Flags, MessageType, WireStatus
-from shunter.nic_frontend.wire.segments import SegmentPlan
+from shunter.nic_frontend.wire.layout import MAC_BYTES, Flags, MessageType, Rights, WireStatus
+from shunter.nic_frontend.wire.segments import SegmentPlan, shared_places
 
 PROCESSES = Path(__file__).with_name("processes.py")
 PATIENCE_S = 60
@@ -321,6 +322,7 @@ class Raw:
         self.socket.connect(where)
         self.pkt_no, self.key, self.below = 0, None, 1
         self.next_id = 1
+        self.memory, self.shared = -1, None
 
     def __enter__(self):
         return self
@@ -360,6 +362,10 @@ class Raw:
             self.key = self.keys.tag_to_server
         sizes = [tuple(s.bytes for s in kind) for kind in (opened.inputs, opened.outputs)]
         self.plan, self.back = (SegmentPlan(each, opened.segment) for each in sizes)
+        if opened.rights & Rights.SHARED_MEMORY:
+            self.places, self.each = shared_places(sizes[0])
+            self.shared = mmap.mmap(self.memory, opened.window * self.each)
+            os.close(self.memory)
 
     # ---- bytes
 
@@ -379,7 +385,11 @@ class Raw:
     def _read(self, count):
         data = b""
         while len(data) < count:
-            more = self.socket.recv(count - len(data))
+            if self.kind == "unix":
+                more, found, _ = attach.receive_descriptors(self.socket, count - len(data), 1)
+                [self.memory] = found or [self.memory]
+            else:
+                more = self.socket.recv(count - len(data))
             if not more:
                 raise EOFError
             data += more
@@ -431,6 +441,21 @@ class Raw:
             req_id, self.next_id = self.next_id, self.next_id + 1
         for seq in range(self.plan.count):
             self.segment(req_id, seq, name, **more)
+        return req_id
+
+    def ask_shared(self, name=None, req_id=None, offset=None, **more):
+        """Send a request whose tensors lie in shared memory; its number."""
+        if req_id is None:
+            req_id, self.next_id = self.next_id, self.next_id + 1
+        at = req_id % self.opened.window * self.each
+        content = self.request_of(req_id if name is None else name)
+        for place, tensor in zip(self.places, content, strict=True):
+            self.shared[at + place : at + place + tensor.size] = tensor.tobytes()
+        fields = {"count": 1, "length": 0, "total": 0, "flags": Flags.LAST}
+        fields |= {"offset": at if offset is None else offset}
+        payload = more.pop("payload", b"")
+        header = self.header(MessageType.REQ, req_id, **{**fields, **more})
+        self.put(header.pack(self.key) + payload)
         return req_id
 
     def control(self, kind, req_id=0, payload=b"", **more):

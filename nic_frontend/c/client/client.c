@@ -22,6 +22,16 @@ int64_t shunter_client_begin(
         client->live.pending + client->ended_count >= SHUNTER_WINDOW) {
         return -EAGAIN;
     }
+    const struct shunter_client_settings *settings = &client->settings;
+    if (settings->shared) {
+        if (client->live.next_id - client->live.below >= settings->shared_requests) {
+            return -EAGAIN;
+        }
+        const int error = shunter_shared_put(client, client->live.next_id, inputs);
+        if (error) {
+            return error;
+        }
+    }
     struct shunter_call *call = &client->calls[client->live.next_id % SHUNTER_WINDOW];
     const uint64_t now = shunter_client_now_ns();
     call->req_id = client->live.next_id++;
@@ -33,7 +43,7 @@ int64_t shunter_client_begin(
     call->got = 0;
     call->flags = idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0;
     call->priority = (uint8_t)priority;
-    call->again = call->refused = false;
+    call->again = call->refused = call->cancelled = false;
     memcpy(call->inputs, inputs, client->inputs.tensors * sizeof *inputs);
     memcpy(call->outputs, outputs, client->outputs.tensors * sizeof *outputs);
     memset(call->received, 0, (client->outputs.count + 7) / 8);
@@ -157,11 +167,16 @@ int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {
     if (!call) {
         return -ENOENT;
     }
-    shunter_call_free(client, call);
+    if (!client->settings.shared) {
+        shunter_call_free(client, call);
+    }
     // An answer that is on its way must not be written to memory that is the caller's again.
     if (client->settings.stream && client->have == SHUNTER_HEADER_BYTES &&
         client->head.req_id == req_id) {
         client->into = NULL;
+    }
+    if (client->settings.shared) {
+        return shunter_shared_cancel(client, call);
     }
     return shunter_client_control(client, SHUNTER_TYPE_CANCEL, req_id, 0, NULL, 0);
 }
@@ -197,12 +212,15 @@ int shunter_client_new(
     int error = 0;
     if (settings->segment < 1 || settings->input_count < 1 || settings->output_count < 1 ||
         settings->input_count > SHUNTER_MAX_TENSORS ||
-        settings->output_count > SHUNTER_MAX_TENSORS) {
+        settings->output_count > SHUNTER_MAX_TENSORS ||
+        (settings->shared && (!settings->stream || settings->shared_requests < 1))) {
         error = -EINVAL;
     } else {
-        error = shunter_make_plan(
-            &client->inputs, client->settings.input_bytes, settings->input_count,
-            settings->segment);
+        error = settings->shared
+            ? shunter_plan_nothing(&client->inputs, settings->segment)
+            : shunter_make_plan(
+                  &client->inputs, client->settings.input_bytes, settings->input_count,
+                  settings->segment);
         error = error ? error
                       : shunter_make_plan(
                             &client->outputs, client->settings.output_bytes,

@@ -31,6 +31,10 @@ struct shunter_client_settings {
     uint64_t grant;
     uint64_t pkt_no; /* of the last datagram that the caller has sent in this session */
     uint64_t trip_ns; /* the shortest way to the server and back, 0: not known */
+    /* Where workers read inputs, with room for so many requests: those are copied there, unless
+     * that is where they lie, and not sent. NULL: they are sent. Only of a stream. */
+    uint8_t *shared;
+    uint32_t shared_requests;
 };
 
 struct shunter_ended {
@@ -45,7 +49,7 @@ struct shunter_client_numbers {
     uint64_t lost;    /* datagrams sent again */
     uint64_t rtt_ns;  /* smoothed; the time in the model is part of it */
     uint64_t trip_ns; /* to the server and back, the shortest */
-    uint64_t copied;  /* bytes of answers that came out of turn */
+    uint64_t copied;  /* bytes of answers that came out of turn, and of inputs that are shared */
     uint64_t heard_ns; /* when something true came last */
     uint64_t unknown_ns; /* when somebody said last that there is no such session */
     uint64_t kept;    /* bytes that a stream did not take yet */

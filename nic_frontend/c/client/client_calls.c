@@ -84,7 +84,7 @@ bool shunter_call_place(
     struct shunter_client *client, const struct shunter_x64 *header, uint8_t **place) {
     const struct shunter_call *call = shunter_call_of(client, header->req_id);
     const uint32_t protections = SHUNTER_FLAG_PAYLOAD_AEAD | SHUNTER_FLAG_PAYLOAD_CRC;
-    if (header->type != SHUNTER_TYPE_RESP || !call ||
+    if (header->type != SHUNTER_TYPE_RESP || !call || call->cancelled ||
         (header->flags & protections) != client->settings.protect ||
         header->count != client->outputs.count || header->seq >= header->count ||
         call->received[header->seq / 8] >> header->seq % 8 & 1) {
@@ -164,6 +164,10 @@ int shunter_call_heed(
     uint64_t now) {
     struct shunter_call *call = shunter_call_of(client, header->req_id);
     if (!call) {
+        return 0;
+    }
+    if (call->cancelled) {
+        shunter_shared_heed(client, call, header);
         return 0;
     }
     if (header->type == SHUNTER_TYPE_ERROR && header->status == SHUNTER_STATUS_RETRY_LATER) {

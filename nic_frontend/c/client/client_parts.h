@@ -25,6 +25,7 @@ struct shunter_call {
     uint16_t flags;
     uint8_t priority;
     bool again; /* segments were sent again */
+    bool cancelled; /* its caller does not wait for it, but its inputs may still be read */
     bool parted; /* it does not go at once: some of its segments ask to be acknowledged */
     uint32_t unsent; /* segments that are to be sent */
     uint32_t next;   /* those before it have been sent, once at least */
@@ -150,6 +151,19 @@ int shunter_client_flush_stream(struct shunter_client *client);
  */
 int shunter_client_send_stream(
     struct shunter_client *client, struct iovec *pieces, size_t count);
+
+/* ---- client_shared.c: inputs in memory that workers read */
+
+/* Where in it those of a request lie. */
+uint32_t shunter_shared_offset(const struct shunter_client *client, uint64_t req_id);
+/* Copy them there. 0, or -EINVAL when they lie in each other's place. */
+int shunter_shared_put(
+    struct shunter_client *client, uint64_t req_id, const void *const *inputs);
+/* Nobody waits for it any more. */
+int shunter_shared_cancel(struct shunter_client *client, struct shunter_call *call);
+/* What comes for one that is cancelled: its place is free when it has ended. */
+void shunter_shared_heed(
+    struct shunter_client *client, struct shunter_call *call, const struct shunter_x64 *header);
 
 /* ---- client_guard.c: protected payloads */
 

@@ -153,7 +153,8 @@ int shunter_client_prepare(
     header->count = (uint16_t)plan->count;
     header->length = (uint16_t)segment.length;
     header->total = plan->sizes[segment.tensor];
-    header->offset = segment.offset;
+    header->offset =
+        client->settings.shared ? shunter_shared_offset(client, call->req_id) : segment.offset;
     header->tensor = segment.tensor;
     if (call->deadline_ns) {
         const uint64_t left =

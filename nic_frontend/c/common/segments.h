@@ -47,6 +47,31 @@ static inline int shunter_make_plan(
     return 0;
 }
 
+/*
+ * Where a tensor of ``size`` bytes lies of those that lie in shared memory one behind the other,
+ * each at the beginning of a cache line. ``end`` is the end of the one before, and becomes its end.
+ */
+static inline uint64_t shunter_shared_place(uint64_t *end, uint32_t size) {
+    const uint64_t align = SHUNTER_SHARED_ALIGN, at = *end;
+    *end = at + (size + align - 1) / align * align;
+    return at;
+}
+
+/* Bytes of all tensors of a request there. */
+static inline uint64_t shunter_shared_bytes(const uint32_t *sizes, unsigned tensors) {
+    uint64_t end = 0;
+    for (unsigned i = 0; i < tensors; i++) {
+        (void)shunter_shared_place(&end, sizes[i]);
+    }
+    return end;
+}
+
+/* What a request sends whose tensors lie there: one segment of nothing. Always 0. */
+static inline int shunter_plan_nothing(struct shunter_plan *plan, uint32_t segment) {
+    static const uint32_t nothing = 0;
+    return shunter_make_plan(plan, &nothing, 1, segment);
+}
+
 /* ``number`` < count. */
 static inline struct shunter_segment shunter_place(
     const struct shunter_plan *plan, uint32_t number) {

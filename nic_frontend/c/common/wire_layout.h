@@ -12,7 +12,10 @@
 #define SHUNTER_WINDOW 64 /* requests of a session that are not acknowledged */
 #define SHUNTER_SACK_RECEIVING 1 /* status of a SACK: segments are missing */
 #define SHUNTER_MAC_BYTES 32 /* of HELLO, and of the HELLO_ACK that opens a session */
+#define SHUNTER_WANT_SHARED_MEMORY 32768 /* in HELLO, by a Unix socket */
+#define SHUNTER_SHARED_ALIGN 64 /* a tensor in shared memory begins at a multiple of it */
 #define SHUNTER_RIGHT_STRICT 1 /* right */
+#define SHUNTER_RIGHT_SHARED_MEMORY 2 /* right */
 #define SHUNTER_TYPE_REQ 1 /* message type */
 #define SHUNTER_TYPE_RESP 2 /* message type */
 #define SHUNTER_TYPE_SACK 3 /* message type */
@@ -37,6 +40,7 @@
 #define SHUNTER_STATUS_FORBIDDEN 403 /* status */
 #define SHUNTER_STATUS_UNKNOWN_FUNCTION 404 /* status */
 #define SHUNTER_STATUS_TOO_LARGE 413 /* status */
+#define SHUNTER_STATUS_WOULD_BE_LATE 429 /* status */
 #define SHUNTER_STATUS_CANCELLED 499 /* status */
 #define SHUNTER_STATUS_HANDLER_FAILED 500 /* status */
 #define SHUNTER_STATUS_WORKER_DIED 502 /* status */
@@ -47,7 +51,7 @@
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_STATUS_NO_WORKER 521 /* status */
-#define SHUNTER_WIRE_DIGEST 0x4f603985e41f9846ULL
+#define SHUNTER_WIRE_DIGEST 0x4075d2171957e62ULL
 
 #define SHUNTER_LABEL_HELLO "shunter x64 v2 hello"
 #define SHUNTER_LABEL_HELLO_ACK "shunter x64 v2 hello ack"
@@ -69,7 +73,7 @@ struct shunter_x64 {
     uint16_t count; /* segments of the request or response */
     uint16_t length; /* payload bytes of this datagram, without the AEAD tag */
     uint32_t total; /* bytes of the tensor */
-    uint32_t offset; /* of this segment in its tensor */
+    uint32_t offset; /* of this segment in its tensor, or of a request in shared memory */
     uint32_t session; /* from HELLO_ACK; selects key and window */
     uint32_t deadline_us; /* budget left when it was sent, 0: none */
     uint32_t credit; /* server: highest req_id that may be sent; client: all below are done */
@@ -109,7 +113,7 @@ struct shunter_wire_hello {
     uint8_t cookie[16]; /* what the server gave, 0 at first */
     uint32_t segment; /* largest payload of a datagram that the client's path takes */
     uint16_t window; /* requests that it would like to have on their way */
-    uint16_t want; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD or 0 */
+    uint16_t want; /* FLAG_PAYLOAD_CRC, FLAG_PAYLOAD_AEAD or WANT_SHARED_MEMORY, or 0 */
     uint8_t key_id[32]; /* UTF-8, which key; empty: none */
     uint8_t public[32]; /* X25519 public key with FLAG_PAYLOAD_AEAD, else 0 */
     uint8_t model[128]; /* UTF-8 */

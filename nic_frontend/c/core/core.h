@@ -70,6 +70,7 @@ struct shunter_action {
     uint32_t offset;
     uint32_t length; /* of the payload */
     uint32_t left;   /* of a PLACE: segments that are missing, with this one */
+    uint32_t region; /* of a PLACE: not 0: all of the request lies in this one, at the offset */
     uint32_t session;
     uint64_t deadline_ns;
     struct shunter_guard guard; /* of a PLACE, and of a SEND with an entry */
@@ -127,6 +128,8 @@ struct shunter_opening {
     uint8_t stream;
     uint8_t tagged; /* headers, with the keys below */
     uint8_t may_be_strict; /* otherwise all of its requests are best effort */
+    uint8_t region; /* of memory that it shares, where its requests lie; 0: none */
+    uint64_t region_bytes;
     uint32_t key; /* number of the key that it was opened with, 0: none */
     uint64_t origin; /* the address whose sessions are counted together */
     struct shunter_keys keys;
@@ -198,6 +201,8 @@ uint64_t shunter_core_ended_streams(const struct shunter_core *core);
 void shunter_core_load(
     const struct shunter_core *core, uint16_t func_id, uint32_t *sessions, uint64_t *credit);
 bool shunter_core_is_open(const struct shunter_core *core, uint32_t session);
+/* Whether anything of it is left: also of one that has ended, while its last requests run. */
+bool shunter_core_has(const struct shunter_core *core, uint32_t session);
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t session);
 
 #endif

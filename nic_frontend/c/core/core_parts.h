@@ -31,11 +31,8 @@ struct call {
     uint32_t unsent, next; /* these; the first segment of which none was sent yet */
     uint32_t missing;
     int32_t entry;
-    uint16_t flags;
-    uint16_t status;
-    uint8_t state;
-    uint8_t priority;
-    uint8_t tries;
+    uint16_t flags, status;
+    uint8_t state, priority, tries;
     bool direct;  /* while it runs: its worker sends the answer */
     bool stalled; /* while it is received: it holds nothing until it is here */
 };
@@ -70,8 +67,7 @@ enum turn { NO_TURN, WAITS, PROMISED };
 struct session {
     uint32_t id;
     uint16_t func_id;
-    uint16_t window;
-    uint16_t protect;
+    uint16_t window, protect;
     bool tagged;
     bool may_be_strict;
     bool is_proven; /* its last request that ended while it was received has come whole */
@@ -79,6 +75,7 @@ struct session {
     bool closing; /* it is removed when its last call has run */
     bool awake;   /* it has said something lately */
     uint8_t turn;
+    uint8_t region; /* of shared memory, where all inputs lie; 0: they come in segments */
     uint32_t forgotten;
     struct link silence; /* awake or resting, the longest silent first */
     struct link quiet;   /* of its address */
@@ -93,6 +90,7 @@ struct session {
     struct shunter_keys keys;
     uint8_t peer[SHUNTER_PEER_BYTES];
     struct shunter_plan inputs, outputs;
+    uint64_t last_offset; /* of a request in the region */
     uint64_t done;
     uint64_t answered; /* everything up to here is done, or is answered with the next datagrams */
     uint64_t grant;

@@ -7,7 +7,9 @@ static bool fits(const struct session *session, const struct shunter_x64 *header
         return false;
     }
     const struct shunter_segment segment = shunter_place(plan, header->seq);
-    return header->tensor == segment.tensor && header->offset == segment.offset &&
+    const bool is_there = session->region ? header->offset <= session->last_offset
+                                          : header->offset == segment.offset;
+    return is_there && header->tensor == segment.tensor &&
            header->length == segment.length && header->total == plan->sizes[segment.tensor];
 }
 
@@ -58,6 +60,7 @@ static void take_segment(
         .offset = header->offset,
         .length = header->length,
         .left = call->missing,
+        .region = session->region,
         .guard = guard_of(
             session, nearest(header->pkt_no, session->highest), session->keys.payload_to_server)};
     emit(core, &action);

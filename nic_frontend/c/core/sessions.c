@@ -36,6 +36,7 @@ static struct session *new_session(const struct shunter_opening *opening) {
         session->tagged = opening->tagged;
         session->may_be_strict = opening->may_be_strict;
         session->key = opening->key;
+        session->region = opening->region;
         session->pkt_no = opening->pkt_no;
         session->patience_ns = PROMISE_NS;
         session->keys = opening->keys;
@@ -49,6 +50,22 @@ static struct session *new_session(const struct shunter_opening *opening) {
         }
     }
     return session;
+}
+
+/* How its inputs come: in segments, or in memory that it shares. 0, -E2BIG or -EINVAL. */
+static int plan_inputs(
+    const struct function *function, struct session *session,
+    const struct shunter_opening *opening) {
+    const uint64_t bytes = shunter_shared_bytes(function->inputs, function->input_count);
+    if (!session->region) {
+        return shunter_make_plan(
+            &session->inputs, function->inputs, function->input_count, opening->segment);
+    }
+    if (opening->region_bytes < bytes || opening->protect) {
+        return -EINVAL;
+    }
+    session->last_offset = opening->region_bytes - bytes;
+    return shunter_plan_nothing(&session->inputs, opening->segment);
 }
 
 int shunter_core_add_session(
@@ -69,15 +86,18 @@ int shunter_core_add_session(
     if (!session) {
         return -ENOMEM;
     }
-    int error = 0;
-    if (shunter_make_plan(&session->inputs, function->inputs, function->input_count, segment) ||
-        shunter_make_plan(&session->outputs, function->outputs, function->output_count, segment)) {
-        error = -E2BIG;
-    } else if (!make_room(core, opening, now_ns)) {
+    int error = plan_inputs(function, session, opening);
+    if (!error) {
+        error = shunter_make_plan(
+            &session->outputs, function->outputs, function->output_count, segment);
+    }
+    if (!error && !make_room(core, opening, now_ns)) {
         error = -ENOSPC;
-    } else if (!(session->address = shunter_come_from(core, opening->origin))) {
+    }
+    if (!error && !(session->address = shunter_come_from(core, opening->origin))) {
         error = -ENOMEM;
-    } else if (!(session->line = shunter_line_of(session->address, function))) {
+    }
+    if (!error && !(session->line = shunter_line_of(session->address, function))) {
         shunter_forget_unused(core, session->address);
         error = -ENOMEM;
     }
@@ -170,6 +190,8 @@ bool shunter_core_is_open(const struct shunter_core *core, uint32_t id) {
     const struct session *session = find(core, id);
     return session && !session->closing;
 }
+
+bool shunter_core_has(const struct shunter_core *core, uint32_t id) { return find(core, id); }
 
 uint64_t shunter_core_grant(const struct shunter_core *core, uint32_t id) {
     const struct session *session = find(core, id);

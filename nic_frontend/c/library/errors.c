@@ -19,6 +19,8 @@ const char *shunter_strerror(int error) {
         return "the server has no such model";
     case SHUNTER_STATUS_LOST_ANSWER:
         return "the request ran, but its answer is no longer kept";
+    case SHUNTER_STATUS_WOULD_BE_LATE:
+        return "the request did not run: its answer was predicted to miss the deadline";
     case SHUNTER_STATUS_UNKNOWN_SESSION:
         return "the server has lost the session; it is not known whether the request ran";
     case SHUNTER_STATUS_TOO_LARGE:

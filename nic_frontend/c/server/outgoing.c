@@ -58,13 +58,15 @@ void shunter_act(void *context, const struct shunter_action *action) {
             .func_id = action->func_id,
             .entry = (uint32_t)action->entry,
             .length = action->length,
+            .region = action->region,
+            .offset = action->offset,
             .guard = action->guard};
         break;
     case SHUNTER_READY:
         enqueue(server, action);
         break;
     case SHUNTER_WITHDRAW:
-        shunter_dequeue(server->serving[action->func_id]->served, (uint32_t)action->entry);
+        shunter_withdraw(server->serving[action->func_id]->served, (uint32_t)action->entry);
         break;
     case SHUNTER_LET_GO:
         shunter_let_go(server, action->func_id, (uint32_t)action->entry);
@@ -81,6 +83,8 @@ void shunter_act(void *context, const struct shunter_action *action) {
 }
 
 /* ---- of the dispatcher */
+
+_Static_assert(SHUNTER_WOULD_BE_LATE == SHUNTER_STATUS_WOULD_BE_LATE, "it goes to the client");
 
 /* Write down whom a worker answers, and how. */
 static bool running(void *context, uint32_t entry, uint64_t now_ns) {

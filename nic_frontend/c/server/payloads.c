@@ -107,6 +107,22 @@ static uint8_t *stay(
     return into;
 }
 
+/* A request that its client has written where workers read it: a piece for each tensor. */
+static uint16_t point_at(
+    const struct shunter_queue *queue, const struct shunter_place *place) {
+    struct shunter_piece *pieces = shunter_pieces_of(queue, place->entry);
+    uint64_t end = place->offset;
+    uint16_t count = 0;
+    for (uint32_t i = 0; i < queue->input_count; i++) {
+        const uint64_t at = shunter_shared_place(&end, queue->input_bytes[i]);
+        if (queue->input_bytes[i]) { // there is room for a piece of each that has bytes
+            pieces[count++] =
+                (struct shunter_piece){at, queue->input_bytes[i], place->region};
+        }
+    }
+    return count;
+}
+
 void shunter_payload_is_there(
     struct shunter_server *server, const struct shunter_place *place, const uint8_t *header,
     uint8_t *payload, int32_t block) {
@@ -122,7 +138,11 @@ void shunter_payload_is_there(
         server->stats.drops[SHUNTER_DROP_SIZES]++;
         return;
     }
-    if (place->length) {
+    uint16_t pieces = place->count;
+    if (place->region) {
+        pieces = point_at(queue, place);
+        server->stats.placed_segments++;
+    } else if (place->length) {
         payload = stay(server, payload, place->length, &block);
         if (!payload) { // it will be sent again
             server->stats.drops[SHUNTER_DROP_POOL]++;
@@ -136,8 +156,8 @@ void shunter_payload_is_there(
     // So many may be there, when one comes before the others.
     _Atomic uint64_t *count =
         shunter_entry_word(queue, place->entry, SHUNTER_E_ENTRY_PIECES);
-    shunter_set(count, place->count);
-    serving->pieces[place->entry] = place->count;
+    shunter_set(count, pieces);
+    serving->pieces[place->entry] = pieces;
     shunter_core_accept(server->core, header, server->now_ns);
 }
 
@@ -145,11 +165,11 @@ void shunter_let_go(struct shunter_server *server, uint16_t func_id, uint32_t en
     struct shunter_serving *serving = server->serving[func_id];
     struct shunter_piece *pieces = shunter_pieces_of(&serving->served->queue, entry);
     for (uint32_t i = 0; i < serving->pieces[entry]; i++) {
-        if (pieces[i].length) {
+        if (pieces[i].length && !pieces[i].region) {
             shunter_block_unref(
                 &server->landing, shunter_block_of(&server->landing, pieces[i].offset));
-            pieces[i].length = 0;
         }
+        pieces[i].length = 0;
     }
     serving->pieces[entry] = 0;
 }

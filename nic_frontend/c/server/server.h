@@ -13,6 +13,7 @@
 #include "core.h"
 #include "policy.h"
 #include "queue.h"
+#include "telemetry.h"
 
 #define SHUNTER_HELLO_BYTES (SHUNTER_HEADER_BYTES + sizeof(struct shunter_wire_hello))
 
@@ -70,6 +71,8 @@ int shunter_server_verbs(
     struct shunter_server *server, const char *device, uint32_t blocks, char *said, size_t size);
 /* Largest datagram that can come in; UINT32_MAX: there are only streams. */
 uint32_t shunter_server_mtu(const struct shunter_server *server);
+/* They land on a device, where they can be neither checked nor decrypted. */
+bool shunter_server_payloads_are_far(const struct shunter_server *server);
 
 int shunter_server_add_function(
     struct shunter_server *server, const struct shunter_queue *queue,
@@ -120,6 +123,9 @@ int shunter_server_run(
 uint32_t shunter_server_closed_streams(
     struct shunter_server *server, uint32_t *sessions, uint32_t most);
 void shunter_server_stats(const struct shunter_server *server, struct shunter_stats *stats);
+/* What became of the requests of a function. */
+int shunter_server_telemetry(
+    const struct shunter_server *server, uint16_t func_id, struct shunter_telemetry *telemetry);
 uint32_t shunter_server_waiting(const struct shunter_server *server, uint16_t func_id);
 
 #endif

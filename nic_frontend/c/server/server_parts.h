@@ -20,6 +20,8 @@ struct shunter_place {
     uint16_t seq, count; /* of the segments of its request */
     uint32_t entry;
     uint32_t length;
+    uint32_t region; /* not 0: the whole request is there already, in this one at the offset */
+    uint32_t offset;
     struct shunter_guard guard;
 };
 

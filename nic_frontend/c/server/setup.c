@@ -114,6 +114,10 @@ uint32_t shunter_server_mtu(const struct shunter_server *server) {
     return server->backend ? server->backend->mtu(server->backend) : UINT32_MAX;
 }
 
+bool shunter_server_payloads_are_far(const struct shunter_server *server) {
+    return server->backend && server->backend->payloads_are_far;
+}
+
 /* ---- functions */
 
 static struct shunter_serving *new_serving(
@@ -270,6 +274,15 @@ void shunter_server_stats(const struct shunter_server *server, struct shunter_st
     }
     stats->drops[SHUNTER_DROP_LENGTH] += of_datagrams.too_long;
     stats->drops[SHUNTER_DROP_SHORT] += of_datagrams.empty;
+}
+
+int shunter_server_telemetry(
+    const struct shunter_server *server, uint16_t func_id, struct shunter_telemetry *telemetry) {
+    if (!server->serving[func_id]) {
+        return -ENOENT;
+    }
+    *telemetry = server->serving[func_id]->served->telemetry;
+    return 0;
 }
 
 uint32_t shunter_server_waiting(const struct shunter_server *server, uint16_t func_id) {

@@ -76,6 +76,10 @@ _REASONS: dict[int, tuple[type[InferenceError], str]] = {
     WireStatus.BAD_REQUEST: (BadRequestError, "the server refused the sizes of the tensors"),
     WireStatus.UNKNOWN_FUNCTION: (BadRequestError, "the server has no such model"),
     WireStatus.TOO_LATE: (TooLateError, "the deadline had passed before the request could run"),
+    WireStatus.WOULD_BE_LATE: (
+        TooLateError,
+        "the request did not run: its answer was predicted to miss the deadline",
+    ),
     WireStatus.TOO_LARGE: (
         TooLargeError,
         "the tensors are too large for datagrams of this path: use tcp:// or shunter://",
@@ -95,15 +99,19 @@ _SERVER_REASONS: dict[int, str] = {
 }
 
 
+_HAS_NOT_RUN = (WireStatus.RETRY_LATER, WireStatus.WOULD_BE_LATE)
+
+
 def error_of(status: int) -> InferenceError:
     """The exception for a status that is not OK."""
     if status == WireStatus.NO_WORKER:
         return UnavailableError("the request did not run: the model has no worker", status)
     if status in _REASONS:
         kind, text = _REASONS[status]
-        return kind(text)
-    error = ServerError(_SERVER_REASONS.get(status, f"status {status}"), status)
-    return unsent(error) if status == WireStatus.RETRY_LATER else error
+        error = kind(text)
+    else:
+        error = ServerError(_SERVER_REASONS.get(status, f"status {status}"), status)
+    return unsent(error) if status in _HAS_NOT_RUN else error
 
 
 def unsent(error: InferenceError) -> InferenceError:

@@ -3,9 +3,14 @@ import pytest
 from shunter.batching.page import front_end_page
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.layout import COUNTER_COUNT, HEADER_FIELDS
-from shunter.batching.page.records import MAX_COUNT, FrontEndState, SlotNetwork
+from shunter.batching.page.records import (
+    MAX_COUNT,
+    FrontEndState,
+    NetworkTelemetry,
+    SlotNetwork,
+)
 
-STATE = FrontEndState(1, 2, 3, 4, 5, 6)
+STATE = FrontEndState(1, 2, 3, 4, 5, 6, 7, 8)
 
 
 def test_a_new_page_has_no_front_end(page):
@@ -24,6 +29,12 @@ def test_what_is_written_is_read(page):
     front_end_page.write_network(page, 127, network)
     assert front_end_page.read_network(page, 127) == network
     assert front_end_page.read_network(page, 126) == SlotNetwork()
+    telemetry = NetworkTelemetry(network_answered=(1, 2), network_batch_requests=3)
+    front_end_page.write_network(page, 127, network, telemetry)
+    assert front_end_page.read_telemetry(page, 127) == telemetry
+    front_end_page.write_network(page, 127, network)
+    assert front_end_page.read_telemetry(page, 127) == NetworkTelemetry()
+    assert front_end_page.read_network(page, 127) == network
 
 
 def test_the_next_front_end_begins_with_its_own_names(page):

@@ -7,6 +7,7 @@ from shunter.batching.page.codec import decode, encode
 from shunter.batching.page.records import (
     GroupCommands,
     GroupTelemetry,
+    NetworkTelemetry,
     PageHeader,
     SlotCommands,
     SlotIdentity,
@@ -22,6 +23,7 @@ KINDS = [
     ("commands", SlotCommands),
     ("group_commands", GroupCommands),
     ("network", SlotNetwork),
+    ("network_telemetry", NetworkTelemetry),
 ]
 SLOT_WORDS = layout.SLOT_SIZE // 8
 

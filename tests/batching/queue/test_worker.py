@@ -27,7 +27,7 @@ def bytes_of(region, begin, end):
 @pytest.fixture(scope="module")
 def program(compile_c):
     """worker_events.c under the sanitizers: what it says to events, and bytes it has gathered."""
-    found = compile_c(HERE / "worker_events.c", ["worker"])
+    found = compile_c(HERE / "worker_events.c", ["worker/worker"])
 
     def run(events, *, entries=4, pieces=8, inputs=(4,), outputs=(4,)):
         sizes = [len(inputs), *inputs, len(outputs), *outputs]

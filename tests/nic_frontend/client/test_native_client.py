@@ -405,10 +405,19 @@ def test_a_closed_session_still_says_its_numbers(pair):
     client.close()
 
 
+SHARED = (
+    "are_not_sent_and_answers_are_the_same",
+    "in_each_others_place_are_right",
+)
+
+
 def test_the_same_under_the_sanitizers(sanitized):
     library, environment = sanitized
-    protected = Path(__file__).parents[1] / "test_aead.py"
+    folder = Path(__file__).parents[1]
+    protected, shared = folder / "test_aead.py", folder / "server" / "test_shared_memory.py"
     files = [__file__, f"{protected}::test_an_answer_that_was_changed_is_asked_for_again"]
+    files += [str(Path(__file__).with_name("test_streams.py"))]
+    files += [f"{shared}::test_inputs_{which}" for which in SHARED]
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *files]
     more = {**environment, libraries.VARIABLE: library}
     done = subprocess.run(

@@ -1,6 +1,8 @@
 """Sessions over a stream whose server is late, silent, or reads no more."""
 
 import contextlib
+import mmap
+import os
 import queue
 import socket
 import threading
@@ -9,11 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from shunter.batching.queue.shared_memory import sealed_memory
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.client import Session, TooLateError
+from shunter.nic_frontend.client import Session, TooLateError, UnreachableError
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.hello import NO_MAC, Hello, Opened
-from shunter.nic_frontend.wire.layout import HEADER_BYTES, WINDOW, MessageType, WireStatus
+from shunter.nic_frontend.wire.layout import (
+    HEADER_BYTES,
+    WANT_SHARED_MEMORY,
+    WINDOW,
+    MessageType,
+    Rights,
+    WireStatus,
+)
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
 LONG = 30
@@ -50,10 +60,17 @@ class Server:
             if not (head := connection.recv(HEADER_BYTES)):
                 return  # that was close()
             hello = Hello.parse(self.exactly(connection, length_of(head)))
-            said = Opened(hello.nonce, bytes(16), self.segment, WINDOW, *self._specs).pack()
-            answer = message(MessageType.HELLO_ACK, said + NO_MAC, status=WireStatus.OK)
-            connection.sendall(answer)
+            self.say_opened(connection, hello)
             self._opened.put(connection)
+
+    def say_opened(self, connection, hello, window=WINDOW, rights=Rights.STRICT, memory=()):
+        said = Opened(
+            hello.nonce, bytes(16), self.segment, window, *self._specs, rights=rights
+        ).pack()
+        answer = message(
+            MessageType.HELLO_ACK, said + NO_MAC, status=WireStatus.OK, credit=window
+        )
+        socket.send_fds(connection, [answer], memory)
 
     def connection(self):
         """The next one, with an open session."""
@@ -216,3 +233,127 @@ def test_a_request_of_which_the_server_took_a_part_ends_with_its_connection(open
     assert session.infer([array])[0].tolist() == [3] * 10
     thread.join(LONG)
     assert found == [True]
+
+
+# ---- inputs in shared memory
+
+EACH = 128
+"""Bytes of a request of 100."""
+
+
+class Sharing(Server):
+    """Offers memory for two requests."""
+
+    def __init__(self, address, memory):
+        self.memory = memory
+        super().__init__(address, 100, 10)
+
+    def say_opened(self, connection, hello):
+        assert hello.want == WANT_SHARED_MEMORY
+        found = [] if self.memory is None else [self.memory]
+        super().say_opened(connection, hello, 2, Rights.SHARED_MEMORY, found)
+
+    def get(self, connection):
+        """The next message: its type, request, and where its input lies."""
+        while True:
+            head = self.exactly(connection, HEADER_BYTES)
+            header = parse(head, HEADER_BYTES + length_of(head))
+            self.exactly(connection, header.length)
+            if header.type != MessageType.ACK:
+                assert header.type != REQ or not header.length
+                return MessageType(header.type).name, header.req_id, header.offset
+
+
+@pytest.fixture
+def sharing(built, tmp_path):
+    """A server that shares memory, a session with it, and their connection."""
+    memory = sealed_memory("test", 2 * EACH)
+    server = Sharing(str(tmp_path / "s"), memory)
+    with Session(f"unix://{server.address}", "m", timeout_s=LONG) as session:
+        yield server, session, server.connection()
+    server.close()
+    os.close(memory)
+
+
+def array(value):
+    return np.full(100, value, np.uint8)
+
+
+ENDS = {
+    "answer": lambda server: server.answer(1, 5, credit=9),
+    "withdrawn": lambda _: message(
+        MessageType.ERROR, req_id=1, status=WireStatus.CANCELLED, credit=9
+    ),
+    "no room": lambda _: message(
+        MessageType.ERROR, req_id=1, status=WireStatus.RETRY_LATER, credit=9
+    ),
+    "room": lambda _: message(CREDIT, req_id=1, credit=9),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_place_is_taken_until_a_cancelled_request_has_ended(sharing, end):
+    server, session, connection = sharing
+    memory = mmap.mmap(server.memory, 2 * EACH)
+    with late(lambda: session.infer([array(1)], timeout_s=SOON)):
+        assert server.get(connection) == ("REQ", 1, EACH)
+        connection.sendall(message(CREDIT, credit=9))
+    assert [server.get(connection)[:2] for _ in "12"] == [("CANCEL", 1), ("QUERY", 1)]
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(session.infer_many, [[array(2)], [array(3)]])
+        assert server.get(connection) == ("REQ", 2, 0)
+        running = message(
+            MessageType.SACK, req_id=1, status=WireStatus.OK, credit=9
+        )
+        connection.sendall(running + server.answer(2, 7, credit=9))
+        connection.settimeout(2 * SOON)
+        with pytest.raises(TimeoutError):  # the third belongs where the first may still be read
+            server.get(connection)
+        assert memory[:100] == bytes([2]) * 100 and memory[EACH : EACH + 100] == bytes([1]) * 100
+        connection.settimeout(LONG)
+        connection.sendall(ENDS[end](server))
+        assert server.get(connection) == ("REQ", 3, EACH)
+        assert memory[EACH : EACH + 100] == bytes([3]) * 100
+        connection.sendall(server.answer(3, 8, credit=9))
+        assert [found[0].tolist() for found in asked.result(LONG)] == [[7] * 10, [8] * 10]
+    assert session.native.numbers()["pending"] == 0
+
+
+def test_an_answer_to_a_cancelled_request_goes_nowhere(sharing):
+    server, session, connection = sharing
+    out = np.full(10, 0xAA, np.uint8)
+    answer = server.answer(1, 7)
+    with late(lambda: session.infer([array(1)], out=[out], timeout_s=SOON)):
+        server.get(connection)
+        connection.sendall(answer[: HEADER_BYTES + 4])  # in the midst of it
+    connection.sendall(answer[HEADER_BYTES + 4 :] + server.answer(2, 9))
+    out[:] = 0xAA
+    assert session.infer([array(2)])[0].tolist() == [9] * 10
+    assert (out == 0xAA).all()
+    assert session.native.numbers()["pending"] == 0
+
+
+def unsealed():
+    memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, 2 * EACH)
+    return memory
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        unsealed,
+        lambda: sealed_memory("test", 2 * EACH - 1),
+        lambda: os.open("/dev/zero", os.O_RDWR),
+        lambda: None,
+    ],
+    ids=["not sealed", "too small", "no memory", "none"],
+)
+def test_memory_that_is_none_opens_no_session(built, tmp_path, memory):
+    made = memory()
+    server = Sharing(str(tmp_path / "s"), made)
+    with pytest.raises(UnreachableError, match="shares no memory"):
+        Session(f"unix://{server.address}", "m", timeout_s=LONG, fail_fast=True)
+    server.close()
+    if made is not None:
+        os.close(made)

@@ -3,11 +3,12 @@
  * answer is the test's to say: entries with an odd number are answered by the owner.
  *
  *   P threshold alpha threshold_cap max_wait margin ageing fixed per_request slo ahead mixes
- *                         policy, times in ns
+ *     admission         policy, times in ns
  *   W worker cap now      it is there        D worker            it drains
  *   G worker              it is gone         A worker count now  it has answered batches
  *   E entry class deadline again now         it waits (again 2: it was returned)
  *   R entry                                  it does not         F now    nothing waits any more
+ *   C                     what was counted
  *   T now                 dispatch: batches as workers read them, what is too late, when to wake
  */
 #include <inttypes.h>
@@ -100,6 +101,18 @@ static void pass(uint64_t now) {
         shunter_get(shunter_front_end_word(&served->queue, SHUNTER_Q_FRONT_END_WANTS_DONE)));
 }
 
+static void count(void) {
+    const uint64_t *words = (const uint64_t *)&served->telemetry;
+    const struct shunter_counts *all = served->counts;
+    printf("counted");
+    for (size_t i = 0; i < sizeof served->telemetry / sizeof *words; i++) {
+        printf(" %" PRIu64, words[i]);
+    }
+    printf(
+        "\ncounts %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", all->requests,
+        all->answered, all->failed, all->expired, all->rejected);
+}
+
 static void event(const char *line, int doorbell) {
     struct shunter_policy *policy = &served->policy;
     struct shunter_arrival arrival = {0};
@@ -109,10 +122,10 @@ static void event(const char *line, int doorbell) {
     if (sscanf(
             line,
             "P %lf %lf %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
-            " %u %u",
+            " %u %u %u",
             &policy->threshold, &policy->alpha, &policy->threshold_cap, &policy->max_wait_ns,
             &policy->margin_ns, &policy->ageing_ns, &policy->fixed_ns, &policy->per_request_ns,
-            &policy->slo_ns, &policy->ahead, &policy->mixes) == 11) {
+            &policy->slo_ns, &policy->ahead, &policy->mixes, &policy->admission) == 12) {
         return;
     }
     if (sscanf(
@@ -123,7 +136,7 @@ static void event(const char *line, int doorbell) {
         arrival.returned = again == 2;
         shunter_enqueue(served, &arrival, now);
     } else if (sscanf(line, "R %u", &number) == 1) {
-        shunter_dequeue(served, number);
+        shunter_withdraw(served, number);
     } else if (sscanf(line, "F %" SCNu64, &now) == 1) {
         printf("failed %u\n", shunter_fail_waiting(served, 503, now));
     } else if (sscanf(line, "W %u %u %" SCNu64, &worker, &number, &now) == 3) {
@@ -140,6 +153,8 @@ static void event(const char *line, int doorbell) {
         answer(worker, number, now);
     } else if (sscanf(line, "T %" SCNu64, &now) == 1) {
         pass(now);
+    } else if (line[0] == 'C') {
+        count();
     }
 }
 

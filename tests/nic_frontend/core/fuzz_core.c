@@ -19,6 +19,9 @@
 #define FUNC 3
 #define SEGMENT 4
 #define SEGMENTS 4
+#define SHARES 3 /* the session whose requests lie in shared memory */
+#define REGION 9
+#define REGION_BYTES 1000
 
 enum use { FREE, RECEIVING, READY, RUNNING, KEPT };
 
@@ -32,7 +35,7 @@ struct world {
     struct shunter_core *core;
     int has_place;
     uint8_t awaited[SHUNTER_HEADER_BYTES];
-    uint64_t state, now, datagrams, places, answers, holding;
+    uint64_t state, now, datagrams, places, answers, holding, shared;
     uint32_t pkt_no[SESSIONS];
     enum use use[ENTRIES];
     uint8_t said[SHUNTER_HEADER_BYTES + SHUNTER_BITMAP_BYTES], said_to[SHUNTER_PEER_BYTES];
@@ -62,8 +65,11 @@ static void act(void *context, const struct shunter_action *action) {
     (void)context;
     world.is_heeded |= action->kind != SHUNTER_DROP;
     if (action->kind == SHUNTER_PLACE) {
+        const bool is_shared = action->region;
         if (action->entry < 0 || action->entry >= ENTRIES || action->tensor > 1 ||
-            action->offset + (uint64_t)action->length > INPUTS[action->tensor]) {
+            (is_shared ? action->region != REGION || action->length ||
+                             action->offset > REGION_BYTES - 128
+                       : action->offset + (uint64_t)action->length > INPUTS[action->tensor])) {
             wrong("a place outside of its entry");
         }
         if (world.use[action->entry] > RECEIVING) {
@@ -71,6 +77,7 @@ static void act(void *context, const struct shunter_action *action) {
         }
         world.use[action->entry] = RECEIVING;
         world.has_place = 1;
+        world.shared += is_shared;
         world.places++;
     } else if (action->kind == SHUNTER_READY) {
         if (world.use[action->entry] != RECEIVING && world.use[action->entry] != RUNNING) {
@@ -118,6 +125,8 @@ static void open_session(uint32_t n) {
         .tagged = n % 2,
         .may_be_strict = n != 4,
         .key = n % 4,
+        .region = n == SHARES ? REGION : 0,
+        .region_bytes = REGION_BYTES,
         .keys = KEYS};
     memcpy(opening.peer, peer, sizeof opening.peer);
     if (shunter_core_add_session(world.core, &opening, world.now) == 0) {
@@ -171,6 +180,14 @@ static void datagram(void) {
         .credit = (uint32_t)(done + 1 + (chance(15) ? below(3) : 0)),
         .tensor = PARTS[seq].tensor,
         .pkt_no = ++world.pkt_no[n] - (chance(20) ? below(6) : 0)};
+    if (n == SHARES) {
+        header.seq = header.tensor = 0;
+        header.length = 0;
+        header.total = 0;
+        header.count = 1;
+        header.flags |= SHUNTER_FLAG_LAST;
+        header.offset = below(4) ? below(REGION_BYTES - 127) : below(2 * REGION_BYTES);
+    }
     if (header.type == SHUNTER_TYPE_REQ) {
         header.flags |= PROTECT[n];
     }
@@ -317,8 +334,9 @@ int main(int argc, char **argv) {
         forget_unused();
     }
     shunter_core_free(world.core);
-    printf("%llu datagrams, %llu places, %llu answers, %llu held\n",
+    printf("%llu datagrams, %llu places, %llu answers, %llu held, %llu shared\n",
            (unsigned long long)world.datagrams, (unsigned long long)world.places,
-           (unsigned long long)world.answers, (unsigned long long)world.holding);
+           (unsigned long long)world.answers, (unsigned long long)world.holding,
+           (unsigned long long)world.shared);
     return 0;
 }

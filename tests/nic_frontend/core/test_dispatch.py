@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from oracle.core import Ready
 from oracle.dispatch import Dispatch, Hand, Policy
+from oracle.telemetry import Telemetry
 from shunter.nic_frontend import build
 
 HERE = Path(__file__).parent
@@ -215,6 +216,53 @@ def test_what_is_withdrawn_does_not_run():
     assert place.go() == [(0, 0, 2)]
 
 
+KNOWN = {"fixed_ns": 10 * MS, "per_request_ns": MS, "admission": 1, "ahead": 0}
+
+
+@pytest.mark.parametrize(
+    ("busy_for", "ahead", "priority", "expected_ms"),
+    [
+        (None, (0, 0), 0, 0),  # somebody is free, so it runs, however bad the prediction is
+        (0, (0, 0), 0, 12 + 11),  # behind the batch of two that runs
+        (5, (0, 0), 0, 7 + 11),
+        (0, (3, 0), 0, 12 + 14),  # with the three that wait
+        (0, (4, 0), 0, 12 + 14 + 11),  # they are a batch before it
+        (0, (9, 0), 0, 12 + 2 * 14 + 12),
+        (0, (0, 5), 0, 12 + 11),  # strict goes first
+        (0, (2, 3), 1, 12 + 14 + 12),
+    ],
+)
+def test_when_a_request_is_predicted_to_be_answered(busy_for, ahead, priority, expected_ms):
+    place = Place(caps=(4,), **KNOWN)
+    now = 100 * MS
+    if busy_for is not None:
+        place.wait(50, 51, now=now - busy_for * MS)
+        assert place.go(now - busy_for * MS) == [(0, 50, 51)]
+    for each, count in enumerate(ahead):
+        place.wait(*range(10 * each, 10 * each + count), priority=each, now=now)
+    assert place.dispatch.predicted_answer_ns(priority, now) == expected_ms * MS
+
+
+@pytest.mark.parametrize(
+    ("policy", "deadline", "refused"),
+    [
+        ({}, 23 * MS, False),
+        ({}, 23 * MS - 1, True),
+        ({}, 0, False),
+        ({"admission": 0}, 1, False),
+        ({"fixed_ns": 0, "per_request_ns": 0}, 1, False),  # nothing is known
+    ],
+)
+def test_what_would_be_too_late_is_refused_where_admission_is_on(policy, deadline, refused):
+    place = Place(caps=(4,), **{**KNOWN, **policy})
+    place.wait(0, 1)
+    assert place.go() == [(0, 0, 1)]
+    before = place.dispatch._new
+    place.wait(2, deadline=deadline)
+    assert place.dispatch.refused == [2] * refused
+    assert place.dispatch._new == before + (not refused)  # it does not count as load
+
+
 # ---- C
 
 
@@ -223,11 +271,12 @@ def program(tmp_path_factory):
     """dispatch_events.c with the C dispatcher, under the sanitizers: what it says to events."""
     found = tmp_path_factory.mktemp("dispatch") / "dispatch_events"
     folder, _ = build.SOURCES
-    parts = ("dispatch", "plan", "assign", "predict", "waiting", "batches", "workers")
+    parts = ("dispatch", "plan", "assign", "predict", "admission", "waiting", "batches")
+    parts += ("workers", "telemetry/telemetry")
     sources = [HERE / "dispatch_events.c", *(folder / f"{part}.c" for part in parts)]
     sources += sorted((folder / "forming").glob("*.c"))
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS, *build.SANITIZERS, "-D_GNU_SOURCE"]
-    flags += ["-ffp-contract=off", f"-I{folder}", f"-I{folder}/forming"]
+    flags += ["-ffp-contract=off", f"-I{folder}", f"-I{folder}/forming", f"-I{folder}/telemetry"]
     command = [*build.compiler(), *flags, *map(str, sources), "-o", str(found)]
     subprocess.run(command, check=True)  # with no header of the front end
 
@@ -246,9 +295,12 @@ class Twin:
 
     def __init__(self):
         self.dispatch, self.lines = Dispatch(Policy(margin_ns=0, ageing_ns=0)), []
+        self.telemetry = Telemetry()
 
     def waiting(self):
-        return {each.entry for line in self.dispatch.lines for each in line._waiting}
+        """Those that are going to be refused too."""
+        waiting = {each.entry for line in self.dispatch.lines for each in line._waiting}
+        return waiting | set(self.dispatch.refused)
 
     def event(self, kind, *numbers):
         getattr(self, f"_{kind}")(*numbers)
@@ -267,34 +319,53 @@ class Twin:
         for index, number in enumerate(sorted(hand.held)):
             name = "returned" if index else "died"
             self.lines += [f"{name} {entry}" for entry in hand.held[number].entries]
+            for entry in () if index else hand.held[number].entries:
+                self.telemetry.ended(entry, "failed")
 
     def _A(self, worker, count, now):
         hand = self.dispatch.hands[worker]
         for _ in range(min(count, hand.in_flight)):
             entries = hand.held[hand.done + 1].entries
             self.dispatch.answered(worker, bool(entries[0] % 5), now)
+            self.telemetry.batch(entries)
             for entry in entries:
+                if entry % 5:
+                    self.telemetry.answered(entry, now)
+                else:
+                    self.telemetry.ended(entry, "failed")
                 status = 200 if entry % 5 else 500
                 sent = status == 200 and entry % 2 == 0
                 self.lines.append(f"finished {entry} {status} {int(sent)}")
 
     def _E(self, entry, priority, deadline, again, now):
+        if again != 2:
+            self.telemetry.came(entry, priority, deadline, now, again=again == 1)
         self.dispatch.enqueue(Ready(1, entry, priority, deadline, again == 1, again == 2), now)
 
     def _R(self, entry):
+        if entry in self.waiting():
+            self.telemetry.ended(entry, "abandoned")
         self.dispatch.withdraw(entry)
 
     def _F(self, now):
         entries = self.dispatch.empty()
+        for entry in entries:
+            self.telemetry.ended(entry, "failed")
         self.lines += [f"finished {entry} 503 0" for entry in entries]
         self.lines.append(f"failed {len(entries)}")
 
     def _T(self, now):
         given = []
+
+        def ended(entry, how, said):
+            self.telemetry.ended(entry, how)
+            self.lines.append(said)
+
         following = self.dispatch.dispatch(
             now,
             lambda *each: given.append(each),
-            lambda entry: self.lines.append(f"expired {entry}"),
+            lambda entry: ended(entry, "expired", f"expired {entry}"),
+            lambda entry: ended(entry, "rejected", f"finished {entry} 429 0"),
         )
         for worker, number, run in sorted(given, key=lambda each: each[:2]):
             self.lines.append(f"batch {worker} {number} {' '.join(map(str, run.entries))}")
@@ -302,6 +373,13 @@ class Twin:
         wants = self.waiting() or any(entry % 2 for run in held for entry in run.entries)
         following = -1 if following is None else following
         self.lines.append(f"next {following} wants {int(bool(wants))}")
+
+
+    def _C(self):
+        words, counts = self.telemetry.words(), self.telemetry.counts
+        self.lines.append(f"counted {' '.join(map(str, words))}")
+        names = ("arrivals", "answered", "failed", "expired", "rejected")
+        self.lines.append(f"counts {' '.join(str(sum(counts[name])) for name in names)}")
 
 
 class Story:
@@ -319,6 +397,7 @@ class Story:
                 [*kinds, self.leaves, self.passes, self.gives_up],
                 [1, 3, 0.5, 1, 12, arriving, 2, 16, 0.2],
             )[0]()
+        self.say("C")
 
     def say(self, kind, *numbers):
         self.events.append((kind, *numbers))
@@ -330,7 +409,7 @@ class Story:
         adapts = choose([0.5, 0.9]), choose([1e9, 4.0])
         times = choose([0, 3 * MS, 50 * MS]), choose([0, MS]), choose([0, 5 * MS])
         latency = choose([0, 2 * MS]), choose([0, MS])
-        rest = choose([0, 20 * MS]), choose([0, 1]), choose([0, 0, 1])
+        rest = choose([0, 20 * MS]), choose([0, 1]), choose([0, 0, 1]), choose([0, 1])
         self.say("P", threshold, *adapts, *times, *latency, *rest)
 
     def comes(self):
@@ -382,14 +461,15 @@ class Story:
             self.say("R", entry)
 
     def gives_up(self):
-        self.free |= self.twin.waiting()
+        self.free |= self.twin.waiting() - set(self.twin.dispatch.refused)
         self.say("F", self.now)
 
     def passes(self):
         self.now += self.random.choice([0, 0, 1000, MS, 4 * MS, 20 * MS])
         before = len(self.twin.lines)
         self.say("T", self.now)
-        late = [line for line in self.twin.lines[before:] if line.startswith("expired")]
+        ended = ("expired", "finished")
+        late = [line for line in self.twin.lines[before:] if line.startswith(ended)]
         self.free |= {int(line.split()[1]) for line in late}
 
 
@@ -410,7 +490,7 @@ def test_the_heap_gives_the_earliest_deadline_and_of_equal_ones_the_first(progra
     """All that a queue holds; some are withdrawn from wherever they are in it."""
     order = data.draw(st.permutations(range(len(waits))))
     gone = data.draw(st.sets(st.sampled_from(order)))
-    events = [(*GREEDY, 0, 0)]
+    events = [(*GREEDY, 0, 0, 0)]
     events += [("E", entry, 0, 50 * MS * waits[entry], 0, 1) for entry in order]
     events += [("R", entry) for entry in gone]
     events += [("W", 0, ENTRIES, 1), ("T", 2)]
@@ -429,7 +509,7 @@ def test_the_heap_gives_the_earliest_deadline_and_of_equal_ones_the_first(progra
     st.integers(0, 1),
 )
 def test_requests_that_wait_together_are_as_few_batches_as_can_be(program, requests, cap, ahead):
-    events = [(*GREEDY, ahead, 0)]
+    events = [(*GREEDY, ahead, 0, 0)]
     for entry, (priority, deadline) in enumerate(requests):
         events.append(("E", entry, priority, deadline * 1000 * MS, 0, 1))
     events.append(("W", 0, cap, 1))

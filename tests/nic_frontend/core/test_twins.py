@@ -19,13 +19,15 @@ EXAMPLES, DATAGRAMS = (1200, 200_000) if FUZZ else (60, 10_000)
 """Stories, and at least so many datagrams in all of them together."""
 STEPS = 300
 FUNC, ENTRIES = 3, 5
-SESSIONS = 5
+SESSIONS = 6
 PEERS = [bytes([2, 0, 0, n]).ljust(64, b"\0") for n in range(SESSIONS)]
 KEY = bytes(range(16))
-KEYS = [None, KEY, None, KEY, KEY]
-STRICT = [True, True, True, False, True]
-PROTECT = [0, 0, Flags.PAYLOAD_CRC, Flags.PAYLOAD_AEAD, Flags.PAYLOAD_AEAD]
-STREAM = [False, False, False, False, True]
+KEYS = [None, KEY, None, KEY, KEY, None]
+STRICT = [True, True, True, False, True, True]
+PROTECT = [0, 0, Flags.PAYLOAD_CRC, Flags.PAYLOAD_AEAD, Flags.PAYLOAD_AEAD, 0]
+STREAM = [False, False, False, False, True, True]
+SHARES, REGION, REGION_BYTES = 5, 2, 1000
+"""The session whose requests lie in shared memory; a request takes 128 bytes of it."""
 SIZES = {"inputs": (9, 4), "outputs": (7,)}
 SEGMENT = 4
 FIELDS = list(Header._fields)
@@ -43,7 +45,7 @@ class World:
     def __init__(self, pair, seed):
         self.pair, self.random = pair, random.Random(seed)
         self.now = 1
-        self.datagrams = self.held = self.let_gone = 0
+        self.datagrams = self.held = self.let_gone = self.shared = 0
         self.numbers = [0] * SESSIONS
         self.ready, self.running = set(), set()
         self.holds = {}
@@ -66,6 +68,8 @@ class World:
             session = Session(0x10000 + n, FUNC, PEERS[n], *options)
             session.pkt_no = 2**32 - 20
             session.origin, session.may_be_strict, session.key = n % 2, STRICT[n], n % 3
+            if n == SHARES:
+                session.region, session.region_bytes = REGION, REGION_BYTES
             core.add_session(session, self.now)
         self.numbers[n] = 0
 
@@ -81,8 +85,14 @@ class World:
             elif isinstance(action, Place):
                 owner = self.needed()[action.entry]
                 assert self.holds.get(action.entry, owner) == owner, "parts of two requests"
-                size = SIZES["inputs"][action.tensor]
-                assert 0 <= action.entry < ENTRIES and action.offset + action.length <= size
+                assert 0 <= action.entry < ENTRIES
+                if action.region:
+                    assert (action.region, action.length) == (REGION, 0)
+                    assert action.offset + 128 <= REGION_BYTES
+                    self.shared += 1
+                else:
+                    size = SIZES["inputs"][action.tensor]
+                    assert action.offset + action.length <= size
                 assert action.entry not in self.ready | self.running
         free = {core.free_entries(FUNC) for core in self.pair}
         grants = [[core.grant(0x10000 + n) for core in self.pair] for n in range(SESSIONS)]
@@ -124,11 +134,15 @@ class World:
         seq = self.random.randrange(4)
         parts = [(0, 0, 4, 9), (0, 4, 4, 9), (0, 8, 1, 9), (1, 0, 4, 4)]
         tensor, offset, length, total = parts[seq]
+        count = len(parts)
+        if n == SHARES:
+            tensor = seq = length = total = 0
+            count, offset = 1, self.random.choice([0, 1, 128, 872, 873, 999, 1 << 31])
         done = max(0, self.pair[0].grant(0x10000 + n) - self.random.randrange(6))
         kind = self.random.choices(
             [MessageType.REQ, MessageType.ACK, MessageType.CANCEL, MessageType.QUERY], [20, 1, 1, 1]
         )[0]
-        flags = Flags.LAST if seq == 3 else 0
+        flags = Flags.LAST if seq == count - 1 else 0
         for flag in (Flags.ACK_REQ, Flags.IDEMPOTENT, Flags.RETRANS):
             flags |= flag * (self.random.random() < 0.2)
         is_request = kind == MessageType.REQ
@@ -140,7 +154,7 @@ class World:
             req_id=done + self.random.randrange(4),
             func_id=FUNC,
             seq=seq,
-            count=4,
+            count=count,
             length=length if is_request else self.random.randrange(3),
             total=total,
             offset=offset,
@@ -260,24 +274,25 @@ class World:
 
 
 def test_both_cores_say_the_same(both, capsys):
-    sent = held = let_gone = 0
+    sent = held = let_gone = shared = 0
 
     @settings(max_examples=EXAMPLES)
     @given(st.integers(0, 2**32))
     def say_the_same(seed):
-        nonlocal sent, held, let_gone
+        nonlocal sent, held, let_gone, shared
         world = World(both(), seed)
         for _ in range(STEPS):
             world.step()
         world.end()
         let_gone += world.let_gone
+        shared += world.shared
         sent += world.datagrams
         held += world.held
 
     say_the_same()
     assert sent >= DATAGRAMS
     assert 0 < held < EXAMPLES * STEPS
-    assert let_gone > EXAMPLES
+    assert let_gone > EXAMPLES and shared > EXAMPLES / 10
     if FUZZ:
         with capsys.disabled():
             print(f"\n{sent} datagrams through both cores")
@@ -288,5 +303,15 @@ def test_both_refuse_the_same_registrations(both):
     for core in (python, c):
         core.add_function(1, (1 << 20,), (1,), 2)
         session = Session(5, 1, PEERS[0], 300, 4)
+        with pytest.raises((OSError, ValueError)):
+            core.add_session(session, 0)
+
+
+@pytest.mark.parametrize(("size", "protect"), [(127, 0), (0, 0), (128, Flags.PAYLOAD_CRC)])
+def test_both_refuse_the_same_shared_memory(both, size, protect):
+    for core in both():
+        core.add_function(1, (9, 4), (1,), 2)
+        session = Session(5, 1, PEERS[0], 300, 4, None, True, protect)
+        session.region, session.region_bytes = 1, size
         with pytest.raises((OSError, ValueError)):
             core.add_session(session, 0)

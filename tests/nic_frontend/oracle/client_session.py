@@ -20,7 +20,7 @@ class ClientSession:
     """Where the time comes from."""
     stream, kept = False, 0
 
-    def __init__(self, opened, connection, _tensors):
+    def __init__(self, opened, connection, _tensors, _shared=None):
         sizes = [tuple(spec.bytes for spec in each) for each in (opened.inputs, opened.outputs)]
         plans = [SegmentPlan(each, opened.segment) for each in sizes]
         self.session, self.func_id = opened.session, opened.func_id

@@ -42,6 +42,7 @@ from shunter.nic_frontend.wire.layout import (
     MessageType,
     WireStatus,
 )
+from shunter.nic_frontend.wire.segments import SegmentPlan, shared_places
 
 GAP_NS = 3_000_000
 """A segment that is missing for so long is asked for."""
@@ -87,6 +88,8 @@ class Place:
     length: int
     number: int = 0
     """All bits of the datagram's number if the session protects its payloads."""
+    region: int = 0
+    """Not 0: all tensors of the request lie in this one, from the offset on."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +222,7 @@ class Core:
         none gives way; the actions are of the one that does.
         """
         function = self.functions[session.func_id]
-        function.plan(function.inputs, session.segment)
+        _inputs(function, session)
         function.plan(function.outputs, session.segment)
         actions: list[Action] = []
         for kind in self._silence.scarce(session):
@@ -433,17 +436,16 @@ class Core:
 
     def _fits(self, session: Session, function: Function, header: Header) -> bool:
         """Whether the header says of its segment what the registration says."""
-        plan = function.plan(function.inputs, session.segment)
+        plan = _inputs(function, session)
         if header.count != plan.count or header.seq >= plan.count:
             return False
         segment = plan.place(header.seq)
-        said = header.tensor, header.offset, header.length, header.total
-        return said == (
-            segment.tensor,
-            segment.offset,
-            segment.length,
-            function.inputs[segment.tensor],
-        )
+        said = header.tensor, header.length, header.total
+        if said != (segment.tensor, segment.length, plan.sizes[segment.tensor]):
+            return False
+        if session.region:
+            return header.offset <= session.region_bytes - shared_places(function.inputs)[1]
+        return header.offset == segment.offset
 
     def _wrong(
         self, session: Session, call: Call, header: Header, now_ns: int
@@ -462,7 +464,8 @@ class Core:
         if call.received & bit:
             return [Drop("duplicate"), *self._again(session, call, header)]
         number = _number(session, header) if session.protect else 0
-        return [Place(call.entry, header.tensor, header.offset, header.length, number)]
+        place = call.entry, header.tensor, header.offset, header.length
+        return [Place(*place, number, session.region)]
 
     def accept(self, datagram: bytes, now_ns: int) -> list[Action]:
         """The payload of a Place is there, and right.
@@ -663,7 +666,7 @@ class Core:
         self, function: Function, session: Session, call: Call, now_ns: int
     ) -> bool:
         """Whether nothing comes of a request in parts, or, when others wait, not enough."""
-        segments = function.plan(function.inputs, session.segment).count
+        segments = _inputs(function, session).count
         if function.waiting and now_ns - call.begun_ns > RECEIVE_NS + segments * SEGMENT_NS:
             return True
         # A stream loses nothing, and may be slow.
@@ -759,7 +762,7 @@ class Core:
     def _received(self, session: Session, call: Call) -> Send:
         """SACK: which segments are here."""
         function = self.functions[session.func_id]
-        count = function.plan(function.inputs, session.segment).count
+        count = _inputs(function, session).count
         bits = call.received.to_bytes(-(-count // 8), "little")
         return self._control(session, MessageType.SACK, call.req_id, int(call.state), bits)
 
@@ -847,6 +850,19 @@ class Core:
         session.forgotten -= 1
         self._take_out(session)
         return self._offer(self.functions[session.func_id], now_ns)
+
+
+def _inputs(function: Function, session: Session) -> SegmentPlan:
+    """How the inputs of its requests come: a segment of nothing where they lie in shared memory.
+
+    Raises ValueError for memory that is too small for a request, or of a session whose payloads
+    are protected: what lies there is not.
+    """
+    if not session.region:
+        return function.plan(function.inputs, session.segment)
+    if session.region_bytes < shared_places(function.inputs)[1] or session.protect:
+        raise ValueError("no request fits into the shared memory")
+    return function.plan((0,), session.segment)
 
 
 def _tag_key(session: Session) -> bytes | None:

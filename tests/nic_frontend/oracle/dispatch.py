@@ -1,4 +1,4 @@
-"""Which batch goes to which worker: the twin of ``batching/c/{dispatch,plan,predict}.c``. Pure.
+"""Which batch goes to which worker: ``batching/c/{dispatch,plan,predict,admission}.c``. Pure.
 
 It calls the rules where they are defined, in :mod:`shunter.batching.forming`.
 """
@@ -67,6 +67,8 @@ class Dispatch:
         """Requests that could run so far."""
         self.fit = LatencyFit()
         self.adaptive = AdaptiveThreshold(policy.alpha, policy.threshold_cap)
+        self.refused: list[int] = []
+        """Entries that are going to be told so."""
         self._came: dict[int, Waiting] = {}
         """How the request of each entry has come last."""
         self._new = 0
@@ -82,7 +84,9 @@ class Dispatch:
 
     def enqueue(self, ready: Ready, now_ns: int) -> int:
         """A request can run; its number among arrivals."""
-        if not ready.returned and not ready.again:
+        is_new = not ready.returned and not ready.again
+        is_refused = is_new and not self._admits(ready, now_ns)
+        if is_new and not is_refused:
             self.adaptive.settle(now_ns, self._new)
             self._new += 1
             if ready.priority == STRICT:
@@ -93,13 +97,17 @@ class Dispatch:
                 ready.entry, now_ns, ready.deadline_ns, ready.again, self.arrivals
             )
         waiting = self._came[ready.entry]
-        self.lines[ready.priority].add(waiting)
+        if is_refused:
+            self.refused.append(ready.entry)
+        else:
+            self.lines[ready.priority].add(waiting)
         return waiting.number
 
     def withdraw(self, entry: int) -> None:
         """It does not wait any more."""
         for line in self.lines:
             line.remove(entry)
+        self.refused = [each for each in self.refused if each != entry]
 
     def empty(self) -> list[int]:
         """Entries that waited; none does any more."""
@@ -125,11 +133,20 @@ class Dispatch:
         self.adaptive.answered(at_ns, len(run.entries), waiting, self._new, hold)
         return run
 
-    def dispatch(self, now_ns: int, give: Give, expired: Callable[[int], None]) -> int | None:
+    def dispatch(
+        self,
+        now_ns: int,
+        give: Give,
+        expired: Callable[[int], None],
+        refused: Callable[[int], None] = lambda _: None,
+    ) -> int | None:
         """Give batches to workers, ``give(worker, number, run)``, and end what is too late.
 
         When time alone changes something, None: never.
         """
+        told, self.refused = self.refused, []
+        for entry in told:
+            refused(entry)
         self._now, self._gave, self._expired = now_ns, give, expired
         if not any(self.lines):
             return None
@@ -143,6 +160,29 @@ class Dispatch:
             if deadline := line.tightest_ns():
                 wake = min(wake, release.too_late_at_ns(now_ns, deadline, least))
         return None if wake == FAR_NS else wake
+
+    # ---- admission
+
+    def _admits(self, ready: Ready, now_ns: int) -> bool:
+        if not self.policy.admission or not ready.deadline_ns:
+            return True
+        return now_ns + self.predicted_answer_ns(ready.priority, now_ns) <= ready.deadline_ns
+
+    def predicted_answer_ns(self, priority: int, now_ns: int) -> int:
+        """Until a request that comes now is answered; 0 when nothing is known."""
+        self._now = now_ns
+        self._traffic = self._strict_traffic
+        hands = [hand for _, hand in self._ready()]
+        caps = [self._cap(hand, priority) for hand in hands]
+        busy = min((self._busy_ns(hand) for hand in hands), default=0)
+        ahead = sum(len(line) for line in self.lines[: priority + 1])
+        if not hands or not self._knows or (busy == 0 and ahead == 0):
+            return 0
+        per_ns = sum(cap / max(1, self._batch_ns(cap)) for cap in caps)
+        capacity = sum(caps)
+        round_ns = int(capacity / per_ns)
+        wait = release.predicted_wait_ns(ahead, capacity, round_ns, busy)
+        return wait + min(self._batch_ns(min(ahead % capacity + 1, cap)) for cap in caps)
 
     # ---- what is predicted
 

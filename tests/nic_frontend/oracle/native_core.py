@@ -68,6 +68,7 @@ class _Action(Structure):
         ("offset", c_uint32),
         ("length", c_uint32),
         ("left", c_uint32),
+        ("region", c_uint32),
         ("session", c_uint32),
         ("deadline_ns", c_uint64),
         ("guard", _Guard),
@@ -278,7 +279,7 @@ def _converted(action: _Action) -> Action:
     entry = int(action.entry)
     if action.kind == _PLACE:
         place = entry, action.tensor, action.offset, action.length
-        return Place(*place, action.guard.number)
+        return Place(*place, action.guard.number, action.region)
     if action.kind == _READY:
         return Ready(
             *(action.func_id, entry, action.priority, action.deadline_ns),

@@ -22,6 +22,7 @@ from shunter.batching.page.runtime import only_live
 from shunter.batching.queue.attach import NAME, Attach, receive, send
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue.front_end_link import FrontEndLink
+from shunter.handlers.queue.shared_regions import FrontEndWords
 from shunter.nic_frontend.server import front_end as module
 from shunter.nic_frontend.server import functions, listeners, server_link
 from shunter.nic_frontend.server.absences import GONE
@@ -84,6 +85,10 @@ class Server:
     @property
     def network(self):
         return front_end_page.read_network(self.page, 0)
+
+    @property
+    def telemetry(self):
+        return front_end_page.read_telemetry(self.page, 0)
 
     def end(self):
         """As if it had been killed: the folder stays, the lock does not."""
@@ -231,6 +236,38 @@ def test_it_takes_the_policy_of_the_page(server, serve, work, client):
     server.page.write_commands(0, SlotCommands(threshold_fixed_milli=4000, margin_us=7))
     wait_until("the commanded one", lambda: taken[-1].threshold == 4)
     assert taken[-1].margin_ns == 7000
+
+
+def test_what_would_be_late_is_refused_where_the_page_says_so(server, serve, work, client):
+    front_end = serve()
+    worker = work(server)
+    worker.go_on.clear()
+    asking = client(front_end)
+    known = {"latency_fixed_ns": 10**9, "ahead_batches": 0, "threshold_fixed_milli": 1000}
+    taken, set_policy = [], front_end.path.set_policy
+
+    def note(func_id, policy):
+        set_policy(func_id, policy)
+        taken.append(policy)
+
+    front_end.path.set_policy = note
+    server.page.write_commands(0, SlotCommands(admission=1, **known))
+    wait_until("it is told", lambda: taken and taken[-1].admission)
+    asking.ask(1, deadline_us=30_000_000)
+    assert worker.began.wait(PATIENCE_S)
+    asking.ask(2, deadline_us=1_000_000)
+    assert asking.answers(1) == {2: WireStatus.WOULD_BE_LATE}
+    asking.ask(3)
+    worker.go_on.set()
+    assert set(asking.answers(2)) == {1, 3}
+    wait_until("all is told", lambda: server.telemetry.network_answered == (2, 0))
+    told = server.telemetry
+    assert (told.network_arrivals, told.network_rejected) == ((3, 0), (1, 0))
+    assert (told.network_slo_met, told.network_slo_rejected) == ((1, 0), (1, 0))
+    assert told.network_attainment_ppm == (500_000, -1)
+    assert sum(told.network_latency_times) == told.network_batch_requests == 2
+    assert server.told.counters["rejected"] == 1
+    assert server.told.state.landing_blocks >= server.told.state.landing_free > 0
 
 
 def test_who_names_no_version_gets_the_server_s_default(server, serve, work, client):
@@ -444,7 +481,8 @@ def test_a_worker_leaves_although_there_is_no_end_of_batches():
     with contextlib.ExitStack() as stack:
         [[front_end, ours], [server, theirs]] = [map(stack.enter_context, p) for p in pairs]
         link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
-        arguments = (ours, theirs, lambda: True, Endless, Endless)
+        words = FrontEndWords(ours, Endless)
+        arguments = (ours, theirs, lambda: True, Endless, Endless, words)
         thread = threading.Thread(target=link._work, args=arguments)
         thread.start()
         server.close()

@@ -17,7 +17,7 @@ from shunter.nic_frontend.wire.hello import (
     parse_cookie,
 )
 from shunter.nic_frontend.wire.keys import hello_mac, session_keys
-from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT
+from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, WANT_SHARED_MEMORY, Flags
 
 NONCE, OTHER_NONCE = bytes(range(16)), bytes(range(16, 32))
 COOKIE = bytes(range(200, 216))
@@ -161,3 +161,15 @@ def test_every_byte_of_both_hellos_makes_other_keys(data):
 def test_a_hello_without_a_key_has_no_mac():
     assert Hello(NONCE, "m").message(None)[-32:] == bytes(32)
     assert Hello(NONCE, "m").message(b"s" * 32)[-32:] != bytes(32)
+
+
+@pytest.mark.parametrize("protect", [0, Flags.PAYLOAD_CRC, Flags.PAYLOAD_AEAD])
+def test_a_hello_may_want_shared_memory_beside_its_protection(protect):
+    plain, sharing = (
+        Hello.parse(Hello(NONCE, "m", want=protect | more).pack())
+        for more in (0, WANT_SHARED_MEMORY)
+    )
+    assert plain.protect == sharing.protect == protect
+    assert sharing.want & WANT_SHARED_MEMORY and not plain.want & WANT_SHARED_MEMORY
+    with pytest.raises(HelloError):
+        Hello.parse(Hello(NONCE, "m", want=WANT_SHARED_MEMORY >> 1).pack())

@@ -20,7 +20,7 @@ from shunter.batching.page.layout import (
     SLOTS_OFFSET,
     RunnerState,
 )
-from shunter.batching.page.records import FrontEndState, SlotNetwork
+from shunter.batching.page.records import FrontEndState, NetworkTelemetry, SlotNetwork
 from shunter.plugins.errors import UserError
 from shunter.plugins.view import page_status
 from shunter.plugins.view import status as view
@@ -113,7 +113,7 @@ def test_the_front_end_and_its_models_are_shown(runtime):
     assert "network front end" not in shown()
     with ControlPage.attach(runtime / "control") as page:
         page.words[(SLOTS_OFFSET + SLOT_FIELDS["slot_state"].offset) // 8] = 1
-        state = FrontEndState(4244, time.monotonic_ns(), 8083, 5, 2_000_000, 4)
+        state = FrontEndState(4244, time.monotonic_ns(), 8083, 5, 2_000_000, 4, 768, 193)
         counters = {"datagrams_in": 11, "drop_tag": 2, "drop_old": 3, "requests": 7}
         front_end_page.write_names(page, tuple(counters))
         front_end_page.write(page, state, tuple(counters.values()))
@@ -124,6 +124,22 @@ def test_the_front_end_and_its_models_are_shown(runtime):
         assert f"network front end {head}" in text
         assert "11 datagrams in, 0 out, 5 dropped; 7 requests, 0 failed, 0 expired" in text
         assert "/ 2 3 250 256 4 16" in text.replace("(not default)", "")
+        assert "scarce" not in text and "0 refused" in text
+        assert "requests by the network" in text and "best_effort 0.0 0 0 0 0 0 0 -" in text
+        told = NetworkTelemetry(
+            *((9, 0), (4, 0), (1, 0), (2, 0), (1, 0), (1, 0)),
+            network_slo_met=(3, 0),
+            network_slo_late=(1, 0),
+            network_latency_ns=(50_000_000, 0),
+            network_batches_by_size=(1, 0, 1, *[0] * 13),
+            network_attainment_ppm=(375_000, -1),
+        )
+        front_end_page.write_network(page, 0, SlotNetwork(2, 256, 250, 3, 4, 16), told)
+        text = shown()
+        assert "strict 12.5 4 1 1 2 1 1 37.50%" in text
+        assert "1: 1 3-4: 1 2" in text
+        front_end_page.write(page, replace(state, landing_free=192), tuple(counters.values()))
+        assert "room for payloads is scarce: 192 of 768 blocks are free" in shown()
         front_end_page.write_network(page, 0, SlotNetwork(network_needs_mb=1025))
         assert "are refused: its tensors need 1025 MB; raise queue_mb" in shown()
         front_end_page.write(page, replace(state, front_end_beat_ns=1), ())

@@ -5,9 +5,9 @@ package org.shunter.torchserve.page;
 public final class ControlLayout {
     private ControlLayout() {}
 
-    public static final int LAYOUT_VERSION = 8; // raised when a field is added
+    public static final int LAYOUT_VERSION = 9; // raised when a field is added
     public static final long MAGIC = 0x5245544e554853L; // 'SHUNTER' and a zero, little-endian
-    public static final int PAGE_SIZE = 1036928; // bytes of the control page
+    public static final int PAGE_SIZE = 1118848; // bytes of the control page
     public static final int HEADER_SIZE = 2688; // bytes before holder 0
     public static final int HOLDER_SIZE = 128; // bytes of one holder
     public static final int HOLDER_COUNT = 16; // holders
@@ -15,7 +15,7 @@ public final class ControlLayout {
     public static final int RUNNER_SIZE = 256; // bytes of one runner
     public static final int RUNNER_COUNT = 64; // runners
     public static final int SLOTS_OFFSET = 21120; // offset of slot 0
-    public static final int SLOT_SIZE = 7936; // bytes of one slot
+    public static final int SLOT_SIZE = 8576; // bytes of one slot
     public static final int SLOT_COUNT = 128; // slots
     public static final int SLOT_WORDS = 2; // words of a mask of slots
     public static final int CPU_SLICES = 512; // slices that are CPUs; those of device 0 follow
@@ -86,6 +86,8 @@ public final class ControlLayout {
     public static final int H_FRONT_END_COUNTER_COUNT = 560; // counters below; written after their names
     public static final int H_FRONT_END_COUNTER_NAMES = 568; // UTF-8, zero padded [64]
     public static final int H_FRONT_END_COUNTERS = 2104; // since the front end started [64]
+    public static final int H_LANDING_BLOCKS = 2616; // blocks of the pool in which payloads land
+    public static final int H_LANDING_FREE = 2624; // of these, used by nobody
     public static final int K_HOLDER_PID = 0; // process that owns this word, 0 when free
     public static final int K_HOLDER_HEARTBEAT_NS = 8; // a reader ignores a holder whose heartbeat is old
     public static final int K_HOLD_NUMBER = 16; // 0: nothing is held; else another after each change of slices
@@ -210,6 +212,22 @@ public final class ControlLayout {
     public static final int S_PADDING_KNOWN = 7808; // 1: the words below are the controller's
     public static final int S_BESIDE = 7816; // mask of slots: this model's best effort may run beside their strict work [2]
     public static final int S_STRICT_CLAIMS = 7832; // which requests may say that they are strict, CLAIMS_...
+    public static final int S_NETWORK_ARRIVALS = 7936; // requests that came whole by the network, by class [2]
+    public static final int S_NETWORK_ANSWERED = 7952; // answered by a worker, and not with an error [2]
+    public static final int S_NETWORK_EXPIRED = 7968; // answered 504 before they ran [2]
+    public static final int S_NETWORK_REJECTED = 7984; // refused at once: admission [2]
+    public static final int S_NETWORK_FAILED = 8000; // ended with an error, of the handler or of ours [2]
+    public static final int S_NETWORK_ABANDONED = 8016; // cancelled or client gone while waiting [2]
+    public static final int S_NETWORK_SLO_MET = 8032; // of those answered: with a deadline, in time [2]
+    public static final int S_NETWORK_SLO_LATE = 8048; // with a deadline, answered after it [2]
+    public static final int S_NETWORK_SLO_REJECTED = 8064; // with a deadline, refused [2]
+    public static final int S_NETWORK_SLO_FAILED = 8080; // with a deadline, ended with an error [2]
+    public static final int S_NETWORK_SLO_ABANDONED = 8096; // with a deadline, abandoned [2]
+    public static final int S_NETWORK_LATENCY_NS = 8112; // sum of the times from arrival to answer [2]
+    public static final int S_NETWORK_LATENCY_TIMES = 8128; // histogram by class, bucket [32]
+    public static final int S_NETWORK_BATCHES_BY_SIZE = 8384; // batches answered, by bucket [16]
+    public static final int S_NETWORK_BATCH_REQUESTS = 8512; // requests in the batches answered
+    public static final int S_NETWORK_ATTAINMENT_PPM = 8520; // in time, last minute, by class; -1: none [2]
     public static final int MAX_TENSORS = 8; // inputs, and outputs, of a function
     public static final int WORKER_COUNT = 64; // workers of a function
     public static final int MAX_ENTRIES = 4096; // entries of a queue

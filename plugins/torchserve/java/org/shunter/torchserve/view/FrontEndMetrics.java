@@ -38,6 +38,16 @@ public final class FrontEndMetrics extends Collector {
                         "shunter_nic_sessions",
                         "Open sessions of the network front end",
                         page.get(H_FRONT_END_SESSIONS)));
+        families.add(
+                new GaugeMetricFamily(
+                        "shunter_nic_landing_blocks",
+                        "Blocks of the pool in which payloads land",
+                        page.get(H_LANDING_BLOCKS)));
+        families.add(
+                new GaugeMetricFamily(
+                        "shunter_nic_landing_free",
+                        "Of these, used by nobody",
+                        page.get(H_LANDING_FREE)));
         families.add(roundTrips(page));
         families.add(gauge("workers", "Workers that it feeds", S_NETWORK_WORKERS));
         families.add(gauge("queued_requests", "Requests waiting for a worker", S_NETWORK_QUEUED));
@@ -45,6 +55,7 @@ public final class FrontEndMetrics extends Collector {
         families.add(gauge("free_entries", "Entries used by nobody", S_NETWORK_FREE));
         families.add(
                 gauge("credit", "Requests that clients may have on their way", S_NETWORK_CREDIT));
+        families.addAll(NetworkMetrics.of(models()));
         return families;
     }
 
@@ -78,11 +89,16 @@ public final class FrontEndMetrics extends Collector {
     private GaugeMetricFamily gauge(final String name, final String help, final int offset) {
         final GaugeMetricFamily family =
                 new GaugeMetricFamily("shunter_nic_" + name, help, MODEL);
-        for (final ServedModel model : manager.served()) {
-            if (model.slot().get(S_NETWORK_ENTRIES) > 0) {
-                family.addMetric(labels(model), model.slot().get(offset));
-            }
+        for (final ServedModel model : models()) {
+            family.addMetric(labels(model), model.slot().get(offset));
         }
         return family;
+    }
+
+    /** Those that the front end serves. */
+    private List<ServedModel> models() {
+        return manager.served().stream()
+                .filter(model -> model.slot().get(S_NETWORK_ENTRIES) > 0)
+                .toList();
     }
 }

@@ -1,7 +1,6 @@
 package org.shunter.torchserve.view;
 
 import static org.shunter.torchserve.page.ControlLayout.*;
-import static org.shunter.torchserve.view.ModelLabels.BY_CLASS;
 import static org.shunter.torchserve.view.ModelLabels.MODEL;
 import static org.shunter.torchserve.view.ModelLabels.labels;
 
@@ -12,8 +11,6 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.function.ToDoubleBiFunction;
-import org.shunter.torchserve.forming.RequestClass;
 import org.shunter.torchserve.page.ModelSlot;
 import org.shunter.torchserve.pool.ServedModel;
 import org.shunter.torchserve.queue.WorkerGroup;
@@ -53,31 +50,35 @@ public final class ShunterMetrics extends Collector {
     @Override
     public List<MetricFamilySamples> collect() {
         final List<MetricFamilySamples> families = new ArrayList<>();
-        addRequests(families);
-        addDeadlines(families);
-        addTimes(families);
+        final ModelFamilies all = new ModelFamilies(manager.served());
+        addRequests(families, all);
+        addDeadlines(families, all);
+        addTimes(families, all);
         addState(families);
         return families;
     }
 
-    private void addRequests(final List<MetricFamilySamples> families) {
-        families.add(byClass("shunter_arrivals_total", "Requests offered", S_ARRIVALS));
+    private void addRequests(final List<MetricFamilySamples> families, final ModelFamilies all) {
+        families.add(all.byClass("shunter_arrivals_total", "Requests offered", S_ARRIVALS));
         families.add(
-                byReason(
+                all.byReason(
                         "shunter_requests_total",
                         "Requests that ended, by outcome",
                         "outcome",
                         OUTCOMES));
         families.add(
-                byClass("shunter_answered_late_total", "Answers after the deadline", S_ANSWERED_LATE));
+                all.byClass(
+                        "shunter_answered_late_total",
+                        "Answers after the deadline",
+                        S_ANSWERED_LATE));
         families.add(
-                gaugeByClass(
+                all.gaugeByClass(
                         "shunter_queued_requests",
                         "Requests waiting",
                         (model, c) -> model.slot().get(ModelSlot.of(S_QUEUED, c))));
         final long now = System.nanoTime();
         families.add(
-                gaugeByClass(
+                all.gaugeByClass(
                         "shunter_oldest_wait_seconds",
                         "Wait of the oldest request",
                         (model, c) -> {
@@ -89,40 +90,45 @@ public final class ShunterMetrics extends Collector {
         families.add(counter("shunter_poisoned_total", "Requests that ended two workers", S_POISONED));
     }
 
-    private void addDeadlines(final List<MetricFamilySamples> families) {
+    private void addDeadlines(final List<MetricFamilySamples> families, final ModelFamilies all) {
         final long now = System.nanoTime();
         families.add(
-                gaugeByClass(
+                all.gaugeByClass(
                         "shunter_slo_attainment",
                         "Share of requests with a deadline that met it, last minute; NaN: none",
                         (model, c) -> model.dispatcher().sloWindow().attainment(c, now)));
-        families.add(byClass("shunter_good_total", "Answers in time and not 5xx: goodput", S_GOOD));
         families.add(
-                byClass("shunter_slo_met_total", "Requests that met their deadline", S_SLO_MET));
+                all.byClass("shunter_good_total", "Answers in time and not 5xx: goodput", S_GOOD));
         families.add(
-                byReason(
+                all.byClass("shunter_slo_met_total", "Requests that met their deadline", S_SLO_MET));
+        families.add(
+                all.byReason(
                         "shunter_slo_missed_total",
                         "Requests that missed their deadline",
                         "reason",
                         MISSES));
     }
 
-    private void addTimes(final List<MetricFamilySamples> families) {
+    private void addTimes(final List<MetricFamilySamples> families, final ModelFamilies all) {
         families.add(
-                times("shunter_queue_seconds", "Wait before the batch", S_QUEUE_TIMES, S_QUEUE_NS));
+                all.times(
+                        "shunter_queue_seconds",
+                        "Wait before the batch",
+                        S_QUEUE_TIMES,
+                        S_QUEUE_NS));
         families.add(
-                times(
+                all.times(
                         "shunter_service_seconds",
                         "From the batch's start to its answer",
                         S_SERVICE_TIMES,
                         S_SERVICE_NS));
         families.add(
-                times(
+                all.times(
                         "shunter_latency_seconds",
                         "From arrival to answer",
                         S_LATENCY_TIMES,
                         S_LATENCY_NS));
-        families.add(batchSizes());
+        families.add(all.batchSizes("shunter_batch_size", S_BATCHES_BY_SIZE, S_BATCH_REQUESTS));
         families.add(
                 byGroup(
                         "shunter_predicted_fixed_seconds",
@@ -159,49 +165,6 @@ public final class ShunterMetrics extends Collector {
                         1 - manager.host().page().get(H_SETTINGS_INVALID)));
     }
 
-    private CounterMetricFamily byClass(final String name, final String help, final int offset) {
-        final CounterMetricFamily family = new CounterMetricFamily(name, help, BY_CLASS);
-        for (final ServedModel model : manager.served()) {
-            for (final RequestClass c : RequestClass.all()) {
-                family.addMetric(
-                        labels(model, c.label()), model.slot().get(ModelSlot.of(offset, c)));
-            }
-        }
-        return family;
-    }
-
-    private CounterMetricFamily byReason(
-            final String name,
-            final String help,
-            final String label,
-            final Map<String, Integer> offsets) {
-        final CounterMetricFamily family =
-                new CounterMetricFamily(name, help, List.of("model", "version", "class", label));
-        for (final ServedModel model : manager.served()) {
-            for (final RequestClass c : RequestClass.all()) {
-                offsets.forEach(
-                        (reason, offset) ->
-                                family.addMetric(
-                                        labels(model, c.label(), reason),
-                                        model.slot().get(ModelSlot.of(offset, c))));
-            }
-        }
-        return family;
-    }
-
-    private GaugeMetricFamily gaugeByClass(
-            final String name,
-            final String help,
-            final ToDoubleBiFunction<ServedModel, RequestClass> value) {
-        final GaugeMetricFamily family = new GaugeMetricFamily(name, help, BY_CLASS);
-        for (final ServedModel model : manager.served()) {
-            for (final RequestClass c : RequestClass.all()) {
-                family.addMetric(labels(model, c.label()), value.applyAsDouble(model, c));
-            }
-        }
-        return family;
-    }
-
     private GaugeMetricFamily byGroup(final String name, final String help, final int offset) {
         final GaugeMetricFamily family =
                 new GaugeMetricFamily(name, help, List.of("model", "version", "group"));
@@ -215,41 +178,6 @@ public final class ShunterMetrics extends Collector {
             }
         }
         return family;
-    }
-
-    private MetricFamilySamples times(
-            final String name, final String help, final int buckets, final int sum) {
-        final List<MetricFamilySamples.Sample> samples = new ArrayList<>();
-        for (final ServedModel model : manager.served()) {
-            for (final RequestClass c : RequestClass.all()) {
-                final int first = buckets + 8 * TIME_BUCKETS * c.ordinal();
-                Histograms.add(
-                        samples,
-                        name,
-                        BY_CLASS,
-                        labels(model, c.label()),
-                        Histograms.counts(model.slot(), first, TIME_BUCKETS),
-                        bucket -> (1L << TIME_BUCKET_SHIFT + bucket) * 1e-9,
-                        model.slot().get(ModelSlot.of(sum, c)) * 1e-9);
-            }
-        }
-        return new MetricFamilySamples(name, Type.HISTOGRAM, help, samples);
-    }
-
-    private MetricFamilySamples batchSizes() {
-        final String name = "shunter_batch_size";
-        final List<MetricFamilySamples.Sample> samples = new ArrayList<>();
-        for (final ServedModel model : manager.served()) {
-            Histograms.add(
-                    samples,
-                    name,
-                    MODEL,
-                    labels(model),
-                    Histograms.counts(model.slot(), S_BATCHES_BY_SIZE, SIZE_BUCKETS),
-                    bucket -> 1L << bucket,
-                    model.slot().get(S_BATCH_REQUESTS));
-        }
-        return new MetricFamilySamples(name, Type.HISTOGRAM, "Requests in a batch", samples);
     }
 
     private CounterMetricFamily counter(final String name, final String help, final int offset) {

@@ -3,7 +3,6 @@ package org.shunter.torchserve.view;
 import static org.shunter.torchserve.page.ControlLayout.*;
 
 import com.google.gson.JsonArray;
-import com.google.gson.JsonElement;
 import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonPrimitive;
@@ -89,6 +88,7 @@ public final class Status {
         json.addProperty("port", serves ? page.get(H_FRONT_END_PORT) : 0);
         json.addProperty("restarts", frontEnd.restarts());
         json.addProperty("sessions", serves ? page.get(H_FRONT_END_SESSIONS) : 0);
+        json.add("landing", serves ? landing(page) : JsonNull.INSTANCE);
         final long count = page.get(H_FRONT_END_RTT_COUNT);
         json.add(
                 "mean_rtt_ms",
@@ -98,6 +98,17 @@ public final class Status {
         final JsonObject counters = new JsonObject();
         frontEnd.counters().forEach(counters::addProperty);
         json.add("counters", counters);
+        return json;
+    }
+
+    /** The pool in which payloads land; what comes when it has no room is sent again. */
+    private static JsonObject landing(final ControlPage page) {
+        final JsonObject json = new JsonObject();
+        final long blocks = page.get(H_LANDING_BLOCKS);
+        final long free = page.get(H_LANDING_FREE);
+        json.addProperty("blocks", blocks);
+        json.addProperty("free", free);
+        json.addProperty("scarce", free <= blocks / 4);
         return json;
     }
 
@@ -142,7 +153,7 @@ public final class Status {
         inFlight.addProperty("requests", slot.get(S_IN_FLIGHT_REQUESTS));
         inFlight.addProperty("batches", slot.get(S_IN_FLIGHT_BATCHES));
         json.add("in_flight", inFlight);
-        json.add("network", network(slot, manager.frontEnd()));
+        json.add("network", NetworkStatus.of(slot, manager.frontEnd()));
         json.addProperty("threshold", slot.get(S_THRESHOLD_MILLI) / 1000.0);
         json.add("slo_attainment", attainment(served));
         json.add("counters", counters(slot));
@@ -168,23 +179,6 @@ public final class Status {
             oldest = arrival == 0 ? oldest : Math.max(oldest, now - arrival);
         }
         json.addProperty("oldest_wait_ms", oldest / 1e6);
-        return json;
-    }
-
-    /** What the network front end says of a model that it serves, or null. */
-    private static JsonElement network(final ModelSlot slot, final FrontEnd frontEnd) {
-        final boolean isKnown = slot.get(S_NETWORK_ENTRIES) > 0 || slot.get(S_NETWORK_NEEDS_MB) > 0;
-        if (!isKnown || !frontEnd.isServing()) {
-            return JsonNull.INSTANCE;
-        }
-        final JsonObject json = new JsonObject();
-        json.addProperty("workers", slot.get(S_NETWORK_WORKERS));
-        json.addProperty("entries", slot.get(S_NETWORK_ENTRIES));
-        json.addProperty("free", slot.get(S_NETWORK_FREE));
-        json.addProperty("queued", slot.get(S_NETWORK_QUEUED));
-        json.addProperty("sessions", slot.get(S_NETWORK_SESSIONS));
-        json.addProperty("credit", slot.get(S_NETWORK_CREDIT));
-        json.addProperty("needs_mb", slot.get(S_NETWORK_NEEDS_MB));
         return json;
     }
 
