@@ -139,50 +139,53 @@ def policy_struct(policy: Policy) -> PolicyStruct:
     return PolicyStruct(**{name: getattr(policy, name) for name, _ in PolicyStruct._fields_})
 
 
+_HANDLE = c_void_p
+_ARGUMENTS: dict[str, Sequence[object]] = {
+    "server_new": (POINTER(SettingsStruct), POINTER(c_void_p)),
+    "server_free": (_HANDLE,),
+    "server_core": (_HANDLE,),
+    "server_grow_landing": (_HANDLE, c_uint32),
+    "server_split": (_HANDLE, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
+    "server_verbs": (_HANDLE, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
+    "server_mtu": (_HANDLE,),
+    "server_payloads_are_far": (_HANDLE,),
+    "server_run": (_HANDLE, c_uint64, POINTER(HelloStruct), c_uint32),
+    "server_add_function": (_HANDLE, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),
+    "server_set_policy": (_HANDLE, c_uint16, POINTER(PolicyStruct)),
+    "server_remove_function": (_HANDLE, c_uint16),
+    "server_add_worker": (_HANDLE, c_uint16, c_uint32, c_uint32, c_int),
+    "server_drain_worker": (_HANDLE, c_uint16, c_uint32),
+    "server_idle": (_HANDLE, c_uint16, c_uint32),
+    "server_busy_ns": (_HANDLE, c_uint16, c_uint32, c_uint64),
+    "server_remove_worker": (_HANDLE, c_uint16, c_uint32),
+    "server_give_up": (_HANDLE, c_uint16, c_uint16),
+    "server_reply": (_HANDLE, ctypes.c_char_p, ctypes.c_char_p, c_uint32),
+    "server_add_stream": (_HANDLE, c_int, c_uint32),
+    "server_closed_streams": (_HANDLE, POINTER(c_uint32), c_uint32),
+    "server_stats": (_HANDLE, POINTER(StatsStruct)),
+    "server_waiting": (_HANDLE, c_uint16),
+    "server_telemetry": (_HANDLE, c_uint16, POINTER(TelemetryStruct)),
+    "stream_peer": (c_int, POINTER(c_uint8)),
+    "core_set_defaults": (_HANDLE, c_uint16, POINTER(DefaultsStruct)),
+    "core_set_hold": (_HANDLE, c_uint16, c_int32, POINTER(c_uint64), c_uint64),
+    "core_hold_at": (_HANDLE, c_void_p, c_uint64),
+    "core_limit": (_HANDLE, c_uint32, c_uint32),
+    "core_add_session": (_HANDLE, POINTER(SessionStruct), c_uint64),
+    "core_remove_session": (_HANDLE, c_uint32, c_uint64),
+    "core_remove_key": (_HANDLE, c_uint32, c_uint64),
+    "core_grant": (_HANDLE, c_uint32),
+    "core_is_open": (_HANDLE, c_uint32),
+    "core_has": (_HANDLE, c_uint32),
+    "core_load": (_HANDLE, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
+    "core_free_entries": (_HANDLE, c_uint16),
+    "core_sessions": (_HANDLE,),
+}
+"""Of every function that is called."""
+
+
 def declare(found: ctypes.CDLL) -> None:
     """Argument types of every function that is called."""
-    handle = c_void_p
-    arguments: dict[str, Sequence[object]] = {
-        "server_new": (POINTER(SettingsStruct), POINTER(c_void_p)),
-        "server_free": (handle,),
-        "server_core": (handle,),
-        "server_grow_landing": (handle, c_uint32),
-        "server_split": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
-        "server_verbs": (handle, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
-        "server_mtu": (handle,),
-        "server_payloads_are_far": (handle,),
-        "server_run": (handle, c_uint64, POINTER(HelloStruct), c_uint32),
-        "server_add_function": (handle, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),
-        "server_set_policy": (handle, c_uint16, POINTER(PolicyStruct)),
-        "server_remove_function": (handle, c_uint16),
-        "server_add_worker": (handle, c_uint16, c_uint32, c_uint32, c_int),
-        "server_drain_worker": (handle, c_uint16, c_uint32),
-        "server_idle": (handle, c_uint16, c_uint32),
-        "server_busy_ns": (handle, c_uint16, c_uint32, c_uint64),
-        "server_remove_worker": (handle, c_uint16, c_uint32),
-        "server_give_up": (handle, c_uint16, c_uint16),
-        "server_reply": (handle, ctypes.c_char_p, ctypes.c_char_p, c_uint32),
-        "server_add_stream": (handle, c_int, c_uint32),
-        "server_closed_streams": (handle, POINTER(c_uint32), c_uint32),
-        "server_stats": (handle, POINTER(StatsStruct)),
-        "server_waiting": (handle, c_uint16),
-        "server_telemetry": (handle, c_uint16, POINTER(TelemetryStruct)),
-        "stream_peer": (c_int, POINTER(c_uint8)),
-        "core_set_defaults": (handle, c_uint16, POINTER(DefaultsStruct)),
-        "core_set_hold": (handle, c_uint16, c_int32, POINTER(c_uint64), c_uint64),
-        "core_hold_at": (handle, c_void_p, c_uint64),
-        "core_limit": (handle, c_uint32, c_uint32),
-        "core_add_session": (handle, POINTER(SessionStruct), c_uint64),
-        "core_remove_session": (handle, c_uint32, c_uint64),
-        "core_remove_key": (handle, c_uint32, c_uint64),
-        "core_grant": (handle, c_uint32),
-        "core_is_open": (handle, c_uint32),
-        "core_has": (handle, c_uint32),
-        "core_load": (handle, c_uint16, POINTER(c_uint32), POINTER(c_uint64)),
-        "core_free_entries": (handle, c_uint16),
-        "core_sessions": (handle,),
-    }
-    for name, types in arguments.items():
+    for name, types in _ARGUMENTS.items():
         getattr(found, f"shunter_{name}").argtypes = list(types)
     found.shunter_server_core.restype = c_void_p
     found.shunter_server_grow_landing.restype = None

@@ -51,19 +51,6 @@ double shunter_adaptive_threshold_worth(
 /* They are held back; until when at most. */
 int64_t shunter_adaptive_threshold_held(struct shunter_adaptive_threshold *threshold);
 
-struct shunter_quantum_threshold {
-    int64_t quantum_ns; /* at least 1; these three may be changed at any time */
-    double alpha, cap;
-    double value;
-    bool started;
-    int64_t end_ns, before;
-};
-
-void shunter_quantum_threshold_init(
-    struct shunter_quantum_threshold *threshold, int64_t quantum_ns, double alpha, double cap);
-void shunter_quantum_threshold_settle(
-    struct shunter_quantum_threshold *threshold, int64_t now_ns, int64_t arrivals);
-
 /* ---- latency.py: the predicted latency of a batch */
 
 /* What is decided by: the whole nanoseconds of a fit, or numbers from elsewhere. */

@@ -23,32 +23,6 @@ double shunter_forming_step(double t, double c, double alpha, double cap) {
     return shunter_smaller(shunter_larger(following, SHUNTER_FORMING_IDLE), cap);
 }
 
-void shunter_quantum_threshold_init(
-    struct shunter_quantum_threshold *threshold, int64_t quantum_ns, double alpha, double cap) {
-    *threshold = (struct shunter_quantum_threshold){
-        .quantum_ns = quantum_ns, .alpha = alpha, .cap = cap, .value = SHUNTER_FORMING_IDLE};
-}
-
-void shunter_quantum_threshold_settle(
-    struct shunter_quantum_threshold *threshold, int64_t now_ns, int64_t arrivals) {
-    if (!threshold->started) {
-        threshold->started = true;
-        threshold->end_ns = now_ns + threshold->quantum_ns;
-        threshold->before = arrivals;
-    }
-    int64_t count = arrivals - threshold->before;
-    while (now_ns >= threshold->end_ns) {
-        threshold->value = shunter_forming_step(
-            threshold->value, (double)count, threshold->alpha, threshold->cap);
-        threshold->end_ns += threshold->quantum_ns;
-        threshold->before = arrivals;
-        count = 0;
-        if (threshold->value <= SHUNTER_FORMING_IDLE && now_ns >= threshold->end_ns) {
-            threshold->end_ns = now_ns + threshold->quantum_ns;
-        }
-    }
-}
-
 void shunter_adaptive_threshold_init(
     struct shunter_adaptive_threshold *threshold, double alpha, double cap) {
     *threshold = (struct shunter_adaptive_threshold){

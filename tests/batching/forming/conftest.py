@@ -28,15 +28,6 @@ class Adaptive(Structure):
     ]
 
 
-class Quantum(Structure):
-    _fields_ = [
-        ("quantum_ns", c_int64),
-        *((name, c_double) for name in ("alpha", "cap", "value")),
-        ("started", c_bool),
-        *((name, c_int64) for name in ("end_ns", "before")),
-    ]
-
-
 class Fit(Structure):
     _fields_ = [
         *((name, c_double) for name in ("fixed_ns", "per_request_ns", "error_ns")),
@@ -64,15 +55,13 @@ _FORMING = {
     "too_late_at_ns": (_I64, [_I64] * 3),
     "predicted_wait_ns": (_I64, [_U64, _U64, _I64, _I64]),
 }
-_ADAPTIVE, _QUANTUM, _FIT = POINTER(Adaptive), POINTER(Quantum), POINTER(Fit)
+_ADAPTIVE, _FIT = POINTER(Adaptive), POINTER(Fit)
 _OTHERS = {
     "adaptive_threshold_init": (None, [_ADAPTIVE, _REAL, _REAL]),
     "adaptive_threshold_answered": (None, [_ADAPTIVE, _I64, _U32, _I64, _I64, _I64]),
     "adaptive_threshold_settle": (None, [_ADAPTIVE, _I64, _I64]),
     "adaptive_threshold_worth": (_REAL, [_ADAPTIVE, _I64, _U32, _I64]),
     "adaptive_threshold_held": (_I64, [_ADAPTIVE]),
-    "quantum_threshold_init": (None, [_QUANTUM, _I64, _REAL, _REAL]),
-    "quantum_threshold_settle": (None, [_QUANTUM, _I64, _I64]),
     "latency_fit_init": (None, [_FIT, _REAL, _REAL]),
     "latency_fit_observe": (None, [_FIT, _U32, _I64]),
     "latency_fit_known": (_FLAG, [_FIT]),
@@ -124,9 +113,6 @@ class CRules:
     def adaptive(self, alpha=0.5, cap=128.0):
         return _Object(self, "adaptive_threshold", Adaptive, alpha, cap)
 
-    def quantum(self, quantum_ns, alpha=0.5, cap=128.0):
-        return _Object(self, "quantum_threshold", Quantum, quantum_ns, alpha, cap)
-
     def fit(self, fixed=0.0, per_request=0.0):
         return _Object(self, "latency_fit", Fit, fixed, per_request)
 
@@ -157,7 +143,7 @@ def c_rules(request, tmp_path_factory):
     if " fma " not in Path("/proc/cpuinfo").read_text():
         pytest.skip("needs a processor with FMA")
     path = tmp_path_factory.mktemp("forming") / "rules.so"
-    sources = map(str, (build.BATCHING / "forming").glob("*.c"))
+    sources = map(str, (build.SOURCES[0] / "forming").glob("*.c"))
     # As a compiler that fuses by default; what build.FLAGS say of it counts.
     flags = ["-ffp-contract=fast", "-mfma", *build.FLAGS, *build.WARNINGS]
     command = [*build.compiler(), *flags, *sources, "-o", str(path)]

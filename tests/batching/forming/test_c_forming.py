@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shunter.batching.forming import release, threshold
 from shunter.batching.forming.latency import LatencyFit
-from shunter.batching.forming.threshold import AdaptiveThreshold, QuantumThreshold
+from shunter.batching.forming.threshold import AdaptiveThreshold
 from shunter.nic_frontend import build
 
 MS = 1_000_000
@@ -66,15 +66,6 @@ def test_the_adaptive_threshold_is_the_golden_one(c_rules, golden):
         assert states == expected
 
 
-def test_the_threshold_of_a_quantum_is_the_golden_one(c_rules, golden):
-    for quantum_ns, events, expected in golden("threshold.json")["quantum"]["rows"]:
-        rule, values = c_rules.quantum(quantum_ns), []
-        for event in events:
-            rule.settle(*event)
-            values.append(rule.value)
-        assert values == expected
-
-
 def test_the_latency_fit_is_the_golden_one(c_rules, golden):
     for observed, expected in golden("latency.json")["fit"]["rows"]:
         rule, known = c_rules.fit(), []
@@ -86,7 +77,7 @@ def test_the_latency_fit_is_the_golden_one(c_rules, golden):
 
 def test_every_golden_table_of_these_rules_is_compared(golden):
     assert set(golden("release.json")) == set(RELEASE)
-    assert set(golden("threshold.json")) == {"step", "hold_ns", "adaptive", "quantum"}
+    assert set(golden("threshold.json")) == {"step", "hold_ns", "adaptive"}
 
 
 # ---- as in Python, whatever the numbers
@@ -243,22 +234,6 @@ def test_an_adaptive_threshold_is_that_of_python(c_rules, events, pauses, hold):
             theirs.settle(now, arrivals)
             arrivals += sum(numbers)
         assert (ours.value, ours.returning) == (theirs.value, theirs.returning)
-
-
-@given(
-    st.integers(1, 9 * MS),
-    ALPHAS,
-    REALS,
-    st.lists(st.tuples(st.integers(0, 9 * MS), st.integers(0, 40)), max_size=40),
-)
-def test_the_threshold_of_a_quantum_is_that_of_python(c_rules, quantum_ns, alpha, cap, events):
-    ours, theirs = c_rules.quantum(quantum_ns, alpha, cap), QuantumThreshold(quantum_ns, alpha, cap)
-    now = arrivals = 0
-    for pause, came in events:
-        now, arrivals = now + pause, arrivals + came
-        ours.settle(now, arrivals)
-        theirs.settle(now, arrivals)
-        assert ours.value == theirs.value
 
 
 # ---- edges that Python does not have

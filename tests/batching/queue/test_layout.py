@@ -23,7 +23,8 @@ WORKER = {
     "batch_count": 24,
     "done_number": 128,
     "worker_asleep": 136,
-    "worker_gathered": 144,
+    "done_ns": 144,
+    "worker_gathered": 160,
 }
 ENTRY = {
     "entry_req_id": 0,
