@@ -115,7 +115,7 @@ def test_without_the_c_library_it_says_how_to_get_it_and_ends(folder, refusal, m
     monkeypatch.setattr(build, "ensure", unbuildable)
     monkeypatch.setenv(library.VARIABLE, str(folder / "libshunter.so"))
     said = refusal()
-    assert f"there is no {folder}/libshunter.so; the network front end needs its C library" in said
+    assert f"there is no {folder}/libshunter.so; {library.ADVICE}" in said
     for way in ("`make library`", "C compiler", "wheel", "no C compiler was found"):
         assert way in said
 
