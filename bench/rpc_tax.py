@@ -9,7 +9,8 @@ one that never does, its client neither. Ratios are medians of paired rounds wit
 interval.
 
     p50_SIZE_vs_torchserve_best  our UDP against the better of HTTP and gRPC in every round
-    p50_588KB_vs_triton_shm      our UDP, and ``_one_host`` the better of UDP and Unix, against
+    p50_588KB_vs_triton_shm      our UDP, and ``_one_host`` the better of UDP and a Unix socket with
+                                 shared memory, against
                                  Triton's shared memory, which needs one host too
     own_time_784B_us             our p50 in Python by UDP, less the p50 of a bare UDP echo of the
                                  same datagrams (between this process and another, both in C,
@@ -59,6 +60,7 @@ WARM_UP, WARM_UP_S = 3, 0.1
 SECONDS = 1.0
 MOST, LEAST = 1000, 12
 OUR = "udp"
+SHARED = "unix, shared memory"
 STOCK = ("torchserve grpc", "torchserve http")
 
 
@@ -106,7 +108,8 @@ def sides(stack: ExitStack, models: Sequence[RpcModel], *, waits: bool) -> Itera
     ours = stack.enter_context(Ours(stores[0], models))
     yield OurSide(OUR, ours, "udp")
     yield OurSide("tcp control", ours, "tcp")
-    yield OurSide("unix control", ours, "unix")
+    yield OurSide("unix control", ours, "unix", shared_memory=False)
+    yield OurSide(SHARED, ours, "unix", shared_memory=True)
     if waits:
         spin = stack.enter_context(Ours(stores[1], models, spin_us=SPIN_US))
         yield OurSide("udp, spinning", spin, "udp", spin=True)
@@ -188,7 +191,7 @@ def headline(
         return round(found[0]["udp_vs_this"]["median"], 3) if found else float("nan")
 
     empty = [r["model"] for r in rows if r.get("side") == OUR and " " not in r["model"]]
-    shared, here = ["triton grpc + shm"], [OUR, "unix control"]
+    shared, here = ["triton grpc + shm"], [OUR, SHARED]
     return {
         "p50_784B_vs_torchserve_best": against(samples, "784B", [OUR], STOCK),
         "p50_588KB_vs_torchserve_best": against(samples, "588KB", [OUR], STOCK),

@@ -205,12 +205,14 @@ class OurAsk:
 class OurSide:
     """Our client over one kind of transport."""
 
-    def __init__(self, name: str, server: Ours, scheme: str, *, spin: bool = False) -> None:
-        self.name, self._server, self._scheme, self._spin = name, server, scheme, spin
+    def __init__(self, name: str, server: Ours, scheme: str, **settings: Any) -> None:
+        """``settings`` of its sessions."""
+        self.name, self._server, self._scheme = name, server, scheme
+        self._settings = settings
 
     def client(self, model: RpcModel, stack: ExitStack) -> OurAsk:
         """See :class:`Side`."""
-        session = self._server.session(self._scheme, model, spin=self._spin)
+        session = self._server.session(self._scheme, model, **self._settings)
         return OurAsk(stack.enter_context(session))
 
     def session(self, model: RpcModel) -> Session:
