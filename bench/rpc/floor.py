@@ -10,6 +10,7 @@ own pages: what that saves is counted for the data path, whose share may then be
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import multiprocessing
 import socket
 import statistics
@@ -23,15 +24,22 @@ import torch
 from common import Row
 
 from rpc.load import Load, functions
-from rpc.models import RpcModel
+from rpc.models import FOLDER, RpcModel
 from rpc.sides import OurSide
 from shunter.nic_frontend.wire.layout import HEADER_BYTES
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
-from handler import RpcHandler  # isort: skip - of bench/models/rpc, which rpc.models names
-
 ROUNDS = 300
 SECONDS = 0.3
+
+
+def _handler_class() -> type:
+    """Of bench/models/rpc. By its path: other folders have a module ``handler`` too."""
+    spec = importlib.util.spec_from_file_location("rpc_handler", FOLDER / "handler.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.RpcHandler
 
 
 def measure(model: RpcModel, side: OurSide) -> Row:
@@ -73,7 +81,7 @@ def _python(model: RpcModel, side: OurSide) -> float:
 
 def _model(model: RpcModel) -> float:
     """Its handler with a batch of one, as the worker calls it."""
-    handler = RpcHandler()
+    handler = _handler_class()()
     settings = {"network": model.network, "reply": model.reply}
     handler.initialize(SimpleNamespace(model_yaml_config={"handler": settings}))
     request = torch.from_numpy(model.request()[None])
