@@ -67,12 +67,19 @@ def script(body: str) -> Iterator[Path]:
         yield path
 
 
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "--sock-name" in process.cmdline()
+    except psutil.NoSuchProcess:  # a script of TorchServe's metrics that has just ended
+        return False
+
+
 def run(url: str, lua: Path, connections: int, seconds: float, jvm: int) -> Measured:
     """Load ``url`` for ``seconds`` with one wrk thread."""
     duration = f"{max(1, round(seconds))}s"
     command = ["wrk", "-t1", f"-c{connections}", f"-d{duration}", "--timeout", "10s"]
     server = psutil.Process(jvm)
-    workers = [p for p in server.children() if "--sock-name" in p.cmdline()]
+    workers = [p for p in server.children() if _is_worker(p)]
     before, start = [_busy(p) for p in (server, *workers)], time.monotonic()
     children = _client_seconds()
     done = subprocess.run(
