@@ -130,6 +130,11 @@ def measure(
     return found
 
 
+def against(cell: Found, rates: Sequence[float]) -> Row | None:
+    """Our UDP against these rates. Who answered nothing in a round was broken: no ratio."""
+    return paired_ratio(cell.rates(UDP), rates) if all(rates) else None
+
+
 def rows_of(found: dict[Cell, Found], settings: Settings) -> list[Row]:
     """Medians over the rounds, and ours against each."""
     rows = []
@@ -143,7 +148,7 @@ def rows_of(found: dict[Cell, Found], settings: Settings) -> list[Row]:
                 row[name] = sum(each[name] for each in rounds)
             if side in cells_found.copies:
                 row["copies_per_byte"] = cells_found.copies[side]
-            row["udp_vs_this"] = paired_ratio(cells_found.rates(UDP), cells_found.rates(side))
+            row["udp_vs_this"] = against(cells_found, cells_found.rates(side))
             rows.append(row)
     return rows
 
@@ -156,10 +161,10 @@ def headline(found: dict[str, Found], sides_of: dict[str, list[str]]) -> Row:
             here = [cell.rates(name) for name in names if name in cell.rounds]
             if here:
                 best = [max(rates) for rates in zip(*here, strict=True)]
-                ratio = paired_ratio(cell.rates(UDP), best)
-                top[f"peak_{key}_vs_{rival}"] = round(ratio["median"], 2)
-    against = [paired_ratio(c.rates(UDP), c.rates(TCP))["median"] for c in found.values()]
-    top["udp_vs_tcp_worst"] = round(min(against), 3)
+                ratio = against(cell, best)
+                top[f"peak_{key}_vs_{rival}"] = ratio and round(ratio["median"], 2)
+    ratios = [paired_ratio(c.rates(UDP), c.rates(TCP))["median"] for c in found.values()]
+    top["udp_vs_tcp_worst"] = round(min(ratios), 3)
     copies = [value for cell in found.values() for value in cell.copies.values()]
     top["copies_per_byte_worst"] = max(copies)
     return top

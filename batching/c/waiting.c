@@ -16,6 +16,7 @@ struct shunter_served *shunter_served_new(
     served->counts = counts;
     served->waiting = calloc(queue->entries, sizeof *served->waiting);
     served->scratch = calloc(queue->entries + 1, sizeof *served->scratch);
+    shunter_latency_fit_init(&served->seen.fit, 0, 0);
     shunter_adaptive_threshold_init(
         &served->seen.threshold, policy->alpha, policy->threshold_cap);
     served->lists[SHUNTER_REFUSED].first = served->lists[SHUNTER_REFUSED].last = -1;

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable
-from types import TracebackType
 
 from shunter.batching.queue.layout import BLOCK
 from shunter.batching.queue.shared_memory import Mapping, read_only
@@ -65,10 +64,5 @@ class LandingPool:
     def __enter__(self) -> LandingPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,7 +8,6 @@ import fcntl
 import math
 import mmap
 import os
-from types import TracebackType
 
 PAGE = mmap.PAGESIZE
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -78,12 +77,7 @@ class Mapping:
     def __enter__(self) -> Mapping:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -13,7 +13,6 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,12 +198,7 @@ class TensorQueue:
     def __enter__(self) -> TensorQueue:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- tensors

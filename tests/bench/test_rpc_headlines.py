@@ -46,6 +46,13 @@ class TestLoad:
     def found(self, load, rates, **copies):
         return load.Found({name: rows(*each, name="rps") for name, each in rates.items()}, copies)
 
+    def test_a_rival_that_answered_nothing_is_no_ratio(self, load):
+        rates = {"udp": [80, 90], "tcp": [80, 90], "http": [10, 0], "grpc": [0, 0]}
+        found = self.found(load, rates, udp=0.9)
+        top = load.headline({"x": found}, {"torchserve": ["http", "grpc"]})
+        assert top["peak_x_vs_torchserve"] is None
+        assert load.against(found, [0, 10]) is None and load.against(found, [8, 9])["median"] == 10
+
     def test_peaks_are_against_the_rivals_better_protocol(self, load):
         cells = {
             "784B_64c_mtu1500": self.found(
