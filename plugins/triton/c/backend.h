@@ -174,9 +174,16 @@ void shunter_submit(
     struct shunter_model *model, TRITONBACKEND_Request **requests, uint32_t count);
 /* Something has happened: take it in, send what can be sent. */
 void shunter_go_on(struct shunter_function *function);
-/* From time to time: cancelled requests, and those whose workers are gone. */
+/* From time to time: cancelled requests, and those whose workers are gone (lookout.c). */
 void shunter_look_after(struct shunter_function *function, uint64_t now_ns);
+
+/* ---- rows (rows.c), under the lock */
+
 extern const struct shunter_owner shunter_owner_is_function;
+/* A row has ended. With the last one the request has. */
+void shunter_end_row(
+    struct shunter_function *function, uint32_t entry, enum shunter_end end, uint64_t now_ns);
+
 
 static inline void shunter_append(struct shunter_calls *calls, struct shunter_call *call) {
     call->next = NULL;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x6c53e35b1e59798cULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x64c2afdc619cbca3ULL /* of all messages */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
 #define SHUNTER_KIND_FUNCTION 2 /* of a message */
@@ -46,14 +46,14 @@ struct control_function {
     uint64_t pieces; /* most of an entry */
     uint64_t landing_bytes; /* that the pool can ever have */
     uint64_t landing_blocks; /* that it has */
-    uint64_t dtype[16]; /* of each tensor, as the server counts types */
-    uint64_t dims[16]; /* of each tensor, without the batch */
-    int64_t shape[128]; /* of each tensor */
-    uint64_t bytes[16]; /* of each tensor */
-    char names[1024]; /* of each tensor, 64 bytes */
+    uint64_t dtype[128]; /* of each tensor, as the server counts types */
+    uint64_t dims[128]; /* of each tensor, without the batch */
+    int64_t shape[1024]; /* of each tensor */
+    uint64_t bytes[128]; /* of each tensor */
+    char names[8192]; /* of each tensor, 64 bytes */
     char library[512]; /* for its workers */
 };
-_Static_assert(sizeof(struct control_function) == 3272, "function");
+_Static_assert(sizeof(struct control_function) == 20296, "function");
 
 struct control_worker {
     uint64_t kind; /* KIND_... */

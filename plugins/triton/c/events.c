@@ -5,12 +5,19 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend.h"
 
 #define EVENTS 64
 #define LOOK_NS 50000000ULL /* how often requests are asked whether they are cancelled */
+
+uint64_t shunter_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+}
 
 int shunter_watch(
     struct shunter_backend *backend, int descriptor, struct shunter_source *source) {

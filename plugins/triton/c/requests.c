@@ -60,9 +60,11 @@ static bool read_deadline(
         ms = end == value || *end ? NAN : ms;
     }
     if (!(ms > 0 && ms <= LONGEST_MS)) {
+        char number[32];
+        snprintf(number, sizeof number, "%g", ms);
         return wrong(
-            call, SHUNTER_END_WRONG, "%s %.40s; allowed: milliseconds, above 0, up to one day",
-            key, type == TRITON_STRING ? (const char *)value : "out of range");
+            call, SHUNTER_END_WRONG, "%s '%.40s'; allowed: milliseconds, above 0, up to one day",
+            key, type == TRITON_STRING ? (const char *)value : number);
     }
     call->deadline_ns = call->came_ns + (uint64_t)(ms * 1e6);
     return true;

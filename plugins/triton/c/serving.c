@@ -2,102 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "backend.h"
 
-uint64_t shunter_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
-}
-
-/* ---- what the dispatcher says; under the lock */
-
-static struct shunter_function *of(void *context) { return context; }
-
-/* A row has ended. With the last one the request has. */
-static void end_row(
-    struct shunter_function *function, uint32_t entry, enum shunter_end end, uint64_t now_ns) {
-    struct shunter_call *call = function->rows[entry].call;
-    if (end != SHUNTER_END_OK && call->end == SHUNTER_END_OK) {
-        call->end = end;
-        call->withdraws = true;
-        function->withdraws = true;
-    }
-    if (--call->left == 0) {
-        call->done_ns = now_ns;
-        shunter_append(&function->done, call);
-    }
-}
-
-static bool running(void *context, uint32_t entry, uint64_t now_ns) {
-    struct shunter_function *function = of(context);
-    struct shunter_row *row = &function->rows[entry];
-    row->batch = function->counts.batches;
-    row->call->began_ns = row->call->began_ns ? row->call->began_ns : now_ns;
-    const struct shunter_queue *queue = &function->queue;
-    shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_DIRECT), 0);
-    shunter_set(
-        shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_FLAGS),
-        row->call->idempotent ? SHUNTER_ENTRY_IDEMPOTENT : 0);
-    return false;
-}
-
-static void finished(
-    void *context, uint32_t entry, uint16_t status, bool sent, uint64_t now_ns) {
-    (void)sent;
-    const enum shunter_end end = status == SHUNTER_ENTRY_OK        ? SHUNTER_END_OK
-                                 : status == SHUNTER_WOULD_BE_LATE ? SHUNTER_END_REFUSED
-                                 : status == SHUNTER_NOBODY        ? SHUNTER_END_NO_WORKER
-                                                                   : SHUNTER_END_FAILED;
-    end_row(of(context), entry, end, now_ns);
-}
-
-static void wait_again(
-    struct shunter_function *function, uint32_t entry, bool again, uint64_t now_ns) {
-    const struct shunter_call *call = function->rows[entry].call;
-    const struct shunter_arrival arrival = {
-        .entry = entry,
-        .class = call->class,
-        .again = again,
-        .returned = !again,
-        .deadline_ns = call->deadline_ns};
-    shunter_enqueue(function->served, &arrival, now_ns);
-}
-
-static void died(void *context, uint32_t entry, uint64_t now_ns) {
-    struct shunter_function *function = of(context);
-    struct shunter_row *row = &function->rows[entry];
-    if (row->tried || row->call->end != SHUNTER_END_OK) {
-        end_row(function, entry, SHUNTER_END_DIED, now_ns);
-    } else {
-        row->tried = true;
-        wait_again(function, entry, true, now_ns);
-    }
-}
-
-static void returned(void *context, uint32_t entry, uint64_t now_ns) {
-    struct shunter_function *function = of(context);
-    if (function->rows[entry].call->end != SHUNTER_END_OK) {
-        end_row(function, entry, SHUNTER_END_FAILED, now_ns);
-    } else {
-        wait_again(function, entry, false, now_ns);
-    }
-}
-
-static void expired(void *context, uint32_t entry, uint64_t now_ns) {
-    end_row(of(context), entry, SHUNTER_END_LATE, now_ns);
-}
-
-const struct shunter_owner shunter_owner_is_function = {
-    .running = running,
-    .finished = finished,
-    .died = died,
-    .returned = returned,
-    .expired = expired,
-};
+#define MOST_ROUNDS 4 /* then others have their turn */
 
 /* ---- decisions; under the lock */
 
@@ -121,7 +30,7 @@ static void withdraw(struct shunter_function *function, uint64_t now_ns) {
         if (row->call && row->call->withdraws && row->call->left &&
             waiting->class >= 0 && waiting->class < SHUNTER_CLASSES) {
             shunter_withdraw(function->served, entry);
-            end_row(function, entry, row->call->end, now_ns);
+            shunter_end_row(function, entry, row->call->end, now_ns);
         }
     }
 }
@@ -193,6 +102,14 @@ static bool make_room(struct shunter_function *function) {
     return ready.first != NULL;
 }
 
+/* The thread shall go on. */
+static void ring_if(const struct shunter_function *function, bool there_is_more) {
+    const uint64_t ring = 1;
+    if (there_is_more && write(function->bell, &ring, sizeof ring) < 0) {
+        abort(); // an eventfd takes 2^64 of them
+    }
+}
+
 /* ---- requests come */
 
 /* True: it may wait. Else it says why not. */
@@ -242,10 +159,7 @@ void shunter_submit(
         make_room(function);
         decide(function);
     }
-    const uint64_t ring = 1;
-    if (function->done.first && write(function->bell, &ring, sizeof ring) < 0) {
-        abort(); // an eventfd takes 2^64 of them
-    }
+    ring_if(function, function->done.first);
     pthread_mutex_unlock(&function->lock);
 }
 
@@ -274,14 +188,16 @@ static void tell_batches(const struct shunter_function *function, struct shunter
 }
 
 void shunter_go_on(struct shunter_function *function) {
+    bool there_is_more = true;
     pthread_mutex_lock(&function->lock);
-    for (;;) {
+    for (int rounds = 0; there_is_more && rounds < MOST_ROUNDS; rounds++) {
         if (function->served) {
             decide(function);
         }
         const struct shunter_calls done = function->done;
         function->done = (struct shunter_calls){0};
-        if (!done.first) {
+        there_is_more = done.first;
+        if (!there_is_more) {
             break;
         }
         pthread_mutex_unlock(&function->lock);
@@ -300,72 +216,6 @@ void shunter_go_on(struct shunter_function *function) {
             make_room(function);
         }
     }
+    ring_if(function, there_is_more);
     pthread_mutex_unlock(&function->lock);
-}
-
-/* ---- from time to time; under the lock */
-
-static bool is_cancelled(const struct shunter_call *call) {
-    bool is = false;
-    TRITONSERVER_Error *error = TRITONBACKEND_RequestIsCancelled(call->request, &is);
-    if (error) {
-        TRITONSERVER_ErrorDelete(error);
-    }
-    return is;
-}
-
-/* Those that have no room yet may be too late, cancelled, or waiting for nobody. */
-static void look_through_backlog(
-    struct shunter_function *function, bool is_unserved, uint64_t now_ns) {
-    for (int class = 0; class < SHUNTER_CLASSES; class ++) {
-        const struct shunter_calls before = function->backlog[class];
-        function->backlog[class] = (struct shunter_calls){0};
-        for (struct shunter_call *call = before.first, *next; call; call = next) {
-            next = call->next;
-            call->end = is_cancelled(call) ? SHUNTER_END_CANCELLED
-                        : call->deadline_ns && now_ns >= call->deadline_ns ? SHUNTER_END_LATE
-                        : is_unserved                                      ? SHUNTER_END_NO_WORKER
-                                                                           : SHUNTER_END_OK;
-            const bool stays = call->end == SHUNTER_END_OK;
-            shunter_append(stays ? &function->backlog[class] : &function->done, call);
-        }
-    }
-}
-
-static void look_for_cancelled(struct shunter_function *function) {
-    const struct shunter_served *served = function->served;
-    for (uint32_t entry = 0; served->lists[0].count + served->lists[1].count &&
-                             entry < function->queue.entries; entry++) {
-        struct shunter_call *call = function->rows[entry].call;
-        const bool waits = served->waiting[entry].class >= 0;
-        if (call && waits && call->end == SHUNTER_END_OK && is_cancelled(call)) {
-            call->end = SHUNTER_END_CANCELLED;
-            call->withdraws = function->withdraws = true;
-        }
-    }
-}
-
-void shunter_look_after(struct shunter_function *function, uint64_t now_ns) {
-    pthread_mutex_lock(&function->lock);
-    if (function->served) {
-        const bool waits = function->served->lists[0].count || function->served->lists[1].count ||
-                           function->backlog[0].first || function->backlog[1].first;
-        if (!waits || function->worker_count) {
-            function->alone_ns = 0;
-        } else if (!function->alone_ns) {
-            function->alone_ns = now_ns;
-        }
-        const bool is_unserved =
-            function->alone_ns && now_ns - function->alone_ns >= SHUNTER_UNSERVED_NS;
-        if (waits) {
-            look_for_cancelled(function);
-            look_through_backlog(function, is_unserved, now_ns);
-        }
-        if (is_unserved) {
-            shunter_fail_waiting(function->served, SHUNTER_NOBODY, now_ns);
-        }
-        shunter_look_after_workers(function, now_ns);
-    }
-    pthread_mutex_unlock(&function->lock);
-    shunter_go_on(function);
 }
