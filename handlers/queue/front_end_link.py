@@ -92,7 +92,14 @@ def link_of(
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
-    return FrontEndLink(path, attach, infer_of(model.handler), spin_us=spin_us, device=device)
+    return FrontEndLink(
+        path,
+        attach,
+        infer_of(model.handler),
+        spin_us=spin_us,
+        device=device,
+        outlives=environ.get("SHUNTER_OUTLIVES_HOST") == "1",
+    )
 
 
 def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
@@ -133,8 +140,13 @@ class FrontEndLink:
         *,
         spin_us: int = 0,
         device: torch.device | None = None,
+        outlives: bool = False,
     ) -> None:
-        """``path``: where the front end listens for workers; ``device``: where the model is."""
+        """``path``: where the front end listens for workers; ``device``: where the model is.
+
+        ``outlives``: what started it is not what is served: it goes on until its front end ends.
+        """
+        self._outlives = outlives
         self._path, self._attach, self._infer, self._device = path, attach, infer, device
         self._spin_us = spin_us
         self._told = ""
@@ -223,7 +235,9 @@ class FrontEndLink:
             if words.is_dismissed:
                 return
             if len(others) == 2 and server.fileno() in ready and is_over():
-                send(connection, {"leave": True})
-                others, deadline = others[:1], time.monotonic() + LEAVE_S
+                others = others[:1]
+                if not self._outlives:
+                    send(connection, {"leave": True})
+                    deadline = time.monotonic() + LEAVE_S
             if deadline and time.monotonic() > deadline:
                 return

@@ -1,4 +1,7 @@
-"""The backend inside the server, as its host speaks to it: see :mod:`shunter.plugins.triton.layout`."""
+"""The backend inside the server, as its host speaks to it.
+
+The messages are those of :mod:`shunter.plugins.triton.layout`.
+"""
 
 from __future__ import annotations
 
@@ -179,12 +182,13 @@ class Backend:
         self._reply("policy", Kind.POLICY, model=model, version=version, **numbers)
 
     def functions(self) -> list[dict[str, Any]]:
-        """What it serves now: ``state`` of the layout, with ``pids`` and ``busy_ns`` by worker."""
+        """What it serves now: ``state`` of the layout, with ``pids`` of workers
+        and for how many nanoseconds each has run its oldest batch."""
         reply = layout.unpack("reply", self._ask(layout.pack("list", kind=Kind.LIST)))
         found = []
         for _ in range(reply["number"]):
             state = layout.unpack("state", self._socket.recv(_LARGEST))
-            workers = zip(state["pids"], state["busy_ns"], strict=True)
+            workers = zip(state["pids"], state.pop("busy_ns"), strict=True)
             found.append(state | {"pids": {pid: busy for pid, busy in workers if pid}})
         return found
 

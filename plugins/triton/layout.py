@@ -1,7 +1,8 @@
 """What the host and the backend in the server say to each other, byte by byte. Pure.
 
-Messages over a Unix socket of whole messages (SOCK_SEQPACKET). Each begins with its kind; the backend
-answers each with a ``reply``. Whole words, so that nothing lies between fields; text ends with a zero.
+Messages over a Unix socket of whole messages (SOCK_SEQPACKET). Each begins with its kind; the
+backend answers each with a ``reply``. Whole words, so that nothing lies between fields; text ends
+with a zero.
 What is emitted to C comes from here: ``python -m shunter.plugins.triton.emit``.
 """
 

@@ -1,11 +1,12 @@
 """Where workers attach: they are checked here and handed over to the backend in the server.
 
-From then on a worker is the backend's, with its connection. This process may end: the server goes on
-with the workers that it has, and workers that come meanwhile wait for the next reception.
+From then on a worker is the backend's, with its connection. This process may end: the server goes
+on with the workers that it has, and workers that come meanwhile wait for the next reception.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -23,6 +24,7 @@ from shunter.batching.queue.attach import (
     send,
 )
 from shunter.batching.queue.size import QueueError
+from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.errors import UserError
 from shunter.plugins.triton.backend import Backend, BackendGone
 
@@ -49,6 +51,8 @@ class Reception:
         self._thread = threading.Thread(target=self._run, name="reception", daemon=True)
         self.refusals: dict[str, str] = {}
         """Why the last worker of a model was refused."""
+        self.policies: dict[tuple[str, int], Policy] = {}
+        """Numbers to decide by, of model versions: the backend gets them with each worker."""
 
     def start(self) -> None:
         """From now on workers are taken in."""
@@ -123,6 +127,9 @@ class Reception:
 
     def _attach(self, backend: Backend, connection: socket.socket, attach: Attach) -> None:
         try:
+            which = attach.model, int(attach.version or 1)
+            if policy := self.policies.get(which):
+                backend.set_policy(*which, policy)
             backend.attach(attach, connection, self._free_bytes())
         except (AttachError, QueueError, OSError) as error:
             self._refuse(connection, attach.model, error)
@@ -135,8 +142,6 @@ class Reception:
             if self.refusals.get(model) != str(error):  # it tries again and again
                 LOGGER.warning("a worker of %s was refused: %s", model or "a model", error)
             self.refusals[model] = str(error)
-            try:
+            with contextlib.suppress(OSError):  # it is gone
                 send(connection, {"refused": str(error)})
-            except OSError:
-                pass  # it is gone
         connection.close()

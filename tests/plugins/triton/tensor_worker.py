@@ -3,6 +3,7 @@
 It attaches as every worker does. One batch of FAIL_EVERY fails; 0: none.
 """
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -65,7 +66,5 @@ def main(path, dim, fail_every):
 
 
 if __name__ == "__main__":
-    try:
+    with contextlib.suppress(EOFError, OSError):  # who served it is gone
         main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    except (EOFError, OSError):
-        pass  # who served it is gone
