@@ -366,7 +366,7 @@ def test_an_unloaded_model_answers_what_it_holds(site, errors):
 
 def test_a_retired_model_says_that_nobody_runs_it(site, two, errors, monkeypatch):
     assert site.host.retire("two").ready == 0
-    with pytest.raises(errors, match="timeout expired|no worker"):
+    with pytest.raises(errors, match=r"timeout expired|no worker"):
         site.ask("two", [1.0], parameters={"deadline_ms": 100})
     assert site.host.start_generation("two", parse_configuration("1x1x8")).ready == 1
     assert site.ask("two", [1.0]) == [3.0]
