@@ -243,7 +243,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_ENTRY_OK 200 /* status of an entry: answered */
 #define SHUNTER_ENTRY_FAILED 500 /* status of an entry: the handler failed */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
-#define SHUNTER_QUEUE_VERSION 2 /* raised when the queue page changes */
+#define SHUNTER_QUEUE_VERSION 3 /* raised when the queue page changes */
 #define SHUNTER_QUEUE_WORKERS_OFFSET 384 /* offset of worker 0 */
 #define SHUNTER_WORKER_SIZE 256 /* bytes of one worker */
 #define SHUNTER_QUEUE_ENTRIES_OFFSET 16768 /* offset of entry 0 */
@@ -268,6 +268,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_W_WORKER_ASLEEP 136 /* 1: it waits for its doorbell */
 #define SHUNTER_W_DONE_NS 144 /* when batch n was done, in place n % AHEAD [2] */
 #define SHUNTER_W_WORKER_GATHERED 160 /* bytes of inputs that it has copied so far */
+#define SHUNTER_W_WORKER_TAKEN 168 /* batches taken so far: those not done may have run in part */
 #define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
 #define SHUNTER_E_ENTRY_SESSION 8 /* session */
 #define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG, ACK_REQ: of the answer; IDEMPOTENT: it may run twice */
@@ -280,6 +281,6 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_NEXT 136 /* the next entry of the batch */
 #define SHUNTER_E_ENTRY_PIECES 144 /* pieces of its input */
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x45e77967d7e1873dULL
+#define SHUNTER_LAYOUT_DIGEST 0x208fc84cd4e0e5d2ULL
 
 #endif

@@ -47,7 +47,7 @@ class EntryStatus(IntEnum):
 
 
 QUEUE_MAGIC = int.from_bytes(b"SHUNTERQ", "little")
-QUEUE_VERSION = 2
+QUEUE_VERSION = 3
 PIECE = struct.Struct("<QII")
 """Of an input: offset in its region, bytes (0: it is not there), region."""
 BLOCK = 1 << 16
@@ -95,6 +95,7 @@ WORKER = (
             Field("worker_asleep", "1: it waits for its doorbell"),
             Field("done_ns", "when batch n was done, in place n % AHEAD", count=AHEAD),
             Field("worker_gathered", "bytes of inputs that it has copied so far"),
+            Field("worker_taken", "batches taken so far: those not done may have run in part"),
         ),
     ),
 )

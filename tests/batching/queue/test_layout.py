@@ -25,6 +25,7 @@ WORKER = {
     "worker_asleep": 136,
     "done_ns": 144,
     "worker_gathered": 160,
+    "worker_taken": 168,
 }
 ENTRY = {
     "entry_req_id": 0,
@@ -53,7 +54,7 @@ def test_every_word_lies_where_it_was_declared():
 
 
 def test_sizes():
-    assert queue_layout.QUEUE_VERSION == 2
+    assert queue_layout.QUEUE_VERSION == 3
     assert (queue_layout.QUEUE_WORKERS_OFFSET, queue_layout.WORKER_SIZE) == (384, 256)
     assert (queue_layout.QUEUE_ENTRIES_OFFSET, queue_layout.ENTRY_SIZE) == (384 + 64 * 256, 384)
     assert [queue_layout.queue_bytes(n) for n in (0, 1, 4096)] == [16768, 17152, 1589632]
