@@ -33,8 +33,14 @@ from shunter.batching.queue.shared_memory import Mapping as Mapped
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.handlers.queue.device_queue import queue_worker
+from shunter.handlers.queue.packed_queue import (
+    PackedInfer,
+    PackedQueueWorker,
+    keep_batch,
+    packed_infer_of,
+)
 from shunter.handlers.queue.shared_regions import FrontEndWords
-from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
+from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError, tensor_config
 from shunter.handlers.queue.tensor_queue import (
     Infer,
     QueueWorker,
@@ -76,6 +82,8 @@ def link_of(
     Raises TensorConfigError when the model cannot serve tensors.
     """
     tensors = tensor_config(model.section)
+    if tensors.packing and tensors.packing.streamed:
+        raise TensorConfigError("tensors: streamed: answers cannot be streamed yet")
     attach = Attach(
         model.name,
         environ.get("SHUNTER_MODEL_VERSION", ""),
@@ -92,7 +100,10 @@ def link_of(
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
-    return FrontEndLink(path, attach, infer_of(model.handler), spin_us=spin_us, device=device)
+    infer = packed_infer_of(model.handler) if tensors.packing else infer_of(model.handler)
+    return FrontEndLink(
+        *(path, attach, infer), spin_us=spin_us, device=device, padding=tensors.padding
+    )
 
 
 def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
@@ -129,19 +140,22 @@ class FrontEndLink:
         self,
         path: Path,
         attach: Attach,
-        infer: Infer,
+        infer: Infer | PackedInfer,
         *,
         spin_us: int = 0,
         device: torch.device | None = None,
+        padding: Padding = UNPADDED,
     ) -> None:
-        """``path``: where the front end listens for workers; ``device``: where the model is."""
-        self._path, self._attach, self._infer, self._device = path, attach, infer, device
-        self._spin_us = spin_us
+        """``path``: where the front end listens for workers; ``device``: where the model is;
+        ``padding``: of packed requests, whose ``infer`` is a PackedInfer."""
+        self._path, self._attach, self._device = path, attach, device
+        self._infer: Any = infer
+        self._spin_us, self._padding = spin_us, padding
         self._told = ""
 
-    def guard(self, wrap: Callable[[Infer, Keep], Infer]) -> None:
+    def guard(self, wrap: Callable[[Any, Keep], Any]) -> None:
         """From now on let batches run as ``wrap`` makes them."""
-        self._infer = wrap(self._infer, keep_inputs)
+        self._infer = wrap(self._infer, keep_batch if self._attach.packing else keep_inputs)
 
     def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
         """Serve until ``server``, which is then readable, says that it is over."""
@@ -200,16 +214,22 @@ class FrontEndLink:
             end.look = words.hear
             self._told = ""
             stack.enter_context(torch.inference_mode())
-            worker = queue_worker(end, self._infer, attach.batch, self._device)
+            worker = self._worker_of(end)
             stack.callback(worker.close)
             self._work(connection, server, is_over, worker, end, words)
+
+    def _worker_of(self, end: WorkerQueue) -> QueueWorker | PackedQueueWorker:
+        attach, device = self._attach, self._device
+        if attach.packing:
+            return PackedQueueWorker(end, self._infer, attach, self._padding, device)
+        return queue_worker(end, self._infer, attach.batch, device)
 
     def _work(
         self,
         connection: socket.socket,
         server: socket.socket,
         is_over: Callable[[], bool],
-        worker: QueueWorker,
+        worker: QueueWorker | PackedQueueWorker,
         end: WorkerQueue,
         words: FrontEndWords,
     ) -> None:

@@ -37,6 +37,10 @@ class Padding:
         return next((each for each in self.buckets if each >= largest), largest)
 
 
+UNPADDED = Padding()
+"""To the largest size of the batch."""
+
+
 @dataclass(frozen=True)
 class TensorConfig:
     """What a model takes and gives."""
@@ -45,7 +49,7 @@ class TensorConfig:
     outputs: tuple[TensorSpec, ...]
     packing: PackedForm | None = None
     """None: all requests have as many bytes, and all answers."""
-    padding: Padding = Padding()
+    padding: Padding = UNPADDED
 
 
 def tensor_config(section: Mapping[str, Any]) -> TensorConfig:
