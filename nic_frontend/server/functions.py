@@ -172,7 +172,7 @@ class Functions:
         connection.close()
 
     def _attach(self, connection: socket.socket, attach: Attach) -> None:
-        for side in (attach.inputs, attach.outputs):
+        for side in (attach.carried_inputs, attach.carried_outputs):
             check_together(side)
         function = self._function(attach)
         free = [i for i in range(WORKER_COUNT) if i not in function.workers]

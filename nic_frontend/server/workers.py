@@ -167,23 +167,28 @@ class Function:
 
     def has_tensors_of(self, attach: Attach) -> bool:
         """Whether a worker takes and gives the same tensors."""
-        return (self.attach.inputs, self.attach.outputs) == (attach.inputs, attach.outputs)
+        mine, theirs = (
+            (each.inputs, each.outputs, each.packing) for each in (self.attach, attach)
+        )
+        return mine == theirs
 
 
 def queue_of(
     attach: Attach, func_id: int, most_bytes: int, free_bytes: Callable[[], float]
 ) -> TensorQueue:
     """A new queue for the tensors of a worker. Raises QueueError, OSError."""
-    wanted = entries_within((*attach.inputs, *attach.outputs), attach.batch, most_bytes)
-    pieces = min(MAX_SEGMENTS, sum(-(-spec.bytes // _LEAST) for spec in attach.inputs)) or 1
+    inputs, outputs = attach.carried_inputs, attach.carried_outputs
+    wanted = entries_within((*inputs, *outputs), attach.batch, most_bytes)
+    pieces = min(MAX_SEGMENTS, sum(-(-spec.bytes // _LEAST) for spec in inputs)) or 1
+    packed = attach.packing is not None
     return TensorQueue.create(
-        func_id, attach.inputs, attach.outputs, wanted, pieces, free_bytes
+        func_id, inputs, outputs, wanted, pieces, free_bytes, packed=packed
     )
 
 
 def burst_of(attach: Attach, queue: TensorQueue, receive_bytes: int) -> int:
     """Requests that fit into a socket's buffer of so many bytes at once."""
-    asked = sum(max(_SMALL, _TRUESIZE * spec.bytes) for spec in attach.inputs)
+    asked = sum(max(_SMALL, _TRUESIZE * spec.bytes) for spec in attach.carried_inputs)
     return max(1, min(queue.entries, int(receive_bytes / asked)))
 
 
