@@ -53,6 +53,12 @@ class DefaultsStruct(Structure):
     _fields_ = (("slo_ns", c_uint64), ("timeout_ns", c_uint64), ("priority", c_uint8))
 
 
+class RunsStruct(Structure):
+    """``struct shunter_runs``."""
+
+    _fields_ = (("rows", c_uint32), ("least_request", c_uint32), ("least_answer", c_uint32))
+
+
 def defaults_struct(defaults: Defaults) -> DefaultsStruct:
     """What requests take from their model."""
     return DefaultsStruct(defaults.slo_ns, defaults.timeout_ns, defaults.priority)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from oracle.entries import EntryRing
 from oracle.sessions import PROMISE_NS, Call, CallState, Session, Turn
@@ -44,6 +45,16 @@ class Line:
     """Of room for them."""
     most: int = FIRST_PROMISES
     """Of these at once."""
+
+
+class Runs(NamedTuple):
+    """Of a packed function: its requests and its answers are runs of bytes, of which its sizes are
+    the most."""
+
+    rows: int
+    """Most of a request."""
+    least_request: int
+    least_answer: int
 
 
 @dataclass
@@ -77,6 +88,8 @@ class Function:
     credit: int = 0
     """Requests that all open sessions may have on their way together."""
     defaults: Defaults = field(default_factory=Defaults)
+    runs: Runs | None = None
+    """None: it is not packed."""
     plans: dict[tuple[tuple[int, ...], int], SegmentPlan] = field(default_factory=dict)
 
     def plan(self, sizes: tuple[int, ...], segment: int) -> SegmentPlan:
