@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
 LEAVE_S = 10.0
-_LOOK_MS = 1000
+_LOOK_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -216,12 +216,15 @@ class FrontEndLink:
         others = [connection.fileno(), server.fileno()]
         deadline = look = 0.0
         while True:
-            batch = end.wait(others, self._spin_us, _LOOK_MS)
+            pause_ns = worker.pause_ns()
+            batch = end.wait(others, self._spin_us, _LOOK_NS if pause_ns is None else pause_ns)
             if batch is not None:
-                end.answer(worker.run(*batch))
-                if time.monotonic() < look:
-                    continue
-            look = time.monotonic() + _LOOK_MS / 1e4  # also while there is no end of batches
+                worker.begin(batch)
+            while finished := worker.finished():
+                end.answer(*finished)
+            if (batch is not None or pause_ns is not None) and time.monotonic() < look:
+                continue
+            look = time.monotonic() + _LOOK_NS / 1e10  # also while there is no end of batches
             ready = select.select(others, [], [], 0)[0]
             if connection.fileno() in ready:
                 words.hear()
