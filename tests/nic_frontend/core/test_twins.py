@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle.core import Place, Ready, Withdraw
-from oracle.credit import Runs
 from oracle.sessions import CallState, Session, keys_of
 from shunter.batching.page.layout import HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.page.slices import read_slices
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.header import Header, behind, unpack
 from shunter.nic_frontend.wire.layout import Flags, MessageType
 

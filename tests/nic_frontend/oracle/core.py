@@ -17,14 +17,14 @@ import errno
 from dataclasses import dataclass
 
 from oracle.answers import Answers
-from oracle.credit import Function, Runs
+from oracle.credit import Function
 from oracle.entries import EntryRing
 from oracle.holding import Hold, Holds, Line
 from oracle.sessions import Call, CallState, Session, Turn
 from oracle.silence import IDLE_NS, Kind, Silence
 from shunter.batching.page.slices import SliceSet
 from shunter.nic_frontend.server.data_path import MOST_SESSIONS
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.header import (
     PROTECTIONS,
     Header,
@@ -620,9 +620,9 @@ class Core:
         function = self.functions[func_id]
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
-        if status == WireStatus.OK and (runs := function.runs):
-            if not runs.least_answer <= size <= function.outputs[0]:
-                status = WireStatus.HANDLER_FAILED
+        least = function.runs.least_answer if function.runs else 0
+        if status == WireStatus.OK and least and not least <= size <= function.outputs[0]:
+            status = WireStatus.HANDLER_FAILED
         if status == WireStatus.OK:
             call.bytes = size
             self._become(function, call, CallState.TX_COMPLETE, now_ns)

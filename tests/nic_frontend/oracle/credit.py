@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from oracle.entries import EntryRing
 from oracle.sessions import PROMISE_NS, Call, CallState, Session, Turn
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
 MOST_PROMISE_NS = 500_000_000
@@ -45,16 +44,6 @@ class Line:
     """Of room for them."""
     most: int = FIRST_PROMISES
     """Of these at once."""
-
-
-class Runs(NamedTuple):
-    """Of a packed function: its requests and its answers are runs of bytes, of which its sizes are
-    the most."""
-
-    rows: int
-    """Most of a request."""
-    least_request: int
-    least_answer: int
 
 
 @dataclass

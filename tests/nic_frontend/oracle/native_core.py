@@ -33,12 +33,11 @@ from oracle.core import (
     Whom,
     Withdraw,
 )
-from oracle.credit import Runs
 from oracle.sessions import Session
 from shunter.batching.page.slices import SliceSet
 from shunter.batching.queue.native import PEER_BYTES, check
 from shunter.nic_frontend.library import library
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.server.sessions import SessionStruct, struct_of
 from shunter.nic_frontend.server.structures import (
     DROPS,
