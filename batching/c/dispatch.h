@@ -42,6 +42,7 @@ struct shunter_arrival {
     bool again;    /* it was given to a worker that died: it runs alone */
     bool returned; /* its worker had not begun it: it has its place again */
     uint64_t deadline_ns; /* 0: none */
+    uint32_t rows;        /* 0: one */
 };
 
 struct shunter_waiting {

@@ -212,6 +212,8 @@ class Openings:
             rights=(Rights.STRICT if session.may_be_strict else 0)
             | (Rights.SHARED_MEMORY if session.region else 0),
             public=x25519.public_key(private) if private else NO_PUBLIC,
+            packing=attach.packing,
+            rows=function.most_rows,
         ).pack()
         keys = session.keys = _keys(asked, private, opened)
         grant = self._add(session, hello.model)
