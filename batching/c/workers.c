@@ -17,9 +17,12 @@ int shunter_worker_comes(
     if (present(served, worker)) {
         return -EEXIST;
     }
+    const uint32_t each = served->queue.most_rows ? served->queue.most_rows : 1;
+    uint64_t all = (uint64_t)served->queue.entries * each;
+    all = all < SHUNTER_MAX_CAP ? all : SHUNTER_MAX_CAP;
     served->workers[worker] = (struct shunter_worker_state){
         .present = true,
-        .cap = cap < served->queue.entries ? cap : served->queue.entries,
+        .cap = cap < all ? cap : (uint32_t)all,
         .doorbell = doorbell,
         .free_since_ns = now_ns};
     const uint32_t words[] = {

@@ -104,6 +104,7 @@ class Ready:
     """It was given to a worker that died."""
     returned: bool = False
     """It was given to a worker that did not begin it."""
+    rows: int = 1
 
 
 @dataclass(frozen=True)
