@@ -180,11 +180,15 @@ int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t
     state->present = false;
     served->gathered_bytes +=
         shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_GATHERED));
-    for (bool running = true; state->done < state->given; running = false) {
+    // What it took may have run. That is its word; what it has held longest is believed to run.
+    uint64_t taken =
+        shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_TAKEN));
+    taken = taken > state->done ? taken : state->done + 1;
+    while (state->done < state->given) {
         state->done++;
         served->in_flight--;
         const struct shunter_held batch = state->held[state->done % SHUNTER_AHEAD];
-        if (running) {
+        if (state->done <= taken) {
             finish(served, batch, now_ns, now_ns, true);
         } else {
             give_back(served, batch, now_ns);

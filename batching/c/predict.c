@@ -69,7 +69,9 @@ bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t no
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
     bool strict_traffic) {
-    const uint32_t cap = worker->cap;
+    const uint32_t each = served->queue.most_rows ? served->queue.most_rows : 1;
+    const uint64_t all = (uint64_t)served->queue.entries * each; // that can wait
+    const uint32_t cap = worker->cap < all ? worker->cap : (uint32_t)all;
     if (class != 0 && served->policy.slo_ns && strict_traffic) {
         const uint32_t most = shunter_size_adding(served, (int64_t)(served->policy.slo_ns / 2));
         return cap < most ? cap : most;

@@ -269,6 +269,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_W_WORKER_ASLEEP 136 /* 1: it waits for its doorbell */
 #define SHUNTER_W_DONE_NS 144 /* when batch n was done, in place n % AHEAD [2] */
 #define SHUNTER_W_WORKER_GATHERED 160 /* bytes of inputs that it has copied so far */
+#define SHUNTER_W_WORKER_TAKEN 168 /* batches taken so far: those not done may have run in part */
 #define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
 #define SHUNTER_E_ENTRY_SESSION 8 /* session */
 #define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG, ACK_REQ: of the answer; IDEMPOTENT: it may run twice */
@@ -284,6 +285,6 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_ROWS 160 /* of its request, from the dispatcher; 1 unless it is a batch */
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
-#define SHUNTER_LAYOUT_DIGEST 0x55c9416374774829ULL
+#define SHUNTER_LAYOUT_DIGEST 0x9ac54a56a8847dcULL
 
 #endif

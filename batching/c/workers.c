@@ -17,17 +17,14 @@ int shunter_worker_comes(
     if (present(served, worker)) {
         return -EEXIST;
     }
-    const uint32_t each = served->queue.most_rows ? served->queue.most_rows : 1;
-    uint64_t all = (uint64_t)served->queue.entries * each;
-    all = all < SHUNTER_MAX_CAP ? all : SHUNTER_MAX_CAP;
     served->workers[worker] = (struct shunter_worker_state){
         .present = true,
-        .cap = cap < all ? cap : (uint32_t)all,
+        .cap = cap < SHUNTER_MAX_CAP ? cap : SHUNTER_MAX_CAP,
         .doorbell = doorbell,
         .free_since_ns = now_ns};
     const uint32_t words[] = {
         SHUNTER_W_BATCH_NUMBER, SHUNTER_W_DONE_NUMBER, SHUNTER_W_WORKER_ASLEEP,
-        SHUNTER_W_WORKER_GATHERED};
+        SHUNTER_W_WORKER_GATHERED, SHUNTER_W_WORKER_TAKEN};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         shunter_set(shunter_worker_word(&served->queue, worker, words[i]), 0);
     }

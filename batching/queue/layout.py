@@ -99,6 +99,7 @@ WORKER = (
             Field("worker_asleep", "1: it waits for its doorbell"),
             Field("done_ns", "when batch n was done, in place n % AHEAD", count=AHEAD),
             Field("worker_gathered", "bytes of inputs that it has copied so far"),
+            Field("worker_taken", "batches taken so far: those not done may have run in part"),
         ),
     ),
 )

@@ -68,6 +68,16 @@ class Packing:
         return _up(_ROWS.size + 8 * len(self.specs) + 4 * self._dims)
 
     @cached_property
+    def least(self) -> int:
+        """Bytes of the smallest run: one row, and nothing where a size may be chosen.
+
+        >>> Packing((TensorSpec("x", "int8", (ANY,)), TensorSpec("y", "int8", (2,)))).least
+        66
+        """
+        sizes = [_bytes_of(s, tuple(max(0, n) for n in s.shape))[0] for s in self.specs]
+        return list(_places(self.header, sizes))[-1] + sizes[-1]
+
+    @cached_property
     def _dims(self) -> int:
         return sum(len(spec.shape) for spec in self.specs)
 

@@ -19,7 +19,7 @@ from functools import cache
 
 import torch
 
-from shunter.batching.queue.native import WorkerQueue
+from shunter.batching.queue.native import Batch, WorkerQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import DeviceError, Driver, cuda_driver
 from shunter.handlers.device.memory import allocate, cuda_view, pin
@@ -122,17 +122,17 @@ class DeviceQueueWorker(QueueWorker):
             self._driver.made.close()
         super().close()
 
-    def _work(self, begin: int, count: int, first: int | None) -> None:
+    def _work(self, batch: Batch, begin: int, count: int) -> None:
         self._driver.enter()
         stream, last = self._stream(), begin + count
-        gathered = self._gather(begin, count)
+        gathered = self._gather(batch, begin, count)
         inputs = [tensor[:count] for tensor in self._on_device]
         for tensor, host in zip(inputs, gathered, strict=True):
             self._copy("cuMemcpyHtoDAsync", tensor.data_ptr(), host.data_ptr(), host.nbytes, stream)
         outputs = [tensor[:count] for tensor in self._results]
         self._infer(inputs, outputs)
         self._driver.enter()  # the handler may have been elsewhere
-        rows = self._host_rows(begin, last, first)
+        rows = self._host_rows(begin, last, batch.first)
         for tensor, (host, size) in zip(outputs, rows, strict=True):
             self._copy("cuMemcpyDtoHAsync", host, tensor.data_ptr(), size, stream)
         self._driver.call("cuEventRecord", self._done_event, stream)

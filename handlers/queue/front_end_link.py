@@ -34,14 +34,13 @@ from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.handlers.queue.device_queue import queue_worker
 from shunter.handlers.queue.shared_regions import FrontEndWords
+from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
 from shunter.handlers.queue.tensor_queue import (
     Infer,
     QueueWorker,
-    TensorConfigError,
     device_of,
     infer_of,
     keep_inputs,
-    tensor_specs,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
 LEAVE_S = 10.0
-_LOOK_MS = 1000
+_LOOK_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,12 @@ def link_of(
 
     Raises TensorConfigError when the model cannot serve tensors.
     """
-    inputs, outputs = tensor_specs(model.section)
+    tensors = tensor_config(model.section)
     attach = Attach(
         model.name,
         environ.get("SHUNTER_MODEL_VERSION", ""),
-        inputs,
-        outputs,
+        tensors.inputs,
+        tensors.outputs,
         model.batch,
         os.getpid(),
         _number(environ, "SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
@@ -89,6 +88,7 @@ def link_of(
         _number(environ, "SHUNTER_SLO_NS", 0, "nanoseconds"),
         _number(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
         *place_of(environ),
+        tensors.packing,
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
@@ -179,7 +179,12 @@ class FrontEndLink:
             for descriptor in (doorbell, front, pool):
                 stack.callback(os.close, descriptor)
             attach = self._attach
-            queue = stack.enter_context(TensorQueue.attach(rings, attach.inputs, attach.outputs))
+            queue = stack.enter_context(
+                TensorQueue.attach(
+                    *(rings, attach.carried_inputs, attach.carried_outputs),
+                    packed=attach.packing is not None,
+                )
+            )
             index, func_id = int(answer["worker"]), int(answer["func_id"])
             landing = stack.enter_context(Mapped(pool, int(answer["landing"]), writable=False))
             end = WorkerQueue(
@@ -211,12 +216,15 @@ class FrontEndLink:
         others = [connection.fileno(), server.fileno()]
         deadline = look = 0.0
         while True:
-            batch = end.wait(others, self._spin_us, _LOOK_MS)
+            pause_ns = worker.pause_ns()
+            batch = end.wait(others, self._spin_us, _LOOK_NS if pause_ns is None else pause_ns)
             if batch is not None:
-                end.answer(worker.run(*batch))
-                if time.monotonic() < look:
-                    continue
-            look = time.monotonic() + _LOOK_MS / 1e4  # also while there is no end of batches
+                worker.begin(batch)
+            while finished := worker.finished():
+                end.answer(*finished)
+            if (batch is not None or pause_ns is not None) and time.monotonic() < look:
+                continue
+            look = time.monotonic() + _LOOK_NS / 1e10  # also while there is no end of batches
             ready = select.select(others, [], [], 0)[0]
             if connection.fileno() in ready:
                 words.hear()

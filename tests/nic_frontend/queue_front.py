@@ -79,16 +79,23 @@ class QueueFront:
         words[queue.worker(0, "batch_count") + place] = len(entries)
         words[queue.worker(0, "batch_number")] = self._given
         found = self.end.wait((), 0, 0)
-        assert found is not None and self.end.entries[: found[0]] == list(entries)
+        assert found is not None and found.entries[: found.count] == list(entries)
         return found
 
     def run(self, worker, *entries):
         """Let a worker run a batch and answer it; its statuses."""
-        statuses = worker.run(*self.give(*entries))
-        self.end.answer(statuses)
+        worker.begin(self.give(*entries))
+        statuses = self.finish(worker)
         said = [self.queue.words[self.queue.entry(entry, "entry_status")] for entry in entries]
         assert said == statuses
         return statuses
+
+    def finish(self, worker):
+        """Wait for the oldest batch of a worker and answer it; its statuses."""
+        while (found := worker.finished()) is None:
+            pass
+        self.end.answer(*found)
+        return found[1]
 
     def close(self):
         self.results = []

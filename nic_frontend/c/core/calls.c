@@ -145,15 +145,23 @@ void shunter_core_running(
     memcpy(whom->peer, session->peer, sizeof whom->peer);
 }
 
+/* Whether an answer of a packed function may have as many bytes. */
+static bool is_run(const struct function *function, uint32_t bytes) {
+    return bytes >= function->runs.least_answer && bytes <= function->outputs[0];
+}
+
 void shunter_core_finished(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status, bool sent,
-    uint64_t now_ns) {
+    uint32_t bytes, uint64_t now_ns) {
     struct call *call;
     struct session *session = back_of(core, func_id, entry, &call);
+    struct function *function = core->functions[func_id];
     if (call->state == FORGOTTEN) {
         end_forgotten(core, session, call, now_ns);
+    } else if (session->packed && status == SHUNTER_STATUS_OK && !is_run(function, bytes)) {
+        fail(core, session, call, SHUNTER_STATUS_HANDLER_FAILED, now_ns);
     } else if (status == SHUNTER_STATUS_OK) {
-        struct function *function = core->functions[func_id];
+        call->bytes = bytes;
         let_go(core, func_id, call->entry);
         shunter_become(core, function, call, TX_COMPLETE, now_ns);
         call->arrived_ns = now_ns;

@@ -31,7 +31,8 @@ struct call {
     uint32_t unsent, next; /* these; the first segment of which none was sent yet */
     uint32_t missing;
     int32_t entry;
-    uint16_t flags, status;
+    uint32_t bytes; /* of a packed function's request, and when it is answered of the answer */
+    uint16_t flags, status, rows;
     uint8_t state, priority, tries;
     bool direct;  /* while it runs: its worker sends the answer */
     bool stalled; /* while it is received: it holds nothing until it is here */
@@ -68,7 +69,7 @@ struct session {
     uint32_t id;
     uint16_t func_id;
     uint16_t window, protect;
-    bool tagged;
+    bool tagged, packed;
     bool may_be_strict;
     bool is_proven; /* its last request that ended while it was received has come whole */
     bool stream;
@@ -123,6 +124,7 @@ struct function {
     uint16_t id;
     unsigned input_count, output_count;
     uint32_t inputs[SHUNTER_MAX_TENSORS], outputs[SHUNTER_MAX_TENSORS];
+    struct shunter_runs runs;
     uint32_t entries, free, next, burst, sessions;
     uint32_t open;   /* those that are not closing */
     uint32_t awake;  /* addresses of which one has said something lately */

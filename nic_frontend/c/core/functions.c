@@ -113,6 +113,26 @@ int shunter_core_set_defaults(
     return 0;
 }
 
+int shunter_core_set_runs(
+    struct shunter_core *core, uint16_t func_id, const struct shunter_runs *runs) {
+    struct function *function = core->functions[func_id];
+    if (!function) {
+        return -ENOENT;
+    }
+    const bool others = function->runs.least_request != runs->least_request ||
+                        function->runs.least_answer != runs->least_answer;
+    if (function->input_count != 1 || function->output_count != 1 || runs->rows < 1 ||
+        runs->rows > UINT16_MAX || runs->least_request < 1 || runs->least_answer < 1 ||
+        runs->least_request > function->inputs[0] || runs->least_answer > function->outputs[0]) {
+        return -EINVAL;
+    }
+    if (function->sessions && (others || !function->runs.rows)) {
+        return -EBUSY;
+    }
+    function->runs = *runs;
+    return 0;
+}
+
 int shunter_core_remove_function(struct shunter_core *core, uint16_t func_id) {
     if (!core->functions[func_id]) {
         return -ENOENT;

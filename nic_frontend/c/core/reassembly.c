@@ -1,8 +1,36 @@
 /* A request comes in segments, each of which has its place. */
 #include "actions.h"
+#include "runs.h"
 
-static bool fits(const struct session *session, const struct shunter_x64 *header) {
+/* Of a packed function: its requests say themselves how long they are. */
+static bool fits_run(
+    const struct function *function, const struct session *session,
+    const struct shunter_x64 *header) {
+    const struct shunter_runs *runs = &function->runs;
+    if (header->total < runs->least_request || header->total > function->inputs[0] ||
+        header->status < 1 || header->status > runs->rows || header->tensor) {
+        return false;
+    }
+    if (session->region) {
+        return header->count == 1 && !header->seq && !header->length &&
+               header->offset <= session->last_offset;
+    }
+    const uint32_t segment = session->inputs.segment;
+    const uint32_t count = shunter_run_count(header->total, segment);
+    if (header->count != count || header->seq >= count) {
+        return false;
+    }
+    const struct shunter_segment place = shunter_run_place(header->total, segment, header->seq);
+    return header->offset == place.offset && header->length == place.length;
+}
+
+static bool fits(
+    const struct shunter_core *core, const struct session *session,
+    const struct shunter_x64 *header) {
     const struct shunter_plan *plan = &session->inputs;
+    if (session->packed) {
+        return fits_run(function_of(core, session), session, header);
+    }
     if (header->count != plan->count || header->seq >= plan->count) {
         return false;
     }
@@ -11,6 +39,12 @@ static bool fits(const struct session *session, const struct shunter_x64 *header
                                           : header->offset == segment.offset;
     return is_there && header->tensor == segment.tensor &&
            header->length == segment.length && header->total == plan->sizes[segment.tensor];
+}
+
+/* Whether a segment says the same of its request as the first one that came. */
+static bool is_of_it(
+    const struct session *session, const struct call *call, const struct shunter_x64 *header) {
+    return !session->packed || (header->total == call->bytes && header->status == call->rows);
 }
 
 static void refuse(
@@ -44,7 +78,7 @@ static void again(
 static void take_segment(
     struct shunter_core *core, struct session *session, const struct call *call,
     const struct shunter_x64 *header) {
-    if (!fits(session, header)) {
+    if (!fits(core, session, header) || !is_of_it(session, call, header)) {
         drop(core, SHUNTER_DROP_SIZES);
         return;
     }
@@ -87,7 +121,7 @@ static void set_terms(
 static void first_segment(
     struct shunter_core *core, struct session *session, struct call *call,
     const struct shunter_x64 *header, uint64_t now_ns) {
-    if (!fits(session, header)) {
+    if (!fits(core, session, header)) {
         drop(core, SHUNTER_DROP_SIZES);
         call->req_id = header->req_id;
         call->entry = NO_ENTRY;
@@ -105,7 +139,9 @@ static void first_segment(
     memset(call, 0, sizeof *call); // it was free or failed: not counted as receiving
     call->req_id = header->req_id;
     call->entry = entry;
-    call->missing = session->inputs.count;
+    call->bytes = session->packed ? header->total : 0;
+    call->rows = session->packed ? header->status : 1;
+    call->missing = segments_of_request(session, call);
     call->flags = header->flags;
     call->begun_ns = call->arrived_ns = now_ns;
     call->stalled = !session->is_proven;
@@ -145,11 +181,13 @@ static struct call *awaited(
     const struct shunter_core *core, const struct shunter_x64 *header,
     struct session **session) {
     *session = find(core, header->session);
-    if (!*session || (*session)->closing || header->seq >= (*session)->inputs.count) {
+    if (!*session || (*session)->closing) {
         return NULL;
     }
     struct call *call = call_of(*session, header->req_id);
     return call->req_id == header->req_id && call->state == RECEIVING &&
+                   is_of_it(*session, call, header) &&
+                   header->seq < segments_of_request(*session, call) &&
                    !has_segment(call, header->seq)
                ? call
                : NULL;

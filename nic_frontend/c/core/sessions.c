@@ -86,6 +86,7 @@ int shunter_core_add_session(
     if (!session) {
         return -ENOMEM;
     }
+    session->packed = function->runs.rows;
     int error = plan_inputs(function, session, opening);
     if (!error) {
         error = shunter_make_plan(

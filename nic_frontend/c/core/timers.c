@@ -1,6 +1,7 @@
 /* What time brings: parts that are late, answers that are old, sessions that are silent. */
 #include "actions.h"
 #include "answers.h"
+#include "runs.h"
 
 #define GAP_NS 3000000ULL
 #ifndef RECEIVE_NS // tests that need half a request have a longer one: their host may be busy
@@ -16,7 +17,7 @@
 static bool is_late(
     const struct function *function, const struct session *session, const struct call *call,
     uint64_t now_ns) {
-    const uint64_t most = RECEIVE_NS + session->inputs.count * SEGMENT_NS;
+    const uint64_t most = RECEIVE_NS + segments_of_request(session, call) * SEGMENT_NS;
     if (!is_alone(&function->waiting) && now_ns - call->begun_ns > most) {
         return true;
     }

@@ -38,13 +38,21 @@ static void send_action(struct shunter_server *server, const struct shunter_acti
 }
 
 static void enqueue(struct shunter_server *server, const struct shunter_action *action) {
+    const struct shunter_serving *serving = server->serving[action->func_id];
+    if (serving->packed) {
+        const struct shunter_queue *queue = &serving->served->queue;
+        const uint32_t entry = (uint32_t)action->entry;
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_BYTES), action->length);
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ROWS), action->rows);
+    }
     const struct shunter_arrival arrival = {
         .entry = (uint32_t)action->entry,
         .class = action->priority,
         .again = action->again,
         .returned = action->returned,
-        .deadline_ns = action->deadline_ns};
-    shunter_enqueue(server->serving[action->func_id]->served, &arrival, server->now_ns);
+        .deadline_ns = action->deadline_ns,
+        .rows = action->rows};
+    shunter_enqueue(serving->served, &arrival, server->now_ns);
 }
 
 void shunter_act(void *context, const struct shunter_action *action) {
@@ -107,7 +115,18 @@ static bool running(void *context, uint32_t entry, uint64_t now_ns) {
 static void finished(
     void *context, uint32_t entry, uint16_t status, bool sent, uint64_t now_ns) {
     const struct shunter_serving *of = context;
-    shunter_core_finished(of->server->core, of->func_id, entry, status, sent, now_ns);
+    uint32_t bytes = 0;
+    if (of->packed) {
+        const struct shunter_queue *queue = &of->served->queue;
+        const uint64_t said =
+            shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_RESULT_BYTES));
+        bytes = said < UINT32_MAX ? (uint32_t)said : UINT32_MAX;
+        const bool is_bad = status == SHUNTER_ENTRY_FAILED &&
+                            shunter_get(shunter_entry_word(
+                                queue, entry, SHUNTER_E_ENTRY_STATUS)) == SHUNTER_STATUS_BAD_REQUEST;
+        status = is_bad ? SHUNTER_STATUS_BAD_REQUEST : status;
+    }
+    shunter_core_finished(of->server->core, of->func_id, entry, status, sent, bytes, now_ns);
 }
 
 static void died(void *context, uint32_t entry, uint64_t now_ns) {

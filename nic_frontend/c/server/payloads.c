@@ -71,6 +71,7 @@ void shunter_hand_over(
         memcpy(&header, datagram, sizeof header);
         server->place.seq = header.seq;
         server->place.count = header.count;
+        server->place.total = header.total;
     }
 }
 
@@ -107,10 +108,16 @@ static uint8_t *stay(
     return into;
 }
 
-/* A request that its client has written where workers read it: a piece for each tensor. */
+/* A request that its client has written where workers read it: a piece for each tensor, or one for
+ * all of them where they are a run. */
 static uint16_t point_at(
-    const struct shunter_queue *queue, const struct shunter_place *place) {
+    const struct shunter_serving *serving, const struct shunter_place *place) {
+    const struct shunter_queue *queue = &serving->served->queue;
     struct shunter_piece *pieces = shunter_pieces_of(queue, place->entry);
+    if (serving->packed) {
+        pieces[0] = (struct shunter_piece){place->offset, place->total, place->region};
+        return 1;
+    }
     uint64_t end = place->offset;
     uint16_t count = 0;
     for (uint32_t i = 0; i < queue->input_count; i++) {
@@ -140,7 +147,7 @@ void shunter_payload_is_there(
     }
     uint16_t pieces = place->count;
     if (place->region) {
-        pieces = point_at(queue, place);
+        pieces = point_at(serving, place);
         server->stats.placed_segments++;
     } else if (place->length) {
         payload = stay(server, payload, place->length, &block);

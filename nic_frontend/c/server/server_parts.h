@@ -22,6 +22,7 @@ struct shunter_place {
     uint32_t length;
     uint32_t region; /* not 0: the whole request is there already, in this one at the offset */
     uint32_t offset;
+    uint32_t total;
     struct shunter_guard guard;
 };
 
@@ -30,6 +31,7 @@ struct shunter_serving {
     struct shunter_server *server;
     struct shunter_served *served;
     uint16_t func_id;
+    bool packed; /* its requests are runs of bytes, of any length up to a most */
     uint16_t *pieces;
 };
 

@@ -48,3 +48,13 @@ uint32_t shunter_server_give_up(
     shunter_flush(server);
     return count;
 }
+
+int shunter_server_set_runs(
+    struct shunter_server *server, uint16_t func_id, const struct shunter_runs *runs) {
+    const int error = shunter_core_set_runs(server->core, func_id, runs);
+    if (!error) {
+        server->serving[func_id]->packed = true;
+        server->serving[func_id]->served->queue.most_rows = runs->rows;
+    }
+    return error;
+}

@@ -137,7 +137,7 @@ def test_a_batch_that_fails_is_over_on_the_device_when_it_is_answered(fake, fron
 def test_a_larger_batch_than_agreed_is_no_batch(front, worker):
     front.come(*range(BATCH + 1))
     with pytest.raises(OSError, match="a batch of 5; this worker takes 4"):
-        worker.run(*front.give(*range(BATCH + 1)))
+        worker.begin(front.give(*range(BATCH + 1)))
 
 
 def test_when_the_device_fails_the_worker_ends(fake, front):

@@ -177,14 +177,14 @@ def test_the_bytes_that_are_gathered_are_counted(front, make_worker):
 def test_a_larger_batch_than_agreed_is_no_batch(front, make_worker):
     worker = make_worker(lambda inputs, outputs: None, batch=2)
     with pytest.raises(OSError, match="a batch of 3; this worker takes 2"):
-        worker.run(*front.give(0, 1, 2))
+        worker.begin(front.give(0, 1, 2))
 
 
 def test_pieces_that_are_no_tensors_end_the_worker(front, make_worker):
     front.queue.words[front.queue.entry(1, "entry_pieces")] = 0
     worker = make_worker(lambda inputs, outputs: None)
     with pytest.raises(OSError, match="the inputs of a batch") as raised:
-        worker.run(*front.give(0, 1))
+        worker.begin(front.give(0, 1))
     assert raised.value.errno == errno.EPROTO
 
 

@@ -5,7 +5,8 @@
  *   P threshold alpha threshold_cap max_wait margin ageing fixed per_request slo ahead mixes
  *     admission         policy, times in ns
  *   W worker cap now      it is there        D worker            it drains
- *   G worker              it is gone         A worker count now  it has answered batches
+ *   G worker taken        it is gone, having taken so many batches of those that it held
+ *   A worker count now    it has answered batches
  *   E entry class deadline again now rows    it waits (again 2: it was returned)
  *   R entry                                  it does not         F now    nothing waits any more
  *   C                     what was counted
@@ -151,7 +152,9 @@ static void event(const char *line, int doorbell) {
         }
     } else if (sscanf(line, "D %u", &worker) == 1) {
         shunter_worker_drains(served, worker);
-    } else if (sscanf(line, "G %u", &worker) == 1) {
+    } else if (sscanf(line, "G %u %u", &worker, &number) == 2) {
+        const uint64_t taken = served->workers[worker].done + number;
+        shunter_set(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_TAKEN), taken);
         shunter_worker_goes(served, worker, 0);
     } else if (sscanf(line, "A %u %u %" SCNu64, &worker, &number, &now) == 3) {
         answer(worker, number, now);

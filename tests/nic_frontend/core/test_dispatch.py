@@ -367,12 +367,13 @@ class Twin:
     def _D(self, worker):
         self.dispatch.hands[worker].draining = True
 
-    def _G(self, worker):
+    def _G(self, worker, taken):
         hand = self.dispatch.hands.pop(worker)
         for index, number in enumerate(sorted(hand.held)):
-            name = "returned" if index else "died"
+            begun = index < max(1, taken)
+            name = "died" if begun else "returned"
             self.lines += [f"{name} {entry}" for entry in hand.held[number].entries]
-            for entry in () if index else hand.held[number].entries:
+            for entry in hand.held[number].entries if begun else ():
                 self.telemetry.ended(entry, "failed")
 
     def _A(self, worker, count, now):
@@ -494,10 +495,11 @@ class Story:
     def goes(self):
         if (worker := self._one()) is not None:
             hand = self.twin.dispatch.hands[worker]
-            begun, *not_begun = [hand.held[number] for number in sorted(hand.held)] or [None]
-            self.say("G", worker)
-            self._give_back([begun] if begun else [])
-            for run in not_begun:
+            held = [hand.held[number] for number in sorted(hand.held)]
+            taken = self.random.randrange(3)
+            self.say("G", worker, taken)
+            self._give_back(held[: max(1, taken)])
+            for run in held[max(1, taken) :]:
                 for entry in run.entries:
                     self.say("E", entry, run.priority, 0, 2, self.now)
 

@@ -37,12 +37,13 @@ from oracle.sessions import Session
 from shunter.batching.page.slices import SliceSet
 from shunter.batching.queue.native import PEER_BYTES, check
 from shunter.nic_frontend.library import library
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.server.sessions import SessionStruct, struct_of
 from shunter.nic_frontend.server.structures import (
     DROPS,
     DefaultsStruct,
     HoldLine,
+    RunsStruct,
     defaults_struct,
     slice_words,
 )
@@ -64,6 +65,7 @@ class _Action(Structure):
         ("returned", c_uint8),
         ("drop", c_uint16),
         ("func_id", c_uint16),
+        ("rows", c_uint16),
         ("entry", c_int32),
         ("offset", c_uint32),
         ("length", c_uint32),
@@ -156,6 +158,11 @@ class NativeCore:
         structure = byref(defaults_struct(defaults))
         check(self._library.shunter_core_set_defaults(self._core, func_id, structure), "defaults")
 
+    def set_runs(self, func_id: int, runs: Runs) -> None:
+        """The function is packed."""
+        structure = byref(RunsStruct(*runs))
+        check(self._library.shunter_core_set_runs(self._core, func_id, structure), "runs")
+
     def set_hold(self, func_id: int, slot: int, slices: SliceSet, now_ns: int) -> None:
         """Where the strict requests of a function run from now on."""
         words = slice_words(slices)
@@ -226,10 +233,11 @@ class NativeCore:
         )
 
     def finished(
-        self, func_id: int, entry: int, status: int, now_ns: int, *, sent: bool
+        self, func_id: int, entry: int, status: int, now_ns: int, *, sent: bool, size: int = 0
     ) -> list[Action]:
         """A worker has answered."""
-        self._library.shunter_core_finished(self._core, func_id, entry, status, sent, now_ns)
+        found = self._library
+        found.shunter_core_finished(self._core, func_id, entry, status, sent, size, now_ns)
         return self._taken()
 
     def worker_died(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
@@ -283,7 +291,7 @@ def _converted(action: _Action) -> Action:
     if action.kind == _READY:
         return Ready(
             *(action.func_id, entry, action.priority, action.deadline_ns),
-            *(bool(action.again), bool(action.returned)),
+            *(bool(action.again), bool(action.returned), action.rows, action.length),
         )
     if action.kind == _WITHDRAW:
         return Withdraw(action.func_id, entry)
@@ -314,6 +322,7 @@ def _declare(found: ctypes.CDLL) -> None:
             *(c_uint32, c_uint32),
         ),
         "set_defaults": (core, c_uint16, POINTER(DefaultsStruct)),
+        "set_runs": (core, c_uint16, POINTER(RunsStruct)),
         "set_hold": (core, c_uint16, c_int32, POINTER(c_uint64), c_uint64),
         "hold_at": (core, c_void_p, c_uint64),
         "add_session": (core, POINTER(SessionStruct), c_uint64),
@@ -324,7 +333,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "accept": (core, c_char_p, c_uint64),
         "awaits": (core, c_char_p),
         "running": (core, c_uint16, c_uint32, c_uint64, POINTER(_Whom)),
-        "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint64),
+        "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint32, c_uint64),
         "worker_died": (core, c_uint16, c_uint32, c_uint64),
         "returned": (core, c_uint16, c_uint32, c_uint64),
         "expired": (core, c_uint16, c_uint32, c_uint64),

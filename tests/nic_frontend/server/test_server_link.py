@@ -461,19 +461,25 @@ def test_a_model_comes_back_with_other_tensors(server, serve, work, client):
 
 
 class Endless:
-    """A queue that always has another batch."""
+    """A queue that always has another batch, and a worker that has done it."""
 
-    @staticmethod
-    def wait(*_):
-        return 0, 1
+    def __init__(self):
+        self.held = []
 
-    @staticmethod
-    def answer(statuses):
-        assert statuses == [200]
+    def wait(self, *_):
+        return "batch"
 
-    @staticmethod
-    def run(first, count):
-        return [200] * count
+    def answer(self, batch, statuses):
+        assert (batch, statuses) == ("batch", [200])
+
+    def pause_ns(self):
+        return None
+
+    def begin(self, batch):
+        self.held.append(batch)
+
+    def finished(self):
+        return (self.held.pop(), [200]) if self.held else None
 
 
 def test_a_worker_leaves_although_there_is_no_end_of_batches():
@@ -481,8 +487,9 @@ def test_a_worker_leaves_although_there_is_no_end_of_batches():
     with contextlib.ExitStack() as stack:
         [[front_end, ours], [server, theirs]] = [map(stack.enter_context, p) for p in pairs]
         link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
-        words = FrontEndWords(ours, Endless)
-        arguments = (ours, theirs, lambda: True, Endless, Endless, words)
+        endless = Endless()
+        words = FrontEndWords(ours, endless)
+        arguments = (ours, theirs, lambda: True, endless, endless, words)
         thread = threading.Thread(target=link._work, args=arguments)
         thread.start()
         server.close()
