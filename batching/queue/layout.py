@@ -122,7 +122,7 @@ ENTRY = (
             Field("entry_next", "the next entry of the batch"),
             Field("entry_pieces", "pieces of its input"),
             Field("entry_bytes", "of its input where the queue is packed"),
-            Field("entry_rows", "of its request; 1 unless the queue is packed"),
+            Field("entry_rows", "of its request, from the dispatcher; 1 unless it is a batch"),
         ),
     ),
     Section(

@@ -41,6 +41,7 @@ class QueueView(Structure):
         ("func_id", c_uint32),
         ("most_pieces", c_uint32),
         ("packed", c_uint32),
+        ("most_rows", c_uint32),
     )
 
 
