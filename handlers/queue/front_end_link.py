@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ from shunter.batching.queue.native import LibraryError, WorkerQueue, load
 from shunter.batching.queue.shared_memory import Mapping as Mapped
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.handlers.preemption.modules import models_of
+from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.device_queue import queue_worker
 from shunter.handlers.queue.shared_regions import FrontEndWords
 from shunter.handlers.queue.tensor_queue import (
@@ -45,7 +48,9 @@ from shunter.handlers.queue.tensor_queue import (
 )
 
 if TYPE_CHECKING:
+    from shunter.handlers.device.graphed import Yields
     from shunter.handlers.preemption.gate import Keep
+    from shunter.handlers.queue.device_model import DeviceModel
 
 logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
@@ -91,8 +96,20 @@ def link_of(
         *place_of(environ),
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
-    device = device_of(model.handler, model.gpu)
-    return FrontEndLink(path, attach, infer_of(model.handler), spin_us=spin_us, device=device)
+    infer, device = infer_of(model.handler), device_of(model.handler, model.gpu)
+    on_device = None
+    if device is not None:
+        graphs = model.section["tensors"].get("graphs", True)
+        on_device = partial(
+            device_model,
+            infer,
+            models_of(model.handler),
+            (inputs, outputs),
+            model.batch,
+            device,
+            graphs=bool(graphs),
+        )
+    return FrontEndLink(path, attach, infer, spin_us=spin_us, device=device, on_device=on_device)
 
 
 def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
@@ -133,18 +150,36 @@ class FrontEndLink:
         *,
         spin_us: int = 0,
         device: torch.device | None = None,
+        on_device: Callable[..., DeviceModel | None] | None = None,
     ) -> None:
-        """``path``: where the front end listens for workers; ``device``: where the model is."""
+        """``path``: where the front end listens for workers; ``device``: where the model is;
+        ``on_device`` makes it ready there, see :func:`device_model`."""
         self._path, self._attach, self._infer, self._device = path, attach, infer, device
-        self._spin_us = spin_us
+        self._spin_us, self._on_device = spin_us, on_device
+        self._guarded: Callable[[Infer], Infer] = lambda infer: infer
+        self._yields: Yields | None = None
+        self._model: DeviceModel | None = None
         self._told = ""
 
-    def guard(self, wrap: Callable[[Infer, Keep], Infer]) -> None:
-        """From now on let batches run as ``wrap`` makes them."""
-        self._infer = wrap(self._infer, keep_inputs)
+    def guard(self, wrap: Callable[[Infer, Keep], Infer], yields: Yields | None = None) -> None:
+        """From now on let batches run as ``wrap`` makes them, captured ones stand still inside
+        where ``yields`` says so."""
+        self._guarded, self._yields = lambda infer: wrap(infer, keep_inputs), yields
 
     def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
         """Serve until ``server``, which is then readable, says that it is over."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self._on_device is not None:
+                self._model = self._on_device(yields=self._yields)
+            if self._model is not None:
+                self._model.infer = self._guarded(self._model.infer)
+                stack.callback(self._model.close)
+            self._infer = self._guarded(self._infer)
+            self._attend(server, is_over)
+
+    def _attend(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
+        """One front end after another."""
         while True:
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -194,8 +229,7 @@ class FrontEndLink:
             stack.callback(words.close)
             end.look = words.hear
             self._told = ""
-            stack.enter_context(torch.inference_mode())
-            worker = queue_worker(end, self._infer, attach.batch, self._device)
+            worker = queue_worker(end, self._infer, attach.batch, self._device, self._model)
             stack.callback(worker.close)
             self._work(connection, server, is_over, worker, end, words)
 
