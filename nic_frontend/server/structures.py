@@ -56,7 +56,7 @@ class DefaultsStruct(Structure):
 class RunsStruct(Structure):
     """``struct shunter_runs``."""
 
-    _fields_ = tuple((name, c_uint32) for name in Runs._fields)
+    _fields_ = (*((name, c_uint32) for name in Runs._fields[:-1]), (Runs._fields[-1], c_uint64))
 
 
 def defaults_struct(defaults: Defaults) -> DefaultsStruct:

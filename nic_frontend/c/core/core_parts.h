@@ -80,6 +80,7 @@ struct session {
     uint32_t forgotten;
     struct link silence; /* awake or resting, the longest silent first */
     struct link quiet;   /* of its address */
+    struct link series;  /* its answers in parts */
     struct link row;     /* of its turn */
     uint64_t wanted;     /* the request that was refused, 0: only credit */
     uint64_t promised_ns;
@@ -106,8 +107,6 @@ struct session {
     struct call calls[SHUNTER_WINDOW];
 };
 
-/* ---- functions */
-
 /* Whose request lies in an entry. */
 struct owner {
     struct link link; /* of what is being received, or of what is kept */
@@ -131,6 +130,7 @@ struct function {
     uint64_t credit; /* requests that they may have on their way together */
     uint8_t *used;
     struct owner *owners;
+    struct series_table *series; /* NULL: answers are whole */
     struct link link;      /* of the core's functions */
     struct link receiving; /* entries in parts */
     struct link kept;      /* answered entries, the longest untouched first */
@@ -291,8 +291,6 @@ void shunter_is_heard(struct shunter_core *core, struct session *session, uint64
 struct session *shunter_who_gives_way(
     const struct shunter_core *core, enum kind kind, const struct address *mine,
     uint64_t now_ns);
-
-/* ---- sessions.c */
 
 /* Remove it, and offer what it had to nobody yet. */
 void shunter_leave(struct shunter_core *core, struct session *session, uint64_t now_ns);

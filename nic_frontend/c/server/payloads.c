@@ -24,8 +24,9 @@ void shunter_flush(struct shunter_server *server) {
 uint32_t shunter_collect_all(struct shunter_server *server) {
     uint32_t batches = 0;
     for (uint32_t i = 0; i < server->func_count; i++) {
-        batches += shunter_collect(
-            server->serving[server->func_ids[i]]->served, server->now_ns);
+        const struct shunter_serving *serving = server->serving[server->func_ids[i]];
+        batches += shunter_parts_collect(serving, server->now_ns);
+        batches += shunter_collect(serving->served, server->now_ns);
     }
     return batches;
 }
