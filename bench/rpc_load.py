@@ -1,9 +1,12 @@
 """Peaks of many clients over real packets: ours by UDP, TCP and Unix against both rivals.
 
 Requests of LeNet's and ResNet's size to models that do nothing. Servers run in one network
-namespace, clients in another, packets between them are of MTU 1500 or 9000 and cut by the kernel;
-beside that loopback, where there are Unix sockets and Triton's system shared memory too. The load
-comes from C on every side, from one thread: our client's core, wrk for HTTP, h2load for gRPC.
+namespace, clients in another, packets between them are of MTU 1500 or 9000, with the offloads that
+the interface has (TSO for TCP, USO for UDP), and at 1500 without any too (``mtu1500-cut``); beside
+that loopback, where there are Unix sockets and Triton's system shared memory too. The load comes
+from C on every side, from one thread: our client's core, wrk for HTTP, h2load for gRPC. ``bare
+udp`` and ``bare tcp`` are the kernel alone: the same bytes between sockets with no server behind
+them (rpc/bare.py).
 
 A rival's peak is its real one: for every number of clients its requests per connection, batch size
 and number of workers are widened until the rate falls (at the first place), in one pass; the best
@@ -13,7 +16,8 @@ processor time of all processes of the server per request, ``copies_per_byte`` w
 workers and client copied per byte of requests and answers. With shared memory all requests to
 Triton have the same tensors, which its client never writes or reads: more than a program gets.
 
-    peak_SIZE_Nc_PLACE_vs_RIVAL  our UDP against the better protocol of the rival: median ratio
+    peak_SIZE_Nc_PLACE_vs_RIVAL  our UDP against the better protocol of the rival: median ratio;
+                                 vs_kernel: what is reached of the better bare protocol
     udp_vs_tcp_worst             the smallest ratio of UDP's to TCP's peak
     copies_per_byte_worst        the largest of all rows
 
@@ -47,16 +51,18 @@ from common import (
 from rivals import triton_rpc, triton_server
 from rivals.environments import Unavailable
 from rpc import h2load, loaded
+from rpc.bare import BareLoad
 from rpc.loaded import Loaded, OurLoad
 from rpc.models import RpcModel, empty_models
-from rpc.namespaces import LOOPBACK, Network, Place
+from rpc.namespaces import LOOPBACK, WIRES, Network, Place
 from rpc.rival_sides import Stock
 from rpc.selection import NAME, Cell, Settings, select, without_selection
 from rpc.sides import Ours
 
 SIZES = ("784B", "588KB")
 CLIENTS = (1, 8, 64)
-PLACES = ("mtu1500", "mtu9000", LOOPBACK)
+PLACES = (*(f"mtu{wire}" for wire in WIRES), LOOPBACK)
+RIVALS = ("torchserve", "triton", "kernel")
 UDP, TCP = "udp", "tcp"
 
 
@@ -90,6 +96,8 @@ def sides(
         stack.enter_context(server)
         yield loaded.TritonLoad(server, stack, shared=False)
         yield loaded.TritonLoad(server, stack, shared=True)
+    if "kernel" in wanted:
+        yield from (BareLoad(scheme) for scheme in (UDP, TCP))
 
 
 def rivals(wanted: Sequence[str]) -> list[str]:
@@ -184,16 +192,16 @@ def cells_of(args: argparse.Namespace, places: Sequence[Place]) -> list[Cell]:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = Parser(__doc__, rounds=5, quick_rounds=2)
-    mtus = [place.removeprefix("mtu") for place in PLACES]
-    parser.add_argument("--mtu", nargs="+", choices=mtus, help="default all, quick 1500")
+    wires = [place.removeprefix("mtu") for place in PLACES]
+    parser.add_argument("--mtu", nargs="+", choices=wires, help="default all, quick 1500")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, help="default all, quick 784B")
     parser.add_argument("--clients", nargs="+", type=int, help="default 1 8 64, quick 64")
-    parser.add_argument("--rivals", nargs="*", default=["torchserve", "triton"])
+    parser.add_argument("--rivals", nargs="*", choices=RIVALS, default=RIVALS)
     parser.add_argument("--batch", type=int, default=32, help="of our worker; default 32")
     parser.add_argument("--seconds", type=float, help="of a load; default 2, quick 1")
     parser.add_argument("--select", choices=("yes", "no"), help="no: what the last full run chose")
     args = parser.arguments()
-    args.mtu = args.mtu or (mtus[:1] if args.quick else mtus)
+    args.mtu = args.mtu or (wires[:1] if args.quick else wires)
     args.sizes = args.sizes or (SIZES[:1] if args.quick else SIZES)
     args.clients = args.clients or (CLIENTS[-1:] if args.quick else CLIENTS)
     args.seconds = args.seconds or (1.0 if args.quick else 2.0)
@@ -207,13 +215,13 @@ def main() -> None:
     h2load.require()
     wanted = rivals(args.rivals)
     names = [each if each == LOOPBACK else f"mtu{each}" for each in args.mtu]
-    mtus = [int(each) for each in args.mtu if each != LOOPBACK]
+    wires = [each for each in args.mtu if each != LOOPBACK]
     rows: list[Row] = []
     with ExitStack() as stack:
-        network = stack.enter_context(Network(mtus))
+        network = stack.enter_context(Network(wires))
         if network.impossible:
             print(f"no namespaces: {network.impossible}", file=sys.stderr)
-            rows.append({"skipped": [f"mtu{mtu}" for mtu in mtus], "why": network.impossible})
+            rows.append({"skipped": [f"mtu{wire}" for wire in wires], "why": network.impossible})
         places = network.places(names) or network.places([LOOPBACK])
         cells = cells_of(args, places)
         models = list(dict.fromkeys(cell.model for cell in cells))
