@@ -20,6 +20,7 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     server->stats.bytes_in += length;
     shunter_hand_over(server, landed->peer, small, length);
     if (server->is_hello) {
+        server->stats.hellos++;
         shunter_greet(server, landed->peer, landed->header, landed->payload, payload);
     }
     if (server->has_place) {
@@ -28,15 +29,17 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     }
 }
 
-int shunter_receive(struct shunter_server *server, uint32_t *messages) {
-    const int count = server->backend->poll(server->backend, server->landed, messages);
+int shunter_receive_by(
+    struct shunter_server *server, struct shunter_backend *backend,
+    struct shunter_landed *landed, uint32_t *messages) {
+    const int count = backend->poll(backend, landed, messages);
     if (count <= 0) {
         return count;
     }
     server->now_ns = shunter_now_ns();
     shunter_collect_all(server); // a client may say that it has an answer before its worker does
     for (int i = 0; i < count; i++) {
-        take_in(server, server->landed + i);
+        take_in(server, landed + i);
     }
     return count;
 }
