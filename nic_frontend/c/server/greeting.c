@@ -16,7 +16,7 @@
 #define INTERVAL_NS 1000000ULL
 #define BURST 256
 /* The same of the cookies that are given to all together: most of what a hello costs is its answer. */
-#define COOKIE_INTERVAL_NS 31250ULL
+#define COOKIE_INTERVAL_NS 15625ULL
 #define COOKIE_BURST 512
 #define LARGE sizeof(struct shunter_wire_hello)
 

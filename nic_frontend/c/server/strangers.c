@@ -9,7 +9,7 @@
 
 #include "server_parts.h"
 
-#define EVERY_NS 1000000ULL /* it is read once in such a time, */
+#define EVERY_NS 500000ULL /* it is read once in such a time, */
 #define TOGETHER 16         /* or so often at once after a while; */
 #define LOOK_NS 10000000ULL /* who never sleeps looks whether something is there */
 

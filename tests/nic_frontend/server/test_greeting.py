@@ -17,9 +17,9 @@ from shunter.nic_frontend.wire.layout import HEADER_BYTES, MessageType, WireStat
 from shunter.nic_frontend.wire.siphash import siphash24
 
 COOKIE_NS, BURST, MS = 60 * 10**9, 256, 10**6
-COOKIES, EACH_NS = 512, 31250
+COOKIES, EACH_NS = 512, 15625
 """Cookies that are given at once, and one more in such a time."""
-POLLS, POLL_NS, POLLED = 16, MS, 32
+POLLS, POLL_NS, POLLED = 16, MS // 2, 32
 """The socket of strangers is read so often at once, once more in such a time, so much of it."""
 SO_RCVBUFFORCE = 33
 PATIENCE_NS = 20 * 10**9
