@@ -71,7 +71,8 @@ int shunter_hello_talk(
         if (now >= due_ns) {
             said_ns = said_ns ? said_ns : now;
             due_ns = settings->stream ? UINT64_MAX : now + wait_ns;
-            wait_ns = wait_ns < MOST_WAIT_NS / 2 ? 2 * wait_ns : MOST_WAIT_NS;
+            wait_ns += wait_ns / 4;
+            wait_ns = wait_ns < MOST_WAIT_NS ? wait_ns : MOST_WAIT_NS;
             const int error = say(hello, settings->socket);
             if (error) {
                 result = error;

@@ -30,6 +30,7 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     server->stats.bytes_in += length;
     shunter_hand_over(server, landed->peer, in_one_piece(landed, small), length);
     if (server->is_hello) {
+        server->stats.hellos++;
         shunter_greet(
             server, landed->peer, landed->header, landed->payload,
             length - SHUNTER_HEADER_BYTES);
@@ -40,8 +41,10 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     }
 }
 
-int shunter_receive(struct shunter_server *server, uint32_t *messages) {
-    const int count = server->backend->poll(server->backend, server->landed, messages);
+int shunter_receive_by(
+    struct shunter_server *server, struct shunter_backend *backend,
+    struct shunter_landed *landed, uint32_t *messages) {
+    const int count = backend->poll(backend, landed, messages);
     if (count <= 0) {
         return count;
     }
@@ -49,9 +52,9 @@ int shunter_receive(struct shunter_server *server, uint32_t *messages) {
     shunter_collect_all(server); // a client may say that it has an answer before its worker does
     for (int i = 0; i < count; i++) {
         if (i + AHEAD < count) {
-            __builtin_prefetch(server->landed[i + AHEAD].header);
+            __builtin_prefetch(landed[i + AHEAD].header);
         }
-        take_in(server, server->landed + i);
+        take_in(server, landed + i);
     }
     return count;
 }

@@ -72,6 +72,8 @@ static int events(struct shunter_server *server, uint64_t timeout_ns, bool *woke
             }
         } else if (found[i].data.ptr == &server->settings.udp) {
             busy++;
+        } else if (found[i].data.ptr == &server->settings.strangers) {
+            server->strangers.wait = true; // that is no reason to spin
         } else {
             if (found[i].events & EPOLLOUT) {
                 shunter_stream_writable(server, stream);
@@ -122,6 +124,14 @@ static int sleep_until(
     return found;
 }
 
+/* Datagrams taken in, of which those count that may be of sessions; ``next_ns``: when there are
+ * others to take in. */
+static int receive(struct shunter_server *server, uint32_t *messages, uint64_t *next_ns) {
+    const int came = shunter_receive_by(server, server->backend, server->landed, messages);
+    const int error = came < 0 ? came : shunter_receive_strangers(server, next_ns);
+    return error < 0 ? error : came;
+}
+
 int shunter_server_run(
     struct shunter_server *server, uint64_t until_ns, struct shunter_hello *hellos,
     uint32_t most) {
@@ -134,17 +144,17 @@ int shunter_server_run(
     for (;;) {
         int busy = (int)shunter_collect_all(server);
         uint32_t messages = 0;
-        if (server->backend) {
-            const int came = shunter_receive(server, &messages);
-            if (came < 0) {
-                return came;
-            }
-            busy += came;
+        uint64_t next_ns = UINT64_MAX;
+        const int came = server->backend ? receive(server, &messages, &next_ns) : 0;
+        if (came < 0) {
+            return came;
         }
+        busy += came;
         tick(server);
         // Before a worker may write into an entry whose answer is on its way here.
         shunter_flush(server);
-        uint64_t next_ns = dispatch(server);
+        const uint64_t next_batch_ns = dispatch(server);
+        next_ns = next_batch_ns < next_ns ? next_batch_ns : next_ns;
         shunter_flush(server);
         if (server->hello_count || server->closed_count || woken ||
             server->now_ns >= until_ns) {

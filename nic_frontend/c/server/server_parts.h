@@ -69,6 +69,16 @@ struct shunter_stream {
     bool closed;
 };
 
+/* The socket by which only hellos come, if there is one: see strangers.c. */
+struct shunter_strangers {
+    struct shunter_backend *backend;
+    struct shunter_landed *landed;
+    struct shunter_landing nowhere; /* a pool without blocks */
+    uint64_t due_ns;                /* when it may be read again */
+    uint64_t looked_ns;             /* when it was read */
+    bool wait;                      /* something has come */
+};
+
 struct shunter_server {
     struct shunter_settings settings;
     struct shunter_core *core;
@@ -77,6 +87,7 @@ struct shunter_server {
     uint32_t func_count;
     struct shunter_backend *backend; /* of datagrams; NULL: there are only streams */
     struct shunter_landed *landed;
+    struct shunter_strangers strangers;
     struct shunter_landing landing;
     struct shunter_slot packed;  /* little payloads that were in the way */
     struct shunter_slot streams_slot; /* payloads of streams */
@@ -101,6 +112,7 @@ struct shunter_server {
     struct shunter_hello *hellos;
     uint32_t hello_count, hello_most;
     uint64_t hello_due_ns[SHUNTER_HELLO_ROWS]; /* addresses: when all they have said is due */
+    uint64_t cookies_due_ns; /* when all that were given are due */
 };
 
 uint64_t shunter_now_ns(void);
@@ -110,7 +122,15 @@ uint32_t shunter_collect_all(struct shunter_server *server);
 /* Send what the backend was given. */
 void shunter_flush(struct shunter_server *server);
 /* Datagrams taken in, or a negative errno. ``messages``: how the backend got them. */
-int shunter_receive(struct shunter_server *server, uint32_t *messages);
+int shunter_receive_by(
+    struct shunter_server *server, struct shunter_backend *backend,
+    struct shunter_landed *landed, uint32_t *messages);
+
+int shunter_strangers_open(struct shunter_server *server);
+void shunter_strangers_close(struct shunter_server *server);
+/* Take in what strangers have said, if it is time: 0 or a negative errno. ``next_ns``: when there is
+ * more to take. */
+int shunter_receive_strangers(struct shunter_server *server, uint64_t *next_ns);
 
 /* Hand a header to the core; ``place`` is set by what it says. */
 void shunter_hand_over(

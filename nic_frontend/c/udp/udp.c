@@ -123,9 +123,11 @@ static uint8_t *whole(struct udp *udp, uint32_t m, uint32_t length, int32_t *blo
     uint8_t *into = shunter_slot_room(udp->landing, &fresh, length);
     if (!into) { // it is looked at, and cannot be kept
         *block = SHUNTER_NO_BLOCK;
-        memmove(spill + first, spill, length - first);
-        memcpy(spill, at, first);
-        udp->stats.copied_bytes += length;
+        if (first) {
+            memmove(spill + first, spill, length - first);
+            memcpy(spill, at, first);
+            udp->stats.copied_bytes += length;
+        }
         return spill;
     }
     if (first) {
