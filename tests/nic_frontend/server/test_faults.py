@@ -271,7 +271,7 @@ def right(**changes):
         (right(batch=5000), "at most 4096"),
         (right(inputs=[]), "0 inputs"),
         (right(outputs=[]), "0 outputs"),
-        (right(inputs=right()["attach"]["inputs"] * 9), "9 inputs"),
+        (right(inputs=right()["attach"]["inputs"] * 65), "65 inputs"),
         (right(inputs=[{"name": "a", "dtype": "object", "shape": [1]}]), "object"),
         (right(inputs=[{"name": "a", "dtype": "U4", "shape": [1]}]), "U4"),
         (right(inputs=[{"name": "a", "dtype": "nonsense", "shape": [1]}]), "nonsense"),
