@@ -50,7 +50,7 @@ def tensor_specs(
     """Inputs and outputs of a model's ``shunter:`` section. Raises TensorConfigError."""
     tensors = section.get("tensors")
     if not isinstance(tensors, Mapping) or set(tensors) - {"graphs"} != {"inputs", "outputs"}:
-        raise TensorConfigError("tensors: two lists, inputs and outputs, and graphs (true)")
+        raise TensorConfigError("tensors: two lists, inputs and outputs")
     return _specs("inputs", tensors["inputs"]), _specs("outputs", tensors["outputs"])
 
 
