@@ -40,7 +40,6 @@ class QueueView(Structure):
         ("entries", c_uint32),
         ("func_id", c_uint32),
         ("most_pieces", c_uint32),
-        ("packed", c_uint32),
         ("most_rows", c_uint32),
     )
 
@@ -102,7 +101,6 @@ def view_of(queue: TensorQueue, func_id: int) -> QueueView:
     """A mapped queue for C; the queue must outlive it."""
     view = QueueView(page=queue.page.address, entries=queue.entries, func_id=func_id)
     view.pieces, view.most_pieces = queue.pieces.address, queue.most_pieces
-    view.packed = queue.packed
     view.input_count, view.output_count = len(queue.inputs), len(queue.outputs)
     for i, spec in enumerate(queue.inputs):
         view.input_bytes[i] = spec.bytes
