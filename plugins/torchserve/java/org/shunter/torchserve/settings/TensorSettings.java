@@ -22,8 +22,12 @@ final class TensorSettings {
     /** Of models whose requests have different sizes only. */
     private static final List<String> OF_PACKED =
             List.of("request_bytes", "answer_bytes", "ragged", "buckets");
-    private static final Set<String> ALL = new TreeSet<>(SIDES);
-    private static final Set<String> KEYS = new TreeSet<>(List.of("name", "dtype", "shape"));
+    private static final Set<String> KEYS =
+            new TreeSet<>(
+                    List.of(
+                            "answer_bytes", "batched", "buckets", "graphs", "inputs", "outputs",
+                            "ragged", "request_bytes", "streamed"));
+    private static final Set<String> TENSOR_KEYS = new TreeSet<>(List.of("name", "dtype", "shape"));
     private static final String BYTES = "bytes";
     /** Types that the workers' torch has, and byte strings. */
     private static final List<String> TYPES =
@@ -36,12 +40,6 @@ final class TensorSettings {
     private static final int MOST_DIMENSIONS = 32;
     private static final int MOST_BYTES = 1 << 30;
 
-    static {
-        ALL.addAll(FLAGS);
-        ALL.addAll(SIZES);
-        ALL.add("buckets");
-    }
-
     private TensorSettings() {}
 
     /**
@@ -50,7 +48,7 @@ final class TensorSettings {
      * @throws BadRequestException naming key, value and what is allowed
      */
     static void check(final String key, final Object value) {
-        final Map<String, Object> found = SettingValues.checkMap(key, value, ALL);
+        final Map<String, Object> found = SettingValues.checkMap(key, value, KEYS);
         boolean packed = false;
         for (final String side : SIDES) {
             packed |= checkSide(key + "." + side, found.get(side));
@@ -119,7 +117,7 @@ final class TensorSettings {
 
     /** The tensor's name. */
     private static String checkTensor(final String key, final Object value) {
-        final Map<String, Object> tensor = SettingValues.checkMap(key, value, KEYS);
+        final Map<String, Object> tensor = SettingValues.checkMap(key, value, TENSOR_KEYS);
         if (!(tensor.get("name") instanceof String name) || name.isEmpty()) {
             throw SettingValues.refusal(key + ".name", tensor.get("name"), "a text");
         }
