@@ -213,8 +213,8 @@ class WorkerQueue:
         entries = batch.entries_at + 4 * begin
         self.inputs_by(self.library.shunter_worker_gather, entries, count, into)
 
-    def inputs_by(self, function: Callable[..., int], *rest: object) -> None:
-        """Let a function of the library, which takes the rest, too, look at inputs.
+    def inputs_by(self, function: Callable[..., int], *rest: object) -> int:
+        """What a function of the library, which takes the rest, too, says to inputs.
 
         Raises OSError, EPROTO for pieces that make no sense.
         """
@@ -222,7 +222,7 @@ class WorkerQueue:
         result = function(*where)
         if result == -errno.EPROTO and self.look():
             result = function(*where)
-        check(result, "the inputs of a batch")
+        return check(result, "the inputs of a batch")
 
     def answer(self, batch: Batch, statuses: Sequence[int]) -> None:
         """Answer the batch that was taken first, with a status for each entry."""
