@@ -184,6 +184,31 @@ def test_a_malformed_request_leaves_its_batch_alone(make):
     assert front.run(worker, entries[0]) == [BAD] and sizes == [2]
 
 
+@pytest.mark.parametrize("ragged", [False, True])
+def test_byte_strings_that_are_malformed_in_one_tensor_are_out_of_all(make, ragged):
+    def infer(batch):
+        assert batch["text"] == [b"0", b"2", b"4"]
+        assert batch["texts"] == [[b"0"], [b"2", b"2"], [b"4"] * 4]
+        firsts = [int(ids[0]) for ids in batch["ids"]]
+        return batch["text"], batch["texts"], torch.tensor(firsts)
+
+    spec = [TEXT, IDS, TEXTS]
+    front, worker = make(spec, [TEXT, TEXTS, SUM], infer, Padding(ragged=ragged))
+    tensors = [(b"%d" % n, [n] * (n + 1), [b"%d" % n] * max(1, n)) for n in range(5)]
+    entries = ask(front, *tensors)
+    runs = [front.requests.pack(each) for each in tensors]
+    runs[1][runs[1].index(b"1")] = 0xEE  # only what is in it: no matter
+    runs[1][64:68] = b"\2\0\0\0"  # of the first tensor
+    runs[3][-5:-1] = b"\0\0\0\0"  # of the last
+    for number in (1, 3):
+        front.ask_run(entries[number], runs[number])
+    assert front.run(worker, *entries) == [OK, BAD, OK, BAD, OK]
+    for number in (0, 2, 4):
+        _, (text, texts, first) = front.answer(entries[number])
+        assert (text, first) == (b"%d" % number, number)
+        assert texts.tolist() == tensors[number][2]
+
+
 def test_who_is_the_cause_of_a_failure_gets_it_alone(make, caplog):
     seen = []
 
