@@ -52,6 +52,14 @@ static int wait_ns(int epoll, struct epoll_event *found, uint64_t timeout_ns) {
     return epoll_wait(epoll, found, EVENTS, (int)((timeout_ns + 999999) / 1000000));
 }
 
+/* One that is not read cannot be told otherwise that it has ended. */
+static void hang_up(
+    struct shunter_server *server, struct shunter_stream *stream, uint32_t events) {
+    if (events & (EPOLLHUP | EPOLLERR)) {
+        shunter_stream_close(server, stream);
+    }
+}
+
 /* Readable descriptors: streams are served, the rest is looked at anyway. True: the caller's. */
 static int events(struct shunter_server *server, uint64_t timeout_ns, bool *woken) {
     struct epoll_event found[EVENTS];
@@ -78,7 +86,9 @@ static int events(struct shunter_server *server, uint64_t timeout_ns, bool *woke
             if (found[i].events & EPOLLOUT) {
                 shunter_stream_writable(server, stream);
             }
-            if (found[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR) && !stream->closed) {
+            if (stream->waits) {
+                hang_up(server, stream, found[i].events);
+            } else if (found[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR) && !stream->closed) {
                 shunter_stream_readable(server, stream);
             }
             busy++;
@@ -110,7 +120,7 @@ static int sleep_until(
     struct shunter_server *server, uint64_t until_ns, uint64_t next_ns, bool *woken) {
     int found = 0;
     set_asleep(server, 1); // before the last look, so that one of the two sees the other
-    if (shunter_collect_all(server) == 0) {
+    if (shunter_collect_all(server) + shunter_streams_go_on(server) == 0) {
         const uint64_t slept_ns = shunter_now_ns();
         server->stats.sleeps++;
         found = events(server, timeout_ns(server, until_ns, next_ns), woken);
@@ -142,7 +152,7 @@ int shunter_server_run(
     server->hello_count = 0;
     server->now_ns = shunter_now_ns();
     for (;;) {
-        int busy = (int)shunter_collect_all(server);
+        int busy = (int)(shunter_collect_all(server) + shunter_streams_go_on(server));
         uint32_t messages = 0;
         uint64_t next_ns = UINT64_MAX;
         const int came = server->backend ? receive(server, &messages, &next_ns) : 0;

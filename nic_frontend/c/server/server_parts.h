@@ -60,6 +60,7 @@ struct shunter_stream {
     uint8_t *payload;  /* where they began */
     int32_t block;     /* to which it refers meanwhile */
     uint64_t begun_ns; /* when a message that is not complete began, 0: there is none */
+    bool waits;        /* for a block of the landing pool, and is not read meanwhile */
     bool has_place;
     struct shunter_place place;
     uint8_t *out;      /* what the socket did not take */
@@ -95,6 +96,8 @@ struct shunter_server {
     struct shunter_stream *streams[SHUNTER_STREAMS];
     uint32_t stream_count;
     uint32_t closed_count;
+    uint32_t waiting_streams; /* for a block */
+    int next_waiting;         /* where the next block is given first */
     uint64_t ended_streams; /* sessions, when all were looked at */
     uint64_t next_look_ns;
     size_t kept_bytes; /* that streams did not take yet */
@@ -174,6 +177,10 @@ void shunter_greet(
     const uint8_t *payload, uint32_t length);
 
 void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream);
+/* Those that wait for a block, if there is one now; how many have got on. */
+uint32_t shunter_streams_go_on(struct shunter_server *server);
+/* Hear of what it can do from now on: bytes for it, room for what is kept. */
+void shunter_stream_watch(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_send(
     struct shunter_server *server, struct shunter_stream *stream,
