@@ -25,8 +25,8 @@ _Static_assert(SHUNTER_MOST_AT_ONCE == SHUNTER_WINDOW, "window");
 
 struct shunter_session {
     struct shunter_client *client;
-    int socket;
     struct shunter_tensors tensors;
+    struct shunter_client_settings settings; /* without its keys */
     uint64_t asked_ns, ask_wait_ns; /* for credit */
 };
 
@@ -65,18 +65,25 @@ static int open_at(
     if (settings.socket < 0) {
         return settings.socket;
     }
-    shunter_hello_set_segment(&hello, segment);
+    shunter_hello_set_path(&hello, segment, address->unix_socket);
     error = shunter_hello_talk(&hello, &settings, &session->tensors, until_ns);
+    if (!error && settings.shared_requests) {
+        error = shunter_share(hello.memory, &session->tensors, &settings);
+    }
     if (!error) {
         error = begin_session(&settings, session);
+    }
+    if (hello.memory >= 0) {
+        close(hello.memory);
     }
     explicit_bzero(&hello, sizeof hello);
     explicit_bzero(&settings.keys, sizeof settings.keys);
     if (error) {
+        shunter_unshare(&session->tensors, &settings);
         close(settings.socket);
         return error;
     }
-    session->socket = settings.socket;
+    session->settings = settings;
     return 0;
 }
 
@@ -142,7 +149,8 @@ void shunter_close(shunter_session *session) {
     if (session) {
         shunter_client_farewell(session->client);
         shunter_client_free(session->client);
-        close(session->socket);
+        shunter_unshare(&session->tensors, &session->settings);
+        close(session->settings.socket);
         free(session);
     }
 }
@@ -155,6 +163,10 @@ const struct shunter_tensor *shunter_inputs(const shunter_session *session, unsi
 const struct shunter_tensor *shunter_outputs(const shunter_session *session, unsigned *count) {
     *count = session->tensors.output_count;
     return session->tensors.outputs;
+}
+
+int shunter_next_inputs(const shunter_session *session, void **inputs) {
+    return shunter_client_places(session->client, inputs);
 }
 
 /* ---- requests */
@@ -274,7 +286,7 @@ int shunter_infer(
 
 /* ---- event loops */
 
-int shunter_descriptor(const shunter_session *session) { return session->socket; }
+int shunter_descriptor(const shunter_session *session) { return session->settings.socket; }
 
 int shunter_wants_write(const shunter_session *session) {
     return shunter_client_numbers(session->client)->kept > 0;

@@ -16,7 +16,7 @@
 
 /* Whole and not a byte of what is behind it; its length, 0: there is none yet. */
 static ssize_t take_message(
-    const struct shunter_client_settings *settings, uint8_t *into, size_t *have) {
+    const struct shunter_client_settings *settings, uint8_t *into, size_t *have, int *memory) {
     if (!settings->stream) {
         const ssize_t length = recv(settings->socket, into, LARGEST, MSG_DONTWAIT);
         return length < 0 ? (errno == EAGAIN || errno == EINTR ? 0 : -errno) : length;
@@ -35,7 +35,8 @@ static ssize_t take_message(
             *have = 0;
             return (ssize_t)wanted;
         }
-        const ssize_t got = recv(settings->socket, into + *have, wanted - *have, MSG_DONTWAIT);
+        const ssize_t got =
+            shunter_receive_memory(settings->socket, into + *have, wanted - *have, memory);
         if (got < 0) {
             return errno == EAGAIN || errno == EINTR ? 0 : -errno;
         }
@@ -81,7 +82,7 @@ int shunter_hello_talk(
         const int ready =
             shunter_wait(settings->socket, POLLIN, due_ns < until_ns ? due_ns : until_ns);
         const ssize_t length =
-            ready > 0 ? take_message(settings, message, &have) : (ssize_t)ready;
+            ready > 0 ? take_message(settings, message, &have, &hello->memory) : (ssize_t)ready;
         if (length < 0) {
             result = (int)length;
         } else if (length) {
