@@ -91,6 +91,12 @@ int64_t shunter_client_begin_run(
     uint32_t priority, uint32_t idempotent);
 
 /*
+ * Where workers read the inputs of the next request: what is written there is not copied. 0, -ENOTSUP
+ * when nothing is shared, or -EAGAIN while its place is another's.
+ */
+int shunter_client_places(const struct shunter_client *client, void **inputs);
+
+/*
  * Take in what has come, send again what is missing, until something has ended or ``until_ns``
  * (CLOCK_MONOTONIC) has passed; when no request is on its way, until anything has come; or until a
  * stream takes more again. Returns how many have ended, or a negative errno: -ECONNRESET when a
