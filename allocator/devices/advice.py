@@ -12,7 +12,7 @@ _ADVICE = {
     "/proc/driver/nvidia/capabilities/mig/config (in containers NVIDIA_MIG_CONFIG_DEVICES=all)",
     9: "the driver is not loaded: look at `nvidia-smi` and `dmesg`",
     10: "the driver took too long: look at `dmesg`, then try again",
-    12: "this machine has no NVIDIA driver: nothing found libnvidia-ml.so.1",
+    12: "this machine has no NVIDIA driver (libnvidia-ml.so.1)",
     13: "the driver is older than MIG needs: install 450.80 or later",
     15: "the GPU does not answer any more: look at `dmesg` for Xid, then reset it or start the "
     "machine again",
