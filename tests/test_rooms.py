@@ -36,6 +36,7 @@ FOLDERS = {
     "allocator/devices": {"allocator/cpus"},
     "allocator/devices/simulated": {"allocator/devices"},
     "allocator/memory": set(),
+    "allocator/placement": set(),
     "allocator/planning": set(),
     "handlers": set(),
     "handlers/device": set(),
@@ -104,6 +105,7 @@ EMITTER = "batching/emit.py"
 """It writes a Java file, and must know in which package."""
 
 PURE_FOLDERS = (
+    "allocator/placement",
     "allocator/planning",
     "batching/forming",
     "batching/preemption",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import pynvml
@@ -15,10 +15,7 @@ import pynvml
 from shunter.allocator.devices.advice import DeviceError, explain
 from shunter.allocator.devices.geometry import Layout, Placement, Profile, Profiles, text_of
 from shunter.allocator.devices.instances import GpuInstance, Part
-
-PLAIN_INDICES = range(7)
-"""Of NVML's profiles, those whose memory and engines go with their compute slices."""
-_CODES_OF_HOLES = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+from shunter.allocator.devices.profiles import HOLES, read_profiles
 
 
 class MigGpu:
@@ -36,8 +33,8 @@ class MigGpu:
     def profiles(self) -> Profiles:
         """What the GPU lists; empty when it has no MIG."""
         if self._profiles is None:
-            indices = range(self._nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
-            found = [profile for index in indices if (profile := self._profile(index))]
+            with self._told(f"read the profiles of {self.uuid}"):
+                found = read_profiles(self._handle, self._nvml)
             self._profiles = {profile.id: profile for profile in found}
         return tuple(self._profiles.values())
 
@@ -137,31 +134,6 @@ class MigGpu:
 
     # ---- how NVML is asked
 
-    def _profile(self, index: int) -> Profile | None:
-        try:
-            info = self._nvml.nvmlDeviceGetGpuInstanceProfileInfo(self._handle, index)
-        except self._nvml.NVMLError as error:
-            if error.value in _CODES_OF_HOLES:  # There are holes, and GPUs without MIG.
-                return None
-            raise self._explained(error, f"read the profiles of {self.uuid}") from None
-        with self._told(f"read the places of instances on {self.uuid}"):
-            count = ctypes.c_uint()
-            ask = self._nvml.nvmlDeviceGetGpuInstancePossiblePlacements
-            ask(self._handle, info.id, None, ctypes.byref(count))
-            places = (self._nvml.c_nvmlGpuInstancePlacement_t * count.value)()
-            ask(self._handle, info.id, places, ctypes.byref(count))
-        return Profile(
-            id=info.id,
-            name=_text(info.name).removeprefix("MIG "),
-            compute=info.sliceCount,
-            places=tuple((each.start, each.size) for each in places[: count.value]),
-            most=info.instanceCount,
-            is_plain=index in PLAIN_INDICES,
-            index=index,
-            multiprocessors=info.multiprocessorCount,
-            memory_mb=info.memorySizeMB,
-        )
-
     def _known(self, place: Placement) -> Profile:
         for profile in self.profiles:
             if profile.id == place.profile:
@@ -178,28 +150,28 @@ class MigGpu:
 
     def _whole(self, instance: Any, known: Profile) -> int:
         """Id of the profile of the compute instance that takes an instance as a whole."""
-        shared = self._nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        for index in range(self._nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-            with suppress(self._nvml.NVMLError):
-                ask = self._nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
-                info = ask(instance, index, shared)
-                if info.sliceCount == known.compute:
-                    return int(info.id)
-        raise self._nvml.NVMLError(self._nvml.NVML_ERROR_NOT_SUPPORTED)
+        for info in self._compute_profiles(instance):
+            if info.sliceCount == known.compute:
+                return int(info.id)
+        raise self._nvml.NVMLError(self._nvml.NVML_ERROR_NOT_FOUND)
 
     def _computes(self, instance: Any, known: Profile) -> Iterator[Any]:
-        for index in range(self._nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-            shared = self._nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-            try:
-                ask = self._nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
-                info = ask(instance, index, shared)
-            except self._nvml.NVMLError:  # no such size in this instance
-                continue
-            found = (self._nvml.c_nvmlComputeInstance_t * max(1, known.compute))()
+        for info in self._compute_profiles(instance):
+            found = (self._nvml.c_nvmlComputeInstance_t * known.compute)()
             count = ctypes.c_uint()
             ask = self._nvml.nvmlGpuInstanceGetComputeInstances
             ask(instance, info.id, found, ctypes.byref(count))
             yield from found[: count.value]
+
+    def _compute_profiles(self, instance: Any) -> Iterator[Any]:
+        shared = self._nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        for index in range(self._nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+            try:
+                ask = self._nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+                yield ask(instance, index, shared)
+            except self._nvml.NVMLError as error:
+                if error.value not in HOLES:  # It has not every size.
+                    raise
 
     def _parts(self) -> dict[int, list[Part]]:
         """MIG devices by the number of their instance."""
@@ -211,7 +183,7 @@ class MigGpu:
                     ask = self._nvml.nvmlDeviceGetMigDeviceHandleByIndex
                     handle = ask(self._handle, index)
                 except self._nvml.NVMLError as error:
-                    if error.value in (self._nvml.NVML_ERROR_NOT_FOUND, *_CODES_OF_HOLES):
+                    if error.value in (self._nvml.NVML_ERROR_NOT_FOUND, *HOLES):
                         continue  # There are holes.
                     raise
                 number = self._nvml.nvmlDeviceGetGpuInstanceId(handle)
@@ -254,10 +226,6 @@ class MigGpu:
     ) -> DeviceError:
         gpu = getattr(self, "index", "GPU")
         return explain(error.value, str(error), doing, kind, str(gpu), users)
-
-
-def _text(found: str | bytes) -> str:
-    return found.decode() if isinstance(found, bytes) else found
 
 
 @contextmanager

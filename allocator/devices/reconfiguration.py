@@ -24,6 +24,7 @@ TRIES_BACK = 4
 """How often the layout of before is tried to be restored, ever more slowly."""
 FIRST_PAUSE_S = 0.5
 LOOK_EVERY_S = 0.1
+LOOKS = 10
 EMPTY: Layout = frozenset()
 
 
@@ -206,6 +207,11 @@ class Reconfiguration:
 
     def _verify(self, target: Layout) -> None:
         there, unusable = self.gpu.layout()
+        for _ in range(LOOKS):  # A MIG device may be seen a moment after it was made.
+            if there == target and not unusable:
+                return
+            self._sleep(LOOK_EVERY_S)
+            there, unusable = self.gpu.layout()
         if there != target or unusable:
             without = f", {self._text(unusable)} without a MIG device" if unusable else ""
             raise DeviceError(

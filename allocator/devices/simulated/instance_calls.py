@@ -7,6 +7,7 @@ from typing import Any
 
 import pynvml
 
+from shunter.allocator.devices.geometry import Profile
 from shunter.allocator.devices.simulated import driver
 from shunter.allocator.devices.simulated.arguments import (
     number_of,
@@ -18,6 +19,15 @@ from shunter.allocator.devices.simulated.state import INVALID_ARGUMENT, Refused,
 
 
 def nvmlDeviceGetGpuInstanceProfileInfoV(state: State, device: Any, index: Any, info: Any) -> None:
+    known = _put_profile(state, device, index, info)
+    info._obj.name = f"MIG {known.name}".encode()
+
+
+def nvmlDeviceGetGpuInstanceProfileInfo(state: State, device: Any, index: Any, info: Any) -> None:
+    _put_profile(state, device, index, info)
+
+
+def _put_profile(state: State, device: Any, index: Any, info: Any) -> Profile:
     gpu = state.gpu(number_of(device))
     known = [each for each in gpu.profiles if each.index == plain(index)]
     if not known or not gpu.can_mig:
@@ -25,7 +35,7 @@ def nvmlDeviceGetGpuInstanceProfileInfoV(state: State, device: Any, index: Any, 
     into = info._obj
     into.id, into.sliceCount, into.instanceCount = known[0].id, known[0].compute, known[0].most
     into.multiprocessorCount, into.memorySizeMB = known[0].multiprocessors, known[0].memory_mb
-    into.name = f"MIG {known[0].name}".encode()
+    return known[0]
 
 
 def nvmlDeviceGetGpuInstancePossiblePlacements_v2(

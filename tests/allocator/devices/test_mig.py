@@ -33,6 +33,19 @@ def test_profiles_are_those_that_the_gpu_lists(machine_with, tmp_path, model):
         assert machine.gpu.name == MODELS[model].product
 
 
+def test_a_driver_that_tells_no_names_has_profiles_too(machine):
+    missing = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    machine.faults(Fault("nvmlDeviceGetGpuInstanceProfileInfoV", missing, times=-1))
+    kinds = {each.kind: each.name for each in machine.gpu.profiles if each.is_plain}
+    assert kinds == {
+        "1g": "1g.5gb",
+        "2g": "2g.10gb",
+        "3g": "3g.20gb",
+        "4g": "4g.20gb",
+        "7g": "7g.40gb",
+    }
+
+
 def test_instances_are_made_at_their_places_and_are_mig_devices(machine):
     make(machine.gpu, "4g,2g,1g")
     found = machine.gpu.instances()

@@ -296,6 +296,21 @@ def test_another_program_that_changes_instances_meanwhile_is_found_out(machine):
     assert there(machine) == "none"
 
 
+def test_a_mig_device_that_is_seen_late_is_waited_for(machine):
+    gpu = machine.gpu
+    seen = gpu._parts
+    gpu._parts = dict  # none yet
+
+    def sleep(seconds):
+        machine.slept.append(seconds)
+        if len(machine.slept) == 3:
+            gpu._parts = seen
+
+    Reconfiguration(gpu, machine.folder, sleep=sleep).change(layout("4g"))
+    assert machine.slept == [0.1] * 3
+    assert there(machine) == "4g@0:4"
+
+
 # ---- starts
 
 
