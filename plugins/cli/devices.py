@@ -41,7 +41,8 @@ def devices(
         Path | None, typer.Option(help="Keep the simulated GPUs in this file between calls.")
     ] = None,
     real_time: Annotated[
-        bool, typer.Option("--real-time", help="Simulated changes take as long as real ones.")
+        bool,
+        typer.Option("--real-time", help="A simulated change takes about 2 s, as PROTEAN saw."),
     ] = False,
     layouts: Annotated[
         bool, typer.Option("--layouts", help="Draw every layout to which nothing can be added.")
@@ -71,8 +72,6 @@ def devices(
 
       shunter devices --simulate h100-80gb --layouts
     """
-    from shunter.plugins.view import devices_view as view
-
     if not simulate and (layout or state or real_time):
         raise UserError(
             "--layout, --state and --real-time are for simulated GPUs: add --simulate a100-40gb"
@@ -85,20 +84,36 @@ def devices(
         records, problem = _stock(bool(simulate))
     models = _models(runtime, management, token)
     holders = None if simulate else _holders()
+    if layouts and not as_json:
+        _draw_layouts(records)
+    else:
+        _show(records, SIMULATED if simulate else problem, models, holders, as_json)
+
+
+def _show(
+    records: Sequence[GpuRecord],
+    note: str,
+    models: dict[int, str],
+    holders: list[NodeRecord] | None,
+    as_json: bool,
+) -> None:
+    from shunter.plugins.view import devices_view as view
+
     if as_json:
-        told = {"simulated": bool(simulate), "problem": problem or None}
-        told |= {"devices": _as_json(records, models)}
+        is_simulated = note == SIMULATED
+        told: dict[str, Any] = {
+            "simulated": is_simulated,
+            "problem": None if is_simulated else note or None,
+            "devices": _as_json(records, models),
+        }
         if holders is not None:
             told["host"] = [each.as_json() for each in holders]
         print(json.dumps(told, indent=2))
-    elif layouts:
-        _draw_layouts(records)
-    else:
-        console = stdout()
-        note = SIMULATED if simulate else problem
-        console.print(view.render(records, models, console.width, note))
-        if holders is not None:
-            console.print(view.render_host(holders, models))
+        return
+    console = stdout()
+    console.print(view.render(records, models, console.width, note))
+    if holders is not None:
+        console.print(view.render_host(holders, models))
 
 
 def _stock(must_answer: bool) -> tuple[tuple[GpuRecord, ...], str]:
