@@ -21,28 +21,31 @@ if TYPE_CHECKING:
 
 SIMULATED = "simulated: no GPU is asked, nothing here was measured"
 
+Simulate = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Not this machine's GPUs but simulated ones: MODEL:COUNT; models: a100-40gb, "
+        "a100-80gb, h100-80gb, h200-141gb."
+    ),
+]
+Layouts = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Change simulated GPUs to these instances: 4g,3g or 4g@0,2g@4,1g@6 or none; one for "
+        "all, or one for each."
+    ),
+]
+
 
 def devices(
-    simulate: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Not this machine's GPUs but simulated ones: MODEL:COUNT; models: a100-40gb, "
-            "a100-80gb, h100-80gb, h200-141gb."
-        ),
-    ] = None,
-    layout: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Change simulated GPUs to these instances: 4g,3g or 4g@0,2g@4,1g@6 or none; one "
-            "for all, or one for each."
-        ),
-    ] = None,
+    simulate: Simulate = None,
+    layout: Layouts = None,
     state: Annotated[
         Path | None, typer.Option(help="Keep the simulated GPUs in this file between calls.")
     ] = None,
     real_time: Annotated[
         bool,
-        typer.Option("--real-time", help="A simulated change takes about 2 s, as PROTEAN saw."),
+        typer.Option("--real-time", help="Simulated changes take about 2 s, as in the paper."),
     ] = False,
     layouts: Annotated[
         bool, typer.Option("--layouts", help="Draw every layout to which nothing can be added.")
