@@ -28,7 +28,7 @@ from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import WINDOW
 
 _Key = c_uint8 * 16
-
+_RUN = c_void_p, c_void_p, c_uint32, c_uint32
 
 _KEYS = ("tag_to_server", "tag_to_client", "payload_to_server", "payload_to_client")
 
@@ -64,10 +64,7 @@ class _Ended(Structure):
 
 
 class _Run(Structure):
-    _fields_ = (
-        *(("request", c_void_p), ("answer", c_void_p)),
-        *(("bytes", c_uint32), ("rows", c_uint32)),
-    )
+    _fields_ = tuple(zip(("request", "answer", "bytes", "rows"), _RUN, strict=True))
 
 
 class Exchange(Structure):
@@ -216,9 +213,8 @@ class NativeClient:
         """The same of a packed function, with addresses of its run and of memory for its answer."""
         run = self._run
         run.request, run.answer, run.bytes, run.rows = request, answer, size, rows
-        result = self.functions.shunter_client_begin_run(
-            self.handle, ctypes.addressof(run), deadline_us, priority, idempotent
-        )
+        how = ctypes.addressof(run), deadline_us, priority, idempotent
+        result = self._c.shunter_client_begin_run(self.handle, *how)
         if result > 0:
             return int(result)
         return 0 if result == -errno.EAGAIN else check(result, "sending")

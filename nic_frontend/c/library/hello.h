@@ -38,4 +38,16 @@ int shunter_hello_talk(
     struct shunter_hello *hello, struct shunter_client_settings *settings,
     struct shunter_tensors *tensors, uint64_t until_ns);
 
+/* ---- an open one */
+
+struct shunter_session {
+    struct shunter_client *client;
+    int socket;
+    struct shunter_tensors tensors;
+    uint64_t asked_ns, ask_wait_ns; /* for credit */
+};
+
+#define SHUNTER_FIRST_ASK_NS 5000000ULL
+#define SHUNTER_NS_PER_MS 1000000ULL
+
 #endif
