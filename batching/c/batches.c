@@ -48,6 +48,7 @@ static void write_batch(
         served->indirect += waiting->indirect;
         const uint32_t next = waiting->next < 0 ? 0 : (uint32_t)waiting->next;
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_NEXT), next);
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ROWS), waiting->rows);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), 0);
     }
 }
@@ -101,7 +102,10 @@ static void finish_one(
         }
     } else {
         shunter_count_failure(served, entry);
-        owner->finished(owner->context, entry, SHUNTER_ENTRY_FAILED, false, now_ns);
+        const bool is_bad = status == SHUNTER_ENTRY_BAD;
+        owner->finished(
+            owner->context, entry, is_bad ? SHUNTER_ENTRY_BAD : SHUNTER_ENTRY_FAILED, false,
+            now_ns);
     }
 }
 
@@ -147,8 +151,8 @@ static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t
     const struct shunter_held *next = &state->held[(state->done + 1) % SHUNTER_AHEAD];
     state->free_since_ns = at_ns;
     state->began_ns = more && next->given_ns > at_ns ? next->given_ns : at_ns;
-    shunter_learn(served, batch, began_ns, more ? next->count : 0, at_ns);
-    shunter_count_batch(&served->telemetry, batch->count);
+    shunter_learn(served, batch, began_ns, more ? next->rows : 0, at_ns);
+    shunter_count_batch(&served->telemetry, batch->rows);
     finish(served, *batch, at_ns, now_ns, false);
 }
 

@@ -19,7 +19,7 @@ int shunter_worker_comes(
     }
     served->workers[worker] = (struct shunter_worker_state){
         .present = true,
-        .cap = cap < served->queue.entries ? cap : served->queue.entries,
+        .cap = cap < SHUNTER_MAX_CAP ? cap : SHUNTER_MAX_CAP,
         .doorbell = doorbell,
         .free_since_ns = now_ns};
     const uint32_t words[] = {

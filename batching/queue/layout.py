@@ -46,6 +46,8 @@ class EntryStatus(IntEnum):
     """What a worker says of a request; the numbers are those of HTTP."""
 
     OK = 200
+    BAD_REQUEST = 400
+    """It is not what the model takes; others of its batch have run."""
     HANDLER_FAILED = 500
 
 
@@ -120,7 +122,7 @@ ENTRY = (
             Field("entry_next", "the next entry of the batch"),
             Field("entry_pieces", "pieces of its input"),
             Field("entry_bytes", "of its input where the queue is packed"),
-            Field("entry_rows", "of its request; 1 unless the queue is packed"),
+            Field("entry_rows", "of its request, from the dispatcher; 1 unless it is a batch"),
         ),
     ),
     Section(
@@ -152,6 +154,7 @@ def constants() -> list[tuple[str, int, str]]:
         ("AHEAD", AHEAD, "batches that a worker may hold"),
         ("BLOCK", BLOCK, "bytes of a block of the landing pool"),
         ("ENTRY_OK", int(EntryStatus.OK), "status of an entry: answered"),
+        ("ENTRY_BAD", int(EntryStatus.BAD_REQUEST), "status of an entry: not the model's tensors"),
         ("ENTRY_FAILED", int(EntryStatus.HANDLER_FAILED), "status of an entry: the handler failed"),
         ("QUEUE_MAGIC", QUEUE_MAGIC, "'SHUNTERQ', little-endian"),
         ("QUEUE_VERSION", QUEUE_VERSION, "raised when the queue page changes"),

@@ -86,7 +86,7 @@ class WireStatus(IntEnum):
     OK = EntryStatus.OK
     COOKIE = 100
     """To a HELLO: say it again, with this cookie."""
-    BAD_REQUEST = 400
+    BAD_REQUEST = EntryStatus.BAD_REQUEST
     UNAUTHORIZED = 401
     """To a HELLO: there is no such key, or its MAC is wrong."""
     FORBIDDEN = 403

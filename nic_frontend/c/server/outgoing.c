@@ -121,10 +121,6 @@ static void finished(
         const uint64_t said =
             shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_RESULT_BYTES));
         bytes = said < UINT32_MAX ? (uint32_t)said : UINT32_MAX;
-        const bool is_bad = status == SHUNTER_ENTRY_FAILED &&
-                            shunter_get(shunter_entry_word(
-                                queue, entry, SHUNTER_E_ENTRY_STATUS)) == SHUNTER_STATUS_BAD_REQUEST;
-        status = is_bad ? SHUNTER_STATUS_BAD_REQUEST : status;
     }
     shunter_core_finished(of->server->core, of->func_id, entry, status, sent, bytes, now_ns);
 }

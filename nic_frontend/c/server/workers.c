@@ -54,6 +54,7 @@ int shunter_server_set_runs(
     const int error = shunter_core_set_runs(server->core, func_id, runs);
     if (!error) {
         server->serving[func_id]->packed = true;
+        server->serving[func_id]->served->queue.most_rows = runs->rows;
     }
     return error;
 }
