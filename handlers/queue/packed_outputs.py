@@ -51,7 +51,7 @@ class PackedOutputs:
         """Answer requests of a batch, counted from its ``begin``-th on, of which each has so many
         rows; a status for each. Raises ValueError, or TypeError, for what are no outputs.
         """
-        sides = zip(self._specs, self._by_output(found), strict=True)
+        sides = zip(self._specs, self.by_output(found), strict=True)
         outputs = [self._output(spec, given, rows) for spec, given in sides]
         count = requests[-1] + 1
         mine: slice | list[int] = slice(count) if count == len(requests) else list(requests)
@@ -79,7 +79,8 @@ class PackedOutputs:
             statuses.append(EntryStatus.OK if is_there else EntryStatus.HANDLER_FAILED)
         return statuses
 
-    def _by_output(self, found: Any) -> Sequence[Any]:
+    def by_output(self, found: Any) -> Sequence[Any]:
+        """What a handler gave, in the order of the outputs. Raises ValueError for what is none."""
         names = [spec.name for spec in self._specs]
         if isinstance(found, Mapping):
             if set(found) != set(names):
