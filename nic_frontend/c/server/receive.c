@@ -11,7 +11,9 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     const uint32_t here = length < SHUNTER_HEADER_BYTES ? length : SHUNTER_HEADER_BYTES;
     const uint32_t payload = length - here;
     memcpy(small, landed->header, here);
-    if (payload) { // of a QUERY; the core looks at no other
+    if (landed->far) { // it is as if nothing were there of what a QUERY asks for
+        memset(small + SHUNTER_HEADER_BYTES, 0, SHUNTER_BITMAP_BYTES);
+    } else if (payload) { // of a QUERY; the core looks at no other
         memcpy(
             small + SHUNTER_HEADER_BYTES, landed->payload,
             payload < SHUNTER_BITMAP_BYTES ? payload : SHUNTER_BITMAP_BYTES);
@@ -21,7 +23,8 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     shunter_hand_over(server, landed->peer, small, length);
     if (server->is_hello) {
         server->stats.hellos++;
-        shunter_greet(server, landed->peer, landed->header, landed->payload, payload);
+        shunter_greet(
+            server, landed->peer, landed->header, landed->far ? NULL : landed->payload, payload);
     }
     if (server->has_place) {
         shunter_payload_is_there(
