@@ -115,7 +115,7 @@ void shunter_greet(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *header,
     const uint8_t *payload, uint32_t length) {
     uint8_t message[SHUNTER_HELLO_BYTES];
-    if (length != LARGE) {
+    if (length != LARGE || !payload) {
         server->stats.drops[SHUNTER_DROP_LENGTH]++;
         return;
     }

@@ -93,7 +93,8 @@ static bool is_right(
  * scarce, so that what waits long does not keep all of them. */
 static uint8_t *stay(
     struct shunter_server *server, uint8_t *payload, uint32_t length, int32_t *block) {
-    const bool moves = *block != SHUNTER_NO_BLOCK && length <= SHUNTER_BLOCK / 16 &&
+    const bool moves = *block != SHUNTER_NO_BLOCK &&
+                       !shunter_server_payloads_are_far(server) && length <= SHUNTER_BLOCK / 16 &&
                        shunter_landing_is_scarce(&server->landing);
     if (!moves) {
         return *block == SHUNTER_NO_BLOCK ? NULL : payload;

@@ -13,13 +13,17 @@ static const uint8_t *in_one_piece(
     const uint32_t length = landed->length;
     const uint32_t here = length < SHUNTER_HEADER_BYTES ? length : SHUNTER_HEADER_BYTES;
     const uint32_t payload = length - here;
-    if (!payload || landed->payload == landed->header + SHUNTER_HEADER_BYTES) {
+    if (!payload || (!landed->far && landed->payload == landed->header + SHUNTER_HEADER_BYTES)) {
         return landed->header;
     }
     memcpy(small, landed->header, here);
-    memcpy( // of a QUERY; it looks at no other
-        small + SHUNTER_HEADER_BYTES, landed->payload,
-        payload < SHUNTER_BITMAP_BYTES ? payload : SHUNTER_BITMAP_BYTES);
+    if (landed->far) { // it is as if nothing were there of what a QUERY asks for
+        memset(small + SHUNTER_HEADER_BYTES, 0, SHUNTER_BITMAP_BYTES);
+    } else { // of a QUERY; it looks at no other
+        memcpy(
+            small + SHUNTER_HEADER_BYTES, landed->payload,
+            payload < SHUNTER_BITMAP_BYTES ? payload : SHUNTER_BITMAP_BYTES);
+    }
     return small;
 }
 
@@ -32,7 +36,7 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     if (server->is_hello) {
         server->stats.hellos++;
         shunter_greet(
-            server, landed->peer, landed->header, landed->payload,
+            server, landed->peer, landed->header, landed->far ? NULL : landed->payload,
             length - SHUNTER_HEADER_BYTES);
     }
     if (server->has_place) {

@@ -171,7 +171,7 @@ extern const struct shunter_owner shunter_owner_is_core;
 /* Of the core: do what it says. */
 void shunter_act(void *context, const struct shunter_action *action);
 
-/* A hello came by a datagram; ``length``: of its payload. */
+/* A hello came by a datagram; ``length``: of its payload, NULL: which cannot be read. */
 void shunter_greet(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *header,
     const uint8_t *payload, uint32_t length);

@@ -162,7 +162,7 @@ static uint32_t look_at(struct udp *udp, uint32_t m, struct shunter_landed *land
     for (uint32_t at = 0; at < all; at += size) {
         const uint32_t length = all - at < size ? all - at : size;
         landed[count++] = (struct shunter_landed){
-            pad->peer, bytes + at, bytes + at + SHUNTER_HEADER_BYTES, block, length};
+            pad->peer, bytes + at, bytes + at + SHUNTER_HEADER_BYTES, block, length, false};
     }
     return count;
 }
