@@ -82,11 +82,12 @@ class DataPath:
         self._grow(SPARE)
         self._line: ctypes.Array[c_uint64] | None = None
 
-    def limit(self) -> None:
-        """Have no more sessions at once than there is room for, and descriptors of streams."""
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        streams = max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS)
-        self._library.shunter_core_limit(self._core, MOST_SESSIONS, streams)
+    def limit(self, sessions: int = MOST_SESSIONS, streams: int = 0) -> None:
+        """Have no more sessions at once, and no more streams; 0: what descriptors allow."""
+        if not streams:
+            descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            streams = max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS)
+        self._library.shunter_core_limit(self._core, sessions, streams)
 
     def close(self) -> None:
         """Free everything; streams are closed."""

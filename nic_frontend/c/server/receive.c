@@ -41,7 +41,8 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     }
     if (server->has_place) {
         shunter_payload_is_there(
-            server, &server->place, landed->header, landed->payload, landed->block);
+            server, &server->place, landed->header, landed->payload, landed->block,
+            landed->together);
     }
 }
 

@@ -139,10 +139,10 @@ int shunter_receive_strangers(struct shunter_server *server, uint64_t *next_ns);
 void shunter_hand_over(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *datagram, size_t length);
 /* The payload of a segment has landed, and behind it what protects it: if it is right, it stays there
- * and counts. */
+ * and counts. ``together``: bytes that came with it into its block. */
 void shunter_payload_is_there(
     struct shunter_server *server, const struct shunter_place *place, const uint8_t *header,
-    uint8_t *payload, int32_t block);
+    uint8_t *payload, int32_t block, uint32_t together);
 /* The input of an entry is not needed any more. */
 void shunter_let_go(struct shunter_server *server, uint16_t func_id, uint32_t entry);
 
