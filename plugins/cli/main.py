@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shunter.plugins.cli.devices import devices
 from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
 from shunter.plugins.cli.plan import plan
@@ -208,6 +209,7 @@ def demo() -> None:
 
 
 app.command()(status)
+app.command()(devices)
 app.command()(load)
 app.command()(unload)
 app.command()(configure)
