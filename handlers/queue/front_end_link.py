@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shunter.batching.page.layout import CLASSES, SLOT_COUNT
-from shunter.batching.page.slices import EVERY
+from shunter.batching.page.layout import CLASSES
 from shunter.batching.queue.attach import (
     RESPONSE_TIMEOUT_S,
     Attach,
@@ -51,6 +50,7 @@ from shunter.handlers.queue.tensor_queue import (
     infer_of,
     keep_inputs,
 )
+from shunter.handlers.queue.variables import number_of, place_of
 
 if TYPE_CHECKING:
     from shunter.handlers.device.graphed import Yields
@@ -96,14 +96,14 @@ def link_of(
         tensors.outputs,
         model.batch,
         os.getpid(),
-        _number(environ, "SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
+        number_of(environ, "SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
         environ.get("SHUNTER_CLASS", CLASSES[0]),
-        _number(environ, "SHUNTER_SLO_NS", 0, "nanoseconds"),
-        _number(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
+        number_of(environ, "SHUNTER_SLO_NS", 0, "nanoseconds"),
+        number_of(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
         *place_of(environ),
         tensors.packing,
     )
-    spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
+    spin_us = number_of(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
     outlives = environ.get("SHUNTER_OUTLIVES_HOST") == "1"
     if tensors.packing:
@@ -133,33 +133,6 @@ def link_of(
         on_device=on_device,
         outlives=outlives,
     )
-
-
-def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
-    text = environ.get(variable, str(default))
-    if not text.isdecimal():
-        raise TensorConfigError(f"{variable}: {text!r}; allowed: {unit}, from 0")
-    return int(text)
-
-
-def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The model's slot, and the slices that its strict requests want for themselves.
-
-    What is missing or wrong is -1 and 0: requests are served all the same. A worker that stands
-    still for strict requests would do so for its own, so it wants nothing.
-    """
-    slot = _integer(environ.get("SHUNTER_SLOT", ""), 10)
-    slices = _integer(environ.get("SHUNTER_SLICES", ""), 16)
-    if environ.get("SHUNTER_PREEMPTIBLE") == "1" or not 0 <= slices <= EVERY:
-        slices = 0
-    return (slot if 0 <= slot < SLOT_COUNT else -1), slices
-
-
-def _integer(text: str, base: int) -> int:
-    try:
-        return int(text, base)
-    except ValueError:
-        return -1
 
 
 class FrontEndLink:
