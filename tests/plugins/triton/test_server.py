@@ -226,6 +226,27 @@ def test_tensors_of_all_types_come_and_go(site, kind, rows):
     assert [name for name in wanted if some.as_numpy(name) is not None] == ["outputs-int8"]
 
 
+def test_the_model_digits_of_the_model_store_knows_them(site):
+    datasets = pytest.importorskip("sklearn.datasets")
+    from shunter.model_store.digits.archive import pack_digits
+
+    pack_digits(site.folder / "store", eager=False, name="digits", version="3.1")
+    found = datasets.load_digits()
+    images = found.images[:64].astype(np.float32)
+    loaded = site.host.load("digits.mar")
+    assert (loaded.version, loaded.configuration, loaded.ready) == ("3.1", "2x1x32", 2)
+    right = 0
+    with contextlib.closing(site.client("grpc")) as client:
+        for i in range(0, 64, 16):
+            tensor = site.kinds["grpc"].InferInput("image", [16, 8, 8], "FP32")
+            tensor.set_data_from_numpy(images[i : i + 16])
+            answer = client.infer("digits", [tensor], model_version="3")
+            classes = answer.as_numpy("probabilities").argmax(axis=1)
+            right += int((classes == found.target[i : i + 16]).sum())
+    assert right > 55
+    site.host.unload("digits/3.1")
+
+
 def test_the_asynchronous_client_is_served(site, two):
     async def ask():
         import tritonclient.grpc.aio as aio
