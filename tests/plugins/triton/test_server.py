@@ -406,13 +406,15 @@ def test_what_cannot_be_loaded_leaves_nothing(site):
     assert site.host.models() == before
 
 
-def test_the_statistics_of_triton_know_batches(site, two):
+def test_the_statistics_of_triton_know_batches(site):
+    site.host.load("two-1.0.mar")  # one worker: rows of a request may go to several
     with contextlib.closing(site.client("http")) as client:
         for _ in range(5):
             client.infer("two", site.x("http", [1.0, 2.0]))
         [told] = client.get_inference_statistics("two")["model_stats"]
     assert (told["inference_count"], told["execution_count"]) == (10, 5)
     assert [each["batch_size"] for each in told["batch_stats"]] == [2]
+    site.host.unload("two")
 
 
 def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two):
