@@ -1,5 +1,6 @@
 """Packed functions from clients to handlers and back, through the workers that users have."""
 
+import socket
 import threading
 
 import ml_dtypes
@@ -7,8 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from shunter.batching.queue.attach import Attach
 from shunter.batching.queue.packed_form import PackedForm
+from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.handlers.queue.front_end_link import FrontEndLink
+from shunter.handlers.queue.packed_queue import keep_batch
 from shunter.handlers.queue.tensor_config import UNPADDED, Padding
+from shunter.handlers.queue.tensor_queue import keep_inputs
 from shunter.nic_frontend.client import BadRequestError, Session
 
 KEY = bytes(range(32))
@@ -119,3 +125,20 @@ def test_types_that_numpy_lacks_where_all_requests_have_one_size(make_service, d
         x = np.array([1, -2, 3.5], getattr(ml_dtypes, dtype))
         [found] = session.infer([x])
         assert found.dtype == x.dtype and found.tolist() == [2, -4, 7]
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted"), [(None, keep_inputs), (PackedForm(), keep_batch)], ids=["fixed", "packed"]
+)
+def test_what_may_begin_anew_keeps_what_its_handler_gets(tmp_path, form, wanted):
+    kept = []
+    spec = (TensorSpec("x", "float32", (3,)),)
+    link = FrontEndLink(
+        tmp_path / "none", Attach("m", "1", spec, spec, 1, 1, packing=form), lambda *_: None
+    )
+    link.guard(lambda infer, keep: kept.append(keep) or infer)
+    ours, server = socket.socketpair()
+    ours.close()
+    with server:
+        link.run(server, lambda: True)
+    assert kept == [wanted]
