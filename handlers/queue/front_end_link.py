@@ -36,15 +36,20 @@ from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.device_queue import queue_worker
+from shunter.handlers.queue.packed_queue import (
+    PackedInfer,
+    PackedQueueWorker,
+    keep_batch,
+    packed_infer_of,
+)
 from shunter.handlers.queue.shared_regions import FrontEndWords
+from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError, tensor_config
 from shunter.handlers.queue.tensor_queue import (
     Infer,
     QueueWorker,
-    TensorConfigError,
     device_of,
     infer_of,
     keep_inputs,
-    tensor_specs,
 )
 
 if TYPE_CHECKING:
@@ -81,12 +86,14 @@ def link_of(
 
     Raises TensorConfigError when the model cannot serve tensors.
     """
-    inputs, outputs = tensor_specs(model.section)
+    tensors = tensor_config(model.section)
+    if tensors.packing and tensors.packing.streamed:
+        raise TensorConfigError("tensors: streamed: answers cannot be streamed yet")
     attach = Attach(
         model.name,
         environ.get("SHUNTER_MODEL_VERSION", ""),
-        inputs,
-        outputs,
+        tensors.inputs,
+        tensors.outputs,
         model.batch,
         os.getpid(),
         _number(environ, "SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
@@ -94,22 +101,38 @@ def link_of(
         _number(environ, "SHUNTER_SLO_NS", 0, "nanoseconds"),
         _number(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
         *place_of(environ),
+        tensors.packing,
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
-    infer, device = infer_of(model.handler), device_of(model.handler, model.gpu)
-    on_device = None
+    device = device_of(model.handler, model.gpu)
+    outlives = environ.get("SHUNTER_OUTLIVES_HOST") == "1"
+    if tensors.packing:
+        infer = packed_infer_of(model.handler)
+        return FrontEndLink(
+            *(path, attach, infer),
+            spin_us=spin_us,
+            device=device,
+            padding=tensors.padding,
+            outlives=outlives,
+        )
+    infer, on_device = infer_of(model.handler), None
     if device is not None:
-        graphs = model.section["tensors"].get("graphs", True)
         on_device = partial(
             device_model,
             infer,
             models_of(model.handler),
-            (inputs, outputs),
+            (tensors.inputs, tensors.outputs),
             model.batch,
             device,
-            graphs=bool(graphs),
+            graphs=tensors.graphs,
         )
-    return FrontEndLink(path, attach, infer, spin_us=spin_us, device=device, on_device=on_device)
+    return FrontEndLink(
+        *(path, attach, infer),
+        spin_us=spin_us,
+        device=device,
+        on_device=on_device,
+        outlives=outlives,
+    )
 
 
 def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
@@ -146,25 +169,32 @@ class FrontEndLink:
         self,
         path: Path,
         attach: Attach,
-        infer: Infer,
+        infer: Infer | PackedInfer,
         *,
         spin_us: int = 0,
         device: torch.device | None = None,
+        padding: Padding = UNPADDED,
         on_device: Callable[..., DeviceModel | None] | None = None,
+        outlives: bool = False,
     ) -> None:
         """``path``: where the front end listens for workers; ``device``: where the model is;
-        ``on_device`` makes it ready there, see :func:`device_model`."""
-        self._path, self._attach, self._infer, self._device = path, attach, infer, device
-        self._spin_us, self._on_device = spin_us, on_device
-        self._guarded: Callable[[Infer], Infer] = lambda infer: infer
+        ``padding``: of packed requests, whose ``infer`` is a PackedInfer; ``on_device`` makes the
+        model ready there, see :func:`device_model`; ``outlives``: what started it is not what is
+        served: it goes on until its front end ends."""
+        self._outlives = outlives
+        self._path, self._attach, self._device = path, attach, device
+        self._infer: Any = infer
+        self._spin_us, self._padding, self._on_device = spin_us, padding, on_device
+        self._guarded: Callable[[Any], Any] = lambda infer: infer
         self._yields: Yields | None = None
         self._model: DeviceModel | None = None
         self._told = ""
 
-    def guard(self, wrap: Callable[[Infer, Keep], Infer], yields: Yields | None = None) -> None:
+    def guard(self, wrap: Callable[[Any, Keep], Any], yields: Yields | None = None) -> None:
         """From now on let batches run as ``wrap`` makes them, captured ones stand still inside
         where ``yields`` says so."""
-        self._guarded, self._yields = lambda infer: wrap(infer, keep_inputs), yields
+        keep = keep_batch if self._attach.packing else keep_inputs
+        self._guarded, self._yields = lambda infer: wrap(infer, keep), yields
 
     def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
         """Serve until ``server``, which is then readable, says that it is over."""
@@ -214,7 +244,12 @@ class FrontEndLink:
             for descriptor in (doorbell, front, pool):
                 stack.callback(os.close, descriptor)
             attach = self._attach
-            queue = stack.enter_context(TensorQueue.attach(rings, attach.inputs, attach.outputs))
+            queue = stack.enter_context(
+                TensorQueue.attach(
+                    *(rings, attach.carried_inputs, attach.carried_outputs),
+                    packed=attach.packing is not None,
+                )
+            )
             index, func_id = int(answer["worker"]), int(answer["func_id"])
             landing = stack.enter_context(Mapped(pool, int(answer["landing"]), writable=False))
             end = WorkerQueue(
@@ -229,16 +264,22 @@ class FrontEndLink:
             stack.callback(words.close)
             end.look = words.hear
             self._told = ""
-            worker = queue_worker(end, self._infer, attach.batch, self._device, self._model)
+            worker = self._worker_of(end)
             stack.callback(worker.close)
             self._work(connection, server, is_over, worker, end, words)
+
+    def _worker_of(self, end: WorkerQueue) -> QueueWorker | PackedQueueWorker:
+        attach, device = self._attach, self._device
+        if attach.packing:
+            return PackedQueueWorker(end, self._infer, attach, self._padding, device)
+        return queue_worker(end, self._infer, attach.batch, device, self._model)
 
     def _work(
         self,
         connection: socket.socket,
         server: socket.socket,
         is_over: Callable[[], bool],
-        worker: QueueWorker,
+        worker: QueueWorker | PackedQueueWorker,
         end: WorkerQueue,
         words: FrontEndWords,
     ) -> None:
@@ -260,7 +301,9 @@ class FrontEndLink:
             if words.is_dismissed:
                 return
             if len(others) == 2 and server.fileno() in ready and is_over():
-                send(connection, {"leave": True})
-                others, deadline = others[:1], time.monotonic() + LEAVE_S
+                others = others[:1]
+                if not self._outlives:
+                    send(connection, {"leave": True})
+                    deadline = time.monotonic() + LEAVE_S
             if deadline and time.monotonic() > deadline:
                 return

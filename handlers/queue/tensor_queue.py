@@ -23,57 +23,22 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from ctypes import Array, c_void_p
+from collections.abc import Callable, Sequence
+from ctypes import Array, c_void_p, memset
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 
 from shunter.batching.queue.layout import IDEMPOTENT, EntryStatus
 from shunter.batching.queue.native import Batch, WorkerQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import DeviceError
+from shunter.handlers.device.torch_types import torch_type, torch_view
+from shunter.handlers.queue.tensor_config import TensorConfigError
 
 logger = logging.getLogger("shunter.tensor_queue")
 Infer = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
-
-
-class TensorConfigError(ValueError):
-    """The ``tensors:`` of a model are wrong; the message says what is allowed."""
-
-
-def tensor_specs(
-    section: Mapping[str, Any],
-) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs of a model's ``shunter:`` section. Raises TensorConfigError."""
-    tensors = section.get("tensors")
-    if not isinstance(tensors, Mapping) or set(tensors) - {"graphs"} != {"inputs", "outputs"}:
-        raise TensorConfigError("tensors: two lists, inputs and outputs")
-    return _specs("inputs", tensors["inputs"]), _specs("outputs", tensors["outputs"])
-
-
-def _specs(kind: str, content: Any) -> tuple[TensorSpec, ...]:
-    if not isinstance(content, list) or not content:
-        raise TensorConfigError(f"tensors: {kind}: a list with at least one tensor")
-    found = []
-    for each in content:
-        try:
-            name, dtype, shape = each["name"], each["dtype"], each["shape"]
-            if set(each) != {"name", "dtype", "shape"}:
-                raise ValueError("keys")
-            torch.from_numpy(np.empty(0, dtype))
-            sizes = tuple(int(n) for n in shape)
-            if min(sizes, default=1) < 0:
-                raise ValueError("shape")
-        except (KeyError, TypeError, ValueError) as error:
-            raise TensorConfigError(
-                f"tensors: {kind}: {each!r}; allowed: name, dtype (a type of numpy and torch, such "
-                "as float32) and shape (a list of sizes without the batch)"
-            ) from error
-        found.append(TensorSpec(str(name), np.dtype(dtype).name, sizes))
-    return tuple(found)
 
 
 def infer_of(handler: Any) -> Infer:
@@ -103,10 +68,20 @@ def _zeroing(infer: Infer) -> Infer:
 
     def zeroed(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
         for output in outputs:
-            output.zero_()
+            _zero(output)
         infer(inputs, outputs)
 
     return zeroed
+
+
+def _zero(output: torch.Tensor) -> None:
+    """Without torch's threads: they spin for milliseconds after each piece of work, on cores that
+    the front end and other workers want.
+    """
+    if output.device.type == "cpu" and output.is_contiguous():
+        memset(output.data_ptr(), 0, output.nbytes)
+    else:
+        output.zero_()
 
 
 def device_of(handler: Any, gpu_id: int | None) -> torch.device | None:
@@ -141,7 +116,8 @@ class QueueWorker:
         self._end, self._infer = end, infer
         self._batch = min(batch, end.queue.entries)
         self._inputs = self._rows(end.queue.inputs)
-        self._ring = [torch.from_numpy(array) for array in end.queue.results()]
+        arrays = zip(end.queue.results(), end.queue.outputs, strict=True)
+        self._ring = [torch_view(array, spec.dtype) for array, spec in arrays]
         self._scratch = self._rows(end.queue.outputs)
         self._scratch_at = [tensor.data_ptr() or None for tensor in self._scratch]
         # Making a view takes a microsecond: those of whole batches, and of results that go to one
@@ -152,7 +128,9 @@ class QueueWorker:
 
     def _rows(self, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
         """A tensor for each, of as many rows as the largest batch."""
-        return [torch.empty((self._batch, *spec.shape), dtype=torch_type(spec)) for spec in specs]
+        return [
+            torch.empty((self._batch, *spec.shape), dtype=torch_type(spec.dtype)) for spec in specs
+        ]
 
     def begin(self, batch: Batch) -> None:
         """Work on it, in inference mode; here it is finished when this returns.
@@ -236,11 +214,6 @@ class QueueWorker:
         self._inputs, self._ring, self._scratch = [], [], []
         self._gathered.cache_clear()
         self._results_of_one.cache_clear()
-
-
-def torch_type(spec: TensorSpec) -> torch.dtype:
-    """The type of a tensor's elements."""
-    return torch.from_numpy(np.empty(0, spec.dtype)).dtype
 
 
 class StagedQueueWorker(QueueWorker):
