@@ -33,8 +33,10 @@ FOLDERS = {
     "batching/queue": {"batching/page"},
     "allocator": set(),
     "allocator/cpus": set(),
-    "allocator/devices": set(),
+    "allocator/devices": {"allocator/cpus"},
+    "allocator/devices/simulated": {"allocator/devices"},
     "allocator/memory": set(),
+    "allocator/placement": set(),
     "allocator/planning": set(),
     "handlers": set(),
     "handlers/device": set(),
@@ -103,6 +105,7 @@ EMITTER = "batching/emit.py"
 """It writes a Java file, and must know in which package."""
 
 PURE_FOLDERS = (
+    "allocator/placement",
     "allocator/planning",
     "batching/forming",
     "batching/preemption",
@@ -113,6 +116,13 @@ PURE_FILES = (
     "allocator/cpus/cores.py",
     "allocator/cpus/cpu_list.py",
     "allocator/cpus/topology.py",
+    "allocator/devices/advice.py",
+    "allocator/devices/geometry.py",
+    "allocator/devices/instances.py",
+    "allocator/devices/slices.py",
+    "allocator/devices/simulated/driver.py",
+    "allocator/devices/simulated/state.py",
+    "allocator/devices/simulated/tables.py",
     "batching/page/codec.py",
     "batching/page/fields.py",
     "batching/page/hold_words.py",

@@ -38,7 +38,7 @@ void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t lengt
 
 /* Its entries name one another, in memory that the worker reads. */
 static void write_batch(
-    struct shunter_served *served, struct shunter_held batch, uint64_t now_ns) {
+    struct shunter_served *served, uint32_t worker, struct shunter_held batch, uint64_t now_ns) {
     const struct shunter_queue *queue = &served->queue;
     const struct shunter_owner *owner = &served->owner;
     for (int32_t at = batch.first; at >= 0; at = served->waiting[at].next) {
@@ -46,6 +46,7 @@ static void write_batch(
         struct shunter_waiting *waiting = &served->waiting[entry];
         waiting->indirect = !owner->running(owner->context, entry, now_ns);
         served->indirect += waiting->indirect;
+        waiting->worker = (uint8_t)worker;
         const uint32_t next = waiting->next < 0 ? 0 : (uint32_t)waiting->next;
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_NEXT), next);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ROWS), waiting->rows);
@@ -57,7 +58,7 @@ void shunter_give(
     struct shunter_served *served, uint32_t worker, struct shunter_held batch, uint64_t now_ns) {
     struct shunter_worker_state *state = &served->workers[worker];
     const struct shunter_queue *queue = &served->queue;
-    write_batch(served, batch, now_ns);
+    write_batch(served, worker, batch, now_ns);
     const uint64_t number = ++state->given;
     if (shunter_in_flight(state) == 1) {
         state->began_ns = now_ns;
@@ -77,6 +78,13 @@ void shunter_give(
     }
     served->in_flight++;
     served->counts->batches++;
+}
+
+void shunter_nudge(struct shunter_served *served, uint32_t entry) {
+    const uint32_t worker = served->waiting[entry].worker;
+    if (atomic_load(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_ASLEEP))) {
+        ring(served, &served->workers[worker]);
+    }
 }
 
 /* ``done_ns``: when its worker says that it was done. */

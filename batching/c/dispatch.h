@@ -58,6 +58,7 @@ struct shunter_waiting {
     uint8_t priority;   /* its class, whether it waits or not */
     bool alone;
     bool indirect; /* while it runs: its owner sends its answer */
+    uint8_t worker; /* while it runs */
     uint32_t rows;
     uint64_t arrival; /* its number */
     uint64_t arrival_ns, deadline_ns;
@@ -86,6 +87,7 @@ struct shunter_worker_state {
     int doorbell;
     uint64_t given, done;
     uint64_t began_ns; /* since when the oldest batch that it holds runs */
+    uint64_t progress_ns; /* when it wrote a part of an answer last */
     uint64_t free_since_ns;
     struct shunter_held held[SHUNTER_AHEAD];
 };
@@ -170,7 +172,11 @@ int shunter_worker_comes(
 /* It gets nothing more. */
 int shunter_worker_drains(struct shunter_served *served, uint32_t worker);
 int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
-/* For how long the oldest batch that it holds has run, 0: it holds none. */
+/* The worker of an entry that runs is woken, if it sleeps: there is news of it. */
+void shunter_nudge(struct shunter_served *served, uint32_t entry);
+/* It has written a part of its answer. */
+void shunter_made_progress(struct shunter_served *served, uint32_t entry, uint64_t now_ns);
+/* For how long the oldest batch that it holds has run, without having made progress; 0: it holds none. */
 uint64_t shunter_worker_busy_ns(
     const struct shunter_served *served, uint32_t worker, uint64_t now_ns);
 bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker);

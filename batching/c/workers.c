@@ -46,12 +46,18 @@ bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker
     return !is || !shunter_in_flight(&served->workers[worker]);
 }
 
+void shunter_made_progress(struct shunter_served *served, uint32_t entry, uint64_t now_ns) {
+    served->workers[served->waiting[entry].worker].progress_ns = now_ns;
+}
+
 uint64_t shunter_worker_busy_ns(
     const struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
     if (shunter_worker_is_idle(served, worker)) {
         return 0;
     }
-    const uint64_t began_ns = served->workers[worker].began_ns;
+    const struct shunter_worker_state *state = &served->workers[worker];
+    const uint64_t began_ns =
+        state->progress_ns > state->began_ns ? state->progress_ns : state->began_ns;
     return now_ns > began_ns ? now_ns - began_ns : 0;
 }
 

@@ -38,6 +38,8 @@ WORKER_COUNT = 64
 MAX_ENTRIES = 4096
 AHEAD = 2
 """Batches that a worker may hold: the one that runs and the next."""
+PARTS_AHEAD = 8
+"""Places that a worker has at most for the next parts of an answer."""
 IDEMPOTENT = 128
 """Bit of an entry's flags, as on the wire: the request may run twice."""
 
@@ -123,6 +125,9 @@ ENTRY = (
             Field("entry_pieces", "pieces of its input"),
             Field("entry_bytes", "of its input where the queue is packed"),
             Field("entry_rows", "of its request, from the dispatcher; 1 unless it is a batch"),
+            Field("entry_places", "entries for parts; n in place n % PARTS_AHEAD", count=PARTS_AHEAD),
+            Field("entry_given", "places given so far; written last"),
+            Field("entry_unwanted", "1: nobody waits for it any more"),
         ),
     ),
     Section(
@@ -130,6 +135,7 @@ ENTRY = (
         (
             Field("entry_status", "0: none yet; one of STATUS_..."),
             Field("entry_result_bytes", "of its result where the queue is packed"),
+            Field("entry_parts", "parts of its answer that are in their places; written last"),
         ),
     ),
 )
@@ -152,6 +158,7 @@ def constants() -> list[tuple[str, int, str]]:
         ("WORKER_COUNT", WORKER_COUNT, "workers of a function"),
         ("MAX_ENTRIES", MAX_ENTRIES, "entries of a queue"),
         ("AHEAD", AHEAD, "batches that a worker may hold"),
+        ("PARTS_AHEAD", PARTS_AHEAD, "places for the next parts of an answer"),
         ("BLOCK", BLOCK, "bytes of a block of the landing pool"),
         ("ENTRY_OK", int(EntryStatus.OK), "status of an entry: answered"),
         ("ENTRY_BAD", int(EntryStatus.BAD_REQUEST), "status of an entry: not the model's tensors"),

@@ -105,10 +105,15 @@ def link_of(
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
+    outlives = environ.get("SHUNTER_OUTLIVES_HOST") == "1"
     if tensors.packing:
         infer = packed_infer_of(model.handler)
         return FrontEndLink(
-            *(path, attach, infer), spin_us=spin_us, device=device, padding=tensors.padding
+            *(path, attach, infer),
+            spin_us=spin_us,
+            device=device,
+            padding=tensors.padding,
+            outlives=outlives,
         )
     infer, on_device = infer_of(model.handler), None
     if device is not None:
@@ -121,7 +126,13 @@ def link_of(
             device,
             graphs=tensors.graphs,
         )
-    return FrontEndLink(path, attach, infer, spin_us=spin_us, device=device, on_device=on_device)
+    return FrontEndLink(
+        *(path, attach, infer),
+        spin_us=spin_us,
+        device=device,
+        on_device=on_device,
+        outlives=outlives,
+    )
 
 
 def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
@@ -164,10 +175,13 @@ class FrontEndLink:
         device: torch.device | None = None,
         padding: Padding = UNPADDED,
         on_device: Callable[..., DeviceModel | None] | None = None,
+        outlives: bool = False,
     ) -> None:
         """``path``: where the front end listens for workers; ``device``: where the model is;
         ``padding``: of packed requests, whose ``infer`` is a PackedInfer; ``on_device`` makes the
-        model ready there, see :func:`device_model`."""
+        model ready there, see :func:`device_model`; ``outlives``: what started it is not what is
+        served: it goes on until its front end ends."""
+        self._outlives = outlives
         self._path, self._attach, self._device = path, attach, device
         self._infer: Any = infer
         self._spin_us, self._padding, self._on_device = spin_us, padding, on_device
@@ -287,7 +301,9 @@ class FrontEndLink:
             if words.is_dismissed:
                 return
             if len(others) == 2 and server.fileno() in ready and is_over():
-                send(connection, {"leave": True})
-                others, deadline = others[:1], time.monotonic() + LEAVE_S
+                others = others[:1]
+                if not self._outlives:
+                    send(connection, {"leave": True})
+                    deadline = time.monotonic() + LEAVE_S
             if deadline and time.monotonic() > deadline:
                 return

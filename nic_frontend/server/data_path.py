@@ -6,7 +6,6 @@ import ctypes
 import errno
 import resource
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
@@ -17,7 +16,6 @@ from shunter.batching.queue.landing import SPARE, LandingPool, blocks_for
 from shunter.batching.queue.native import PEER_BYTES, QueueView, check, view_of
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.nic_frontend.library import require
-from shunter.nic_frontend.server.listeners import set_gro
 from shunter.nic_frontend.server.model_policy import Defaults, Policy, Runs
 from shunter.nic_frontend.server.sessions import Opening, struct_of
 from shunter.nic_frontend.server.structures import (
@@ -53,18 +51,27 @@ class DataPath:
     """Sessions, functions and workers of one front end."""
 
     def __init__(
-        self, udp: int, doorbell: int, wake: int, landing: LandingPool, *, spin_us: int
+        self,
+        udp: int,
+        doorbell: int,
+        wake: int,
+        landing: LandingPool,
+        *,
+        spin_us: int,
+        strangers: int = -1,
     ) -> None:
         """Descriptors of the socket, the doorbell and of what else run() returns for.
 
-        ``landing`` must stay mapped. Raises LibraryError.
+        ``strangers``: of the socket by which hellos come, if it is another one. ``landing`` must
+        stay mapped. Raises LibraryError.
         """
         found = require()
         self._library = found
         declare(found)
         self._handle = c_void_p()
         settings = SettingsStruct(
-            udp, doorbell, wake, spin_us * 1000, landing.mapping.address, landing.most
+            *(udp, strangers, doorbell, wake, spin_us * 1000),
+            *(landing.mapping.address, landing.most),
         )
         settings.cookie_secret = (c_uint8 * 16)(*secrets.token_bytes(16))
         check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")
@@ -75,8 +82,11 @@ class DataPath:
         self._grow(SPARE)
         self._line: ctypes.Array[c_uint64] | None = None
 
-    def limit(self, sessions: int, streams: int) -> None:
-        """So many sessions at once, and so many on streams among them."""
+    def limit(self, sessions: int = MOST_SESSIONS, streams: int = 0) -> None:
+        """Have no more sessions at once, and no more streams; 0: what descriptors allow."""
+        if not streams:
+            descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            streams = max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS)
         self._library.shunter_core_limit(self._core, sessions, streams)
 
     def close(self) -> None:
@@ -277,24 +287,3 @@ class DataPath:
     def free_entries(self, func_id: int) -> int:
         """Entries that nobody uses."""
         return int(self._library.shunter_core_free_entries(self._core, func_id))
-
-
-def make_data_path(
-    udp: socket.socket,
-    doorbell: int,
-    wake: int,
-    landing: LandingPool,
-    *,
-    spin_us: int,
-    gro: bool,
-) -> DataPath:
-    """For this socket; workers ring the doorbell, and it returns when ``wake`` can be read.
-
-    ``gro``: let the kernel merge datagrams, where the path can take them. Raises LibraryError.
-    """
-    if gro:
-        set_gro(udp)
-    path = DataPath(udp.fileno(), doorbell, wake, landing, spin_us=spin_us)
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    path.limit(MOST_SESSIONS, max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS))
-    return path

@@ -30,6 +30,10 @@ class Runs(NamedTuple):
     """Most of a request."""
     least_request: int
     least_answer: int
+    streamed: int = 0
+    """1: answers come in parts, each of which is such a run."""
+    idle_ns: int = 0
+    """So long an answer in parts is kept while nobody asks for one."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class DefaultsStruct(Structure):
 class RunsStruct(Structure):
     """``struct shunter_runs``."""
 
-    _fields_ = tuple((name, c_uint32) for name in Runs._fields)
+    _fields_ = (*((name, c_uint32) for name in Runs._fields[:-1]), (Runs._fields[-1], c_uint64))
 
 
 def defaults_struct(defaults: Defaults) -> DefaultsStruct:
@@ -72,6 +72,7 @@ def slice_words(slices: SliceSet) -> Array[c_uint64]:
 class SettingsStruct(Structure):
     _fields_ = (
         ("udp", c_int),
+        ("strangers", c_int),
         ("doorbell", c_int),
         ("wake", c_int),
         ("spin_ns", c_uint64),
@@ -123,7 +124,7 @@ COUNTED = (
     *("requests", "batches", "answered", "failed", "expired", "rejected", "rings"),
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures"),
     *("streams_in", "placed_segments", "copied_bytes", "gathered_bytes", "overflows", "sleeps"),
-    *("split_datagrams", "split_no_room"),
+    *("split_datagrams", "split_no_room", "hellos", "hello_overflows", "hellos_unanswered"),
 )
 COUNTERS = (*COUNTED, *(f"drop_{reason}" for reason in DROPS))
 """Names of all counters of a front end."""

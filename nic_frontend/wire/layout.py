@@ -77,6 +77,9 @@ class Flags(IntFlag):
     PAYLOAD_CRC = 16
     ACK_REQ = 32
     """Of a REQ or ACK: say how it stands. Of a RESP: say that it is there, others want its room."""
+    NEXT = 64
+    """Of a REQ: it asks for a part of an answer, the one whose number ``total`` says; ``offset``
+    holds the low bits of the req_id of the request that is answered so."""
     IDEMPOTENT = queue_layout.IDEMPOTENT
 
 
@@ -84,6 +87,10 @@ class WireStatus(IntEnum):
     """Status of a RESP or ERROR; the numbers are those of HTTP where it has one."""
 
     OK = EntryStatus.OK
+    UNDER_WAY = 202
+    """It is whole, and its answer comes in parts, for which its client asks."""
+    END = 204
+    """There is no such part: the answer had those before it."""
     COOKIE = 100
     """To a HELLO: say it again, with this cookie."""
     BAD_REQUEST = EntryStatus.BAD_REQUEST

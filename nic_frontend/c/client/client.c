@@ -187,7 +187,7 @@ uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **dat
 
 int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {
     struct shunter_call *call = shunter_call_of(client, req_id);
-    if (!call) {
+    if (!call || call->cancelled) {
         return -ENOENT;
     }
     if (!client->settings.shared) {

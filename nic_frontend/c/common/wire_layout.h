@@ -32,8 +32,11 @@
 #define SHUNTER_FLAG_PAYLOAD_AEAD 8 /* flag */
 #define SHUNTER_FLAG_PAYLOAD_CRC 16 /* flag */
 #define SHUNTER_FLAG_ACK_REQ 32 /* flag */
+#define SHUNTER_FLAG_NEXT 64 /* flag */
 #define SHUNTER_FLAG_IDEMPOTENT 128 /* flag */
 #define SHUNTER_STATUS_OK 200 /* status */
+#define SHUNTER_STATUS_UNDER_WAY 202 /* status */
+#define SHUNTER_STATUS_END 204 /* status */
 #define SHUNTER_STATUS_COOKIE 100 /* status */
 #define SHUNTER_STATUS_BAD_REQUEST 400 /* status */
 #define SHUNTER_STATUS_UNAUTHORIZED 401 /* status */
@@ -51,7 +54,7 @@
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_STATUS_NO_WORKER 521 /* status */
-#define SHUNTER_WIRE_DIGEST 0x4075d2171957e62ULL
+#define SHUNTER_WIRE_DIGEST 0x20bff677e9e35050ULL
 
 #define SHUNTER_LABEL_HELLO "shunter x64 v2 hello"
 #define SHUNTER_LABEL_HELLO_ACK "shunter x64 v2 hello ack"

@@ -27,6 +27,8 @@ enum shunter_action_kind {
     SHUNTER_SEND,
     SHUNTER_HELLO,
     SHUNTER_DROP,
+    SHUNTER_PART, /* the entry at the offset is a place for the next part of an entry's answer */
+    SHUNTER_UNWANTED, /* nobody waits for the answer of an entry that runs */
 };
 
 /* Counters of what is dropped; the order is that of core.DROPS in Python. */
@@ -98,7 +100,9 @@ int shunter_core_add_function(
  */
 struct shunter_runs {
     uint32_t rows; /* most of a request, 0: it is not packed */
-    uint32_t least_request, least_answer; /* bytes */
+    uint32_t least_request, least_answer; /* bytes; with parts, of each */
+    uint32_t streamed; /* not 0: answers come in parts, each of at most the output's size */
+    uint64_t idle_ns;  /* so long an answer in parts is kept for whom nobody asks */
 };
 
 /* 0, or a negative errno: ENOENT, EINVAL; EBUSY when it has sessions and only ``rows`` may change. */
@@ -194,6 +198,9 @@ void shunter_core_running(
 void shunter_core_finished(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status, bool sent,
     uint32_t bytes, uint64_t now_ns);
+/* The worker has written the next part of an answer, into the place that was told first. */
+void shunter_core_part(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint32_t bytes, uint64_t now_ns);
 void shunter_core_worker_died(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
 /* A batch that its worker had not begun when it died, or gives back: it runs elsewhere. */

@@ -13,7 +13,7 @@
 #define NO_ENTRY (-1)
 #define IDLE_NS 60000000000ULL
 #define KEEP_NS 2000000000ULL
-#define REPLAY_WORDS 16
+#define REPLAY_WORDS 32 /* a power of 2, more than are looked at */
 #define ADDRESS_ROWS 1024
 
 /* ---- requests */
@@ -80,6 +80,7 @@ struct session {
     uint32_t forgotten;
     struct link silence; /* awake or resting, the longest silent first */
     struct link quiet;   /* of its address */
+    struct link series;  /* its answers in parts */
     struct link row;     /* of its turn */
     uint64_t wanted;     /* the request that was refused, 0: only credit */
     uint64_t promised_ns;
@@ -98,15 +99,13 @@ struct session {
     uint64_t last_ns;
     uint64_t pkt_no;
     uint64_t highest;
-    uint64_t seen[REPLAY_WORDS]; /* bit n of the whole: datagram highest - n */
+    uint64_t seen[REPLAY_WORDS]; /* a ring of bits: of datagram n, at n of their number */
     struct shunter_congestion path; /* of answers; a stream has its own */
     struct link sending;     /* of those that may send more when time has passed, */
     uint64_t paced_ns;       /* and when */
     uint32_t unsent, direct; /* segments of answers to be sent; requests whose workers do that */
     struct call calls[SHUNTER_WINDOW];
 };
-
-/* ---- functions */
 
 /* Whose request lies in an entry. */
 struct owner {
@@ -131,6 +130,7 @@ struct function {
     uint64_t credit; /* requests that they may have on their way together */
     uint8_t *used;
     struct owner *owners;
+    struct series_table *series; /* NULL: answers are whole */
     struct link link;      /* of the core's functions */
     struct link receiving; /* entries in parts */
     struct link kept;      /* answered entries, the longest untouched first */
@@ -291,8 +291,6 @@ void shunter_is_heard(struct shunter_core *core, struct session *session, uint64
 struct session *shunter_who_gives_way(
     const struct shunter_core *core, enum kind kind, const struct address *mine,
     uint64_t now_ns);
-
-/* ---- sessions.c */
 
 /* Remove it, and offer what it had to nobody yet. */
 void shunter_leave(struct shunter_core *core, struct session *session, uint64_t now_ns);

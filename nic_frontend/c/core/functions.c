@@ -1,7 +1,7 @@
 /* The core itself, and the functions in it. */
 #include <stdlib.h>
 
-#include "core_parts.h"
+#include "series.h"
 
 struct shunter_core *shunter_core_new(shunter_emit emitter, void *context) {
     struct shunter_core *core = calloc(1, sizeof *core);
@@ -23,6 +23,7 @@ static void free_function(struct function *function) {
     if (function) {
         free(function->used);
         free(function->owners);
+        free(function->series);
         free(function);
     }
 }
@@ -120,7 +121,8 @@ int shunter_core_set_runs(
         return -ENOENT;
     }
     const bool others = function->runs.least_request != runs->least_request ||
-                        function->runs.least_answer != runs->least_answer;
+                        function->runs.least_answer != runs->least_answer ||
+                        function->runs.streamed != runs->streamed;
     if (function->input_count != 1 || function->output_count != 1 || runs->rows < 1 ||
         runs->rows > UINT16_MAX || runs->least_request < 1 || runs->least_answer < 1 ||
         runs->least_request > function->inputs[0] || runs->least_answer > function->outputs[0]) {
@@ -128,6 +130,12 @@ int shunter_core_set_runs(
     }
     if (function->sessions && (others || !function->runs.rows)) {
         return -EBUSY;
+    }
+    if (runs->streamed && !function->series) {
+        function->series = shunter_series_table(function->entries);
+        if (!function->series) {
+            return -ENOMEM;
+        }
     }
     function->runs = *runs;
     return 0;

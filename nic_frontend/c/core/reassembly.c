@@ -1,6 +1,7 @@
 /* A request comes in segments, each of which has its place. */
 #include "actions.h"
 #include "runs.h"
+#include "series.h"
 
 /* Of a packed function: its requests say themselves how long they are. */
 static bool fits_run(
@@ -47,7 +48,7 @@ static bool is_of_it(
     return !session->packed || (header->total == call->bytes && header->status == call->rows);
 }
 
-static void refuse(
+void shunter_refuse_request(
     struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
     enum shunter_drop why) {
     drop(core, why);
@@ -86,17 +87,18 @@ static void take_segment(
         again(core, session, call, header);
         return;
     }
-    const struct shunter_action action = {
-        .kind = SHUNTER_PLACE,
-        .func_id = session->func_id,
-        .entry = call->entry,
-        .tensor = header->tensor,
-        .offset = header->offset,
-        .length = header->length,
-        .left = call->missing,
-        .region = session->region,
-        .guard = guard_of(
-            session, nearest(header->pkt_no, session->highest), session->keys.payload_to_server)};
+    struct shunter_action action; // of every segment: only what a PLACE has
+    memset(&action, 0, offsetof(struct shunter_action, guard));
+    action.kind = SHUNTER_PLACE;
+    action.func_id = session->func_id;
+    action.entry = call->entry;
+    action.tensor = header->tensor;
+    action.offset = header->offset;
+    action.length = header->length;
+    action.left = call->missing;
+    action.region = session->region;
+    action.guard = guard_of(
+        session, nearest(header->pkt_no, session->highest), session->keys.payload_to_server);
     emit(core, &action);
 }
 
@@ -121,6 +123,10 @@ static void set_terms(
 static void first_segment(
     struct shunter_core *core, struct session *session, struct call *call,
     const struct shunter_x64 *header, uint64_t now_ns) {
+    if (header->flags & SHUNTER_FLAG_NEXT) {
+        shunter_series_next(core, session, call, header, now_ns);
+        return;
+    }
     if (!fits(core, session, header)) {
         drop(core, SHUNTER_DROP_SIZES);
         call->req_id = header->req_id;
@@ -133,7 +139,7 @@ static void first_segment(
     struct function *function = function_of(core, session);
     const int32_t entry = shunter_take_entry(core, function, session, now_ns);
     if (entry == NO_ENTRY) {
-        refuse(core, session, header, SHUNTER_DROP_FULL);
+        shunter_refuse_request(core, session, header, SHUNTER_DROP_FULL);
         return;
     }
     memset(call, 0, sizeof *call); // it was free or failed: not counted as receiving
@@ -160,11 +166,11 @@ void shunter_request(
     } else if (header->req_id <= session->done) {
         drop(core, SHUNTER_DROP_OLD);
     } else if (!may_come(session, header->req_id)) {
-        refuse(core, session, header, SHUNTER_DROP_CREDIT);
+        shunter_refuse_request(core, session, header, SHUNTER_DROP_CREDIT);
     } else {
         struct call *call = call_of(session, header->req_id);
         if (call->state == FORGOTTEN && call->req_id != header->req_id) {
-            refuse(core, session, header, SHUNTER_DROP_CREDIT);
+            shunter_refuse_request(core, session, header, SHUNTER_DROP_CREDIT);
         } else if (call->req_id != header->req_id || call->state == FREE) {
             first_segment(core, session, call, header, now_ns);
         } else if (call->state == RECEIVING) {
@@ -214,6 +220,10 @@ void shunter_core_accept(struct shunter_core *core, const uint8_t *bytes, uint64
     if (call->missing == 0) {
         session->is_proven = true;
         shunter_become(core, function_of(core, session), call, RX_COMPLETE, now_ns);
+        if (function_of(core, session)->series) {
+            shunter_series_begin(core, session, call, now_ns);
+            return;
+        }
         ready(core, session->func_id, call, false, false);
     }
     const bool others_refused =

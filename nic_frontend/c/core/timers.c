@@ -2,6 +2,7 @@
 #include "actions.h"
 #include "answers.h"
 #include "runs.h"
+#include "series.h"
 
 #define GAP_NS 3000000ULL
 #ifndef RECEIVE_NS // tests that need half a request have a longer one: their host may be busy
@@ -127,6 +128,7 @@ void shunter_core_tick(struct shunter_core *core, uint64_t now_ns) {
         struct function *function = OWNER_OF(at, function, link);
         look_at_parts(core, function, now_ns);
         look_at_kept(core, function, now_ns);
+        shunter_series_tick(core, function, now_ns);
         shunter_end_promises(core, function, now_ns);
         shunter_offer(core, function, now_ns);
     }

@@ -21,7 +21,8 @@ void shunter_close(shunter_session *session) {
     if (session) {
         shunter_client_farewell(session->client);
         shunter_client_free(session->client);
-        close(session->socket);
+        shunter_unshare(&session->tensors, &session->settings);
+        close(session->settings.socket);
         free(session);
     }
 }
@@ -34,6 +35,10 @@ const struct shunter_tensor *shunter_inputs(const shunter_session *session, unsi
 const struct shunter_tensor *shunter_outputs(const shunter_session *session, unsigned *count) {
     *count = session->tensors.output_count;
     return session->tensors.outputs;
+}
+
+int shunter_next_inputs(const shunter_session *session, void **inputs) {
+    return shunter_client_places(session->client, inputs);
 }
 
 const struct shunter_packing *shunter_packing(const shunter_session *session) {
@@ -219,7 +224,7 @@ int shunter_infer_packed(
 
 /* ---- event loops */
 
-int shunter_descriptor(const shunter_session *session) { return session->socket; }
+int shunter_descriptor(const shunter_session *session) { return session->settings.socket; }
 
 int shunter_wants_write(const shunter_session *session) {
     return shunter_client_numbers(session->client)->kept > 0;

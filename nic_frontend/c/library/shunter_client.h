@@ -118,6 +118,14 @@ SHUNTER_API const struct shunter_tensor *shunter_outputs(
     const shunter_session *session, unsigned *count);
 
 /*
+ * On a Unix socket, where tensors are not protected, a session shares memory with the model's workers
+ * if the server lets it, and inputs are copied there. What is written there in the first place is
+ * not: where the inputs of the next request belong. 0, -ENOTSUP when nothing is shared, or -EAGAIN
+ * while an earlier request has the place: poll, then try again.
+ */
+SHUNTER_API int shunter_next_inputs(const shunter_session *session, void **inputs);
+
+/*
  * Ask once and wait. ``inputs`` and ``outputs``: memory of each tensor. ``options`` may be NULL.
  * 0 or an error; after -ETIMEDOUT the request is given up.
  */

@@ -20,7 +20,7 @@
 
 /* Whole and not a byte of what is behind it; its length, 0: there is none yet. */
 static ssize_t take_message(
-    const struct shunter_client_settings *settings, uint8_t *into, size_t *have) {
+    const struct shunter_client_settings *settings, uint8_t *into, size_t *have, int *memory) {
     if (!settings->stream) {
         const ssize_t length = recv(settings->socket, into, LARGEST, MSG_DONTWAIT);
         return length < 0 ? (errno == EAGAIN || errno == EINTR ? 0 : -errno) : length;
@@ -39,7 +39,8 @@ static ssize_t take_message(
             *have = 0;
             return (ssize_t)wanted;
         }
-        const ssize_t got = recv(settings->socket, into + *have, wanted - *have, MSG_DONTWAIT);
+        const ssize_t got =
+            shunter_receive_memory(settings->socket, into + *have, wanted - *have, memory);
         if (got < 0) {
             return errno == EAGAIN || errno == EINTR ? 0 : -errno;
         }
@@ -75,7 +76,8 @@ int shunter_hello_talk(
         if (now >= due_ns) {
             said_ns = said_ns ? said_ns : now;
             due_ns = settings->stream ? UINT64_MAX : now + wait_ns;
-            wait_ns = wait_ns < MOST_WAIT_NS / 2 ? 2 * wait_ns : MOST_WAIT_NS;
+            wait_ns += wait_ns / 4;
+            wait_ns = wait_ns < MOST_WAIT_NS ? wait_ns : MOST_WAIT_NS;
             const int error = say(hello, settings->socket);
             if (error) {
                 result = error;
@@ -85,7 +87,7 @@ int shunter_hello_talk(
         const int ready =
             shunter_wait(settings->socket, POLLIN, due_ns < until_ns ? due_ns : until_ns);
         const ssize_t length =
-            ready > 0 ? take_message(settings, message, &have) : (ssize_t)ready;
+            ready > 0 ? take_message(settings, message, &have, &hello->memory) : (ssize_t)ready;
         if (length < 0) {
             result = (int)length;
         } else if (length) {
@@ -153,18 +155,25 @@ static int open_at(
     if (settings.socket < 0) {
         return settings.socket;
     }
-    shunter_hello_set_segment(&hello, segment);
+    shunter_hello_set_path(&hello, segment, address->unix_socket);
     error = shunter_hello_talk(&hello, &settings, &session->tensors, until_ns);
+    if (!error && settings.shared_requests) {
+        error = shunter_share(hello.memory, &session->tensors, &settings);
+    }
     if (!error) {
         error = begin_session(&settings, session);
+    }
+    if (hello.memory >= 0) {
+        close(hello.memory);
     }
     explicit_bzero(&hello, sizeof hello);
     explicit_bzero(&settings.keys, sizeof settings.keys);
     if (error) {
+        shunter_unshare(&session->tensors, &settings);
         close(settings.socket);
         return error;
     }
-    session->socket = settings.socket;
+    session->settings = settings;
     return 0;
 }
 

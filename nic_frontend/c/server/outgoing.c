@@ -45,6 +45,9 @@ static void enqueue(struct shunter_server *server, const struct shunter_action *
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_BYTES), action->length);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ROWS), action->rows);
     }
+    if (!action->returned) {
+        shunter_parts_ready(serving, (uint32_t)action->entry);
+    }
     const struct shunter_arrival arrival = {
         .entry = (uint32_t)action->entry,
         .class = action->priority,
@@ -85,6 +88,13 @@ void shunter_act(void *context, const struct shunter_action *action) {
     case SHUNTER_HELLO:
         server->is_hello = true;
         break;
+    case SHUNTER_PART:
+        shunter_parts_place(
+            server->serving[action->func_id], (uint32_t)action->entry, action->offset);
+        break;
+    case SHUNTER_UNWANTED:
+        shunter_parts_unwanted(server->serving[action->func_id], (uint32_t)action->entry);
+        break;
     default:
         server->stats.drops[action->drop]++;
     }
@@ -100,6 +110,7 @@ static bool running(void *context, uint32_t entry, uint64_t now_ns) {
     const struct shunter_queue *queue = &serving->served->queue;
     struct shunter_whom whom;
     shunter_core_running(serving->server->core, serving->func_id, entry, now_ns, &whom);
+    shunter_parts_run(serving, entry);
     whom.direct = whom.direct && shunter_peer_length(whom.peer); // workers have only the socket
     const uint64_t direct = serving->packed ? whom.direct_bytes : 1;
     const uint64_t words[7] = {
@@ -117,6 +128,7 @@ static void finished(
     void *context, uint32_t entry, uint16_t status, bool sent, uint64_t now_ns) {
     const struct shunter_serving *of = context;
     uint32_t bytes = 0;
+    shunter_parts_end(of, entry, now_ns);
     if (of->packed) {
         const struct shunter_queue *queue = &of->served->queue;
         const uint64_t said =
@@ -130,11 +142,13 @@ static void finished(
 
 static void died(void *context, uint32_t entry, uint64_t now_ns) {
     const struct shunter_serving *of = context;
+    shunter_parts_end(of, entry, now_ns);
     shunter_core_worker_died(of->server->core, of->func_id, entry, now_ns);
 }
 
 static void returned(void *context, uint32_t entry, uint64_t now_ns) {
     const struct shunter_serving *of = context;
+    shunter_parts_end(of, entry, now_ns);
     shunter_core_returned(of->server->core, of->func_id, entry, now_ns);
 }
 

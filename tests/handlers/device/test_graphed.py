@@ -10,7 +10,7 @@ from torch import nn
 
 from shunter.handlers.device.graphed import Graphed, NotCaptured, sizes_up_to
 from shunter.handlers.device.ladder import WANTED
-from shunter.handlers.queue.device_model import DeviceModel
+from shunter.handlers.queue.device_model import DeviceModel, device_model
 from shunter.handlers.queue.device_queue import DeviceQueueWorker
 from shunter.nic_frontend.wire.layout import WireStatus
 
@@ -253,6 +253,20 @@ def of_network(network, calls):
     return infer
 
 
+def serve_pairs(front, worker):
+    """Two batches on their way at a time, of every size."""
+    for number, count in enumerate((1, 5, 3, 6, 2, 4)):
+        sets = [range(count), range(8, 8 + count)]
+        for place, entries in enumerate(sets):
+            values = [1000 * number + 100 * place + entry for entry in entries]
+            front.come(*entries, values=values)
+            worker.begin(front.give(*entries))
+        for place, entries in enumerate(sets):
+            assert front.finish(worker) == [OK] * count
+            expected = [2 * (1000 * number + 100 * place + entry) for entry in entries]
+            assert front.answers(*entries) == expected
+
+
 @torch.inference_mode()
 def test_batches_of_a_queue_are_graphs(scene, serve, front, caplog):
     caplog.set_level(logging.INFO)
@@ -260,17 +274,7 @@ def test_batches_of_a_queue_are_graphs(scene, serve, front, caplog):
     worker = serve(of_network(network, calls), [network])
     assert "Batches of up to 1, 2, 4, 6 requests are CUDA graphs." in caplog.text
     captured = len(calls)
-    number = 0
-    for count in (1, 5, 3, 6, 2, 4):
-        sets = [range(count), range(8, 8 + count)]
-        for entries in sets:
-            number += 1
-            front.come(*entries, values=[100 * number + entry for entry in entries])
-            worker.begin(front.give(*entries))
-        for back, entries in zip((1, 0), sets, strict=True):
-            assert front.finish(worker) == [OK] * count
-            expected = [2 * (100 * (number - back) + entry) for entry in entries]
-            assert front.answers(*entries) == expected
+    serve_pairs(front, worker)
     assert len(calls) == captured
 
 
@@ -286,3 +290,53 @@ def test_a_handler_that_cannot_be_captured_runs_as_it_is_and_the_log_says_why_on
     assert [record.getMessage() for record in caplog.records] == [
         "Batches run without CUDA graphs: the handler has no torch module among its attributes"
     ]
+
+
+# ---- on a GPU
+
+
+@pytest.fixture
+def on_gpu(front):
+    """A worker of a handler on a real device, made ready as that of a server is."""
+    stack = []
+
+    def make(infer, network, **options):
+        specs = front.queue.inputs, front.queue.outputs
+        model = device_model(infer, [network], specs, BATCH, torch.device("cuda"), **options)
+        stack.append(model)
+        worker = DeviceQueueWorker(front.end, model)
+        stack.insert(0, worker)
+        return model, worker
+
+    yield make
+    for each in stack:
+        each.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rung", [None, "segments", "gates", "priority"])
+@torch.inference_mode()
+def test_graphs_on_a_gpu(front, on_gpu, rung, monkeypatch):
+    network, calls = Network().eval(), []
+    if rung:
+        monkeypatch.setenv(WANTED, rung)
+    model, worker = on_gpu(of_network(network, calls), network, yields=rung and Yields())
+    assert model.is_captured
+    captured = len(calls)
+    serve_pairs(front, worker)
+    assert len(calls) == captured
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_a_handler_that_waits_for_a_gpu_is_not_captured_and_serves(front, on_gpu, caplog):
+    network = Network().eval()
+
+    def infer(inputs, outputs):
+        assert int(inputs[0].max()) >= 0
+        outputs[0].copy_(network(*inputs))
+
+    model, worker = on_gpu(infer, network)
+    assert not model.is_captured
+    assert "Batches run without CUDA graphs" in caplog.text
+    serve_pairs(front, worker)

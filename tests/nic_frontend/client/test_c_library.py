@@ -30,13 +30,19 @@ from hypothesis import strategies as st
 from packed_worker import PackedWorker
 
 from shunter.batching.queue.layout import MAX_TENSORS
+from shunter.batching.queue.shared_memory import sealed_memory
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import build, client_library
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.wire import keys as wire_keys
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.hello import NO_MAC, Hello, Opened, hello_ack
-from shunter.nic_frontend.wire.layout import MessageType, WireStatus
+from shunter.nic_frontend.wire.layout import (
+    WANT_SHARED_MEMORY,
+    MessageType,
+    Rights,
+    WireStatus,
+)
 
 HERE = Path(__file__).parent
 KEY = bytes(range(32))
@@ -283,8 +289,8 @@ def user(installed, tmp_path_factory):
     """Runs use_library.c; its status and what it said."""
     program = compiled(installed, HERE / "use_library.c", tmp_path_factory.mktemp("program"))
 
-    def run(url, model="plus", protection=0, keyed=0):
-        command = [program, url, model, str(protection), str(keyed)]
+    def run(url, model="plus", protection=0, keyed=0, shared=-1):
+        command = [program, url, model, str(protection), str(keyed), str(shared)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
         assert done.returncode in (0, 1), done.stderr
         assert not done.stderr
@@ -313,7 +319,49 @@ def serve(make_service):
 @pytest.mark.parametrize(("protection", "keyed"), [(0, 0), (1, 0), (0, 1), (2, 1)])
 def test_a_program_asks_many_times(serve, user, scheme, protection, keyed):
     service = serve(key=KEY if keyed else None)
-    assert user(service.url(scheme), protection=protection, keyed=keyed) == (0, "")
+    shared = int(scheme == "unix" and not protection)
+    assert user(service.url(scheme), "plus", protection, keyed, shared) == (0, "")
+
+
+def unsealed(size):
+    descriptor = os.memfd_create("test")
+    os.truncate(descriptor, size)
+    return descriptor
+
+
+@pytest.mark.parametrize(
+    "memories",
+    [[], [lambda: sealed_memory("test", 64 * 128 - 1)], [lambda: unsealed(1 << 20)],
+     [lambda: os.open("/dev/null", os.O_RDWR)]],
+    ids=["none", "too small", "not sealed", "no memory"],
+)  # fmt: skip
+def test_memory_that_inputs_do_not_surely_fit_into_ends_the_session(user, tmp_path, memories):
+    spec = (TensorSpec("x", "uint8", (100,)),)
+
+    def answer(server):
+        with server.accept()[0] as client:
+            hello = client.recv(1 << 16)
+            assert Hello.parse(hello[64:]).want == WANT_SHARED_MEMORY
+            rights = Rights.SHARED_MEMORY
+            opened = Opened(hello[64:80], bytes(16), 1408, 64, spec, spec, rights=rights)
+            payload = opened.pack() + NO_MAC
+            header = hello_ack(WireStatus.OK, len(payload), session=5, func_id=7, grant=9)
+            descriptors = [make() for make in memories]
+            socket.send_fds(client, [header + payload], descriptors)
+            for each in descriptors:
+                os.close(each)
+            assert client.recv(1) == b""  # it has given the session up
+
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        server.settimeout(LONG)
+        with ThreadPoolExecutor(1) as pool:
+            answered = pool.submit(answer, server)
+            found = user(f"unix://{path}", "m")
+            answered.result(LONG)
+    assert found[0] == 1 and found[1].startswith("-71 "), found
 
 
 def test_what_cannot_be_opened_is_said(serve, user):

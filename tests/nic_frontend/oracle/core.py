@@ -372,7 +372,7 @@ class Core:
             return "peer"
         check_tag(header, datagram, session.keys and session.keys.tag_to_server)
         protect = session.protect if header.type == MessageType.REQ else 0
-        if header.flags & PROTECTIONS != protect:
+        if header.flags & (PROTECTIONS | Flags.NEXT) != protect:  # no answer here has parts
             return "flags"
         is_numbered = session.protect or not session.stream
         if is_numbered and not session.replay.is_new(_number(session, header)):

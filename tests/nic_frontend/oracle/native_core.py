@@ -21,6 +21,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from dataclasses import dataclass
 from typing import Any
 
 from oracle.core import (
@@ -49,7 +50,22 @@ from shunter.nic_frontend.server.structures import (
 )
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, MAX_SEGMENTS
 
-_PLACE, _READY, _WITHDRAW, _LET_GO, _SEND, _HELLO, _DROP = range(1, 8)
+_PLACE, _READY, _WITHDRAW, _LET_GO, _SEND, _HELLO, _DROP, _PART, _UNWANTED = range(1, 10)
+
+
+@dataclass(frozen=True)
+class Part:
+    """An entry is the place for the next part of an entry's answer: only C says it."""
+
+    entry: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Unwanted:
+    """Nobody waits for the answer of an entry that runs: only C says it."""
+
+    entry: int
 
 
 class _Guard(Structure):
@@ -242,6 +258,11 @@ class NativeCore:
         found.shunter_core_finished(self._core, func_id, entry, status, sent, size, now_ns)
         return self._taken()
 
+    def part(self, func_id: int, entry: int, size: int, now_ns: int) -> list[Action]:
+        """The worker has written the next part of an answer."""
+        self._library.shunter_core_part(self._core, func_id, entry, size, now_ns)
+        return self._taken()
+
     def worker_died(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its worker died."""
         self._library.shunter_core_worker_died(self._core, func_id, entry, now_ns)
@@ -311,6 +332,10 @@ def _converted(action: _Action) -> Action:
         )
     if action.kind == _HELLO:
         return Hello()
+    if action.kind == _PART:
+        return Part(entry, action.offset)
+    if action.kind == _UNWANTED:
+        return Unwanted(entry)
     return Drop(DROPS[action.drop])
 
 
@@ -336,6 +361,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "awaits": (core, c_char_p),
         "running": (core, c_uint16, c_uint32, c_uint64, POINTER(_Whom)),
         "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint32, c_uint64),
+        "part": (core, c_uint16, c_uint32, c_uint32, c_uint64),
         "worker_died": (core, c_uint16, c_uint32, c_uint64),
         "returned": (core, c_uint16, c_uint32, c_uint64),
         "expired": (core, c_uint16, c_uint32, c_uint64),
