@@ -278,7 +278,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_SEGMENT 24 /* largest payload of one datagram of the answer */
 #define SHUNTER_E_ENTRY_PKT_NO 32 /* of the answer's first datagram */
 #define SHUNTER_E_ENTRY_CREDIT 40 /* grant that the answer carries */
-#define SHUNTER_E_ENTRY_DIRECT 48 /* not 0: the worker sends the answer itself; if packed, one of as many bytes */
+#define SHUNTER_E_ENTRY_DIRECT 48 /* not 0: the worker sends the answer; if packed, so many bytes */
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address, and the local one that was asked */
 #define SHUNTER_E_ENTRY_NEXT 136 /* the next entry of the batch */
@@ -291,6 +291,6 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
 #define SHUNTER_E_ENTRY_PARTS 272 /* parts of its answer that are in their places; written last */
-#define SHUNTER_LAYOUT_DIGEST 0x4de8880965eb5478ULL
+#define SHUNTER_LAYOUT_DIGEST 0x7fa3bdd7e8a43b23ULL
 
 #endif
