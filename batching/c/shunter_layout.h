@@ -235,7 +235,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
                SHUNTER_PAGE_SIZE, "the page holds header, holders and slots");
 
 /* Offsets of the queue page. Q_ offsets in its header, W_ in a worker, E_ in an entry. */
-#define SHUNTER_MAX_TENSORS 8 /* inputs, and outputs, of a function */
+#define SHUNTER_MAX_TENSORS 64 /* inputs, and outputs, of a function */
 #define SHUNTER_WORKER_COUNT 64 /* workers of a function */
 #define SHUNTER_MAX_ENTRIES 4096 /* entries of a queue */
 #define SHUNTER_AHEAD 2 /* batches that a worker may hold */
@@ -243,10 +243,10 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_ENTRY_OK 200 /* status of an entry: answered */
 #define SHUNTER_ENTRY_FAILED 500 /* status of an entry: the handler failed */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
-#define SHUNTER_QUEUE_VERSION 2 /* raised when the queue page changes */
-#define SHUNTER_QUEUE_WORKERS_OFFSET 384 /* offset of worker 0 */
+#define SHUNTER_QUEUE_VERSION 3 /* raised when the queue page changes */
+#define SHUNTER_QUEUE_WORKERS_OFFSET 1280 /* offset of worker 0 */
 #define SHUNTER_WORKER_SIZE 256 /* bytes of one worker */
-#define SHUNTER_QUEUE_ENTRIES_OFFSET 16768 /* offset of entry 0 */
+#define SHUNTER_QUEUE_ENTRIES_OFFSET 17664 /* offset of entry 0 */
 #define SHUNTER_ENTRY_SIZE 384 /* bytes of one entry's record */
 #define SHUNTER_Q_QUEUE_MAGIC 0 /* QUEUE_MAGIC; written last */
 #define SHUNTER_Q_QUEUE_VERSION 8 /* QUEUE_VERSION */
@@ -255,12 +255,13 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_Q_QUEUE_ENTRIES 32 /* entries of every ring */
 #define SHUNTER_Q_QUEUE_INPUTS 40 /* input tensors */
 #define SHUNTER_Q_QUEUE_OUTPUTS 48 /* output tensors */
-#define SHUNTER_Q_QUEUE_INPUT_BYTES 56 /* of one entry, by tensor [8] */
-#define SHUNTER_Q_QUEUE_OUTPUT_BYTES 120 /* of one entry, by tensor [8] */
-#define SHUNTER_Q_QUEUE_PIECES 184 /* most pieces of the input of an entry */
-#define SHUNTER_Q_FRONT_END_PID 256 /* process that owns the queue */
-#define SHUNTER_Q_FRONT_END_ASLEEP 264 /* 1: it waits for its doorbell */
-#define SHUNTER_Q_FRONT_END_WANTS_DONE 272 /* 1: ring it when a batch is done */
+#define SHUNTER_Q_QUEUE_INPUT_BYTES 56 /* of one entry, by tensor [64] */
+#define SHUNTER_Q_QUEUE_OUTPUT_BYTES 568 /* of one entry, by tensor [64] */
+#define SHUNTER_Q_QUEUE_PIECES 1080 /* most pieces of the input of an entry */
+#define SHUNTER_Q_QUEUE_PACKED 1088 /* 1: inputs and results are runs of any length up to these */
+#define SHUNTER_Q_FRONT_END_PID 1152 /* process that owns the queue */
+#define SHUNTER_Q_FRONT_END_ASLEEP 1160 /* 1: it waits for its doorbell */
+#define SHUNTER_Q_FRONT_END_WANTS_DONE 1168 /* 1: ring it when a batch is done */
 #define SHUNTER_W_BATCH_NUMBER 0 /* batches given so far; written last */
 #define SHUNTER_W_BATCH_FIRST 8 /* first entry, of batch n in place n % AHEAD [2] */
 #define SHUNTER_W_BATCH_COUNT 24 /* entries of it, each names the next [2] */
@@ -279,7 +280,10 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address, and the local one that was asked */
 #define SHUNTER_E_ENTRY_NEXT 136 /* the next entry of the batch */
 #define SHUNTER_E_ENTRY_PIECES 144 /* pieces of its input */
+#define SHUNTER_E_ENTRY_BYTES 152 /* of its input where the queue is packed */
+#define SHUNTER_E_ENTRY_ROWS 160 /* of its request; 1 unless the queue is packed */
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
-#define SHUNTER_LAYOUT_DIGEST 0x45e77967d7e1873dULL
+#define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
+#define SHUNTER_LAYOUT_DIGEST 0x614414d6c6672b8bULL
 
 #endif

@@ -16,19 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shunter.batching.page.layout import CLASSES, SLOT_COUNT
 from shunter.batching.page.slices import EVERY, SliceSet
+from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.batching.queue.tensor_spec import TensorSpec
 
 NAME = "nic.sock"
 """In the server's runtime folder."""
 _LONGEST = 1 << 16
-_DESCRIPTORS = 32
+_DESCRIPTORS = 8 + MAX_TENSORS
 _CREDENTIALS = struct.Struct("3i")
-_KINDS = "biufc"
-"""numpy's kinds of numbers."""
 RESPONSE_TIMEOUT_S = 120.0
 """Where the server says no other."""
 LONGEST_NS = 86_400_000_000_000
@@ -86,7 +83,7 @@ class Attach:
             attach = cls(**found)
             _check_numbers(attach)
             for spec in (*attach.inputs, *attach.outputs):
-                _check(spec)
+                spec.check()
         except (KeyError, TypeError, ValueError) as error:
             raise AttachError(f"not a worker's first message: {error!r}") from error
         return attach
@@ -104,12 +101,6 @@ def _check_numbers(attach: Attach) -> None:
             raise ValueError(f"{name} {number!r}; allowed: {least} to {most}")
     if attach.request_class not in CLASSES:
         raise ValueError(f"class {attach.request_class!r}; allowed: {', '.join(CLASSES)}")
-
-
-def _check(spec: TensorSpec) -> None:
-    """Raises ValueError, or TypeError, for what cannot be a tensor in shared memory."""
-    if np.dtype(spec.dtype).kind not in _KINDS or min(spec.shape, default=0) < 0:
-        raise ValueError(f"{spec.name} is {spec.dtype} {spec.shape}")
 
 
 def listen(path: Path) -> socket.socket:

@@ -14,6 +14,9 @@ too. One page per function, in a sealed memfd::
     | ...              |
     +------------------+  ... + entries * ENTRY_SIZE
 
+A queue is *packed* when its requests choose their tensors' sizes (:mod:`shunter.batching.queue.
+packed`): its one input, and its one result, are runs of bytes up to a size.
+
 Where the input of an entry lies, its *pieces* say, which only the front end writes: up to
 ``queue_pieces`` of them for an entry, each a part of a region of shared memory. One behind the
 other they are the bytes of the tensors, one tensor behind the other. Region 0 is the pool in which
@@ -28,7 +31,7 @@ from enum import IntEnum
 
 from shunter.batching.page.fields import Field, Section, place
 
-MAX_TENSORS = 8
+MAX_TENSORS = 64
 """Input tensors of a function, and output tensors."""
 WORKER_COUNT = 64
 """Workers of one function."""
@@ -47,7 +50,7 @@ class EntryStatus(IntEnum):
 
 
 QUEUE_MAGIC = int.from_bytes(b"SHUNTERQ", "little")
-QUEUE_VERSION = 2
+QUEUE_VERSION = 3
 PIECE = struct.Struct("<QII")
 """Of an input: offset in its region, bytes (0: it is not there), region."""
 BLOCK = 1 << 16
@@ -67,6 +70,7 @@ QUEUE = (
             Field("queue_input_bytes", "of one entry, by tensor", count=MAX_TENSORS),
             Field("queue_output_bytes", "of one entry, by tensor", count=MAX_TENSORS),
             Field("queue_pieces", "most pieces of the input of an entry"),
+            Field("queue_packed", "1: inputs and results are runs of any length up to these"),
         ),
     ),
     Section(
@@ -114,9 +118,17 @@ ENTRY = (
             Field("entry_peer", "socket address, and the local one that was asked", width=64),
             Field("entry_next", "the next entry of the batch"),
             Field("entry_pieces", "pieces of its input"),
+            Field("entry_bytes", "of its input where the queue is packed"),
+            Field("entry_rows", "of its request; 1 unless the queue is packed"),
         ),
     ),
-    Section("answer", (Field("entry_status", "0: none yet; one of STATUS_..."),)),
+    Section(
+        "answer",
+        (
+            Field("entry_status", "0: none yet; one of STATUS_..."),
+            Field("entry_result_bytes", "of its result where the queue is packed"),
+        ),
+    ),
 )
 
 QUEUE_FIELDS, QUEUE_WORKERS_OFFSET = place(QUEUE)

@@ -32,7 +32,7 @@ extern "C" {
 #define SHUNTER_API
 #endif
 
-#define SHUNTER_MOST_TENSORS 8     /* inputs, and outputs, of a model */
+#define SHUNTER_MOST_TENSORS 64    /* inputs, and outputs, of a model */
 #define SHUNTER_MOST_DIMENSIONS 32 /* of a tensor */
 #define SHUNTER_MOST_NAME 127      /* bytes of its name */
 #define SHUNTER_MOST_AT_ONCE 64    /* requests of a session on their way */

@@ -11,11 +11,12 @@ QUEUE = {
     "queue_inputs": 40,
     "queue_outputs": 48,
     "queue_input_bytes": 56,
-    "queue_output_bytes": 120,
-    "queue_pieces": 184,
-    "front_end_pid": 256,
-    "front_end_asleep": 264,
-    "front_end_wants_done": 272,
+    "queue_output_bytes": 568,
+    "queue_pieces": 1080,
+    "queue_packed": 1088,
+    "front_end_pid": 1152,
+    "front_end_asleep": 1160,
+    "front_end_wants_done": 1168,
 }
 WORKER = {
     "batch_number": 0,
@@ -38,7 +39,10 @@ ENTRY = {
     "entry_peer": 72,
     "entry_next": 136,
     "entry_pieces": 144,
+    "entry_bytes": 152,
+    "entry_rows": 160,
     "entry_status": 256,
+    "entry_result_bytes": 264,
 }
 
 
@@ -53,9 +57,9 @@ def test_every_word_lies_where_it_was_declared():
 
 
 def test_sizes():
-    assert queue_layout.QUEUE_VERSION == 2
-    assert (queue_layout.QUEUE_WORKERS_OFFSET, queue_layout.WORKER_SIZE) == (384, 256)
-    assert (queue_layout.QUEUE_ENTRIES_OFFSET, queue_layout.ENTRY_SIZE) == (384 + 64 * 256, 384)
-    assert [queue_layout.queue_bytes(n) for n in (0, 1, 4096)] == [16768, 17152, 1589632]
+    assert queue_layout.QUEUE_VERSION == 3
+    assert (queue_layout.QUEUE_WORKERS_OFFSET, queue_layout.WORKER_SIZE) == (1280, 256)
+    assert (queue_layout.QUEUE_ENTRIES_OFFSET, queue_layout.ENTRY_SIZE) == (1280 + 64 * 256, 384)
+    assert [queue_layout.queue_bytes(n) for n in (0, 1, 4096)] == [17664, 18048, 1590528]
     assert (queue_layout.PIECE.size, queue_layout.BLOCK) == (16, 65_536)
     assert queue_layout.QUEUE_MAGIC.to_bytes(8, "little") == b"SHUNTERQ"

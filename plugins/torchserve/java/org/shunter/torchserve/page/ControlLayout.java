@@ -228,7 +228,7 @@ public final class ControlLayout {
     public static final int S_NETWORK_BATCHES_BY_SIZE = 8384; // batches answered, by bucket [16]
     public static final int S_NETWORK_BATCH_REQUESTS = 8512; // requests in the batches answered
     public static final int S_NETWORK_ATTAINMENT_PPM = 8520; // in time, last minute, by class; -1: none [2]
-    public static final int MAX_TENSORS = 8; // inputs, and outputs, of a function
+    public static final int MAX_TENSORS = 64; // inputs, and outputs, of a function
     public static final int WORKER_COUNT = 64; // workers of a function
     public static final int MAX_ENTRIES = 4096; // entries of a queue
 }
