@@ -1,18 +1,21 @@
 """A change of instances is a transaction: the wanted layout or the one of before, never between."""
 
+import contextlib
 import fcntl
 import itertools
 import json
+import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shunter.allocator.devices.advice import DeviceError
-from shunter.allocator.devices.geometry import maximal, parse, plain, text_of
+from shunter.allocator.devices.geometry import layouts, maximal, parse, plain, text_of
 from shunter.allocator.devices.journal import Journal, Phase, Record, state_folder
 from shunter.allocator.devices.reconfiguration import (
     Reconfiguration,
@@ -25,6 +28,7 @@ from shunter.allocator.devices.simulated.tables import MODELS
 
 PROFILES = MODELS["a100-40gb"].profiles
 FULL = maximal(plain(PROFILES))
+EVERY = layouts(plain(PROFILES))
 READS = (
     "nvmlDeviceGetGpuInstances",
     "nvmlGpuInstanceGetInfo",
@@ -233,6 +237,30 @@ def test_whatever_fails_the_layout_is_the_wanted_one_or_that_of_before(
             Recovery("nothing", found[0]),
             Recovery("not begun", found[0]),
         )
+
+
+@pytest.mark.slow
+def test_two_hundred_changes_with_faults_never_leave_anything_between(machine, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    chance, programs, now = random.Random(11), Programs(machine), frozenset()
+    outcomes = Counter()
+    for _ in range(200):
+        target = chance.choice(EVERY)
+        call = chance.choice(["", *sorted(CHANGES), *READS])
+        code = chance.choice((2, 4, 10, 19, 23, 999))
+        machine.faults(
+            Fault(call, code, chance.randrange(14), chance.randint(1, 2), chance.random() < 0.5)
+        )
+        with contextlib.suppress(DeviceError):
+            machine.controller(programs).change(target)
+        machine.faults()
+        found, unusable = machine.gpu.layout()
+        assert not unusable
+        assert found in (now, target)
+        outcomes["wanted" if found == target else "before"] += 1
+        assert programs.serving == set(uuids(machine).values())
+        now = found
+    assert min(outcomes.values()) > 20  # both happen
 
 
 def test_a_fault_that_lasts_is_undone_when_it_is_over(machine):
