@@ -132,6 +132,8 @@ PURE_FILES = (
     "batching/page/slot_fields.py",
     "batching/page/values.py",
     "batching/queue/layout.py",
+    "batching/queue/packed.py",
+    "batching/queue/packed_form.py",
     "batching/queue/tensor_spec.py",
     "handlers/device/ladder.py",
     "nic_frontend/server/absences.py",

@@ -157,6 +157,9 @@ def serve(
         Path | None, typer.Option(help="Keep configuration and logs here; default: temporary.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="TorchServe's default logs.")] = False,
+    triton: Annotated[
+        bool, typer.Option("--triton", help="Triton with the backend; --config: its own options.")
+    ] = False,
 ) -> None:
     """Serve models with TorchServe and the plugin until Ctrl-C, then drain and stop.
 
@@ -165,6 +168,8 @@ def serve(
       shunter serve --demo --no-tokens
 
       shunter serve --store store --model resnet=resnet.mar --config job_queue_size=500
+
+      shunter serve --demo --triton --port 8000 --grpc 8001
     """
     from rich.console import Console
 
@@ -182,6 +187,7 @@ def serve(
         folder=folder,
         ports=(port, grpc),
         quiet=not verbose,
+        name=hosts.TRITON if triton else hosts.TORCHSERVE,
     )
     serving.run(server, Console())
 
