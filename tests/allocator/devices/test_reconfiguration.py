@@ -419,12 +419,15 @@ from shunter.allocator.devices.simulated.store import Store
 
 with installed(SimulatedLibrary(Store(Path(sys.argv[1])))), nvml_started():
     gpu = gpus()[0]
-    Reconfiguration(gpu, Path(sys.argv[2])).change(parse(sys.argv[3], gpu.profiles))
+    change = Reconfiguration(gpu, Path(sys.argv[2]))
+    change.recover()
+    if len(sys.argv) > 3:
+        change.change(parse(sys.argv[3], gpu.profiles))
 """
 
 
-def change_in_another_process(machine, text):
-    command = [sys.executable, "-c", CHANGE, str(machine.store.path), str(machine.folder), text]
+def change_in_another_process(machine, *text):
+    command = [sys.executable, "-c", CHANGE, str(machine.store.path), str(machine.folder), *text]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -445,6 +448,20 @@ def test_a_process_that_is_killed_in_the_middle_is_finished_by_the_next(
         machine.controller().recover()
         assert there(machine) == "4g@0:4 2g@4:2 1g@6:1"
         assert uuids(machine)[next(iter(layout("4g")))] == kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (2, 0), (3, 1), (4, 0)])
+def test_the_next_may_be_killed_too(machine_with, tmp_path, first, second):
+    with machine_with(tmp_path / "state", path=tmp_path / "gpus") as machine:
+        begin(machine, "4g,3g")
+        for skip, text in ((first, ["4g,2g,1g"]), (second, [])):
+            machine.faults(Fault("", 0, skip=skip, done=True, kill=True))
+            killed = change_in_another_process(machine, *text)
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+        machine.faults()
+        assert machine.controller().recover().what == "finished"
+        assert there(machine) == "4g@0:4 2g@4:2 1g@6:1"
 
 
 @pytest.mark.slow
