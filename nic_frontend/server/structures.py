@@ -25,7 +25,7 @@ from shunter.batching.page.layout import HOLDER_SIZE, SLICE_WORDS
 from shunter.batching.page.records import NetworkTelemetry
 from shunter.batching.page.slices import SliceSet, words_of
 from shunter.batching.queue.native import PEER_BYTES, QueueView
-from shunter.nic_frontend.server.model_policy import Defaults, Policy
+from shunter.nic_frontend.server.model_policy import Defaults, Policy, Runs
 from shunter.nic_frontend.server.sessions import SessionStruct
 from shunter.nic_frontend.wire import layout as wire
 from shunter.nic_frontend.wire.header import REASONS
@@ -51,6 +51,12 @@ class DefaultsStruct(Structure):
     """``struct shunter_defaults``."""
 
     _fields_ = (("slo_ns", c_uint64), ("timeout_ns", c_uint64), ("priority", c_uint8))
+
+
+class RunsStruct(Structure):
+    """``struct shunter_runs``."""
+
+    _fields_ = (*((name, c_uint32) for name in Runs._fields[:-1]), (Runs._fields[-1], c_uint64))
 
 
 def defaults_struct(defaults: Defaults) -> DefaultsStruct:
@@ -154,6 +160,7 @@ _ARGUMENTS: dict[str, Sequence[object]] = {
     "server_run": (_HANDLE, c_uint64, POINTER(HelloStruct), c_uint32),
     "server_add_function": (_HANDLE, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),
     "server_set_policy": (_HANDLE, c_uint16, POINTER(PolicyStruct)),
+    "server_set_runs": (_HANDLE, c_uint16, POINTER(RunsStruct)),
     "server_remove_function": (_HANDLE, c_uint16),
     "server_add_worker": (_HANDLE, c_uint16, c_uint32, c_uint32, c_int),
     "server_drain_worker": (_HANDLE, c_uint16, c_uint32),

@@ -1,51 +1,40 @@
 /* A datagram came: whether it is right, and what it asks for. */
 #include "actions.h"
 #include "answers.h"
+#include "series.h"
 #include "siphash.h"
 
 #define UNKNOWN_NS 100000000ULL
 #define MOST_UNKNOWN 256
-#define REPLAY_BITS (64 * REPLAY_WORDS)
+#define REPLAY_BITS 1024
 #define REPLAY_JUMP (1u << 20)
 #define PROTECTIONS (SHUNTER_FLAG_PAYLOAD_AEAD | SHUNTER_FLAG_PAYLOAD_CRC)
 #define KNOWN_FLAGS                                                                              \
     (SHUNTER_FLAG_LAST | SHUNTER_FLAG_RETRANS | SHUNTER_FLAG_HDR_TAG | PROTECTIONS |              \
-     SHUNTER_FLAG_ACK_REQ | SHUNTER_FLAG_IDEMPOTENT)
+     SHUNTER_FLAG_ACK_REQ | SHUNTER_FLAG_NEXT | SHUNTER_FLAG_IDEMPOTENT)
 
 /* ---- whether it is right */
 
-static void shift(uint64_t *words, uint64_t by) {
-    const unsigned whole = (unsigned)(by / 64), part = (unsigned)(by % 64);
-    for (int i = REPLAY_WORDS - 1; i >= 0; i--) {
-        const int from = i - (int)whole;
-        uint64_t word = from >= 0 ? words[from] << part : 0;
-        if (part && from >= 1) {
-            word |= words[from - 1] >> (64 - part);
-        }
-        words[i] = word;
-    }
+static uint64_t *word_of(struct session *session, uint64_t number) {
+    return &session->seen[number / 64 % REPLAY_WORDS];
 }
 
 static bool is_new(struct session *session, uint64_t number) {
-    if (number > session->highest + REPLAY_JUMP) {
+    const uint64_t bit = 1ULL << number % 64;
+    if (number < 1 || number > session->highest + REPLAY_JUMP ||
+        number + REPLAY_BITS <= session->highest) {
         return false;
     }
     if (number > session->highest) {
-        const uint64_t by = number - session->highest;
-        if (by >= REPLAY_BITS) {
-            memset(session->seen, 0, sizeof session->seen);
-        } else {
-            shift(session->seen, by);
+        const uint64_t words = number / 64 - session->highest / 64;
+        for (uint64_t i = 1; i <= words && i <= REPLAY_WORDS; i++) { // those of long ago
+            *word_of(session, session->highest + 64 * i) = 0;
         }
-        session->seen[0] |= 1;
         session->highest = number;
-        return true;
-    }
-    const uint64_t age = session->highest - number;
-    if (number < 1 || age >= REPLAY_BITS || session->seen[age / 64] >> (age % 64) & 1) {
+    } else if (*word_of(session, number) & bit) {
         return false;
     }
-    session->seen[age / 64] |= 1ULL << (age % 64);
+    *word_of(session, number) |= bit;
     return true;
 }
 
@@ -82,6 +71,14 @@ static int parse(const uint8_t *datagram, size_t length, struct shunter_x64 *hea
 static bool is_of_client(uint8_t type) {
     return type == SHUNTER_TYPE_REQ || type == SHUNTER_TYPE_QUERY || type == SHUNTER_TYPE_ACK ||
            type == SHUNTER_TYPE_CANCEL;
+}
+
+/* Only requests ask for parts, where answers have some. */
+static bool may_ask(
+    const struct shunter_core *core, const struct session *session,
+    const struct shunter_x64 *header) {
+    return !(header->flags & SHUNTER_FLAG_NEXT) ||
+           (header->type == SHUNTER_TYPE_REQ && function_of(core, session)->series);
 }
 
 static bool tag_is_right(
@@ -124,6 +121,9 @@ static void cancel(
     uint64_t now_ns) {
     struct call *call = call_of(session, header->req_id);
     struct function *function = function_of(core, session);
+    if (shunter_series_cancel(core, session, header->req_id, now_ns)) {
+        return;
+    }
     if (call->req_id != header->req_id ||
         (call->state != RECEIVING && call->state != RX_COMPLETE)) {
         drop(core, SHUNTER_DROP_CANCEL);
@@ -247,8 +247,9 @@ void shunter_core_receive(
     } else if (!tag_is_right(session, &header, datagram)) {
         drop(core, SHUNTER_DROP_TAG);
     } else if (
+        !may_ask(core, session, &header) ||
         (header.flags & PROTECTIONS) !=
-        (header.type == SHUNTER_TYPE_REQ ? session->protect : 0)) {
+            (header.type == SHUNTER_TYPE_REQ ? session->protect : 0)) {
         drop(core, SHUNTER_DROP_FLAGS);
     } else if (
         (session->protect || !session->stream) &&

@@ -83,6 +83,9 @@ bool shunter_server_payloads_are_far(const struct shunter_server *server);
 int shunter_server_add_function(
     struct shunter_server *server, const struct shunter_queue *queue,
     const struct shunter_policy *policy, uint32_t burst);
+/* It is packed; ``rows`` may become others as workers come and go. */
+int shunter_server_set_runs(
+    struct shunter_server *server, uint16_t func_id, const struct shunter_runs *runs);
 int shunter_server_set_policy(
     struct shunter_server *server, uint16_t func_id, const struct shunter_policy *policy);
 int shunter_server_remove_function(struct shunter_server *server, uint16_t func_id);

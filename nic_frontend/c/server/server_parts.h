@@ -22,7 +22,21 @@ struct shunter_place {
     uint32_t length;
     uint32_t region; /* not 0: the whole request is there already, in this one at the offset */
     uint32_t offset;
+    uint32_t total;
     struct shunter_guard guard;
+};
+
+/* Of a request whose answer comes in parts: entries that are places for them. */
+struct shunter_part_places {
+    uint32_t given, seen; /* so far; parts that were found in them */
+    uint32_t places[SHUNTER_PARTS_AHEAD];
+    bool running;
+};
+
+struct shunter_parts {
+    uint32_t *live; /* entries that run */
+    uint32_t count;
+    struct shunter_part_places of[]; /* by entry */
 };
 
 /* A function: its dispatcher, and how many pieces its entries have. */
@@ -30,6 +44,8 @@ struct shunter_serving {
     struct shunter_server *server;
     struct shunter_served *served;
     uint16_t func_id;
+    bool packed; /* its requests are runs of bytes, of any length up to a most */
+    struct shunter_parts *parts; /* NULL: its answers are whole */
     uint16_t *pieces;
 };
 
@@ -104,7 +120,7 @@ struct shunter_server {
 
 uint64_t shunter_now_ns(void);
 
-/* Take in what workers have answered; the number of batches. */
+/* Take in what workers have answered; the number of batches, and of parts of answers. */
 uint32_t shunter_collect_all(struct shunter_server *server);
 /* Send what the backend was given. */
 void shunter_flush(struct shunter_server *server);
@@ -123,10 +139,10 @@ int shunter_receive_strangers(struct shunter_server *server, uint64_t *next_ns);
 void shunter_hand_over(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *datagram, size_t length);
 /* The payload of a segment has landed, and behind it what protects it: if it is right, it stays there
- * and counts. */
+ * and counts. ``together``: bytes that came with it into its block. */
 void shunter_payload_is_there(
     struct shunter_server *server, const struct shunter_place *place, const uint8_t *header,
-    uint8_t *payload, int32_t block);
+    uint8_t *payload, int32_t block, uint32_t together);
 /* The input of an entry is not needed any more. */
 void shunter_let_go(struct shunter_server *server, uint16_t func_id, uint32_t entry);
 
@@ -134,6 +150,22 @@ void shunter_let_go(struct shunter_server *server, uint16_t func_id, uint32_t en
 ssize_t shunter_protect(
     struct shunter_server *server, const struct shunter_guard *guard, struct shunter_x64 *header,
     const uint8_t **payload);
+/* ---- parts.c: nothing where answers are whole */
+
+struct shunter_parts *shunter_parts_new(uint32_t entries);
+void shunter_parts_free(struct shunter_parts *parts);
+/* A request is going to wait for a worker. */
+void shunter_parts_ready(const struct shunter_serving *serving, uint32_t entry);
+/* It is about to be given to one. */
+void shunter_parts_run(const struct shunter_serving *serving, uint32_t entry);
+/* It does not run any more: what its worker has written is taken in. */
+void shunter_parts_end(const struct shunter_serving *serving, uint32_t entry, uint64_t now_ns);
+/* Of the core: a place for its next part; nobody waits for it. */
+void shunter_parts_place(const struct shunter_serving *serving, uint32_t entry, uint32_t place);
+void shunter_parts_unwanted(const struct shunter_serving *serving, uint32_t entry);
+/* Take in what workers have written; how many parts. */
+uint32_t shunter_parts_collect(const struct shunter_serving *serving, uint64_t now_ns);
+
 /* What the dispatcher asks of a function's core. */
 extern const struct shunter_owner shunter_owner_is_core;
 /* Of the core: do what it says. */

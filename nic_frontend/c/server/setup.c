@@ -76,6 +76,7 @@ static void free_serving(struct shunter_serving *serving) {
     if (serving) {
         shunter_served_free(serving->served);
         free(serving->pieces);
+        shunter_parts_free(serving->parts);
         free(serving);
     }
 }

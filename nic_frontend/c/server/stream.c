@@ -115,7 +115,8 @@ static void message_is_whole(struct shunter_server *server, struct shunter_strea
     // Its request may have been forgotten while the payload came.
     if (stream->has_place && shunter_core_awaits(server->core, stream->header)) {
         shunter_payload_is_there(
-            server, &stream->place, stream->header, stream->payload, stream->block);
+            server, &stream->place, stream->header, stream->payload, stream->block,
+            stream->place.length);
     }
     let_go(server, stream);
 }
