@@ -6,7 +6,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,40 +16,24 @@ from shunter.allocator.planning.configuration import (
     Configuration,
     InstanceGroup,
     format_configuration,
-    parse_configuration,
 )
-from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.triton.backend import Backend, BackendGone
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository, config_text
+from shunter.plugins.triton.served import (
+    Served,
+    configuration_of,
+    policy_of,
+    tensors_of,
+    variables_of,
+)
 
 NAME = "Triton"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 USUAL_BATCH = 1
-
-
-@dataclass
-class Served:
-    """A version of a model."""
-
-    name: str
-    number: int
-    """Its version, as Triton counts: a whole number."""
-    version: str
-    """As its archive calls it."""
-    folder: Path
-    model: Any
-    batch: int
-    workers: Generation | None = None
-    problem: str = ""
-
-    @property
-    def title(self) -> str:
-        """For users."""
-        return f"{self.name}/{self.version}"
 
 
 class TritonHost:
@@ -145,8 +129,8 @@ class TritonHost:
             try:
                 configuration = (InstanceGroup(workers, 1, served.batch),)
                 if batch is None and workers == 1:
-                    configuration = _configuration(served, configuration)
-                inputs, outputs = _tensors(served)
+                    configuration = configuration_of(served, configuration)
+                inputs, outputs = tensors_of(served)
                 text = config_text(served.name, inputs, outputs, served.batch)
                 self.repository.write(served.name, served.number, text)
                 served.workers = self._generation(served, configuration)
@@ -189,20 +173,10 @@ class TritonHost:
     def _generation(
         self, served: Served, configuration: Configuration, cores: str = "auto"
     ) -> Generation:
-        section = served.model.section
-        self.reception.policies[served.name, served.number] = Policy(
-            max_wait_ns=int(served.model.config.get("maxBatchDelay", 0)) * 1_000_000,
-            slo_ns=int(float(section.get("slo_ms", 0)) * 1e6),
-        )
+        self.reception.policies[served.name, served.number] = policy_of(served)
         variables = {
-            **served.model.environment,
+            **variables_of(served),
             "SHUNTER_FRONT_END": str(self.attach_at),
-            "SHUNTER_OUTLIVES_HOST": "1",
-            "SHUNTER_MODEL_VERSION": str(served.number),
-            "SHUNTER_WARM_UP": "1",
-            "SHUNTER_CLASS": str(section.get("class", "strict")).replace("-", "_"),
-            "SHUNTER_SLO_NS": str(int(float(section.get("slo_ms", 0)) * 1e6)),
-            "SHUNTER_RESPONSE_TIMEOUT_S": str(served.model.config.get("responseTimeout", 120)),
         }
         found = Generation(served.model, configuration, variables, self._runtime)
         found.start(None if cores == "auto" else sorted(parse_cpu_list(cores)))
@@ -295,22 +269,3 @@ def status_of(backend_at: Path) -> dict[str, Any]:
         raise HostError(f"no Triton with shunter's backend listens there: {error}") from error
     models = [{"name": each.pop("model"), **each, "ready": len(each["pids"])} for each in found]
     return {"server": NAME, "models": models}
-
-
-def _tensors(served: Served) -> Any:
-    """Inputs and outputs of a model. Raises HostError."""
-    from shunter.handlers.queue.tensor_queue import TensorConfigError, tensor_specs
-
-    try:
-        return tensor_specs(served.model.section)
-    except TensorConfigError as error:
-        raise HostError(
-            f"{served.title} cannot be served by Triton: its model-config.yaml has no tensors that "
-            f"can be: {error}"
-        ) from error
-
-
-def _configuration(served: Served, usual: Configuration) -> Configuration:
-    """What the archive asks for."""
-    text = served.model.section.get("configuration")
-    return parse_configuration(str(text)) if text else usual
