@@ -117,6 +117,11 @@ class Backend:
 
         The backend answers it. Raises AttachError when it cannot be served.
         """
+        if attach.packing is not None:
+            raise AttachError(
+                f"{attach.model}: tensors of any size, and requests that are batches for its "
+                "handler, are not served behind this server yet"
+            )
         which = {"model": attach.model, "version": int(attach.version or 1)}
         worker = {
             **which,

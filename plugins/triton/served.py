@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shunter.allocator.planning.configuration import Configuration, parse_configuration
+from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.host import HostError
 from shunter.plugins.triton.generation import Generation
@@ -59,17 +61,17 @@ def _slo_ns(served: Served) -> int:
     return int(float(served.model.section.get("slo_ms", 0)) * 1e6)
 
 
-def tensors_of(served: Served) -> Any:
+def tensors_of(served: Served) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
     """Inputs and outputs of a model. Raises HostError."""
-    from shunter.handlers.queue.tensor_queue import TensorConfigError, tensor_specs
+    from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
 
     try:
-        return tensor_specs(served.model.section)
+        found = tensor_config(served.model.section)
+        if found.packing is not None:
+            raise TensorConfigError("tensors of any size are not served behind Triton yet")
     except TensorConfigError as error:
-        raise HostError(
-            f"{served.title} cannot be served by Triton: its model-config.yaml has no tensors that "
-            f"can be: {error}"
-        ) from error
+        raise HostError(f"{served.title} cannot be served by Triton: {error}") from error
+    return found.inputs, found.outputs
 
 
 def configuration_of(served: Served, usual: Configuration) -> Configuration:

@@ -27,6 +27,7 @@ enum shunter_end {
     SHUNTER_END_OK,
     SHUNTER_END_WRONG,       /* with a text of its own */
     SHUNTER_END_UNSUPPORTED, /* the same */
+    SHUNTER_END_BAD,         /* says the worker */
     SHUNTER_END_LATE,
     SHUNTER_END_REFUSED,
     SHUNTER_END_NO_WORKER,

@@ -34,6 +34,7 @@ static void finished(
     void *context, uint32_t entry, uint16_t status, bool sent, uint64_t now_ns) {
     (void)sent;
     const enum shunter_end end = status == SHUNTER_ENTRY_OK        ? SHUNTER_END_OK
+                                 : status == SHUNTER_ENTRY_BAD     ? SHUNTER_END_BAD
                                  : status == SHUNTER_WOULD_BE_LATE ? SHUNTER_END_REFUSED
                                  : status == SHUNTER_NOBODY        ? SHUNTER_END_NO_WORKER
                                                                    : SHUNTER_END_FAILED;
