@@ -45,7 +45,7 @@ def main(path, dim, fail_every):
     into = (ctypes.c_void_p * 2)(x.ctypes.data, b.ctypes.data)
     results, batches = queue.results(), 0
     while True:
-        batch = end.wait([connection.fileno()], 0, 1000)
+        batch = end.wait([connection.fileno()], 0, 1_000_000_000)
         if batch is None:
             try:
                 content, _ = receive(connection, socket.MSG_DONTWAIT)
@@ -55,14 +55,14 @@ def main(path, dim, fail_every):
             return
         batches += 1
         if fail_every and batches % fail_every == 0:
-            end.answer([500] * batch[0])
+            end.answer(batch, [500] * batch.count)
             continue
-        end.gather(0, batch[0], into)
-        for row in range(batch[0]):
-            entry = end.entries[row]
+        end.gather(batch, 0, batch.count, into)
+        for row in range(batch.count):
+            entry = batch.entries[row]
             results[0][entry] = x[row, :4] + 1
             results[1][entry] = 2 * b[row]
-        end.answer([200] * batch[0])
+        end.answer(batch, [200] * batch.count)
 
 
 if __name__ == "__main__":
