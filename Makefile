@@ -78,4 +78,5 @@ gpu: $(INSTALLED) ## run the tests and the benchmarks that need an NVIDIA GPU
 	$(PIP) install --constraint constraints.txt --editable '.[gpu]'
 	$(BIN)/pytest -m gpu -rs
 	$(BIN)/python bench/gpu_entry.py $(BENCH_ARGS)
+	$(BIN)/python bench/gpu_queue.py $(BENCH_ARGS)
 	$(BIN)/python bench/gpu_preempt.py $(BENCH_ARGS)

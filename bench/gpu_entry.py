@@ -34,7 +34,7 @@ from common import Parser, Progress, Row, paired_ratio, percentile, write_result
 
 from shunter.batching.queue.landing import LandingPool
 from shunter.batching.queue.layout import PIECE
-from shunter.batching.queue.native import WorkerQueue
+from shunter.batching.queue.native import Batch, WorkerQueue
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import Driver, cuda_driver
@@ -53,8 +53,8 @@ Copy = Callable[[int], torch.Tensor]
 
 
 @contextmanager
-def landed(size: int) -> Iterator[tuple[WorkerQueue, torch.Tensor]]:
-    """A worker's end of a queue whose requests are of ``size`` bytes, and where these landed."""
+def landed(size: int) -> Iterator[tuple[WorkerQueue, Batch, torch.Tensor]]:
+    """A worker's end of a queue, its requests of ``size`` bytes, and where these landed."""
     count = SIZES[size]
     specs = [TensorSpec("payload", "uint8", (size,))], [TensorSpec("answer", "uint8", (4096,))]
     with ExitStack() as stack:
@@ -68,15 +68,18 @@ def landed(size: int) -> Iterator[tuple[WorkerQueue, torch.Tensor]]:
         where = {"doorbell": bells[0], "front": bells[1], "socket": udp.fileno()}
         end = WorkerQueue(require(), queue, 1, 0, pool.mapping, **where)
         stack.callback(end.close)
+        every = Batch(count)
         for entry in range(count):
             PIECE.pack_into(queue.pieces.bytes, entry * PIECE.size, entry * size, size, 0)
             queue.words[queue.entry(entry, "entry_pieces")] = 1
-            end.entries[entry] = entry
+            every.entries[entry] = entry
         rows = np.frombuffer(pool.mapping.bytes, np.uint8)[: count * size]
-        yield end, torch.from_numpy(rows.reshape(count, size))
+        yield end, every, torch.from_numpy(rows.reshape(count, size))
 
 
-def gathered(driver: Driver, end: WorkerQueue, batch: int, device: torch.device) -> Copy:
+def gathered(
+    driver: Driver, end: WorkerQueue, every: Batch, batch: int, device: torch.device
+) -> Copy:
     """As a worker does it."""
     size = end.queue.inputs[0].bytes
     rows = torch.empty((batch, size), dtype=torch.uint8)
@@ -87,7 +90,7 @@ def gathered(driver: Driver, end: WorkerQueue, batch: int, device: torch.device)
     into = (c_void_p * 1)(rows.data_ptr())
 
     def copy(first: int) -> torch.Tensor:
-        end.gather(first, batch, addressof(into))
+        end.gather(every, first, batch, addressof(into))
         driver.call("cuMemcpyHtoDAsync", there, rows.data_ptr(), rows.nbytes, stream)
         driver.call("cuEventRecord", event, stream)
         while not driver.is_done(event):
@@ -135,11 +138,11 @@ def sample(copy: Copy, host: torch.Tensor, batch: int, number: int) -> float:
 def measure(size: int, batch: int, rounds: int, samples: int, device: torch.device) -> Row:
     """Microseconds of every sample, by side and round."""
     took: dict[str, list[list[float]]] = {side: [] for side in SIDES}
-    with landed(size) as (end, host):
+    with landed(size) as (end, every, host):
         driver = Driver(cuda_driver(), device.index)
         with driver.made:
             sides = {
-                "gathered": gathered(driver, end, batch, device),
+                "gathered": gathered(driver, end, every, batch, device),
                 "pageable": pageable(host, batch, device),
                 "staged": staged(host, batch, device),
             }

@@ -7,7 +7,7 @@
 /* Workers that take requests, together. */
 struct capacity {
     uint64_t size; /* of a batch of each */
-    double per_ns; /* requests */
+    double per_ns; /* rows */
     int64_t busy_ns; /* until the first of them is free */
 };
 
@@ -29,9 +29,11 @@ static struct capacity capacity_for(
     return all;
 }
 
-/* Latency of that many requests on the worker that takes fewest of them at once, or of all. */
+/* Latency of so many rows on the worker that takes fewest of them at once, or of all; ``rows`` are of
+ * one request, which is never divided. */
 static int64_t shortest_batch_ns(
-    const struct shunter_served *served, uint8_t class, bool strict_traffic, uint32_t size) {
+    const struct shunter_served *served, uint8_t class, bool strict_traffic, uint32_t size,
+    uint32_t rows) {
     for (uint32_t i = 0; i < served->worker_count; i++) {
         const struct shunter_worker_state *worker = &served->workers[i];
         if (shunter_is_ready(worker)) {
@@ -39,27 +41,29 @@ static int64_t shortest_batch_ns(
             size = cap < size ? cap : size;
         }
     }
-    return shunter_latency_ns(shunter_line(served), size);
+    return shunter_latency_ns(shunter_line(served), size > rows ? size : rows);
 }
 
 int64_t shunter_predicted_answer_ns(
-    const struct shunter_served *served, uint8_t class, uint64_t now_ns) {
+    const struct shunter_served *served, uint8_t class, uint32_t rows, uint64_t now_ns) {
     const bool strict_traffic = shunter_has_strict_traffic(served, now_ns);
     const struct capacity all = capacity_for(served, class, strict_traffic, now_ns);
     const uint64_t ahead =
-        served->lists[0].count + (class == 0 ? 0 : served->lists[1].count);
+        served->lists[0].rows + (class == 0 ? 0 : served->lists[1].rows);
     if (!all.size || !shunter_knows(served) || (all.busy_ns == 0 && ahead == 0)) {
         return 0;
     }
     const int64_t round_ns = (int64_t)((double)all.size / all.per_ns);
     return shunter_forming_predicted_wait_ns(ahead, all.size, round_ns, all.busy_ns) +
-           shortest_batch_ns(served, class, strict_traffic, (uint32_t)(ahead % all.size) + 1);
+           shortest_batch_ns(
+               served, class, strict_traffic, (uint32_t)(ahead % all.size) + rows, rows);
 }
 
 bool shunter_admits(
     const struct shunter_served *served, const struct shunter_arrival *arrival, uint64_t now_ns) {
     return !served->policy.admission || !arrival->deadline_ns ||
-           (int64_t)now_ns + shunter_predicted_answer_ns(served, arrival->class, now_ns) <=
+           (int64_t)now_ns + shunter_predicted_answer_ns(
+                                 served, arrival->class, shunter_rows(arrival), now_ns) <=
                (int64_t)arrival->deadline_ns;
 }
 

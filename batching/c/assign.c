@@ -1,4 +1,4 @@
-/* One batch: how many requests of a class go to a worker, so that they are in time; as BatchBuilder
+/* One batch: how many rows of a class go to a worker, so that they are in time; as BatchBuilder
  * of the JVM does it. */
 #include "plan.h"
 
@@ -24,7 +24,7 @@ static void give_up(struct plan *plan, uint8_t class, uint32_t count) {
     }
 }
 
-/* How many of a class go to a worker, so that they are in time; those for whom the others would be
+/* How many rows of a class go to a worker, so that they are in time; those for whom the others would be
  * too late are given up. */
 static uint32_t fit_deadlines(struct plan *plan, uint32_t to, uint8_t class, uint32_t size) {
     struct shunter_served *served = plan->served;
@@ -37,16 +37,16 @@ static uint32_t fit_deadlines(struct plan *plan, uint32_t to, uint8_t class, uin
     if (first - start >= shunter_latency_ns(line, size)) {
         return size;
     }
-    const uint32_t cap = cap_of(plan, to, class), waiting = list->count;
+    const uint32_t cap = cap_of(plan, to, class), waiting = list->rows;
     const int64_t next = next_free_ns(plan, to);
-    int64_t slacks[2 * SHUNTER_MAX_ENTRIES + 1];
-    uint32_t count = next == 0 ? 1 : 2 * cap + 1;
-    count = shunter_first_deadlines(served, class, slacks, count);
+    int64_t slacks[SHUNTER_MAX_ENTRIES];
+    uint32_t rows[SHUNTER_MAX_ENTRIES], count = next == 0 ? 1 : 2 * cap + 1;
+    count = shunter_first_deadlines(served, class, slacks, rows, count);
     for (uint32_t i = 0; i < count; i++) {
         slacks[i] -= slacks[i] == SHUNTER_FORMING_NEVER ? 0 : start;
     }
     const struct shunter_cut cut = shunter_forming_fit_deadlines(
-        slacks, count, waiting, size < waiting ? size : waiting, cap, line, next);
+        slacks, rows, count, waiting, size < waiting ? size : waiting, cap, line, next);
     give_up(plan, class, cut.skip);
     return cut.take;
 }
@@ -70,14 +70,14 @@ void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size
         room = more < room ? more : room;
     }
     shunter_take(served, &batch, class, size);
-    const uint32_t own = batch.count;
+    const uint32_t own = batch.rows;
     if (!own) {
         return;
     }
     if (served->policy.mixes && !batch.alone && own < room) {
         shunter_take(served, &batch, !class, room - own);
     }
-    if (class == BEST_EFFORT || batch.count > own) {
+    if (class == BEST_EFFORT || batch.rows > own) {
         served->seen.last_best_effort_ns = plan->now_ns;
     }
     shunter_give(served, to, batch, plan->now_ns);

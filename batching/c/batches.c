@@ -38,7 +38,7 @@ void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t lengt
 
 /* Its entries name one another, in memory that the worker reads. */
 static void write_batch(
-    struct shunter_served *served, struct shunter_held batch, uint64_t now_ns) {
+    struct shunter_served *served, uint32_t worker, struct shunter_held batch, uint64_t now_ns) {
     const struct shunter_queue *queue = &served->queue;
     const struct shunter_owner *owner = &served->owner;
     for (int32_t at = batch.first; at >= 0; at = served->waiting[at].next) {
@@ -46,8 +46,10 @@ static void write_batch(
         struct shunter_waiting *waiting = &served->waiting[entry];
         waiting->indirect = !owner->running(owner->context, entry, now_ns);
         served->indirect += waiting->indirect;
+        waiting->worker = (uint8_t)worker;
         const uint32_t next = waiting->next < 0 ? 0 : (uint32_t)waiting->next;
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_NEXT), next);
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ROWS), waiting->rows);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), 0);
     }
 }
@@ -56,7 +58,7 @@ void shunter_give(
     struct shunter_served *served, uint32_t worker, struct shunter_held batch, uint64_t now_ns) {
     struct shunter_worker_state *state = &served->workers[worker];
     const struct shunter_queue *queue = &served->queue;
-    write_batch(served, batch, now_ns);
+    write_batch(served, worker, batch, now_ns);
     const uint64_t number = ++state->given;
     if (shunter_in_flight(state) == 1) {
         state->began_ns = now_ns;
@@ -76,6 +78,13 @@ void shunter_give(
     }
     served->in_flight++;
     served->counts->batches++;
+}
+
+void shunter_nudge(struct shunter_served *served, uint32_t entry) {
+    const uint32_t worker = served->waiting[entry].worker;
+    if (atomic_load(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_ASLEEP))) {
+        ring(served, &served->workers[worker]);
+    }
 }
 
 /* ``done_ns``: when its worker says that it was done. */
@@ -101,7 +110,10 @@ static void finish_one(
         }
     } else {
         shunter_count_failure(served, entry);
-        owner->finished(owner->context, entry, SHUNTER_ENTRY_FAILED, false, now_ns);
+        const bool is_bad = status == SHUNTER_ENTRY_BAD;
+        owner->finished(
+            owner->context, entry, is_bad ? SHUNTER_ENTRY_BAD : SHUNTER_ENTRY_FAILED, false,
+            now_ns);
     }
 }
 
@@ -147,8 +159,8 @@ static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t
     const struct shunter_held *next = &state->held[(state->done + 1) % SHUNTER_AHEAD];
     state->free_since_ns = at_ns;
     state->began_ns = more && next->given_ns > at_ns ? next->given_ns : at_ns;
-    shunter_learn(served, batch, began_ns, more ? next->count : 0, at_ns);
-    shunter_count_batch(&served->telemetry, batch->count);
+    shunter_learn(served, batch, began_ns, more ? next->rows : 0, at_ns);
+    shunter_count_batch(&served->telemetry, batch->rows);
     finish(served, *batch, at_ns, now_ns, false);
 }
 
@@ -179,11 +191,15 @@ int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t
     state->present = false;
     served->gathered_bytes +=
         shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_GATHERED));
-    for (bool running = true; state->done < state->given; running = false) {
+    // What it took may have run. That is its word; what it has held longest is believed to run.
+    uint64_t taken =
+        shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_TAKEN));
+    taken = taken > state->done ? taken : state->done + 1;
+    while (state->done < state->given) {
         state->done++;
         served->in_flight--;
         const struct shunter_held batch = state->held[state->done % SHUNTER_AHEAD];
-        if (running) {
+        if (state->done <= taken) {
             finish(served, batch, now_ns, now_ns, true);
         } else {
             give_back(served, batch, now_ns);

@@ -1,6 +1,11 @@
 /* Every event ends here: what is too late is answered, what should leave leaves. */
 #include "dispatch.h"
 
+/* What the rows of a request but one add to a batch. */
+static int64_t further_ns(const struct shunter_served *served, int32_t entry) {
+    return (int64_t)(served->waiting[entry].rows - 1) * shunter_line(served).per_request_ns;
+}
+
 static void expire(struct shunter_served *served, uint64_t now_ns) {
     const int64_t soonest = shunter_soonest_ns(served, now_ns);
     for (int class = 0; class < SHUNTER_CLASSES; class ++) {
@@ -8,7 +13,7 @@ static void expire(struct shunter_served *served, uint64_t now_ns) {
         while (list->deadlines &&
                shunter_forming_is_too_late(
                    (int64_t)now_ns, (int64_t)served->waiting[list->heap[0]].deadline_ns,
-                   soonest)) {
+                   soonest + (soonest ? further_ns(served, list->heap[0]) : 0))) {
             shunter_expire(served, (uint32_t)list->heap[0], now_ns);
         }
     }
@@ -23,7 +28,7 @@ static uint64_t too_late_ns(const struct shunter_served *served, uint64_t now_ns
         if (list->deadlines) {
             const int64_t deadline = (int64_t)served->waiting[list->heap[0]].deadline_ns;
             const uint64_t at = (uint64_t)shunter_forming_too_late_at_ns(
-                (int64_t)now_ns, deadline, least);
+                (int64_t)now_ns, deadline, least + further_ns(served, list->heap[0]));
             next = at < next ? at : next;
         }
     }

@@ -3,6 +3,10 @@
  *
  * It knows neither networks nor servers. Whose requests these are is its owner's: it says which wait,
  * and is told what becomes of them. One thread owns it.
+ *
+ * A request may be a batch itself, of rows; all others have one. Whatever says how large a batch is or
+ * gets counts rows. A batch is at most a worker's cap of them, or one request that has more: none is
+ * divided, and none waits behind one that would not fit.
  */
 #ifndef SHUNTER_DISPATCH_H
 #define SHUNTER_DISPATCH_H
@@ -17,6 +21,8 @@
 #define SHUNTER_REFUSED SHUNTER_CLASSES /* the list of what is going to be told so */
 #define SHUNTER_WOULD_BE_LATE 429       /* its status; as over HTTP */
 #define SHUNTER_NEVER UINT64_MAX
+#define SHUNTER_MAX_ROWS 65536 /* of a request */
+#define SHUNTER_MAX_CAP (1U << 20)
 
 /* What happens to requests, by their entries. Called from within; none may call the dispatcher. */
 struct shunter_owner {
@@ -42,6 +48,7 @@ struct shunter_arrival {
     bool again;    /* it was given to a worker that died: it runs alone */
     bool returned; /* its worker had not begun it: it has its place again */
     uint64_t deadline_ns; /* 0: none */
+    uint32_t rows;        /* 0: one */
 };
 
 struct shunter_waiting {
@@ -51,6 +58,8 @@ struct shunter_waiting {
     uint8_t priority;   /* its class, whether it waits or not */
     bool alone;
     bool indirect; /* while it runs: its owner sends its answer */
+    uint8_t worker; /* while it runs */
+    uint32_t rows;
     uint64_t arrival; /* its number */
     uint64_t arrival_ns, deadline_ns;
     uint64_t came_ns; /* when it arrived first */
@@ -58,7 +67,7 @@ struct shunter_waiting {
 
 struct shunter_class_list {
     int32_t first, last;
-    uint32_t count;
+    uint32_t count, rows;
     int32_t *heap; /* those with a deadline, the earliest first */
     uint32_t deadlines;
 };
@@ -66,7 +75,7 @@ struct shunter_class_list {
 /* A batch: its entries follow one another by ``next``. */
 struct shunter_held {
     int32_t first, last;
-    uint32_t count;
+    uint32_t count, rows;
     uint8_t class;
     bool alone;
     uint64_t given_ns;
@@ -74,10 +83,11 @@ struct shunter_held {
 
 struct shunter_worker_state {
     bool present, draining;
-    uint32_t cap;
+    uint32_t cap; /* rows */
     int doorbell;
     uint64_t given, done;
     uint64_t began_ns; /* since when the oldest batch that it holds runs */
+    uint64_t progress_ns; /* when it wrote a part of an answer last */
     uint64_t free_since_ns;
     struct shunter_held held[SHUNTER_AHEAD];
 };
@@ -86,7 +96,7 @@ struct shunter_worker_state {
 struct shunter_seen {
     struct shunter_latency_fit fit;
     struct shunter_adaptive_threshold threshold;
-    int64_t arrivals; /* requests that have come, each counted once */
+    int64_t arrivals; /* rows of requests that have come, each counted once */
     uint64_t last_strict_ns, last_best_effort_ns;
     bool strict; /* one came */
 };
@@ -130,13 +140,15 @@ void shunter_count_failure(struct shunter_served *served, uint32_t entry);
 /* The most urgent of a class, -1: none waits. What has been tried once, then the earliest deadline,
  * then the oldest. */
 int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class);
-/* The most urgent of a class, that share a batch, join it and wait no more: up to so many. */
+/* The most urgent of a class, that share a batch, join it and wait no more: as many as fit in so many
+ * rows, or the first if nothing is in it yet. */
 void shunter_take(
     struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most);
-/* Deadlines of the first ``count`` of a class, ascending; SHUNTER_FORMING_NEVER without one. Returns how
- * many there are. */
+/* Deadlines of the first ``count`` of a class, ascending, SHUNTER_FORMING_NEVER without one, and their
+ * rows. Returns how many there are. */
 uint32_t shunter_first_deadlines(
-    struct shunter_served *served, uint8_t class, int64_t *deadlines_ns, uint32_t count);
+    struct shunter_served *served, uint8_t class, int64_t *deadlines_ns, uint32_t *rows,
+    uint32_t count);
 /* All of it waits no more and counts as failed with this status; the number. */
 uint32_t shunter_fail_waiting(struct shunter_served *served, uint16_t status, uint64_t now_ns);
 
@@ -160,7 +172,11 @@ int shunter_worker_comes(
 /* It gets nothing more. */
 int shunter_worker_drains(struct shunter_served *served, uint32_t worker);
 int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t now_ns);
-/* For how long the oldest batch that it holds has run, 0: it holds none. */
+/* The worker of an entry that runs is woken, if it sleeps: there is news of it. */
+void shunter_nudge(struct shunter_served *served, uint32_t entry);
+/* It has written a part of its answer. */
+void shunter_made_progress(struct shunter_served *served, uint32_t entry, uint64_t now_ns);
+/* For how long the oldest batch that it holds has run, without having made progress; 0: it holds none. */
 uint64_t shunter_worker_busy_ns(
     const struct shunter_served *served, uint32_t worker, uint64_t now_ns);
 bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker);
@@ -173,13 +189,13 @@ struct shunter_latency_line shunter_line(const struct shunter_served *served);
 bool shunter_knows(const struct shunter_served *served);
 /* What is added to a prediction where a deadline is at stake. */
 int64_t shunter_caution_ns(const struct shunter_served *served);
-/* Largest batch whose requests add no more than that to its fixed part; at least 1. */
+/* Largest batch whose rows add no more than that to its fixed part; at least 1. */
 uint32_t shunter_size_adding(const struct shunter_served *served, int64_t limit_ns);
 /* Until a worker has answered all that it holds. */
 int64_t shunter_busy_ns(
     const struct shunter_served *served, const struct shunter_worker_state *worker,
     uint64_t now_ns);
-/* Shortest time in which a request can be answered; 0 while a worker is free. */
+/* Shortest time in which a request of one row can be answered; 0 while a worker is free. */
 int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns);
 bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t now_ns);
 /* Largest batch of a class for a worker. */
@@ -190,14 +206,14 @@ uint32_t shunter_cap(
 void shunter_learn(
     struct shunter_served *served, const struct shunter_held *batch, uint64_t began_ns,
     uint64_t waiting_ahead, uint64_t now_ns);
-/* Requests that are worth a batch, now. */
+/* Rows that are worth a batch, now. */
 double shunter_threshold(const struct shunter_served *served);
 
 /* ---- admission (admission.c) */
 
-/* Predicted time until a request that comes now is answered; 0 when nothing is known. */
+/* Predicted time until a request of that size that comes now is answered; 0 when nothing is known. */
 int64_t shunter_predicted_answer_ns(
-    const struct shunter_served *served, uint8_t class, uint64_t now_ns);
+    const struct shunter_served *served, uint8_t class, uint32_t rows, uint64_t now_ns);
 /* Whether a request that comes now may wait. */
 bool shunter_admits(
     const struct shunter_served *served, const struct shunter_arrival *arrival, uint64_t now_ns);
@@ -208,6 +224,11 @@ void shunter_refuse(struct shunter_served *served, uint64_t now_ns);
 
 /* Give away what should leave now; when to decide again if nothing happens. */
 uint64_t shunter_plan(struct shunter_served *served, uint64_t now_ns);
+
+static inline uint32_t shunter_rows(const struct shunter_arrival *arrival) {
+    const uint32_t rows = arrival->rows < SHUNTER_MAX_ROWS ? arrival->rows : SHUNTER_MAX_ROWS;
+    return rows ? rows : 1;
+}
 
 static inline bool shunter_is_ready(const struct shunter_worker_state *worker) {
     return worker->present && !worker->draining;

@@ -70,7 +70,7 @@ static void fill(struct plan *plan, uint8_t class) {
         lines[i].fixed_ns +=
             shunter_busy_ns(served, worker_of(plan, workers[i]), plan->now_ns);
     }
-    const uint32_t queued = served->lists[class].count;
+    const uint32_t queued = served->lists[class].rows;
     if (knows && count > 1) {
         shunter_forming_split_by_latency(queued, caps, lines, count, sizes);
     } else {
@@ -150,10 +150,10 @@ static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) 
     }
     const struct shunter_held *running = &worker->held[(worker->done + 1) % SHUNTER_AHEAD];
     return !running->alone &&
-           shunter_latency_ns(shunter_line(served), running->count) <
+           shunter_latency_ns(shunter_line(served), running->rows) <
                LONGEST_TO_QUEUE_BEHIND_NS &&
            shunter_forming_may_send_ahead(
-               served->lists[class].count, shunter_threshold(served),
+               served->lists[class].rows, shunter_threshold(served),
                cap_of(plan, to, class), shunter_in_flight(worker), served->policy.ahead, 0,
                class == 0, running->class == 0, plan->strict_traffic);
 }
@@ -178,7 +178,7 @@ static void send_ahead(struct plan *plan, uint8_t class) {
             return;
         }
         const uint32_t cap = cap_of(plan, (uint32_t)soonest, class);
-        const uint32_t queued = served->lists[class].count;
+        const uint32_t queued = served->lists[class].rows;
         shunter_assign(plan, (uint32_t)soonest, class, queued < cap ? queued : cap);
     }
 }
@@ -198,7 +198,7 @@ static void release_alone(struct plan *plan, uint8_t class) {
 static void release(struct plan *plan, uint8_t class) {
     const struct shunter_class_list *list = &plan->served->lists[class];
     // Again while it helps: a batch that was cut for a deadline leaves requests behind.
-    for (uint32_t before = UINT32_MAX, queued = list->count; queued && queued < before;) {
+    for (uint32_t before = UINT32_MAX, queued = list->rows; queued && queued < before;) {
         collect_free(plan);
         if (!plan->free_count) {
             send_ahead(plan, class);
@@ -208,7 +208,7 @@ static void release(struct plan *plan, uint8_t class) {
             return;
         }
         before = queued;
-        queued = list->count;
+        queued = list->rows;
     }
 }
 

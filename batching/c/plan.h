@@ -29,7 +29,8 @@ static inline bool has_alone(const struct plan *plan, uint8_t class) {
     return list->count && plan->served->waiting[list->first].alone;
 }
 
-/* assign.c: give a worker the next requests of a class, as many of them as it can serve in time. */
+/* assign.c: give a worker the next requests of a class, up to so many rows, as many of them as it can
+ * serve in time. */
 void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size);
 
 #endif

@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* The numbers of the control page, as the dispatcher of the JVM takes them. */
+/* The numbers of the control page, as the dispatcher of the JVM takes them. Where requests are
+ * batches themselves, these are of their rows. */
 struct shunter_policy {
     double threshold;     /* requests that are worth a batch; 0: what adapts */
     double alpha;         /* of what adapts: weight of what was */

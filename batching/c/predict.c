@@ -39,7 +39,7 @@ int64_t shunter_busy_ns(
         return 0;
     }
     for (uint64_t number = worker->done + 1; number <= worker->given; number++) {
-        end += shunter_latency_ns(line, worker->held[number % SHUNTER_AHEAD].count);
+        end += shunter_latency_ns(line, worker->held[number % SHUNTER_AHEAD].rows);
         end = end > now ? end : now;
     }
     return end - now;
@@ -69,7 +69,9 @@ bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t no
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
     bool strict_traffic) {
-    const uint32_t cap = worker->cap;
+    const uint32_t each = served->queue.most_rows ? served->queue.most_rows : 1;
+    const uint64_t all = (uint64_t)served->queue.entries * each; // that can wait
+    const uint32_t cap = worker->cap < all ? worker->cap : (uint32_t)all;
     if (class != 0 && served->policy.slo_ns && strict_traffic) {
         const uint32_t most = shunter_size_adding(served, (int64_t)(served->policy.slo_ns / 2));
         return cap < most ? cap : most;
@@ -94,14 +96,14 @@ void shunter_learn(
         shunter_entry_word(&served->queue, (uint32_t)batch->first, SHUNTER_E_ENTRY_STATUS));
     shunter_adaptive_threshold_settle(&seen->threshold, (int64_t)now_ns, seen->arrivals);
     if (status == SHUNTER_ENTRY_OK && !was_alone(served, batch)) {
-        shunter_latency_fit_observe(&seen->fit, batch->count, (int64_t)(now_ns - began_ns));
+        shunter_latency_fit_observe(&seen->fit, batch->rows, (int64_t)(now_ns - began_ns));
     }
     seen->threshold.alpha = served->policy.alpha;
     seen->threshold.cap = served->policy.threshold_cap;
     const int64_t hold = shunter_forming_hold_ns(
         (double)shunter_line(served).fixed_ns, (int64_t)served->policy.max_wait_ns);
     const int64_t waiting =
-        (int64_t)(served->lists[0].count + served->lists[1].count + waiting_ahead);
+        (int64_t)(served->lists[0].rows + served->lists[1].rows + waiting_ahead);
     shunter_adaptive_threshold_answered(
-        &seen->threshold, (int64_t)now_ns, batch->count, waiting, seen->arrivals, hold);
+        &seen->threshold, (int64_t)now_ns, batch->rows, waiting, seen->arrivals, hold);
 }

@@ -226,8 +226,8 @@
 #define SHUNTER_S_NETWORK_SLO_ABANDONED 8096 /* with a deadline, abandoned [2] */
 #define SHUNTER_S_NETWORK_LATENCY_NS 8112 /* sum of the times from arrival to answer [2] */
 #define SHUNTER_S_NETWORK_LATENCY_TIMES 8128 /* histogram by class, bucket [32] */
-#define SHUNTER_S_NETWORK_BATCHES_BY_SIZE 8384 /* batches answered, by bucket [16] */
-#define SHUNTER_S_NETWORK_BATCH_REQUESTS 8512 /* requests in the batches answered */
+#define SHUNTER_S_NETWORK_BATCHES_BY_SIZE 8384 /* batches by rows, by bucket [16] */
+#define SHUNTER_S_NETWORK_BATCH_REQUESTS 8512 /* rows of the batches answered */
 #define SHUNTER_S_NETWORK_ATTAINMENT_PPM 8520 /* in time, last minute, by class; -1: none [2] */
 
 _Static_assert(SHUNTER_SLOT_SIZE % 128 == 0, "slots start on a line");
@@ -239,8 +239,10 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_WORKER_COUNT 64 /* workers of a function */
 #define SHUNTER_MAX_ENTRIES 4096 /* entries of a queue */
 #define SHUNTER_AHEAD 2 /* batches that a worker may hold */
+#define SHUNTER_PARTS_AHEAD 8 /* places for the next parts of an answer */
 #define SHUNTER_BLOCK 65536 /* bytes of a block of the landing pool */
 #define SHUNTER_ENTRY_OK 200 /* status of an entry: answered */
+#define SHUNTER_ENTRY_BAD 400 /* status of an entry: not the model's tensors */
 #define SHUNTER_ENTRY_FAILED 500 /* status of an entry: the handler failed */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
 #define SHUNTER_QUEUE_VERSION 3 /* raised when the queue page changes */
@@ -269,6 +271,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_W_WORKER_ASLEEP 136 /* 1: it waits for its doorbell */
 #define SHUNTER_W_DONE_NS 144 /* when batch n was done, in place n % AHEAD [2] */
 #define SHUNTER_W_WORKER_GATHERED 160 /* bytes of inputs that it has copied so far */
+#define SHUNTER_W_WORKER_TAKEN 168 /* batches taken so far: those not done may have run in part */
 #define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
 #define SHUNTER_E_ENTRY_SESSION 8 /* session */
 #define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG, ACK_REQ: of the answer; IDEMPOTENT: it may run twice */
@@ -281,9 +284,13 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_NEXT 136 /* the next entry of the batch */
 #define SHUNTER_E_ENTRY_PIECES 144 /* pieces of its input */
 #define SHUNTER_E_ENTRY_BYTES 152 /* of its input where the queue is packed */
-#define SHUNTER_E_ENTRY_ROWS 160 /* of its request; 1 unless the queue is packed */
+#define SHUNTER_E_ENTRY_ROWS 160 /* of its request, from the dispatcher; 1 unless it is a batch */
+#define SHUNTER_E_ENTRY_PLACES 168 /* entries for parts; n in place n % PARTS_AHEAD [8] */
+#define SHUNTER_E_ENTRY_GIVEN 232 /* places given so far; written last */
+#define SHUNTER_E_ENTRY_UNWANTED 240 /* 1: nobody waits for it any more */
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
-#define SHUNTER_LAYOUT_DIGEST 0x614414d6c6672b8bULL
+#define SHUNTER_E_ENTRY_PARTS 272 /* parts of its answer that are in their places; written last */
+#define SHUNTER_LAYOUT_DIGEST 0x5a89276c3e902574ULL
 
 #endif

@@ -116,6 +116,7 @@ static void put(struct shunter_served *served, int32_t at) {
     *(entry->prev < 0 ? &list->first : &served->waiting[entry->prev].next) = at;
     *(entry->next < 0 ? &list->last : &served->waiting[entry->next].prev) = at;
     list->count++;
+    list->rows += entry->rows;
     entry->in_heap = -1;
     if (entry->deadline_ns && list->heap) {
         rise(served, list, list->deadlines++, at);
@@ -131,7 +132,7 @@ void shunter_enqueue(
         struct shunter_seen *seen = &served->seen;
         shunter_adaptive_threshold_settle(
             &seen->threshold, (int64_t)now_ns, seen->arrivals);
-        seen->arrivals++;
+        seen->arrivals += shunter_rows(arrival);
         if (arrival->class == 0) {
             seen->strict = true;
             seen->last_strict_ns = now_ns;
@@ -141,6 +142,7 @@ void shunter_enqueue(
         *entry = (struct shunter_waiting){
             .priority = arrival->class,
             .alone = arrival->again,
+            .rows = shunter_rows(arrival),
             .arrival = ++served->arrivals,
             .arrival_ns = now_ns,
             .deadline_ns = arrival->deadline_ns,
@@ -161,6 +163,7 @@ void shunter_dequeue(struct shunter_served *served, uint32_t at) {
     *(entry->prev < 0 ? &list->first : &served->waiting[entry->prev].next) = entry->next;
     *(entry->next < 0 ? &list->last : &served->waiting[entry->next].prev) = entry->prev;
     list->count--;
+    list->rows -= entry->rows;
     if (entry->in_heap >= 0) {
         leave_heap(served, list, (uint32_t)entry->in_heap);
     }
@@ -214,18 +217,24 @@ int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class) 
 
 void shunter_take(
     struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most) {
-    for (; most && served->lists[class].count; most--) {
+    while (most && served->lists[class].count) {
         const int32_t entry = shunter_most_urgent(served, class);
+        const uint32_t rows = served->waiting[entry].rows;
         batch->alone = served->waiting[entry].alone;
         if (batch->alone && batch->count) {
             batch->alone = false;
             return;
+        }
+        if (rows > most && batch->count) {
+            return; // the others of this class do not overtake it
         }
         shunter_dequeue(served, (uint32_t)entry);
         served->waiting[entry].next = -1;
         *(batch->count ? &served->waiting[batch->last].next : &batch->first) = entry;
         batch->last = entry;
         batch->count++;
+        batch->rows += rows;
+        most -= rows < most ? rows : most;
         if (batch->alone) {
             return;
         }
@@ -253,17 +262,27 @@ static uint32_t next_place(
 }
 
 uint32_t shunter_first_deadlines(
-    struct shunter_served *served, uint8_t class, int64_t *deadlines_ns, uint32_t count) {
+    struct shunter_served *served, uint8_t class, int64_t *deadlines_ns, uint32_t *rows,
+    uint32_t count) {
     const struct shunter_class_list *list = &served->lists[class];
     uint32_t *places = (uint32_t *)served->scratch, candidates = list->deadlines != 0;
+    int32_t without = list->first;
     count = count < list->count ? count : list->count;
     places[0] = 0;
     for (uint32_t i = 0; i < count; i++) {
-        deadlines_ns[i] = SHUNTER_FORMING_NEVER;
         if (candidates) {
             const uint32_t place = next_place(served, list, places, &candidates);
-            deadlines_ns[i] = (int64_t)served->waiting[list->heap[place]].deadline_ns;
+            const struct shunter_waiting *entry = &served->waiting[list->heap[place]];
+            deadlines_ns[i] = (int64_t)entry->deadline_ns;
+            rows[i] = entry->rows;
+            continue;
         }
+        while (served->waiting[without].in_heap >= 0) {
+            without = served->waiting[without].next;
+        }
+        deadlines_ns[i] = SHUNTER_FORMING_NEVER;
+        rows[i] = served->waiting[without].rows;
+        without = served->waiting[without].next;
     }
     return count;
 }

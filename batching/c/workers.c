@@ -19,12 +19,12 @@ int shunter_worker_comes(
     }
     served->workers[worker] = (struct shunter_worker_state){
         .present = true,
-        .cap = cap < served->queue.entries ? cap : served->queue.entries,
+        .cap = cap < SHUNTER_MAX_CAP ? cap : SHUNTER_MAX_CAP,
         .doorbell = doorbell,
         .free_since_ns = now_ns};
     const uint32_t words[] = {
         SHUNTER_W_BATCH_NUMBER, SHUNTER_W_DONE_NUMBER, SHUNTER_W_WORKER_ASLEEP,
-        SHUNTER_W_WORKER_GATHERED};
+        SHUNTER_W_WORKER_GATHERED, SHUNTER_W_WORKER_TAKEN};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         shunter_set(shunter_worker_word(&served->queue, worker, words[i]), 0);
     }
@@ -46,12 +46,18 @@ bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker
     return !is || !shunter_in_flight(&served->workers[worker]);
 }
 
+void shunter_made_progress(struct shunter_served *served, uint32_t entry, uint64_t now_ns) {
+    served->workers[served->waiting[entry].worker].progress_ns = now_ns;
+}
+
 uint64_t shunter_worker_busy_ns(
     const struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
     if (shunter_worker_is_idle(served, worker)) {
         return 0;
     }
-    const uint64_t began_ns = served->workers[worker].began_ns;
+    const struct shunter_worker_state *state = &served->workers[worker];
+    const uint64_t began_ns =
+        state->progress_ns > state->began_ns ? state->progress_ns : state->began_ns;
     return now_ns > began_ns ? now_ns - began_ns : 0;
 }
 

@@ -12,7 +12,9 @@ of :mod:`shunter.batching.forming.latency`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 
 def should_release(
@@ -154,6 +156,7 @@ def fit_deadlines(
     fixed_ns: int,
     per_request_ns: int,
     next_free_ns: int,
+    rows: Sequence[int] = (),
 ) -> tuple[int, int]:
     """How many of the most urgent requests to give up, and how many to run now.
 
@@ -168,35 +171,42 @@ def fit_deadlines(
     BentoML only drop what is late already). ``next_free_ns`` is the time until another worker is
     free; while one is free now (0), nothing is given up.
 
+    A request that is a batch itself has that many of ``rows``, which are of the same requests as
+    ``slacks_ns``; ``waiting``, ``size``, ``cap`` and what is to run now count rows then.
+
     >>> fit_deadlines([60, 90, 95], 3, 3, 8, 10, 20, 10**9)  # two now, one after them
     (0, 2)
     >>> fit_deadlines([30, 70, 75], 3, 3, 8, 10, 20, 10**9)  # the first would cost the others
     (1, 2)
     >>> fit_deadlines([30, 70, 75], 3, 3, 8, 10, 20, 5)  # but another worker takes these
     (0, 1)
+    >>> fit_deadlines([60, 70, 75], 5, 5, 8, 10, 20, 10**9, [3, 1, 1])  # too long for its time
+    (1, 2)
     """
+    each = rows or [1] * len(slacks_ns)
+    ends = list(accumulate(each))
 
     def latency(n: int) -> int:
         return fixed_ns + n * per_request_ns
 
-    if slacks_ns[0] >= latency(size):
+    if slacks_ns[0] >= latency(max(size, each[0])):
         return 0, size
-    hopeless = slacks_ns[0] < latency(1)
+    hopeless = slacks_ns[0] < latency(each[0])
     if next_free_ns == 0 and hopeless:
         return 0, size
     short = (slacks_ns[0] - fixed_ns) // per_request_ns if per_request_ns > 0 else 1
-    take = max(1, min(size, short))
-    rest = waiting - take
-    if next_free_ns == 0 or rest <= 0 or take >= len(slacks_ns):
+    take = max(each[0], min(size, short))
+    taken = bisect_right(ends, take)
+    used = ends[taken - 1]
+    if next_free_ns == 0 or waiting <= used or taken >= len(slacks_ns):
         return 0, take
-    if not hopeless and slacks_ns[take] >= min(latency(take), next_free_ns) + latency(
-        min(rest, cap)
-    ):
+    rest = max(each[taken], min(waiting - used, cap))
+    if not hopeless and slacks_ns[taken] >= min(latency(used), next_free_ns) + latency(rest):
         return 0, take
     for skip in range(1, len(slacks_ns)):
-        left = min(cap, waiting - skip)
+        left = max(each[skip], min(cap, waiting - ends[skip - 1]))
         if slacks_ns[skip] >= latency(left):
-            return (skip, left) if hopeless or left > take else (0, take)
+            return (skip, left) if hopeless or left > used else (0, take)
     return 0, take
 
 

@@ -185,8 +185,9 @@ SLOT = (
             Field("network_slo_abandoned", "with a deadline, abandoned", count=2),
             Field("network_latency_ns", "sum of the times from arrival to answer", count=2),
             Field("network_latency_times", "histogram by class, bucket", count=2 * TIME_BUCKETS),
-            Field("network_batches_by_size", "batches answered, by bucket", count=SIZE_BUCKETS),
-            Field("network_batch_requests", "requests in the batches answered"),
+            # A request that is a batch itself counts its rows in these two, any other one.
+            Field("network_batches_by_size", "batches by rows, by bucket", count=SIZE_BUCKETS),
+            Field("network_batch_requests", "rows of the batches answered"),
             Field("network_attainment_ppm", "in time, last minute, by class; -1: none", count=2),
         ),
     ),

@@ -19,6 +19,7 @@ from typing import Any
 from shunter.batching.page.layout import CLASSES, SLOT_COUNT
 from shunter.batching.page.slices import EVERY, SliceSet
 from shunter.batching.queue.layout import MAX_TENSORS
+from shunter.batching.queue.packed_form import PackedForm, must_be_packed
 from shunter.batching.queue.tensor_spec import TensorSpec
 
 NAME = "nic.sock"
@@ -65,6 +66,18 @@ class Attach:
     """Of its model on the server's control page, -1: none."""
     slices: SliceSet = 0
     """The slices that its strict requests want for themselves, 0: none."""
+    packing: PackedForm | None = None
+    """Where requests and answers are runs of bytes; None: each has as many bytes as all others."""
+
+    @property
+    def carried_inputs(self) -> tuple[TensorSpec, ...]:
+        """The tensors of a request for those who only carry it: queue, core and network."""
+        return self.packing.carried_inputs() if self.packing else self.inputs
+
+    @property
+    def carried_outputs(self) -> tuple[TensorSpec, ...]:
+        """The same of an answer."""
+        return self.packing.carried_outputs() if self.packing else self.outputs
 
     def to_json(self) -> dict[str, Any]:
         """For :func:`send`."""
@@ -80,10 +93,11 @@ class Attach:
                     TensorSpec(str(s["name"]), str(s["dtype"]), tuple(map(int, s["shape"])))
                     for s in found[kind]
                 )
+            if found.get("packing") is not None:
+                found["packing"] = PackedForm(**found["packing"])
             attach = cls(**found)
             _check_numbers(attach)
-            for spec in (*attach.inputs, *attach.outputs):
-                spec.check()
+            _check_tensors(attach)
         except (KeyError, TypeError, ValueError) as error:
             raise AttachError(f"not a worker's first message: {error!r}") from error
         return attach
@@ -101,6 +115,16 @@ def _check_numbers(attach: Attach) -> None:
             raise ValueError(f"{name} {number!r}; allowed: {least} to {most}")
     if attach.request_class not in CLASSES:
         raise ValueError(f"class {attach.request_class!r}; allowed: {', '.join(CLASSES)}")
+
+
+def _check_tensors(attach: Attach) -> None:
+    """The same."""
+    for spec in (*attach.inputs, *attach.outputs):
+        spec.check()
+    if attach.packing:
+        attach.packing.check(attach.inputs, attach.outputs)
+    elif must_be_packed(attach.inputs, attach.outputs):
+        raise ValueError("tensors of any size, and no packing")
 
 
 def listen(path: Path) -> socket.socket:

@@ -38,6 +38,8 @@ WORKER_COUNT = 64
 MAX_ENTRIES = 4096
 AHEAD = 2
 """Batches that a worker may hold: the one that runs and the next."""
+PARTS_AHEAD = 8
+"""Places that a worker has at most for the next parts of an answer."""
 IDEMPOTENT = 128
 """Bit of an entry's flags, as on the wire: the request may run twice."""
 
@@ -46,6 +48,8 @@ class EntryStatus(IntEnum):
     """What a worker says of a request; the numbers are those of HTTP."""
 
     OK = 200
+    BAD_REQUEST = 400
+    """It is not what the model takes; others of its batch have run."""
     HANDLER_FAILED = 500
 
 
@@ -99,6 +103,7 @@ WORKER = (
             Field("worker_asleep", "1: it waits for its doorbell"),
             Field("done_ns", "when batch n was done, in place n % AHEAD", count=AHEAD),
             Field("worker_gathered", "bytes of inputs that it has copied so far"),
+            Field("worker_taken", "batches taken so far: those not done may have run in part"),
         ),
     ),
 )
@@ -119,7 +124,10 @@ ENTRY = (
             Field("entry_next", "the next entry of the batch"),
             Field("entry_pieces", "pieces of its input"),
             Field("entry_bytes", "of its input where the queue is packed"),
-            Field("entry_rows", "of its request; 1 unless the queue is packed"),
+            Field("entry_rows", "of its request, from the dispatcher; 1 unless it is a batch"),
+            Field("entry_places", "entries for parts; n in place n % PARTS_AHEAD", count=PARTS_AHEAD),
+            Field("entry_given", "places given so far; written last"),
+            Field("entry_unwanted", "1: nobody waits for it any more"),
         ),
     ),
     Section(
@@ -127,6 +135,7 @@ ENTRY = (
         (
             Field("entry_status", "0: none yet; one of STATUS_..."),
             Field("entry_result_bytes", "of its result where the queue is packed"),
+            Field("entry_parts", "parts of its answer that are in their places; written last"),
         ),
     ),
 )
@@ -149,8 +158,10 @@ def constants() -> list[tuple[str, int, str]]:
         ("WORKER_COUNT", WORKER_COUNT, "workers of a function"),
         ("MAX_ENTRIES", MAX_ENTRIES, "entries of a queue"),
         ("AHEAD", AHEAD, "batches that a worker may hold"),
+        ("PARTS_AHEAD", PARTS_AHEAD, "places for the next parts of an answer"),
         ("BLOCK", BLOCK, "bytes of a block of the landing pool"),
         ("ENTRY_OK", int(EntryStatus.OK), "status of an entry: answered"),
+        ("ENTRY_BAD", int(EntryStatus.BAD_REQUEST), "status of an entry: not the model's tensors"),
         ("ENTRY_FAILED", int(EntryStatus.HANDLER_FAILED), "status of an entry: the handler failed"),
         ("QUEUE_MAGIC", QUEUE_MAGIC, "'SHUNTERQ', little-endian"),
         ("QUEUE_VERSION", QUEUE_VERSION, "raised when the queue page changes"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from ctypes import (
     Structure,
     c_int,
+    c_int32,
     c_uint16,
     c_uint32,
     c_uint64,
@@ -16,7 +17,7 @@ from ctypes import (
 )
 from functools import cache
 
-from shunter.batching.queue.layout import MAX_TENSORS, digest
+from shunter.batching.queue.layout import AHEAD, MAX_TENSORS, digest
 from shunter.batching.queue.shared_memory import Mapping
 from shunter.batching.queue.tensor_queue import TensorQueue
 
@@ -39,6 +40,7 @@ class QueueView(Structure):
         ("entries", c_uint32),
         ("func_id", c_uint32),
         ("most_pieces", c_uint32),
+        ("most_rows", c_uint32),
     )
 
 
@@ -47,7 +49,16 @@ class BatchView(Structure):
 
     _fields_ = (
         *(("entries", c_void_p), ("count", c_uint32), ("follow_up", c_uint32)),
-        *(("number", c_uint64), ("spins", c_uint64)),
+        ("number", c_uint64),
+    )
+
+
+class WaitView(Structure):
+    """``struct shunter_wait``."""
+
+    _fields_ = (
+        *(("other", c_void_p), ("other_count", c_uint32), ("doorbell", c_int32)),
+        *(("spin_ns", c_uint64), ("spins", c_uint64), ("taken", c_uint64)),
     )
 
 
@@ -73,9 +84,7 @@ def load(path: str) -> ctypes.CDLL:
     if not is_right:
         raise LibraryError(f"{path} is of another version")
     # Addresses, not pointers: what is passed for every batch is converted only once.
-    found.shunter_worker_wait.argtypes = [
-        *(c_void_p, c_uint32, c_int, c_void_p, c_uint32, c_uint64, c_int, c_void_p),
-    ]
+    found.shunter_worker_wait.argtypes = [c_void_p, c_uint32, c_void_p, c_uint64, c_void_p]
     found.shunter_worker_gather.argtypes = [
         *(c_void_p, c_uint32, c_void_p, c_void_p, c_uint32, c_void_p),
     ]
@@ -107,6 +116,35 @@ def check(result: int, what: str) -> int:
     return result
 
 
+class Batch:
+    """Requests that run together, from :meth:`WorkerQueue.wait` to :meth:`WorkerQueue.answer`."""
+
+    def __init__(self, most: int) -> None:
+        """``most``: requests that it can have."""
+        self.entries = (c_uint32 * most)()
+        """Of its requests; only the first :attr:`count` mean anything."""
+        self.results = (c_void_p * MAX_TENSORS)()
+        """By output: where the rows of its results lie, None: in their entries."""
+        self._statuses = (c_uint16 * most)()
+        self._view = BatchView(entries=ctypes.addressof(self.entries))
+        held = self._view, self.entries, self.results, self._statuses
+        self.at, self.entries_at, self.results_at, self.statuses_at = map(ctypes.addressof, held)
+
+    @property
+    def count(self) -> int:
+        """Its requests."""
+        return self._view.count
+
+    @property
+    def first(self) -> int | None:
+        """The entry of the first, where those of the others follow it one by one."""
+        return self.entries[0] if self._view.follow_up else None
+
+    def say(self, statuses: Sequence[int]) -> None:
+        """What became of each."""
+        self._statuses[: len(statuses)] = statuses
+
+
 class WorkerQueue:
     """The worker's end of a queue. What happens for every batch is in C: see ``worker.h``."""
 
@@ -124,25 +162,19 @@ class WorkerQueue:
     ) -> None:
         """``landing``: the pool in which payloads land; ``socket`` sends the answers, ``front`` is
         the front end's doorbell."""
-        self._library = library
+        self.library = library
         self.queue = queue
         self._view = view_of(queue, func_id)
-        self._worker, self._doorbell, self._front = worker, doorbell, front
-        self.entries = (c_uint32 * queue.entries)()
-        """Those of the batch that :meth:`wait` gave."""
-        self._batch = BatchView(entries=ctypes.addressof(self.entries))
+        self._worker, self._front = worker, front
+        self._batches = [Batch(queue.entries) for _ in range(AHEAD)]
+        self._wait = WaitView(doorbell=doorbell)
         self._regions = (RegionView * REGIONS)(RegionView(landing.address, landing.size))
         self.look: Callable[[], bool] = lambda: False
         """Called when inputs lie where nothing is; it says whether something may be there now."""
-        self._statuses = (c_uint16 * queue.entries)()
-        self.results = (c_void_p * MAX_TENSORS)()
-        """By output: where the rows of the batch's results lie, None: in their entries."""
         self._other: Sequence[int] = ()
         self._descriptors = (c_int * 0)()
-        held = self._view, self._batch, self._statuses, self._regions, self.results
-        self._view_at, self._batch_at, self._statuses_at, *others = map(ctypes.addressof, held)
-        self._regions_at, self._results_at = others
-        self._entries_at = ctypes.addressof(self.entries)
+        held = self._view, self._wait, self._regions
+        self.view_at, self._wait_at, self._regions_at = map(ctypes.addressof, held)
         self._datagrams = library.shunter_datagrams_new(socket)
         if not self._datagrams:
             raise OSError(errno.ENOMEM, "no memory for datagrams")
@@ -151,60 +183,62 @@ class WorkerQueue:
         """Inputs may lie in this memory from now on, too; None: not any more."""
         self._regions[number] = RegionView(memory.address, memory.size) if memory else RegionView()
 
-    def wait(
-        self, other: Sequence[int], spin_us: int, timeout_ms: int
-    ) -> tuple[int, int | None] | None:
-        """Length of the next batch, and its first entry if the others follow that one by one; None
-        when something else is up.
+    def wait(self, other: Sequence[int], spin_us: int, timeout_ns: int) -> Batch | None:
+        """The next batch, which the worker holds until it is answered; None when something else is
+        up, or it holds ``AHEAD``.
 
         ``other``: descriptors that the caller also waits for; the same sequence, unless changed.
-        Raises OSError (EPROTO) when what the front end says makes no sense.
+        ``timeout_ns`` 0: only look. Raises OSError (EPROTO) when what the front end says makes no
+        sense.
         """
+        wait = self._wait
         if other is not self._other:
             self._other, self._descriptors = other, (c_int * len(other))(*other)
-        result = self._library.shunter_worker_wait(
-            self._view_at,
-            self._worker,
-            self._doorbell,
-            ctypes.addressof(self._descriptors),
-            len(other),
-            spin_us * 1000,
-            timeout_ms,
-            self._batch_at,
+            wait.other, wait.other_count = ctypes.addressof(self._descriptors), len(other)
+        wait.spin_ns = spin_us * 1000
+        batch = self._batches[(wait.taken + 1) % AHEAD]
+        result = self.library.shunter_worker_wait(
+            self.view_at, self._worker, self._wait_at, timeout_ns, batch.at
         )
         if result == -errno.EINTR or check(result, "waiting for a batch") == 0:
             return None
-        batch = self._batch
-        return batch.count, self.entries[0] if batch.follow_up else None
+        return batch
 
-    def gather(self, begin: int, count: int, into: ctypes.Array[c_void_p]) -> None:
-        """Bring inputs of the batch together, from its ``begin``-th request on.
+    def gather(self, batch: Batch, begin: int, count: int, into: ctypes.Array[c_void_p]) -> None:
+        """Bring inputs of a batch together, from its ``begin``-th request on.
 
         ``into``: the address of the first row for each input. Raises
         OSError (EPROTO) for pieces that are no tensors of the model.
         """
-        at = self._entries_at + 4 * begin
-        where = self._view_at, self._worker, self._regions_at, at, count, into
-        result = self._library.shunter_worker_gather(*where)
-        if result == -errno.EPROTO and self.look():
-            result = self._library.shunter_worker_gather(*where)
-        check(result, "the inputs of a batch")
+        entries = batch.entries_at + 4 * begin
+        self.inputs_by(self.library.shunter_worker_gather, entries, count, into)
 
-    def answer(self, statuses: Sequence[int]) -> None:
-        """Answer the batch that :meth:`wait` gave, with a status for each entry."""
-        self._statuses[: len(statuses)] = statuses
+    def inputs_by(self, function: Callable[..., int], *rest: object) -> int:
+        """What a function of the library, which takes the rest, too, says to inputs.
+
+        Raises OSError, EPROTO for pieces that make no sense.
+        """
+        where = self.view_at, self._worker, self._regions_at, *rest
+        result = function(*where)
+        if result == -errno.EPROTO and self.look():
+            result = function(*where)
+        return check(result, "the inputs of a batch")
+
+    def answer(self, batch: Batch, statuses: Sequence[int]) -> None:
+        """Answer the batch that was taken first, with a status for each entry."""
+        batch.say(statuses)
         # What does not leave counts as lost; the front end repeats it when it is asked for.
-        self._library.shunter_worker_answer(
-            self._view_at,
+        self.library.shunter_worker_answer(
+            self.view_at,
             self._worker,
-            self._batch_at,
-            self._statuses_at,
-            self._results_at,
+            batch.at,
+            batch.statuses_at,
+            batch.results_at,
             self._datagrams,
             self._front,
         )
 
     def close(self) -> None:
         """Free what C holds."""
-        self._library.shunter_datagrams_delete(self._datagrams)
+        self.library.shunter_datagrams_delete(self._datagrams)
         self._datagrams = None

@@ -40,7 +40,7 @@ from shunter.batching.queue.shared_memory import (
     sealed_memory,
 )
 from shunter.batching.queue.size import QueueError
-from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import TensorSpec, dtype_of
 
 
 def _page_up(size: int) -> int:
@@ -99,10 +99,13 @@ class TensorQueue:
         entries: int,
         most_pieces: int,
         free_bytes: Callable[[], float] = lambda: math.inf,
+        *,
+        packed: bool = False,
     ) -> TensorQueue:
         """Make a queue of so many entries, each of at most so many pieces.
 
-        ``free_bytes`` says how much memory the host has free.
+        ``free_bytes`` says how much memory the host has free. ``packed``: inputs and results are
+        runs of bytes up to the sizes of these.
 
         Raises QueueError for what cannot be a queue, OSError when there is no memory.
         """
@@ -135,6 +138,7 @@ class TensorQueue:
             "queue_inputs": len(inputs),
             "queue_outputs": len(outputs),
             "queue_pieces": most_pieces,
+            "queue_packed": int(packed),
         }
         for name, value in header.items():
             queue.words[_Q[name]] = value
@@ -150,13 +154,15 @@ class TensorQueue:
         descriptors: Sequence[int],
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
+        *,
+        packed: bool = False,
     ) -> TensorQueue:
         """Map a queue that another process made; it takes the descriptors, whatever comes of it.
 
         Raises QueueError when the descriptors, or the sizes on the page, do not fit the tensors.
         """
         try:
-            entries, most_pieces = cls._sizes_of(descriptors, inputs, outputs)
+            entries, most_pieces = cls._sizes_of(descriptors, inputs, outputs, packed)
         except BaseException:
             for descriptor in descriptors:
                 _close(descriptor)
@@ -165,7 +171,10 @@ class TensorQueue:
 
     @staticmethod
     def _sizes_of(
-        descriptors: Sequence[int], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+        descriptors: Sequence[int],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        packed: bool,
     ) -> tuple[int, int]:
         if len(descriptors) != 2 + len(outputs):
             raise QueueError(
@@ -176,6 +185,8 @@ class TensorQueue:
         with Mapping(descriptors[0], PAGE) as first:
             words = memoryview(first.bytes).cast("B").cast("q")
             entries, most_pieces = _checked(words, inputs, outputs)
+            if words[_Q["queue_packed"]] != packed:
+                raise QueueError("one of model and queue has packed requests, the other has not")
             words.release()
         sizes = [queue_bytes(entries), _pieces_bytes(entries, most_pieces)]
         sizes += [entries * spec.bytes for spec in outputs]
@@ -212,10 +223,10 @@ class TensorQueue:
         for spec, ring in zip(self.outputs, self.rings, strict=True):
             shape = (self.entries, *spec.shape)
             if ring is None:
-                found.append(np.empty(shape, spec.dtype))
+                found.append(np.empty(shape, dtype_of(spec.dtype)))
             else:
                 raw = np.frombuffer(ring.bytes, np.uint8, self.entries * spec.bytes)
-                found.append(raw.view(spec.dtype).reshape(shape))
+                found.append(raw.view(dtype_of(spec.dtype)).reshape(shape))
         return found
 
     # ---- words

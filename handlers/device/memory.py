@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import torch
 
 from shunter.handlers.device.driver import DeviceError, Driver
+from shunter.handlers.device.torch_types import torch_type
 
 
 def pin(driver: Driver, address: int, size: int) -> None:
@@ -23,12 +25,12 @@ def allocate(driver: Driver, size: int) -> int:
 
 
 class _Shown:
-    """Memory of a device as others see it."""
+    """Bytes of a device as others see them."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {
-            "shape": shape,
-            "typestr": np.dtype(dtype).str,
+            "shape": (size,),
+            "typestr": "|u1",
             "data": (address, False),
             "version": 3,
         }
@@ -38,9 +40,11 @@ def cuda_view(
     address: int, shape: tuple[int, ...], dtype: str, device: torch.device
 ) -> torch.Tensor:
     """A tensor over memory of the device, without a copy. Raises DeviceError if torch makes one."""
+    kind = torch_type(dtype)
     if 0 in shape:
-        return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=device)
-    found = torch.as_tensor(_Shown(address, shape, dtype), device=device)
+        return torch.empty(shape, dtype=kind, device=device)
+    size = math.prod(shape) * kind.itemsize
+    found = torch.as_tensor(_Shown(address, size), device=device)
     if found.data_ptr() != address:
-        raise DeviceError(f"torch copies {dtype} instead of showing it")
-    return found
+        raise DeviceError("torch copies memory of the device instead of showing it")
+    return found.view(kind).reshape(shape)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,25 +33,34 @@ from shunter.batching.queue.native import LibraryError, WorkerQueue, load
 from shunter.batching.queue.shared_memory import Mapping as Mapped
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.handlers.preemption.modules import models_of
+from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.device_queue import queue_worker
+from shunter.handlers.queue.packed_queue import (
+    PackedInfer,
+    PackedQueueWorker,
+    keep_batch,
+    packed_infer_of,
+)
 from shunter.handlers.queue.shared_regions import FrontEndWords
+from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError, tensor_config
 from shunter.handlers.queue.tensor_queue import (
     Infer,
     QueueWorker,
-    TensorConfigError,
     device_of,
     infer_of,
     keep_inputs,
-    tensor_specs,
 )
 
 if TYPE_CHECKING:
+    from shunter.handlers.device.graphed import Yields
     from shunter.handlers.preemption.gate import Keep
+    from shunter.handlers.queue.device_model import DeviceModel
 
 logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
 LEAVE_S = 10.0
-_LOOK_MS = 1000
+_LOOK_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -76,12 +86,14 @@ def link_of(
 
     Raises TensorConfigError when the model cannot serve tensors.
     """
-    inputs, outputs = tensor_specs(model.section)
+    tensors = tensor_config(model.section)
+    if tensors.packing and tensors.packing.streamed:
+        raise TensorConfigError("tensors: streamed: answers cannot be streamed yet")
     attach = Attach(
         model.name,
         environ.get("SHUNTER_MODEL_VERSION", ""),
-        inputs,
-        outputs,
+        tensors.inputs,
+        tensors.outputs,
         model.batch,
         os.getpid(),
         _number(environ, "SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
@@ -89,10 +101,38 @@ def link_of(
         _number(environ, "SHUNTER_SLO_NS", 0, "nanoseconds"),
         _number(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
         *place_of(environ),
+        tensors.packing,
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
-    return FrontEndLink(path, attach, infer_of(model.handler), spin_us=spin_us, device=device)
+    outlives = environ.get("SHUNTER_OUTLIVES_HOST") == "1"
+    if tensors.packing:
+        infer = packed_infer_of(model.handler)
+        return FrontEndLink(
+            *(path, attach, infer),
+            spin_us=spin_us,
+            device=device,
+            padding=tensors.padding,
+            outlives=outlives,
+        )
+    infer, on_device = infer_of(model.handler), None
+    if device is not None:
+        on_device = partial(
+            device_model,
+            infer,
+            models_of(model.handler),
+            (tensors.inputs, tensors.outputs),
+            model.batch,
+            device,
+            graphs=tensors.graphs,
+        )
+    return FrontEndLink(
+        *(path, attach, infer),
+        spin_us=spin_us,
+        device=device,
+        on_device=on_device,
+        outlives=outlives,
+    )
 
 
 def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
@@ -129,22 +169,47 @@ class FrontEndLink:
         self,
         path: Path,
         attach: Attach,
-        infer: Infer,
+        infer: Infer | PackedInfer,
         *,
         spin_us: int = 0,
         device: torch.device | None = None,
+        padding: Padding = UNPADDED,
+        on_device: Callable[..., DeviceModel | None] | None = None,
+        outlives: bool = False,
     ) -> None:
-        """``path``: where the front end listens for workers; ``device``: where the model is."""
-        self._path, self._attach, self._infer, self._device = path, attach, infer, device
-        self._spin_us = spin_us
+        """``path``: where the front end listens for workers; ``device``: where the model is;
+        ``padding``: of packed requests, whose ``infer`` is a PackedInfer; ``on_device`` makes the
+        model ready there, see :func:`device_model`; ``outlives``: what started it is not what is
+        served: it goes on until its front end ends."""
+        self._outlives = outlives
+        self._path, self._attach, self._device = path, attach, device
+        self._infer: Any = infer
+        self._spin_us, self._padding, self._on_device = spin_us, padding, on_device
+        self._guarded: Callable[[Any], Any] = lambda infer: infer
+        self._yields: Yields | None = None
+        self._model: DeviceModel | None = None
         self._told = ""
 
-    def guard(self, wrap: Callable[[Infer, Keep], Infer]) -> None:
-        """From now on let batches run as ``wrap`` makes them."""
-        self._infer = wrap(self._infer, keep_inputs)
+    def guard(self, wrap: Callable[[Any, Keep], Any], yields: Yields | None = None) -> None:
+        """From now on let batches run as ``wrap`` makes them, captured ones stand still inside
+        where ``yields`` says so."""
+        keep = keep_batch if self._attach.packing else keep_inputs
+        self._guarded, self._yields = lambda infer: wrap(infer, keep), yields
 
     def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
         """Serve until ``server``, which is then readable, says that it is over."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self._on_device is not None:
+                self._model = self._on_device(yields=self._yields)
+            if self._model is not None:
+                self._model.infer = self._guarded(self._model.infer)
+                stack.callback(self._model.close)
+            self._infer = self._guarded(self._infer)
+            self._attend(server, is_over)
+
+    def _attend(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
+        """One front end after another."""
         while True:
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -179,7 +244,12 @@ class FrontEndLink:
             for descriptor in (doorbell, front, pool):
                 stack.callback(os.close, descriptor)
             attach = self._attach
-            queue = stack.enter_context(TensorQueue.attach(rings, attach.inputs, attach.outputs))
+            queue = stack.enter_context(
+                TensorQueue.attach(
+                    *(rings, attach.carried_inputs, attach.carried_outputs),
+                    packed=attach.packing is not None,
+                )
+            )
             index, func_id = int(answer["worker"]), int(answer["func_id"])
             landing = stack.enter_context(Mapped(pool, int(answer["landing"]), writable=False))
             end = WorkerQueue(
@@ -194,36 +264,46 @@ class FrontEndLink:
             stack.callback(words.close)
             end.look = words.hear
             self._told = ""
-            stack.enter_context(torch.inference_mode())
-            worker = queue_worker(end, self._infer, attach.batch, self._device)
+            worker = self._worker_of(end)
             stack.callback(worker.close)
             self._work(connection, server, is_over, worker, end, words)
+
+    def _worker_of(self, end: WorkerQueue) -> QueueWorker | PackedQueueWorker:
+        attach, device = self._attach, self._device
+        if attach.packing:
+            return PackedQueueWorker(end, self._infer, attach, self._padding, device)
+        return queue_worker(end, self._infer, attach.batch, device, self._model)
 
     def _work(
         self,
         connection: socket.socket,
         server: socket.socket,
         is_over: Callable[[], bool],
-        worker: QueueWorker,
+        worker: QueueWorker | PackedQueueWorker,
         end: WorkerQueue,
         words: FrontEndWords,
     ) -> None:
         others = [connection.fileno(), server.fileno()]
         deadline = look = 0.0
         while True:
-            batch = end.wait(others, self._spin_us, _LOOK_MS)
+            pause_ns = worker.pause_ns()
+            batch = end.wait(others, self._spin_us, _LOOK_NS if pause_ns is None else pause_ns)
             if batch is not None:
-                end.answer(worker.run(*batch))
-                if time.monotonic() < look:
-                    continue
-            look = time.monotonic() + _LOOK_MS / 1e4  # also while there is no end of batches
+                worker.begin(batch)
+            while finished := worker.finished():
+                end.answer(*finished)
+            if (batch is not None or pause_ns is not None) and time.monotonic() < look:
+                continue
+            look = time.monotonic() + _LOOK_NS / 1e10  # also while there is no end of batches
             ready = select.select(others, [], [], 0)[0]
             if connection.fileno() in ready:
                 words.hear()
             if words.is_dismissed:
                 return
             if len(others) == 2 and server.fileno() in ready and is_over():
-                send(connection, {"leave": True})
-                others, deadline = others[:1], time.monotonic() + LEAVE_S
+                others = others[:1]
+                if not self._outlives:
+                    send(connection, {"leave": True})
+                    deadline = time.monotonic() + LEAVE_S
             if deadline and time.monotonic() > deadline:
                 return

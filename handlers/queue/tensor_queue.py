@@ -22,57 +22,23 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from ctypes import Array, c_void_p, memset
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 
 from shunter.batching.queue.layout import IDEMPOTENT, EntryStatus
-from shunter.batching.queue.native import WorkerQueue
+from shunter.batching.queue.native import Batch, WorkerQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import DeviceError
+from shunter.handlers.device.torch_types import torch_type, torch_view
+from shunter.handlers.queue.tensor_config import TensorConfigError
 
 logger = logging.getLogger("shunter.tensor_queue")
 Infer = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
-
-
-class TensorConfigError(ValueError):
-    """The ``tensors:`` of a model are wrong; the message says what is allowed."""
-
-
-def tensor_specs(
-    section: Mapping[str, Any],
-) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs of a model's ``shunter:`` section. Raises TensorConfigError."""
-    tensors = section.get("tensors")
-    if not isinstance(tensors, Mapping) or set(tensors) != {"inputs", "outputs"}:
-        raise TensorConfigError("tensors: two lists, inputs and outputs")
-    return _specs("inputs", tensors["inputs"]), _specs("outputs", tensors["outputs"])
-
-
-def _specs(kind: str, content: Any) -> tuple[TensorSpec, ...]:
-    if not isinstance(content, list) or not content:
-        raise TensorConfigError(f"tensors: {kind}: a list with at least one tensor")
-    found = []
-    for each in content:
-        try:
-            name, dtype, shape = each["name"], each["dtype"], each["shape"]
-            if set(each) != {"name", "dtype", "shape"}:
-                raise ValueError("keys")
-            torch.from_numpy(np.empty(0, dtype))
-            sizes = tuple(int(n) for n in shape)
-            if min(sizes, default=1) < 0:
-                raise ValueError("shape")
-        except (KeyError, TypeError, ValueError) as error:
-            raise TensorConfigError(
-                f"tensors: {kind}: {each!r}; allowed: name, dtype (a type of numpy and torch, such "
-                "as float32) and shape (a list of sizes without the batch)"
-            ) from error
-        found.append(TensorSpec(str(name), np.dtype(dtype).name, sizes))
-    return tuple(found)
 
 
 def infer_of(handler: Any) -> Infer:
@@ -139,42 +105,65 @@ def keep_inputs(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> Call
 
 
 class QueueWorker:
-    """Runs batches of a queue."""
+    """Runs batches of a queue.
+
+    Its caller gives it a batch by :meth:`begin`, asks :meth:`finished` from time to time, which
+    gives batches back in the order in which they came, and may begin as many as it holds.
+    """
 
     def __init__(self, end: WorkerQueue, infer: Infer, batch: int) -> None:
         """``batch``: requests of the largest one. Inputs of all batches lie at the same place."""
         self._end, self._infer = end, infer
         self._batch = min(batch, end.queue.entries)
         self._inputs = self._rows(end.queue.inputs)
-        self._ring = [torch.from_numpy(array) for array in end.queue.results()]
+        arrays = zip(end.queue.results(), end.queue.outputs, strict=True)
+        self._ring = [torch_view(array, spec.dtype) for array, spec in arrays]
         self._scratch = self._rows(end.queue.outputs)
         self._scratch_at = [tensor.data_ptr() or None for tensor in self._scratch]
         # Making a view takes a microsecond: those of whole batches, and of results that go to one
         # entry, are made once.
         self._gathered = cache(self._gathered_at)
         self._results_of_one = cache(lambda entry: [t[entry : entry + 1] for t in self._ring])
+        self._ready: deque[tuple[Batch, list[int]]] = deque()
 
     def _rows(self, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
         """A tensor for each, of as many rows as the largest batch."""
-        return [torch.empty((self._batch, *spec.shape), dtype=torch_type(spec)) for spec in specs]
+        return [
+            torch.empty((self._batch, *spec.shape), dtype=torch_type(spec.dtype)) for spec in specs
+        ]
 
-    def run(self, count: int, first: int | None) -> list[int]:
-        """Work on the batch that the queue's end has, in inference mode; a status for each.
+    def begin(self, batch: Batch) -> None:
+        """Work on it, in inference mode; here it is finished when this returns.
 
-        ``first``: the entry of the first request, where those of the others follow it; its results
-        are written there, and in rows of the worker otherwise. Raises DeviceError when the device
-        has failed: nothing will ever work on it; OSError for a batch that makes no sense.
+        Results are written where they are sent from, if its entries follow one another, and in
+        rows of the worker otherwise. Raises DeviceError when the device has failed: nothing will
+        ever work on it; OSError for a batch that makes no sense.
         """
-        if count > self._batch:
-            raise OSError(errno.EPROTO, f"a batch of {count}; this worker takes {self._batch}")
-        results = self._end.results
+        self._check(batch)
+        is_apart = batch.first is None
         for i, at in enumerate(self._scratch_at):
-            results[i] = at if first is None else None
-        return self._run(0, count, first)
+            batch.results[i] = at if is_apart else None
+        self._ready.append((batch, self._run(batch, 0, batch.count)))
 
-    def _run(self, begin: int, count: int, first: int | None) -> list[int]:
+    def finished(self) -> tuple[Batch, list[int]] | None:
+        """The batch that began first, with a status for each of its requests, if it is finished.
+
+        Raises as :meth:`begin`.
+        """
+        return self._ready.popleft() if self._ready else None
+
+    def pause_ns(self) -> int | None:
+        """How soon to ask again, 0: at once; None when nothing is under way."""
+        return None
+
+    def _check(self, batch: Batch) -> None:
+        if batch.count > self._batch:
+            what = f"a batch of {batch.count}; this worker takes {self._batch}"
+            raise OSError(errno.EPROTO, what)
+
+    def _run(self, batch: Batch, begin: int, count: int) -> list[int]:
         try:
-            self._work(begin, count, first)
+            self._work(batch, begin, count)
         except (DeviceError, OSError):
             raise
         except Exception:
@@ -183,30 +172,34 @@ class QueueWorker:
             if count == 1:
                 return [EntryStatus.HANDLER_FAILED]
             # One of them may be the cause: each that may run twice once more, alone.
-            return [self._again(begin + row, first) for row in range(count)]
+            return [self._again(batch, begin + row) for row in range(count)]
         return [EntryStatus.OK] * count
 
-    def _again(self, row: int, first: int | None) -> int:
-        queue = self._end.queue
-        flags = queue.words[queue.entry(self._end.entries[row], "entry_flags")]
-        return self._run(row, 1, first)[0] if flags & IDEMPOTENT else EntryStatus.HANDLER_FAILED
+    def _again(self, batch: Batch, row: int) -> int:
+        is_allowed = self._may_run_twice(batch, row)
+        return self._run(batch, row, 1)[0] if is_allowed else EntryStatus.HANDLER_FAILED
 
-    def _work(self, begin: int, count: int, first: int | None) -> None:
-        inputs = self._gather(begin, count)
-        self._infer(inputs, self._outputs(begin, begin + count, first))
+    def _may_run_twice(self, batch: Batch, row: int) -> bool:
+        queue = self._end.queue
+        return bool(queue.words[queue.entry(batch.entries[row], "entry_flags")] & IDEMPOTENT)
+
+    def _work(self, batch: Batch, begin: int, count: int) -> None:
+        inputs = self._gather(batch, begin, count)
+        self._infer(inputs, self._outputs(batch, begin, begin + count))
 
     def _gathered_at(self, begin: int, count: int) -> tuple[list[torch.Tensor], Array[c_void_p]]:
         inputs = [tensor[begin : begin + count] for tensor in self._inputs]
         return inputs, (c_void_p * len(inputs))(*[each.data_ptr() or None for each in inputs])
 
-    def _gather(self, begin: int, count: int) -> list[torch.Tensor]:
+    def _gather(self, batch: Batch, begin: int, count: int) -> list[torch.Tensor]:
         """The inputs of these rows of the batch."""
         inputs, into = self._gathered(begin, count)
-        self._end.gather(begin, count, into)
+        self._end.gather(batch, begin, count, into)
         return list(inputs)
 
-    def _outputs(self, begin: int, last: int, first: int | None) -> list[torch.Tensor]:
+    def _outputs(self, batch: Batch, begin: int, last: int) -> list[torch.Tensor]:
         """Where results of these rows of the batch belong."""
+        first = batch.first
         if first is not None and last - begin == 1:
             return list(self._results_of_one(first + begin))
         if first is None:
@@ -223,11 +216,6 @@ class QueueWorker:
         self._results_of_one.cache_clear()
 
 
-def torch_type(spec: TensorSpec) -> torch.dtype:
-    """The type of a tensor's elements."""
-    return torch.from_numpy(np.empty(0, spec.dtype)).dtype
-
-
 class StagedQueueWorker(QueueWorker):
     """Gives tensors of a device to the handler, copied one batch at a time."""
 
@@ -238,9 +226,9 @@ class StagedQueueWorker(QueueWorker):
         super().__init__(end, infer, batch)
         self._device = device
 
-    def _work(self, begin: int, count: int, first: int | None) -> None:
-        gathered = self._gather(begin, count)
-        results = self._outputs(begin, begin + count, first)
+    def _work(self, batch: Batch, begin: int, count: int) -> None:
+        gathered = self._gather(batch, begin, count)
+        results = self._outputs(batch, begin, begin + count)
         outputs = [torch.empty_like(tensor, device=self._device) for tensor in results]
         self._infer([tensor.to(self._device) for tensor in gathered], outputs)
         for result, output in zip(results, outputs, strict=True):

@@ -6,7 +6,6 @@ import ctypes
 import errno
 import resource
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
@@ -17,8 +16,7 @@ from shunter.batching.queue.landing import SPARE, LandingPool, blocks_for
 from shunter.batching.queue.native import PEER_BYTES, QueueView, check, view_of
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.nic_frontend.library import require
-from shunter.nic_frontend.server.listeners import set_gro
-from shunter.nic_frontend.server.model_policy import Defaults, Policy
+from shunter.nic_frontend.server.model_policy import Defaults, Policy, Runs
 from shunter.nic_frontend.server.sessions import Opening, struct_of
 from shunter.nic_frontend.server.structures import (
     COUNTED,
@@ -26,6 +24,7 @@ from shunter.nic_frontend.server.structures import (
     GAUGES,
     HelloStruct,
     HoldLine,
+    RunsStruct,
     SettingsStruct,
     StatsStruct,
     TelemetryStruct,
@@ -52,18 +51,27 @@ class DataPath:
     """Sessions, functions and workers of one front end."""
 
     def __init__(
-        self, udp: int, doorbell: int, wake: int, landing: LandingPool, *, spin_us: int
+        self,
+        udp: int,
+        doorbell: int,
+        wake: int,
+        landing: LandingPool,
+        *,
+        spin_us: int,
+        strangers: int = -1,
     ) -> None:
         """Descriptors of the socket, the doorbell and of what else run() returns for.
 
-        ``landing`` must stay mapped. Raises LibraryError.
+        ``strangers``: of the socket by which hellos come, if it is another one. ``landing`` must
+        stay mapped. Raises LibraryError.
         """
         found = require()
         self._library = found
         declare(found)
         self._handle = c_void_p()
         settings = SettingsStruct(
-            udp, doorbell, wake, spin_us * 1000, landing.mapping.address, landing.most
+            *(udp, strangers, doorbell, wake, spin_us * 1000),
+            *(landing.mapping.address, landing.most),
         )
         settings.cookie_secret = (c_uint8 * 16)(*secrets.token_bytes(16))
         check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")
@@ -74,8 +82,11 @@ class DataPath:
         self._grow(SPARE)
         self._line: ctypes.Array[c_uint64] | None = None
 
-    def limit(self, sessions: int, streams: int) -> None:
-        """So many sessions at once, and so many on streams among them."""
+    def limit(self, sessions: int = MOST_SESSIONS, streams: int = 0) -> None:
+        """Have no more sessions at once, and no more streams; 0: what descriptors allow."""
+        if not streams:
+            descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            streams = max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS)
         self._library.shunter_core_limit(self._core, sessions, streams)
 
     def close(self) -> None:
@@ -142,8 +153,12 @@ class DataPath:
 
     def set_policy(self, func_id: int, policy: Policy) -> None:
         """Other numbers from now on."""
-        handle = self._handle
-        self._library.shunter_server_set_policy(handle, func_id, byref(policy_struct(policy)))
+        self._library.shunter_server_set_policy(self._handle, func_id, byref(policy_struct(policy)))
+
+    def set_runs(self, func_id: int, runs: Runs) -> None:
+        """The function is packed; only ``rows`` may become others while it has sessions."""
+        found = byref(RunsStruct(*runs))
+        check(self._library.shunter_server_set_runs(self._handle, func_id, found), "runs")
 
     def set_defaults(self, func_id: int, defaults: Defaults) -> None:
         """What its requests take from their model from now on."""
@@ -152,9 +167,8 @@ class DataPath:
 
     def set_hold(self, func_id: int, slot: int, slices: SliceSet) -> None:
         """Where its strict requests run from now on: see :class:`holding.Hold`."""
-        words, now_ns = slice_words(slices), time.monotonic_ns()
-        result = self._library.shunter_core_set_hold(self._core, func_id, slot, words, now_ns)
-        check(result, f"hold of function {func_id}")
+        where = func_id, slot, slice_words(slices), time.monotonic_ns()
+        check(self._library.shunter_core_set_hold(self._core, *where), f"function {func_id}")
 
     def hold_at(self, line: memoryview | None) -> None:
         """Say on this holder's line of the control page what strict requests hold.
@@ -173,10 +187,8 @@ class DataPath:
 
     def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int) -> None:
         """It gets batches of at most ``cap`` from now on."""
-        result = self._library.shunter_server_add_worker(
-            self._handle, func_id, worker, cap, doorbell
-        )
-        check(result, f"worker {worker}")
+        which = func_id, worker, cap, doorbell
+        check(self._library.shunter_server_add_worker(self._handle, *which), f"worker {worker}")
 
     def drain_worker(self, func_id: int, worker: int) -> None:
         """It gets no more batches."""
@@ -196,8 +208,7 @@ class DataPath:
 
     def remove_worker(self, func_id: int, worker: int) -> None:
         """It is gone, whether it has finished or not."""
-        result = self._library.shunter_server_remove_worker(self._handle, func_id, worker)
-        check(result, f"worker {worker}")
+        check(self._library.shunter_server_remove_worker(self._handle, func_id, worker), "a worker")
 
     def add_session(self, session: Opening, now_ns: int) -> int:
         """Open a session; returns its first grant.
@@ -205,8 +216,7 @@ class DataPath:
         Raises OSError: EEXIST, E2BIG for its segments, ENOSPC when there are too many sessions.
         """
         opening = byref(struct_of(session))
-        result = self._library.shunter_core_add_session(self._core, opening, now_ns)
-        check(result, "a session")
+        check(self._library.shunter_core_add_session(self._core, opening, now_ns), "a session")
         return int(self._library.shunter_core_grant(self._core, session.id))
 
     def remove_session(self, session_id: int, now_ns: int) -> None:
@@ -277,24 +287,3 @@ class DataPath:
     def free_entries(self, func_id: int) -> int:
         """Entries that nobody uses."""
         return int(self._library.shunter_core_free_entries(self._core, func_id))
-
-
-def make_data_path(
-    udp: socket.socket,
-    doorbell: int,
-    wake: int,
-    landing: LandingPool,
-    *,
-    spin_us: int,
-    gro: bool,
-) -> DataPath:
-    """For this socket; workers ring the doorbell, and it returns when ``wake`` can be read.
-
-    ``gro``: let the kernel merge datagrams, where the path can take them. Raises LibraryError.
-    """
-    if gro:
-        set_gro(udp)
-    path = DataPath(udp.fileno(), doorbell, wake, landing, spin_us=spin_us)
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    path.limit(MOST_SESSIONS, max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS))
-    return path

@@ -30,6 +30,7 @@ from shunter.nic_frontend.server.workers import (
     defaults_of,
     end_stuck,
     queue_of,
+    tell,
     try_send,
 )
 from shunter.nic_frontend.wire.layout import WireStatus
@@ -172,7 +173,7 @@ class Functions:
         connection.close()
 
     def _attach(self, connection: socket.socket, attach: Attach) -> None:
-        for side in (attach.inputs, attach.outputs):
+        for side in (attach.carried_inputs, attach.carried_outputs):
             check_together(side)
         function = self._function(attach)
         free = [i for i in range(WORKER_COUNT) if i not in function.workers]
@@ -199,7 +200,7 @@ class Functions:
         self.absences.clear(attach.model, attach.version)
         self._workers[connection.fileno()] = worker
         function.slot = attach.slot
-        self._place(function)
+        tell(self._path, function)
         LOGGER.info("worker %d (pid %d) serves %s", worker.index, worker.pid, attach.model)
 
     def _function(self, attach: Attach) -> Function:
@@ -231,13 +232,9 @@ class Functions:
         function.remove_worker(worker)
         if not function.workers:
             self.absences.note(function.model, function.version, GONE, time.monotonic())
-        self._place(function)
+        tell(self._path, function)
         os.close(worker.doorbell)
         worker.connection.close()
-
-    def _place(self, function: Function) -> None:
-        """Strict requests hold the slices of all workers that could run them."""
-        self._path.set_hold(function.id, function.slot, function.slices)
 
     def let_go(self) -> None:
         """Workers that want to leave and have answered everything."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from shunter.batching.page.records import Commands, GroupTelemetry, SlotIdentity
 
@@ -19,6 +20,20 @@ class Defaults:
     """Deadline of strict ones that have none, after their arrival. 0: none."""
     timeout_ns: int = 0
     """Latest deadline of all, after their arrival. 0: none."""
+
+
+class Runs(NamedTuple):
+    """Of a packed function: its requests and answers are runs of bytes, of which the queue's sizes
+    are the most."""
+
+    rows: int
+    """Most of a request."""
+    least_request: int
+    least_answer: int
+    streamed: int = 0
+    """1: answers come in parts, each of which is such a run."""
+    idle_ns: int = 0
+    """So long an answer in parts is kept while nobody asks for one."""
 
 
 @dataclass(frozen=True)

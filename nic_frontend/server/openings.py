@@ -180,7 +180,7 @@ class Openings:
 
     def _open_with_memory(self, asked: Asked, function: Function, session: Opening) -> Answer:
         """Its requests lie in memory that is made for it, if there can be any."""
-        made, sizes = None, [spec.bytes for spec in function.attach.inputs]
+        made, sizes = None, [spec.bytes for spec in function.attach.carried_inputs]
         if sum(len(each.regions) for each in self._functions.all()) < MOST_REGIONS:
             free_bytes = self._functions.free_bytes()
             made = function.regions.make(shared_places(sizes)[1], session.window, free_bytes)
@@ -212,6 +212,8 @@ class Openings:
             rights=(Rights.STRICT if session.may_be_strict else 0)
             | (Rights.SHARED_MEMORY if session.region else 0),
             public=x25519.public_key(private) if private else NO_PUBLIC,
+            packing=attach.packing,
+            rows=function.most_rows,
         ).pack()
         keys = session.keys = _keys(asked, private, opened)
         grant = self._add(session, hello.model)

@@ -25,7 +25,7 @@ from shunter.batching.page.layout import HOLDER_SIZE, SLICE_WORDS
 from shunter.batching.page.records import NetworkTelemetry
 from shunter.batching.page.slices import SliceSet, words_of
 from shunter.batching.queue.native import PEER_BYTES, QueueView
-from shunter.nic_frontend.server.model_policy import Defaults, Policy
+from shunter.nic_frontend.server.model_policy import Defaults, Policy, Runs
 from shunter.nic_frontend.server.sessions import SessionStruct
 from shunter.nic_frontend.wire import layout as wire
 from shunter.nic_frontend.wire.header import REASONS
@@ -53,6 +53,12 @@ class DefaultsStruct(Structure):
     _fields_ = (("slo_ns", c_uint64), ("timeout_ns", c_uint64), ("priority", c_uint8))
 
 
+class RunsStruct(Structure):
+    """``struct shunter_runs``."""
+
+    _fields_ = (*((name, c_uint32) for name in Runs._fields[:-1]), (Runs._fields[-1], c_uint64))
+
+
 def defaults_struct(defaults: Defaults) -> DefaultsStruct:
     """What requests take from their model."""
     return DefaultsStruct(defaults.slo_ns, defaults.timeout_ns, defaults.priority)
@@ -66,6 +72,7 @@ def slice_words(slices: SliceSet) -> Array[c_uint64]:
 class SettingsStruct(Structure):
     _fields_ = (
         ("udp", c_int),
+        ("strangers", c_int),
         ("doorbell", c_int),
         ("wake", c_int),
         ("spin_ns", c_uint64),
@@ -117,7 +124,7 @@ COUNTED = (
     *("requests", "batches", "answered", "failed", "expired", "rejected", "rings"),
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures"),
     *("streams_in", "placed_segments", "copied_bytes", "gathered_bytes", "overflows", "sleeps"),
-    *("split_datagrams", "split_no_room"),
+    *("split_datagrams", "split_no_room", "hellos", "hello_overflows", "hellos_unanswered"),
 )
 COUNTERS = (*COUNTED, *(f"drop_{reason}" for reason in DROPS))
 """Names of all counters of a front end."""
@@ -152,6 +159,7 @@ _ARGUMENTS: dict[str, Sequence[object]] = {
     "server_run": (_HANDLE, c_uint64, POINTER(HelloStruct), c_uint32),
     "server_add_function": (_HANDLE, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),
     "server_set_policy": (_HANDLE, c_uint16, POINTER(PolicyStruct)),
+    "server_set_runs": (_HANDLE, c_uint16, POINTER(RunsStruct)),
     "server_remove_function": (_HANDLE, c_uint16),
     "server_add_worker": (_HANDLE, c_uint16, c_uint32, c_uint32, c_int),
     "server_drain_worker": (_HANDLE, c_uint16, c_uint32),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 import signal
@@ -15,12 +16,13 @@ from dataclasses import dataclass, field
 from shunter.batching.page.layout import CLASSES
 from shunter.batching.page.slices import SliceSet
 from shunter.batching.queue.attach import Attach, AttachError, peer_process, send
+from shunter.batching.queue.packed import Packing
 from shunter.batching.queue.regions import Regions
 from shunter.batching.queue.size import entries_within
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.data_path import DataPath
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.header import AEAD_TAG
 from shunter.nic_frontend.wire.hello import SMALLEST_SEGMENT
 from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, MAX_SEGMENTS
@@ -34,6 +36,8 @@ _LEAST = SMALLEST_SEGMENT - AEAD_TAG
 """The least, but for the last of a tensor."""
 _TRUESIZE = 1.1
 """Memory of the kernel for a byte of a large datagram."""
+_USUAL_RUN = 1 << 16
+"""Most requests of a packed function have fewer bytes, whatever they may have."""
 _SMALL = 2304
 """The same for a small datagram as a whole."""
 
@@ -59,6 +63,8 @@ class Worker:
     model: str = ""
     slices: SliceSet = 0
     """Where its strict requests run."""
+    batch: int = 1
+    """Largest that it takes."""
 
     @classmethod
     def of(
@@ -70,6 +76,7 @@ class Worker:
             *(connection, func_id, index, doorbell, peer_process(connection)[0], timeout_ns),
             model=attach.model,
             slices=attach.slices,
+            batch=attach.batch,
         )
         with contextlib.suppress(OSError):
             worker.process = os.pidfd_open(worker.pid)  # its number may be another's one day
@@ -149,6 +156,14 @@ class Function:
         return found
 
     @property
+    def most_rows(self) -> int:
+        """Of a request: no worker takes fewer."""
+        packing = self.attach.packing
+        if packing is None or not packing.batched:
+            return 1
+        return min((worker.batch for worker in self.workers.values()), default=1)
+
+    @property
     def has_staying_worker(self) -> bool:
         """Whether a worker of it takes more batches."""
         return any(worker.stays for worker in self.workers.values())
@@ -167,24 +182,47 @@ class Function:
 
     def has_tensors_of(self, attach: Attach) -> bool:
         """Whether a worker takes and gives the same tensors."""
-        return (self.attach.inputs, self.attach.outputs) == (attach.inputs, attach.outputs)
+        mine, theirs = (
+            (each.inputs, each.outputs, each.packing) for each in (self.attach, attach)
+        )
+        return mine == theirs
 
 
 def queue_of(
     attach: Attach, func_id: int, most_bytes: int, free_bytes: Callable[[], float]
 ) -> TensorQueue:
     """A new queue for the tensors of a worker. Raises QueueError, OSError."""
-    wanted = entries_within((*attach.inputs, *attach.outputs), attach.batch, most_bytes)
-    pieces = min(MAX_SEGMENTS, sum(-(-spec.bytes // _LEAST) for spec in attach.inputs)) or 1
+    inputs, outputs = attach.carried_inputs, attach.carried_outputs
+    wanted = entries_within((*inputs, *outputs), attach.batch, most_bytes)
+    pieces = min(MAX_SEGMENTS, sum(-(-spec.bytes // _LEAST) for spec in inputs)) or 1
+    packed = attach.packing is not None
     return TensorQueue.create(
-        func_id, attach.inputs, attach.outputs, wanted, pieces, free_bytes
+        func_id, inputs, outputs, wanted, pieces, free_bytes, packed=packed
     )
 
 
 def burst_of(attach: Attach, queue: TensorQueue, receive_bytes: int) -> int:
     """Requests that fit into a socket's buffer of so many bytes at once."""
-    asked = sum(max(_SMALL, _TRUESIZE * spec.bytes) for spec in attach.inputs)
+    most = _USUAL_RUN if attach.packing else math.inf
+    sizes = [min(most, spec.bytes) for spec in attach.carried_inputs]
+    asked = sum(max(_SMALL, _TRUESIZE * size) for size in sizes)
     return max(1, min(queue.entries, int(receive_bytes / asked)))
+
+
+def runs_of(function: Function) -> Runs:
+    """How long its requests and answers are at least, and how many rows a request has at most."""
+    attach = function.attach
+    batched = attach.packing is not None and attach.packing.batched
+    sides = attach.inputs, attach.outputs
+    return Runs(function.most_rows, *(Packing(side, batched).least for side in sides))
+
+
+def tell(path: DataPath, function: Function) -> None:
+    """Strict requests hold the slices of all workers that could run them; and no request has more
+    rows than each of them takes."""
+    if function.attach.packing and function.workers:
+        path.set_runs(function.id, runs_of(function))
+    path.set_hold(function.id, function.slot, function.slices)
 
 
 def end_stuck(path: DataPath, workers: Iterable[Worker], now_ns: int) -> list[Worker]:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
 
 from shunter.batching.queue.layout import MAX_TENSORS
+from shunter.batching.queue.packed_form import PackedForm, must_be_packed
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.wire.header import PROTECTIONS, Header, behind
 from shunter.nic_frontend.wire.keys import hello_mac
@@ -190,10 +191,14 @@ class Opened:
     rights: int = Rights.STRICT
     public: bytes = NO_PUBLIC
     """Of X25519, where payloads are encrypted."""
+    packing: PackedForm | None = None
+    """Where requests and answers are runs of bytes."""
+    rows: int = 1
+    """Most of a request there."""
 
     def pack(self) -> bytes:
         """The payload of a HELLO_ACK that opens a session, before its MAC."""
-        specs = {
+        content: dict[str, object] = {
             kind: [asdict(spec) for spec in getattr(self, kind)] for kind in ("inputs", "outputs")
         }
         head = _OPENED.pack(
@@ -206,7 +211,9 @@ class Opened:
             *(0, 0, 0),
             self.public,
         )
-        return head + json.dumps(specs).encode()
+        if self.packing is not None:
+            content["packed"] = {**asdict(self.packing), "rows": self.rows}
+        return head + json.dumps(content).encode()
 
     @classmethod
     def parse(cls, payload: bytes, nonce: bytes) -> Opened:
@@ -217,11 +224,28 @@ class Opened:
             )
             content = json.loads(payload[_OPENED.size :])
             specs = [_specs(content[kind]) for kind in ("inputs", "outputs")]
+            packing, rows = _packing(content.get("packed"), *specs)
         except (struct.error, ValueError, KeyError, TypeError) as error:
             raise HelloError(f"not the description of a function: {error!r}") from error
         if client != nonce:
             raise HelloError("not the answer to this hello")
-        return cls(client, server, segment, window, *specs, protect, rights, public)
+        return cls(client, server, segment, window, *specs, protect, rights, public, packing, rows)
+
+
+def _packing(
+    content: dict[str, Any] | None, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+) -> tuple[PackedForm | None, int]:
+    """What a server may add later is not needed to understand it."""
+    if content is None:
+        if must_be_packed(inputs, outputs):
+            raise ValueError("tensors of any size, and no packing")
+        return None, 1
+    form = PackedForm(**{each.name: content[each.name] for each in fields(PackedForm)})
+    form.check(inputs, outputs)
+    rows = content["rows"]
+    if type(rows) is not int or not 1 <= rows < 1 << 16:
+        raise ValueError(f"{rows!r} rows")
+    return form, rows
 
 
 def _specs(content: Sequence[dict[str, object]]) -> tuple[TensorSpec, ...]:

@@ -77,6 +77,9 @@ class Flags(IntFlag):
     PAYLOAD_CRC = 16
     ACK_REQ = 32
     """Of a REQ or ACK: say how it stands. Of a RESP: say that it is there, others want its room."""
+    NEXT = 64
+    """Of a REQ: it asks for a part of an answer, the one whose number ``total`` says; ``offset``
+    holds the low bits of the req_id of the request that is answered so."""
     IDEMPOTENT = queue_layout.IDEMPOTENT
 
 
@@ -84,9 +87,13 @@ class WireStatus(IntEnum):
     """Status of a RESP or ERROR; the numbers are those of HTTP where it has one."""
 
     OK = EntryStatus.OK
+    UNDER_WAY = 202
+    """It is whole, and its answer comes in parts, for which its client asks."""
+    END = 204
+    """There is no such part: the answer had those before it."""
     COOKIE = 100
     """To a HELLO: say it again, with this cookie."""
-    BAD_REQUEST = 400
+    BAD_REQUEST = EntryStatus.BAD_REQUEST
     UNAUTHORIZED = 401
     """To a HELLO: there is no such key, or its MAC is wrong."""
     FORBIDDEN = 403
@@ -149,12 +156,12 @@ X64 = (
     WireField("seq", 2, "segment index"),
     WireField("count", 2, "segments of the request or response"),
     WireField("length", 2, "payload bytes of this datagram, without the AEAD tag"),
-    WireField("total", 4, "bytes of the tensor"),
+    WireField("total", 4, "bytes of the tensor, or of the run of a packed model"),
     WireField("offset", 4, "of this segment in its tensor, or of a request in shared memory"),
     WireField("session", 4, "from HELLO_ACK; selects key and window"),
     WireField("deadline_us", 4, "budget left when it was sent, 0: none"),
     WireField("credit", 4, "server: highest req_id that may be sent; client: all below are done"),
-    WireField("status", 2, "of RESP, ERROR, SACK and HELLO_ACK"),
+    WireField("status", 2, "of RESP, ERROR, SACK and HELLO_ACK; a packed model's REQ: rows"),
     WireField("tensor", 1, "index of the input or output tensor"),
     WireField("reserved", 1, "0"),
     WireField("crc", 4, "CRC32C of the payload if FLAG_PAYLOAD_CRC"),

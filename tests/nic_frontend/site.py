@@ -232,6 +232,8 @@ class Puppet:
         self.queue = TensorQueue.attach(descriptors[4:], *specs)
         self.index = self.answer["worker"]
         [self.results, *_] = self.queue.results()
+        self._held = []
+        """Batches that it has taken and not answered."""
         self._end = WorkerQueue(
             load(str(library.require()._name)),
             *(self.queue, self.answer["func_id"], self.index, self.landing),
@@ -244,16 +246,18 @@ class Puppet:
         """Entries of the next batch, None when there is none."""
         end = time.monotonic() + patience_s
         while True:
-            if (found := self._end.wait([], 0, 10)) is not None:
-                return self._end.entries[: found[0]]
+            if (found := self._end.wait([], 0, 10_000_000)) is not None:
+                self._held.append(found)
+                return found.entries[: found.count]
             if time.monotonic() > end:
                 return None
 
     def requests(self):
-        """The inputs of the batch, as bytes: by tensor, a row for each request."""
-        count = self._end._batch.count
-        rows = [np.empty((count, spec.bytes), np.uint8) for spec in self.queue.inputs]
-        self._end.gather(0, count, (ctypes.c_void_p * len(rows))(*[r.ctypes.data for r in rows]))
+        """The inputs of the last batch, as bytes: by tensor, a row for each request."""
+        batch = self._held[-1]
+        rows = [np.empty((batch.count, spec.bytes), np.uint8) for spec in self.queue.inputs]
+        into = (ctypes.c_void_p * len(rows))(*[r.ctypes.data for r in rows])
+        self._end.gather(batch, 0, batch.count, into)
         return rows
 
     def names(self, entries):
@@ -277,8 +281,8 @@ class Puppet:
         return int(np.count_nonzero(words[:, 2]))
 
     def done(self, *statuses):
-        """Answer the batch."""
-        self._end.answer(list(statuses))
+        """Answer the batch, the oldest of those that it holds."""
+        self._end.answer(self._held.pop(0), list(statuses))
 
     def word(self, name):
         """Index of a word of its own."""

@@ -108,17 +108,17 @@ uint32_t shunter_forming_staggered_size(
     uint32_t cap, struct shunter_latency_line line, const int64_t *busy_ns, uint32_t count);
 
 struct shunter_cut {
-    uint32_t skip, take; /* the most urgent requests to give up, and those to run now */
+    uint32_t skip, take; /* the most urgent requests to give up; the rows to run now */
 };
 
 /*
  * ``slacks_ns``: times left to the deadlines of the first ``count`` = min(waiting, 2 * cap + 1)
  * requests, ascending, at least one; SHUNTER_FORMING_NEVER without a deadline. Where
- * ``next_free_ns`` is 0 the first is enough.
+ * ``next_free_ns`` is 0 the first is enough. ``rows``: of the same requests, NULL: one each.
  */
 struct shunter_cut shunter_forming_fit_deadlines(
-    const int64_t *slacks_ns, uint32_t count, uint32_t waiting, uint32_t size, uint32_t cap,
-    struct shunter_latency_line line, int64_t next_free_ns);
+    const int64_t *slacks_ns, const uint32_t *rows, uint32_t count, uint32_t waiting,
+    uint32_t size, uint32_t cap, struct shunter_latency_line line, int64_t next_free_ns);
 
 /* Whether a request cannot be answered in time any more, and when to ask that again. */
 bool shunter_forming_is_too_late(int64_t now_ns, int64_t deadline_ns, int64_t soonest_ns);

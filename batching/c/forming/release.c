@@ -142,6 +142,10 @@ uint32_t shunter_forming_staggered_size(
     return (uint32_t)most(((int64_t)cap + 1) / 2, least(cap, fitting));
 }
 
+static uint32_t larger(uint32_t a, uint32_t b) { return b > a ? b : a; }
+
+static uint32_t rows_at(const uint32_t *rows, uint32_t i) { return rows ? rows[i] : 1; }
+
 /*
  * The others run after a batch of ``take``, or on the worker that is free by then: whether the most
  * urgent of them is in time.
@@ -154,27 +158,37 @@ static bool rest_in_time(
 }
 
 struct shunter_cut shunter_forming_fit_deadlines(
-    const int64_t *slacks_ns, uint32_t count, uint32_t waiting, uint32_t size, uint32_t cap,
-    struct shunter_latency_line line, int64_t next_free_ns) {
+    const int64_t *slacks_ns, const uint32_t *rows, uint32_t count, uint32_t waiting,
+    uint32_t size, uint32_t cap, struct shunter_latency_line line, int64_t next_free_ns) {
     const int64_t slack = slacks_ns[0], per_request = line.per_request_ns;
-    const bool hopeless = slack < shunter_latency_ns(line, 1);
-    if (slack >= shunter_latency_ns(line, size) || (next_free_ns == 0 && hopeless)) {
+    const uint32_t first = rows_at(rows, 0);
+    const bool hopeless = slack < shunter_latency_ns(line, first);
+    if (slack >= shunter_latency_ns(line, larger(size, first)) ||
+        (next_free_ns == 0 && hopeless)) {
         return (struct shunter_cut){0, size};
     }
     const int64_t fitting = per_request > 0 ? floor_div(slack - line.fixed_ns, per_request) : 1;
-    const uint32_t take = (uint32_t)most(1, least(size, fitting));
+    const uint32_t take = (uint32_t)most(first, least(size, fitting));
     const struct shunter_cut shorter = {0, take};
-    if (next_free_ns == 0 || waiting <= take || take >= count) {
+    uint32_t taken = 0, used = 0;
+    while (taken < count && used + rows_at(rows, taken) <= take) {
+        used += rows_at(rows, taken++);
+    }
+    if (next_free_ns == 0 || waiting <= used || taken >= count) {
         return shorter;
     }
-    const uint32_t rest = (uint32_t)least(waiting - take, cap);
-    if (!hopeless && rest_in_time(slacks_ns[take], take, rest, line, next_free_ns)) {
+    const uint32_t rest = (uint32_t)least(waiting - used, cap);
+    if (!hopeless &&
+        rest_in_time(
+            slacks_ns[taken], used, larger(rest, rows_at(rows, taken)), line, next_free_ns)) {
         return shorter;
     }
-    for (uint32_t skip = 1; skip < count; skip++) {
-        const uint32_t left = (uint32_t)least(cap, waiting - skip);
+    for (uint32_t skip = 1, skipped = 0; skip < count; skip++) {
+        skipped += rows_at(rows, skip - 1);
+        const uint32_t left =
+            larger((uint32_t)least(cap, waiting - skipped), rows_at(rows, skip));
         if (slacks_ns[skip] >= shunter_latency_ns(line, left)) {
-            return hopeless || left > take ? (struct shunter_cut){skip, left} : shorter;
+            return hopeless || left > used ? (struct shunter_cut){skip, left} : shorter;
         }
     }
     return shorter;

@@ -23,8 +23,8 @@ struct shunter_telemetry {
     uint64_t slo_abandoned[SHUNTER_CLASSES];
     uint64_t latency_ns[SHUNTER_CLASSES];
     uint64_t latency_times[SHUNTER_CLASSES * SHUNTER_TIME_BUCKETS];
-    uint64_t batches_by_size[SHUNTER_SIZE_BUCKETS];
-    uint64_t batch_requests;
+    uint64_t batches_by_size[SHUNTER_SIZE_BUCKETS]; /* rows */
+    uint64_t batch_requests; /* rows of all batches */
 };
 
 _Static_assert(

@@ -43,69 +43,82 @@ static bool entries_of(
 
 /* 1: a batch; 0: none yet; -1: one that cannot be. */
 static int look(
-    const struct shunter_queue *queue, uint32_t worker, struct shunter_batch *batch) {
+    const struct shunter_queue *queue, uint32_t worker, struct shunter_wait *wait,
+    struct shunter_batch *batch) {
     const uint64_t done = shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_DONE_NUMBER));
     const uint64_t given =
         shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_NUMBER));
-    if (given <= done) {
+    const uint64_t number = wait->taken + 1;
+    if (given < number || number - done > SHUNTER_AHEAD) {
         return 0;
     }
-    const uint32_t place = 8 * (uint32_t)((done + 1) % SHUNTER_AHEAD);
+    const uint32_t place = 8 * (uint32_t)(number % SHUNTER_AHEAD);
     const uint64_t first =
         shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + place));
     const uint64_t count =
         shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_COUNT + place));
-    batch->number = done + 1;
-    return entries_of(queue, first, count, batch) ? 1 : -1;
+    if (!entries_of(queue, first, count, batch)) {
+        return -1;
+    }
+    batch->number = wait->taken = number;
+    shunter_set(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_TAKEN), number);
+    return 1;
 }
 
 static int spin(
-    const struct shunter_queue *queue, uint32_t worker, uint64_t spin_ns,
-    struct shunter_batch *batch) {
+    const struct shunter_queue *queue, uint32_t worker, struct shunter_wait *wait,
+    uint64_t spin_ns, struct shunter_batch *batch) {
     const uint64_t begin = spin_ns ? now_ns() : 0;
-    int found = look(queue, worker, batch);
+    int found = look(queue, worker, wait, batch);
     while (found == 0 && spin_ns && now_ns() - begin < spin_ns) {
         sched_yield(); // the front end may be waiting for this very core
-        found = look(queue, worker, batch);
+        found = look(queue, worker, wait, batch);
     }
     return found;
 }
 
+/* Until a descriptor is ready. ``rung``: it is the doorbell. 0 or a negative errno. */
+static int sleep_on(struct shunter_wait *wait, uint64_t timeout_ns, bool *rung) {
+    struct pollfd fds[1 + MOST_OTHER] = {{.fd = wait->doorbell, .events = POLLIN}};
+    for (uint32_t i = 0; i < wait->other_count; i++) {
+        fds[1 + i] = (struct pollfd){.fd = wait->other[i], .events = POLLIN};
+    }
+    const struct timespec timeout = {
+        .tv_sec = (time_t)(timeout_ns / 1000000000U), .tv_nsec = (long)(timeout_ns % 1000000000U)};
+    const uint64_t slept_ns = now_ns();
+    const int ready = ppoll(fds, 1 + wait->other_count, &timeout, NULL);
+    if (ready < 0) {
+        return -errno;
+    }
+    wait->spins = ready > 0 && now_ns() - slept_ns < wait->spin_ns;
+    if (!(fds[0].revents & POLLIN)) {
+        return 0;
+    }
+    uint64_t rings;
+    *rung = read(wait->doorbell, &rings, sizeof rings) > 0;
+    return *rung || errno == EAGAIN ? 0 : -errno;
+}
+
 int shunter_worker_wait(
-    const struct shunter_queue *queue, uint32_t worker, int doorbell, const int *other,
-    uint32_t other_count, uint64_t spin_ns, int timeout_ms, struct shunter_batch *batch) {
-    if (other_count > MOST_OTHER) {
+    const struct shunter_queue *queue, uint32_t worker, struct shunter_wait *wait,
+    uint64_t timeout_ns, struct shunter_batch *batch) {
+    if (wait->other_count > MOST_OTHER) {
         return -EINVAL;
     }
-    int found = spin(queue, worker, batch->spins ? spin_ns : 0, batch);
-    if (found) {
-        return found > 0 ? 1 : -EPROTO;
+    const uint64_t spin_ns = wait->spin_ns < timeout_ns ? wait->spin_ns : timeout_ns;
+    int found = spin(queue, worker, wait, wait->spins ? spin_ns : 0, batch);
+    if (found || !timeout_ns) {
+        return found < 0 ? -EPROTO : found;
     }
-    batch->spins = 0; // it was not worth it
+    wait->spins = 0; // it was not worth it
     _Atomic uint64_t *asleep = shunter_worker_word(queue, worker, SHUNTER_W_WORKER_ASLEEP);
     atomic_store(asleep, 1); // before the last look, so that one of the two sees the other
-    found = look(queue, worker, batch);
-    int result = 0;
+    found = look(queue, worker, wait, batch);
     bool rung = false;
-    if (!found) {
-        struct pollfd fds[1 + MOST_OTHER] = {{.fd = doorbell, .events = POLLIN}};
-        for (uint32_t i = 0; i < other_count; i++) {
-            fds[1 + i] = (struct pollfd){.fd = other[i], .events = POLLIN};
-        }
-        const uint64_t slept_ns = now_ns();
-        const int ready = poll(fds, 1 + other_count, timeout_ms);
-        batch->spins = ready > 0 && now_ns() - slept_ns < spin_ns;
-        uint64_t rings;
-        if (ready < 0) {
-            result = -errno;
-        } else if (fds[0].revents & POLLIN) {
-            rung = read(doorbell, &rings, sizeof rings) > 0;
-            result = rung || errno == EAGAIN ? 0 : -errno;
-        }
-    }
+    const int result = found ? 0 : sleep_on(wait, timeout_ns, &rung);
     shunter_set(asleep, 0);
     if (!found && result == 0) {
-        found = rung ? spin(queue, worker, COMING_NS, batch) : look(queue, worker, batch);
+        found = spin(queue, worker, wait, rung ? COMING_NS : 0, batch);
     }
     return found ? (found > 0 ? 1 : -EPROTO) : result;
 }

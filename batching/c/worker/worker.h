@@ -17,17 +17,26 @@ struct shunter_batch {
     uint32_t count;
     uint32_t follow_up; /* 1: they lie one behind the other in the rings of results */
     uint64_t number;
-    uint64_t spins; /* not 0: waits are short at present */
+};
+
+struct shunter_wait {
+    const int *other; /* descriptors that the caller also waits for */
+    uint32_t other_count;
+    int32_t doorbell;
+    uint64_t spin_ns; /* how long it may look again and again */
+    uint64_t spins;   /* not 0: waits are short at present */
+    uint64_t taken;   /* batches taken so far; up to SHUNTER_AHEAD of them are held, not yet done */
 };
 
 /*
- * Wait for the next batch: by looking, while waits are shorter than ``spin_ns``, else by sleeping on the doorbell and on
- * ``other``, descriptors that the caller also waits for. Returns 1 with a batch, 0 when something
- * else is up (a descriptor is ready, the time is over), or a negative errno.
+ * Wait for the next batch: by looking, while waits are shorter than ``spin_ns``, else by sleeping on
+ * the doorbell and on ``other``, for ``timeout_ns`` at most; 0: one look. Returns 1 with a batch,
+ * which may have run from now on, 0 when something else is up (a descriptor is ready, the time is
+ * over, as many as may be held are held), or a negative errno.
  */
 int shunter_worker_wait(
-    const struct shunter_queue *queue, uint32_t worker, int doorbell, const int *other,
-    uint32_t other_count, uint64_t spin_ns, int timeout_ms, struct shunter_batch *batch);
+    const struct shunter_queue *queue, uint32_t worker, struct shunter_wait *wait,
+    uint64_t timeout_ns, struct shunter_batch *batch);
 
 /*
  * Bring the inputs of entries together, each byte copied once: tensor t of the entry i becomes row i

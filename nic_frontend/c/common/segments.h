@@ -90,4 +90,16 @@ static inline struct shunter_segment shunter_place(
     return found;
 }
 
+/* Of a run of bytes that has a length of its own: in how many segments it comes. */
+static inline uint32_t shunter_run_count(uint32_t bytes, uint32_t segment) {
+    return bytes ? (bytes - 1) / segment + 1 : 1;
+}
+
+/* ``number`` < its count. */
+static inline struct shunter_segment shunter_run_place(
+    uint32_t bytes, uint32_t segment, uint32_t number) {
+    const uint32_t offset = number * segment, left = bytes - offset;
+    return (struct shunter_segment){0, offset, left < segment ? left : segment};
+}
+
 #endif

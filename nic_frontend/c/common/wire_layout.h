@@ -32,8 +32,11 @@
 #define SHUNTER_FLAG_PAYLOAD_AEAD 8 /* flag */
 #define SHUNTER_FLAG_PAYLOAD_CRC 16 /* flag */
 #define SHUNTER_FLAG_ACK_REQ 32 /* flag */
+#define SHUNTER_FLAG_NEXT 64 /* flag */
 #define SHUNTER_FLAG_IDEMPOTENT 128 /* flag */
 #define SHUNTER_STATUS_OK 200 /* status */
+#define SHUNTER_STATUS_UNDER_WAY 202 /* status */
+#define SHUNTER_STATUS_END 204 /* status */
 #define SHUNTER_STATUS_COOKIE 100 /* status */
 #define SHUNTER_STATUS_BAD_REQUEST 400 /* status */
 #define SHUNTER_STATUS_UNAUTHORIZED 401 /* status */
@@ -51,7 +54,7 @@
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_STATUS_NO_WORKER 521 /* status */
-#define SHUNTER_WIRE_DIGEST 0x4075d2171957e62ULL
+#define SHUNTER_WIRE_DIGEST 0x20bff677e9e35050ULL
 
 #define SHUNTER_LABEL_HELLO "shunter x64 v2 hello"
 #define SHUNTER_LABEL_HELLO_ACK "shunter x64 v2 hello ack"
@@ -72,12 +75,12 @@ struct shunter_x64 {
     uint16_t seq; /* segment index */
     uint16_t count; /* segments of the request or response */
     uint16_t length; /* payload bytes of this datagram, without the AEAD tag */
-    uint32_t total; /* bytes of the tensor */
+    uint32_t total; /* bytes of the tensor, or of the run of a packed model */
     uint32_t offset; /* of this segment in its tensor, or of a request in shared memory */
     uint32_t session; /* from HELLO_ACK; selects key and window */
     uint32_t deadline_us; /* budget left when it was sent, 0: none */
     uint32_t credit; /* server: highest req_id that may be sent; client: all below are done */
-    uint16_t status; /* of RESP, ERROR, SACK and HELLO_ACK */
+    uint16_t status; /* of RESP, ERROR, SACK and HELLO_ACK; a packed model's REQ: rows */
     uint8_t tensor; /* index of the input or output tensor */
     uint8_t reserved; /* 0 */
     uint32_t crc; /* CRC32C of the payload if FLAG_PAYLOAD_CRC */

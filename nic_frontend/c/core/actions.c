@@ -1,6 +1,7 @@
 /* Datagrams to clients: answers, errors, and how a request stands. */
 #include "actions.h"
 
+#include "runs.h"
 #include "siphash.h"
 
 static void fill(
@@ -31,17 +32,17 @@ static void fill(
 void shunter_send_segment(
     const struct shunter_core *core, struct session *session, const struct call *call,
     uint32_t seq, bool asks) {
-    const struct shunter_plan *plan = &session->outputs;
-    const struct shunter_segment segment = shunter_place(plan, seq);
+    const uint32_t count = segments_of_answer(session, call);
+    const struct shunter_segment segment = segment_of_answer(session, call, seq);
     struct shunter_x64 header = {
         .type = SHUNTER_TYPE_RESP,
         .flags = (uint16_t)((asks ? SHUNTER_FLAG_ACK_REQ : 0) |
-                            (seq + 1 == plan->count ? SHUNTER_FLAG_LAST : 0)),
+                            (seq + 1 == count ? SHUNTER_FLAG_LAST : 0)),
         .req_id = call->req_id,
         .seq = (uint16_t)seq,
-        .count = (uint16_t)plan->count,
+        .count = (uint16_t)count,
         .length = (uint16_t)segment.length,
-        .total = plan->sizes[segment.tensor],
+        .total = session->packed ? call->bytes : session->outputs.sizes[segment.tensor],
         .offset = segment.offset,
         .status = SHUNTER_STATUS_OK,
         .tensor = segment.tensor};
@@ -73,5 +74,5 @@ void shunter_sack(
     const struct shunter_core *core, struct session *session, const struct call *call) {
     shunter_control(
         core, session, SHUNTER_TYPE_SACK, call->req_id, call->state, call->received,
-        (uint16_t)((session->inputs.count + 7) / 8));
+        (uint16_t)((segments_of_request(session, call) + 7) / 8));
 }

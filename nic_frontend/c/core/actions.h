@@ -42,6 +42,8 @@ static inline void ready(
         .entry = call->entry,
         .priority = call->priority,
         .deadline_ns = call->deadline_ns,
+        .rows = call->rows,
+        .length = call->bytes,
         .again = again,
         .returned = returned};
     emit(core, &action);

@@ -3,6 +3,7 @@
 
 #include "actions.h"
 #include "answers.h"
+#include "series.h"
 
 #define MOST_TRIES 2
 
@@ -55,7 +56,7 @@ void shunter_take_out(struct shunter_core *core, struct session *session) {
 }
 
 /* What nobody waits for has run. */
-static void end_forgotten(
+void shunter_end_forgotten(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
     struct function *function = function_of(core, session);
     shunter_end_call(core, session, call, now_ns);
@@ -66,7 +67,7 @@ static void end_forgotten(
     shunter_offer(core, function, now_ns);
 }
 
-static void fail(
+void shunter_fail(
     struct shunter_core *core, struct session *session, struct call *call, uint16_t status,
     uint64_t now_ns) {
     struct function *function = function_of(core, session);
@@ -102,7 +103,8 @@ static struct session *owner_of(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, struct call **call) {
     const struct owner *owner = &core->functions[func_id]->owners[entry];
     struct session *session = find(core, owner->session);
-    *call = call_of(session, owner->req_id);
+    struct series *series = shunter_series_at(core->functions[func_id], entry);
+    *call = series ? &series->call : call_of(session, owner->req_id);
     return session;
 }
 
@@ -123,7 +125,7 @@ void shunter_core_running(
     struct function *function = core->functions[func_id];
     shunter_become(core, function, call, RUNNING, now_ns);
     call->tries++;
-    call->direct = shunter_answer_is_direct(session, now_ns);
+    call->direct = !function->series && shunter_answer_is_direct(session, now_ns);
     session->direct += call->direct;
     if (call->direct) {
         shunter_allow_next(function, session);
@@ -145,15 +147,28 @@ void shunter_core_running(
     memcpy(whom->peer, session->peer, sizeof whom->peer);
 }
 
+/* Whether an answer of a packed function may have as many bytes. */
+static bool is_run(const struct function *function, uint32_t bytes) {
+    return bytes >= function->runs.least_answer && bytes <= function->outputs[0];
+}
+
 void shunter_core_finished(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status, bool sent,
-    uint64_t now_ns) {
+    uint32_t bytes, uint64_t now_ns) {
     struct call *call;
     struct session *session = back_of(core, func_id, entry, &call);
-    if (call->state == FORGOTTEN) {
-        end_forgotten(core, session, call, now_ns);
+    struct function *function = core->functions[func_id];
+    struct series *series = shunter_series_at(function, entry);
+    if (series) {
+        const bool is_ok = status == SHUNTER_STATUS_OK;
+        shunter_series_end(
+            core, session, series, is_ok ? SHUNTER_STATUS_END : status, now_ns);
+    } else if (call->state == FORGOTTEN) {
+        shunter_end_forgotten(core, session, call, now_ns);
+    } else if (session->packed && status == SHUNTER_STATUS_OK && !is_run(function, bytes)) {
+        shunter_fail(core, session, call, SHUNTER_STATUS_HANDLER_FAILED, now_ns);
     } else if (status == SHUNTER_STATUS_OK) {
-        struct function *function = core->functions[func_id];
+        call->bytes = bytes;
         let_go(core, func_id, call->entry);
         shunter_become(core, function, call, TX_COMPLETE, now_ns);
         call->arrived_ns = now_ns;
@@ -164,7 +179,7 @@ void shunter_core_finished(
             shunter_answer(core, session, call, now_ns);
         }
     } else {
-        fail(core, session, call, status, now_ns);
+        shunter_fail(core, session, call, status, now_ns);
     }
 }
 
@@ -172,13 +187,16 @@ void shunter_core_worker_died(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
     struct call *call;
     struct session *session = back_of(core, func_id, entry, &call);
-    if (call->state == FORGOTTEN) {
-        end_forgotten(core, session, call, now_ns);
+    struct series *series = shunter_series_at(core->functions[func_id], entry);
+    if (series) { // of its parts some may have been seen
+        shunter_series_end(core, session, series, SHUNTER_STATUS_WORKER_DIED, now_ns);
+    } else if (call->state == FORGOTTEN) {
+        shunter_end_forgotten(core, session, call, now_ns);
     } else if (call->flags & SHUNTER_FLAG_IDEMPOTENT && call->tries < MOST_TRIES) {
         shunter_become(core, core->functions[func_id], call, RX_COMPLETE, now_ns);
         ready(core, func_id, call, true, false);
     } else {
-        fail(core, session, call, SHUNTER_STATUS_WORKER_DIED, now_ns);
+        shunter_fail(core, session, call, SHUNTER_STATUS_WORKER_DIED, now_ns);
     }
 }
 
@@ -186,8 +204,13 @@ void shunter_core_returned(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
     struct call *call;
     struct session *session = back_of(core, func_id, entry, &call);
+    struct series *series = shunter_series_at(core->functions[func_id], entry);
+    if (series && call->state == FORGOTTEN) {
+        shunter_series_end(core, session, series, SHUNTER_STATUS_CANCELLED, now_ns);
+        return;
+    }
     if (call->state == FORGOTTEN) {
-        end_forgotten(core, session, call, now_ns);
+        shunter_end_forgotten(core, session, call, now_ns);
         return;
     }
     call->tries--;
@@ -199,5 +222,10 @@ void shunter_core_expired(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
     struct call *call;
     struct session *session = owner_of(core, func_id, entry, &call);
-    fail(core, session, call, SHUNTER_STATUS_TOO_LATE, now_ns);
+    struct series *series = shunter_series_at(core->functions[func_id], entry);
+    if (series) {
+        shunter_series_end(core, session, series, SHUNTER_STATUS_TOO_LATE, now_ns);
+    } else {
+        shunter_fail(core, session, call, SHUNTER_STATUS_TOO_LATE, now_ns);
+    }
 }

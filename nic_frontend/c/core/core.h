@@ -27,6 +27,8 @@ enum shunter_action_kind {
     SHUNTER_SEND,
     SHUNTER_HELLO,
     SHUNTER_DROP,
+    SHUNTER_PART, /* the entry at the offset is a place for the next part of an entry's answer */
+    SHUNTER_UNWANTED, /* nobody waits for the answer of an entry that runs */
 };
 
 /* Counters of what is dropped; the order is that of core.DROPS in Python. */
@@ -66,9 +68,10 @@ struct shunter_action {
     uint8_t returned; /* of a READY: its worker had not begun it */
     uint16_t drop;
     uint16_t func_id;
+    uint16_t rows;   /* of a READY: those of the request */
     int32_t entry;
     uint32_t offset;
-    uint32_t length; /* of the payload */
+    uint32_t length; /* of the payload; of a READY of a packed function: of the whole request */
     uint32_t left;   /* of a PLACE: segments that are missing, with this one */
     uint32_t region; /* of a PLACE: not 0: all of the request lies in this one, at the offset */
     uint32_t session;
@@ -91,6 +94,20 @@ void shunter_core_free(struct shunter_core *core);
 int shunter_core_add_function(
     struct shunter_core *core, uint16_t func_id, const uint32_t *inputs, unsigned input_count,
     const uint32_t *outputs, unsigned output_count, uint32_t entries, uint32_t burst);
+/*
+ * The function is packed: its one input and its one output are runs of bytes, and the sizes that it
+ * was added with are the most that they may have. What is in them is its clients' and its workers'.
+ */
+struct shunter_runs {
+    uint32_t rows; /* most of a request, 0: it is not packed */
+    uint32_t least_request, least_answer; /* bytes; with parts, of each */
+    uint32_t streamed; /* not 0: answers come in parts, each of at most the output's size */
+    uint64_t idle_ns;  /* so long an answer in parts is kept for whom nobody asks */
+};
+
+/* 0, or a negative errno: ENOENT, EINVAL; EBUSY when it has sessions and only ``rows`` may change. */
+int shunter_core_set_runs(
+    struct shunter_core *core, uint16_t func_id, const struct shunter_runs *runs);
 /* What requests take from their model: core.Defaults in Python. */
 struct shunter_defaults {
     uint64_t slo_ns;     /* deadline of strict requests that have none; 0: none */
@@ -176,9 +193,13 @@ struct shunter_whom {
 void shunter_core_running(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns,
     struct shunter_whom *whom);
+/* ``bytes``: of its answer, where the function is packed. */
 void shunter_core_finished(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status, bool sent,
-    uint64_t now_ns);
+    uint32_t bytes, uint64_t now_ns);
+/* The worker has written the next part of an answer, into the place that was told first. */
+void shunter_core_part(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint32_t bytes, uint64_t now_ns);
 void shunter_core_worker_died(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
 /* A batch that its worker had not begun when it died, or gives back: it runs elsewhere. */

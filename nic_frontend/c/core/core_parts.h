@@ -31,7 +31,8 @@ struct call {
     uint32_t unsent, next; /* these; the first segment of which none was sent yet */
     uint32_t missing;
     int32_t entry;
-    uint16_t flags, status;
+    uint32_t bytes; /* of a packed function's request, and when it is answered of the answer */
+    uint16_t flags, status, rows;
     uint8_t state, priority, tries;
     bool direct;  /* while it runs: its worker sends the answer */
     bool stalled; /* while it is received: it holds nothing until it is here */
@@ -68,7 +69,7 @@ struct session {
     uint32_t id;
     uint16_t func_id;
     uint16_t window, protect;
-    bool tagged;
+    bool tagged, packed;
     bool may_be_strict;
     bool is_proven; /* its last request that ended while it was received has come whole */
     bool stream;
@@ -79,6 +80,7 @@ struct session {
     uint32_t forgotten;
     struct link silence; /* awake or resting, the longest silent first */
     struct link quiet;   /* of its address */
+    struct link series;  /* its answers in parts */
     struct link row;     /* of its turn */
     uint64_t wanted;     /* the request that was refused, 0: only credit */
     uint64_t promised_ns;
@@ -105,8 +107,6 @@ struct session {
     struct call calls[SHUNTER_WINDOW];
 };
 
-/* ---- functions */
-
 /* Whose request lies in an entry. */
 struct owner {
     struct link link; /* of what is being received, or of what is kept */
@@ -123,12 +123,14 @@ struct function {
     uint16_t id;
     unsigned input_count, output_count;
     uint32_t inputs[SHUNTER_MAX_TENSORS], outputs[SHUNTER_MAX_TENSORS];
+    struct shunter_runs runs;
     uint32_t entries, free, next, burst, sessions;
     uint32_t open;   /* those that are not closing */
     uint32_t awake;  /* addresses of which one has said something lately */
     uint64_t credit; /* requests that they may have on their way together */
     uint8_t *used;
     struct owner *owners;
+    struct series_table *series; /* NULL: answers are whole */
     struct link link;      /* of the core's functions */
     struct link receiving; /* entries in parts */
     struct link kept;      /* answered entries, the longest untouched first */
@@ -289,8 +291,6 @@ void shunter_is_heard(struct shunter_core *core, struct session *session, uint64
 struct session *shunter_who_gives_way(
     const struct shunter_core *core, enum kind kind, const struct address *mine,
     uint64_t now_ns);
-
-/* ---- sessions.c */
 
 /* Remove it, and offer what it had to nobody yet. */
 void shunter_leave(struct shunter_core *core, struct session *session, uint64_t now_ns);

@@ -1,7 +1,7 @@
 /* The core itself, and the functions in it. */
 #include <stdlib.h>
 
-#include "core_parts.h"
+#include "series.h"
 
 struct shunter_core *shunter_core_new(shunter_emit emitter, void *context) {
     struct shunter_core *core = calloc(1, sizeof *core);
@@ -23,6 +23,7 @@ static void free_function(struct function *function) {
     if (function) {
         free(function->used);
         free(function->owners);
+        free(function->series);
         free(function);
     }
 }
@@ -110,6 +111,33 @@ int shunter_core_set_defaults(
         return -EINVAL;
     }
     core->functions[func_id]->defaults = *defaults;
+    return 0;
+}
+
+int shunter_core_set_runs(
+    struct shunter_core *core, uint16_t func_id, const struct shunter_runs *runs) {
+    struct function *function = core->functions[func_id];
+    if (!function) {
+        return -ENOENT;
+    }
+    const bool others = function->runs.least_request != runs->least_request ||
+                        function->runs.least_answer != runs->least_answer ||
+                        function->runs.streamed != runs->streamed;
+    if (function->input_count != 1 || function->output_count != 1 || runs->rows < 1 ||
+        runs->rows > UINT16_MAX || runs->least_request < 1 || runs->least_answer < 1 ||
+        runs->least_request > function->inputs[0] || runs->least_answer > function->outputs[0]) {
+        return -EINVAL;
+    }
+    if (function->sessions && (others || !function->runs.rows)) {
+        return -EBUSY;
+    }
+    if (runs->streamed && !function->series) {
+        function->series = shunter_series_table(function->entries);
+        if (!function->series) {
+            return -ENOMEM;
+        }
+    }
+    function->runs = *runs;
     return 0;
 }
 

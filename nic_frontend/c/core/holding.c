@@ -5,6 +5,7 @@
  * reader sees them in this order.
  */
 #include "core_parts.h"
+#include "runs.h"
 
 #define STALL_NS 10000000ULL
 #define SLOWEST_NS 160 /* for each byte: 50 Mbit/s */
@@ -124,7 +125,7 @@ void shunter_hold_changes(
 
 /* Whether a request in parts comes so slowly that nobody stands still for it. */
 static bool is_slow(const struct session *session, const struct call *call, uint64_t now_ns) {
-    const uint64_t segments = session->inputs.count - call->missing;
+    const uint64_t segments = segments_of_request(session, call) - call->missing;
     const uint64_t time_ns = STALL_NS + segments * session->inputs.segment * SLOWEST_NS;
     const uint64_t most_ns = time_ns < LONGEST_NS ? time_ns : LONGEST_NS;
     return now_ns - call->arrived_ns > STALL_NS || now_ns - call->begun_ns > most_ns;

@@ -1,6 +1,7 @@
 /* A datagram came: whether it is right, and what it asks for. */
 #include "actions.h"
 #include "answers.h"
+#include "series.h"
 #include "siphash.h"
 
 #define UNKNOWN_NS 100000000ULL
@@ -10,7 +11,7 @@
 #define PROTECTIONS (SHUNTER_FLAG_PAYLOAD_AEAD | SHUNTER_FLAG_PAYLOAD_CRC)
 #define KNOWN_FLAGS                                                                              \
     (SHUNTER_FLAG_LAST | SHUNTER_FLAG_RETRANS | SHUNTER_FLAG_HDR_TAG | PROTECTIONS |              \
-     SHUNTER_FLAG_ACK_REQ | SHUNTER_FLAG_IDEMPOTENT)
+     SHUNTER_FLAG_ACK_REQ | SHUNTER_FLAG_NEXT | SHUNTER_FLAG_IDEMPOTENT)
 
 /* ---- whether it is right */
 
@@ -72,6 +73,14 @@ static bool is_of_client(uint8_t type) {
            type == SHUNTER_TYPE_CANCEL;
 }
 
+/* Only requests ask for parts, where answers have some. */
+static bool may_ask(
+    const struct shunter_core *core, const struct session *session,
+    const struct shunter_x64 *header) {
+    return !(header->flags & SHUNTER_FLAG_NEXT) ||
+           (header->type == SHUNTER_TYPE_REQ && function_of(core, session)->series);
+}
+
 static bool tag_is_right(
     const struct session *session, const struct shunter_x64 *header, const uint8_t *datagram) {
     const bool tagged = header->flags & SHUNTER_FLAG_HDR_TAG;
@@ -112,6 +121,9 @@ static void cancel(
     uint64_t now_ns) {
     struct call *call = call_of(session, header->req_id);
     struct function *function = function_of(core, session);
+    if (shunter_series_cancel(core, session, header->req_id, now_ns)) {
+        return;
+    }
     if (call->req_id != header->req_id ||
         (call->state != RECEIVING && call->state != RX_COMPLETE)) {
         drop(core, SHUNTER_DROP_CANCEL);
@@ -235,8 +247,9 @@ void shunter_core_receive(
     } else if (!tag_is_right(session, &header, datagram)) {
         drop(core, SHUNTER_DROP_TAG);
     } else if (
+        !may_ask(core, session, &header) ||
         (header.flags & PROTECTIONS) !=
-        (header.type == SHUNTER_TYPE_REQ ? session->protect : 0)) {
+            (header.type == SHUNTER_TYPE_REQ ? session->protect : 0)) {
         drop(core, SHUNTER_DROP_FLAGS);
     } else if (
         (session->protect || !session->stream) &&

@@ -1,8 +1,37 @@
 /* A request comes in segments, each of which has its place. */
 #include "actions.h"
+#include "runs.h"
+#include "series.h"
 
-static bool fits(const struct session *session, const struct shunter_x64 *header) {
+/* Of a packed function: its requests say themselves how long they are. */
+static bool fits_run(
+    const struct function *function, const struct session *session,
+    const struct shunter_x64 *header) {
+    const struct shunter_runs *runs = &function->runs;
+    if (header->total < runs->least_request || header->total > function->inputs[0] ||
+        header->status < 1 || header->status > runs->rows || header->tensor) {
+        return false;
+    }
+    if (session->region) {
+        return header->count == 1 && !header->seq && !header->length &&
+               header->offset <= session->last_offset;
+    }
+    const uint32_t segment = session->inputs.segment;
+    const uint32_t count = shunter_run_count(header->total, segment);
+    if (header->count != count || header->seq >= count) {
+        return false;
+    }
+    const struct shunter_segment place = shunter_run_place(header->total, segment, header->seq);
+    return header->offset == place.offset && header->length == place.length;
+}
+
+static bool fits(
+    const struct shunter_core *core, const struct session *session,
+    const struct shunter_x64 *header) {
     const struct shunter_plan *plan = &session->inputs;
+    if (session->packed) {
+        return fits_run(function_of(core, session), session, header);
+    }
     if (header->count != plan->count || header->seq >= plan->count) {
         return false;
     }
@@ -13,7 +42,13 @@ static bool fits(const struct session *session, const struct shunter_x64 *header
            header->length == segment.length && header->total == plan->sizes[segment.tensor];
 }
 
-static void refuse(
+/* Whether a segment says the same of its request as the first one that came. */
+static bool is_of_it(
+    const struct session *session, const struct call *call, const struct shunter_x64 *header) {
+    return !session->packed || (header->total == call->bytes && header->status == call->rows);
+}
+
+void shunter_refuse_request(
     struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
     enum shunter_drop why) {
     drop(core, why);
@@ -44,7 +79,7 @@ static void again(
 static void take_segment(
     struct shunter_core *core, struct session *session, const struct call *call,
     const struct shunter_x64 *header) {
-    if (!fits(session, header)) {
+    if (!fits(core, session, header) || !is_of_it(session, call, header)) {
         drop(core, SHUNTER_DROP_SIZES);
         return;
     }
@@ -88,7 +123,11 @@ static void set_terms(
 static void first_segment(
     struct shunter_core *core, struct session *session, struct call *call,
     const struct shunter_x64 *header, uint64_t now_ns) {
-    if (!fits(session, header)) {
+    if (header->flags & SHUNTER_FLAG_NEXT) {
+        shunter_series_next(core, session, call, header, now_ns);
+        return;
+    }
+    if (!fits(core, session, header)) {
         drop(core, SHUNTER_DROP_SIZES);
         call->req_id = header->req_id;
         call->entry = NO_ENTRY;
@@ -100,13 +139,15 @@ static void first_segment(
     struct function *function = function_of(core, session);
     const int32_t entry = shunter_take_entry(core, function, session, now_ns);
     if (entry == NO_ENTRY) {
-        refuse(core, session, header, SHUNTER_DROP_FULL);
+        shunter_refuse_request(core, session, header, SHUNTER_DROP_FULL);
         return;
     }
     memset(call, 0, sizeof *call); // it was free or failed: not counted as receiving
     call->req_id = header->req_id;
     call->entry = entry;
-    call->missing = session->inputs.count;
+    call->bytes = session->packed ? header->total : 0;
+    call->rows = session->packed ? header->status : 1;
+    call->missing = segments_of_request(session, call);
     call->flags = header->flags;
     call->begun_ns = call->arrived_ns = now_ns;
     call->stalled = !session->is_proven;
@@ -125,11 +166,11 @@ void shunter_request(
     } else if (header->req_id <= session->done) {
         drop(core, SHUNTER_DROP_OLD);
     } else if (!may_come(session, header->req_id)) {
-        refuse(core, session, header, SHUNTER_DROP_CREDIT);
+        shunter_refuse_request(core, session, header, SHUNTER_DROP_CREDIT);
     } else {
         struct call *call = call_of(session, header->req_id);
         if (call->state == FORGOTTEN && call->req_id != header->req_id) {
-            refuse(core, session, header, SHUNTER_DROP_CREDIT);
+            shunter_refuse_request(core, session, header, SHUNTER_DROP_CREDIT);
         } else if (call->req_id != header->req_id || call->state == FREE) {
             first_segment(core, session, call, header, now_ns);
         } else if (call->state == RECEIVING) {
@@ -146,11 +187,13 @@ static struct call *awaited(
     const struct shunter_core *core, const struct shunter_x64 *header,
     struct session **session) {
     *session = find(core, header->session);
-    if (!*session || (*session)->closing || header->seq >= (*session)->inputs.count) {
+    if (!*session || (*session)->closing) {
         return NULL;
     }
     struct call *call = call_of(*session, header->req_id);
     return call->req_id == header->req_id && call->state == RECEIVING &&
+                   is_of_it(*session, call, header) &&
+                   header->seq < segments_of_request(*session, call) &&
                    !has_segment(call, header->seq)
                ? call
                : NULL;
@@ -177,6 +220,10 @@ void shunter_core_accept(struct shunter_core *core, const uint8_t *bytes, uint64
     if (call->missing == 0) {
         session->is_proven = true;
         shunter_become(core, function_of(core, session), call, RX_COMPLETE, now_ns);
+        if (function_of(core, session)->series) {
+            shunter_series_begin(core, session, call, now_ns);
+            return;
+        }
         ready(core, session->func_id, call, false, false);
     }
     const bool others_refused =

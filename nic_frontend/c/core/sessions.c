@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "answers.h"
+#include "series.h"
 
 /* End the one that gives way; false: there is none. */
 static bool end_one(
@@ -45,6 +46,7 @@ static struct session *new_session(const struct shunter_opening *opening) {
         link_alone(&session->quiet);
         link_alone(&session->row);
         link_alone(&session->sending);
+        link_alone(&session->series);
         for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
             session->calls[k].entry = NO_ENTRY;
         }
@@ -86,6 +88,7 @@ int shunter_core_add_session(
     if (!session) {
         return -ENOMEM;
     }
+    session->packed = function->runs.rows;
     int error = plan_inputs(function, session, opening);
     if (!error) {
         error = shunter_make_plan(
@@ -121,6 +124,7 @@ void shunter_leave(struct shunter_core *core, struct session *session, uint64_t 
     for (uint32_t k = 0; k < SHUNTER_WINDOW; k++) {
         shunter_forget(core, session, &session->calls[k], now_ns);
     }
+    shunter_series_leave(core, session, now_ns);
     shunter_leave_row(core, function, session);
     shunter_set_awake(core, session, false);
     link_out(&session->silence);

@@ -1,6 +1,8 @@
 /* What time brings: parts that are late, answers that are old, sessions that are silent. */
 #include "actions.h"
 #include "answers.h"
+#include "runs.h"
+#include "series.h"
 
 #define GAP_NS 3000000ULL
 #ifndef RECEIVE_NS // tests that need half a request have a longer one: their host may be busy
@@ -16,7 +18,7 @@
 static bool is_late(
     const struct function *function, const struct session *session, const struct call *call,
     uint64_t now_ns) {
-    const uint64_t most = RECEIVE_NS + session->inputs.count * SEGMENT_NS;
+    const uint64_t most = RECEIVE_NS + segments_of_request(session, call) * SEGMENT_NS;
     if (!is_alone(&function->waiting) && now_ns - call->begun_ns > most) {
         return true;
     }
@@ -126,6 +128,7 @@ void shunter_core_tick(struct shunter_core *core, uint64_t now_ns) {
         struct function *function = OWNER_OF(at, function, link);
         look_at_parts(core, function, now_ns);
         look_at_kept(core, function, now_ns);
+        shunter_series_tick(core, function, now_ns);
         shunter_end_promises(core, function, now_ns);
         shunter_offer(core, function, now_ns);
     }

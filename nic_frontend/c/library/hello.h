@@ -56,4 +56,16 @@ int shunter_share(
 void shunter_unshare(
     const struct shunter_tensors *tensors, const struct shunter_client_settings *settings);
 
+/* ---- an open one */
+
+struct shunter_session {
+    struct shunter_client *client;
+    struct shunter_tensors tensors;
+    struct shunter_client_settings settings; /* without its keys */
+    uint64_t asked_ns, ask_wait_ns; /* for credit */
+};
+
+#define SHUNTER_FIRST_ASK_NS 5000000ULL
+#define SHUNTER_NS_PER_MS 1000000ULL
+
 #endif

@@ -33,12 +33,13 @@ ssize_t shunter_receive_memory(int socket, uint8_t *into, size_t room, int *memo
 
 static size_t bytes_of(
     const struct shunter_tensors *tensors, const struct shunter_client_settings *settings) {
-    uint32_t sizes[SHUNTER_MAX_TENSORS];
-    for (unsigned i = 0; i < tensors->input_count; i++) {
+    uint32_t sizes[SHUNTER_MAX_TENSORS] = {tensors->packing.request_bytes};
+    const unsigned count = tensors->packed ? 1 : tensors->input_count;
+    for (unsigned i = 0; !tensors->packed && i < count; i++) {
         sizes[i] = (uint32_t)tensors->inputs[i].bytes;
     }
     return (size_t)settings->shared_requests *
-           shunter_shared_bytes(sizes, tensors->input_count);
+           shunter_shared_bytes(sizes, count);
 }
 
 int shunter_share(

@@ -7,9 +7,13 @@
  */
 #include "actions.h"
 #include "answers.h"
+#include "runs.h"
 
-static uint32_t bytes_of(const struct session *session, uint32_t seq) {
-    return SHUNTER_HEADER_BYTES + shunter_place(&session->outputs, seq).length +
+#define USUAL_RUN 65536 /* bytes: most answers of a packed function have less, whatever they may have */
+
+static uint32_t bytes_of(
+    const struct session *session, const struct call *call, uint32_t seq) {
+    return SHUNTER_HEADER_BYTES + segment_of_answer(session, call, seq).length +
            shunter_behind(session->protect);
 }
 
@@ -17,13 +21,24 @@ static uint32_t largest(const struct session *session) {
     return SHUNTER_HEADER_BYTES + session->outputs.segment + shunter_behind(session->protect);
 }
 
+/* The most of one. */
 static uint64_t bytes_of_answer(const struct session *session) {
     return (uint64_t)session->outputs.count * largest(session);
 }
 
+/* Window of a way that is short: all answers that a session usually has at once. */
+static uint64_t near_window(const struct session *session) {
+    const uint64_t each = bytes_of_answer(session);
+    if (session->packed && each > USUAL_RUN) {
+        const uint64_t usual = (uint64_t)session->window * USUAL_RUN;
+        return usual > each ? usual : each;
+    }
+    return session->window * each;
+}
+
 void shunter_answers_open(struct session *session, uint64_t now_ns) {
     shunter_congestion_init(
-        &session->path, largest(session), session->window * bytes_of_answer(session),
+        &session->path, largest(session), near_window(session),
         shunter_loopback_ns(session->peer), now_ns);
 }
 
@@ -60,12 +75,12 @@ static bool send_one(
     struct shunter_core *core, struct session *session, struct call *call, uint32_t seq,
     bool parted, uint64_t now_ns) {
     struct shunter_congestion *path = &session->path;
-    const uint32_t bytes = bytes_of(session, seq);
+    const uint32_t bytes = bytes_of(session, call, seq);
     session->paced_ns = shunter_congestion_may_send_at(path, bytes, now_ns);
     if (session->paced_ns > now_ns) {
         return false;
     }
-    const bool is_last = seq + 1 == session->outputs.count;
+    const bool is_last = seq + 1 == segments_of_answer(session, call);
     const bool is_half = 2 * (path->in_flight + bytes) > path->window;
     const bool asks = parted ? shunter_congestion_should_ask(path, bytes) : is_half && is_last;
     const bool others_wait = is_last && !is_alone(&function_of(core, session)->waiting);
@@ -142,12 +157,12 @@ void shunter_answer_was_sent(struct session *session, struct call *call, uint64_
         return;
     }
     want_none(session, call);
-    call->next = session->outputs.count;
-    for (uint32_t seq = 0; seq < session->outputs.count; seq++) {
+    call->next = segments_of_answer(session, call);
+    for (uint32_t seq = 0; seq < call->next; seq++) {
         const struct shunter_flight flight = {
             .sent_ns = now_ns,
             .owner = call->req_id,
-            .bytes = bytes_of(session, seq),
+            .bytes = bytes_of(session, call, seq),
             .part = (uint16_t)seq};
         (void)shunter_congestion_sent(&session->path, &flight);
     }
@@ -156,16 +171,16 @@ void shunter_answer_was_sent(struct session *session, struct call *call, uint64_
 void shunter_answer(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
     const bool asks = !is_alone(&function_of(core, session)->waiting);
+    const uint32_t count = segments_of_answer(session, call);
     if (session->stream) {
-        for (uint32_t seq = 0; seq < session->outputs.count; seq++) {
-            shunter_send_segment(
-                core, session, call, seq, asks && seq + 1 == session->outputs.count);
+        for (uint32_t seq = 0; seq < count; seq++) {
+            shunter_send_segment(core, session, call, seq, asks && seq + 1 == count);
         }
         return;
     }
     want_none(session, call);
     call->next = 0;
-    for (uint32_t seq = 0; seq < session->outputs.count; seq++) {
+    for (uint32_t seq = 0; seq < count; seq++) {
         want(session, call, seq);
     }
     shunter_answers_go(core, session, now_ns);

@@ -38,13 +38,24 @@ static void send_action(struct shunter_server *server, const struct shunter_acti
 }
 
 static void enqueue(struct shunter_server *server, const struct shunter_action *action) {
+    const struct shunter_serving *serving = server->serving[action->func_id];
+    if (serving->packed) {
+        const struct shunter_queue *queue = &serving->served->queue;
+        const uint32_t entry = (uint32_t)action->entry;
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_BYTES), action->length);
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ROWS), action->rows);
+    }
+    if (!action->returned) {
+        shunter_parts_ready(serving, (uint32_t)action->entry);
+    }
     const struct shunter_arrival arrival = {
         .entry = (uint32_t)action->entry,
         .class = action->priority,
         .again = action->again,
         .returned = action->returned,
-        .deadline_ns = action->deadline_ns};
-    shunter_enqueue(server->serving[action->func_id]->served, &arrival, server->now_ns);
+        .deadline_ns = action->deadline_ns,
+        .rows = action->rows};
+    shunter_enqueue(serving->served, &arrival, server->now_ns);
 }
 
 void shunter_act(void *context, const struct shunter_action *action) {
@@ -77,6 +88,13 @@ void shunter_act(void *context, const struct shunter_action *action) {
     case SHUNTER_HELLO:
         server->is_hello = true;
         break;
+    case SHUNTER_PART:
+        shunter_parts_place(
+            server->serving[action->func_id], (uint32_t)action->entry, action->offset);
+        break;
+    case SHUNTER_UNWANTED:
+        shunter_parts_unwanted(server->serving[action->func_id], (uint32_t)action->entry);
+        break;
     default:
         server->stats.drops[action->drop]++;
     }
@@ -92,6 +110,7 @@ static bool running(void *context, uint32_t entry, uint64_t now_ns) {
     const struct shunter_queue *queue = &serving->served->queue;
     struct shunter_whom whom;
     shunter_core_running(serving->server->core, serving->func_id, entry, now_ns, &whom);
+    shunter_parts_run(serving, entry);
     whom.direct = whom.direct && shunter_peer_length(whom.peer); // workers have only the socket
     const uint64_t words[7] = {
         whom.req_id, whom.session,
@@ -107,16 +126,26 @@ static bool running(void *context, uint32_t entry, uint64_t now_ns) {
 static void finished(
     void *context, uint32_t entry, uint16_t status, bool sent, uint64_t now_ns) {
     const struct shunter_serving *of = context;
-    shunter_core_finished(of->server->core, of->func_id, entry, status, sent, now_ns);
+    uint32_t bytes = 0;
+    shunter_parts_end(of, entry, now_ns);
+    if (of->packed) {
+        const struct shunter_queue *queue = &of->served->queue;
+        const uint64_t said =
+            shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_RESULT_BYTES));
+        bytes = said < UINT32_MAX ? (uint32_t)said : UINT32_MAX;
+    }
+    shunter_core_finished(of->server->core, of->func_id, entry, status, sent, bytes, now_ns);
 }
 
 static void died(void *context, uint32_t entry, uint64_t now_ns) {
     const struct shunter_serving *of = context;
+    shunter_parts_end(of, entry, now_ns);
     shunter_core_worker_died(of->server->core, of->func_id, entry, now_ns);
 }
 
 static void returned(void *context, uint32_t entry, uint64_t now_ns) {
     const struct shunter_serving *of = context;
+    shunter_parts_end(of, entry, now_ns);
     shunter_core_returned(of->server->core, of->func_id, entry, now_ns);
 }
 

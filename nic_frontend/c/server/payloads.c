@@ -24,8 +24,9 @@ void shunter_flush(struct shunter_server *server) {
 uint32_t shunter_collect_all(struct shunter_server *server) {
     uint32_t batches = 0;
     for (uint32_t i = 0; i < server->func_count; i++) {
-        batches += shunter_collect(
-            server->serving[server->func_ids[i]]->served, server->now_ns);
+        const struct shunter_serving *serving = server->serving[server->func_ids[i]];
+        batches += shunter_parts_collect(serving, server->now_ns);
+        batches += shunter_collect(serving->served, server->now_ns);
     }
     return batches;
 }
@@ -71,6 +72,7 @@ void shunter_hand_over(
         memcpy(&header, datagram, sizeof header);
         server->place.seq = header.seq;
         server->place.count = header.count;
+        server->place.total = header.total;
     }
 }
 
@@ -99,7 +101,8 @@ static uint8_t *stay(
     struct shunter_server *server, const struct shunter_place *place, uint8_t *payload,
     uint32_t together, int32_t *block) {
     const uint32_t length = place->length;
-    const bool moves = *block != SHUNTER_NO_BLOCK && length <= SHUNTER_BLOCK / 16 &&
+    const bool moves = *block != SHUNTER_NO_BLOCK &&
+                       !shunter_server_payloads_are_far(server) && length <= SHUNTER_BLOCK / 16 &&
                        shunter_landing_is_scarce(&server->landing) &&
                        !is_of_many(place, together);
     if (!moves) {
@@ -116,10 +119,16 @@ static uint8_t *stay(
     return into;
 }
 
-/* A request that its client has written where workers read it: a piece for each tensor. */
+/* A request that its client has written where workers read it: a piece for each tensor, or one for
+ * all of them where they are a run. */
 static uint16_t point_at(
-    const struct shunter_queue *queue, const struct shunter_place *place) {
+    const struct shunter_serving *serving, const struct shunter_place *place) {
+    const struct shunter_queue *queue = &serving->served->queue;
     struct shunter_piece *pieces = shunter_pieces_of(queue, place->entry);
+    if (serving->packed) {
+        pieces[0] = (struct shunter_piece){place->offset, place->total, place->region};
+        return 1;
+    }
     uint64_t end = place->offset;
     uint16_t count = 0;
     for (uint32_t i = 0; i < queue->input_count; i++) {
@@ -149,7 +158,7 @@ void shunter_payload_is_there(
     }
     uint16_t pieces = place->count;
     if (place->region) {
-        pieces = point_at(queue, place);
+        pieces = point_at(serving, place);
         server->stats.placed_segments++;
     } else if (place->length) {
         payload = stay(server, place, payload, together, &block);

@@ -13,13 +13,17 @@ static const uint8_t *in_one_piece(
     const uint32_t length = landed->length;
     const uint32_t here = length < SHUNTER_HEADER_BYTES ? length : SHUNTER_HEADER_BYTES;
     const uint32_t payload = length - here;
-    if (!payload || landed->payload == landed->header + SHUNTER_HEADER_BYTES) {
+    if (!payload || (!landed->far && landed->payload == landed->header + SHUNTER_HEADER_BYTES)) {
         return landed->header;
     }
     memcpy(small, landed->header, here);
-    memcpy( // of a QUERY; it looks at no other
-        small + SHUNTER_HEADER_BYTES, landed->payload,
-        payload < SHUNTER_BITMAP_BYTES ? payload : SHUNTER_BITMAP_BYTES);
+    if (landed->far) { // it is as if nothing were there of what a QUERY asks for
+        memset(small + SHUNTER_HEADER_BYTES, 0, SHUNTER_BITMAP_BYTES);
+    } else { // of a QUERY; it looks at no other
+        memcpy(
+            small + SHUNTER_HEADER_BYTES, landed->payload,
+            payload < SHUNTER_BITMAP_BYTES ? payload : SHUNTER_BITMAP_BYTES);
+    }
     return small;
 }
 
@@ -30,8 +34,9 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     server->stats.bytes_in += length;
     shunter_hand_over(server, landed->peer, in_one_piece(landed, small), length);
     if (server->is_hello) {
+        server->stats.hellos++;
         shunter_greet(
-            server, landed->peer, landed->header, landed->payload,
+            server, landed->peer, landed->header, landed->far ? NULL : landed->payload,
             length - SHUNTER_HEADER_BYTES);
     }
     if (server->has_place) {
@@ -41,8 +46,10 @@ static void take_in(struct shunter_server *server, const struct shunter_landed *
     }
 }
 
-int shunter_receive(struct shunter_server *server, uint32_t *messages) {
-    const int count = server->backend->poll(server->backend, server->landed, messages);
+int shunter_receive_by(
+    struct shunter_server *server, struct shunter_backend *backend,
+    struct shunter_landed *landed, uint32_t *messages) {
+    const int count = backend->poll(backend, landed, messages);
     if (count <= 0) {
         return count;
     }
@@ -50,9 +57,9 @@ int shunter_receive(struct shunter_server *server, uint32_t *messages) {
     shunter_collect_all(server); // a client may say that it has an answer before its worker does
     for (int i = 0; i < count; i++) {
         if (i + AHEAD < count) {
-            __builtin_prefetch(server->landed[i + AHEAD].header);
+            __builtin_prefetch(landed[i + AHEAD].header);
         }
-        take_in(server, server->landed + i);
+        take_in(server, landed + i);
     }
     return count;
 }

@@ -21,6 +21,7 @@ struct shunter_server;
 
 struct shunter_settings {
     int udp;      /* bound datagram socket, non-blocking, or -1 */
+    int strangers; /* another one of the same port, to which the kernel steers hellos, or -1 */
     int doorbell; /* eventfd that workers ring */
     int wake;     /* descriptor that the caller wants to be woken by, or -1 */
     uint64_t spin_ns; /* where waits are shorter than this, wait without sleeping */
@@ -40,6 +41,9 @@ struct shunter_stats {
     uint64_t sleeps;
     uint64_t split_datagrams; /* that came in two parts */
     uint64_t split_no_room;   /* for their headers: the socket got them */
+    uint64_t hellos;          /* that were read */
+    uint64_t hello_overflows; /* the kernel dropped */
+    uint64_t hellos_unanswered; /* there were too many */
     uint64_t drops[SHUNTER_DROPS];
     uint64_t landing_blocks, landing_free; /* of the landing pool, now */
 };
@@ -77,6 +81,9 @@ bool shunter_server_payloads_are_far(const struct shunter_server *server);
 int shunter_server_add_function(
     struct shunter_server *server, const struct shunter_queue *queue,
     const struct shunter_policy *policy, uint32_t burst);
+/* It is packed; ``rows`` may become others as workers come and go. */
+int shunter_server_set_runs(
+    struct shunter_server *server, uint16_t func_id, const struct shunter_runs *runs);
 int shunter_server_set_policy(
     struct shunter_server *server, uint16_t func_id, const struct shunter_policy *policy);
 int shunter_server_remove_function(struct shunter_server *server, uint16_t func_id);

@@ -22,7 +22,21 @@ struct shunter_place {
     uint32_t length;
     uint32_t region; /* not 0: the whole request is there already, in this one at the offset */
     uint32_t offset;
+    uint32_t total;
     struct shunter_guard guard;
+};
+
+/* Of a request whose answer comes in parts: entries that are places for them. */
+struct shunter_part_places {
+    uint32_t given, seen; /* so far; parts that were found in them */
+    uint32_t places[SHUNTER_PARTS_AHEAD];
+    bool running;
+};
+
+struct shunter_parts {
+    uint32_t *live; /* entries that run */
+    uint32_t count;
+    struct shunter_part_places of[]; /* by entry */
 };
 
 /* A function: its dispatcher, and how many pieces its entries have. */
@@ -30,6 +44,8 @@ struct shunter_serving {
     struct shunter_server *server;
     struct shunter_served *served;
     uint16_t func_id;
+    bool packed; /* its requests are runs of bytes, of any length up to a most */
+    struct shunter_parts *parts; /* NULL: its answers are whole */
     uint16_t *pieces;
 };
 
@@ -44,6 +60,7 @@ struct shunter_stream {
     uint8_t *payload;  /* where they began */
     int32_t block;     /* to which it refers meanwhile */
     uint64_t begun_ns; /* when a message that is not complete began, 0: there is none */
+    bool waits;        /* for a block of the landing pool, and is not read meanwhile */
     bool has_place;
     struct shunter_place place;
     uint8_t *out;      /* what the socket did not take */
@@ -51,6 +68,16 @@ struct shunter_stream {
     uint64_t behind_ns; /* since when something is kept, and it was looked at */
     size_t taken;       /* bytes of it that the socket has taken since */
     bool closed;
+};
+
+/* The socket by which only hellos come, if there is one: see strangers.c. */
+struct shunter_strangers {
+    struct shunter_backend *backend;
+    struct shunter_landed *landed;
+    struct shunter_landing nowhere; /* a pool without blocks */
+    uint64_t due_ns;                /* when it may be read again */
+    uint64_t looked_ns;             /* when it was read */
+    bool wait;                      /* something has come */
 };
 
 struct shunter_server {
@@ -61,6 +88,7 @@ struct shunter_server {
     uint32_t func_count;
     struct shunter_backend *backend; /* of datagrams; NULL: there are only streams */
     struct shunter_landed *landed;
+    struct shunter_strangers strangers;
     struct shunter_landing landing;
     struct shunter_slot packed;  /* little payloads that were in the way */
     struct shunter_slot streams_slot; /* payloads of streams */
@@ -68,6 +96,8 @@ struct shunter_server {
     struct shunter_stream *streams[SHUNTER_STREAMS];
     uint32_t stream_count;
     uint32_t closed_count;
+    uint32_t waiting_streams; /* for a block */
+    int next_waiting;         /* where the next block is given first */
     uint64_t ended_streams; /* sessions, when all were looked at */
     uint64_t next_look_ns;
     size_t kept_bytes; /* that streams did not take yet */
@@ -85,16 +115,25 @@ struct shunter_server {
     struct shunter_hello *hellos;
     uint32_t hello_count, hello_most;
     uint64_t hello_due_ns[SHUNTER_HELLO_ROWS]; /* addresses: when all they have said is due */
+    uint64_t cookies_due_ns; /* when all that were given are due */
 };
 
 uint64_t shunter_now_ns(void);
 
-/* Take in what workers have answered; the number of batches. */
+/* Take in what workers have answered; the number of batches, and of parts of answers. */
 uint32_t shunter_collect_all(struct shunter_server *server);
 /* Send what the backend was given. */
 void shunter_flush(struct shunter_server *server);
 /* Datagrams taken in, or a negative errno. ``messages``: how the backend got them. */
-int shunter_receive(struct shunter_server *server, uint32_t *messages);
+int shunter_receive_by(
+    struct shunter_server *server, struct shunter_backend *backend,
+    struct shunter_landed *landed, uint32_t *messages);
+
+int shunter_strangers_open(struct shunter_server *server);
+void shunter_strangers_close(struct shunter_server *server);
+/* Take in what strangers have said, if it is time: 0 or a negative errno. ``next_ns``: when there is
+ * more to take. */
+int shunter_receive_strangers(struct shunter_server *server, uint64_t *next_ns);
 
 /* Hand a header to the core; ``place`` is set by what it says. */
 void shunter_hand_over(
@@ -111,17 +150,37 @@ void shunter_let_go(struct shunter_server *server, uint16_t func_id, uint32_t en
 ssize_t shunter_protect(
     struct shunter_server *server, const struct shunter_guard *guard, struct shunter_x64 *header,
     const uint8_t **payload);
+/* ---- parts.c: nothing where answers are whole */
+
+struct shunter_parts *shunter_parts_new(uint32_t entries);
+void shunter_parts_free(struct shunter_parts *parts);
+/* A request is going to wait for a worker. */
+void shunter_parts_ready(const struct shunter_serving *serving, uint32_t entry);
+/* It is about to be given to one. */
+void shunter_parts_run(const struct shunter_serving *serving, uint32_t entry);
+/* It does not run any more: what its worker has written is taken in. */
+void shunter_parts_end(const struct shunter_serving *serving, uint32_t entry, uint64_t now_ns);
+/* Of the core: a place for its next part; nobody waits for it. */
+void shunter_parts_place(const struct shunter_serving *serving, uint32_t entry, uint32_t place);
+void shunter_parts_unwanted(const struct shunter_serving *serving, uint32_t entry);
+/* Take in what workers have written; how many parts. */
+uint32_t shunter_parts_collect(const struct shunter_serving *serving, uint64_t now_ns);
+
 /* What the dispatcher asks of a function's core. */
 extern const struct shunter_owner shunter_owner_is_core;
 /* Of the core: do what it says. */
 void shunter_act(void *context, const struct shunter_action *action);
 
-/* A hello came by a datagram; ``length``: of its payload. */
+/* A hello came by a datagram; ``length``: of its payload, NULL: which cannot be read. */
 void shunter_greet(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *header,
     const uint8_t *payload, uint32_t length);
 
 void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream);
+/* Those that wait for a block, if there is one now; how many have got on. */
+uint32_t shunter_streams_go_on(struct shunter_server *server);
+/* Hear of what it can do from now on: bytes for it, room for what is kept. */
+void shunter_stream_watch(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_send(
     struct shunter_server *server, struct shunter_stream *stream,

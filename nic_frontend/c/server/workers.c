@@ -48,3 +48,20 @@ uint32_t shunter_server_give_up(
     shunter_flush(server);
     return count;
 }
+
+int shunter_server_set_runs(
+    struct shunter_server *server, uint16_t func_id, const struct shunter_runs *runs) {
+    struct shunter_serving *serving = server->serving[func_id];
+    if (serving && runs->streamed && !serving->parts) {
+        serving->parts = shunter_parts_new(serving->served->queue.entries);
+        if (!serving->parts) {
+            return -ENOMEM;
+        }
+    }
+    const int error = shunter_core_set_runs(server->core, func_id, runs);
+    if (!error) {
+        serving->packed = true;
+        serving->served->queue.most_rows = runs->rows;
+    }
+    return error;
+}

@@ -24,6 +24,7 @@ struct shunter_landed {
     int32_t block;         /* in which the payload lies; SHUNTER_NO_BLOCK: it cannot be kept */
     uint32_t length;       /* of the whole */
     uint32_t together;     /* bytes that came with it, and lie beside it in its block */
+    bool far;              /* the processor cannot read the payload */
 };
 
 struct shunter_backend_stats {

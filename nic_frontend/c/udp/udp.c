@@ -128,9 +128,11 @@ static uint8_t *whole(struct udp *udp, uint32_t m, uint32_t length, int32_t *blo
     uint8_t *into = shunter_slot_room(udp->landing, &fresh, length);
     if (!into) { // it is looked at, and cannot be kept
         *block = SHUNTER_NO_BLOCK;
-        memmove(spill + first, spill, length - first);
-        memcpy(spill, at, first);
-        udp->stats.copied_bytes += length;
+        if (first) {
+            memmove(spill + first, spill, length - first);
+            memcpy(spill, at, first);
+            udp->stats.copied_bytes += length;
+        }
         return spill;
     }
     if (first) {
@@ -165,7 +167,8 @@ static uint32_t look_at(struct udp *udp, uint32_t m, struct shunter_landed *land
     for (uint32_t at = 0; at < all; at += size) {
         const uint32_t length = all - at < size ? all - at : size;
         landed[count++] = (struct shunter_landed){
-            pad->peer, bytes + at, bytes + at + SHUNTER_HEADER_BYTES, block, length, all};
+            pad->peer, bytes + at, bytes + at + SHUNTER_HEADER_BYTES, block, length, all,
+            false};
     }
     return count;
 }

@@ -13,10 +13,20 @@ static void send_entry(
     const uint8_t *peer = shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER);
     const bool tagged = whom[2] & SHUNTER_FLAG_HDR_TAG;
     const uint8_t *key = shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_KEY);
+    const uint32_t *sizes = queue->output_bytes;
+    uint32_t run;
+    if (shunter_get(shunter_front_end_word(queue, SHUNTER_Q_QUEUE_PACKED))) {
+        run = (uint32_t)shunter_get(
+            shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_RESULT_BYTES));
+        if (run > queue->output_bytes[0]) {
+            return; // the front end says so
+        }
+        sizes = &run;
+    }
     struct shunter_plan plan;
     if (whom[3] < 1 || whom[3] > UINT16_MAX ||
         shunter_make_plan(
-            &plan, queue->output_bytes, queue->output_count, (uint32_t)whom[3]) != 0) {
+            &plan, sizes, queue->output_count, (uint32_t)whom[3]) != 0) {
         return;
     }
     for (uint32_t seq = 0; seq < plan.count; seq++) {
@@ -36,7 +46,7 @@ static void send_entry(
             .seq = (uint16_t)seq,
             .count = (uint16_t)plan.count,
             .length = (uint16_t)segment.length,
-            .total = (uint32_t)size,
+            .total = sizes[segment.tensor],
             .offset = segment.offset,
             .session = (uint32_t)whom[1],
             .credit = (uint32_t)whom[5],

@@ -50,7 +50,7 @@ _FORMING = {
     "split": (None, [_U32, _CAPS, _U32, _CAPS]),
     "split_by_latency": (None, [_U32, _CAPS, POINTER(Line), _U32, _CAPS]),
     "staggered_size": (_U32, [_U32, Line, _TIMES, _U32]),
-    "fit_deadlines": (Cut, [_TIMES, *[_U32] * 4, Line, _I64]),
+    "fit_deadlines": (Cut, [_TIMES, _CAPS, *[_U32] * 4, Line, _I64]),
     "is_too_late": (_FLAG, [_I64] * 3),
     "too_late_at_ns": (_I64, [_I64] * 3),
     "predicted_wait_ns": (_I64, [_U64, _U64, _I64, _I64]),
@@ -105,9 +105,11 @@ class CRules:
         line = Line(fixed, per_request)
         return self._staggered_size(cap, line, _array(c_int64, busy), len(busy))
 
-    def fit_deadlines(self, slacks, waiting, size, cap, fixed, per_request, next_free):
+    def fit_deadlines(self, slacks, waiting, size, cap, fixed, per_request, next_free, rows=()):
         many, line = _array(c_int64, slacks), Line(fixed, per_request)
-        cut = self._fit_deadlines(many, len(slacks), waiting, size, cap, line, next_free)
+        each = _array(c_uint32, rows) if rows else None
+        numbers = len(slacks), waiting, size, cap, line, next_free
+        cut = self._fit_deadlines(many, each, *numbers)
         return cut.skip, cut.take
 
     def adaptive(self, alpha=0.5, cap=128.0):

@@ -146,9 +146,14 @@ def deadlines(draw):
 
 
 @settings(max_examples=500)
-@given(deadlines())
-def test_the_cut_for_deadlines_is_that_of_python(c_rules, numbers):
+@given(deadlines(), st.data())
+def test_the_cut_for_deadlines_is_that_of_python(c_rules, numbers, data):
     same(c_rules, "fit_deadlines", *numbers)
+    slacks, waiting, *others = numbers
+    count = len(slacks)
+    rows = data.draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
+    waiting = sum(rows) + data.draw(st.sampled_from([0, 1, waiting]))
+    same(c_rules, "fit_deadlines", slacks, waiting, *others, rows)
 
 
 @given(LATENCIES, st.integers(-DAY_NS, DAY_NS), LATENCIES)

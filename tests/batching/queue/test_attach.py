@@ -8,7 +8,8 @@ import pytest
 
 from shunter.batching.queue import attach
 from shunter.batching.queue.attach import Attach, AttachError
-from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.batching.queue.packed_form import PackedForm
+from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec
 
 WORKER = Attach(
     "m",
@@ -23,6 +24,13 @@ WORKER = Attach(
     7_000_000_000,
     127,
     (1 << 64) - 1,
+)
+
+
+PACKED = replace(
+    WORKER,
+    inputs=(TensorSpec("ids", "bfloat16", (ANY, 3)), TensorSpec("text", BYTES, ())),
+    packing=PackedForm(batched=True, request_bytes=1 << 30, answer_bytes=64),
 )
 
 
@@ -44,6 +52,33 @@ def test_a_worker_that_says_no_more_has_no_place():
     content = WORKER.to_json()
     del content["attach"]["slot"], content["attach"]["slices"]
     assert Attach.from_json(content) == replace(WORKER, slot=-1, slices=0)
+
+
+def test_a_packed_worker_is_read_as_it_introduced_itself(pair):
+    attach.send(pair[0], PACKED.to_json())
+    content, _ = attach.receive(pair[1])
+    assert Attach.from_json(content) == PACKED
+    assert PACKED.carried_inputs == (TensorSpec("request", "uint8", (1 << 30,)),)
+    assert PACKED.carried_outputs == (TensorSpec("answer", "uint8", (64,)),)
+    assert (WORKER.carried_inputs, WORKER.carried_outputs) == (WORKER.inputs, WORKER.outputs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"packing": None}, "tensors of any size, and no packing"),
+        ({"packing": {"batched": 1}}, "batched: 1; allowed"),
+        ({"packing": {"request_bytes": 64.0}}, "request_bytes: 64.0; allowed"),
+        ({"packing": {"answer_bytes": 63}}, "answer_bytes: 63; allowed"),
+        ({"packing": {"padded": True}}, "padded"),
+        ({"packing": 3}, "not a worker's first message"),
+    ],
+)
+def test_a_form_that_cannot_be_is_refused(changes, message):
+    content = PACKED.to_json()
+    content["attach"] |= changes
+    with pytest.raises(AttachError, match=message):
+        Attach.from_json(content)
 
 
 @pytest.mark.parametrize(

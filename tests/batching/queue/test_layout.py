@@ -26,6 +26,7 @@ WORKER = {
     "worker_asleep": 136,
     "done_ns": 144,
     "worker_gathered": 160,
+    "worker_taken": 168,
 }
 ENTRY = {
     "entry_req_id": 0,

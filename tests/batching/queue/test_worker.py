@@ -243,3 +243,14 @@ def test_a_page_of_wild_numbers_gives_entries_of_the_queue_or_nothing(program, w
 @pytest.mark.parametrize(("first", "count"), [(8, 1), (LARGE, 1), (0, 0), (0, 9), (0, LARGE)])
 def test_a_batch_that_cannot_be_is_refused(program, first, count):
     assert batches(program, ("B", 1, first, count)) == [str(REFUSED)]
+
+
+def test_as_many_are_held_as_may_be_and_answered_in_order(program):
+    first = [("B", 1, 3, 1), ("t",), ("t",), ("B", 2, 5, 1), ("t",)]
+    # The third lies where the first did: it is not looked at before that is done.
+    second = [("B", 3, 6, 1), ("t",), ("d",), ("t",), ("d",), ("d",), ("t",)]
+    found, _ = program([*first, *second], entries=8)
+    taken = [["1", "1", "3"], ["0"], ["1", "1", "5"]]
+    done_and_taken = [["1", "2"], ["2", "3"], ["3", "3"]]
+    assert found[:3] == taken
+    assert found[3:] == [["0"], done_and_taken[0], ["1", "1", "6"], *done_and_taken[1:], ["0"]]

@@ -6,7 +6,8 @@
  *   M region bytes               there is a region, full of bytes_of()
  *   I entry index offset length region    a piece     C entry count    how many it has
  *   X entry next                 the word entry_next
- *   B given first count          the mailbox          W                look into it
+ *   B given first count          the mailbox          W                look into it, and be done
+ *   t                            take what is there   d                the oldest is done
  *   g entry...                   gather               s entry...       scatter what bytes_of() says
  *   Z                            the same without any result of the worker's own
  *
@@ -25,8 +26,9 @@
 
 static struct shunter_queue queue;
 static struct shunter_region regions[SHUNTER_REGIONS];
-static struct shunter_batch batch;
-static int doorbell;
+static struct shunter_batch batches[SHUNTER_AHEAD + 1]; /* by number */
+static uint64_t done;
+static struct shunter_wait waiting;
 
 static uint8_t byte_of(uint32_t region, size_t i) { return (uint8_t)(region * 31 + i * 7 + i / 256); }
 
@@ -86,17 +88,31 @@ static void scatter(char *text, bool own) {
     printf("\n");
 }
 
-static void look(void) {
-    const int result = shunter_worker_wait(&queue, 0, doorbell, NULL, 0, 0, 0, &batch);
+static bool take(void) {
+    struct shunter_batch *batch = &batches[(waiting.taken + 1) % (SHUNTER_AHEAD + 1)];
+    const int result = shunter_worker_wait(&queue, 0, &waiting, 0, batch);
     printf("%d", result);
-    if (result == 1) {
-        printf(" %u", batch.follow_up);
-        for (uint32_t i = 0; i < batch.count; i++) {
-            printf(" %u", batch.entries[i]);
-        }
-        shunter_worker_done(&queue, 0, &batch, doorbell, 0);
+    for (uint32_t i = 0; result == 1 && i < batch->count; i++) {
+        printf(i ? " %u" : " %u %u", i ? batch->entries[i] : batch->follow_up, batch->entries[i]);
     }
     printf("\n");
+    return result == 1;
+}
+
+static void be_done(void) {
+    const struct shunter_batch *batch = &batches[++done % (SHUNTER_AHEAD + 1)];
+    shunter_worker_done(&queue, 0, batch, waiting.doorbell, 0);
+    printf(
+        "%" PRIu64 " %" PRIu64 "\n",
+        shunter_get(shunter_worker_word(&queue, 0, SHUNTER_W_DONE_NUMBER)),
+        shunter_get(shunter_worker_word(&queue, 0, SHUNTER_W_WORKER_TAKEN)));
+}
+
+static void look(void) {
+    if (take()) {
+        shunter_worker_done(
+            &queue, 0, &batches[++done % (SHUNTER_AHEAD + 1)], waiting.doorbell, 0);
+    }
 }
 
 static void put(uint32_t field, uint64_t value) {
@@ -124,6 +140,10 @@ static void event(char *line) {
         put(SHUNTER_W_BATCH_NUMBER, a);
     } else if (line[0] == 'W') {
         look();
+    } else if (line[0] == 't') {
+        take();
+    } else if (line[0] == 'd') {
+        be_done();
     } else if (line[0] == 'g') {
         gather(line + 1);
     } else if (line[0] == 's' || line[0] == 'Z') {
@@ -153,8 +173,10 @@ int main(int argc, char **argv) {
     for (uint32_t t = 0; t < queue.output_count; t++) {
         queue.outputs[t] = calloc(queue.entries, queue.output_bytes[t]);
     }
-    batch.entries = malloc(queue.entries * sizeof *batch.entries);
-    doorbell = eventfd(0, EFD_NONBLOCK);
+    for (uint32_t i = 0; i <= SHUNTER_AHEAD; i++) {
+        batches[i].entries = malloc(queue.entries * sizeof(uint32_t));
+    }
+    waiting.doorbell = eventfd(0, EFD_NONBLOCK);
     char *line = NULL;
     size_t room = 0;
     while (getline(&line, &room, stdin) > 0) {
@@ -169,9 +191,11 @@ int main(int argc, char **argv) {
         free(queue.outputs[t]);
     }
     free(line);
-    free(batch.entries);
+    for (uint32_t i = 0; i <= SHUNTER_AHEAD; i++) {
+        free(batches[i].entries);
+    }
     free(queue.pieces);
     free(queue.page);
-    close(doorbell);
+    close(waiting.doorbell);
     return 0;
 }

@@ -11,7 +11,7 @@ from queue_front import QueueFront
 
 from shunter.batching.queue.attach import AttachError, receive, send
 from shunter.batching.queue.layout import PIECE
-from shunter.batching.queue.native import REGIONS
+from shunter.batching.queue.native import REGIONS, Batch
 from shunter.batching.queue.shared_memory import read_only, sealed_memory
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue.shared_regions import FrontEndWords
@@ -45,8 +45,7 @@ class Scene:
         PIECE.pack_into(queue.pieces.bytes, 0, offset, SIZE, region)
         queue.words[queue.entry(0, "entry_pieces")] = 1
         found = np.zeros(SIZE, np.uint8)
-        self.end.entries[0] = 0
-        self.end.gather(0, 1, (ctypes.c_void_p * 1)(found.ctypes.data))
+        self.end.gather(Batch(1), 0, 1, (ctypes.c_void_p * 1)(found.ctypes.data))
         return found.tobytes()
 
     def close(self):

@@ -107,6 +107,26 @@ def in_place(seen):
     return infer
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "complex64"])
+def test_types_that_numpy_lacks_reach_the_handler(dtype):
+    spec = TensorSpec("x", dtype, (3,))
+    front = QueueFront([spec], [spec], 4)
+    seen = []
+
+    def infer(inputs, outputs):
+        seen.append((inputs[0].dtype, inputs[0].to(torch.complex64).real.tolist()))
+        outputs[0].copy_(inputs[0])
+
+    worker = QueueWorker(front.end, infer, 4)
+    for entry in (1, 3):
+        front.arrive(entry, [1, 2, entry])
+    assert front.run(worker, 1, 3) == [200, 200]
+    assert seen == [(getattr(torch, dtype), [[1, 2, 1], [1, 2, 3]])]
+    assert front.results[0][[1, 3]].astype(complex).real.tolist() == [[1, 2, 1], [1, 2, 3]]
+    worker.close()
+    front.close()
+
+
 SETS = [(0, 1, 2, 3), (3, 0, 1, 2), (2, 0, 3, 1), (1, 3, 2)]
 
 
@@ -177,14 +197,14 @@ def test_the_bytes_that_are_gathered_are_counted(front, make_worker):
 def test_a_larger_batch_than_agreed_is_no_batch(front, make_worker):
     worker = make_worker(lambda inputs, outputs: None, batch=2)
     with pytest.raises(OSError, match="a batch of 3; this worker takes 2"):
-        worker.run(*front.give(0, 1, 2))
+        worker.begin(front.give(0, 1, 2))
 
 
 def test_pieces_that_are_no_tensors_end_the_worker(front, make_worker):
     front.queue.words[front.queue.entry(1, "entry_pieces")] = 0
     worker = make_worker(lambda inputs, outputs: None)
     with pytest.raises(OSError, match="the inputs of a batch") as raised:
-        worker.run(*front.give(0, 1))
+        worker.begin(front.give(0, 1))
     assert raised.value.errno == errno.EPROTO
 
 

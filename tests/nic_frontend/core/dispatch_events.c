@@ -5,8 +5,9 @@
  *   P threshold alpha threshold_cap max_wait margin ageing fixed per_request slo ahead mixes
  *     admission         policy, times in ns
  *   W worker cap now      it is there        D worker            it drains
- *   G worker              it is gone         A worker count now  it has answered batches
- *   E entry class deadline again now         it waits (again 2: it was returned)
+ *   G worker taken        it is gone, having taken so many batches of those that it held
+ *   A worker count now    it has answered batches
+ *   E entry class deadline again now rows    it waits (again 2: it was returned)
  *   R entry                                  it does not         F now    nothing waits any more
  *   C                     what was counted
  *   T now                 dispatch: batches as workers read them, what is too late, when to wake
@@ -64,7 +65,11 @@ static void show(uint32_t worker) {
             shunter_get(shunter_worker_word(queue, worker, SHUNTER_W_BATCH_FIRST + place));
         printf("batch %u %" PRIu64, worker, shown[worker]);
         for (; count; count--) {
+            const uint64_t rows = word_of((uint32_t)entry, SHUNTER_E_ENTRY_ROWS);
             printf(" %" PRIu64, entry);
+            if (rows != 1) {
+                printf(":%" PRIu64, rows);
+            }
             entry = word_of((uint32_t)entry, SHUNTER_E_ENTRY_NEXT);
         }
         printf("\n");
@@ -129,8 +134,8 @@ static void event(const char *line, int doorbell) {
         return;
     }
     if (sscanf(
-            line, "E %" SCNu32 " %u %" SCNu64 " %u %" SCNu64, &arrival.entry, &class,
-            &arrival.deadline_ns, &again, &now) == 5) {
+            line, "E %" SCNu32 " %u %" SCNu64 " %u %" SCNu64 " %" SCNu32, &arrival.entry,
+            &class, &arrival.deadline_ns, &again, &now, &arrival.rows) >= 5) {
         arrival.class = (uint8_t)class;
         arrival.again = again == 1;
         arrival.returned = again == 2;
@@ -147,7 +152,9 @@ static void event(const char *line, int doorbell) {
         }
     } else if (sscanf(line, "D %u", &worker) == 1) {
         shunter_worker_drains(served, worker);
-    } else if (sscanf(line, "G %u", &worker) == 1) {
+    } else if (sscanf(line, "G %u %u", &worker, &number) == 2) {
+        const uint64_t taken = served->workers[worker].done + number;
+        shunter_set(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_TAKEN), taken);
         shunter_worker_goes(served, worker, 0);
     } else if (sscanf(line, "A %u %u %" SCNu64, &worker, &number, &now) == 3) {
         answer(worker, number, now);
@@ -162,7 +169,9 @@ int main(int argc, char **argv) {
     const uint32_t entries = argc > 1 ? (uint32_t)atoi(argv[1]) : 8;
     const size_t bytes = SHUNTER_QUEUE_ENTRIES_OFFSET + (size_t)entries * SHUNTER_ENTRY_SIZE;
     const struct shunter_queue queue = {
-        .page = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), .entries = entries};
+        .page = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096),
+        .entries = entries,
+        .most_rows = argc > 2 ? (uint32_t)atoi(argv[2]) : 1};
     const struct shunter_owner owner = {NULL, running, finished, died, returned, expired};
     struct shunter_counts counts = {0};
     const struct shunter_policy policy = {

@@ -3,6 +3,8 @@
  *
  *     fuzz_core COUNT SEED
  *
+ * With an even seed the function is packed: each request has a length of its own.
+ *
  * Most datagrams are nearly right: a client's next header with a field or two changed. After every
  * one it is checked that what the core says is possible: a place lies inside an entry that nobody
  * uses, the number of free entries adds up, nothing becomes ready twice, and what is held is what
@@ -26,6 +28,8 @@
 enum use { FREE, RECEIVING, READY, RUNNING, KEPT };
 
 static const uint32_t INPUTS[2] = {9, 4}, OUTPUTS[1] = {7};
+static const uint32_t LONGEST[2] = {70, 0}, LONGEST_ANSWER[1] = {23}; /* of the packed function */
+static const struct shunter_runs RUNS = {.rows = 3, .least_request = 9, .least_answer = 2};
 static const struct shunter_keys KEYS = {{1, 2, 3}, {4}, {5}, {6}};
 
 static const uint16_t PROTECT[SESSIONS] = {
@@ -40,7 +44,7 @@ struct world {
     enum use use[ENTRIES];
     uint8_t said[SHUNTER_HEADER_BYTES + SHUNTER_BITMAP_BYTES], said_to[SHUNTER_PEER_BYTES];
     size_t said_length; /* of what the core said last, 0: nothing yet */
-    int is_heeded;
+    int is_heeded, is_packed;
 };
 
 static struct world world;
@@ -63,13 +67,15 @@ static void wrong(const char *what) {
 
 static void act(void *context, const struct shunter_action *action) {
     (void)context;
+    const uint32_t *inputs = world.is_packed ? LONGEST : INPUTS;
+    const uint32_t answer = world.is_packed ? LONGEST_ANSWER[0] : OUTPUTS[0];
     world.is_heeded |= action->kind != SHUNTER_DROP;
     if (action->kind == SHUNTER_PLACE) {
         const bool is_shared = action->region;
         if (action->entry < 0 || action->entry >= ENTRIES || action->tensor > 1 ||
             (is_shared ? action->region != REGION || action->length ||
                              action->offset > REGION_BYTES - 128
-                       : action->offset + (uint64_t)action->length > INPUTS[action->tensor])) {
+                       : action->offset + (uint64_t)action->length > inputs[action->tensor])) {
             wrong("a place outside of its entry");
         }
         if (world.use[action->entry] > RECEIVING) {
@@ -83,6 +89,12 @@ static void act(void *context, const struct shunter_action *action) {
         if (world.use[action->entry] != RECEIVING && world.use[action->entry] != RUNNING) {
             wrong("ready twice");
         }
+        if (world.is_packed
+                ? action->rows < 1 || action->rows > RUNS.rows ||
+                      action->length < RUNS.least_request || action->length > inputs[0]
+                : action->rows != 1) {
+            wrong("ready with a size that it cannot have");
+        }
         world.use[action->entry] = READY;
     } else if (action->kind == SHUNTER_WITHDRAW) {
         world.use[action->entry] = FREE;
@@ -91,7 +103,7 @@ static void act(void *context, const struct shunter_action *action) {
             wrong("a payload without its number");
         }
         if (action->length > SHUNTER_BITMAP_BYTES ||
-            (action->entry >= 0 && action->offset + action->length > OUTPUTS[0])) {
+            (action->entry >= 0 && action->offset + action->length > answer)) {
             wrong("more is sent than there is");
         }
         world.answers++;
@@ -148,6 +160,23 @@ static void mutate(struct shunter_x64 *header) {
 
 uint64_t shunter_siphash24(const uint8_t key[16], const void *data, size_t length);
 
+/* A segment of a request that has a length of its own. */
+static void as_run(struct shunter_x64 *header) {
+    static const uint32_t TOTALS[] = {9, 12, 9, 17, 13, 70, 8, 71};
+    static const uint16_t ROWS[] = {1, 1, 1, 2, 3, 0, 4, 1};
+    const uint32_t which = chance(10) ? below(8) : (uint32_t)(header->req_id % 5);
+    header->total = TOTALS[which];
+    header->status = ROWS[which];
+    header->count = (uint16_t)((header->total + SEGMENT - 1) / SEGMENT);
+    header->seq = (uint16_t)below(header->count);
+    header->tensor = 0;
+    header->offset = header->seq * (uint32_t)SEGMENT;
+    const uint32_t left = header->total - header->offset;
+    header->length = (uint16_t)(left < SEGMENT ? left : SEGMENT);
+    header->flags &= (uint16_t)~SHUNTER_FLAG_LAST;
+    header->flags |= header->seq + 1 == header->count ? SHUNTER_FLAG_LAST : 0;
+}
+
 static void datagram(void) {
     static const struct {
         uint8_t tensor;
@@ -180,10 +209,13 @@ static void datagram(void) {
         .credit = (uint32_t)(done + 1 + (chance(15) ? below(3) : 0)),
         .tensor = PARTS[seq].tensor,
         .pkt_no = ++world.pkt_no[n] - (chance(20) ? below(6) : 0)};
+    if (world.is_packed) {
+        as_run(&header);
+    }
     if (n == SHARES) {
         header.seq = header.tensor = 0;
         header.length = 0;
-        header.total = 0;
+        header.total = world.is_packed ? header.total : 0;
         header.count = 1;
         header.flags |= SHUNTER_FLAG_LAST;
         header.offset = below(4) ? below(REGION_BYTES - 127) : below(2 * REGION_BYTES);
@@ -265,8 +297,10 @@ static void work(void) {
         } else if (how == 1) {
             shunter_core_returned(world.core, FUNC, entry, world.now);
         } else {
+            static const uint32_t ANSWERS[] = {2, 4, 5, 23, 23, 1, 24, ~0u};
+            const uint32_t bytes = world.is_packed ? ANSWERS[below(8)] : 0;
             shunter_core_finished(
-                world.core, FUNC, entry, how == 2 ? 500 : 200, how > 5, world.now);
+                world.core, FUNC, entry, how == 2 ? 500 : 200, how > 5, bytes, world.now);
         }
         if (world.use[entry] == RUNNING) {
             world.use[entry] = FREE; // or kept, which nobody may run
@@ -294,8 +328,17 @@ static void move(void) {
 int main(int argc, char **argv) {
     const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
     world.state = 0x9e3779b97f4a7c15ULL ^ (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
+    world.is_packed = argc > 2 && strtoull(argv[2], NULL, 10) % 2 == 0;
     world.core = shunter_core_new(act, NULL);
-    shunter_core_add_function(world.core, FUNC, INPUTS, 2, OUTPUTS, 1, ENTRIES, ENTRIES);
+    if (world.is_packed) {
+        shunter_core_add_function(
+            world.core, FUNC, LONGEST, 1, LONGEST_ANSWER, 1, ENTRIES, ENTRIES);
+        if (shunter_core_set_runs(world.core, FUNC, &RUNS)) {
+            wrong("it cannot be packed");
+        }
+    } else {
+        shunter_core_add_function(world.core, FUNC, INPUTS, 2, OUTPUTS, 1, ENTRIES, ENTRIES);
+    }
     const struct shunter_defaults defaults = {.slo_ns = 7000, .timeout_ns = 12000, .priority = 1};
     shunter_core_set_defaults(world.core, FUNC, &defaults);
     shunter_core_limit(world.core, SESSIONS - 1, 1); // one of them gives way, or is not let in

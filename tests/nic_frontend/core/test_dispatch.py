@@ -28,9 +28,10 @@ class Place:
         for worker, cap in enumerate(caps):
             self.dispatch.hands[worker] = Hand(cap)
 
-    def wait(self, *entries, priority=0, now=0, deadline=0, again=False):
+    def wait(self, *entries, priority=0, now=0, deadline=0, again=False, rows=1):
         for entry in entries:
-            self.dispatch.enqueue(Ready(1, entry, priority, deadline, again), now)
+            ready = Ready(1, entry, priority, deadline, again, rows=rows)
+            self.dispatch.enqueue(ready, now)
 
     def go(self, now=0):
         """Batches that leave now: worker and entries."""
@@ -65,6 +66,57 @@ def test_batches_are_of_whatever_waits(caps, waiting, expected):
     place = Place(caps=caps)
     place.wait(*waiting)
     assert place.go() == expected
+
+
+def test_a_batch_is_of_at_most_so_many_rows_or_of_one_request():
+    place = Place(caps=(8,), ahead=0)
+    for entry, rows in enumerate((3, 5, 2, 9, 1)):
+        place.wait(entry, rows=rows)
+    batches = []
+    while given := place.go():
+        batches += given
+        place.answered(0)
+    assert batches == [(0, 0, 1), (0, 2), (0, 3), (0, 4)]  # 2 and 9 rows do not fit, 1 waits
+
+
+def test_what_is_worth_a_batch_is_rows():
+    place = Place(caps=(8,), threshold=4.0, max_wait_ns=SECOND)
+    place.wait(0, rows=3)
+    assert place.go() == []
+    place.wait(1)
+    assert place.go() == [(0, 0, 1)]
+
+
+def test_requests_for_several_workers_are_divided_by_their_rows():
+    place = Place(caps=(8, 8), ahead=0)
+    place.wait(0, rows=6)
+    place.wait(1, 2, 3, rows=2)
+    assert place.go() == [(0, 0), (1, 1, 2, 3)]
+
+
+def test_a_large_request_is_too_late_sooner_than_a_small_one():
+    place = Place(caps=(8,), ahead=0, fixed_ns=MS, per_request_ns=MS)
+    place.wait(9)
+    assert place.go() == [(0, 9)]  # until 2 ms
+    place.wait(0, deadline=6 * MS, rows=4)
+    place.wait(1, deadline=6 * MS)
+    assert place.go() == [] and place.late == [0]  # that would be 7 ms
+
+
+def test_a_request_that_takes_too_long_for_its_time_does_not_cost_others_theirs():
+    place = Place(caps=(4,), ahead=0, fixed_ns=MS, per_request_ns=MS)
+    place.wait(0, deadline=4 * MS, rows=4)  # takes 5 ms
+    place.wait(1, 2, deadline=6 * MS)
+    assert place.go() == [(0, 1, 2)] and place.late == [0]
+
+
+def test_admission_counts_the_rows_of_those_before_and_its_own():
+    place = Place(caps=(4,), ahead=0, fixed_ns=MS, per_request_ns=MS, admission=1)
+    place.wait(9)
+    place.go()  # until 2 ms
+    place.wait(0, rows=4)  # until 7 ms
+    answered = [place.dispatch.predicted_answer_ns(0, 0, rows) for rows in (1, 2, 4)]
+    assert answered == [9 * MS, 10 * MS, 12 * MS]
 
 
 def test_a_batch_is_of_the_most_urgent_and_they_come_first():
@@ -280,10 +332,11 @@ def program(tmp_path_factory):
     command = [*build.compiler(), *flags, *map(str, sources), "-o", str(found)]
     subprocess.run(command, check=True)  # with no header of the front end
 
-    def run(events, entries=ENTRIES):
+    def run(events, entries=ENTRIES, most_rows=1):
         text = "\n".join(" ".join(map(str, event)) for event in events)
         options = {"capture_output": True, "text": True, "timeout": 60}
-        done = subprocess.run([str(found), str(entries)], input=text, check=False, **options)
+        command = [str(found), str(entries), str(most_rows)]
+        done = subprocess.run(command, input=text, check=False, **options)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout.splitlines()
 
@@ -314,20 +367,21 @@ class Twin:
     def _D(self, worker):
         self.dispatch.hands[worker].draining = True
 
-    def _G(self, worker):
+    def _G(self, worker, taken):
         hand = self.dispatch.hands.pop(worker)
         for index, number in enumerate(sorted(hand.held)):
-            name = "returned" if index else "died"
+            begun = index < max(1, taken)
+            name = "died" if begun else "returned"
             self.lines += [f"{name} {entry}" for entry in hand.held[number].entries]
-            for entry in () if index else hand.held[number].entries:
+            for entry in hand.held[number].entries if begun else ():
                 self.telemetry.ended(entry, "failed")
 
     def _A(self, worker, count, now):
         hand = self.dispatch.hands[worker]
         for _ in range(min(count, hand.in_flight)):
             entries = hand.held[hand.done + 1].entries
-            self.dispatch.answered(worker, bool(entries[0] % 5), now)
-            self.telemetry.batch(entries)
+            run = self.dispatch.answered(worker, bool(entries[0] % 5), now)
+            self.telemetry.batch(run.rows)
             for entry in entries:
                 if entry % 5:
                     self.telemetry.answered(entry, now)
@@ -337,10 +391,11 @@ class Twin:
                 sent = status == 200 and entry % 2 == 0
                 self.lines.append(f"finished {entry} {status} {int(sent)}")
 
-    def _E(self, entry, priority, deadline, again, now):
+    def _E(self, entry, priority, deadline, again, now, rows=1):
         if again != 2:
             self.telemetry.came(entry, priority, deadline, now, again=again == 1)
-        self.dispatch.enqueue(Ready(1, entry, priority, deadline, again == 1, again == 2), now)
+        ready = Ready(1, entry, priority, deadline, again == 1, again == 2, rows)
+        self.dispatch.enqueue(ready, now)
 
     def _R(self, entry):
         if entry in self.waiting():
@@ -368,12 +423,17 @@ class Twin:
             lambda entry: ended(entry, "rejected", f"finished {entry} 429 0"),
         )
         for worker, number, run in sorted(given, key=lambda each: each[:2]):
-            self.lines.append(f"batch {worker} {number} {' '.join(map(str, run.entries))}")
+            entries = " ".join(map(self._shown, run.entries))
+            self.lines.append(f"batch {worker} {number} {entries}")
         held = [run for hand in self.dispatch.hands.values() for run in hand.held.values()]
         wants = self.waiting() or any(entry % 2 for run in held for entry in run.entries)
         following = -1 if following is None else following
         self.lines.append(f"next {following} wants {int(bool(wants))}")
 
+
+    def _shown(self, entry):
+        rows = self.dispatch._came[entry].rows
+        return f"{entry}:{rows}" if rows > 1 else f"{entry}"
 
     def _C(self):
         words, counts = self.telemetry.words(), self.telemetry.counts
@@ -385,8 +445,9 @@ class Twin:
 class Story:
     """Events that can happen one after the other, told to the twin as they are made up."""
 
-    def __init__(self, seed, entries):
+    def __init__(self, seed, entries, most_rows):
         self.random = random.Random(seed)
+        self.most_rows = most_rows
         self.twin, self.events, self.now = Twin(), [], 1000 * MS
         self.entries = entries
         self.free = set(range(entries))
@@ -414,7 +475,10 @@ class Story:
 
     def comes(self):
         if absent := sorted(set(range(3)) - set(self.twin.dispatch.hands)):
-            self.say("W", self.random.choice(absent), self.random.randrange(1, 6), self.now)
+            self.say("W", self.random.choice(absent), self._cap(), self.now)
+
+    def _cap(self):
+        return self.random.randrange(1, 6 if self.most_rows == 1 else 20)
 
     def _one(self, busy=False):
         hands = self.twin.dispatch.hands.items()
@@ -431,10 +495,11 @@ class Story:
     def goes(self):
         if (worker := self._one()) is not None:
             hand = self.twin.dispatch.hands[worker]
-            begun, *not_begun = [hand.held[number] for number in sorted(hand.held)] or [None]
-            self.say("G", worker)
-            self._give_back([begun] if begun else [])
-            for run in not_begun:
+            held = [hand.held[number] for number in sorted(hand.held)]
+            taken = self.random.randrange(3)
+            self.say("G", worker, taken)
+            self._give_back(held[: max(1, taken)])
+            for run in held[max(1, taken) :]:
                 for entry in run.entries:
                     self.say("E", entry, run.priority, 0, 2, self.now)
 
@@ -452,7 +517,8 @@ class Story:
             self.free.remove(entry)
             times = [0, 0, self.now + MS, self.now + 10 * MS, self.now + self.random.randrange(MS)]
             again = int(self.random.random() < 0.15)
-            self.say("E", entry, priority, self.random.choice(times), again, self.now)
+            rows = self.random.choice([1, 1, self.random.randrange(1, self.most_rows + 1)])
+            self.say("E", entry, priority, self.random.choice(times), again, self.now, rows)
 
     def leaves(self):
         if waits := sorted(self.twin.waiting()):
@@ -474,10 +540,10 @@ class Story:
 
 
 @settings(max_examples=80, phases=[Phase.generate])  # a smaller seed is no smaller story
-@given(st.integers(0, 2**32), st.sampled_from([8, 64]))
-def test_both_dispatchers_give_the_same_batches(program, seed, entries):
-    story = Story(seed, entries)
-    assert program(story.events, entries) == story.twin.lines
+@given(st.integers(0, 2**32), st.sampled_from([8, 64]), st.sampled_from([1, 1, 4, 30]))
+def test_both_dispatchers_give_the_same_batches(program, seed, entries, most_rows):
+    story = Story(seed, entries, most_rows)
+    assert program(story.events, entries, most_rows) == story.twin.lines
 
 
 GREEDY = ("P", 1, 0.5, 1e9, 0, 0, 0, 0, 0, 0)

@@ -77,12 +77,27 @@ def test_what_waits_leaves_as_in_a_list(steps):
         elif kind == "overdue":
             late = [w for w in naive.row if w.deadline_ns and w.deadline_ns <= now]
             late.sort(key=lambda w: (w.deadline_ns, w.number))
-            assert waiting.overdue(now) == [w.entry for w in late]
+            gone = []
+            while (first := waiting.earliest()) and first.deadline_ns <= now:
+                waiting.remove(first.entry)
+                gone.append(first.entry)
+            assert gone == [w.entry for w in late]
             naive.row = [w for w in naive.row if w not in late]
         assert len(waiting) == len(naive.row)
         assert waiting.oldest_ns == (naive.row[0].arrival_ns if naive.row else None)
         deadlines = [w.deadline_ns for w in naive.row if w.deadline_ns]
         assert waiting.tightest_ns() == min(deadlines, default=None)
+
+
+def test_a_batch_is_of_so_many_rows_and_none_overtakes_what_does_not_fit():
+    waiting = WaitingEntries()
+    for entry, rows in enumerate((2, 3, 4, 1, 9, 1)):
+        waiting.add(Waiting(entry, 0, 0, number=entry, rows=rows))
+    assert waiting.rows == 20
+    assert waiting.take(4, shared=True) == [0]  # beside others
+    assert [waiting.take(8) for _ in range(3)] == [[1, 2, 3], [4], [5]]  # 9 rows: one request
+    waiting.add(Waiting(7, 0, 0, rows=9))
+    assert waiting.take(8, shared=True) == []
 
 
 def test_without_deadlines_a_batch_is_in_the_order_of_arrivals():

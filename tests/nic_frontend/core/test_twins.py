@@ -10,7 +10,7 @@ from oracle.core import Place, Ready, Withdraw
 from oracle.sessions import CallState, Session, keys_of
 from shunter.batching.page.layout import HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.page.slices import read_slices
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.header import Header, behind, unpack
 from shunter.nic_frontend.wire.layout import Flags, MessageType
 
@@ -30,6 +30,9 @@ SHARES, REGION, REGION_BYTES = 5, 2, 1000
 """The session whose requests lie in shared memory; a request takes 128 bytes of it."""
 SIZES = {"inputs": (9, 4), "outputs": (7,)}
 SEGMENT = 4
+RUNS = {"inputs": (70,), "outputs": (23,)}
+"""Most bytes of a packed function's requests and answers."""
+ROWS, LEAST_REQUEST, LEAST_ANSWER = 3, 9, 2
 FIELDS = list(Header._fields)
 EDGES = [0, 1, 2, 3, 4, 5, 63, 64, 65, 127, 255, 256, 65535, 1 << 31, (1 << 32) - 1, 1 << 63]
 WIDTHS = {"magic": 16, "version": 8, "type": 8, "flags": 16, "words": 8, "priority": 8}
@@ -45,7 +48,9 @@ class World:
     def __init__(self, pair, seed):
         self.pair, self.random = pair, random.Random(seed)
         self.now = 1
-        self.datagrams = self.held = self.let_gone = self.shared = 0
+        self.datagrams = self.held = self.let_gone = self.shared = self.runs = 0
+        self.packed = seed % 2
+        self.sizes = RUNS if self.packed else SIZES
         self.numbers = [0] * SESSIONS
         self.ready, self.running = set(), set()
         self.holds = {}
@@ -55,7 +60,9 @@ class World:
         self.is_shown = True
         self.slot, self.slices = 70, 1 << 570 | 1 << 63 | 3
         for core, line in zip(pair, self.lines, strict=True):
-            core.add_function(FUNC, SIZES["inputs"], SIZES["outputs"], ENTRIES)
+            core.add_function(FUNC, self.sizes["inputs"], self.sizes["outputs"], ENTRIES)
+            if self.packed:
+                core.set_runs(FUNC, Runs(ROWS, LEAST_REQUEST, LEAST_ANSWER))
             core.set_defaults(FUNC, Defaults(1, 7_000, 12_000))
             core.set_hold(FUNC, self.slot, self.slices, self.now)
             core.hold_at(line, self.now)
@@ -80,6 +87,9 @@ class World:
         for action in found[0]:
             if isinstance(action, Ready):
                 self.ready.add(action.entry)
+                self.runs += self.packed
+                assert 1 <= action.rows <= (ROWS if self.packed else 1)
+                assert not self.packed or LEAST_REQUEST <= action.bytes <= RUNS["inputs"][0]
             elif isinstance(action, Withdraw):
                 self.ready.discard(action.entry)
             elif isinstance(action, Place):
@@ -91,7 +101,7 @@ class World:
                     assert action.offset + 128 <= REGION_BYTES
                     self.shared += 1
                 else:
-                    size = SIZES["inputs"][action.tensor]
+                    size = self.sizes["inputs"][action.tensor]
                     assert action.offset + action.length <= size
                 assert action.entry not in self.ready | self.running
         free = {core.free_entries(FUNC) for core in self.pair}
@@ -134,11 +144,22 @@ class World:
         seq = self.random.randrange(4)
         parts = [(0, 0, 4, 9), (0, 4, 4, 9), (0, 8, 1, 9), (1, 0, 4, 4)]
         tensor, offset, length, total = parts[seq]
-        count = len(parts)
-        if n == SHARES:
-            tensor = seq = length = total = 0
-            count, offset = 1, self.random.choice([0, 1, 128, 872, 873, 999, 1 << 31])
+        count, rows = len(parts), 0
         done = max(0, self.pair[0].grant(0x10000 + n) - self.random.randrange(6))
+        req_id = done + self.random.randrange(4)
+        if self.packed:
+            other = self.random.random() < 0.1
+            which = self.random.randrange(8) if other else req_id % 5
+            tensor, rows = 0, [1, 1, 1, 2, 3, 0, 4, 1][which]
+            total = [9, 12, 9, 17, 13, 70, 8, 71][which]
+            count = -(-total // SEGMENT)
+            seq = self.random.randrange(count)
+            offset = seq * SEGMENT
+            length = min(SEGMENT, total - offset)
+        if n == SHARES:
+            tensor = seq = length = 0
+            total *= self.packed
+            count, offset = 1, self.random.choice([0, 1, 128, 872, 873, 999, 1 << 31])
         kind = self.random.choices(
             [MessageType.REQ, MessageType.ACK, MessageType.CANCEL, MessageType.QUERY], [20, 1, 1, 1]
         )[0]
@@ -151,7 +172,7 @@ class World:
             type=kind,
             flags=flags,
             priority=self.random.randrange(3),
-            req_id=done + self.random.randrange(4),
+            req_id=req_id,
             func_id=FUNC,
             seq=seq,
             count=count,
@@ -161,6 +182,7 @@ class World:
             session=0x10000 + n,
             deadline_us=self.random.choice([0, 0, 10]),
             credit=max(0, done - self.random.randrange(4)),
+            status=rows,
             tensor=tensor,
             pkt_no=max(1, self.numbers[n] - self.random.choice([0, 0, 0, 0, 1, 5])),
         )
@@ -209,7 +231,9 @@ class World:
                 self.both("returned", FUNC, entry, self.now)
             else:
                 status = 200 if how > 2 else 500
-                self.both("finished", FUNC, entry, status, self.now, sent=how % 2 == 0)
+                size = self.random.choice([2, 4, 5, 23, 23, 1, 24]) if self.packed else 0
+                sent = how % 2 == 0
+                self.both("finished", FUNC, entry, status, self.now, sent=sent, size=size)
 
     def pass_time(self):
         self.now += self.random.choice([10, 10**6, 4 * 10**6, 10**9, 70 * 10**9])
@@ -227,7 +251,8 @@ class World:
             if self.pair[0].is_open(0x10000 + n):
                 self.both("remove_session", 0x10000 + n, self.now)
         for entry in sorted(self.running):
-            self.both("finished", FUNC, entry, 200, self.now, sent=True)
+            size = LEAST_ANSWER * self.packed
+            self.both("finished", FUNC, entry, 200, self.now, sent=True, size=size)
         assert not self.holds
 
     def leave_and_come(self):
@@ -274,25 +299,26 @@ class World:
 
 
 def test_both_cores_say_the_same(both, capsys):
-    sent = held = let_gone = shared = 0
+    sent = held = let_gone = shared = runs = 0
 
     @settings(max_examples=EXAMPLES)
     @given(st.integers(0, 2**32))
     def say_the_same(seed):
-        nonlocal sent, held, let_gone, shared
+        nonlocal sent, held, let_gone, shared, runs
         world = World(both(), seed)
         for _ in range(STEPS):
             world.step()
         world.end()
         let_gone += world.let_gone
         shared += world.shared
+        runs += world.runs
         sent += world.datagrams
         held += world.held
 
     say_the_same()
     assert sent >= DATAGRAMS
     assert 0 < held < EXAMPLES * STEPS
-    assert let_gone > EXAMPLES and shared > EXAMPLES / 10
+    assert let_gone > EXAMPLES and shared > EXAMPLES / 10 and runs > EXAMPLES / 2
     if FUZZ:
         with capsys.disabled():
             print(f"\n{sent} datagrams through both cores")

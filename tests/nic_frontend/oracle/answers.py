@@ -14,7 +14,10 @@ from oracle.credit import Function
 from oracle.sessions import Call, CallState, Session
 from shunter.nic_frontend.wire.header import behind
 from shunter.nic_frontend.wire.layout import HEADER_BYTES
+from shunter.nic_frontend.wire.segments import SegmentPlan
 
+USUAL_RUN = 1 << 16
+"""Most answers of a packed function have fewer bytes, whatever they may have."""
 LOOPBACK_RTT_NS = 50_000
 Going = Iterator[tuple[Call, int, bool]]
 """Requests, segments, and whether these ask to be acknowledged."""
@@ -36,12 +39,22 @@ class Answers:
     def __init__(self, session: Session, function: Function) -> None:
         """Of an open session."""
         self.session = session
-        self.plan = function.plan(function.outputs, session.segment)
+        self._function = function
+        self._most = function.plan(function.outputs, session.segment).count
         self.largest = HEADER_BYTES + session.segment + behind(session.protect)
+
+    def plan(self, call: Call) -> SegmentPlan:
+        """Segments of an answer."""
+        function = self._function
+        sizes = (call.bytes,) if function.runs else function.outputs
+        return function.plan(sizes, self.session.segment)
 
     def open(self, now_ns: int) -> None:
         """None was sent yet."""
-        near = self.session.window * self.plan.count * self.largest
+        each = self._most * self.largest
+        near = self.session.window * each
+        if self._function.runs and each > USUAL_RUN:
+            near = max(each, self.session.window * USUAL_RUN)
         rtt = LOOPBACK_RTT_NS if _is_loopback(self.session.peer) else 0
         self.session.path = Congestion(self.largest, near, rtt, now_ns)
 
@@ -52,7 +65,7 @@ class Answers:
 
     def is_direct(self, now_ns: int) -> bool:
         """Whether a worker may send one as it is."""
-        count = (self.session.direct + 1) * self.plan.count * self.largest
+        count = (self.session.direct + 1) * self._most * self.largest
         may = self.session.is_direct and not self.unsent
         return may and self.session.path.holds(count, now_ns)
 
@@ -60,14 +73,15 @@ class Answers:
         """Its worker has sent it."""
         if self.session.stream:
             return
-        call.wanted, call.next = 0, self.plan.count
-        for seq in range(self.plan.count):
-            count = self._bytes(seq)
+        plan = self.plan(call)
+        call.wanted, call.next = 0, plan.count
+        for seq in range(plan.count):
+            count = self._bytes(plan, seq)
             self.session.path.sent(now_ns, call.req_id, seq, count, asks=False, again=False)
 
     def want(self, call: Call) -> None:
         """It is to be sent."""
-        call.next, call.wanted = 0, (1 << self.plan.count) - 1
+        call.next, call.wanted = 0, (1 << self.plan(call).count) - 1
 
     def heard(self, call: Call, have: int, now_ns: int, *, question: bool) -> None:
         """Its client says what it has; a question: it wants the rest."""
@@ -101,15 +115,16 @@ class Answers:
         path = self.session.path
         count = call.wanted.bit_count() * self.largest
         parted = call.next > 0 or not path.holds(count, now_ns)
-        for seq in range(self.plan.count):
+        plan = self.plan(call)
+        for seq in range(plan.count):
             if not call.wanted >> seq & 1:
                 continue
-            size = self._bytes(seq)
+            size = self._bytes(plan, seq)
             self.session.paced_ns = path.may_send_at(size, now_ns)
             if self.session.paced_ns > now_ns:
                 return
             is_half = 2 * (path.in_flight + size) > path.window
-            ends_half = is_half and seq + 1 == self.plan.count
+            ends_half = is_half and seq + 1 == plan.count
             asks = path.should_ask(size) if parted else ends_half
             path.sent(now_ns, call.req_id, seq, size, asks=asks, again=seq < call.next)
             call.wanted &= ~(1 << seq)
@@ -125,8 +140,8 @@ class Answers:
         """Whether more goes when time has passed."""
         return self.unsent > 0
 
-    def _bytes(self, seq: int) -> int:
-        length: int = self.plan.place(seq).length
+    def _bytes(self, plan: SegmentPlan, seq: int) -> int:
+        length: int = plan.place(seq).length
         return HEADER_BYTES + length + behind(self.session.protect)
 
     def _lost(self, lost: Lost) -> None:

@@ -24,7 +24,7 @@ from oracle.sessions import Call, CallState, Session, Turn
 from oracle.silence import IDLE_NS, Kind, Silence
 from shunter.batching.page.slices import SliceSet
 from shunter.nic_frontend.server.data_path import MOST_SESSIONS
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.header import (
     PROTECTIONS,
     Header,
@@ -104,6 +104,9 @@ class Ready:
     """It was given to a worker that died."""
     returned: bool = False
     """It was given to a worker that did not begin it."""
+    rows: int = 1
+    bytes: int = 0
+    """Of a request of a packed function."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,10 @@ class Core:
     def set_defaults(self, func_id: int, defaults: Defaults) -> None:
         """From now on; those of a new function are the class 0 and no deadline."""
         self.functions[func_id].defaults = defaults
+
+    def set_runs(self, func_id: int, runs: Runs) -> None:
+        """The function is packed; while it has sessions ``rows`` may become others."""
+        self.functions[func_id].runs = runs
 
     def set_hold(self, func_id: int, slot: int, slices: SliceSet, now_ns: int) -> None:
         """Where the strict requests of a function run from now on; ``slices`` 0: nowhere."""
@@ -363,7 +370,7 @@ class Core:
             return "peer"
         check_tag(header, datagram, session.keys and session.keys.tag_to_server)
         protect = session.protect if header.type == MessageType.REQ else 0
-        if header.flags & PROTECTIONS != protect:
+        if header.flags & (PROTECTIONS | Flags.NEXT) != protect:  # no answer here has parts
             return "flags"
         is_numbered = session.protect or not session.stream
         if is_numbered and not session.replay.is_new(_number(session, header)):
@@ -426,6 +433,7 @@ class Core:
             return self._refuse(session, header, "full")
         call.req_id, call.entry, call.received = header.req_id, entry, 0
         call.flags, call.tries, call.status = header.flags, 0, 0
+        call.rows, call.bytes = (header.status, header.total) if function.runs else (1, 0)
         call.stalled = not session.is_proven
         call.begun_ns = call.arrived_ns = now_ns
         strict = session.may_be_strict
@@ -436,12 +444,19 @@ class Core:
 
     def _fits(self, session: Session, function: Function, header: Header) -> bool:
         """Whether the header says of its segment what the registration says."""
-        plan = _inputs(function, session)
+        total = 0
+        if runs := function.runs:
+            total = header.total
+            is_run = runs.least_request <= total <= function.inputs[0]
+            if not is_run or not 1 <= header.status <= runs.rows:
+                return False
+        plan = _request(function, session, total)
         if header.count != plan.count or header.seq >= plan.count:
             return False
         segment = plan.place(header.seq)
+        total = total if function.runs else plan.sizes[segment.tensor]
         said = header.tensor, header.length, header.total
-        if said != (segment.tensor, segment.length, plan.sizes[segment.tensor]):
+        if said != (segment.tensor, segment.length, total):
             return False
         if session.region:
             return header.offset <= session.region_bytes - shared_places(function.inputs)[1]
@@ -458,7 +473,9 @@ class Core:
     def _segment(
         self, session: Session, function: Function, call: Call, header: Header, now_ns: int
     ) -> list[Action]:
-        if not self._fits(session, function, header):
+        said = header.status, header.total
+        is_of_it = not function.runs or said == (call.rows, call.bytes)
+        if not self._fits(session, function, header) or not is_of_it:
             return [Drop("sizes")]
         bit = 1 << header.seq
         if call.received & bit:
@@ -476,20 +493,30 @@ class Core:
         session = self.sessions.get(header.session)
         if session is None or not session.awaits(header.req_id, header.seq):
             return []
-        call = session.call(header.req_id)
+        call, function = session.call(header.req_id), self.functions[session.func_id]
+        plan = _request(function, session, call.bytes)
+        if function.runs and (header.status, header.total) != (call.rows, call.bytes):
+            return []
+        if header.seq >= plan.count:
+            return []
         call.received |= 1 << header.seq
         call.arrived_ns = call.changed_ns = now_ns
         actions: list[Action] = []
         is_last = session.stream and header.flags & Flags.LAST  # the others were refused
-        if call.received == (1 << header.count) - 1:
+        if call.received == (1 << plan.count) - 1:
             session.is_proven = True
-            function = self.functions[session.func_id]
             self._become(function, call, CallState.RX_COMPLETE, now_ns)
-            actions = [Ready(session.func_id, call.entry, call.priority, call.deadline_ns)]
+            actions = [self._ready(function, call)]
             is_last = False
         if is_last or header.flags & Flags.ACK_REQ:
             actions.append(self._received(session, call))
         return actions
+
+    def _ready(
+        self, function: Function, call: Call, *, again: bool = False, returned: bool = False
+    ) -> Ready:
+        terms = call.entry, call.priority, call.deadline_ns
+        return Ready(function.id, *terms, again, returned, call.rows, call.bytes)
 
     def _again(self, session: Session, call: Call, header: Header) -> list[Action]:
         """Tell a client that asks how its request stands."""
@@ -585,14 +612,19 @@ class Core:
         )
 
     def finished(
-        self, func_id: int, entry: int, status: int, now_ns: int, *, sent: bool
+        self, func_id: int, entry: int, status: int, now_ns: int, *, sent: bool, size: int = 0
     ) -> list[Action]:
-        """A worker has answered; ``sent``: it has sent the answer itself."""
+        """A worker has answered; ``sent``: it has sent the answer itself. ``size``: bytes of the
+        answer, where the function is packed."""
         session, call = self._back(func_id, entry)
+        function = self.functions[func_id]
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
+        least = function.runs.least_answer if function.runs else 0
+        if status == WireStatus.OK and least and not least <= size <= function.outputs[0]:
+            status = WireStatus.HANDLER_FAILED
         if status == WireStatus.OK:
-            function = self.functions[func_id]
+            call.bytes = size
             self._become(function, call, CallState.TX_COMPLETE, now_ns)
             call.arrived_ns = now_ns
             if sent:
@@ -608,8 +640,9 @@ class Core:
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         if call.flags & Flags.IDEMPOTENT and call.tries < MOST_TRIES:
-            self._become(self.functions[func_id], call, CallState.RX_COMPLETE, now_ns)
-            return [Ready(func_id, entry, call.priority, call.deadline_ns, again=True)]
+            function = self.functions[func_id]
+            self._become(function, call, CallState.RX_COMPLETE, now_ns)
+            return [self._ready(function, call, again=True)]
         return self._fail(session, call, WireStatus.WORKER_DIED, now_ns)
 
     def returned(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
@@ -618,8 +651,9 @@ class Core:
         if call.state is CallState.FORGOTTEN:
             return self._end_forgotten(session, call, now_ns)
         call.tries -= 1
-        self._become(self.functions[func_id], call, CallState.RX_COMPLETE, now_ns)
-        return [Ready(func_id, entry, call.priority, call.deadline_ns, returned=True)]
+        function = self.functions[func_id]
+        self._become(function, call, CallState.RX_COMPLETE, now_ns)
+        return [self._ready(function, call, returned=True)]
 
     def expired(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
         """Its deadline has passed before a worker got it, and it waits no more."""
@@ -666,7 +700,7 @@ class Core:
         self, function: Function, session: Session, call: Call, now_ns: int
     ) -> bool:
         """Whether nothing comes of a request in parts, or, when others wait, not enough."""
-        segments = _inputs(function, session).count
+        segments = _request(function, session, call.bytes).count
         if function.waiting and now_ns - call.begun_ns > RECEIVE_NS + segments * SEGMENT_NS:
             return True
         # A stream loses nothing, and may be slow.
@@ -695,7 +729,8 @@ class Core:
         """An answer is to be sent."""
         answers = self._answers(session)
         if session.stream:
-            return [self._part(session, call, n, asks=False) for n in range(answers.plan.count)]
+            count = answers.plan(call).count
+            return [self._part(session, call, n, asks=False) for n in range(count)]
         answers.want(call)
         return self._go(session, now_ns)
 
@@ -707,7 +742,7 @@ class Core:
     def _part(self, session: Session, call: Call, seq: int, *, asks: bool) -> Send:
         """A segment of an answer."""
         function = self.functions[session.func_id]
-        plan = function.plan(function.outputs, session.segment)
+        plan = self._answers(session).plan(call)
         segment = plan.place(seq)
         number = session.next_pkt_no()
         flags = Flags.LAST if seq == plan.count - 1 else 0
@@ -720,7 +755,7 @@ class Core:
             seq=seq,
             count=plan.count,
             length=segment.length,
-            total=function.outputs[segment.tensor],
+            total=plan.sizes[segment.tensor],
             offset=segment.offset,
             session=session.id,
             credit=session.grant & _LOW,
@@ -762,7 +797,7 @@ class Core:
     def _received(self, session: Session, call: Call) -> Send:
         """SACK: which segments are here."""
         function = self.functions[session.func_id]
-        count = _inputs(function, session).count
+        count = _request(function, session, call.bytes).count
         bits = call.received.to_bytes(-(-count // 8), "little")
         return self._control(session, MessageType.SACK, call.req_id, int(call.state), bits)
 
@@ -863,6 +898,13 @@ def _inputs(function: Function, session: Session) -> SegmentPlan:
     if session.region_bytes < shared_places(function.inputs)[1] or session.protect:
         raise ValueError("no request fits into the shared memory")
     return function.plan((0,), session.segment)
+
+
+def _request(function: Function, session: Session, size: int) -> SegmentPlan:
+    """Segments of a request; ``size``: its bytes where the function is packed."""
+    if function.runs and not session.region:
+        return function.plan((size,), session.segment)
+    return _inputs(function, session)
 
 
 def _tag_key(session: Session) -> bytes | None:

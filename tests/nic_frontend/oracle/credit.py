@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from oracle.entries import EntryRing
 from oracle.sessions import PROMISE_NS, Call, CallState, Session, Turn
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.segments import SegmentPlan
 
 MOST_PROMISE_NS = 500_000_000
@@ -77,6 +77,8 @@ class Function:
     credit: int = 0
     """Requests that all open sessions may have on their way together."""
     defaults: Defaults = field(default_factory=Defaults)
+    runs: Runs | None = None
+    """None: it is not packed."""
     plans: dict[tuple[tuple[int, ...], int], SegmentPlan] = field(default_factory=dict)
 
     def plan(self, sizes: tuple[int, ...], segment: int) -> SegmentPlan:

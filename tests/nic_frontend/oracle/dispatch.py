@@ -31,6 +31,7 @@ class Run:
     priority: int
     given_ns: int = 0
     alone: bool = False
+    rows: int = 0
 
 
 @dataclass
@@ -88,13 +89,13 @@ class Dispatch:
         is_refused = is_new and not self._admits(ready, now_ns)
         if is_new and not is_refused:
             self.adaptive.settle(now_ns, self._new)
-            self._new += 1
+            self._new += ready.rows
             if ready.priority == STRICT:
                 self._strict_ns = now_ns
         if not ready.returned:
             self.arrivals += 1
             self._came[ready.entry] = Waiting(
-                ready.entry, now_ns, ready.deadline_ns, ready.again, self.arrivals
+                ready.entry, now_ns, ready.deadline_ns, ready.again, self.arrivals, ready.rows
             )
         waiting = self._came[ready.entry]
         if is_refused:
@@ -125,12 +126,12 @@ class Dispatch:
         hand.began_ns = max(following.given_ns, at_ns) if following else at_ns
         self.adaptive.settle(at_ns, self._new)
         if ok and not run.alone:
-            self.fit.observe(len(run.entries), at_ns - began_ns)
+            self.fit.observe(run.rows, at_ns - began_ns)
         self.adaptive.alpha = self.policy.alpha
         self.adaptive.cap = self.policy.threshold_cap
-        waiting = sum(map(len, self.lines)) + (len(following.entries) if following else 0)
+        waiting = sum(line.rows for line in self.lines) + (following.rows if following else 0)
         hold = hold_ns(float(self._line[0]), self.policy.max_wait_ns)
-        self.adaptive.answered(at_ns, len(run.entries), waiting, self._new, hold)
+        self.adaptive.answered(at_ns, run.rows, waiting, self._new, hold)
         return run
 
     def dispatch(
@@ -152,37 +153,44 @@ class Dispatch:
             return None
         soonest = self._soonest_ns()
         for line in self.lines:
-            for entry in line.overdue(now_ns + soonest - 1):
-                expired(entry)
+            while (first := line.earliest()) and release.is_too_late(
+                now_ns, first.deadline_ns, soonest and soonest + self._further_ns(first)
+            ):
+                line.remove(first.entry)
+                expired(first.entry)
         wake = self._plan()
-        least = sum(self._line)
         for line in self.lines:
-            if deadline := line.tightest_ns():
-                wake = min(wake, release.too_late_at_ns(now_ns, deadline, least))
+            if first := line.earliest():
+                least = sum(self._line) + self._further_ns(first)
+                wake = min(wake, release.too_late_at_ns(now_ns, first.deadline_ns, least))
         return None if wake == FAR_NS else wake
+
+    def _further_ns(self, waiting: Waiting) -> int:
+        return (waiting.rows - 1) * self._line[1]
 
     # ---- admission
 
     def _admits(self, ready: Ready, now_ns: int) -> bool:
         if not self.policy.admission or not ready.deadline_ns:
             return True
-        return now_ns + self.predicted_answer_ns(ready.priority, now_ns) <= ready.deadline_ns
+        predicted = self.predicted_answer_ns(ready.priority, now_ns, ready.rows)
+        return now_ns + predicted <= ready.deadline_ns
 
-    def predicted_answer_ns(self, priority: int, now_ns: int) -> int:
+    def predicted_answer_ns(self, priority: int, now_ns: int, rows: int = 1) -> int:
         """Until a request that comes now is answered; 0 when nothing is known."""
         self._now = now_ns
         self._traffic = self._strict_traffic
         hands = [hand for _, hand in self._ready()]
         caps = [self._cap(hand, priority) for hand in hands]
         busy = min((self._busy_ns(hand) for hand in hands), default=0)
-        ahead = sum(len(line) for line in self.lines[: priority + 1])
+        ahead = sum(line.rows for line in self.lines[: priority + 1])
         if not hands or not self._knows or (busy == 0 and ahead == 0):
             return 0
         per_ns = sum(cap / max(1, self._batch_ns(cap)) for cap in caps)
         capacity = sum(caps)
         round_ns = int(capacity / per_ns)
         wait = release.predicted_wait_ns(ahead, capacity, round_ns, busy)
-        return wait + min(self._batch_ns(min(ahead % capacity + 1, cap)) for cap in caps)
+        return wait + self._batch_ns(max(rows, min(ahead % capacity + rows, *caps)))
 
     # ---- what is predicted
 
@@ -215,7 +223,7 @@ class Dispatch:
             return 0
         end = hand.began_ns
         for number in sorted(hand.held):
-            end = max(self._now, end + self._batch_ns(len(hand.held[number].entries)))
+            end = max(self._now, end + self._batch_ns(hand.held[number].rows))
         return end - self._now
 
     def _ready(self) -> list[tuple[int, Hand]]:
@@ -270,7 +278,7 @@ class Dispatch:
 
     def _release(self, priority: int) -> None:
         line = self.lines[priority]
-        before, queued = 1 << 32, len(line)
+        before, queued = 1 << 32, line.rows
         while 0 < queued < before:
             free = self._free()
             if not free:
@@ -278,7 +286,7 @@ class Dispatch:
                 return
             if not self._release_to(free, priority):
                 return
-            before, queued = queued, len(line)
+            before, queued = queued, line.rows
 
     def _release_to(self, free: list[tuple[int, Hand]], priority: int) -> bool:
         policy, line = self.policy, self.lines[priority]
@@ -294,11 +302,11 @@ class Dispatch:
         deadline = line.tightest_ns()
         slack_us = None if deadline is None else int((deadline - self._now) / 1000)
         cap = self._cap(free[0][1], priority)
-        predicted_us = self._batch_ns(min(-(-len(line) // len(free)), cap)) // 1000
+        predicted_us = self._batch_ns(min(-(-line.rows // len(free)), cap)) // 1000
         margin_us, wait_us = self._caution_ns // 1000, policy.max_wait_ns // 1000
         capacity = sum(self._cap(hand, priority) for _, hand in free)
         if release.should_release(
-            *(len(line), held_us, slack_us, wanted, wait_us, capacity, predicted_us, margin_us)
+            *(line.rows, held_us, slack_us, wanted, wait_us, capacity, predicted_us, margin_us)
         ):
             self._fill(free, priority)
             return True
@@ -318,7 +326,7 @@ class Dispatch:
                 if hand.in_flight == 1 and hand.began_ns < self._now and self._busy_ns(hand) > 0
             ]
         caps = [self._cap(hand, priority) for _, hand in hands]
-        queued = len(self.lines[priority])
+        queued = self.lines[priority].rows
         busy = [self._busy_ns(hand) for _, hand in hands]
         if self._knows and len(hands) > 1:
             fixed, each = self._line
@@ -355,12 +363,16 @@ class Dispatch:
         entries = line.take(size)
         if not entries:
             return
-        own = len(entries)
+        own, count = self._rows(entries), len(entries)
         if self.policy.mixes and not alone and own < room:
             entries += self.lines[1 - priority].take(room - own, shared=True)
-        if priority == BEST_EFFORT or len(entries) > own:
+        if priority == BEST_EFFORT or len(entries) > count:
             self._best_effort_ns = self._now
-        self._give(worker, Run(tuple(entries), priority, self._now, alone))
+        rows = self._rows(entries)
+        self._give(worker, Run(tuple(entries), priority, self._now, alone, rows))
+
+    def _rows(self, entries: list[int]) -> int:
+        return sum(self._came[entry].rows for entry in entries)
 
     def _fit_deadlines(self, worker: int, priority: int, size: int) -> int:
         line, hand = self.lines[priority], self.hands[worker]
@@ -372,16 +384,15 @@ class Dispatch:
         if tightest - start >= fixed + size * each:
             return size
         following = self._next_free_ns(worker)
-        cap, waiting = self._cap(hand, priority), len(line)
+        cap, waiting = self._cap(hand, priority), line.rows
         count = 1 if following == 0 else 2 * cap + 1
-        slacks = [
-            FAR_NS if deadline == FAR_NS else deadline - start
-            for deadline in line.deadlines(FAR_NS)[:count]
-        ]
+        first = line.deadlines(FAR_NS)[:count]
+        slacks = [FAR_NS if deadline == FAR_NS else deadline - start for deadline, _ in first]
+        rows = [rows for _, rows in first]
         skip, take = release.fit_deadlines(
-            slacks, waiting, min(size, waiting), cap, fixed, each, following
+            slacks, waiting, min(size, waiting), cap, fixed, each, following, rows
         )
-        for entry in line.take(skip) if skip else []:
+        for entry in line.give_up(skip):
             self._expired(entry)
         return take
 
@@ -410,7 +421,7 @@ class Dispatch:
             if not able:
                 return
             worker, hand = min(able, key=lambda each: each[1].began_ns)
-            self._assign(worker, priority, min(len(line), self._cap(hand, priority)))
+            self._assign(worker, priority, min(line.rows, self._cap(hand, priority)))
 
     def _may_take_ahead(self, hand: Hand, priority: int) -> bool:
         if not hand.in_flight or self._best_effort_waits:
@@ -422,9 +433,9 @@ class Dispatch:
         running = hand.held[hand.done + 1]
         return (
             not running.alone
-            and self._batch_ns(len(running.entries)) < LONGEST_TO_QUEUE_BEHIND_NS
+            and self._batch_ns(running.rows) < LONGEST_TO_QUEUE_BEHIND_NS
             and release.may_send_ahead(
-                len(self.lines[priority]),
+                self.lines[priority].rows,
                 self._threshold,
                 self._cap(hand, priority),
                 hand.in_flight,

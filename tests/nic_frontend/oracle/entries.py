@@ -56,6 +56,7 @@ class Waiting:
     """It may be what a worker died of."""
     number: int = 0
     """Among arrivals."""
+    rows: int = 1
 
 
 class WaitingEntries:
@@ -68,6 +69,11 @@ class WaitingEntries:
     def __len__(self) -> int:
         """How many wait."""
         return len(self._waiting)
+
+    @property
+    def rows(self) -> int:
+        """Of all that wait."""
+        return sum(each.rows for each in self._waiting)
 
     def add(self, waiting: Waiting) -> None:
         """In the order of arrivals; but what has been tried once is the first in the row."""
@@ -95,11 +101,17 @@ class WaitingEntries:
         """The earliest deadline of all that wait."""
         return min((each.deadline_ns for each in self._waiting if each.deadline_ns), default=None)
 
-    def overdue(self, now_ns: int) -> list[int]:
-        """Entries whose deadline has passed, the earliest first; they do not wait any more."""
-        late = [each for each in self._waiting if 0 < each.deadline_ns <= now_ns]
-        self._waiting = deque(each for each in self._waiting if each not in late)
-        return [each.entry for each in sorted(late, key=_urgency)]
+    def earliest(self) -> Waiting | None:
+        """The one with the earliest deadline."""
+        return min((each for each in self._waiting if each.deadline_ns), key=_urgency, default=None)
+
+    def give_up(self, count: int) -> list[int]:
+        """The most urgent entries; they wait no more."""
+        urgent = []
+        for _ in range(min(count, len(self._waiting))):
+            urgent.append(self._most_urgent())
+            self._waiting.remove(urgent[-1])
+        return [each.entry for each in urgent]
 
     def empty(self) -> list[int]:
         """All entries, in order; none waits any more."""
@@ -112,21 +124,26 @@ class WaitingEntries:
         """Whether the next one runs alone."""
         return bool(self._waiting) and self._waiting[0].alone
 
-    def deadlines(self, none: int) -> list[int]:
-        """Of all, ascending; ``none`` of those that have none."""
-        return sorted(each.deadline_ns or none for each in self._waiting)
+    def deadlines(self, none: int) -> list[tuple[int, int]]:
+        """Of all, ascending, with their rows; ``none`` of those that have none."""
+        ordered = sorted(self._waiting, key=lambda each: (each.deadline_ns or none, each.number))
+        return [(each.deadline_ns or none, each.rows) for each in ordered]
 
     def take(self, most: int, *, shared: bool = False) -> list[int]:
-        """The most urgent entries, at most so many, or one that runs alone; they wait no more.
+        """The most urgent entries, of at most so many rows, or one that has more, or one that runs
+        alone; they wait no more.
 
-        What has been tried once, then the earliest deadline, then the oldest. ``shared``: none
-        that runs alone.
+        What has been tried once, then the earliest deadline, then the oldest. ``shared``: others
+        are in the batch; none that runs alone, and none that has more rows.
         """
         batch: list[int] = []
-        while self._waiting and len(batch) < most and not (shared and self.alone):
+        while self._waiting and most > 0 and not ((shared or batch) and self.alone):
             urgent = self._most_urgent()
+            if urgent.rows > most and (shared or batch):
+                break
             self._waiting.remove(urgent)
             batch.append(urgent.entry)
+            most -= urgent.rows
             if urgent.alone:
                 break
         return batch

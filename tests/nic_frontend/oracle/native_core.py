@@ -21,6 +21,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from dataclasses import dataclass
 from typing import Any
 
 from oracle.core import (
@@ -37,18 +38,34 @@ from oracle.sessions import Session
 from shunter.batching.page.slices import SliceSet
 from shunter.batching.queue.native import PEER_BYTES, check
 from shunter.nic_frontend.library import library
-from shunter.nic_frontend.server.model_policy import Defaults
+from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.server.sessions import SessionStruct, struct_of
 from shunter.nic_frontend.server.structures import (
     DROPS,
     DefaultsStruct,
     HoldLine,
+    RunsStruct,
     defaults_struct,
     slice_words,
 )
 from shunter.nic_frontend.wire.layout import HEADER_BYTES, MAX_SEGMENTS
 
-_PLACE, _READY, _WITHDRAW, _LET_GO, _SEND, _HELLO, _DROP = range(1, 8)
+_PLACE, _READY, _WITHDRAW, _LET_GO, _SEND, _HELLO, _DROP, _PART, _UNWANTED = range(1, 10)
+
+
+@dataclass(frozen=True)
+class Part:
+    """An entry is the place for the next part of an entry's answer: only C says it."""
+
+    entry: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Unwanted:
+    """Nobody waits for the answer of an entry that runs: only C says it."""
+
+    entry: int
 
 
 class _Guard(Structure):
@@ -64,6 +81,7 @@ class _Action(Structure):
         ("returned", c_uint8),
         ("drop", c_uint16),
         ("func_id", c_uint16),
+        ("rows", c_uint16),
         ("entry", c_int32),
         ("offset", c_uint32),
         ("length", c_uint32),
@@ -156,6 +174,11 @@ class NativeCore:
         structure = byref(defaults_struct(defaults))
         check(self._library.shunter_core_set_defaults(self._core, func_id, structure), "defaults")
 
+    def set_runs(self, func_id: int, runs: Runs) -> None:
+        """The function is packed."""
+        structure = byref(RunsStruct(*runs))
+        check(self._library.shunter_core_set_runs(self._core, func_id, structure), "runs")
+
     def set_hold(self, func_id: int, slot: int, slices: SliceSet, now_ns: int) -> None:
         """Where the strict requests of a function run from now on."""
         words = slice_words(slices)
@@ -226,10 +249,16 @@ class NativeCore:
         )
 
     def finished(
-        self, func_id: int, entry: int, status: int, now_ns: int, *, sent: bool
+        self, func_id: int, entry: int, status: int, now_ns: int, *, sent: bool, size: int = 0
     ) -> list[Action]:
         """A worker has answered."""
-        self._library.shunter_core_finished(self._core, func_id, entry, status, sent, now_ns)
+        found = self._library
+        found.shunter_core_finished(self._core, func_id, entry, status, sent, size, now_ns)
+        return self._taken()
+
+    def part(self, func_id: int, entry: int, size: int, now_ns: int) -> list[Action]:
+        """The worker has written the next part of an answer."""
+        self._library.shunter_core_part(self._core, func_id, entry, size, now_ns)
         return self._taken()
 
     def worker_died(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
@@ -283,7 +312,7 @@ def _converted(action: _Action) -> Action:
     if action.kind == _READY:
         return Ready(
             *(action.func_id, entry, action.priority, action.deadline_ns),
-            *(bool(action.again), bool(action.returned)),
+            *(bool(action.again), bool(action.returned), action.rows, action.length),
         )
     if action.kind == _WITHDRAW:
         return Withdraw(action.func_id, entry)
@@ -301,6 +330,10 @@ def _converted(action: _Action) -> Action:
         )
     if action.kind == _HELLO:
         return Hello()
+    if action.kind == _PART:
+        return Part(entry, action.offset)
+    if action.kind == _UNWANTED:
+        return Unwanted(entry)
     return Drop(DROPS[action.drop])
 
 
@@ -314,6 +347,7 @@ def _declare(found: ctypes.CDLL) -> None:
             *(c_uint32, c_uint32),
         ),
         "set_defaults": (core, c_uint16, POINTER(DefaultsStruct)),
+        "set_runs": (core, c_uint16, POINTER(RunsStruct)),
         "set_hold": (core, c_uint16, c_int32, POINTER(c_uint64), c_uint64),
         "hold_at": (core, c_void_p, c_uint64),
         "add_session": (core, POINTER(SessionStruct), c_uint64),
@@ -324,7 +358,8 @@ def _declare(found: ctypes.CDLL) -> None:
         "accept": (core, c_char_p, c_uint64),
         "awaits": (core, c_char_p),
         "running": (core, c_uint16, c_uint32, c_uint64, POINTER(_Whom)),
-        "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint64),
+        "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint32, c_uint64),
+        "part": (core, c_uint16, c_uint32, c_uint32, c_uint64),
         "worker_died": (core, c_uint16, c_uint32, c_uint64),
         "returned": (core, c_uint16, c_uint32, c_uint64),
         "expired": (core, c_uint16, c_uint32, c_uint64),

@@ -87,6 +87,9 @@ class Call:
     changed_ns: int = 0
     """Last segment, or last answer."""
     deadline_ns: int = 0
+    bytes: int = 0
+    """Of a packed function's request, and when it is answered of its answer."""
+    rows: int = 1
     tries: int = 0
     status: int = 0
     direct: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from shunter.batching.page.layout import SIZE_BUCKETS, TIME_BUCKET_SHIFT, TIME_BUCKETS, size_bucket
@@ -66,8 +65,7 @@ class Telemetry:
         if deadline_ns:
             self.counts["slo_late" if now_ns > deadline_ns else "slo_met"][priority] += 1
 
-    def batch(self, entries: Iterable[int]) -> None:
+    def batch(self, rows: int) -> None:
         """Its worker has done it."""
-        count = len(list(entries))
-        self.sizes[size_bucket(count)] += 1
-        self.batch_requests += count
+        self.sizes[size_bucket(rows)] += 1
+        self.batch_requests += rows

@@ -461,19 +461,25 @@ def test_a_model_comes_back_with_other_tensors(server, serve, work, client):
 
 
 class Endless:
-    """A queue that always has another batch."""
+    """A queue that always has another batch, and a worker that has done it."""
 
-    @staticmethod
-    def wait(*_):
-        return 0, 1
+    def __init__(self):
+        self.held = []
 
-    @staticmethod
-    def answer(statuses):
-        assert statuses == [200]
+    def wait(self, *_):
+        return "batch"
 
-    @staticmethod
-    def run(first, count):
-        return [200] * count
+    def answer(self, batch, statuses):
+        assert (batch, statuses) == ("batch", [200])
+
+    def pause_ns(self):
+        return None
+
+    def begin(self, batch):
+        self.held.append(batch)
+
+    def finished(self):
+        return (self.held.pop(), [200]) if self.held else None
 
 
 def test_a_worker_leaves_although_there_is_no_end_of_batches():
@@ -481,8 +487,9 @@ def test_a_worker_leaves_although_there_is_no_end_of_batches():
     with contextlib.ExitStack() as stack:
         [[front_end, ours], [server, theirs]] = [map(stack.enter_context, p) for p in pairs]
         link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
-        words = FrontEndWords(ours, Endless)
-        arguments = (ours, theirs, lambda: True, Endless, Endless, words)
+        endless = Endless()
+        words = FrontEndWords(ours, endless)
+        arguments = (ours, theirs, lambda: True, endless, endless, words)
         thread = threading.Thread(target=link._work, args=arguments)
         thread.start()
         server.close()
@@ -491,6 +498,54 @@ def test_a_worker_leaves_although_there_is_no_end_of_batches():
         send(front_end, {"left": True})
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+
+
+class Slow:
+    """A queue that gives a batch whenever two are not held, and a worker that takes its time."""
+
+    def __init__(self):
+        self.log, self.number, self.asked = [], 0, 0
+        self.held = []
+
+    def wait(self, others, spin_us, timeout_ns):
+        self.log.append(("wait", timeout_ns))
+        if len(self.held) == 2 or self.number == 4:
+            return None
+        self.number += 1
+        return self.number
+
+    def pause_ns(self):
+        return 7 * len(self.held) if self.held else None
+
+    def begin(self, batch):
+        self.log.append(("begin", batch))
+        self.held.append(batch)
+
+    def finished(self):
+        self.asked += 1
+        return (self.held.pop(0), [200]) if self.held and self.asked % 3 == 0 else None
+
+    def answer(self, batch, statuses):
+        self.log.append(("answer", batch))
+        assert statuses == [200]
+        if batch == 4:
+            raise EOFError
+
+
+def test_batches_are_begun_while_others_run_and_answered_when_they_are_done():
+    pairs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        [[_, ours], [server, _]] = [map(stack.enter_context, p) for p in pairs]
+        link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
+        slow = Slow()
+        with pytest.raises(EOFError):
+            link._work(ours, server, lambda: True, slow, slow, FrontEndWords(ours, slow))
+    events = [event for event in slow.log if event[0] != "wait"]
+    assert [each for kind, each in events if kind == "begin"] == [1, 2, 3, 4]
+    assert [each for kind, each in events if kind == "answer"] == [1, 2, 3, 4]
+    assert events[:4] == [("begin", 1), ("begin", 2), ("answer", 1), ("begin", 3)]
+    waits = [timeout for kind, timeout in slow.log if kind == "wait"]
+    assert waits[0] >= 1_000_000_000 and set(waits[1:]) <= {7, 14}  # it asks again soon
 
 
 def test_a_page_that_another_front_end_writes_is_left_alone(server, serve, caplog):

@@ -225,8 +225,8 @@ public final class ControlLayout {
     public static final int S_NETWORK_SLO_ABANDONED = 8096; // with a deadline, abandoned [2]
     public static final int S_NETWORK_LATENCY_NS = 8112; // sum of the times from arrival to answer [2]
     public static final int S_NETWORK_LATENCY_TIMES = 8128; // histogram by class, bucket [32]
-    public static final int S_NETWORK_BATCHES_BY_SIZE = 8384; // batches answered, by bucket [16]
-    public static final int S_NETWORK_BATCH_REQUESTS = 8512; // requests in the batches answered
+    public static final int S_NETWORK_BATCHES_BY_SIZE = 8384; // batches by rows, by bucket [16]
+    public static final int S_NETWORK_BATCH_REQUESTS = 8512; // rows of the batches answered
     public static final int S_NETWORK_ATTAINMENT_PPM = 8520; // in time, last minute, by class; -1: none [2]
     public static final int MAX_TENSORS = 64; // inputs, and outputs, of a function
     public static final int WORKER_COUNT = 64; // workers of a function

@@ -1,0 +1,66 @@
+/*
+ * Answers in parts. A request of a streamed function begins a series when all of it is here: its own
+ * answer is that it is under way. Each part is then the answer of a request of its own, which names
+ * the series and the part's number; its entry is the place that the worker writes the part into. What
+ * becomes of the request is the answer of the request for the part that does not come any more.
+ */
+#ifndef SHUNTER_SERIES_H
+#define SHUNTER_SERIES_H
+
+#include "core_parts.h"
+
+struct series {
+    struct link of_session, of_function;
+    struct call call; /* the request; FAILED: it has ended, and nobody was told yet */
+    uint32_t session;
+    uint32_t given, written; /* parts that have places, and those that are there */
+    uint16_t status;         /* how it has ended */
+    uint64_t last_ns;        /* when a part was asked for, or came */
+    uint64_t nexts[SHUNTER_WINDOW]; /* who asks for part n is at n % SHUNTER_WINDOW; 0: nobody yet */
+};
+
+/* Of a function. */
+struct series_table {
+    struct link live;
+    uint32_t count;
+    struct series at[]; /* by the entry of the request */
+};
+
+struct series_table *shunter_series_table(uint32_t entries);
+
+/* calls.c and reassembly.c: a request ends with a status; it has run and nobody waits for it; it is
+ * refused. */
+void shunter_fail(
+    struct shunter_core *core, struct session *session, struct call *call, uint16_t status,
+    uint64_t now_ns);
+void shunter_end_forgotten(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
+void shunter_refuse_request(
+    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
+    enum shunter_drop why);
+
+/* The series whose request lies in this entry; NULL: none. */
+struct series *shunter_series_at(const struct function *function, uint32_t entry);
+/* There are so many that others might not get the places for their parts. */
+bool shunter_series_are_many(const struct function *function);
+/* All of a request is here. */
+void shunter_series_begin(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
+/* A request for a part came, which its session has not seen yet. */
+void shunter_series_next(
+    struct shunter_core *core, struct session *session, struct call *call,
+    const struct shunter_x64 *header, uint64_t now_ns);
+/* Its request has run, or is not going to. */
+void shunter_series_end(
+    struct shunter_core *core, struct session *session, struct series *series, uint16_t status,
+    uint64_t now_ns);
+/* Its client wants no more of it; false: there is none of that number. */
+bool shunter_series_cancel(
+    struct shunter_core *core, struct session *session, uint64_t req_id, uint64_t now_ns);
+/* The same of all that a session has. */
+void shunter_series_leave(struct shunter_core *core, struct session *session, uint64_t now_ns);
+/* End those for whose parts nobody asks. */
+void shunter_series_tick(
+    struct shunter_core *core, struct function *function, uint64_t now_ns);
+
+#endif
