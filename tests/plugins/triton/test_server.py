@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from shunter.allocator.planning.configuration import parse_configuration
+from shunter.batching.queue.tensor_spec import dtype_of
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins import hosts
 from shunter.plugins.host import HostError
@@ -210,8 +211,7 @@ class Load:
 def test_tensors_of_all_types_come_and_go(site, kind, rows):
     package, inputs, wanted = site.kinds[kind], [], {}
     for name, triton in TYPES.items():
-        numpys = "float32" if name == "bfloat16" else name
-        array = (np.arange(rows * 6).reshape(rows, 2, 3) % 2).astype(numpys)
+        array = (np.arange(rows * 6).reshape(rows, 2, 3) % 2).astype(dtype_of(name))
         tensor = package.InferInput(f"inputs-{name}", array.shape, triton)
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
