@@ -6,9 +6,9 @@ Everything is read anew after each change, for numbers of what was destroyed sta
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import pynvml
 
@@ -16,6 +16,14 @@ from shunter.allocator.devices.advice import DeviceError, explain
 from shunter.allocator.devices.geometry import Layout, Placement, Profile, Profiles, text_of
 from shunter.allocator.devices.instances import GpuInstance, Part
 from shunter.allocator.devices.profiles import HOLES, read_profiles
+
+Found = TypeVar("Found")
+LOOKS = 5
+"""How often is read what changes meanwhile."""
+_GONE = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_FOUND)
+"""What NVML answers for an instance that was there a moment ago."""
+_NO_PART = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NOT_SUPPORTED)
+"""What it answers for a number that no MIG device has; there are holes."""
 
 
 class MigGpu:
@@ -76,6 +84,9 @@ class MigGpu:
 
     def instances(self) -> tuple[GpuInstance, ...]:
         """In the order of their places. Raises DeviceError for who may not list them."""
+        return self._steady(self._instances)
+
+    def _instances(self) -> tuple[GpuInstance, ...]:
         parts = self._parts()
         found = []
         for profile in self.profiles:
@@ -95,7 +106,7 @@ class MigGpu:
             if error.code != self._nvml.NVML_ERROR_NO_PERMISSION:
                 raise
         found = []
-        for number, parts in self._parts().items():
+        for number, parts in self._steady(self._parts).items():
             compute = sum(part.compute for part in parts)
             found.append(GpuInstance(number, f"{compute}g", compute, None, tuple(parts)))
         return tuple(found)
@@ -122,15 +133,23 @@ class MigGpu:
     def destroy(self, place: Placement) -> None:
         """End an instance and its MIG devices; nothing happens when it is gone already."""
         doing = f"destroy {text_of([place], self.profiles)} on {self.uuid}"
+        handle, number = self._steady(lambda: self._find(place))
+        if handle is None:
+            return
+        try:
+            for compute in self._computes(handle, self._known(place)):
+                self._nvml.nvmlComputeInstanceDestroy(compute)
+            self._nvml.nvmlGpuInstanceDestroy(handle)
+        except self._nvml.NVMLError as error:
+            raise self._explained(error, doing, "destroy", self._pids_of(number)) from None
+
+    def _find(self, place: Placement) -> tuple[Any, int]:
         for handle in self._handles(self._known(place)):
-            with self._told(doing, "destroy"):
+            with self._told(f"read an instance of {self.uuid}"):
                 info = self._nvml.nvmlGpuInstanceGetInfo(handle)
-                if info.placement.start != place.start:
-                    continue
-            with self._told(doing, "destroy", self._pids_of(info.id)):
-                for compute in self._computes(handle, self._known(place)):
-                    self._nvml.nvmlComputeInstanceDestroy(compute)
-                self._nvml.nvmlGpuInstanceDestroy(handle)
+            if info.placement.start == place.start:
+                return handle, info.id
+        return None, 0
 
     # ---- how NVML is asked
 
@@ -183,9 +202,9 @@ class MigGpu:
                     ask = self._nvml.nvmlDeviceGetMigDeviceHandleByIndex
                     handle = ask(self._handle, index)
                 except self._nvml.NVMLError as error:
-                    if error.value in (self._nvml.NVML_ERROR_NOT_FOUND, *HOLES):
-                        continue  # There are holes.
-                    raise
+                    if error.value not in _NO_PART:
+                        raise
+                    continue
                 number = self._nvml.nvmlDeviceGetGpuInstanceId(handle)
                 found.setdefault(number, []).append(self._part(handle))
         return found
@@ -211,15 +230,28 @@ class MigGpu:
         return tuple(sorted(int(each.pid) for each in found))
 
     def _pids_of(self, number: int) -> tuple[int, ...]:
-        return tuple(pid for part in self._parts().get(number, ()) for pid in part.pids)
+        """Who uses an instance, for what is told of an error: no reason to raise another one."""
+        with suppress(DeviceError):
+            return tuple(pid for part in self._parts().get(number, ()) for pid in part.pids)
+        return ()
+
+    def _steady(self, read: Callable[[], Found]) -> Found:
+        """What is read when nothing of it goes meanwhile: others may change instances too."""
+        for _ in range(LOOKS - 1):
+            try:
+                return read()
+            except DeviceError as error:
+                if error.code not in _GONE:
+                    raise
+        return read()
 
     @contextmanager
-    def _told(self, doing: str, kind: str = "", users: tuple[int, ...] = ()) -> Iterator[None]:
+    def _told(self, doing: str, kind: str = "") -> Iterator[None]:
         """NVML's errors within become DeviceErrors."""
         try:
             yield
         except self._nvml.NVMLError as error:
-            raise self._explained(error, doing, kind, users) from None
+            raise self._explained(error, doing, kind) from None
 
     def _explained(
         self, error: Any, doing: str, kind: str = "", users: tuple[int, ...] = ()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from shunter.allocator.devices.advice import DeviceError
 from shunter.allocator.devices.geometry import Layout, Placement, diff, fault, text_of
@@ -61,8 +61,7 @@ class ReconfigurationError(DeviceError):
 class Recovery:
     """What a start found, and what became of it."""
 
-    what: str
-    """``nothing``, ``not begun``, ``finished``, ``undone``, ``made again`` or ``differs``."""
+    what: Literal["nothing", "not begun", "finished", "undone", "made again", "differs"]
     layout: Layout
     why: str = ""
 
@@ -244,7 +243,16 @@ class Reconfiguration:
 
     def _settle(self, layout: Layout) -> tuple[GpuInstance, ...]:
         self.journal.write(Record(Phase.SETTLED, layout, layout))
-        instances = self.gpu.instances()
+        pause = FIRST_PAUSE_S
+        for _ in range(TRIES_BACK - 1):  # Nobody may be left standing for one failed look.
+            try:
+                instances = self.gpu.instances()
+                break
+            except DeviceError:
+                self._sleep(pause)
+                pause *= 2
+        else:
+            instances = self.gpu.instances()
         self._tenants.settle(instances)
         return instances
 

@@ -93,6 +93,10 @@ class PackedEnd:
         self._declare(end.library)
         self.answer_bytes = end.queue.outputs[0].bytes
         """Most of an answer."""
+        ring = end.queue.rings[0]
+        assert ring is not None  # an answer has a header
+        self.ring = memoryview(ring.bytes).cast("B")
+        """All answers."""
         self._into = (c_void_p * len(inputs.specs))()
         self._into_at = ctypes.addressof(self._into)
 
@@ -151,9 +155,6 @@ class PackedEnd:
         where = table.at, entries, count, table.all_at, table.by_tensor_at
         return int(self._put(self._end.view_at, *where))
 
-    def room(self, batch: Batch, request: int) -> memoryview:
-        """Where the answer of a request belongs."""
-        ring, size = self._end.queue.rings[0], self.answer_bytes
-        assert ring is not None  # an answer has a header
-        entry = batch.entries[request]
-        return memoryview(ring.bytes).cast("B")[entry * size : (entry + 1) * size]
+    def place(self, batch: Batch, request: int) -> int:
+        """Where in ``ring`` the answer of a request begins."""
+        return int(batch.entries[request]) * self.answer_bytes

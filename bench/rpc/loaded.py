@@ -97,8 +97,10 @@ class Loaded(ABC):
 
     def values(self, model: RpcModel, clients: int) -> Axes:
         """The axes, without what would be too much on its way."""
-        streams = [n for n in self.axes.get("streams", ()) if fits(model, clients, n)]
-        return {**self.axes, **({"streams": streams or STREAMS[:1]} if streams else {})}
+        return {
+            axis: tuple(n for n in values if axis != "streams" or fits(model, clients, n))
+            for axis, values in self.axes.items()
+        }
 
     def is_alive(self) -> bool:
         """Whether the server is there, not whether it is well."""

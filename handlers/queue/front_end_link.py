@@ -11,46 +11,23 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shunter.batching.page.layout import CLASSES
-from shunter.batching.queue.attach import (
-    RESPONSE_TIMEOUT_S,
-    Attach,
-    AttachError,
-    receive,
-    send,
-)
+from shunter.batching.queue.attach import Attach, AttachError, receive, send
 from shunter.batching.queue.native import LibraryError, WorkerQueue, load
 from shunter.batching.queue.shared_memory import Mapping as Mapped
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
-from shunter.handlers.preemption.modules import models_of
-from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.device_queue import queue_worker
-from shunter.handlers.queue.packed_queue import (
-    PackedInfer,
-    PackedQueueWorker,
-    keep_batch,
-    packed_infer_of,
-)
+from shunter.handlers.queue.packed_queue import PackedInfer, PackedQueueWorker, keep_batch
 from shunter.handlers.queue.shared_regions import FrontEndWords
-from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError, tensor_config
-from shunter.handlers.queue.tensor_queue import (
-    Infer,
-    QueueWorker,
-    device_of,
-    infer_of,
-    keep_inputs,
-)
-from shunter.handlers.queue.variables import number_of, place_of
+from shunter.handlers.queue.tensor_config import UNPADDED, Padding
+from shunter.handlers.queue.tensor_queue import Infer, QueueWorker, keep_inputs
 
 if TYPE_CHECKING:
     from shunter.handlers.device.graphed import Yields
@@ -61,78 +38,6 @@ logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
 LEAVE_S = 10.0
 _LOOK_NS = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """What a server's worker has loaded, whichever server it is."""
-
-    name: str
-    section: Mapping[str, Any]
-    """What ``shunter:`` says in its configuration."""
-    batch: int
-    """Requests of the largest batch."""
-    handler: Any
-    """The object that runs it; None: a module of functions."""
-    gpu: int | None = None
-
-
-def link_of(
-    path: Path,
-    model: LoadedModel,
-    environ: Mapping[str, str],
-) -> FrontEndLink:
-    """The link of a loaded model to the front end that listens for workers at ``path``.
-
-    Raises TensorConfigError when the model cannot serve tensors.
-    """
-    tensors = tensor_config(model.section)
-    if tensors.packing and tensors.packing.streamed:
-        raise TensorConfigError("tensors: streamed: answers cannot be streamed yet")
-    attach = Attach(
-        model.name,
-        environ.get("SHUNTER_MODEL_VERSION", ""),
-        tensors.inputs,
-        tensors.outputs,
-        model.batch,
-        os.getpid(),
-        number_of(environ, "SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
-        environ.get("SHUNTER_CLASS", CLASSES[0]),
-        number_of(environ, "SHUNTER_SLO_NS", 0, "nanoseconds"),
-        number_of(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
-        *place_of(environ),
-        tensors.packing,
-    )
-    spin_us = number_of(environ, "SHUNTER_SPIN_US", 100, "microseconds")
-    device = device_of(model.handler, model.gpu)
-    outlives = environ.get("SHUNTER_OUTLIVES_HOST") == "1"
-    if tensors.packing:
-        infer = packed_infer_of(model.handler)
-        return FrontEndLink(
-            *(path, attach, infer),
-            spin_us=spin_us,
-            device=device,
-            padding=tensors.padding,
-            outlives=outlives,
-        )
-    infer, on_device = infer_of(model.handler), None
-    if device is not None:
-        on_device = partial(
-            device_model,
-            infer,
-            models_of(model.handler),
-            (tensors.inputs, tensors.outputs),
-            model.batch,
-            device,
-            graphs=tensors.graphs,
-        )
-    return FrontEndLink(
-        *(path, attach, infer),
-        spin_us=spin_us,
-        device=device,
-        on_device=on_device,
-        outlives=outlives,
-    )
 
 
 class FrontEndLink:

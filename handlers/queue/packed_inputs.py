@@ -125,7 +125,8 @@ class PackedInputs:
 
     def _texts(self, t: int, table: Words, address: int, size: int) -> list[Any]:
         """For each row its byte string, or lists of them."""
-        places = self._end.strings(t, len(table), address, size // 4)
+        most = int((table[:, 0] * table[:, self._table.sizes(t)].prod(1)).sum())
+        places = self._end.strings(t, len(table), address, most)
         content = self._host[t].content(0, size)
         texts = [bytes(content[begin:end]) for begin, end in places]
         if not self._specs[t].shape:

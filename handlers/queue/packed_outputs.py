@@ -117,19 +117,18 @@ class PackedOutputs:
     def _write_strings(
         self, batch: Batch, begin: int, requests: Sequence[int], outputs: Sequence[_Output]
     ) -> None:
-        table = self._table.all
+        table, ring = self._table.all, self._end.ring
         for t, output in enumerate(outputs):
             for request, strings in zip(requests, output.strings, strict=False):
                 if not table[request, 0]:
                     continue
-                at, room = int(table[request, self._table.offset(t)]), self._end.room(
-                    batch, begin + request
-                )
+                place = self._end.place(batch, begin + request)
+                at = place + int(table[request, self._table.offset(t)])
                 for content in strings:
-                    _LENGTH.pack_into(room, at, len(content))
+                    _LENGTH.pack_into(ring, at, len(content))
                     first = at + _LENGTH.size
                     at = first + len(content)
-                    room[first:at] = content
+                    ring[first:at] = content
 
 
 def _cut(spec: TensorSpec, tensor: torch.Tensor, rows: Sequence[int]) -> _Output:
@@ -154,13 +153,11 @@ def _texts(spec: TensorSpec, given: Any, rows: Sequence[int]) -> _Output:
             f"{spec.name}: the handler gave {_what(given)}; a list with an element for each of "
             f"{sum(rows)} rows"
         )
+    if not spec.shape:
+        given = [each if type(each) is bytes else _content(spec, each) for each in given]
     found, at = _Output([], [], [0] * len(rows)), 0
     for n in rows:
-        strings: list[bytes] = []
-        shapes = {_nested(spec, each, len(spec.shape), strings) for each in given[at : at + n]}
-        shape = shapes.pop()
-        if shapes or not _fits(spec, shape):
-            raise ValueError(f"{spec.name}: {list(shape)}; the model has {list(spec.shape)}")
+        strings, shape = _row_strings(spec, given[at : at + n])
         found.shapes.append(shape)
         found.strings.append(strings)
         found.sizes.append(_LENGTH.size * len(strings) + sum(map(len, strings)))
@@ -168,13 +165,22 @@ def _texts(spec: TensorSpec, given: Any, rows: Sequence[int]) -> _Output:
     return found
 
 
+def _row_strings(spec: TensorSpec, rows: Sequence[Any]) -> tuple[list[bytes], tuple[int, ...]]:
+    """Byte strings of the rows of a request, and the shape that all rows have."""
+    if not spec.shape:
+        return list(rows), ()
+    strings: list[bytes] = []
+    shapes = {_nested(spec, each, len(spec.shape), strings) for each in rows}
+    shape = shapes.pop()
+    if shapes or not _fits(spec, shape):
+        raise ValueError(f"{spec.name}: {list(shape)}; the model has {list(spec.shape)}")
+    return strings, shape
+
+
 def _nested(spec: TensorSpec, given: Any, depth: int, into: list[bytes]) -> tuple[int, ...]:
-    """The shape of lists in lists, and their byte strings; text is taken as UTF-8."""
+    """The shape of lists in lists, and their byte strings."""
     if depth == 0:
-        content = given.encode() if isinstance(given, str) else given
-        if not isinstance(content, bytes | bytearray | memoryview):
-            raise TypeError(f"{spec.name}: {_what(given)} where a byte string belongs")
-        into.append(bytes(content))
+        into.append(_content(spec, given))
         return ()
     if not isinstance(given, list | tuple):
         raise TypeError(f"{spec.name}: {_what(given)} where a list belongs")
@@ -182,6 +188,14 @@ def _nested(spec: TensorSpec, given: Any, depth: int, into: list[bytes]) -> tupl
     if len(shapes) > 1:
         raise ValueError(f"{spec.name}: lists of different lengths")
     return (len(given), *(shapes.pop() if shapes else (0,) * (depth - 1)))
+
+
+def _content(spec: TensorSpec, given: Any) -> bytes:
+    """A byte string; text is taken as UTF-8."""
+    content = given.encode() if isinstance(given, str) else given
+    if not isinstance(content, bytes | bytearray | memoryview):
+        raise TypeError(f"{spec.name}: {_what(given)} where a byte string belongs")
+    return bytes(content)
 
 
 def _fits(spec: TensorSpec, shape: Sequence[int]) -> bool:

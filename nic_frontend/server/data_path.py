@@ -77,7 +77,7 @@ class DataPath:
         check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")
         self._core = found.shunter_server_core(self._handle)
         self._hellos = (HelloStruct * HELLOS)()
-        self._queues: dict[int, QueueView] = {}
+        self._queues: dict[int, tuple[QueueView, int]] = {}
         self._landing = landing
         self._grow(SPARE)
         self._line: ctypes.Array[c_uint64] | None = None
@@ -115,6 +115,11 @@ class DataPath:
         """Have so many blocks more for payloads. Raises OSError when there is no memory."""
         self._library.shunter_server_grow_landing(self._handle, self._landing.grow(blocks))
 
+    def give_back(self, now_ns: int) -> None:
+        """Let the host have blocks that functions needed which are gone."""
+        shrink = self._library.shunter_server_shrink_landing
+        self._landing.give_back(now_ns, lambda blocks: int(shrink(self._handle, blocks)))
+
     def split(self, interface: str) -> tuple[bool, str]:
         """Let the kernel split what comes in there; whether it can, and how, or why not.
 
@@ -142,14 +147,15 @@ class DataPath:
     def add_function(self, func_id: int, queue: TensorQueue, policy: Policy, burst: int) -> None:
         """Serve a function; the queue must stay mapped until it is removed."""
         view = view_of(queue, func_id)
-        self._grow(blocks_for(queue.entries, sum(spec.bytes for spec in queue.inputs)))
-        check(
-            self._library.shunter_server_add_function(
-                self._handle, byref(view), byref(policy_struct(policy)), burst
-            ),
-            f"function {func_id}",
+        blocks = blocks_for(queue.entries, sum(spec.bytes for spec in queue.inputs))
+        self._grow(blocks)
+        result = self._library.shunter_server_add_function(
+            self._handle, byref(view), byref(policy_struct(policy)), burst
         )
-        self._queues[func_id] = view
+        if result:
+            self._landing.need_less(blocks)
+        check(result, f"function {func_id}")
+        self._queues[func_id] = view, blocks
 
     def set_policy(self, func_id: int, policy: Policy) -> None:
         """Other numbers from now on."""
@@ -183,7 +189,8 @@ class DataPath:
     def remove_function(self, func_id: int) -> None:
         """Raises OSError (EBUSY) while it has sessions or batches."""
         check(self._library.shunter_server_remove_function(self._handle, func_id), "a function")
-        del self._queues[func_id]
+        _, blocks = self._queues.pop(func_id)
+        self._landing.need_less(blocks)
 
     def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int) -> None:
         """It gets batches of at most ``cap`` from now on."""

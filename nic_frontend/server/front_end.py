@@ -132,7 +132,7 @@ class FrontEnd:
         ready = self._ready = Readiness()
         self._closing.append(ready.close)
         ready.watch(self._stop_event, self._on_stop)
-        landing = LandingPool(settings.landing_bytes, settings.free_bytes)
+        landing = self.landing = LandingPool(settings.landing_bytes, settings.free_bytes)
         self._closing.append(landing.close)
         if settings.gro:
             self.udp.set_gro()
@@ -234,6 +234,7 @@ class FrontEnd:
             self._ready.cycle()
             self.reception.end_sessions(force=self._rereads)
             self._rereads = False
+            self.path.give_back(now_ns)
             self.functions.cycle(now_ns, more_may_come=self._attach_at is not None)
             self._on_cycle(now_ns)
 

@@ -152,6 +152,7 @@ _ARGUMENTS: dict[str, Sequence[object]] = {
     "server_free": (_HANDLE,),
     "server_core": (_HANDLE,),
     "server_grow_landing": (_HANDLE, c_uint32),
+    "server_shrink_landing": (_HANDLE, c_uint32),
     "server_split": (_HANDLE, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
     "server_verbs": (_HANDLE, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
     "server_mtu": (_HANDLE,),
@@ -197,6 +198,7 @@ def declare(found: ctypes.CDLL) -> None:
         getattr(found, f"shunter_{name}").argtypes = list(types)
     found.shunter_server_core.restype = c_void_p
     found.shunter_server_grow_landing.restype = None
+    found.shunter_server_shrink_landing.restype = c_uint32
     found.shunter_server_mtu.restype = c_uint32
     found.shunter_server_payloads_are_far.restype = c_bool
     found.shunter_server_idle.restype = c_bool

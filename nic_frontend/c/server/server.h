@@ -62,6 +62,8 @@ struct shunter_core *shunter_server_core(struct shunter_server *server);
 
 /* So many blocks of the landing pool can be used. */
 void shunter_server_grow_landing(struct shunter_server *server, uint32_t blocks);
+/* No more than so many, from now on, if those behind them are free; how many it uses. */
+uint32_t shunter_server_shrink_landing(struct shunter_server *server, uint32_t blocks);
 /*
  * Let the kernel split what comes in at this interface, into so many blocks of the pool that have just
  * been added to it. 0, -ENOTSUP: not here, or -ENOMEM, after which it cannot serve. ``said``: how, or

@@ -127,7 +127,7 @@ def test_every_error_of_nvml_becomes_a_sentence_with_advice(machine, code):
         ("nvmlGpuInstanceDestroy", lambda gpu: gpu.destroy(Placement(0, 2, 14))),
         ("nvmlDeviceGetGpuInstances", lambda gpu: gpu.instances()),
     ):
-        machine.faults(Fault(call, code))
+        machine.faults(Fault(call, code, times=-1))
         with pytest.raises(DeviceError) as caught:
             act(machine.gpu)
         said = str(caught.value)
@@ -261,3 +261,51 @@ def test_several_processes_see_one_gpu(machine_with, tmp_path):
         )
         assert json.loads(done.stdout) == ["4g.20gb"]
         assert [each.profile for each in machine.gpu.instances()] == ["4g.20gb", "3g.20gb"]
+
+
+MAKE = """
+import sys
+from pathlib import Path
+from shunter.allocator.devices.mig import gpus, nvml_started
+from shunter.allocator.devices.simulated.library import SimulatedLibrary, installed
+from shunter.allocator.devices.simulated.store import Store
+from shunter.allocator.devices.geometry import Placement
+
+with installed(SimulatedLibrary(Store(Path(sys.argv[1])))), nvml_started():
+    place = Placement(*map(int, sys.argv[2].split(",")))
+    for _ in range(10):
+        gpus()[0].create(place)
+        gpus()[0].destroy(place)
+    gpus()[0].create(place)
+"""
+
+
+@pytest.mark.slow
+def test_changes_of_several_processes_at_once_are_all_there(machine_with, tmp_path):
+    path = tmp_path / "gpus"
+    with machine_with(tmp_path, path=path) as machine:
+        makers = [
+            subprocess.Popen([sys.executable, "-c", MAKE, str(path), place])
+            for place in ("0,1,19", "2,2,14", "4,4,9")
+        ]
+        assert [maker.wait() for maker in makers] == [0] * 3
+        assert text_of(machine.gpu.layout()[0], machine.gpu.profiles) == "1g@0:1 2g@2:2 3g@4:4"
+        assert machine.store.read().calls == 3 * (10 * 4 + 2)
+
+
+def test_an_instance_that_goes_while_it_is_read_is_not_there(machine):
+    make(machine.gpu, "3g,2g")
+    gpu = machine.gpu
+    list_them = gpu._handles
+    gone = []
+
+    def list_and_lose(profile):
+        found = list_them(profile)
+        if profile.kind == "2g" and not gone:
+            gone.append(profile)
+            gpus()[0].destroy(Placement(0, 2, 14))
+        return found
+
+    gpu._handles = list_and_lose
+    assert [each.profile for each in gpu.instances()] == ["3g.20gb"]
+    assert gone

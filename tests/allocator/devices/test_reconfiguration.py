@@ -1,18 +1,21 @@
 """A change of instances is a transaction: the wanted layout or the one of before, never between."""
 
+import contextlib
 import fcntl
 import itertools
 import json
+import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shunter.allocator.devices.advice import DeviceError
-from shunter.allocator.devices.geometry import maximal, parse, plain, text_of
+from shunter.allocator.devices.geometry import layouts, maximal, parse, plain, text_of
 from shunter.allocator.devices.journal import Journal, Phase, Record, state_folder
 from shunter.allocator.devices.reconfiguration import (
     Reconfiguration,
@@ -25,6 +28,7 @@ from shunter.allocator.devices.simulated.tables import MODELS
 
 PROFILES = MODELS["a100-40gb"].profiles
 FULL = maximal(plain(PROFILES))
+EVERY = layouts(plain(PROFILES))
 READS = (
     "nvmlDeviceGetGpuInstances",
     "nvmlGpuInstanceGetInfo",
@@ -235,6 +239,30 @@ def test_whatever_fails_the_layout_is_the_wanted_one_or_that_of_before(
         )
 
 
+@pytest.mark.slow
+def test_two_hundred_changes_with_faults_never_leave_anything_between(machine, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    chance, programs, now = random.Random(11), Programs(machine), frozenset()
+    outcomes = Counter()
+    for _ in range(200):
+        target = chance.choice(EVERY)
+        call = chance.choice(["", *sorted(CHANGES), *READS])
+        code = chance.choice((2, 4, 10, 19, 23, 999))
+        machine.faults(
+            Fault(call, code, chance.randrange(14), chance.randint(1, 2), chance.random() < 0.5)
+        )
+        with contextlib.suppress(DeviceError):
+            machine.controller(programs).change(target)
+        machine.faults()
+        found, unusable = machine.gpu.layout()
+        assert not unusable
+        assert found in (now, target)
+        outcomes["wanted" if found == target else "before"] += 1
+        assert programs.serving == set(uuids(machine).values())
+        now = found
+    assert min(outcomes.values()) > 20  # both happen
+
+
 def test_a_fault_that_lasts_is_undone_when_it_is_over(machine):
     begin(machine, "7g")
     machine.faults(Fault("nvmlDeviceCreateGpuInstanceWithPlacement", 999, times=-1))
@@ -391,12 +419,15 @@ from shunter.allocator.devices.simulated.store import Store
 
 with installed(SimulatedLibrary(Store(Path(sys.argv[1])))), nvml_started():
     gpu = gpus()[0]
-    Reconfiguration(gpu, Path(sys.argv[2])).change(parse(sys.argv[3], gpu.profiles))
+    change = Reconfiguration(gpu, Path(sys.argv[2]))
+    change.recover()
+    if len(sys.argv) > 3:
+        change.change(parse(sys.argv[3], gpu.profiles))
 """
 
 
-def change_in_another_process(machine, text):
-    command = [sys.executable, "-c", CHANGE, str(machine.store.path), str(machine.folder), text]
+def change_in_another_process(machine, *text):
+    command = [sys.executable, "-c", CHANGE, str(machine.store.path), str(machine.folder), *text]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -417,6 +448,20 @@ def test_a_process_that_is_killed_in_the_middle_is_finished_by_the_next(
         machine.controller().recover()
         assert there(machine) == "4g@0:4 2g@4:2 1g@6:1"
         assert uuids(machine)[next(iter(layout("4g")))] == kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (2, 0), (3, 1), (4, 0)])
+def test_the_next_may_be_killed_too(machine_with, tmp_path, first, second):
+    with machine_with(tmp_path / "state", path=tmp_path / "gpus") as machine:
+        begin(machine, "4g,3g")
+        for skip, text in ((first, ["4g,2g,1g"]), (second, [])):
+            machine.faults(Fault("", 0, skip=skip, done=True, kill=True))
+            killed = change_in_another_process(machine, *text)
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+        machine.faults()
+        assert machine.controller().recover().what == "finished"
+        assert there(machine) == "4g@0:4 2g@4:2 1g@6:1"
 
 
 @pytest.mark.slow

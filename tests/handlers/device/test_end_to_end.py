@@ -137,3 +137,28 @@ def test_answers_of_a_device_reach_clients(device, served, begun):
     copied = sum(size for direction, size in cuda.copies if direction == "in")
     assert copied == 240 * IMAGE.bytes  # each once, by one DMA
     assert sum(begun) == 240
+
+
+def test_what_is_made_on_a_device_is_guarded_and_let_go(link_module, tmp_path):
+    log = []
+
+    class Model:
+        infer = "graphs"
+
+        def close(self):
+            log.append((self.infer, "closed"))
+
+    def make(*, yields):
+        log.append(("made for", yields))
+        return Model()
+
+    attach = Attach("m", "1", (IMAGE,), (SCORES,), BATCH, os.getpid())
+    where = {"device": torch.device("cuda", 0), "on_device": make}
+    link = link_module.FrontEndLink(tmp_path / "nobody", attach, "eager", **where)
+    link.guard(lambda infer, keep: f"guarded {infer}", "its gate")
+    ours, server = socket.socketpair()
+    ours.close()
+    link.run(server, lambda: True)
+    server.close()
+    assert log == [("made for", "its gate"), ("guarded graphs", "closed")]
+    assert link._infer == "guarded eager"  # where there is no room for batches on the device

@@ -147,15 +147,37 @@ def test_the_rung_is_that_of_the_environment(scene, rung):
         assert kinds == {{"priority": "Whole", "segments": "Segmented", "gates": "Gated"}[rung]}
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "bfloat16", "uint8", "bool", "int64"])
+@torch.inference_mode()
+def test_results_of_every_type_are_compared(scene, dtype):
+    results = torch.zeros(BATCH, 2, dtype=getattr(torch, dtype))
+    options = scene.options()
+
+    def infer(inputs, outputs):
+        outputs[0].copy_(scene.model(inputs[0]).ge(1) + 1)
+
+    inputs = torch.zeros(BATCH, 2)
+    where = scene.driver, lambda stream: scene.executors.recorder()
+    with Graphed(infer, [scene.model], ([inputs], [results]), *where, **options) as made:
+        inputs.fill_(3)
+        made([inputs[:1]], [results[:1]])
+        scene.cuda.cuStreamSynchronize(made.stream)
+        assert torch.equal(results[0], torch.full((2,), 2).to(results))
+    with pytest.raises(NotCaptured, match="other results"):
+        Graphed(counting(scene, infer), [scene.model], ([inputs], [results]), *where, **options)
+
+
 # ---- what is not captured
 
 
-def counting(scene):
+def counting(scene, run=None):
     """Another result each time."""
+    calls = []
 
     def infer(inputs, outputs):
-        scene.infer(inputs, outputs)
-        outputs[0].add_(len(scene.calls))
+        (run or scene.infer)(inputs, outputs)
+        calls.append(1)
+        outputs[0].copy_(outputs[0].logical_not() if len(calls) % 2 else outputs[0])
 
     return infer
 

@@ -7,6 +7,7 @@ from packed_front import PackedFront
 
 from shunter.batching.queue.layout import EntryStatus
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec
+from shunter.handlers.queue.arena import Arena
 from shunter.handlers.queue.packed_queue import PackedQueueWorker, keep_batch, packed_infer_of
 from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError
 
@@ -287,6 +288,22 @@ def test_sizes_that_would_need_too_much_when_padded(make, caplog, count):
     else:
         assert front.run(worker, *entries) == [BAD] and not seen
         assert "padded 20480000 bytes; at most 131072" in caplog.text
+
+
+def test_requests_that_have_no_memory_together_run_one_by_one(make, monkeypatch, caplog):
+    room = Arena._room
+
+    def little(self, size):
+        if size > 100:
+            raise RuntimeError("not enough memory")
+        return room(self, size)
+
+    monkeypatch.setattr(Arena, "_room", little)
+    front, worker = make([IDS], [SUM], lambda batch: batch["ids"].sum(1))
+    entries = ask(front, [[1] * 10], [[2] * 10], [[3] * 20])
+    assert front.run(worker, *entries) == [OK, OK, FAILED]
+    assert answers(front, entries[:2]) == [10, 20]
+    assert [r.getMessage() for r in caplog.records] == ["A request is refused: not enough memory"]
 
 
 WRONG = [

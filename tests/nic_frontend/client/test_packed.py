@@ -1,7 +1,9 @@
 """Requests of any size: from a caller's arrays to a worker's and back, by every way."""
 
 import asyncio
+import importlib.util
 from multiprocessing import shared_memory
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -220,6 +222,25 @@ def test_what_is_too_long_for_datagrams_goes_by_a_stream(make_service, make_work
     for each in (Client(service.url("tcp"), timeout_s=LONG),):
         with each as client, pytest.raises(InferenceError, match="takes"):
             client.infer("m", request_of(2_000_000))
+
+
+@pytest.mark.parametrize("how", [{}, PROTECTED["encrypted"]], ids=["open", "encrypted"])
+def test_what_is_lost_on_the_way_comes_all_the_same(make_service, make_worker, how):
+    service = make_service(key=how.get("key"))
+    worker = make_worker(service)
+    place = Path(__file__).with_name("test_native_client.py")
+    spec = importlib.util.spec_from_file_location("of_sessions", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    link = module.Link(int(service.url().rpartition(":")[2]), 5, 0.05)
+    try:
+        with Session(f"udp://127.0.0.1:{link.port}", "m", timeout_s=LONG, **how) as session:
+            sizes = [*range(100), 3000, 5000]
+            many = session.infer_many([request_of(n) for n in sizes])
+            assert all(is_answer(found, n) for n, found in zip(sizes, many, strict=True))
+    finally:
+        link.close()
+    assert link.faults > 20 and not worker.bad
 
 
 # ---- in Triton's shape
