@@ -110,7 +110,10 @@ static void finish_one(
         }
     } else {
         shunter_count_failure(served, entry);
-        owner->finished(owner->context, entry, SHUNTER_ENTRY_FAILED, false, now_ns);
+        const bool is_bad = status == SHUNTER_ENTRY_BAD;
+        owner->finished(
+            owner->context, entry, is_bad ? SHUNTER_ENTRY_BAD : SHUNTER_ENTRY_FAILED, false,
+            now_ns);
     }
 }
 

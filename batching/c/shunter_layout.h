@@ -242,6 +242,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_PARTS_AHEAD 8 /* places for the next parts of an answer */
 #define SHUNTER_BLOCK 65536 /* bytes of a block of the landing pool */
 #define SHUNTER_ENTRY_OK 200 /* status of an entry: answered */
+#define SHUNTER_ENTRY_BAD 400 /* status of an entry: not the model's tensors */
 #define SHUNTER_ENTRY_FAILED 500 /* status of an entry: the handler failed */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
 #define SHUNTER_QUEUE_VERSION 3 /* raised when the queue page changes */
@@ -290,6 +291,6 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
 #define SHUNTER_E_ENTRY_PARTS 272 /* parts of its answer that are in their places; written last */
-#define SHUNTER_LAYOUT_DIGEST 0x5f4bd8cd5036d8ebULL
+#define SHUNTER_LAYOUT_DIGEST 0x5a89276c3e902574ULL
 
 #endif

@@ -48,6 +48,8 @@ class EntryStatus(IntEnum):
     """What a worker says of a request; the numbers are those of HTTP."""
 
     OK = 200
+    BAD_REQUEST = 400
+    """It is not what the model takes; others of its batch have run."""
     HANDLER_FAILED = 500
 
 
@@ -159,6 +161,7 @@ def constants() -> list[tuple[str, int, str]]:
         ("PARTS_AHEAD", PARTS_AHEAD, "places for the next parts of an answer"),
         ("BLOCK", BLOCK, "bytes of a block of the landing pool"),
         ("ENTRY_OK", int(EntryStatus.OK), "status of an entry: answered"),
+        ("ENTRY_BAD", int(EntryStatus.BAD_REQUEST), "status of an entry: not the model's tensors"),
         ("ENTRY_FAILED", int(EntryStatus.HANDLER_FAILED), "status of an entry: the handler failed"),
         ("QUEUE_MAGIC", QUEUE_MAGIC, "'SHUNTERQ', little-endian"),
         ("QUEUE_VERSION", QUEUE_VERSION, "raised when the queue page changes"),

@@ -40,6 +40,7 @@ class QueueView(Structure):
         ("entries", c_uint32),
         ("func_id", c_uint32),
         ("most_pieces", c_uint32),
+        ("packed", c_uint32),
         ("most_rows", c_uint32),
     )
 
@@ -101,6 +102,7 @@ def view_of(queue: TensorQueue, func_id: int) -> QueueView:
     """A mapped queue for C; the queue must outlive it."""
     view = QueueView(page=queue.page.address, entries=queue.entries, func_id=func_id)
     view.pieces, view.most_pieces = queue.pieces.address, queue.most_pieces
+    view.packed = queue.packed
     view.input_count, view.output_count = len(queue.inputs), len(queue.outputs)
     for i, spec in enumerate(queue.inputs):
         view.input_bytes[i] = spec.bytes
@@ -162,7 +164,7 @@ class WorkerQueue:
     ) -> None:
         """``landing``: the pool in which payloads land; ``socket`` sends the answers, ``front`` is
         the front end's doorbell."""
-        self._library = library
+        self.library = library
         self.queue = queue
         self._view = view_of(queue, func_id)
         self._worker, self._front = worker, front
@@ -174,7 +176,7 @@ class WorkerQueue:
         self._other: Sequence[int] = ()
         self._descriptors = (c_int * 0)()
         held = self._view, self._wait, self._regions
-        self._view_at, self._wait_at, self._regions_at = map(ctypes.addressof, held)
+        self.view_at, self._wait_at, self._regions_at = map(ctypes.addressof, held)
         self._datagrams = library.shunter_datagrams_new(socket)
         if not self._datagrams:
             raise OSError(errno.ENOMEM, "no memory for datagrams")
@@ -197,8 +199,8 @@ class WorkerQueue:
             wait.other, wait.other_count = ctypes.addressof(self._descriptors), len(other)
         wait.spin_ns = spin_us * 1000
         batch = self._batches[(wait.taken + 1) % AHEAD]
-        result = self._library.shunter_worker_wait(
-            self._view_at, self._worker, self._wait_at, timeout_ns, batch.at
+        result = self.library.shunter_worker_wait(
+            self.view_at, self._worker, self._wait_at, timeout_ns, batch.at
         )
         if result == -errno.EINTR or check(result, "waiting for a batch") == 0:
             return None
@@ -210,19 +212,26 @@ class WorkerQueue:
         ``into``: the address of the first row for each input. Raises
         OSError (EPROTO) for pieces that are no tensors of the model.
         """
-        at = batch.entries_at + 4 * begin
-        where = self._view_at, self._worker, self._regions_at, at, count, into
-        result = self._library.shunter_worker_gather(*where)
+        entries = batch.entries_at + 4 * begin
+        self.inputs_by(self.library.shunter_worker_gather, entries, count, into)
+
+    def inputs_by(self, function: Callable[..., int], *rest: object) -> None:
+        """Let a function of the library, which takes the rest, too, look at inputs.
+
+        Raises OSError, EPROTO for pieces that make no sense.
+        """
+        where = self.view_at, self._worker, self._regions_at, *rest
+        result = function(*where)
         if result == -errno.EPROTO and self.look():
-            result = self._library.shunter_worker_gather(*where)
+            result = function(*where)
         check(result, "the inputs of a batch")
 
     def answer(self, batch: Batch, statuses: Sequence[int]) -> None:
         """Answer the batch that was taken first, with a status for each entry."""
         batch.say(statuses)
         # What does not leave counts as lost; the front end repeats it when it is asked for.
-        self._library.shunter_worker_answer(
-            self._view_at,
+        self.library.shunter_worker_answer(
+            self.view_at,
             self._worker,
             batch.at,
             batch.statuses_at,
@@ -233,5 +242,5 @@ class WorkerQueue:
 
     def close(self) -> None:
         """Free what C holds."""
-        self._library.shunter_datagrams_delete(self._datagrams)
+        self.library.shunter_datagrams_delete(self._datagrams)
         self._datagrams = None

@@ -144,6 +144,8 @@ class Packing:
             _check_shape(spec, shape)
             shape = (rows, *shape) if self.batched else shape
             least, most = _bytes_of(spec, shape)
+            if _bytes_of(spec, tuple(max(1, n) for n in shape))[0] > MOST_BYTES:
+                raise PackedError(f"{spec.name}: {list(shape)} is beyond all bounds")
             if not least <= size <= most or offset + size > len(run):
                 raise PackedError(f"{spec.name}: {size} bytes for {spec.dtype} {list(shape)}")
             found.append(Place(offset, size, shape))
@@ -169,7 +171,7 @@ class Packing:
             if spec.dtype == BYTES:
                 tensors.append(_strings(spec, content, place.shape))
             else:
-                tensors.append(_numbers(spec, content, place.shape))
+                tensors.append(np.frombuffer(content, dtype_of(spec.dtype)).reshape(place.shape))
         return rows, tensors
 
 
@@ -188,7 +190,8 @@ def _array(spec: TensorSpec, content: Any) -> NDArray[Any]:
         if spec.dtype == BYTES:
             return np.asarray(content, object)
         array = np.asarray(content)
-        return array.astype(dtype_of(spec.dtype), casting="same_kind", copy=False)
+        casting = "same_kind" if array.size else "unsafe"  # [] is of some type, too
+        return array.astype(dtype_of(spec.dtype), casting=casting, copy=False)
     except (TypeError, ValueError) as error:
         raise PackedError(f"{spec.name}: no {spec.dtype}: {error}") from error
 
@@ -220,13 +223,6 @@ def _joined(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
-def _numbers(spec: TensorSpec, content: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
-    try:
-        return np.frombuffer(content, dtype_of(spec.dtype)).reshape(shape)
-    except ValueError as error:  # no elements, and dimensions beyond all bounds
-        raise PackedError(f"{spec.name}: {list(shape)}: {error}") from error
-
-
 def _strings(spec: TensorSpec, content: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
     found = np.empty(math.prod(shape), object)
     at = 0
@@ -240,7 +236,4 @@ def _strings(spec: TensorSpec, content: memoryview, shape: tuple[int, ...]) -> N
         found[i] = bytes(content[begin:at])
     if at != len(content):
         raise PackedError(f"{spec.name}: {len(content) - at} bytes behind the last byte string")
-    try:
-        return found.reshape(shape)
-    except ValueError as error:
-        raise PackedError(f"{spec.name}: {list(shape)}: {error}") from error
+    return found.reshape(shape)

@@ -12,6 +12,7 @@ BYTES = "bytes"
 """Type of a tensor whose elements are byte strings of any length (BYTES of KServe's protocol)."""
 ANY = -1
 """A dimension whose size each request chooses."""
+MOST_DIMS = 32
 _KINDS = "biufc"
 """numpy's kinds of numbers."""
 _SMALL = {
@@ -47,7 +48,7 @@ class TensorSpec:
         """Raises ValueError, or TypeError, for what is no tensor."""
         if self.dtype != BYTES:
             dtype_of(self.dtype)
-        if min(self.shape, default=0) < ANY:
+        if min(self.shape, default=0) < ANY or len(self.shape) > MOST_DIMS:
             raise ValueError(f"{self.name} is {self.dtype} {list(self.shape)}")
 
 

@@ -83,6 +83,20 @@ def capture(
     where it is not, such as a pass that waits for a result.
     """
     inputs = [tensor.clone() for tensor in example]
+    return capture_pass(lambda: model(*inputs), [model], inputs, recorder)
+
+
+def capture_pass(
+    run: Callable[[], Any],
+    cut_at: Sequence[torch.nn.Module],
+    inputs: Sequence[torch.Tensor],
+    recorder: Recorder,
+) -> Captured:
+    """Capture what ``run`` does, whose parts end where modules within ``cut_at`` do.
+
+    ``inputs`` is what it reads, and may write into. As :func:`capture` otherwise.
+    """
+    example = [tensor.clone() for tensor in inputs]
 
     def restore() -> None:
         for there, here in zip(inputs, example, strict=True):
@@ -103,24 +117,26 @@ def capture(
 
     with torch.no_grad(), recorder.session():
         # Some modules compute in another way when they are looked at: warm up what is captured.
-        with _hooked(model, cut):
+        with _hooked(cut_at, cut):
             for _ in range(WARM_UPS):
-                model(*inputs)
+                run()
             restore()  # a pass may work on its inputs in place
             recording = True
             recorder.begin()
             try:
-                outputs = model(*inputs)
+                outputs = run()
             finally:
                 end()
         costs = recorder.costs_us(parts, restore)
-    return Captured(parts, costs, inputs, outputs, (model, recorder))
+    return Captured(parts, costs, inputs, outputs, (run, recorder))
 
 
 @contextmanager
-def _hooked(model: torch.nn.Module, cut: Callable[..., None]) -> Iterator[None]:
-    leaves = [] if is_opaque(model) else [m for m in model.modules() if not any(m.children())]
-    hooks = [leaf.register_forward_hook(cut) for leaf in leaves if leaf is not model]
+def _hooked(models: Sequence[torch.nn.Module], cut: Callable[..., None]) -> Iterator[None]:
+    hooks = []
+    for model in models:
+        leaves = [] if is_opaque(model) else [m for m in model.modules() if not any(m.children())]
+        hooks += [leaf.register_forward_hook(cut) for leaf in leaves if leaf is not model]
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ are copied by torch (:mod:`shunter.handlers.queue.tensor_queue`).
 
 from __future__ import annotations
 
+import copy
 import importlib
 from contextlib import ExitStack
 from typing import Any
@@ -53,6 +54,12 @@ class Driver:
         self.context = self.call("cuDevicePrimaryCtxRetain", self.device)
         self.made.callback(self.call, "cuDevicePrimaryCtxRelease", self.device)
         self.enter()
+
+    def part(self) -> Driver:
+        """The same driver, for what is given back earlier; the whole one must outlive it."""
+        found = copy.copy(self)
+        found.made = ExitStack()
+        return found
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The first result of a function; None if it has none. Raises DeviceError."""

@@ -107,9 +107,11 @@ class DeviceExecutor:
         window: int = WINDOW,
         target_us: float = TARGET_US,
         progress: bool = False,
+        check: Callable[[], None] | None = None,
     ) -> Whole:
         """A runner of best-effort batches; one batch of all of them at a time with gates.
 
+        ``check`` stands still between segments, in place of what asks ``held``.
         ``rung`` other than the executor's is for measurements, as ``progress`` is (the device
         writes the counter of :attr:`flag`). Raises DeviceError.
         """
@@ -130,6 +132,7 @@ class DeviceExecutor:
                     target_us=target_us,
                     longest_park_ns=self._longest,
                     progress=told,
+                    check=check,
                 )
             case _:
                 made = Whole(driver, lane, captured)
@@ -139,6 +142,12 @@ class DeviceExecutor:
     def strict(self, captured: Captured) -> Strict:
         """A runner of strict batches. Raises DeviceError."""
         made = Strict(self._driver, self.strict_lane, captured, self.flag)
+        self._runners.append(made)
+        return made
+
+    def alone(self, captured: Captured) -> Whole:
+        """A runner of strict batches in whose process nothing else runs. Raises DeviceError."""
+        made = Whole(self._driver, self.strict_lane, captured)
         self._runners.append(made)
         return made
 

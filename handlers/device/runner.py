@@ -74,10 +74,30 @@ class Whole:
             with torch.no_grad(), self._lane.current():
                 for there, here in zip(self.captured.inputs, inputs, strict=True):
                     there.copy_(here, non_blocking=True)
-            self._under_way = True
-            self._run()
-            self._under_way = False
+            self._finish()
         return self.captured.outputs
+
+    def run_once(self) -> None:
+        """:meth:`start`, and until it is done."""
+        self._driver.enter()
+        with self._lane.turn:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._under_way = True
+        self._go()
+        self._wait(self._done)
+        self._under_way = False
+
+    def start(self) -> None:
+        """A pass over what its inputs hold then, behind what its lane has to do.
+
+        The device may be at it when this returns. Raises as :meth:`run`.
+        """
+        self._driver.enter()
+        with self._lane.turn:
+            self._under_way = True
+            self._go()
 
     def close(self) -> None:
         """Give the graphs back when what runs is done. Raises DeviceError."""
@@ -91,9 +111,8 @@ class Whole:
     def _make(self) -> list[Chain | Launches]:
         return [chain(self._driver, list(self.captured.parts))]
 
-    def _run(self) -> None:
+    def _go(self) -> None:
         self._launch(self._launches[0])
-        self._wait(self._done)
 
     def _launch(self, what: Chain | Launches) -> None:
         what.launch(self._lane.stream)
@@ -125,8 +144,10 @@ class Segmented(Whole):
         target_us: float = TARGET_US,
         longest_park_ns: int = LONGEST_PARK_NS,
         progress: FlagWord | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
-        """``held``: whether to stand still. Raises DeviceError, ValueError for no window.
+        """``held``: whether to stand still; with ``check`` that does it, and keeps count, instead.
+        Raises DeviceError, ValueError for no window.
 
         With ``progress`` the device tells there how far it is: 2 n + 1 when segment n begins and
         2 n + 2 when it is done.
@@ -134,6 +155,7 @@ class Segmented(Whole):
         if window < 1:
             raise ValueError(f"a window of {window} segments; allowed: 1 and more")
         self._held, self._target, self._progress = held, target_us, progress
+        self._stand_still = check or self._park
         self._ageing = AgeingBound(longest_park_ns)
         super().__init__(driver, lane, captured)
         self._events = [driver.event() for _ in range(window)]
@@ -153,16 +175,15 @@ class Segmented(Whole):
             for number, segment in enumerate(segments)
         ]
 
-    def _run(self) -> None:
+    def _go(self) -> None:
         self._ageing.begin()
         for number, segment in enumerate(self._launches):
             event = self._events[number % len(self._events)]
             if number >= len(self._events):
                 self._wait(event)
-            self._park()
+            self._stand_still()
             self._launch(segment)
             self._driver.call("cuEventRecord", event, self._lane.stream)
-        self._wait(self._done)
         self.parks, self.parked_ns = self._ageing.parks, self._ageing.parked_ns
 
     def _park(self) -> None:
@@ -206,7 +227,7 @@ class Gated(Whole):
             steps += [gate(self._flag), *noted(segment, number, self._progress)]
         return [chain(self._driver, steps)]
 
-    def _run(self) -> None:
+    def _go(self) -> None:
         with self._watcher.batch() as ageing:
             self._launch(self._launches[0])
             self._wait(self._done)

@@ -130,6 +130,15 @@ class Gate:
                     self._stand(now_ns)
         self._passed_ns = now_ns
 
+    def is_held(self) -> bool:
+        """Whether strict work holds what this runs on."""
+        return self._is_held(self._clock())
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether a parked batch may begin anew."""
+        return self._may_drop
+
     def guard(self, work: Callable[..., Result], keep: Keep) -> Callable[..., Result]:
         """The same work as a batch that can stand still, and begins anew when it was dropped.
 

@@ -71,14 +71,14 @@ class Yielding:
 
     def __init__(self, gate: Gate, runner: runners.Runner) -> None:
         """Nothing is cut yet."""
-        self._gate, self._runner = gate, runner
+        self.gate, self._runner = gate, runner
         self._parts: list[Preemptible | OperationBoundaries] = []
 
     def cut(self, handler: Any, settings: PreemptionSettings) -> None:
         """Let every model of a handler stand still inside of its passes."""
         for model in models_of(handler):
             kind = OperationBoundaries if settings.boundaries == "fx" else Preemptible
-            check, times = self._gate.check, {}
+            check, times = self.gate.check, {}
             if (device := device_of_model(model)) is not None:
                 check = DeviceCheck(check, partial(StreamMark, device))
                 times = {"catch_up": partial(catch_up, device), "cpu_time_ns": unknown_time_ns}
@@ -89,7 +89,7 @@ class Yielding:
 
     def guard(self, work: Callable[..., Result], keep: Keep) -> Callable[..., Result]:
         """Batches of ``work`` stand still before they begin, and begin anew when dropped."""
-        return self._gate.guard(self._timed(work), keep)
+        return self.gate.guard(self._timed(work), keep)
 
     def _timed(self, work: Callable[..., Result]) -> Callable[..., Result]:
         """Where nothing is known of the inside of a batch, the batch is the longest part."""

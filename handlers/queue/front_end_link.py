@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,17 @@ from shunter.batching.queue.native import LibraryError, WorkerQueue, load
 from shunter.batching.queue.shared_memory import Mapping as Mapped
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.handlers.preemption.modules import models_of
+from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.device_queue import queue_worker
+from shunter.handlers.queue.packed_queue import (
+    PackedInfer,
+    PackedQueueWorker,
+    keep_batch,
+    packed_infer_of,
+)
 from shunter.handlers.queue.shared_regions import FrontEndWords
-from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
+from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError, tensor_config
 from shunter.handlers.queue.tensor_queue import (
     Infer,
     QueueWorker,
@@ -44,7 +53,9 @@ from shunter.handlers.queue.tensor_queue import (
 )
 
 if TYPE_CHECKING:
+    from shunter.handlers.device.graphed import Yields
     from shunter.handlers.preemption.gate import Keep
+    from shunter.handlers.queue.device_model import DeviceModel
 
 logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
@@ -76,6 +87,8 @@ def link_of(
     Raises TensorConfigError when the model cannot serve tensors.
     """
     tensors = tensor_config(model.section)
+    if tensors.packing and tensors.packing.streamed:
+        raise TensorConfigError("tensors: streamed: answers cannot be streamed yet")
     attach = Attach(
         model.name,
         environ.get("SHUNTER_MODEL_VERSION", ""),
@@ -92,7 +105,23 @@ def link_of(
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
-    return FrontEndLink(path, attach, infer_of(model.handler), spin_us=spin_us, device=device)
+    if tensors.packing:
+        infer = packed_infer_of(model.handler)
+        return FrontEndLink(
+            *(path, attach, infer), spin_us=spin_us, device=device, padding=tensors.padding
+        )
+    infer, on_device = infer_of(model.handler), None
+    if device is not None:
+        on_device = partial(
+            device_model,
+            infer,
+            models_of(model.handler),
+            (tensors.inputs, tensors.outputs),
+            model.batch,
+            device,
+            graphs=tensors.graphs,
+        )
+    return FrontEndLink(path, attach, infer, spin_us=spin_us, device=device, on_device=on_device)
 
 
 def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
@@ -129,22 +158,44 @@ class FrontEndLink:
         self,
         path: Path,
         attach: Attach,
-        infer: Infer,
+        infer: Infer | PackedInfer,
         *,
         spin_us: int = 0,
         device: torch.device | None = None,
+        padding: Padding = UNPADDED,
+        on_device: Callable[..., DeviceModel | None] | None = None,
     ) -> None:
-        """``path``: where the front end listens for workers; ``device``: where the model is."""
-        self._path, self._attach, self._infer, self._device = path, attach, infer, device
-        self._spin_us = spin_us
+        """``path``: where the front end listens for workers; ``device``: where the model is;
+        ``padding``: of packed requests, whose ``infer`` is a PackedInfer; ``on_device`` makes the
+        model ready there, see :func:`device_model`."""
+        self._path, self._attach, self._device = path, attach, device
+        self._infer: Any = infer
+        self._spin_us, self._padding, self._on_device = spin_us, padding, on_device
+        self._guarded: Callable[[Any], Any] = lambda infer: infer
+        self._yields: Yields | None = None
+        self._model: DeviceModel | None = None
         self._told = ""
 
-    def guard(self, wrap: Callable[[Infer, Keep], Infer]) -> None:
-        """From now on let batches run as ``wrap`` makes them."""
-        self._infer = wrap(self._infer, keep_inputs)
+    def guard(self, wrap: Callable[[Any, Keep], Any], yields: Yields | None = None) -> None:
+        """From now on let batches run as ``wrap`` makes them, captured ones stand still inside
+        where ``yields`` says so."""
+        keep = keep_batch if self._attach.packing else keep_inputs
+        self._guarded, self._yields = lambda infer: wrap(infer, keep), yields
 
     def run(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
         """Serve until ``server``, which is then readable, says that it is over."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self._on_device is not None:
+                self._model = self._on_device(yields=self._yields)
+            if self._model is not None:
+                self._model.infer = self._guarded(self._model.infer)
+                stack.callback(self._model.close)
+            self._infer = self._guarded(self._infer)
+            self._attend(server, is_over)
+
+    def _attend(self, server: socket.socket, is_over: Callable[[], bool]) -> None:
+        """One front end after another."""
         while True:
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -199,17 +250,22 @@ class FrontEndLink:
             stack.callback(words.close)
             end.look = words.hear
             self._told = ""
-            stack.enter_context(torch.inference_mode())
-            worker = queue_worker(end, self._infer, attach.batch, self._device)
+            worker = self._worker_of(end)
             stack.callback(worker.close)
             self._work(connection, server, is_over, worker, end, words)
+
+    def _worker_of(self, end: WorkerQueue) -> QueueWorker | PackedQueueWorker:
+        attach, device = self._attach, self._device
+        if attach.packing:
+            return PackedQueueWorker(end, self._infer, attach, self._padding, device)
+        return queue_worker(end, self._infer, attach.batch, device, self._model)
 
     def _work(
         self,
         connection: socket.socket,
         server: socket.socket,
         is_over: Callable[[], bool],
-        worker: QueueWorker,
+        worker: QueueWorker | PackedQueueWorker,
         end: WorkerQueue,
         words: FrontEndWords,
     ) -> None:

@@ -12,7 +12,7 @@ from shunter.handlers.device.torch_types import torch_type
 
 _SIDES = ("inputs", "outputs")
 _FORM = ("batched", "streamed", "request_bytes", "answer_bytes")
-_KEYS = (*_SIDES, *_FORM, "ragged", "buckets")
+_KEYS = (*_SIDES, *_FORM, "ragged", "buckets", "graphs")
 
 
 class TensorConfigError(ValueError):
@@ -37,6 +37,10 @@ class Padding:
         return next((each for each in self.buckets if each >= largest), largest)
 
 
+UNPADDED = Padding()
+"""To the largest size of the batch."""
+
+
 @dataclass(frozen=True)
 class TensorConfig:
     """What a model takes and gives."""
@@ -45,7 +49,9 @@ class TensorConfig:
     outputs: tuple[TensorSpec, ...]
     packing: PackedForm | None = None
     """None: all requests have as many bytes, and all answers."""
-    padding: Padding = Padding()
+    padding: Padding = UNPADDED
+    graphs: bool = True
+    """Whether its kernels are captured, where it is on a device and not packed."""
 
 
 def tensor_config(section: Mapping[str, Any]) -> TensorConfig:
@@ -64,16 +70,18 @@ def tensor_config(section: Mapping[str, Any]) -> TensorConfig:
         form.check(inputs, outputs)
     except ValueError as error:
         raise TensorConfigError(f"tensors: {error}") from error
-    padding = _padding(tensors)
+    padding, graphs = _padding(tensors), tensors.get("graphs", True)
+    if not isinstance(graphs, bool):
+        raise TensorConfigError(f"tensors: graphs: {graphs!r}; allowed: true or false")
     if form.batched or form.streamed or must_be_packed(inputs, outputs):
-        return TensorConfig(inputs, outputs, form, padding)
+        return TensorConfig(inputs, outputs, form, padding, graphs)
     more = [key for key in (*_FORM[2:], "ragged", "buckets") if key in tensors]
     if more:
         raise TensorConfigError(
             f"tensors: {more[0]}: all requests have the same size; it is for models of which a "
             f"dimension is {ANY}, a type is {BYTES}, or requests are batched or answers streamed"
         )
-    return TensorConfig(inputs, outputs)
+    return TensorConfig(inputs, outputs, graphs=graphs)
 
 
 def _padding(tensors: Mapping[str, Any]) -> Padding:

@@ -166,9 +166,12 @@ class QueueWorker:
         return [EntryStatus.OK] * count
 
     def _again(self, batch: Batch, row: int) -> int:
+        is_allowed = self._may_run_twice(batch, row)
+        return self._run(batch, row, 1)[0] if is_allowed else EntryStatus.HANDLER_FAILED
+
+    def _may_run_twice(self, batch: Batch, row: int) -> bool:
         queue = self._end.queue
-        flags = queue.words[queue.entry(batch.entries[row], "entry_flags")]
-        return self._run(batch, row, 1)[0] if flags & IDEMPOTENT else EntryStatus.HANDLER_FAILED
+        return bool(queue.words[queue.entry(batch.entries[row], "entry_flags")] & IDEMPOTENT)
 
     def _work(self, batch: Batch, begin: int, count: int) -> None:
         inputs = self._gather(batch, begin, count)

@@ -206,7 +206,7 @@ def _give_way(service: Service, link: FrontEndLink | None) -> None:
     if yielding is not None:
         service._entry_point = yielding.guard(service._entry_point, keep_requests)
         if link is not None:
-            link.guard(yielding.guard)
+            link.guard(yielding.guard, yielding.gate)
 
 
 def _warm_up(service: Service) -> None:

@@ -15,7 +15,7 @@ from shunter.nic_frontend.client.async_session import AsyncSession
 from shunter.nic_frontend.client.connecting import Address, Key, key_of, protection_of
 from shunter.nic_frontend.client.requests.attempts import Attempts, Many
 from shunter.nic_frontend.client.requests.balance import Balancer
-from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
+from shunter.nic_frontend.client.requests.batch import Batch
 from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Options, Tensors, one_or_all
 from shunter.nic_frontend.client.requests.errors import InferenceError
 from shunter.nic_frontend.wire.hello import DEFAULT_KEY
@@ -139,11 +139,9 @@ class AsyncClient:
             return session.tensors
 
         tensors = await self._somewhere(model, version, found, look)
-        requests = cut(tensors, arrays)
-        outputs = memory(tensors, len(requests))
-        places = [parts(outputs, i) for i in range(len(requests))]
-        answers = await self._many(model, version, found, requests, places)
-        return one_or_all(check(outputs, answers))
+        batch = Batch(tensors, arrays)
+        answers = await self._many(model, version, found, batch.requests, batch.places)
+        return one_or_all(batch.outputs(answers))
 
     async def _many(
         self,

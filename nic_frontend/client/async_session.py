@@ -17,7 +17,7 @@ from shunter.nic_frontend.client.connecting import (
     segment_of,
 )
 from shunter.nic_frontend.client.exchange import TICK_NS, Exchange
-from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
+from shunter.nic_frontend.client.requests.batch import Batch
 from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Options, Tensors
 from shunter.nic_frontend.client.requests.errors import (
     InferenceError,
@@ -121,10 +121,9 @@ class AsyncSession:
 
         Raises BatchError when some of them failed, which has the others' answers.
         """
-        requests = cut(self.tensors, inputs)
-        outputs = memory(self.tensors, len(requests)) if out is None else list(out)
-        places = [parts(outputs, i) for i in range(len(requests))]
-        return check(outputs, await self.infer_many(requests, options, out=places, **more))
+        batch = Batch(self.tensors, inputs, out)
+        found = await self.infer_many(batch.requests, options, out=batch.places, **more)
+        return batch.outputs(found)
 
     @property
     def tensors(self) -> Tensors:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from shunter.nic_frontend.client.connecting import Address, key_of
 from shunter.nic_frontend.client.requests.attempts import Attempts, Many
 from shunter.nic_frontend.client.requests.balance import Balancer
-from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
+from shunter.nic_frontend.client.requests.batch import Batch
 from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Options, one_or_all
 from shunter.nic_frontend.client.requests.errors import InferenceError
 from shunter.nic_frontend.client.session import Session
@@ -120,11 +120,9 @@ class Client:
         arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
         found = Options(**options)
         tensors = self._somewhere(model, version, found, lambda session, _: session.tensors)
-        requests = cut(tensors, arrays)
-        outputs = memory(tensors, len(requests))
-        places = [parts(outputs, i) for i in range(len(requests))]
-        answers = self._many(model, version, found, requests, places)
-        return one_or_all(check(outputs, answers))
+        batch = Batch(tensors, arrays)
+        answers = self._many(model, version, found, batch.requests, batch.places)
+        return one_or_all(batch.outputs(answers))
 
     def _somewhere(
         self, model: str, version: str, options: Options, ask: Callable[[Session, Options], _Found]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from shunter.nic_frontend.client.hello_connection import HelloConnection
 from shunter.nic_frontend.client.native_client import functions
 from shunter.nic_frontend.client.native_session import NativeSession, reason_of
-from shunter.nic_frontend.client.opening import Opening, OpenSession, check_names
+from shunter.nic_frontend.client.opening import Opening, OpenSession, check_names, tensors_of
 from shunter.nic_frontend.client.requests.call_queue import CallQueue
 from shunter.nic_frontend.client.requests.calls import Tensors
 from shunter.nic_frontend.client.requests.errors import (
@@ -227,7 +227,7 @@ class Connection:
 
     def _on_opened(self, opened: OpenSession) -> None:
         self._calls.abandon()
-        tensors = Tensors(opened.inputs, opened.outputs)
+        tensors = tensors_of(opened)
         if self.tensors is not None and self.tensors != tensors:
             self._calls.end_waiting(BadRequestError("the model has other tensors now"))
         self.tensors, self.may_be_strict = tensors, opened.may_be_strict
@@ -237,7 +237,7 @@ class Connection:
         shared = None
         if opened.shared:
             memory = self._greeting.memory if self._greeting else -1
-            shared = SharedInputs(memory, opened.inputs, opened.shared)
+            shared = SharedInputs(memory, opened.carried_inputs, opened.shared)
         self.core = NativeSession(opened, self.socket, tensors, shared)
         self._opening = self.failure = self._greeting = None
         self._begin_calls()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from shunter.nic_frontend.client.connection import FIRST_ASK_NS, MOST_ASK_NS, SILENCE_NS, Connection
 from shunter.nic_frontend.client.native_session import NativeSession, reason_of
 from shunter.nic_frontend.client.requests.call_queue import lateness
-from shunter.nic_frontend.client.requests.calls import Array, Call, Options, call_of
+from shunter.nic_frontend.client.requests.calls import Array, Call, Options
 from shunter.nic_frontend.client.requests.errors import (
     InferenceError,
     UnreachableError,
@@ -114,7 +114,7 @@ class Exchange(Connection):
                 if not call.req_id:
                     return False
                 self.running[call.req_id] = self.waiting.popleft()
-                room -= core.request_bytes
+                room -= call.inputs[0].size if call.rows else core.request_bytes
         except OSError as lost:
             self.lose(reason_of(lost))
             return False
@@ -140,11 +140,11 @@ class Exchange(Connection):
             return one.answer()
         if not one.req_id:
             return None
-        call = call_of(one.inputs, one.outputs, options, now, timeout_s)
+        call = one.call(options, now, timeout_s)
         call.req_id = one.req_id
         self.running[call.req_id] = call
         if status > 0:
-            self.on_ended(call.req_id, status)
+            self.on_ended(call.req_id, status, one.answer_bytes)
         elif status < 0:
             self.lose(os.strerror(-status))
         return call
@@ -170,8 +170,8 @@ class Exchange(Connection):
 
     def _take(self, core: NativeSession, until_ns: int, spin: bool) -> bool:
         heard_ns = core.heard_ns
-        for req_id, status in (ended := core.poll(until_ns, spin)):
-            self.on_ended(req_id, status)
+        for req_id, status, size in (ended := core.poll_runs(until_ns, spin)):
+            self.on_ended(req_id, status, size)
         if ended:
             return True
         if datagram := core.hello():
@@ -183,8 +183,11 @@ class Exchange(Connection):
             self._begin_calls()
         return is_heard
 
-    def on_ended(self, req_id: int, status: int) -> None:
-        """A request has ended; its answer, if there is one, is where it belongs."""
+    def on_ended(self, req_id: int, status: int, size: int = 0) -> None:
+        """A request has ended; its answer, if there is one, is where it belongs.
+
+        ``size``: bytes of an answer of a packed function.
+        """
         self.now = time.monotonic_ns()
         call = self.running.pop(req_id, None)
         if call is None:  # a session that is lost has taken it with it
@@ -193,7 +196,7 @@ class Exchange(Connection):
         if status == WireStatus.NO_WORKER:
             self._calls.put_back(call, self.now)
         else:
-            call.end(None if status == WireStatus.OK else error_of(status))
+            call.end(None if status == WireStatus.OK else error_of(status), size)
         self._look_elsewhere()
         if self.waiting:
             self._begin_calls()

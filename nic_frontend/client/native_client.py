@@ -55,11 +55,19 @@ class Settings(Structure):
         ("trip_ns", c_uint64),
         ("shared", c_void_p),
         ("shared_requests", c_uint32),
+        ("least_answer", c_uint32),
     )
 
 
 class _Ended(Structure):
-    _fields_ = (("req_id", c_uint64), ("status", c_uint64))
+    _fields_ = (("req_id", c_uint64), ("status", c_uint32), ("bytes", c_uint32))
+
+
+class _Run(Structure):
+    _fields_ = (
+        *(("request", c_void_p), ("answer", c_void_p)),
+        *(("bytes", c_uint32), ("rows", c_uint32)),
+    )
 
 
 class Exchange(Structure):
@@ -75,6 +83,8 @@ class Exchange(Structure):
         ("spin", c_uint32),
         ("status", c_uint32),
         ("req_id", c_uint64),
+        ("bytes", c_uint32),
+        ("rows", c_uint32),
     )
 
 
@@ -99,6 +109,8 @@ def functions() -> ctypes.CDLL:
         *(c_void_p, c_void_p, c_void_p, c_uint64, c_uint32, c_uint32),
     ]
     found.shunter_client_begin.restype = c_int64
+    found.shunter_client_begin_run.argtypes = [c_void_p, c_void_p, c_uint64, c_uint32, c_uint32]
+    found.shunter_client_begin_run.restype = c_int64
     found.shunter_client_exchange.argtypes = [c_void_p, c_void_p]
     found.shunter_client_poll.argtypes = [c_void_p, c_void_p, c_uint32, c_uint64, c_uint32]
     found.shunter_client_hello.argtypes = [c_void_p, POINTER(c_void_p)]
@@ -141,11 +153,13 @@ class NativeClient:
         stream: bool = False,
         gso: bool = True,
         shared: tuple[int, int] = (0, WINDOW),
+        least_answer: int = 0,
     ) -> None:
         """``inputs`` and ``outputs``: bytes of each tensor. The socket does not block, is connected
         and stays the caller's. ``pkt_no``: of the last datagram sent. ``trip_ns``: to the server
         and back, 0: not known. ``protect``: what all payloads carry. ``shared``: the address of
-        memory for inputs, 0: none, and for how many requests. Raises OSError.
+        memory for inputs, 0: none, and for how many requests. ``least_answer``: bytes of an answer
+        of a packed function, 0: it is none. Raises OSError.
         """
         self._c = self.functions = functions()
         settings = Settings(socket, stream, gso, keys is not None, protect)
@@ -157,7 +171,7 @@ class NativeClient:
         settings.output_bytes[: len(outputs)] = outputs
         settings.grant, settings.pkt_no, settings.trip_ns = grant, pkt_no, trip_ns
         settings.shared, self._most = shared
-        settings.shared_requests = self._most
+        settings.shared_requests, settings.least_answer = self._most, least_answer
         handle = c_void_p()
         check(self._c.shunter_client_new(byref(settings), byref(handle)), "a session")
         self.handle, self.socket, self.segment = handle.value, socket, segment
@@ -167,6 +181,7 @@ class NativeClient:
         self._outputs = (c_uint64 * MAX_TENSORS)()
         self._ended = (_Ended * WINDOW)()
         self._at = tuple(map(ctypes.addressof, (self._inputs, self._outputs, self._ended)))
+        self._run = _Run()
 
     def begin(
         self,
@@ -188,15 +203,39 @@ class NativeClient:
             return int(result)
         return 0 if result == -errno.EAGAIN else check(result, "sending")
 
+    def begin_run(
+        self,
+        request: int,
+        size: int,
+        rows: int,
+        answer: int,
+        deadline_us: int = 0,
+        priority: int = 0,
+        idempotent: bool = False,
+    ) -> int:
+        """The same of a packed function, with addresses of its run and of memory for its answer."""
+        run = self._run
+        run.request, run.answer, run.bytes, run.rows = request, answer, size, rows
+        result = self.functions.shunter_client_begin_run(
+            self.handle, ctypes.addressof(run), deadline_us, priority, idempotent
+        )
+        if result > 0:
+            return int(result)
+        return 0 if result == -errno.EAGAIN else check(result, "sending")
+
     def poll(self, until_ns: int, spin: bool = False) -> list[tuple[int, int]]:
         """Numbers and statuses of requests that have ended; none when the time is over.
 
         Raises OSError, ConnectionResetError when a stream is over.
         """
+        return [(req_id, status) for req_id, status, _ in self.poll_runs(until_ns, spin)]
+
+    def poll_runs(self, until_ns: int, spin: bool = False) -> list[tuple[int, int, int]]:
+        """The same, with the bytes of answers of a packed function."""
         count = self._c.shunter_client_poll(self.handle, self._at[2], WINDOW, until_ns, spin)
         if count <= 0:
             check(count, "receiving")
-        return [(each.req_id, each.status) for each in self._ended[:count]]
+        return [(each.req_id, each.status, each.bytes) for each in self._ended[:count]]
 
     def hello(self) -> bytes:
         """An answer to a hello that has come, empty: none."""

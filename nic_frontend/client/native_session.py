@@ -8,9 +8,10 @@ import socket
 from ctypes import addressof, c_char
 
 from shunter.nic_frontend.client.native_client import NativeClient
-from shunter.nic_frontend.client.one_call import OneCall
+from shunter.nic_frontend.client.one_call import OneCall, OneRun
 from shunter.nic_frontend.client.opening import OpenSession
 from shunter.nic_frontend.client.requests.calls import Array, Call, Tensors
+from shunter.nic_frontend.client.requests.packed import PackedTensors
 from shunter.nic_frontend.client.shared_inputs import SharedInputs
 
 
@@ -29,24 +30,31 @@ class NativeSession(NativeClient):
             connection.fileno(),
             opened.session,
             opened.func_id,
-            [spec.bytes for spec in opened.inputs],
-            [spec.bytes for spec in opened.outputs],
+            [spec.bytes for spec in opened.carried_inputs],
+            [spec.bytes for spec in opened.carried_outputs],
             opened.segment,
             opened.grant,
             trip_ns=opened.trip_ns,
             keys=opened.keys,
             protect=opened.protect,
             stream=connection.type != socket.SOCK_DGRAM,
+            least_answer=tensors.least_answer if isinstance(tensors, PackedTensors) else 0,
             **({"shared": (shared.address, shared.requests)} if shared else {}),
         )
         self._shared = shared
         self.session, self.func_id, self.protect = opened.session, opened.func_id, opened.protect
         self._connection = connection
-        self.one_call = OneCall(self, tensors)
+        self._packed = tensors if isinstance(tensors, PackedTensors) else None
+        self.one_call = OneRun(self, tensors) if self._packed else OneCall(self, tensors)
 
     def start(self, call: Call, deadline_us: int) -> int:
         """Send a request; its number, 0: not now. Its arrays must stay. Raises OSError."""
         options = call.options
+        if self._packed:
+            [run] = call.inputs
+            call.outputs = call.outputs or [self._packed.memory()]
+            where = _address(run), run.size, call.rows, _address(call.outputs[0])
+            return self.begin_run(*where, deadline_us, options.priority, options.idempotent)
         return self.begin(
             [_address(array) for array in call.inputs],
             [_address(array) for array in call.outputs],

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.nic_frontend.client.native_client import Exchange, NativeClient
-from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Options, Tensors
+from shunter.nic_frontend.client.requests.calls import (
+    DEFAULT,
+    Array,
+    Call,
+    Options,
+    Tensors,
+    call_of,
+)
+from shunter.nic_frontend.client.requests.errors import BadRequestError
+from shunter.nic_frontend.client.requests.packed import PackedTensors
 from shunter.nic_frontend.wire.layout import WireStatus
 
 SMALL = 16 * 1024
@@ -63,15 +73,20 @@ class OneCall:
         self.inputs = arrays
         return True
 
-    def ask(self, options: Options, until_ns: int, spin: bool) -> int:
-        """Its status, 0: it has none yet, and is like any other request then; or an errno < 0."""
-        state, outputs = self._state, []
+    def _memory(self) -> None:
+        """For the answer."""
+        outputs = []
         for i, (dtype, shape, fixed) in enumerate(self._made):
             if fixed is None:
                 fixed = np.empty(shape, dtype)
                 self._out[i] = fixed.ctypes.data
             outputs.append(fixed)
         self.outputs = outputs
+
+    def ask(self, options: Options, until_ns: int, spin: bool) -> int:
+        """Its status, 0: it has none yet, and is like any other request then; or an errno < 0."""
+        state = self._state
+        self._memory()
         if options is DEFAULT:
             state.deadline_us = state.priority = state.idempotent = 0
         else:
@@ -84,6 +99,13 @@ class OneCall:
             self._client.cancel(state.req_id)
             raise
 
+    answer_bytes = 0
+    """They are known."""
+
+    def call(self, options: Options, now_ns: int, timeout_s: float) -> Call:
+        """The last request, if it goes on."""
+        return call_of(self.inputs, self.outputs, options, now_ns, timeout_s)
+
     @property
     def req_id(self) -> int:
         """Of the last request, 0: it did not begin."""
@@ -92,6 +114,44 @@ class OneCall:
     def answer(self) -> list[Array]:
         """The outputs, which are the caller's from now on."""
         return own(self.outputs)
+
+
+class OneRun(OneCall):
+    """The same for a packed function: the request is a run of bytes."""
+
+    def __init__(self, client: NativeClient, tensors: PackedTensors) -> None:
+        """Both must outlive it."""
+        super().__init__(client, tensors)
+        self._tensors = tensors
+
+    def takes(self, inputs: Sequence[Any]) -> bool:
+        """Make the arrays those of the request; False: they are wrong."""
+        try:
+            run, self._rows = self._tensors.pack(inputs)
+        except BadRequestError:
+            return False
+        self.inputs, self.outputs = [run], [self._tensors.memory()]
+        self._in[0], self._out[0] = run.ctypes.data, self.outputs[0].ctypes.data
+        self._state.bytes, self._state.rows = run.size, self._rows
+        return True
+
+    def _memory(self) -> None:
+        """It is there."""
+
+    @property
+    def answer_bytes(self) -> int:  # type: ignore[override]
+        """Of the last answer."""
+        return int(self._state.bytes)
+
+    def call(self, options: Options, now_ns: int, timeout_s: float) -> Call:
+        """The last request, if it goes on."""
+        call = self._tensors.call_of(self.inputs[0], self._rows, options, now_ns, timeout_s)
+        call.outputs = self.outputs
+        return call
+
+    def answer(self) -> list[Array]:
+        """The outputs. Raises ServerError."""
+        return self._tensors.taken(self.outputs[0], self.answer_bytes)
 
 
 def own(outputs: Sequence[Array]) -> list[Array]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from shunter.batching.queue.packed_form import PackedForm
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import x25519
+from shunter.nic_frontend.client.requests.calls import Tensors
 from shunter.nic_frontend.client.requests.errors import (
     AuthenticationError,
     BadRequestError,
     no_worker,
     refusal,
 )
+from shunter.nic_frontend.client.requests.packed import PackedTensors
 from shunter.nic_frontend.wire.header import Header, WrongHeader, parse
 from shunter.nic_frontend.wire.hello import (
     LONGEST,
@@ -63,6 +66,27 @@ class OpenSession:
     """Without this right all requests are best effort."""
     shared: int = 0
     """Requests for whose inputs there is room in the memory that comes with it; 0: none does."""
+    packing: PackedForm | None = None
+    """Where requests and answers are runs of bytes."""
+    rows: int = 1
+    """Most of a request there."""
+
+    @property
+    def carried_inputs(self) -> tuple[TensorSpec, ...]:
+        """What goes over the network."""
+        return self.packing.carried_inputs() if self.packing else self.inputs
+
+    @property
+    def carried_outputs(self) -> tuple[TensorSpec, ...]:
+        """What comes back."""
+        return self.packing.carried_outputs() if self.packing else self.outputs
+
+
+def tensors_of(opened: OpenSession) -> Tensors:
+    """Those of its requests."""
+    if opened.packing is None:
+        return Tensors(opened.inputs, opened.outputs)
+    return PackedTensors(opened.inputs, opened.outputs, opened.packing, opened.rows)
 
 
 def check_names(model: str, version: str, key_id: str = "") -> None:
@@ -151,12 +175,7 @@ class Opening:
     ) -> OpenSession:
         if found.protect != self._hello.protect:
             raise AuthenticationError("the server does not protect payloads as it was asked to")
-        try:
-            for specs in (found.inputs, found.outputs):
-                SegmentPlan(tuple(spec.bytes for spec in specs), found.segment)
-        except TooLarge as error:
-            raise BadRequestError(str(error)) from error
-        return OpenSession(
+        opened = OpenSession(
             header.session,
             header.func_id,
             found.inputs,
@@ -168,4 +187,12 @@ class Opening:
             max(1, now_ns - self._said_ns),
             bool(found.rights & Rights.STRICT),
             found.window if found.rights & Rights.SHARED_MEMORY else 0,
+            found.packing,
+            found.rows,
         )
+        try:
+            for specs in (opened.carried_inputs, opened.carried_outputs):
+                SegmentPlan(tuple(spec.bytes for spec in specs), found.segment)
+        except TooLarge as error:
+            raise BadRequestError(str(error)) from error
+        return opened

@@ -23,13 +23,15 @@ from shunter.nic_frontend.client.connecting import (
 from shunter.nic_frontend.client.exchange import TICK_NS, Exchange
 from shunter.nic_frontend.client.native_client import NativeClient
 from shunter.nic_frontend.client.one_call import own
-from shunter.nic_frontend.client.requests.batch import check, cut, memory, parts
+from shunter.nic_frontend.client.requests.batch import Batch
 from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Options, Tensors
 from shunter.nic_frontend.client.requests.errors import (
+    BadRequestError,
     InferenceError,
     TooLargeError,
     UnreachableError,
 )
+from shunter.nic_frontend.client.requests.packed import PackedTensors
 from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 
@@ -180,18 +182,19 @@ class Session:
 
         Raises BatchError when some of them failed, which has the others' answers.
         """
-        tensors = self.tensors
-        requests = cut(tensors, inputs)
-        outputs = memory(tensors, len(requests)) if out is None else list(out)
-        places = [parts(outputs, i) for i in range(len(requests))]
-        return check(outputs, self.infer_many(requests, options, out=places, **more))
+        batch = Batch(self.tensors, inputs, out)
+        found = self.infer_many(batch.requests, options, out=batch.places, **more)
+        return batch.outputs(found)
 
     def buffer(self) -> list[Array]:
         """Arrays for the inputs of the next request: fill them, and give them to :meth:`infer`.
 
         Where the session shares memory with the workers they lie there, and large ones are not
         copied. What they hold is not known; once it has begun they are not to be used any more.
+        Raises BadRequestError where requests choose their sizes.
         """
+        if isinstance(self.tensors, PackedTensors):
+            raise BadRequestError("how large the inputs of this model are is not known")
         core = self._exchange.core
         found = core.buffer() if core is not None else None
         return found or [np.empty(shape, dtype) for dtype, shape in self.tensors.wanted]

@@ -9,7 +9,7 @@ from ctypes import addressof, c_char
 import numpy as np
 
 from shunter.batching.queue.shared_memory import is_sealed
-from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import TensorSpec, dtype_of
 from shunter.nic_frontend.client.requests.calls import Array
 from shunter.nic_frontend.wire.segments import shared_places
 
@@ -34,6 +34,6 @@ class SharedInputs:
         """Those of a request. The memory is there as long as they are."""
         begin = req_id % self.requests * self._each
         return [
-            np.ndarray(spec.shape, spec.dtype, self._memory, begin + at)
+            np.ndarray(spec.shape, dtype_of(spec.dtype), self._memory, begin + at)
             for spec, at in zip(self._inputs, self._places, strict=True)
         ]

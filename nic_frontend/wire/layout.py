@@ -93,7 +93,7 @@ class WireStatus(IntEnum):
     """There is no such part: the answer had those before it."""
     COOKIE = 100
     """To a HELLO: say it again, with this cookie."""
-    BAD_REQUEST = 400
+    BAD_REQUEST = EntryStatus.BAD_REQUEST
     UNAUTHORIZED = 401
     """To a HELLO: there is no such key, or its MAC is wrong."""
     FORBIDDEN = 403

@@ -10,6 +10,7 @@ from shunter.batching.queue.landing import LandingPool
 from shunter.batching.queue.layout import AHEAD, BLOCK, PIECE
 from shunter.batching.queue.native import WorkerQueue, load
 from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.batching.queue.tensor_spec import dtype_of
 from shunter.nic_frontend import build
 from shunter.nic_frontend.wire.layout import Flags
 
@@ -17,11 +18,13 @@ from shunter.nic_frontend.wire.layout import Flags
 class QueueFront:
     """A queue with a worker's end of it, and a pool in which inputs lie in parts."""
 
-    def __init__(self, inputs, outputs, entries, part=1000):
+    def __init__(self, inputs, outputs, entries, part=1000, *, packed=False):
         """``part``: bytes of a piece at most, as of a datagram."""
         self._part, self._at, self._given = part, 0, 0
         pieces = sum(-(-spec.bytes // part) for spec in inputs)
-        self.queue = TensorQueue.create(1, inputs, outputs, entries, max(1, pieces))
+        self.queue = TensorQueue.create(
+            *(1, inputs, outputs, entries, max(1, pieces)), packed=packed
+        )
         self.entries = self.queue.entries
         each = sum(spec.bytes for spec in inputs) + 64 * max(1, pieces)
         self.pool = LandingPool(4 * entries * each + BLOCK, lambda: 1 << 40)
@@ -38,13 +41,20 @@ class QueueFront:
         )
 
     def arrive(self, entry, *arrays):
-        """A request is complete: its tensors lie in parts, anywhere."""
+        """A request is complete."""
+        contents = [
+            np.ascontiguousarray(array, dtype_of(spec.dtype)).reshape(-1).view(np.uint8)
+            for spec, array in zip(self.queue.inputs, arrays, strict=True)
+        ]
+        assert [each.size for each in contents] == [spec.bytes for spec in self.queue.inputs]
+        self.arrive_bytes(entry, contents)
+
+    def arrive_bytes(self, entry, contents):
+        """Its tensors lie in parts, anywhere."""
         memory = np.frombuffer(self.pool.mapping.bytes, np.uint8)
         number = 0
-        for spec, array in zip(self.queue.inputs, arrays, strict=True):
-            content = np.ascontiguousarray(array, spec.dtype).reshape(-1).view(np.uint8)
-            assert content.size == spec.bytes
-            for begin in range(0, spec.bytes, self._part):
+        for content in contents:
+            for begin in range(0, content.size, self._part):
                 part = content[begin : begin + self._part]
                 if self._at + part.size > memory.size:
                     self._at = 0

@@ -105,7 +105,8 @@ int shunter_worker_wait(
     if (wait->other_count > MOST_OTHER) {
         return -EINVAL;
     }
-    int found = spin(queue, worker, wait, timeout_ns && wait->spins ? wait->spin_ns : 0, batch);
+    const uint64_t spin_ns = wait->spin_ns < timeout_ns ? wait->spin_ns : timeout_ns;
+    int found = spin(queue, worker, wait, wait->spins ? spin_ns : 0, batch);
     if (found || !timeout_ns) {
         return found < 0 ? -EPROTO : found;
     }

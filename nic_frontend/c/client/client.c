@@ -9,11 +9,11 @@
 
 #include "client_parts.h"
 
-#define FAR_NS 10000000ULL
-
-int64_t shunter_client_begin(
+/* ``run``: NULL where the function is not packed. */
+static int64_t begin(
     struct shunter_client *client, const void *const *inputs, void *const *outputs,
-    uint64_t deadline_us, uint32_t priority, uint32_t idempotent) {
+    const struct shunter_client_run *run, uint64_t deadline_us, uint32_t priority,
+    uint32_t idempotent) {
     if (client->settings.stream && shunter_client_flush_stream(client) < 0) {
         return -ECONNRESET;
     }
@@ -27,7 +27,8 @@ int64_t shunter_client_begin(
         if (client->live.next_id - client->live.below >= settings->shared_requests) {
             return -EAGAIN;
         }
-        const int error = shunter_shared_put(client, client->live.next_id, inputs);
+        const int error = shunter_shared_put(
+            client, client->live.next_id, inputs, run ? &run->bytes : settings->input_bytes);
         if (error) {
             return error;
         }
@@ -41,6 +42,16 @@ int64_t shunter_client_begin(
     call->deadline_ns = deadline_us ? now + deadline_us * 1000 : 0;
     call->asked_ns = 0;
     call->got = 0;
+    call->count = client->inputs.count;
+    call->answer_count = client->outputs.count;
+    if (run) {
+        call->bytes = run->bytes;
+        call->rows = (uint16_t)run->rows;
+        call->answer_count = 0;
+        if (!settings->shared) {
+            call->count = shunter_run_count(run->bytes, client->inputs.segment);
+        }
+    }
     call->flags = idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0;
     call->priority = (uint8_t)priority;
     call->again = call->refused = call->cancelled = false;
@@ -48,21 +59,27 @@ int64_t shunter_client_begin(
     memcpy(call->outputs, outputs, client->outputs.tensors * sizeof *outputs);
     memset(call->received, 0, (client->outputs.count + 7) / 8);
     client->live.pending++;
-    shunter_flow_begin(client, call);
+    shunter_flow_begin(call);
     const int error = shunter_flow_want_all(client, call, now);
     return error ? error : (int64_t)call->req_id;
 }
 
-/*
- * The round trip as far as it is known: that of a hello is long where the host is busy. Who is on
- * this host, and yet far, is a link that plays a network.
- */
-static uint64_t first_trip_ns(const struct shunter_client_settings *settings) {
-    uint8_t peer[sizeof(struct sockaddr_storage)] = {0};
-    socklen_t length = sizeof peer;
-    const bool known = getpeername(settings->socket, (struct sockaddr *)(void *)peer, &length) == 0;
-    const uint64_t loopback_ns = known ? shunter_loopback_ns(peer) : 0;
-    return loopback_ns && settings->trip_ns < FAR_NS ? loopback_ns : settings->trip_ns;
+int64_t shunter_client_begin(
+    struct shunter_client *client, const void *const *inputs, void *const *outputs,
+    uint64_t deadline_us, uint32_t priority, uint32_t idempotent) {
+    return shunter_client_is_packed(client)
+        ? -EINVAL
+        : begin(client, inputs, outputs, NULL, deadline_us, priority, idempotent);
+}
+
+int64_t shunter_client_begin_run(
+    struct shunter_client *client, const struct shunter_client_run *run, uint64_t deadline_us,
+    uint32_t priority, uint32_t idempotent) {
+    if (!shunter_client_is_packed(client) || run->bytes < 1 || run->rows < 1 ||
+        run->bytes > client->settings.input_bytes[0] || run->rows > UINT16_MAX) {
+        return -EINVAL;
+    }
+    return begin(client, &run->request, &run->answer, run, deadline_us, priority, idempotent);
 }
 
 static int wait_for_data(struct shunter_client *client, uint64_t now, uint64_t until) {
@@ -131,9 +148,14 @@ int shunter_client_exchange(struct shunter_client *client, struct shunter_exchan
     struct shunter_ended ended;
     exchange->status = 0;
     exchange->req_id = 0;
-    const int64_t begun = shunter_client_begin(
-        client, exchange->inputs, exchange->outputs, exchange->deadline_us, exchange->priority,
-        exchange->idempotent);
+    const struct shunter_client_run run = {
+        exchange->inputs[0], exchange->outputs[0], exchange->bytes, exchange->rows};
+    const int64_t begun = shunter_client_is_packed(client)
+        ? shunter_client_begin_run(
+              client, &run, exchange->deadline_us, exchange->priority, exchange->idempotent)
+        : shunter_client_begin(
+              client, exchange->inputs, exchange->outputs, exchange->deadline_us,
+              exchange->priority, exchange->idempotent);
     if (begun < 0) {
         return (int)begun;
     }
@@ -148,7 +170,8 @@ int shunter_client_exchange(struct shunter_client *client, struct shunter_exchan
     }
     const int count = shunter_client_poll(client, &ended, 1, exchange->until_ns, exchange->spin);
     if (count > 0) {
-        exchange->status = (uint32_t)ended.status;
+        exchange->status = ended.status;
+        exchange->bytes = ended.bytes;
     }
     return count < 0 ? count : 0;
 }
@@ -213,6 +236,7 @@ int shunter_client_new(
     if (settings->segment < 1 || settings->input_count < 1 || settings->output_count < 1 ||
         settings->input_count > SHUNTER_MAX_TENSORS ||
         settings->output_count > SHUNTER_MAX_TENSORS ||
+        (settings->least_answer && settings->input_count + settings->output_count != 2) ||
         (settings->shared && (!settings->stream || settings->shared_requests < 1))) {
         error = -EINVAL;
     } else {
@@ -227,10 +251,7 @@ int shunter_client_new(
                             settings->output_count, settings->segment);
     }
     if (!error) {
-        const uint32_t largest = shunter_client_largest(client);
-        shunter_congestion_init(
-            &client->path, largest, (uint64_t)SHUNTER_WINDOW * client->inputs.count * largest,
-            first_trip_ns(settings), client->live.heard_ns);
+        shunter_flow_open(client);
         client->headers = calloc(client->inputs.count, sizeof *client->headers);
         client->pieces = calloc((size_t)2 * client->inputs.count, sizeof *client->pieces);
         client->spill = malloc((size_t)SHUNTER_CLIENT_PADS * SHUNTER_CLIENT_SPILL);

@@ -35,11 +35,15 @@ struct shunter_client_settings {
      * that is where they lie, and not sent. NULL: they are sent. Only of a stream. */
     uint8_t *shared;
     uint32_t shared_requests;
+    /* Not 0: the function is packed. Its one input and its one output are runs of bytes up to these
+     * sizes, and an answer has at least so many. */
+    uint32_t least_answer;
 };
 
 struct shunter_ended {
     uint64_t req_id;
-    uint64_t status; /* STATUS_OK: the outputs are there */
+    uint32_t status; /* STATUS_OK: the outputs are there */
+    uint32_t bytes;  /* of the answer of a packed function */
 };
 
 struct shunter_client_numbers {
@@ -72,6 +76,18 @@ int64_t shunter_client_begin(
     struct shunter_client *client, const void *const *inputs, void *const *outputs,
     uint64_t deadline_us, uint32_t priority, uint32_t idempotent);
 
+/* The request of a packed function. */
+struct shunter_client_run {
+    const void *request;
+    void *answer; /* has room for the longest */
+    uint32_t bytes, rows; /* of the request */
+};
+
+/* The same of a packed function: -EINVAL for a run that is too long. */
+int64_t shunter_client_begin_run(
+    struct shunter_client *client, const struct shunter_client_run *run, uint64_t deadline_us,
+    uint32_t priority, uint32_t idempotent);
+
 /*
  * Take in what has come, send again what is missing, until something has ended or ``until_ns``
  * (CLOCK_MONOTONIC) has passed; when no request is on its way, until anything has come; or until a
@@ -90,6 +106,7 @@ struct shunter_exchange {
     uint32_t priority, idempotent, spin;
     uint32_t status; /* 0: it has not ended yet, and is like any other that has begun */
     uint64_t req_id; /* 0: it could not begin */
+    uint32_t bytes, rows; /* of the request of a packed function; the bytes become the answer's */
 };
 
 /*

@@ -54,8 +54,9 @@ void shunter_call_free(struct shunter_client *client, struct shunter_call *call)
     }
 }
 
-static void end_call(struct shunter_client *client, struct shunter_call *call, uint64_t status) {
-    client->ended[client->ended_count++] = (struct shunter_ended){call->req_id, status};
+static void end_call(struct shunter_client *client, struct shunter_call *call, uint32_t status) {
+    client->ended[client->ended_count++] = (struct shunter_ended){
+        call->req_id, status, shunter_client_is_packed(client) ? call->answer_bytes : 0};
     shunter_call_free(client, call);
 }
 
@@ -80,20 +81,42 @@ bool shunter_call_is_ours(const struct shunter_client *client, const struct shun
     return tagged && header->tag == shunter_siphash24(key, header, SHUNTER_TAG_OFFSET);
 }
 
+/* Where a segment of an answer belongs, if it may be one. */
+static bool is_part(
+    const struct shunter_client *client, const struct shunter_call *call,
+    const struct shunter_x64 *header, struct shunter_segment *segment) {
+    const struct shunter_client_settings *settings = &client->settings;
+    const uint32_t total = header->total;
+    if (!shunter_client_is_packed(client)) {
+        if (header->count != client->outputs.count || header->seq >= header->count) {
+            return false;
+        }
+        *segment = shunter_place(&client->outputs, header->seq);
+        return total == client->outputs.sizes[segment->tensor];
+    }
+    // The first one says how long the answer is.
+    if (total < settings->least_answer || total > settings->output_bytes[0] ||
+        (call->got && total != call->answer_bytes) ||
+        header->count != shunter_run_count(total, client->outputs.segment) ||
+        header->seq >= header->count) {
+        return false;
+    }
+    *segment = shunter_run_place(total, client->outputs.segment, header->seq);
+    return true;
+}
+
 bool shunter_call_place(
     struct shunter_client *client, const struct shunter_x64 *header, uint8_t **place) {
     const struct shunter_call *call = shunter_call_of(client, header->req_id);
     const uint32_t protections = SHUNTER_FLAG_PAYLOAD_AEAD | SHUNTER_FLAG_PAYLOAD_CRC;
     if (header->type != SHUNTER_TYPE_RESP || !call || call->cancelled ||
-        (header->flags & protections) != client->settings.protect ||
-        header->count != client->outputs.count || header->seq >= header->count ||
-        call->received[header->seq / 8] >> header->seq % 8 & 1) {
+        (header->flags & protections) != client->settings.protect) {
         return false;
     }
-    const struct shunter_segment segment = shunter_place(&client->outputs, header->seq);
-    if (header->tensor != segment.tensor || header->offset != segment.offset ||
-        header->length != segment.length ||
-        header->total != client->outputs.sizes[segment.tensor]) {
+    struct shunter_segment segment;
+    if (!is_part(client, call, header, &segment) || header->tensor != segment.tensor ||
+        header->offset != segment.offset || header->length != segment.length ||
+        call->received[header->seq / 8] >> header->seq % 8 & 1) {
         return false;
     }
     *place = segment.length ? call->outputs[segment.tensor] + segment.offset : NULL;
@@ -106,15 +129,17 @@ void shunter_call_received(
     call->received[header->seq / 8] |= (uint8_t)(1U << header->seq % 8);
     call->refused = false;
     if (call->got == 0) {
+        call->answer_bytes = header->total;
+        call->answer_count = header->count;
         shunter_flow_all_came(client, call, now);
     }
-    if (++call->got < client->outputs.count) {
+    if (++call->got < call->answer_count) {
         call->rto_ns = least(shunter_call_rto(client), first_rto(client)); // the rest is on its way
         call->due_ns = now + call->rto_ns;
         if (header->flags & SHUNTER_FLAG_ACK_REQ && !client->settings.stream) { // the rest is sent when this is known
             shunter_client_control(
                 client, SHUNTER_TYPE_QUERY, call->req_id, 0, call->received,
-                (uint16_t)((client->outputs.count + 7) / 8));
+                (uint16_t)((call->answer_count + 7) / 8));
         }
         return;
     }
@@ -243,7 +268,7 @@ int shunter_calls_tick(struct shunter_client *client, uint64_t now) {
             call->asked_ns = call->asked_ns ? call->asked_ns : now;
             error = shunter_client_control(
                 client, SHUNTER_TYPE_QUERY, id, SHUNTER_FLAG_ACK_REQ, call->received,
-                (uint16_t)((client->outputs.count + 7) / 8));
+                (uint16_t)((call->answer_count + 7) / 8));
             call->rto_ns = least(MOST_RTO_NS, 2 * call->rto_ns);
             call->due_ns = now + call->rto_ns;
         }

@@ -9,6 +9,8 @@
 
 #include "client_parts.h"
 
+#define FAR_NS 10000000ULL
+
 static bool has_bit(const uint8_t *bits, uint32_t at) { return bits[at / 8] >> at % 8 & 1; }
 
 static void want(struct shunter_client *client, struct shunter_call *call, uint32_t seq) {
@@ -20,7 +22,7 @@ static void want(struct shunter_client *client, struct shunter_call *call, uint3
 }
 
 static void want_none(struct shunter_client *client, struct shunter_call *call) {
-    memset(call->wanted, 0, (client->inputs.count + 7) / 8);
+    memset(call->wanted, 0, (call->count + 7) / 8);
     client->unsent -= call->unsent;
     call->unsent = 0;
 }
@@ -32,8 +34,36 @@ static void want_lost(void *context, uint64_t owner, uint16_t part) {
     }
 }
 
-void shunter_flow_begin(struct shunter_client *client, struct shunter_call *call) {
-    memset(call->wanted, 0, (client->inputs.count + 7) / 8);
+/* What may be on its way at first where the way is short. */
+static uint64_t near_window(const struct shunter_client *client) {
+    const uint64_t each = (uint64_t)client->inputs.count * shunter_client_largest(client);
+    if (shunter_client_is_packed(client) && each > SHUNTER_CLIENT_USUAL_RUN) {
+        const uint64_t usual = (uint64_t)SHUNTER_WINDOW * SHUNTER_CLIENT_USUAL_RUN;
+        return usual > each ? usual : each;
+    }
+    return SHUNTER_WINDOW * each;
+}
+
+/*
+ * The round trip as far as it is known: that of a hello is long where the host is busy. Who is on
+ * this host, and yet far, is a link that plays a network.
+ */
+static uint64_t first_trip_ns(const struct shunter_client_settings *settings) {
+    uint8_t peer[sizeof(struct sockaddr_storage)] = {0};
+    socklen_t length = sizeof peer;
+    const bool known = getpeername(settings->socket, (struct sockaddr *)(void *)peer, &length) == 0;
+    const uint64_t loopback_ns = known ? shunter_loopback_ns(peer) : 0;
+    return loopback_ns && settings->trip_ns < FAR_NS ? loopback_ns : settings->trip_ns;
+}
+
+void shunter_flow_open(struct shunter_client *client) {
+    shunter_congestion_init(
+        &client->path, shunter_client_largest(client), near_window(client),
+        first_trip_ns(&client->settings), client->live.heard_ns);
+}
+
+void shunter_flow_begin(struct shunter_call *call) {
+    memset(call->wanted, 0, (call->count + 7) / 8);
     call->unsent = call->next = 0;
 }
 
@@ -45,8 +75,9 @@ void shunter_flow_end(struct shunter_client *client, struct shunter_call *call) 
 
 /* ---- what goes */
 
-static uint32_t bytes_of(const struct shunter_client *client, uint32_t seq) {
-    return SHUNTER_HEADER_BYTES + shunter_place(&client->inputs, seq).length +
+static uint32_t bytes_of(
+    const struct shunter_client *client, const struct shunter_call *call, uint32_t seq) {
+    return SHUNTER_HEADER_BYTES + shunter_request_segment(client, call, seq).length +
            shunter_behind(client->settings.protect);
 }
 
@@ -59,7 +90,7 @@ static uint64_t bytes_unsent(const struct shunter_client *client, const struct s
 static int take(
     struct shunter_client *client, struct shunter_call *call, uint32_t seq, uint64_t now) {
     struct shunter_congestion *path = &client->path;
-    const uint32_t bytes = bytes_of(client, seq);
+    const uint32_t bytes = bytes_of(client, call, seq);
     const bool again = seq < call->next, stream = client->settings.stream;
     client->paced_ns = stream ? now : shunter_congestion_may_send_at(path, bytes, now);
     if (client->paced_ns > now) {
@@ -69,7 +100,7 @@ static int take(
     const bool is_half = 2 * (path->in_flight + bytes) > path->window;
     const bool asks = !stream && (call->parted
                           ? shunter_congestion_should_ask(path, bytes)
-                          : is_half && seq + 1 == client->inputs.count);
+                          : is_half && seq + 1 == call->count);
     const uint32_t flags =
         (asks ? SHUNTER_FLAG_ACK_REQ : 0u) | (again ? SHUNTER_FLAG_RETRANS : 0u);
     call->wanted[seq / 8] &= (uint8_t)~(1u << seq % 8);
@@ -97,7 +128,7 @@ static int take(
 
 /* Send what may go of a request. */
 static int send_call(struct shunter_client *client, struct shunter_call *call, uint64_t now) {
-    const uint32_t count = client->inputs.count;
+    const uint32_t count = call->count;
     call->parted =
         call->next || !shunter_congestion_holds(&client->path, bytes_unsent(client, call), now);
     for (uint32_t from = 0; call->unsent; from++) {
@@ -140,7 +171,7 @@ static int send_wanted(struct shunter_client *client, uint64_t now) {
 int shunter_flow_want_all(
     struct shunter_client *client, struct shunter_call *call, uint64_t now) {
     const bool others = client->unsent;
-    for (uint32_t seq = 0; seq < client->inputs.count; seq++) {
+    for (uint32_t seq = 0; seq < call->count; seq++) {
         want(client, call, seq);
     }
     return others ? send_wanted(client, now) : send_call(client, call, now);
@@ -182,7 +213,7 @@ void shunter_flow_all_came(
 void shunter_flow_refused(
     struct shunter_client *client, struct shunter_call *call, uint64_t now) {
     want_none(client, call);
-    call->next = client->inputs.count;
+    call->next = call->count;
     shunter_flow_all_came(client, call, now);
 }
 

@@ -22,6 +22,9 @@ struct shunter_call {
     uint64_t sent_ns, due_ns, rto_ns, deadline_ns;
     uint64_t asked_ns; /* when the server was asked how it stands, 0: it has answered that */
     uint32_t got; /* segments of the answer */
+    uint32_t count, answer_count; /* segments: of the request, of the answer, 0: not known yet */
+    uint32_t bytes, answer_bytes; /* of a packed function */
+    uint16_t rows;
     uint16_t flags;
     uint8_t priority;
     bool again; /* segments were sent again */
@@ -124,7 +127,8 @@ int shunter_client_send_prepared(struct shunter_client *client, uint32_t from, u
 
 /* ---- client_flow.c: what of requests goes now; 0 or a negative errno */
 
-void shunter_flow_begin(struct shunter_client *client, struct shunter_call *call);
+void shunter_flow_open(struct shunter_client *client);
+void shunter_flow_begin(struct shunter_call *call);
 void shunter_flow_end(struct shunter_client *client, struct shunter_call *call);
 /* All segments of a request are to be sent. */
 int shunter_flow_want_all(
@@ -156,14 +160,31 @@ int shunter_client_send_stream(
 
 /* Where in it those of a request lie. */
 uint32_t shunter_shared_offset(const struct shunter_client *client, uint64_t req_id);
-/* Copy them there. 0, or -EINVAL when they lie in each other's place. */
+/* Copy them there, so many bytes of each. 0, or -EINVAL when they lie in each other's place. */
 int shunter_shared_put(
-    struct shunter_client *client, uint64_t req_id, const void *const *inputs);
+    struct shunter_client *client, uint64_t req_id, const void *const *inputs,
+    const uint32_t *sizes);
 /* Nobody waits for it any more. */
 int shunter_shared_cancel(struct shunter_client *client, struct shunter_call *call);
 /* What comes for one that is cancelled: its place is free when it has ended. */
 void shunter_shared_heed(
     struct shunter_client *client, struct shunter_call *call, const struct shunter_x64 *header);
+
+/* ---- segments of a request, and of its answer */
+
+/* Most answers of a packed function have fewer bytes, and so have requests, whatever they may have. */
+#define SHUNTER_CLIENT_USUAL_RUN 65536
+
+static inline bool shunter_client_is_packed(const struct shunter_client *client) {
+    return client->settings.least_answer;
+}
+
+static inline struct shunter_segment shunter_request_segment(
+    const struct shunter_client *client, const struct shunter_call *call, uint32_t seq) {
+    return shunter_client_is_packed(client) && !client->settings.shared
+        ? shunter_run_place(call->bytes, client->inputs.segment, seq)
+        : shunter_place(&client->inputs, seq);
+}
 
 /* ---- client_guard.c: protected payloads */
 

@@ -11,6 +11,20 @@ struct landed {
     uint32_t length; /* of the payload, with what is behind it */
 };
 
+/* How many segments of an answer may come next, as far as it is known, and where each belongs. */
+static uint32_t expected(const struct shunter_call *call) {
+    return call->answer_count ? call->answer_count : 1;
+}
+
+static struct shunter_segment expected_segment(
+    const struct shunter_client *client, const struct shunter_call *call, uint32_t seq) {
+    const uint32_t most = client->settings.output_bytes[0];
+    return !shunter_client_is_packed(client)
+        ? shunter_place(&client->outputs, seq)
+        : shunter_run_place(
+              call->answer_count ? call->answer_bytes : most, client->outputs.segment, seq);
+}
+
 /* Pieces for the next datagrams; where a payload lands that comes in turn and is not encrypted. */
 static void lay_out(struct shunter_client *client, struct iovec (*pieces)[3]) {
     uint64_t req_id =
@@ -20,12 +34,12 @@ static void lay_out(struct shunter_client *client, struct iovec (*pieces)[3]) {
         struct iovec into = {NULL, 0};
         while (req_id < client->live.next_id) {
             const struct shunter_call *call = shunter_call_of(client, req_id);
-            while (call && seq < client->outputs.count &&
+            while (call && seq < expected(call) &&
                    call->received[seq / 8] >> seq % 8 & 1) {
                 seq++;
             }
-            if (call && seq < client->outputs.count) {
-                const struct shunter_segment segment = shunter_place(&client->outputs, seq++);
+            if (call && seq < expected(call)) {
+                const struct shunter_segment segment = expected_segment(client, call, seq++);
                 into.iov_len = segment.length;
                 into.iov_base =
                     segment.length ? call->outputs[segment.tensor] + segment.offset : NULL;

@@ -144,18 +144,22 @@ int shunter_client_prepare(
     struct shunter_x64 *header = &client->headers[seq];
     struct iovec *pieces = client->pieces + (size_t)2 * seq;
     const struct shunter_plan *plan = &client->inputs;
-    const struct shunter_segment segment = shunter_place(plan, seq);
+    const struct shunter_segment segment = shunter_request_segment(client, call, seq);
     *header = header_of(client, SHUNTER_TYPE_REQ, call->req_id);
     header->flags =
-        (uint16_t)(call->flags | flags | (seq + 1 == plan->count ? SHUNTER_FLAG_LAST : 0));
+        (uint16_t)(call->flags | flags | (seq + 1 == call->count ? SHUNTER_FLAG_LAST : 0));
     header->priority = call->priority;
     header->seq = (uint16_t)seq;
-    header->count = (uint16_t)plan->count;
+    header->count = (uint16_t)call->count;
     header->length = (uint16_t)segment.length;
     header->total = plan->sizes[segment.tensor];
     header->offset =
         client->settings.shared ? shunter_shared_offset(client, call->req_id) : segment.offset;
     header->tensor = segment.tensor;
+    if (shunter_client_is_packed(client)) {
+        header->total = call->bytes;
+        header->status = call->rows;
+    }
     if (call->deadline_ns) {
         const uint64_t left =
             call->deadline_ns > now + 1000 ? (call->deadline_ns - now) / 1000 : 1;

@@ -17,14 +17,15 @@ uint32_t shunter_shared_offset(const struct shunter_client *client, uint64_t req
 }
 
 int shunter_shared_put(
-    struct shunter_client *client, uint64_t req_id, const void *const *inputs) {
+    struct shunter_client *client, uint64_t req_id, const void *const *inputs,
+    const uint32_t *sizes) {
     const struct shunter_client_settings *settings = &client->settings;
     uint8_t *part = settings->shared + shunter_shared_offset(client, req_id);
     const uint64_t bytes = shunter_shared_bytes(settings->input_bytes, settings->input_count);
     uint64_t end = 0;
     for (uint32_t i = 0; i < settings->input_count; i++) {
         const uintptr_t from = (uintptr_t)inputs[i], begin = (uintptr_t)part;
-        const uint32_t size = settings->input_bytes[i];
+        const uint32_t size = sizes[i];
         uint8_t *at = part + shunter_shared_place(&end, size);
         if (!size || from == (uintptr_t)at) {
             continue; // the caller has written it there
@@ -53,7 +54,9 @@ void shunter_shared_heed(
     struct shunter_client *client, struct shunter_call *call, const struct shunter_x64 *header) {
     // A stream brings the segments in their order.
     const bool is_answered =
-        header->type == SHUNTER_TYPE_RESP && header->seq + 1U == client->outputs.count;
+        header->type == SHUNTER_TYPE_RESP &&
+        header->seq + 1U ==
+            (shunter_client_is_packed(client) ? header->count : client->outputs.count);
     // An error ends it, and so does credit: the server has nothing of it.
     if (is_answered || header->type == SHUNTER_TYPE_ERROR ||
         header->type == SHUNTER_TYPE_CREDIT) {

@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from shunter.nic_frontend.client.requests.calls import Array, Tensors
-from shunter.nic_frontend.client.requests.errors import BadRequestError, BatchError, InferenceError
+from shunter.nic_frontend.client.requests.calls import Array, Tensors, parts
+from shunter.nic_frontend.client.requests.errors import BatchError, InferenceError
+from shunter.nic_frontend.client.requests.packed import PackedTensors
 
 
-def cut(tensors: Tensors, arrays: Sequence[Array]) -> list[list[Array]]:
-    """Each request's arrays, which lie in these. Raises BadRequestError."""
-    if len(arrays) != len(tensors.inputs):
-        raise BadRequestError(f"{len(arrays)} tensors; the model has {len(tensors.inputs)}")
-    for spec, array in zip(tensors.inputs, arrays, strict=True):
-        if not isinstance(array, np.ndarray):
-            kind = type(array).__name__
-            raise BadRequestError(f"{spec.name}: a {kind}, not an array of numpy")
-        if array.shape[1:] != spec.shape or not array.ndim or array.dtype != spec.dtype:
-            wanted = ", ".join(map(str, ("n", *spec.shape)))
-            raise BadRequestError(
-                f"{spec.name}: {array.dtype} {array.shape}; a batch is {spec.dtype} ({wanted})"
-            )
-    counts = {len(array) for array in arrays}
-    if len(counts) != 1:
-        raise BadRequestError(f"batches of different sizes: {sorted(counts)}")
-    return [parts(arrays, i) for i in range(counts.pop())]
+class Batch:
+    """Its requests, and its answers."""
 
+    def __init__(
+        self, tensors: Tensors, arrays: Sequence[Array], out: Sequence[Array] | None = None
+    ) -> None:
+        """``out``: arrays for the answers. Raises BadRequestError."""
+        self.requests = tensors.cut(arrays)
+        self.places: list[list[Array]] | None = None
+        """Where the answer of each belongs, None: nobody knows how large it will be."""
+        self._outputs: list[Array] = []
+        self._packed = tensors if isinstance(tensors, PackedTensors) else None
+        if self._packed is None or out is not None:
+            count = len(self.requests)
+            made = [np.empty((count, *shape), dtype) for dtype, shape in tensors.made]
+            self._outputs = made if out is None else list(out)
+            self.places = [parts(self._outputs, i) for i in range(count)]
 
-def parts(arrays: Sequence[Array], at: int) -> list[Array]:
-    """One of the requests, or its answer."""
-    return [array[at, ...] for array in arrays]
-
-
-def memory(tensors: Tensors, count: int) -> list[Array]:
-    """For the answers."""
-    return [np.empty((count, *shape), dtype) for dtype, shape in tensors.made]
-
-
-def check(outputs: list[Array], found: Sequence[object]) -> list[Array]:
-    """The outputs, if all of it was ``found``. Raises BatchError."""
-    errors = {i: each for i, each in enumerate(found) if isinstance(each, InferenceError)}
-    if errors:
-        raise BatchError(outputs, errors)
-    return outputs
+    def outputs(self, found: Sequence[Any]) -> list[Array]:
+        """The outputs, if all of it was ``found``. Raises BatchError."""
+        errors = {i: each for i, each in enumerate(found) if isinstance(each, InferenceError)}
+        if errors:
+            raise BatchError(self._outputs or found, errors)
+        return self._packed.join(found) if self._packed and not self._outputs else self._outputs

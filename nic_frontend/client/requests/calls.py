@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import TensorSpec, dtype_of
 from shunter.nic_frontend.client.requests.errors import BadRequestError, InferenceError
 
 Array = NDArray[np.generic]
@@ -63,6 +63,10 @@ class Call:
     done: bool = False
     error: InferenceError | None = None
     on_end: Callable[[Call], None] | None = None
+    rows: int = 0
+    """Of a request of a packed function: its one input is a run of bytes; 0: it is none."""
+    taken: Callable[[Array, int], list[Array]] | None = None
+    """Makes the outputs of such an answer, of its memory and its length."""
 
     @property
     def result(self) -> list[Array] | InferenceError:
@@ -75,8 +79,13 @@ class Call:
             raise self.error
         return self.outputs
 
-    def end(self, error: InferenceError | None = None) -> None:
-        """It has its answer, or never will."""
+    def end(self, error: InferenceError | None = None, size: int = 0) -> None:
+        """It has its answer, or never will. ``size``: bytes of that of a packed function."""
+        if self.taken is not None and error is None:
+            try:
+                self.outputs = self.taken(self.outputs[0], size)
+            except InferenceError as wrong:
+                error = wrong
         self.done, self.error = True, error
         self.inputs = []
         if self.on_end is not None:
@@ -100,7 +109,7 @@ class Tensors:
         """As the server declares them."""
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.wanted, self.made = (
-            [(np.dtype(spec.dtype), spec.shape) for spec in each]
+            [(dtype_of(spec.dtype), spec.shape) for spec in each]
             for each in (self.inputs, self.outputs)
         )
         """Types and shapes of the arrays."""
@@ -143,6 +152,24 @@ class Tensors:
                 found.append(error)
         return found
 
+    def cut(self, arrays: Sequence[Array]) -> list[list[Array]]:
+        """``[n, ...]``: n requests, whose arrays lie in these. Raises BadRequestError."""
+        if len(arrays) != len(self.inputs):
+            raise BadRequestError(f"{len(arrays)} tensors; the model has {len(self.inputs)}")
+        for spec, array, (dtype, shape) in zip(self.inputs, arrays, self.wanted, strict=True):
+            if not isinstance(array, np.ndarray):
+                kind = type(array).__name__
+                raise BadRequestError(f"{spec.name}: a {kind}, not an array of numpy")
+            if array.shape[1:] != shape or not array.ndim or array.dtype != dtype:
+                wanted = ", ".join(map(str, ("n", *shape)))
+                raise BadRequestError(
+                    f"{spec.name}: {array.dtype} {array.shape}; a batch is {dtype} ({wanted})"
+                )
+        counts = {len(array) for array in arrays}
+        if len(counts) != 1:
+            raise BadRequestError(f"batches of different sizes: {sorted(counts)}")
+        return [parts(arrays, i) for i in range(counts.pop())]
+
     def _inputs(self, inputs: Sequence[Array]) -> list[Array]:
         if len(inputs) != len(self.wanted):
             raise BadRequestError(f"{len(inputs)} tensors; the model has {len(self.wanted)}")
@@ -173,6 +200,11 @@ class Tensors:
                     f"{spec.name}: the answer needs a contiguous array, {dtype} {shape}"
                 )
         return list(out)
+
+
+def parts(arrays: Sequence[Array], at: int) -> list[Array]:
+    """One of the requests of arrays ``[n, ...]``, or its answer."""
+    return [array[at, ...] for array in arrays]
 
 
 def one_or_all(outputs: list[Array]) -> Array | list[Array]:

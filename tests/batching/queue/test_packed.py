@@ -72,7 +72,7 @@ def spec_and_tensor(rows):
             for i in range(content.size):
                 content.flat[i] = draw(st.binary(max_size=5))
         else:
-            raw = draw(st.binary(min_size=int(np.prod(full, dtype=int)), max_size=200))
+            raw = draw(st.binary(min_size=int(np.prod(full, dtype=int)), max_size=300))
             content = np.resize(np.frombuffer(raw or b"\0", np.uint8) % 2, full)
             content = content.astype(dtype_of(dtype))
         return TensorSpec("x", dtype, declared), content

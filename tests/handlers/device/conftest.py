@@ -20,6 +20,7 @@ from shunter.handlers.device.driver import Driver, cuda_driver
 from shunter.handlers.device.executor import DeviceExecutor, capabilities, keeps_graphs
 from shunter.handlers.device.ladder import WANTED
 from shunter.handlers.device.memory import cuda_view
+from shunter.handlers.queue.device_model import DeviceModel
 from shunter.handlers.queue.device_queue import DeviceQueueWorker
 
 
@@ -41,6 +42,21 @@ def host_view(address, shape, dtype):
         return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
     memory = (ctypes.c_ubyte * size).from_address(address)
     return torch.from_numpy(np.frombuffer(memory, dtype).reshape(shape))
+
+
+def _worker(end, infer, batch, *where):
+    """A worker that takes its model along when it is closed."""
+    specs = end.queue.inputs, end.queue.outputs
+    model = DeviceModel(infer, specs, batch, *where)
+    try:
+        worker = DeviceQueueWorker(end, model)
+    except BaseException:
+        model.close()
+        raise
+    close = worker.close
+    worker.close = lambda: (close(), model.close())
+    worker._stream = model.stream
+    return worker
 
 
 class FakeKit:
@@ -67,7 +83,7 @@ class FakeKit:
         def launch(inputs, outputs):
             self.cuda.launch(stream, lambda: infer(inputs, outputs))
 
-        return DeviceQueueWorker(end, launch, batch, driver, host_view, lambda: stream)
+        return _worker(end, launch, batch, driver, host_view, lambda: stream)
 
 
 class CudaKit:
@@ -82,7 +98,7 @@ class CudaKit:
     def worker(self, end, batch, infer):
         device = torch.device("cuda", 0)
         torch.cuda.init()
-        return DeviceQueueWorker(
+        return _worker(
             end,
             infer,
             batch,

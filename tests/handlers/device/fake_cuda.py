@@ -40,6 +40,10 @@ class FakeCuda:
         """Results by name of function."""
         self.live = {}
         """What was made and not given back, by name or address."""
+        self.eager_copies = True
+        """Copies to the device may be as fast as that."""
+        self.synchronized = []
+        """Streams that somebody waited for."""
         self.copies = []
         """Direction and bytes of every copy that was asked for."""
         self.on_query = self.on_copy = lambda: None
@@ -110,9 +114,13 @@ class FakeCuda:
         return (OK,)
 
     def cuStreamSynchronize(self, stream):
+        self.synchronized.append(stream)
+        self._run_out(stream)
+        return (self.broken,)
+
+    def _run_out(self, stream):
         while self._streams[stream]:
             self._step()
-        return (self.broken,)
 
     def cuEventCreate(self, flags):
         name = self._make("event")
@@ -204,9 +212,16 @@ class FakeCuda:
             self.launch(stream, lambda: ctypes.memmove(to, staged, size))
         else:
             self.launch(stream, lambda: ctypes.memmove(to, begin, size))
-        if self._random.random() < 0.5:  # it may be as fast as that
-            self.cuStreamSynchronize(stream)
+        if self.eager_copies and self._random.random() < 0.5:
+            self._run_out(stream)
         self.on_copy()
+        return (OK,)
+
+    def cuMemcpyDtoDAsync(self, to, begin, size, stream):
+        if not (self._is_device(to, size) and self._is_device(begin, size)):
+            return (WRONG,)
+        self.copies.append(("within", size))
+        self.launch(stream, lambda: ctypes.memmove(to, begin, size))
         return (OK,)
 
     def cuMemcpyDtoHAsync(self, to, begin, size, stream):
@@ -215,7 +230,7 @@ class FakeCuda:
         self.copies.append(("out", size))
         self.launch(stream, lambda: ctypes.memmove(to, begin, size))
         if self._region(to, size) is None:
-            self.cuStreamSynchronize(stream)
+            self._run_out(stream)
         return (OK,)
 
 

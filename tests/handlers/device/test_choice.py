@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shunter.handlers.device.driver import DeviceError, Driver, cuda_driver
-from shunter.handlers.queue import device_queue
+from shunter.handlers.queue import device_model as models
 from shunter.handlers.queue.device_queue import DeviceQueueWorker, queue_worker
 from shunter.handlers.queue.tensor_queue import QueueWorker, StagedQueueWorker, device_of
 from shunter.nic_frontend.wire.layout import WireStatus
@@ -20,16 +20,33 @@ def here(fake, monkeypatch):
     """The fake driver as that of this machine."""
     stream = Driver(fake.cuda, 0).stream()
     fake.cuda.live.clear()
-    monkeypatch.setattr(device_queue, "cuda_driver", lambda: fake.cuda)
-    monkeypatch.setattr(device_queue, "cuda_view", lambda *what: fake.view(*what[:3]))
+    monkeypatch.setattr(models, "cuda_driver", lambda: fake.cuda)
+    monkeypatch.setattr(models, "cuda_view", lambda *what: fake.view(*what[:3]))
     current = SimpleNamespace(cuda_stream=stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
-    device_queue._tell.cache_clear()
+    models.tell_pageable.cache_clear()
     return fake
 
 
 def double(inputs, outputs):
     outputs[0].copy_(2 * inputs[1])
+
+
+@pytest.fixture
+def make_worker(front):
+    """The worker of a link, and what it has made on its device; both are closed."""
+    made = []
+
+    def make(infer, device=GPU):
+        specs = front.queue.inputs, front.queue.outputs
+        model = models.device_model(infer, [], specs, 4, device, graphs=False)
+        made.extend([model] if model else [])
+        made.insert(0, queue_worker(front.end, infer, 4, device, model))
+        return made[0]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 def run_one(front, worker):
@@ -46,58 +63,66 @@ def test_a_model_on_the_host_has_a_worker_without_a_device(front):
     worker.close()
 
 
-def test_a_model_on_a_device_gets_a_queue_there(here, front):
-    worker = queue_worker(front.end, double, 4, GPU)
+def test_a_model_on_a_device_gets_a_queue_there(here, front, make_worker):
+    def infer(inputs, outputs):
+        stream = torch.cuda.current_stream(GPU).cuda_stream
+        here.cuda.launch(stream, lambda: double(inputs, outputs))
+
+    worker = make_worker(infer)
     assert type(worker) is DeviceQueueWorker
     front.come(0, values=[1])
-
-    def infer(inputs, outputs):
-        here.cuda.launch(worker._stream(), lambda: double(inputs, outputs))
-
-    worker._infer = infer
     assert front.run(worker, 0) == [WireStatus.OK]
     assert front.answers(0) == [2]
-    worker.close()
-    assert not here.cuda.live
+
+
+@pytest.mark.parametrize("enough", [0, 1, 2])
+def test_without_room_for_batches_on_their_way_they_are_staged(
+    here, front, make_worker, monkeypatch, enough, caplog
+):
+    """The model's own tensors have found room."""
+    left = len(front.queue.inputs) + len(front.queue.outputs) + enough
+    real = here.cuda.cuMemAlloc
+
+    def allocate(size):
+        nonlocal left
+        left -= 1
+        return real(size) if left >= 0 else (here.cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY,)
+
+    monkeypatch.setattr(here.cuda, "cuMemAlloc", allocate)
+    assert type(make_worker(double)) is StagedQueueWorker
+    assert "no memory on cuda:0: cuMemAlloc" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["cuMemAlloc", "cuEventCreate"])
-def test_without_room_on_the_device_batches_are_staged(here, front, caplog, name):
+def test_without_room_on_the_device_batches_are_staged(here, make_worker, caplog, name):
     here.cuda.failing[name] = here.cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
     with caplog.at_level(logging.WARNING):
         for _ in range(2):  # as often as a front end comes
-            worker = queue_worker(front.end, double, 4, GPU)
-            assert type(worker) is StagedQueueWorker
-            worker.close()
+            assert type(make_worker(double)) is StagedQueueWorker
     assert [record.getMessage() for record in caplog.records] == [
         "Batches are copied to the device from pageable memory: no memory on cuda:0: "
         f"{name}: CUDA_ERROR_OUT_OF_MEMORY"
     ]
-    assert not here.cuda.live
 
 
-def test_what_torch_cannot_show_is_staged(here, front, monkeypatch, caplog):
+def test_what_torch_cannot_show_is_staged(here, make_worker, monkeypatch, caplog):
     def refuse(*what):
         raise TypeError("no such dtype")
 
-    monkeypatch.setattr(device_queue, "cuda_view", refuse)
-    worker = queue_worker(front.end, double, 4, GPU)
-    assert type(worker) is StagedQueueWorker
+    monkeypatch.setattr(models, "cuda_view", refuse)
+    assert type(make_worker(double)) is StagedQueueWorker
     assert "no such dtype" in caplog.text
     assert not here.cuda.live
-    worker.close()
 
 
-def test_without_cuda_python_batches_are_staged(fake, front, monkeypatch, caplog):
+def test_without_cuda_python_batches_are_staged(make_worker, monkeypatch, caplog):
     def missing():
         raise ModuleNotFoundError("No module named 'cuda'")
 
-    monkeypatch.setattr(device_queue, "cuda_driver", missing)
-    device_queue._tell.cache_clear()
-    worker = queue_worker(front.end, double, 4, GPU)
-    assert type(worker) is StagedQueueWorker
+    monkeypatch.setattr(models, "cuda_driver", missing)
+    models.tell_pageable.cache_clear()
+    assert type(make_worker(double)) is StagedQueueWorker
     assert "pip install 'shunter[gpu]'" in caplog.text
-    worker.close()
 
 
 @pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -131,12 +156,11 @@ def test_staged_batches_end_with_the_device(fake, front, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_used_as_it_comes(front, caplog):
-    worker = queue_worker(front.end, double, 4, torch.device("cuda"))
+def test_a_gpu_is_used_as_it_comes(front, make_worker, caplog):
+    worker = make_worker(double, torch.device("cuda"))
     assert type(worker) is DeviceQueueWorker
     assert caplog.text == ""  # the queue's memory is pinned
     run_one(front, worker)
-    worker.close()
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def workers(fake, served, link_module, monkeypatch):
     """The device's workers that a front end has got; the first is attached in a thread."""
     made = []
 
-    def worker_of(end, infer, batch, device):
+    def worker_of(end, infer, batch, device, model):
         made.append(fake.worker(end, batch, infer))
         return made[-1]
 

@@ -11,9 +11,10 @@ from queue_front import QueueFront
 
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import DeviceError
+from shunter.handlers.queue import device_queue
 from shunter.nic_frontend.wire.layout import WireStatus
 
-BATCH = 4
+BATCH, ENTRIES = 4, 16
 OK, FAILED = WireStatus.OK, WireStatus.HANDLER_FAILED
 
 
@@ -93,6 +94,181 @@ def test_in_whatever_order_the_device_works_each_answer_is_of_its_request(
     worker.close()
     assert not kit.cuda.live
     front.close()
+
+
+# ---- several on their way
+
+
+@pytest.fixture
+def lazy(fake):
+    """The fake device does nothing before somebody asks."""
+    fake.cuda.eager_copies = False
+    return fake
+
+
+def begin(front, worker, *entries, values=None):
+    front.come(*entries, values=values)
+    worker.begin(front.give(*entries))
+
+
+def test_the_kernels_of_the_next_batch_are_there_before_those_of_the_first_are_done(lazy, front):
+    ran = []
+
+    def infer(inputs, outputs):
+        twice(inputs, outputs)
+        ran.append(int(inputs[1][0, 0]))
+
+    worker = lazy.worker(front.end, BATCH, infer)
+    begin(front, worker, 3, 1)
+    begin(front, worker, 6, 7, 8)
+    assert not ran and len(lazy.cuda.synchronized) == 0
+    kernels = len(lazy.cuda._streams[worker._stream()])
+    assert worker.finished() is None and kernels > 4
+    assert front.finish(worker) == [OK] * 2
+    assert front.finish(worker) == [OK] * 3
+    assert ran == [3, 6] and len(lazy.cuda.synchronized) == 0  # nobody waited for a stream
+    assert front.answers(3, 1, 6, 7, 8) == [6, 2, 12, 14, 16]
+    assert worker.finished() is None and worker.pause_ns() is None
+    worker.close()
+
+
+def test_batches_that_follow_one_another_each_get_their_own_results(kit, front):
+    worker = kit.worker(front.end, BATCH, twice)
+    begin(front, worker, 0, 1, values=[0, 1])
+    for number in range(1, 40):
+        one, other = (2 * number) % ENTRIES, (2 * number + 1) % ENTRIES
+        begin(front, worker, other, one, values=[number, 7 * number])
+        assert front.finish(worker) == [OK] * 2
+    assert front.finish(worker) == [OK] * 2
+    assert front.answers(other, one) == [2 * number, 14 * number]
+    worker.close()
+
+
+def test_only_a_batch_that_follows_another_is_copied_within_the_device(fake, front):
+    worker = fake.worker(front.end, BATCH, twice)
+    begin(front, worker, 0, 1)
+    alone = len(fake.cuda.copies)
+    begin(front, worker, 5, 2)
+    more = [(kind if kind != "within" else "", size) for kind, size in fake.cuda.copies[alone:]]
+    [*there, out], sizes = more, [size for _, size in sizes_of(front, 2)]
+    assert [*there, out] == [
+        *[("in", size) for size in sizes[:2]],
+        *[("", size) for size in sizes],
+        ("out", sizes[2]),
+    ]
+    for _ in range(2):
+        front.finish(worker)
+    worker.close()
+
+
+def test_how_soon_to_ask_again_grows_with_what_has_been_waited(lazy, front, monkeypatch):
+    now = 0
+    monkeypatch.setattr(device_queue.time, "monotonic_ns", lambda: now)
+    worker = lazy.worker(front.end, BATCH, twice)
+    assert worker.pause_ns() is None
+    begin(front, worker, 0)
+    found = []
+    for now in (0, 900_000, 2_000_000, 1_000_000_000):  # noqa: B007
+        found.append(worker.pause_ns())
+    assert found == [0, 0, 100_000, 500_000]
+    begin(front, worker, 1)
+    front.finish(worker)
+    assert worker.pause_ns() == 0  # the next one's time begins
+    front.finish(worker)
+    worker.close()
+
+
+@given(seed=st.integers(0, 2**32), pinned=st.booleans())
+def test_however_many_are_on_their_way_each_answer_is_of_its_request(
+    make_kit, front_type, seed, pinned
+):
+    kit, choose = make_kit(seed), random.Random(seed)
+    if not pinned:
+        kit.cuda.failing["cuMemHostRegister"] = kit.cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    front, held, number = front_type(), [], 0
+
+    def infer(inputs, outputs):
+        twice(inputs, outputs)
+        inputs[0].zero_(), inputs[1].zero_()  # it may write there
+
+    worker = kit.worker(front.end, BATCH, infer)
+    launch = worker._infer
+
+    def fails_at_times(inputs, outputs):
+        launch(inputs, outputs)
+        if choose.random() < 0.2:
+            raise ValueError("behind its kernels")
+
+    worker._infer = fails_at_times
+    while number < 16 or held:
+        if number < 16 and len(held) < 2 and choose.random() < 0.7:
+            number += 1
+            taken = {entry for entries, _ in held for entry in entries}
+            free = [entry for entry in range(front.entries) if entry not in taken]
+            entries = choose.sample(free, choose.randrange(1, BATCH + 1))
+            values = [1000 * number + entry for entry in entries]
+            held.append((entries, values))
+            begin(front, worker, *entries, values=values)
+        elif (found := worker.finished()) is not None:
+            front.end.answer(*found)
+            entries, values = held.pop(0)
+            good = [i for i, status in enumerate(found[1]) if status == OK]
+            assert found[0].entries[: found[0].count] == entries
+            answers = [front.answers(entries[i]) for i in good]
+            assert answers == [[2 * values[i]] for i in good]
+    worker.close()
+    assert not kit.cuda.live
+    front.close()
+
+
+def failing_on(value, fake, worker, ran):
+    """Fails on batches with this value, when it has seen that of the first request."""
+    launch = worker._infer
+
+    def infer(inputs, outputs):
+        fake.cuda.cuStreamSynchronize(worker._stream())
+        found = inputs[1][:, 0].tolist()
+        ran.append(found)
+        if value in found:
+            raise ValueError(value)
+        launch(inputs, outputs)
+
+    return infer
+
+
+@pytest.mark.parametrize("which", [2, 5])
+def test_a_batch_that_fails_is_tried_apart_when_those_before_it_are_answered(fake, front, which):
+    ran = []
+    worker = fake.worker(front.end, BATCH, twice)
+    worker._infer = failing_on(which, fake, worker, ran)
+    begin(front, worker, 1, 2)
+    begin(front, worker, 5, 6)
+    assert ran == [[1, 2], [5, 6]]
+    first, second = front.finish(worker), front.finish(worker)
+    wrong = {2: ([OK, FAILED], [OK, OK]), 5: ([OK, OK], [FAILED, OK])}
+    assert (first, second) == wrong[which]
+    assert ran[2:] == ([[1], [2]] if which == 2 else [[5], [6]])
+    good = [entry for entry in (1, 2, 5, 6) if entry != which]
+    assert front.answers(*good) == [2 * entry for entry in good]
+    worker.close()
+
+
+def test_a_device_that_fails_ends_the_worker_whatever_is_on_its_way(lazy, front):
+    worker = lazy.worker(front.end, BATCH, twice)
+    begin(front, worker, 0)
+    begin(front, worker, 1)
+    lazy.cuda.broken = lazy.cuda.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(DeviceError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+        worker.finished()
+    worker.close()
+
+
+def test_a_worker_that_is_closed_with_batches_on_their_way_leaves_nothing(lazy, front):
+    worker = lazy.worker(front.end, BATCH, twice)
+    begin(front, worker, 0)
+    begin(front, worker, 1)
+    worker.close()
+    assert not lazy.cuda.live
 
 
 # ---- what fails

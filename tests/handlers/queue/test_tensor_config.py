@@ -28,6 +28,7 @@ def test_tensors_of_one_size_are_not_packed():
     spec = TensorSpec("x", "float32", (3,))
     assert config() == TensorConfig((spec,), (spec,))
     assert config(batched=False, streamed=False).packing is None
+    assert config(graphs=False).graphs is False
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "bool"])
@@ -71,8 +72,9 @@ WRONG = [
     ({"inputs": [{**X, "dtype": "S3"}]}, "or bytes"),
     ({"inputs": [{**X, "shape": [-2]}]}, "-1: each request chooses"),
     ({"inputs": [{**X, "shape": 3}]}, "a list of sizes"),
-    ({"bached": True}, "bached is not known; allowed: answer_bytes, batched, buckets, inputs"),
+    ({"bached": True}, "bached is not known; allowed: answer_bytes, batched, buckets, graphs, "),
     ({"batched": 1}, "batched: 1; allowed: true or false"),
+    ({"graphs": 0}, "graphs: 0; allowed: true or false"),
     ({"streamed": "no"}, "streamed: 'no'; allowed: true or false"),
     ({"inputs": [TEXT], "request_bytes": 67}, "request_bytes: 67; allowed: 68, which the smallest"),
     ({"inputs": [TEXT], "request_bytes": "1"}, "request_bytes: '1'; allowed: 68"),

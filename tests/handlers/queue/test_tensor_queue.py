@@ -107,6 +107,26 @@ def in_place(seen):
     return infer
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "complex64"])
+def test_types_that_numpy_lacks_reach_the_handler(dtype):
+    spec = TensorSpec("x", dtype, (3,))
+    front = QueueFront([spec], [spec], 4)
+    seen = []
+
+    def infer(inputs, outputs):
+        seen.append((inputs[0].dtype, inputs[0].to(torch.complex64).real.tolist()))
+        outputs[0].copy_(inputs[0])
+
+    worker = QueueWorker(front.end, infer, 4)
+    for entry in (1, 3):
+        front.arrive(entry, [1, 2, entry])
+    assert front.run(worker, 1, 3) == [200, 200]
+    assert seen == [(getattr(torch, dtype), [[1, 2, 1], [1, 2, 3]])]
+    assert front.results[0][[1, 3]].astype(complex).real.tolist() == [[1, 2, 1], [1, 2, 3]]
+    worker.close()
+    front.close()
+
+
 SETS = [(0, 1, 2, 3), (3, 0, 1, 2), (2, 0, 3, 1), (1, 3, 2)]
 
 

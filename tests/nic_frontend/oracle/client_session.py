@@ -68,8 +68,8 @@ class ClientSession:
         view = self._memory[req_id][side][segment.tensor]
         return view[segment.offset : segment.offset + segment.length]
 
-    def poll(self, _until_ns, _spin=False):
-        """Numbers and statuses of what has ended."""
+    def poll_runs(self, _until_ns, _spin=False):
+        """Numbers and statuses of what has ended; no function is packed here."""
         now, ended = self.clock.monotonic_ns(), []
         try:
             while True:
@@ -79,7 +79,7 @@ class ClientSession:
         self._post(self._core.tick(now))
         for req_id in self._core.overdue(now):
             self.cancel(req_id)
-            ended.append((req_id, int(WireStatus.TOO_LATE)))
+            ended.append((req_id, int(WireStatus.TOO_LATE), 0))
         return ended
 
     def _take(self, datagram, now, ended):
@@ -92,9 +92,9 @@ class ClientSession:
         if isinstance(found, Landing):
             self._part(found.req_id, 1, found.segment)[:] = payload
             if found.is_last:
-                ended.append((found.req_id, int(WireStatus.OK)))
+                ended.append((found.req_id, int(WireStatus.OK), 0))
         elif isinstance(found, Refused):
-            ended.append((found.req_id, found.status))
+            ended.append((found.req_id, found.status, 0))
 
     def hello(self):
         found, self._hello = self._hello, b""

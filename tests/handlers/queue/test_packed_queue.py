@@ -1,0 +1,353 @@
+"""Batches of packed requests: what handlers get, what clients get, and whose fault is whose."""
+
+import numpy as np
+import pytest
+import torch
+from packed_front import PackedFront
+
+from shunter.batching.queue.layout import EntryStatus
+from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec
+from shunter.handlers.queue.packed_queue import PackedQueueWorker, keep_batch, packed_infer_of
+from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError
+
+OK, BAD, FAILED = EntryStatus.OK, EntryStatus.BAD_REQUEST, EntryStatus.HANDLER_FAILED
+IDS = TensorSpec("ids", "int64", (ANY,))
+SUM = TensorSpec("sum", "int64", ())
+TEXT = TensorSpec("text", BYTES, ())
+TEXTS = TensorSpec("texts", BYTES, (ANY,))
+GRID = TensorSpec("grid", "float32", (ANY, 2, ANY))
+
+
+@pytest.fixture
+def make():
+    """Makes a packed queue and its worker."""
+    made = []
+
+    def build(inputs, outputs, infer, padding=UNPADDED, entries=8, device=None, **form):
+        front = PackedFront(inputs, outputs, entries, part=50, **form)
+        made.append(front)
+        made.append(PackedQueueWorker(front.end, infer, front.attach, padding, device))
+        return made[-2:]
+
+    yield build
+    for each in reversed(made):
+        each.close()
+
+
+def ask(front, *requests):
+    """Requests in entries that do not follow one another."""
+    for number, tensors in enumerate(requests):
+        front.ask(_entry(front, number), *tensors)
+    return [_entry(front, number) for number in range(len(requests))]
+
+
+def _entry(front, number):
+    return (3 * number + 1) % front.entries
+
+
+def answers(front, entries):
+    """The only output of each."""
+    return [front.answer(entry)[1][0].tolist() for entry in entries]
+
+
+def test_requests_are_padded_with_zero_and_the_real_sizes_are_known(make):
+    seen = {}
+
+    def infer(batch):
+        seen.update(ids=batch["ids"].tolist(), mask=batch.mask("ids").tolist())
+        seen.update(sizes=batch.sizes("ids").tolist(), rows=batch.rows, n=len(batch))
+        return batch.inputs[0].sum(1)
+
+    front, worker = make([IDS], [SUM], infer)
+    for _ in range(2):  # what the first left is not what the second gets
+        entries = ask(front, [[1, 2, 3]], [[]], [[7]])
+        assert front.run(worker, *entries) == [OK] * 3
+    assert seen["ids"] == [[1, 2, 3], [0, 0, 0], [7, 0, 0]]
+    assert seen["mask"] == [[True] * 3, [False] * 3, [True, False, False]]
+    assert (seen["sizes"], seen["rows"], seen["n"]) == ([[3], [0], [1]], [1, 1, 1], 3)
+    assert answers(front, entries) == [6, 0, 7]
+
+
+def test_a_padded_batch_has_few_sizes_and_its_memory_stays(make):
+    seen = []
+
+    def infer(batch):
+        [ids] = batch.inputs
+        seen.append((tuple(ids.shape), ids.data_ptr()))
+        return ids.sum(1)
+
+    front, worker = make([IDS], [SUM], infer, Padding(buckets=(4, 8)))
+    for lengths in [(8, 8, 8), (1, 2), (3, 4), (5, 1), (9, 1)]:
+        entries = ask(front, *([[1] * n] for n in lengths))
+        assert front.run(worker, *entries) == [OK] * len(lengths)
+        assert answers(front, entries) == list(lengths)
+    assert [shape for shape, _ in seen] == [(3, 8), (2, 4), (2, 4), (2, 8), (2, 9)]
+    assert len({address for _, address in seen}) == 1
+
+
+def test_every_dimension_of_any_size_is_padded(make):
+    def infer(batch):
+        assert batch["grid"].shape == (2, 4, 2, 4)
+        assert batch.mask("grid", 2).tolist() == [[True] * 3 + [False], [True] + [False] * 3]
+        return batch.split(batch["grid"] * 2, like="grid")
+
+    front, worker = make([GRID], [GRID], infer, Padding(buckets=(4,)))
+    grids = [np.random.rand(2, 2, 3).astype("f"), np.random.rand(4, 2, 1).astype("f")]
+    entries = ask(front, *([g] for g in grids))
+    assert front.run(worker, *entries) == [OK, OK]
+    for entry, grid in zip(entries, grids, strict=True):
+        assert np.array_equal(front.answer(entry)[1][0], 2 * grid)
+
+
+def test_ragged_requests_come_as_they_are(make):
+    def infer(batch):
+        assert [each.shape for each in batch["grid"]] == [(2, 2, 3), (4, 2, 1)]
+        with pytest.raises(TypeError, match="grid is not padded"):
+            batch.mask("grid")
+        return [each + 1 for each in batch["grid"]]
+
+    front, worker = make([GRID], [GRID], infer, Padding(ragged=True))
+    grids = [np.random.rand(2, 2, 3).astype("f"), np.random.rand(4, 2, 1).astype("f")]
+    entries = ask(front, *([g] for g in grids))
+    assert front.run(worker, *entries) == [OK, OK]
+    for entry, grid in zip(entries, grids, strict=True):
+        assert np.array_equal(front.answer(entry)[1][0], grid + 1)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_requests_that_are_batches_get_their_own_rows(make, ragged):
+    def infer(batch):
+        assert batch.rows == [2, 1, 3] and batch.sizes("x").shape == (6, 0)
+        [x, words] = batch.inputs
+        assert words == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        return ([each * 2 for each in x] if ragged else x * 2), [w + b"!" for w in words]
+
+    x = TensorSpec("x", "int16", ())
+    spec = [x, TEXT]
+    front, worker = make(spec, spec, infer, Padding(ragged=ragged), batched=True)
+    requests = [([1, 2], [b"a", b"b"]), ([3], [b"c"]), ([4, 5, 6], [b"d", b"e", b"f"])]
+    entries = ask(front, *requests)
+    assert front.run(worker, *entries) == [OK] * 3
+    for entry, (numbers, words) in zip(entries, requests, strict=True):
+        rows, (y, texts) = front.answer(entry)
+        assert rows == len(numbers) and y.tolist() == [2 * n for n in numbers]
+        assert texts.tolist() == [w + b"!" for w in words]
+
+
+def test_byte_strings_in_lists(make):
+    def infer(batch):
+        assert batch["texts"] == [[b"a", b"bcd"], [], [b""]]
+        return {"texts": [[t.decode() * 2 for t in texts] for texts in batch["texts"]]}
+
+    front, worker = make([TEXTS], [TEXTS], infer)
+    entries = ask(front, [[b"a", b"bcd"]], [[]], [[b""]])
+    assert front.run(worker, *entries) == [OK] * 3
+    assert answers(front, entries) == [[b"aa", b"bcdbcd"], [], [b""]]
+
+
+def test_inference_gets_the_inputs_one_by_one(make):
+    class Own:
+        def inference(self, ids, texts):
+            return ids.sum(1) + torch.tensor([len(t) for t in texts])
+
+    front, worker = make([IDS, TEXT], [SUM], packed_infer_of(Own()))
+    entries = ask(front, ([1, 2], b"abc"), ([5], b""))
+    assert front.run(worker, *entries) == [OK] * 2
+    assert answers(front, entries) == [6, 5]
+
+
+@pytest.mark.parametrize("handler", [None, object()])
+def test_a_handler_that_cannot_is_named(handler):
+    with pytest.raises(TensorConfigError, match=r"has neither infer\(batch\) nor inference"):
+        packed_infer_of(handler)
+
+
+def test_a_malformed_request_leaves_its_batch_alone(make):
+    sizes = []
+
+    def infer(batch):
+        sizes.append(len(batch))
+        return batch["ids"].sum(1), batch["text"]
+
+    front, worker = make([IDS, TEXT], [SUM, TEXT], infer)
+    entries = ask(front, *([[n], b"text"] for n in range(6)))
+    run = front.requests.pack([[9], b"text"])
+    front.ask_run(entries[0], run[:-1])
+    front.ask_run(entries[1], run, rows=2)
+    front.ask_run(entries[3], run[:40], rows=1)
+    run[-8] = 5  # longer than there is
+    front.ask_run(entries[4], run)
+    assert front.run(worker, *entries) == [BAD, BAD, OK, BAD, BAD, OK]
+    assert sizes == [2]
+    assert [front.answer(entries[i])[1][0].tolist() for i in (2, 5)] == [2, 5]
+    front.ask_run(entries[0], run)
+    assert front.run(worker, entries[0]) == [BAD] and sizes == [2]
+
+
+def test_who_is_the_cause_of_a_failure_gets_it_alone(make, caplog):
+    seen = []
+
+    def infer(batch):
+        [ids] = batch.inputs
+        seen.append(ids.sum(1).tolist())
+        ids *= 0  # what it writes, nobody else gets
+        if 3 in seen[-1]:
+            raise FileNotFoundError("three")
+        return torch.tensor(seen[-1])
+
+    front, worker = make([IDS], [SUM], infer)
+    entries = ask(front, *([[n]] for n in range(1, 5)))
+    front.may_run_twice(entries[0], entries[2])
+    assert front.run(worker, *entries) == [OK, FAILED, FAILED, FAILED]
+    assert seen == [[1, 2, 3, 4], [1], [3]]
+    assert answers(front, entries[:1]) == [1]
+    assert [r.getMessage() for r in caplog.records] == [
+        "The handler failed on a batch of 4.", "The handler failed on a batch of 1.",
+    ]  # fmt: skip
+
+
+def test_a_handler_may_refuse_requests(make):
+    refuse = [1]
+
+    def infer(batch):
+        for request in refuse:
+            batch.refuse(request)
+        with pytest.raises(IndexError):
+            batch.refuse(len(batch))
+        return batch["text"] if len(refuse) == 1 else None
+
+    front, worker = make([TEXT], [TEXT], infer)
+    entries = ask(front, [b"a"], [b"b"], [b"c"])
+    assert front.run(worker, *entries) == [OK, BAD, OK]
+    assert [front.answer(entries[i])[1][0].tolist() for i in (0, 2)] == [b"a", b"c"]
+    refuse = [0, 1, 2]
+    assert front.run(worker, *entries) == [BAD] * 3
+
+
+def test_an_answer_that_is_too_long_fails_alone_and_is_logged(make, caplog):
+    front, worker = make([IDS], [TEXT], lambda b: [b"x" * n for n in b["ids"][:, 0].tolist()],
+                         answer_bytes=128)  # fmt: skip
+    entries = ask(front, [[60]], [[61]], [[0]])
+    assert front.run(worker, *entries) == [OK, FAILED, OK]
+    assert answers(front, entries[::2]) == [b"x" * 60, b""]
+    [record] = caplog.records
+    assert record.getMessage() == "An answer has 129 bytes, and answer_bytes is 128."
+
+
+def test_what_another_answer_left_is_not_sent(make):
+    spec = [TensorSpec("a", "int8", (ANY,)), TensorSpec("b", "int8", (ANY,))]
+    front, worker = make(spec, spec, lambda batch: tuple(batch.inputs))
+    front.results[0][:] = 0xEE
+    [entry] = ask(front, ([1], [2]))
+    assert front.run(worker, entry) == [OK]
+    assert bytes(front.results[0][entry, :129]) == bytes(front.requests.pack([[1], [2]]))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_sizes_that_would_need_too_much_when_padded(make, caplog, count):
+    spec = TensorSpec("x", "int8", (ANY, ANY))
+    seen = []
+
+    def infer(batch):
+        seen.append(tuple(batch["x"].shape))
+        return batch["x"].sum((1, 2))
+
+    padding = UNPADDED if count == 2 else Padding(buckets=(4096,))
+    front, worker = make([spec], [SUM], infer, padding, request_bytes=8192)
+    entries = ask(front, [np.ones((1, 5000), np.int8)], [np.ones((5000, 1), np.int8)])[:count]
+    if count == 2:  # together they would be 50 MB
+        assert front.run(worker, *entries) == [OK, OK]
+        assert answers(front, entries) == [5000, 5000]
+        assert seen == [(1, 1, 5000), (1, 5000, 1)] and not caplog.records
+    else:
+        assert front.run(worker, *entries) == [BAD] and not seen
+        assert "padded 20480000 bytes; at most 131072" in caplog.text
+
+
+WRONG = [
+    (None, "sum: the handler gave a NoneType; a tensor, or a list"),
+    (torch.zeros(3, dtype=torch.int64), r"sum: the handler gave torch.int64 \[3\], where the"),
+    (torch.zeros(2, 1, dtype=torch.int64), r"declares torch.int64 \[\] for each of 2 rows"),
+    (torch.zeros(2), "gave torch.float32"),
+    ([torch.tensor(1)], "a list of 1; a tensor, or a list of one for each of 2 requests"),
+    ([torch.tensor(1), "a"], "a str where a tensor belongs"),
+    ((torch.zeros(2), 3), "no 1 outputs, but a tuple of 2"),
+    ({"other": 1}, r"gave \['other'\]; the model has \['sum'\]"),
+]
+
+
+@pytest.mark.parametrize(("found", "message"), WRONG, ids=[m for _, m in WRONG])
+def test_what_is_no_output_is_an_error_and_said(make, caplog, found, message):
+    front, worker = make([IDS], [SUM], lambda _: found)
+    entries = ask(front, [[1]], [[2]])
+    assert front.run(worker, *entries) == [FAILED, FAILED]
+    [record] = caplog.records
+    with pytest.raises(Exception, match=message):
+        raise record.exc_info[1]
+
+
+WRONG_TEXTS = [
+    (b"ab", "the handler gave a bytes; a list with an element for each of 2 rows"),
+    ([[b"a"]], "a list of 1; a list with an element"),
+    ([b"a", [b"b"]], "a bytes where a list belongs"),
+    ([[b"a"], [3]], "a int where a byte string belongs"),
+    ([[[b"a"]], [[b"a"]]], "a list of 1 where a byte string belongs"),
+]
+
+
+@pytest.mark.parametrize(("found", "message"), WRONG_TEXTS, ids=[m for _, m in WRONG_TEXTS])
+def test_what_is_no_byte_string_is_an_error_and_said(make, caplog, found, message):
+    front, worker = make([IDS], [TEXTS], lambda _: found)
+    entries = ask(front, [[1]], [[2]])
+    assert front.run(worker, *entries) == [FAILED, FAILED]
+    with pytest.raises(Exception, match=message):
+        raise caplog.records[0].exc_info[1]
+
+
+def test_rows_of_a_request_have_lists_of_one_length(make, caplog):
+    front, worker = make([IDS], [TEXTS], lambda _: [[b"a"], []], batched=True)
+    [entry] = ask(front, [[[1], [2]]])
+    assert front.run(worker, entry) == [FAILED]
+    assert "[0]; the model has [-1]" in caplog.text
+
+
+def test_results_of_another_device_or_type_are_copied(make):
+    front, worker = make(
+        *([IDS], [TensorSpec("y", "bfloat16", (2,))]),
+        lambda batch: torch.stack([batch["ids"].sum(1).float()] * 2).T,
+    )
+    entries = ask(front, [[1, 2]], [[3]])
+    assert front.run(worker, *entries) == [OK, OK]
+    assert answers(front, entries) == [[3, 3]] * 2
+
+
+def test_a_kept_batch_is_as_it_was(make):
+    def infer(batch):
+        again = keep_batch(batch)
+        batch["ids"].zero_()
+        [kept] = again()
+        return kept["ids"].sum(1), kept["text"]
+
+    front, worker = make([IDS, TEXT], [SUM, TEXT], infer)
+    entries = ask(front, ([1, 2], b"a"), ([3], b"b"))
+    assert front.run(worker, *entries) == [OK, OK]
+    assert answers(front, entries) == [3, 3]
+
+
+def test_a_batch_that_makes_no_sense_ends_the_worker(make):
+    front, worker = make([IDS], [SUM], lambda batch: batch["ids"].sum(1), entries=2)
+    entries = ask(front, [[1]], [[2]])
+    front.queue.words[front.queue.entry(entries[0], "entry_pieces")] = 1 << 20
+    with pytest.raises(OSError, match="inputs of a batch"):
+        front.run(worker, *entries)
+
+
+def test_a_worker_with_a_device_of_its_own_copies_there(make):
+    def infer(batch):
+        return batch["ids"].sum(1) + batch.mask("ids").sum(1)
+
+    front, worker = make([IDS, TEXT], [SUM], infer, device=torch.device("cpu"))
+    for _ in range(2):
+        entries = ask(front, ([1, 2], b"a"), ([3], b"b"))
+        assert front.run(worker, *entries) == [OK, OK]
+        assert answers(front, entries) == [5, 4]
