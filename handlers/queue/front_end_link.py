@@ -42,6 +42,7 @@ from shunter.handlers.queue.packed_queue import (
     keep_batch,
     packed_infer_of,
 )
+from shunter.handlers.queue.streaming import StreamingQueueWorker
 from shunter.handlers.queue.shared_regions import FrontEndWords
 from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError, tensor_config
 from shunter.handlers.queue.tensor_queue import (
@@ -87,8 +88,6 @@ def link_of(
     Raises TensorConfigError when the model cannot serve tensors.
     """
     tensors = tensor_config(model.section)
-    if tensors.packing and tensors.packing.streamed:
-        raise TensorConfigError("tensors: streamed: answers cannot be streamed yet")
     attach = Attach(
         model.name,
         environ.get("SHUNTER_MODEL_VERSION", ""),
@@ -257,7 +256,8 @@ class FrontEndLink:
     def _worker_of(self, end: WorkerQueue) -> QueueWorker | PackedQueueWorker:
         attach, device = self._attach, self._device
         if attach.packing:
-            return PackedQueueWorker(end, self._infer, attach, self._padding, device)
+            kind = StreamingQueueWorker if attach.packing.streamed else PackedQueueWorker
+            return kind(end, self._infer, attach, self._padding, device)
         return queue_worker(end, self._infer, attach.batch, device, self._model)
 
     def _work(

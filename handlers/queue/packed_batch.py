@@ -37,6 +37,8 @@ class PackedBatch:
     """Whether requests are batches themselves."""
     refused: set[int] = field(default_factory=set)
     """Requests that the handler has refused."""
+    unwanted: set[int] = field(default_factory=set)
+    """Where answers are streamed: requests whose clients want no more of them."""
 
     def __len__(self) -> int:
         """Requests."""

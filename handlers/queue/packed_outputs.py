@@ -50,7 +50,7 @@ class PackedOutputs:
         """Answer requests of a batch, counted from its ``begin``-th on, of which each has so many
         rows; a status for each. Raises ValueError, or TypeError, for what are no outputs.
         """
-        sides = self._by_output(found)
+        sides = self.by_output(found)
         held: list[torch.Tensor] = []  # as long as it is copied from
         parts = [
             list(self._parts(spec, given, rows, held))
@@ -69,7 +69,8 @@ class PackedOutputs:
                 self._write_strings(batch, begin + request, table[request], [p[i] for p in parts])
         return statuses
 
-    def _by_output(self, found: Any) -> Sequence[Any]:
+    def by_output(self, found: Any) -> Sequence[Any]:
+        """What a handler gave, in the order of the outputs. Raises ValueError for what is none."""
         names = [spec.name for spec in self._specs]
         if isinstance(found, Mapping):
             if set(found) != set(names):

@@ -135,9 +135,7 @@ class PackedQueueWorker:
 
     def _work(self, batch: Batch, begin: int, made: PackedBatch, good: list[int]) -> list[int]:
         found = self._infer(made)
-        if self._device is not None and self._device.type == "cuda":
-            # It has read the inputs then, and the next ones may come to their place.
-            torch.cuda.current_stream(self._device).synchronize()
+        self._synchronize()
         if len(made.refused) == len(good):
             return [EntryStatus.BAD_REQUEST] * len(good)
         answered = self._outputs.answer(batch, begin, good, made.rows, found)
@@ -145,6 +143,11 @@ class PackedQueueWorker:
             EntryStatus.BAD_REQUEST if i in made.refused else status
             for i, status in enumerate(answered)
         ]
+
+    def _synchronize(self) -> None:
+        """The handler's work is done: the next inputs may come to the place of these."""
+        if self._device is not None and self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
 
     def _failed(self) -> None:
         """A device that has failed for good fails at this too."""

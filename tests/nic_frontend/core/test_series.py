@@ -1,5 +1,5 @@
-"""Answers in parts: what C does when datagrams are lost, doubled and out of order, clients leave and
-workers die. A client never sees a part that is not the one that it asked for."""
+"""Answers in parts, in C: datagrams are lost, doubled and out of order, clients leave and workers
+die. A client never sees a part that is not the one that it asked for."""
 
 import random
 
@@ -30,7 +30,7 @@ class Client:
         self.id, self.peer, self.stream = 0x10000 + number, PEERS[number], stream
         self.last = self.pkt_no = 0
         self.asked = {}
-        """By request: the request that is answered in parts and the part; 0: that request itself."""
+        """By request: the request that is answered in parts, and the part; 0: itself."""
         self.open, self.refused, self.streams = set(), set(), {}
         """Requests without an answer; of each stream what is known of it."""
 
