@@ -42,8 +42,8 @@ from shunter.handlers.queue.packed_queue import (
     keep_batch,
     packed_infer_of,
 )
-from shunter.handlers.queue.streaming import StreamingQueueWorker
 from shunter.handlers.queue.shared_regions import FrontEndWords
+from shunter.handlers.queue.streaming import StreamingQueueWorker
 from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError, tensor_config
 from shunter.handlers.queue.tensor_queue import (
     Infer,

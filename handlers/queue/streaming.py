@@ -7,10 +7,10 @@ handler has ``infer(batch)`` as :mod:`shunter.handlers.queue.packed_queue` descr
         for step in range(64):
             yield self.next_tokens(batch)
 
-What it yields is what another handler returns: the outputs of all requests, of which each becomes a
-part of each answer. In a list with one for each request, None stands for a request that has no part
-this time. All end together when the handler does. ``batch.unwanted`` are requests whose clients have
-gone; a handler may leave them out, and when nobody is left it is closed.
+What it yields is what another handler returns: the outputs of all requests, of which each becomes
+a part of each answer. In a list with one for each request, None stands for a request that has no
+part this time. All end together when the handler does. ``batch.unwanted`` are requests whose
+clients have gone; a handler may leave them out, and when nobody is left it is closed.
 
 A handler goes on when the clients of all its requests have asked for their next parts: up to eight
 may be on their way.

@@ -181,7 +181,10 @@ class Openings:
     def _open_with_memory(self, asked: Asked, function: Function, session: Opening) -> Answer:
         """Its requests lie in memory that is made for it, if there can be any."""
         made, sizes = None, [spec.bytes for spec in function.attach.carried_inputs]
-        if sum(len(each.regions) for each in self._functions.all()) < MOST_REGIONS:
+        packing = function.attach.packing
+        # What is under way has been answered, and its client would use its place again.
+        is_kept = packing is not None and packing.streamed
+        if not is_kept and sum(len(each.regions) for each in self._functions.all()) < MOST_REGIONS:
             free_bytes = self._functions.free_bytes()
             made = function.regions.make(shared_places(sizes)[1], session.window, free_bytes)
         if made is None:

@@ -1,8 +1,9 @@
 /*
  * Answers in parts. A request of a streamed function begins a series when all of it is here: its own
  * answer is that it is under way. Each part is then the answer of a request of its own, which names
- * the series and the part's number; its entry is the place that the worker writes the part into. What
- * becomes of the request is the answer of the request for the part that does not come any more.
+ * the series and the part's number. A part that was asked for gets an entry, which is the place that
+ * the worker writes it into, and that of the answer's request from then on. What becomes of the
+ * request is the answer of the request for the part that does not come any more.
  */
 #ifndef SHUNTER_SERIES_H
 #define SHUNTER_SERIES_H
@@ -13,8 +14,12 @@ struct series {
     struct link of_session, of_function;
     struct call call; /* the request; FAILED: it has ended, and nobody was told yet */
     uint32_t session;
-    uint32_t given, written; /* parts that have places, and those that are there */
+    uint32_t asked;          /* the highest part that was asked for */
+    uint32_t given, written; /* parts that got places, and those that are there */
+    int32_t places[SHUNTER_PARTS_AHEAD]; /* of part n at n % SHUNTER_PARTS_AHEAD, until it goes */
+    uint32_t bytes[SHUNTER_PARTS_AHEAD]; /* of those that are there */
     uint16_t status;         /* how it has ended */
+    bool told;               /* and somebody knows */
     uint64_t last_ns;        /* when a part was asked for, or came */
     uint64_t nexts[SHUNTER_WINDOW]; /* who asks for part n is at n % SHUNTER_WINDOW; 0: nobody yet */
 };
@@ -23,21 +28,16 @@ struct series {
 struct series_table {
     struct link live;
     uint32_t count;
+    bool lacks; /* entries, for places */
     struct series at[]; /* by the entry of the request */
 };
 
 struct series_table *shunter_series_table(uint32_t entries);
 
-/* calls.c and reassembly.c: a request ends with a status; it has run and nobody waits for it; it is
- * refused. */
+/* calls.c: a request ends with a status. */
 void shunter_fail(
     struct shunter_core *core, struct session *session, struct call *call, uint16_t status,
     uint64_t now_ns);
-void shunter_end_forgotten(
-    struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns);
-void shunter_refuse_request(
-    struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
-    enum shunter_drop why);
 
 /* The series whose request lies in this entry; NULL: none. */
 struct series *shunter_series_at(const struct function *function, uint32_t entry);
@@ -59,6 +59,11 @@ bool shunter_series_cancel(
     struct shunter_core *core, struct session *session, uint64_t req_id, uint64_t now_ns);
 /* The same of all that a session has. */
 void shunter_series_leave(struct shunter_core *core, struct session *session, uint64_t now_ns);
+/* There may be entries for the places that some lack. */
+void shunter_series_feed(const struct shunter_core *core, struct function *function);
+/* Its worker is about to begin. */
+void shunter_series_runs(
+    const struct shunter_core *core, struct function *function, struct series *series);
 /* End those for whose parts nobody asks. */
 void shunter_series_tick(
     struct shunter_core *core, struct function *function, uint64_t now_ns);
