@@ -6,17 +6,29 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Options
+from shunter.nic_frontend.client.requests.calls import DEFAULT, Array, Call, Options, Tensors
 from shunter.nic_frontend.client.requests.errors import BadRequestError, ServerError
 from shunter.nic_frontend.client.requests.packed import PackedTensors
 from shunter.nic_frontend.wire.layout import WireStatus
 
-if TYPE_CHECKING:
-    from shunter.nic_frontend.client.exchange import Exchange
+
+class Exchange(Protocol):
+    """What sends calls: the exchange of a session."""
+
+    core: Any
+    tensors: Tensors | None
+    now: int
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        """Send them."""
+
+    def cancel(self, call: Call) -> None:
+        """It is not wanted any more."""
+
 
 AHEAD = 8
 """Parts that a worker may write before the first of them is taken."""

@@ -39,6 +39,33 @@ void shunter_fail(
     struct shunter_core *core, struct session *session, struct call *call, uint16_t status,
     uint64_t now_ns);
 
+static inline uint64_t *shunter_next_of(struct series *series, uint32_t number) {
+    return &series->nexts[number % SHUNTER_WINDOW];
+}
+
+/* The request for a part, NULL: there is none, or its client wants no answer to it any more. */
+static inline struct call *shunter_asks(struct session *session, struct series *series, uint32_t number) {
+    const uint64_t req_id = *shunter_next_of(series, number);
+    struct call *call = call_of(session, req_id);
+    return req_id && call->req_id == req_id && call->state == RX_COMPLETE ? call : NULL;
+}
+
+static inline int32_t *shunter_place_of(struct series *series, uint32_t number) {
+    return &series->places[number % SHUNTER_PARTS_AHEAD];
+}
+
+/* The series of a request with these low bits, which its client has not given up; NULL: none. */
+struct series *shunter_series_find(struct session *session, uint32_t low);
+/* It has ended: nothing of it is left when that is known, and all parts have gone. */
+void shunter_series_end_if_told(
+    struct shunter_core *core, struct session *session, struct series *series, uint64_t now_ns);
+/*
+ * Requests for parts that nobody writes yet hold places in their session's window. When these run
+ * short, others could not go on for whom they wait: who has waited is told to ask again.
+ */
+void shunter_series_make_way(
+    struct shunter_core *core, struct session *session, uint64_t now_ns);
+
 /* The series whose request lies in this entry; NULL: none. */
 struct series *shunter_series_at(const struct function *function, uint32_t entry);
 /* There are so many that others might not get the places for their parts. */
