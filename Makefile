@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: help preflight setup demo test test-fast bench check docs jar library client-library fuzz gpu
+.PHONY: help preflight setup demo test test-fast bench check docs jar library client-library triton fuzz gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +40,11 @@ jar: $(INSTALLED) ## build the TorchServe plugin jar if its sources changed
 library: $(INSTALLED) ## build the C library of the network front end if its sources changed
 	$(BIN)/python -m shunter.nic_frontend.build
 
+triton: $(INSTALLED) library ## get a Triton 2.51 for CPUs and its client, build the backend: the tests use them
+	$(PIP) install --quiet --constraint constraints.txt 'tritonclient[http,grpc]'
+	$(BIN)/python -m shunter.plugins.triton.build
+	$(BIN)/python -m shunter.plugins.triton.installation
+
 client-library: $(INSTALLED) ## build the client library for C and install it (PREFIX=, DESTDIR=)
 	$(BIN)/python -m shunter.nic_frontend.client_library $(if $(PREFIX),--prefix "$(PREFIX)")
 
@@ -64,6 +69,7 @@ check: $(INSTALLED) ## lint, freshness of the emitted layout, javac with warning
 	$(BIN)/ruff check .
 	$(BIN)/python -m shunter.batching.emit --check
 	$(BIN)/python -m shunter.nic_frontend.emit --check
+	$(BIN)/python -m shunter.plugins.triton.emit --check
 	$(BIN)/shunter jar --force
 
 docs: $(INSTALLED) ## build the documentation as a site in site/
@@ -78,4 +84,5 @@ gpu: $(INSTALLED) ## run the tests and the benchmarks that need an NVIDIA GPU
 	$(PIP) install --constraint constraints.txt --editable '.[gpu]'
 	$(BIN)/pytest -m gpu -rs
 	$(BIN)/python bench/gpu_entry.py $(BENCH_ARGS)
+	$(BIN)/python bench/gpu_queue.py $(BENCH_ARGS)
 	$(BIN)/python bench/gpu_preempt.py $(BENCH_ARGS)

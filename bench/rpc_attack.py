@@ -50,7 +50,7 @@ from shunter.nic_frontend.wire.hello import DEFAULT_KEY, Hello
 from shunter.nic_frontend.wire.keys import SharedKey
 
 NAME = "rpc_attack"
-MTU = 1500
+WIRE = "1500-cut"
 CLIENTS, IDLE = 8, 64
 ATTACKERS = 16
 HALF_OPEN = 200
@@ -238,8 +238,8 @@ def main() -> None:
     model, secret = empty_models()[0], os.urandom(32)
     key = SharedKey(DEFAULT_KEY, secret)
     with ExitStack() as stack:
-        network = stack.enter_context(Network([MTU]))
-        places = network.places([f"mtu{MTU}"]) or network.places([LOOPBACK])
+        network = stack.enter_context(Network([WIRE]))
+        places = network.places([f"mtu{WIRE}"]) or network.places([LOOPBACK])
         server, executions = served(stack, model, secret)
         for each in (model, LARGE):
             server.session("udp", each, key=key).close()  # its worker is there

@@ -232,10 +232,11 @@ class WorkerRuntime(Protocol):
         threads: int,
         cores: Sequence[int] | None = None,
         batch: int = 1,
+        variables: Mapping[str, str] | None = None,
     ) -> ModelWorker:
         """A worker that is not started yet, for a model that :meth:`unpack` gave.
 
         It will run on ``cores`` (None: anywhere) with ``threads`` threads; ``batch`` is the largest
-        batch it is told to expect.
+        batch it is told to expect; ``variables`` are added to its environment.
         """
         ...

@@ -64,8 +64,24 @@ def _missing_for_gpu():
     return None if torch.cuda.is_available() else "needs an NVIDIA GPU"
 
 
-_NOT_FAST = ("java", "e2e", "gpu", "slow")
-_NEEDS = {"java": _missing_for_java, "e2e": _missing_for_e2e, "gpu": _missing_for_gpu}
+def _missing_for_triton():
+    from shunter.plugins.errors import UserError
+    from shunter.plugins.triton import installation
+
+    try:
+        installation.find()
+    except UserError as error:
+        return str(error)
+    return None if importlib.util.find_spec("tritonclient") else "needs tritonclient: `make triton`"
+
+
+_NOT_FAST = ("java", "e2e", "gpu", "slow", "triton")
+_NEEDS = {
+    "java": _missing_for_java,
+    "e2e": _missing_for_e2e,
+    "gpu": _missing_for_gpu,
+    "triton": _missing_for_triton,
+}
 
 
 def pytest_collection_modifyitems(config, items):

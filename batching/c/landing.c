@@ -29,6 +29,20 @@ void shunter_landing_grow(struct shunter_landing *landing, uint32_t blocks) {
     landing->blocks = blocks > landing->blocks ? blocks : landing->blocks;
 }
 
+uint32_t shunter_landing_shrink(struct shunter_landing *landing, uint32_t blocks) {
+    uint32_t left = 0;
+    while (landing->blocks > blocks && !landing->references[landing->blocks - 1]) {
+        landing->blocks--;
+    }
+    for (uint32_t i = 0; i < landing->free_count; i++) {
+        if (landing->free[i] < (int32_t)landing->blocks) {
+            landing->free[left++] = landing->free[i];
+        }
+    }
+    landing->free_count = left;
+    return landing->blocks;
+}
+
 int32_t shunter_block_take(struct shunter_landing *landing) {
     if (!landing->free_count) {
         return SHUNTER_NO_BLOCK;

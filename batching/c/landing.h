@@ -27,8 +27,11 @@ struct shunter_landing {
 /* For ``most`` blocks at ``base``, none of which is used yet. 0, or -ENOMEM. */
 int shunter_landing_init(struct shunter_landing *landing, uint8_t *base, uint32_t most);
 void shunter_landing_free(struct shunter_landing *landing);
-/* So many blocks are there now: never fewer than before. */
+/* So many blocks are there now, if it is more than before. */
 void shunter_landing_grow(struct shunter_landing *landing, uint32_t blocks);
+
+/* No more than so many, if the last ones are free; how many there are now. */
+uint32_t shunter_landing_shrink(struct shunter_landing *landing, uint32_t blocks);
 
 /* A block with one reference; SHUNTER_NO_BLOCK when none is free. */
 int32_t shunter_block_take(struct shunter_landing *landing);

@@ -28,7 +28,6 @@ struct shunter_queue {
     uint32_t entries;
     uint32_t func_id;
     uint32_t most_pieces;
-    uint32_t packed; /* 1: input and result are runs of any length up to these */
     uint32_t most_rows; /* of a request; 0: 1 */
 };
 

@@ -89,6 +89,7 @@
 #define SHUNTER_H_FRONT_END_COUNTERS 2104 /* since the front end started [64] */
 #define SHUNTER_H_LANDING_BLOCKS 2616 /* blocks of the pool in which payloads land */
 #define SHUNTER_H_LANDING_FREE 2624 /* of these, used by nobody */
+#define SHUNTER_H_LANDING_WANTED 2632 /* blocks that all queues, full, and what is received would use */
 #define SHUNTER_K_HOLDER_PID 0 /* process that owns this word, 0 when free */
 #define SHUNTER_K_HOLDER_HEARTBEAT_NS 8 /* a reader ignores a holder whose heartbeat is old */
 #define SHUNTER_K_HOLD_NUMBER 16 /* 0: nothing is held; else another after each change of slices */
@@ -278,7 +279,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_SEGMENT 24 /* largest payload of one datagram of the answer */
 #define SHUNTER_E_ENTRY_PKT_NO 32 /* of the answer's first datagram */
 #define SHUNTER_E_ENTRY_CREDIT 40 /* grant that the answer carries */
-#define SHUNTER_E_ENTRY_DIRECT 48 /* 1: the worker sends the answer to entry_peer itself */
+#define SHUNTER_E_ENTRY_DIRECT 48 /* not 0: the worker sends the answer; if packed, so many bytes */
 #define SHUNTER_E_ENTRY_KEY 56 /* of the session, for the tag */
 #define SHUNTER_E_ENTRY_PEER 72 /* socket address, and the local one that was asked */
 #define SHUNTER_E_ENTRY_NEXT 136 /* the next entry of the batch */
@@ -291,6 +292,6 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
 #define SHUNTER_E_ENTRY_PARTS 272 /* parts of its answer that are in their places; written last */
-#define SHUNTER_LAYOUT_DIGEST 0x6093a924557fe32eULL
+#define SHUNTER_LAYOUT_DIGEST 0x22f045e54e27358eULL
 
 #endif

@@ -129,6 +129,7 @@ HEADER = (
             Field("front_end_counters", "since the front end started", count=COUNTER_COUNT),
             Field("landing_blocks", "blocks of the pool in which payloads land"),
             Field("landing_free", "of these, used by nobody"),
+            Field("landing_wanted", "blocks that all queues, full, and what is received would use"),
         ),
     ),
 )

@@ -81,6 +81,7 @@ class FrontEndState:
     front_end_rtt_count: int = _word(0, MAX_COUNT)
     landing_blocks: int = _word(0, MAX_COUNT)
     landing_free: int = _word(0, MAX_COUNT)
+    landing_wanted: int = _word(0, MAX_COUNT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ ENTRY = (
             Field("entry_segment", "largest payload of one datagram of the answer"),
             Field("entry_pkt_no", "of the answer's first datagram"),
             Field("entry_credit", "grant that the answer carries"),
-            Field("entry_direct", "1: the worker sends the answer to entry_peer itself"),
+            Field("entry_direct", "not 0: the worker sends the answer; if packed, so many bytes"),
             Field("entry_key", "of the session, for the tag", width=16),
             Field("entry_peer", "socket address, and the local one that was asked", width=64),
             Field("entry_next", "the next entry of the batch"),

@@ -40,7 +40,6 @@ class QueueView(Structure):
         ("entries", c_uint32),
         ("func_id", c_uint32),
         ("most_pieces", c_uint32),
-        ("packed", c_uint32),
         ("most_rows", c_uint32),
     )
 
@@ -102,7 +101,6 @@ def view_of(queue: TensorQueue, func_id: int) -> QueueView:
     """A mapped queue for C; the queue must outlive it."""
     view = QueueView(page=queue.page.address, entries=queue.entries, func_id=func_id)
     view.pieces, view.most_pieces = queue.pieces.address, queue.most_pieces
-    view.packed = queue.packed
     view.input_count, view.output_count = len(queue.inputs), len(queue.outputs)
     for i, spec in enumerate(queue.inputs):
         view.input_bytes[i] = spec.bytes
@@ -220,8 +218,8 @@ class WorkerQueue:
         entries = batch.entries_at + 4 * begin
         self.inputs_by(self.library.shunter_worker_gather, entries, count, into)
 
-    def inputs_by(self, function: Callable[..., int], *rest: object) -> None:
-        """Let a function of the library, which takes the rest, too, look at inputs.
+    def inputs_by(self, function: Callable[..., int], *rest: object) -> int:
+        """What a function of the library, which takes the rest, too, says to inputs.
 
         Raises OSError, EPROTO for pieces that make no sense.
         """
@@ -229,7 +227,7 @@ class WorkerQueue:
         result = function(*where)
         if result == -errno.EPROTO and self.look():
             result = function(*where)
-        check(result, "the inputs of a batch")
+        return check(result, "the inputs of a batch")
 
     def answer(self, batch: Batch, statuses: Sequence[int]) -> None:
         """Answer the batch that was taken first, with a status for each entry."""

@@ -44,8 +44,21 @@ class Region:
     descriptor: int
     """To read it; -1: it is let go of."""
     session: int = 0
+    owner: int = 0
+    """Whose sessions are counted together."""
     holders: frozenset[int] = frozenset()
     """When it is let go of: workers that may still have it."""
+
+
+def may_have_more(theirs: int, taken: int, most: int) -> bool:
+    """Whether somebody who has ``theirs`` of those that are ``taken`` may have one more.
+
+    Nobody has more than are left after him, so that others always find some.
+
+    >>> [may_have_more(n, n, 15) for n in (0, 7, 8)], may_have_more(0, 14, 15)
+    ([True, True, False], True)
+    """
+    return theirs < most - taken
 
 
 def window_of(each: int, window: int) -> int:
@@ -63,6 +76,10 @@ class Regions:
     def __len__(self) -> int:
         """How many there are, also of those that workers may still have."""
         return len(self._all)
+
+    def owned(self, owner: int) -> int:
+        """How many are his."""
+        return sum(each.owner == owner for each in self._all.values())
 
     def make(self, each: int, window: int, free_bytes: float) -> tuple[Region, int] | None:
         """A new one, and the descriptor for its client; None: there can be none now.

@@ -11,6 +11,8 @@ import os
 
 PAGE = mmap.PAGESIZE
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_PUNCH = 1 | 2
+"""FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE."""
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -19,6 +21,7 @@ _libc.mmap.argtypes = [
     *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
     *(ctypes.c_int, ctypes.c_int, ctypes.c_long),
 ]
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
@@ -43,6 +46,13 @@ def sealed_memory(name: str, size: int, free_bytes: float = math.inf) -> int:
 def read_only(descriptor: int) -> int:
     """Another descriptor of the same memory, through which it can only be read."""
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def punch(descriptor: int, offset: int, size: int) -> None:
+    """Let the host have this part; it is zeros from now on. Raises OSError."""
+    if _libc.fallocate(descriptor, _PUNCH, offset, size):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def is_sealed(descriptor: int, size: int) -> bool:

@@ -86,11 +86,6 @@ class TensorQueue:
             raise
         self.words = memoryview(self.page.bytes).cast("B").cast("q")
 
-    @property
-    def packed(self) -> bool:
-        """Whether inputs and results are runs of any length up to those of its tensors."""
-        return bool(self.words[_Q["queue_packed"]])
-
     def _map(self, descriptor: int, size: int, *, writable: bool = True) -> Mapping:
         self._mappings.append(Mapping(descriptor, size, writable=writable))
         return self._mappings[-1]

@@ -73,6 +73,11 @@ class Rival:
         shutil.rmtree(self.folder, ignore_errors=True)
         atexit.unregister(self.stop)
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._tree is not None and self._tree.running
+
     def pids(self) -> list[int]:
         """All its processes that are alive now: for processor time and memory."""
         if self._tree is None:

@@ -47,6 +47,7 @@ struct running {
     uint64_t begun_ns[SHUNTER_WINDOW];
     uint64_t at[SHUNTER_WINDOW]; /* which request of the schedule */
     uint32_t wanted;             /* requests that could begin but for credit */
+    bool writes;                 /* its stream did not take all: told when it does */
 };
 
 /* Time since ``last``, which becomes now; what is later than ``until_ns`` does not count. */
@@ -113,6 +114,17 @@ static int watch(int epoll, struct running *running, uint32_t count) {
     return 0;
 }
 
+/* Be told when a stream takes more, as long as something is kept for it. */
+static int watch_room(int epoll, struct running *running, uint32_t at) {
+    const bool writes = shunter_client_numbers(running->session->client)->kept > 0;
+    struct epoll_event event = {.events = EPOLLIN | (writes ? EPOLLOUT : 0), .data.u32 = at};
+    if (writes == running->writes) {
+        return 0;
+    }
+    running->writes = writes;
+    return epoll_ctl(epoll, EPOLL_CTL_MOD, running->session->socket, &event) ? -errno : 0;
+}
+
 /* ``depth`` requests on their way in every session until the time is over; latencies in ns. */
 int load_closed(
     struct load_session *sessions, uint32_t count, uint32_t depth, uint64_t until_ns,
@@ -134,7 +146,7 @@ int load_closed(
     uint64_t pending = 0, now = start;
     for (uint32_t i = 0; !error && i < count; i++) {
         const int begun = fill(&running[i]);
-        error = begun < 0 ? begun : 0;
+        error = begun < 0 ? begun : watch_room(epoll, &running[i], i);
         pending += begun > 0 ? (uint64_t)begun : 0;
     }
     result->begun = pending;
@@ -178,6 +190,7 @@ int load_closed(
                     error = shunter_client_ask(sessions[i].client);
                 }
             }
+            error = error ? error : watch_room(epoll, &running[i], i);
         }
     }
     result->wall_ns = until_ns - start;

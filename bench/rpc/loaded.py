@@ -9,7 +9,10 @@ whole machine), as a switch or a NIC drops them too.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import time
 import urllib.request
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
@@ -23,6 +26,7 @@ import wrk
 from common import Row
 from cpu_use import CpuUse
 from rivals import triton_rpc
+from rivals.process import RivalFailed
 
 from rpc import h2load
 from rpc.load import Load
@@ -32,6 +36,7 @@ from rpc.rival_sides import Stock
 from rpc.sides import Ours, open_session
 from rpc.widen import Axes, Setting
 from shunter.plugins.torchserve import grpc_client
+from shunter.plugins.torchserve.server import ServerFailed
 
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
 BATCHES = (1, 8, 32)
@@ -39,6 +44,16 @@ INSTANCES = (1, 2, 4)
 WARM_UP_S = 0.3
 COUNTERS_S = 0.5
 """The front end writes its counters five times a second."""
+MOST_ON_WAY = 256 << 20
+"""Bytes of requests that are on their way at once, of one side: with more a server has nothing more
+to work on, but a queue of seconds in its memory, and says no to what comes next.
+"""
+SETTLED_CORES, LOOK_S, MOST_SETTLE_S = 0.1, 0.15, 20.0
+FAILURES = (
+    *(RuntimeError, OSError, subprocess.SubprocessError),
+    *(psutil.Error, RivalFailed, ServerFailed),
+)
+"""What a server that breaks under its load brings about."""
 
 
 class Loaded(ABC):
@@ -77,10 +92,53 @@ class Loaded(ABC):
         cores = use.cores()["server"]
         cost = round(cores / row["rps"] * 1e6, 1) if row["rps"] else float("nan")
         more = {"server_cores": round(cores, 2), "server_cpu_us": cost}
-        return {**row, **more, "backlog_drops": backlog_drops() - dropped}
+        more["backlog_drops"] = backlog_drops() - dropped
+        return {**row, **more, "settle_s": settle(self.pid())}
+
+    def values(self, model: RpcModel, clients: int) -> Axes:
+        """The axes, without what would be too much on its way."""
+        return {
+            axis: tuple(n for n in values if axis != "streams" or fits(model, clients, n))
+            for axis, values in self.axes.items()
+        }
+
+    def is_alive(self) -> bool:
+        """Whether the server is there, not whether it is well."""
+        return True
+
+    def restart(self) -> None:  # noqa: B027 - whoever has its server for one load needs nothing
+        """End the server and start it anew."""
 
     def prepare(self, model: RpcModel, setting: Setting) -> None:  # noqa: B027 - most need nothing
         """Before the load: the setting is there."""
+
+
+def fits(model: RpcModel, clients: int, streams: int) -> bool:
+    """Whether so many requests may be on their way."""
+    return clients * streams * model.size <= MOST_ON_WAY or streams == STREAMS[0]
+
+
+def settle(pid: int) -> float:
+    """Wait until a server has done what is left of its load: who is asked next has the cores, and
+    its next load an empty queue. Seconds that it took.
+    """
+    begun, quiet, before = time.monotonic(), 0, busy_s(pid)
+    while quiet < 2 and time.monotonic() - begun < MOST_SETTLE_S:
+        time.sleep(LOOK_S)
+        now = busy_s(pid)
+        quiet = quiet + 1 if now - before < SETTLED_CORES * LOOK_S else 0
+        before = now
+    return round(time.monotonic() - begun, 1)
+
+
+def busy_s(pid: int) -> float:
+    """Processor time of a process and all below it so far."""
+    found = 0.0
+    for each in tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = psutil.Process(each).cpu_times()
+            found += times.user + times.system
+    return found
 
 
 def backlog_drops() -> int:
@@ -150,15 +208,25 @@ class StockLoad(Loaded):
         """See :class:`Loaded`."""
         return self._stock.server.pid
 
+    def is_alive(self) -> bool:
+        """See :class:`Loaded`."""
+        return self._stock.server.running
+
+    def restart(self) -> None:
+        """See :class:`Loaded`."""
+        self._stock.restart()
+
     def prepare(self, model: RpcModel, setting: Setting) -> None:
         """Registered with this batch, and as many workers as are wanted."""
         packed = batched(model, setting["batch"])
         archive, workers = self._store / f"{packed.name}.mar", setting["instances"]
         base, wanted = f"{self._stock.server.management}/models", {"synchronous": "true"}
-        if not archive.exists():
-            pack_model(packed, self._store, batch=setting["batch"])
+        if packed.name not in self._stock.registered:
+            if not archive.exists():
+                pack_model(packed, self._store, batch=setting["batch"])
             more = {"url": archive.name, "initial_workers": workers, **wanted}
             _ask("POST", base, more)
+            self._stock.registered.add(packed.name)
             return
         url = f"{base}/{packed.name}"
         with urllib.request.urlopen(url, timeout=60) as answer:
@@ -213,7 +281,16 @@ class TritonLoad(Loaded):
     def __init__(self, server: triton_rpc.TritonRpc, stack: ExitStack, *, shared: bool) -> None:
         self.name = "triton grpc + shm" if shared else "triton grpc"
         self._server, self._stack, self.only_loopback = server, stack, shared
-        self._calls: dict[RpcModel, h2load.Call] = {}
+        self._calls: dict[tuple[Path, RpcModel], h2load.Call] = {}
+
+    def is_alive(self) -> bool:
+        """See :class:`Loaded`."""
+        return self._server.running
+
+    def restart(self) -> None:
+        """See :class:`Loaded`."""
+        self._server.stop()
+        self._server.start()
 
     def pid(self) -> int:
         """See :class:`Loaded`."""
@@ -224,9 +301,10 @@ class TritonLoad(Loaded):
     ) -> Row:
         """See :class:`Loaded`."""
         asked = triton_rpc.variant(model, setting["batch"], setting["instances"])
-        if asked not in self._calls:
-            self._calls[asked] = self._call(asked)
-        return grpc_load(self._calls[asked], place, clients, setting, seconds)
+        key = self._server.folder, asked  # a folder is of one start
+        if key not in self._calls:
+            self._calls[key] = self._call(asked)
+        return grpc_load(self._calls[key], place, clients, setting, seconds)
 
     def _call(self, model: RpcModel) -> h2load.Call:
         if not self.only_loopback:

@@ -1,11 +1,19 @@
-"""Two network namespaces with a wire of each MTU between them, so that packets are real ones.
+"""Two network namespaces with wires between them, so that packets are real ones.
 
 The main thread enters the server's namespace: what it starts runs there. Load comes from the
 other: :meth:`Place.run` calls a function in a thread that has entered that one (a namespace is
-a thread's), and what that starts runs there, too. The wires are veth pairs without segmentation
-offloads: as for a NIC that has none, the kernel cuts what TCP and UDP hand it in one piece into
-packets before they leave, for both alike, and nothing joins them again. The namespaces are held by
-two processes and gone with them. Where this is not permitted there is loopback alone, and why.
+a thread's), and what that starts runs there, too. The wires are veth pairs, each named by its MTU:
+
+``1500``
+    with the offloads that veth has, as NICs have them, for all protocols alike: TSO and USO take
+    up to 64 KB from TCP and UDP in one piece, whose segments are of the MTU. It passes the wire in
+    one piece too: as if a NIC cut it and the other joined it again.
+``1500-cut``
+    without any: the kernel cuts what TCP and UDP hand it in one piece into packets before they
+    leave, and nothing joins them again.
+
+The namespaces are held by two processes and gone with them. Where this is not permitted there is
+loopback alone, and why.
 """
 
 from __future__ import annotations
@@ -26,7 +34,8 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 LOOPBACK = "loopback"
-MTUS = (1500, 9000)
+CUT = "-cut"
+WIRES = ("1500", "9000", f"1500{CUT}")
 NEW_NETWORK = 0x40000000
 THREADS = 4
 """In the clients' namespace: so many functions may run there at a time."""
@@ -58,32 +67,38 @@ class Place:
         return self._threads.submit(function, *arguments).result()
 
 
-def addresses(mtu: int) -> tuple[str, str]:
-    """Of the server and of the client on the wire of an MTU.
+def addresses(wire: str) -> tuple[str, str]:
+    """Of the server and of the client on a wire.
 
-    >>> addresses(1500)
-    ('10.15.0.1', '10.15.0.2')
+    >>> addresses("1500"), addresses("1500-cut")
+    (('10.15.0.1', '10.15.0.2'), ('10.15.1.1', '10.15.1.2'))
     """
-    return f"10.{mtu // 100}.0.1", f"10.{mtu // 100}.0.2"
+    net = f"10.{mtu_of(wire) // 100}.{int(wire.endswith(CUT))}"
+    return f"{net}.1", f"{net}.2"
 
 
-def interface(mtu: int) -> str:
+def mtu_of(wire: str) -> int:
+    """By its name."""
+    return int(wire.removesuffix(CUT))
+
+
+def interface(wire: str) -> str:
     """Its name at both ends."""
-    return f"wire{mtu}"
+    return f"wire{wire}"
 
 
 class Network:
-    """The places for ``mtus``. A context manager, to be used by the main thread."""
+    """The places ``mtuWIRE`` of ``wires``. A context manager, to be used by the main thread."""
 
-    def __init__(self, mtus: Sequence[int] = MTUS) -> None:
-        self._mtus = mtus
+    def __init__(self, wires: Sequence[str] = WIRES) -> None:
+        self._wires = wires
         self._stack = contextlib.ExitStack()
         self.impossible = ""
         """Why there are no namespaces; empty: there are."""
 
     def __enter__(self) -> Network:
         self._places = {LOOPBACK: Place(LOOPBACK, "127.0.0.1")}
-        if self._mtus:
+        if self._wires:
             try:
                 self._make()
             except ImpossibleError as error:
@@ -98,9 +113,9 @@ class Network:
         """Those of the names that there are."""
         return [self._places[name] for name in names if name in self._places]
 
-    def packets(self, mtu: int) -> tuple[int, int]:
+    def packets(self, wire: str) -> tuple[int, int]:
         """Packets and bytes that left the server's end so far."""
-        told = _at(self._server, "ip", "-s", "-j", "link", "show", interface(mtu))
+        told = _at(self._server, "ip", "-s", "-j", "link", "show", interface(wire))
         sent = json.loads(told)[0]["stats64"]["tx"]
         return sent["packets"], sent["bytes"]
 
@@ -111,9 +126,9 @@ class Network:
         self._server, client = self._held(), self._held()
         for end in (self._server, client):
             _at(end, "ip", "link", "set", "lo", "up")
-        for mtu in self._mtus:
-            self._wire(mtu, client)
-        gateway = addresses(self._mtus[0])[1]
+        for wire in self._wires:
+            self._wire(wire, client)
+        gateway = addresses(self._wires[0])[1]
         _at(self._server, "ip", "route", "add", SPOOFED, "via", gateway)
         own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         self._stack.callback(os.close, own)
@@ -122,10 +137,11 @@ class Network:
             _enter(space.fileno())
         threads = ThreadPoolExecutor(THREADS, initializer=_enter_of, initargs=(client,))
         self._stack.enter_context(threads)
-        for mtu in self._mtus:
-            without_offloads(interface(mtu))
-            threads.submit(without_offloads, interface(mtu)).result()
-            place = Place(f"mtu{mtu}", addresses(mtu)[0], threads)
+        for wire in self._wires:
+            if wire.endswith(CUT):
+                without_offloads(interface(wire))
+                threads.submit(without_offloads, interface(wire)).result()
+            place = Place(f"mtu{wire}", addresses(wire)[0], threads)
             self._places[place.name] = place
 
     def _held(self) -> int:
@@ -140,14 +156,14 @@ class Network:
             raise ImpossibleError(process.stderr.read().decode().strip())
         return process.pid
 
-    def _wire(self, mtu: int, client: int) -> None:
-        name = interface(mtu)
+    def _wire(self, wire: str, client: int) -> None:
+        name, mtu = interface(wire), mtu_of(wire)
         ends = (self._server, client)
         _run(
             *("ip", "link", "add", name, "netns", str(ends[0]), "type", "veth"),
             *("peer", "name", name, "netns", str(ends[1])),
         )
-        for end, address in zip(ends, addresses(mtu), strict=True):
+        for end, address in zip(ends, addresses(wire), strict=True):
             _at(end, "ip", "address", "add", f"{address}/24", "dev", name)
             _at(end, "ip", "link", "set", name, "mtu", str(mtu), "up")
 

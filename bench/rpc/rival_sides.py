@@ -36,6 +36,14 @@ class Stock:
         names = [f"{model.name}={model.name}.mar" for model in models]
         config = {"job_queue_size": "1000", "default_workers_per_model": str(workers)}
         self.server = Server(model_store=store, models=names, **everywhere(anywhere, config))
+        self.registered: set[str] = set()
+        """Models that were registered since the start."""
+
+    def restart(self) -> None:
+        """End the server and start it anew."""
+        self.server.stop()
+        self.registered.clear()
+        self.server.start()
 
     def __enter__(self) -> Self:
         self.server.__enter__()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from common import Row, committed_samples
 
-from rpc.loaded import Loaded
+from rpc.loaded import FAILURES, Loaded, fits
 from rpc.models import RpcModel
 from rpc.namespaces import Place
 from rpc.widen import Setting, widen
@@ -50,13 +50,15 @@ def select(cells: Sequence[Cell], every: Sequence[Loaded], seconds: float) -> tu
             def rate(setting: Setting, cell: Cell = cell, side: Loaded = side) -> float:
                 try:
                     found = side.measure(cell.place, cell.model, cell.clients, setting, seconds)
-                except (RuntimeError, OSError) as error:  # not with this setting, then
+                except FAILURES as error:  # not with this setting, then
                     rows.append({"selected_at": cell.key, "side": side.name, "error": str(error)})
+                    if not side.is_alive():
+                        side.restart()
                     return 0.0
                 rows.append({"selected_at": cell.key, "side": side.name, **setting, **found})
                 return found["rps"]
 
-            settings[key], best = widen(rate, side.axes)
+            settings[key], best = widen(rate, side.values(cell.model, cell.clients))
             print(f"{cell.key} | {side.name}: {settings[key]}, {best:.0f}/s", file=sys.stderr)
     return settings, rows
 
@@ -73,7 +75,10 @@ def without_selection(cells: Sequence[Cell], every: Sequence[Loaded]) -> Setting
         for side in every:
             key = side.name, cell.model.label, cell.clients
             guess = {"streams": max(1, BUSY // cell.clients), "batch": 8, "instances": 1}
-            settings[key] = chosen.get(key) or {axis: guess[axis] for axis in side.axes}
+            found = chosen.get(key) or {axis: guess[axis] for axis in side.axes}
+            if "streams" in found and not fits(cell.model, cell.clients, found["streams"]):
+                found = {**found, "streams": guess["streams"]}
+            settings[key] = found
     return settings
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -125,8 +125,11 @@ def capture_pass(
             recorder.begin()
             try:
                 outputs = run()
-            finally:
-                end()
+            except BaseException:
+                with suppress(RuntimeError):  # it has failed already, and not for this reason
+                    end()
+                raise
+            end()
         costs = recorder.costs_us(parts, restore)
     return Captured(parts, costs, inputs, outputs, (run, recorder))
 

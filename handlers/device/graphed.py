@@ -190,6 +190,10 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 def _same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
     return all(
-        torch.allclose(a.double(), b.double(), _RELATIVE, _ABSOLUTE, equal_nan=True)
+        torch.allclose(_numbers(a), _numbers(b), _RELATIVE, _ABSOLUTE, equal_nan=True)
         for a, b in zip(one, other, strict=True)
     )
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double()

@@ -24,7 +24,7 @@ class Arena:
         """Of so many bytes; what was there before is lost."""
         if size > len(self._bytes):
             wanted = max(size, 2 * len(self._bytes))
-            self._bytes = torch.empty(0, dtype=torch.uint8)  # it goes before the other comes
+            self._bytes = self._bytes[:0].clone()  # it goes before the other comes
             self._bytes = self._room(wanted)
         return self._bytes.data_ptr()
 

@@ -95,6 +95,7 @@ class DeviceModel:
         Raises DeviceError, and has let go of everything then.
         """
         self.driver, self.infer, self.stream, self.batch = driver, infer, stream, batch
+        self.is_captured = False
         self._stack = ExitStack()
         try:
             self.inputs, self.outputs = [
@@ -123,6 +124,7 @@ class DeviceModel:
             logger.warning("Batches run without CUDA graphs: %s", error)
             return
         self._stack.enter_context(graphed)
+        self.is_captured = True
         self.infer, self.stream = graphed, lambda: graphed.stream
         sizes = ", ".join(map(str, graphed.sizes))
         logger.info("Batches of up to %s requests are CUDA graphs.", sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import c_void_p
+from ctypes import Array, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ class Slot:
     """Memory of one batch, rows for the largest one, and how far it is."""
 
     gathered: Sequence[torch.Tensor]
-    """Inputs on the host."""
+    """Inputs on the host, and their addresses."""
+    into: Array[c_void_p]
     results: Sequence[torch.Tensor]
     """Those that do not go to their entries at once; on the host."""
     inputs: Sequence[int]
@@ -61,7 +62,8 @@ class Transfers:
         """Of a batch, with these rows on the host. Raises DeviceError."""
         queue, driver = self._end.queue, self._driver
         places = [[self._room(spec) for spec in kind] for kind in (queue.inputs, queue.outputs)]
-        return Slot(gathered, results, *places, *[driver.event() for _ in range(3)])
+        into = (c_void_p * len(gathered))(*[each.data_ptr() or None for each in gathered])
+        return Slot(gathered, into, results, *places, *[driver.event() for _ in range(3)])
 
     def _room(self, spec: TensorSpec) -> int:
         size = self._batch * spec.bytes
@@ -81,8 +83,7 @@ class Transfers:
         self, batch: Batch, slot: Slot, begin: int, count: int, compute: Any, alone: bool
     ) -> list[torch.Tensor]:
         """Inputs of these rows of a batch, at the fixed addresses for what comes on ``compute``."""
-        into = [tensor.data_ptr() or None for tensor in slot.gathered]
-        self._end.gather(batch, begin, count, (c_void_p * len(into))(*into))
+        self._end.gather(batch, begin, count, slot.into)
         inputs = [tensor[:count] for tensor in self._inputs]
         stream = compute if alone else self._streams[0]
         for tensor, host, place in zip(inputs, slot.gathered, slot.inputs, strict=True):

@@ -11,47 +11,24 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shunter.batching.page.layout import CLASSES, SLOT_COUNT
-from shunter.batching.page.slices import EVERY
-from shunter.batching.queue.attach import (
-    RESPONSE_TIMEOUT_S,
-    Attach,
-    AttachError,
-    receive,
-    send,
-)
+from shunter.batching.queue.attach import Attach, AttachError, receive, send
 from shunter.batching.queue.native import LibraryError, WorkerQueue, load
 from shunter.batching.queue.shared_memory import Mapping as Mapped
 from shunter.batching.queue.size import QueueError
 from shunter.batching.queue.tensor_queue import TensorQueue
-from shunter.handlers.preemption.modules import models_of
-from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.device_queue import queue_worker
-from shunter.handlers.queue.packed_queue import (
-    PackedInfer,
-    PackedQueueWorker,
-    keep_batch,
-    packed_infer_of,
-)
+from shunter.handlers.queue.packed_queue import PackedInfer, PackedQueueWorker, keep_batch
 from shunter.handlers.queue.shared_regions import FrontEndWords
 from shunter.handlers.queue.streaming import StreamingQueueWorker
-from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError, tensor_config
-from shunter.handlers.queue.tensor_queue import (
-    Infer,
-    QueueWorker,
-    device_of,
-    infer_of,
-    keep_inputs,
-)
+from shunter.handlers.queue.tensor_config import UNPADDED, Padding
+from shunter.handlers.queue.tensor_queue import Infer, QueueWorker, keep_inputs
 
 if TYPE_CHECKING:
     from shunter.handlers.device.graphed import Yields
@@ -62,92 +39,6 @@ logger = logging.getLogger("shunter.front_end_link")
 RETRY_S = 0.5
 LEAVE_S = 10.0
 _LOOK_NS = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """What a server's worker has loaded, whichever server it is."""
-
-    name: str
-    section: Mapping[str, Any]
-    """What ``shunter:`` says in its configuration."""
-    batch: int
-    """Requests of the largest batch."""
-    handler: Any
-    """The object that runs it; None: a module of functions."""
-    gpu: int | None = None
-
-
-def link_of(
-    path: Path,
-    model: LoadedModel,
-    environ: Mapping[str, str],
-) -> FrontEndLink:
-    """The link of a loaded model to the front end that listens for workers at ``path``.
-
-    Raises TensorConfigError when the model cannot serve tensors.
-    """
-    tensors = tensor_config(model.section)
-    attach = Attach(
-        model.name,
-        environ.get("SHUNTER_MODEL_VERSION", ""),
-        tensors.inputs,
-        tensors.outputs,
-        model.batch,
-        os.getpid(),
-        _number(environ, "SHUNTER_RESPONSE_TIMEOUT_S", int(RESPONSE_TIMEOUT_S), "seconds"),
-        environ.get("SHUNTER_CLASS", CLASSES[0]),
-        _number(environ, "SHUNTER_SLO_NS", 0, "nanoseconds"),
-        _number(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
-        *place_of(environ),
-        tensors.packing,
-    )
-    spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
-    device = device_of(model.handler, model.gpu)
-    if tensors.packing:
-        infer = packed_infer_of(model.handler)
-        return FrontEndLink(
-            *(path, attach, infer), spin_us=spin_us, device=device, padding=tensors.padding
-        )
-    infer, on_device = infer_of(model.handler), None
-    if device is not None:
-        on_device = partial(
-            device_model,
-            infer,
-            models_of(model.handler),
-            (tensors.inputs, tensors.outputs),
-            model.batch,
-            device,
-            graphs=tensors.graphs,
-        )
-    return FrontEndLink(path, attach, infer, spin_us=spin_us, device=device, on_device=on_device)
-
-
-def _number(environ: Mapping[str, str], variable: str, default: int, unit: str) -> int:
-    text = environ.get(variable, str(default))
-    if not text.isdecimal():
-        raise TensorConfigError(f"{variable}: {text!r}; allowed: {unit}, from 0")
-    return int(text)
-
-
-def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The model's slot, and the slices that its strict requests want for themselves.
-
-    What is missing or wrong is -1 and 0: requests are served all the same. A worker that stands
-    still for strict requests would do so for its own, so it wants nothing.
-    """
-    slot = _integer(environ.get("SHUNTER_SLOT", ""), 10)
-    slices = _integer(environ.get("SHUNTER_SLICES", ""), 16)
-    if environ.get("SHUNTER_PREEMPTIBLE") == "1" or not 0 <= slices <= EVERY:
-        slices = 0
-    return (slot if 0 <= slot < SLOT_COUNT else -1), slices
-
-
-def _integer(text: str, base: int) -> int:
-    try:
-        return int(text, base)
-    except ValueError:
-        return -1
 
 
 class FrontEndLink:
@@ -163,10 +54,13 @@ class FrontEndLink:
         device: torch.device | None = None,
         padding: Padding = UNPADDED,
         on_device: Callable[..., DeviceModel | None] | None = None,
+        outlives: bool = False,
     ) -> None:
         """``path``: where the front end listens for workers; ``device``: where the model is;
         ``padding``: of packed requests, whose ``infer`` is a PackedInfer; ``on_device`` makes the
-        model ready there, see :func:`device_model`."""
+        model ready there, see :func:`device_model`; ``outlives``: what started it is not what is
+        served: it goes on until its front end ends."""
+        self._outlives = outlives
         self._path, self._attach, self._device = path, attach, device
         self._infer: Any = infer
         self._spin_us, self._padding, self._on_device = spin_us, padding, on_device
@@ -287,7 +181,9 @@ class FrontEndLink:
             if words.is_dismissed:
                 return
             if len(others) == 2 and server.fileno() in ready and is_over():
-                send(connection, {"leave": True})
-                others, deadline = others[:1], time.monotonic() + LEAVE_S
+                others = others[:1]
+                if not self._outlives:
+                    send(connection, {"leave": True})
+                    deadline = time.monotonic() + LEAVE_S
             if deadline and time.monotonic() > deadline:
                 return

@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from shunter.batching.queue.native_packed import Table, Words
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec
 
 Input = torch.Tensor | list[torch.Tensor] | list[Any]
 
 
-@dataclass
 class PackedBatch:
     """Requests that run together.
 
     Where requests are batches themselves each has one or more *rows*; else each is one row.
     """
 
-    specs: Sequence[TensorSpec]
-    """Of the inputs."""
-    inputs: list[Input]
-    """In their order: a tensor of all rows, padded with 0; where the model is ragged a list with a
-    tensor for each request; of byte strings a list with ``bytes`` for each row, or, where the
-    shape is not ``[]``, with a list of them."""
-    rows: list[int]
-    """Of each request."""
-    shapes: list[NDArray[np.int64]]
-    """By input: the sizes of each request's dimensions, without the rows."""
-    batched: bool = False
-    """Whether requests are batches themselves."""
-    refused: set[int] = field(default_factory=set)
-    """Requests that the handler has refused."""
-    unwanted: set[int] = field(default_factory=set)
-    """Where answers are streamed: requests whose clients want no more of them."""
+    def __init__(
+        self, table: Table, inputs: list[Input], rows: list[int], words: Words
+    ) -> None:
+        """``words``: what ``table`` says of each request."""
+        self.inputs = inputs
+        """In their order: a tensor of all rows, padded with 0; where the model is ragged a list
+        with a tensor for each request; of byte strings a list with ``bytes`` for each row, or,
+        where the shape is not ``[]``, with a list of them."""
+        self.rows = rows
+        """Of each request."""
+        self.refused: set[int] = set()
+        """Requests that the handler has refused."""
+        self.unwanted: set[int] = set()
+        """Where answers are streamed: requests whose clients want no more of them."""
+        self._table, self._words = table, words
 
     def __len__(self) -> int:
         """Requests."""
@@ -48,15 +44,25 @@ class PackedBatch:
         """An input by its name."""
         return self.inputs[self._number(name)]
 
+    @property
+    def _specs(self) -> Sequence[TensorSpec]:
+        return self._table.packing.specs
+
     def _number(self, name: str) -> int:
-        for number, spec in enumerate(self.specs):
+        for number, spec in enumerate(self._specs):
             if spec.name == name:
                 return number
         raise KeyError(name)
 
+    def _shapes(self, number: int) -> Words:
+        """Of an input: the sizes of each request's dimensions, without the rows."""
+        return self._words[:, self._table.sizes(number)]
+
     def sizes(self, name: str) -> torch.Tensor:
         """What is not padding: for each row the sizes of an input's dimensions, as int64."""
-        found = torch.from_numpy(self.shapes[self._number(name)])
+        found = torch.from_numpy(self._shapes(self._number(name)))
+        if not self._table.packing.batched:
+            return found
         return found.repeat_interleave(torch.tensor(self.rows), 0)
 
     def mask(self, name: str, dim: int | None = None) -> torch.Tensor:
@@ -65,7 +71,7 @@ class PackedBatch:
         ``dim``: of a request's shape as declared; the first of any size when it is not given.
         """
         number = self._number(name)
-        padded, spec = self.inputs[number], self.specs[number]
+        padded, spec = self.inputs[number], self._specs[number]
         if spec.dtype == BYTES or not isinstance(padded, torch.Tensor):
             raise TypeError(f"{name} is not padded")
         dim = spec.shape.index(ANY) if dim is None else dim
@@ -81,12 +87,12 @@ class PackedBatch:
         ends = list(accumulate(self.rows))
         parts = [tensor[end - n : end] for end, n in zip(ends, self.rows, strict=True)]
         if like is not None:
-            shapes = self.shapes[self._number(like)].tolist()
+            shapes = self._shapes(self._number(like)).tolist()
             parts = [
                 part[(slice(None), *(slice(n) for n in shape[: part.ndim - 1]))]
                 for part, shape in zip(parts, shapes, strict=True)
             ]
-        return parts if self.batched else [part[0] for part in parts]
+        return parts if self._table.packing.batched else [part[0] for part in parts]
 
     def refuse(self, request: int) -> None:
         """This request is bad: it is answered 400, whatever its outputs are."""
@@ -96,7 +102,8 @@ class PackedBatch:
 
     def copy(self) -> PackedBatch:
         """The same, whatever a handler writes into this one."""
-        return replace(self, inputs=[_copied(each) for each in self.inputs], refused=set())
+        copied = [_copied(each) for each in self.inputs]
+        return PackedBatch(self._table, copied, self.rows, self._words)
 
 
 def _copied(given: Input) -> Input:

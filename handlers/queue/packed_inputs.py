@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from shunter.batching.queue.native import Batch
 from shunter.batching.queue.native_packed import PackedEnd, Words
-from shunter.batching.queue.tensor_spec import ANY, BYTES, dtype_of
+from shunter.batching.queue.tensor_spec import ANY
 from shunter.handlers.queue.arena import ALIGN, Arena
 from shunter.handlers.queue.packed_batch import Input, PackedBatch
 from shunter.handlers.queue.tensor_config import Padding
@@ -30,8 +30,10 @@ class PackedInputs:
         """``most_bytes``: of a padded batch; ``device``: where the handler wants its tensors."""
         self._end, self._padding, self._most_bytes = end, padding, most_bytes
         self._table, self._specs = end.inputs, end.inputs.packing.specs
-        self._strings = [t for t, spec in enumerate(self._specs) if spec.dtype == BYTES]
-        self._numbers = [t for t, spec in enumerate(self._specs) if spec.dtype != BYTES]
+        self._strings = [t for t, item in enumerate(self._table.items) if not item]
+        self._numbers = [t for t, item in enumerate(self._table.items) if item]
+        self._dims = [self._table.dims(t) for t in range(len(self._specs))]
+        self._buckets = bool(padding.buckets)
         pinned = device is not None and device.type == "cuda"
         self._host = [Arena(pinned=pinned) for _ in self._specs]
         self._there = [Arena(device=device) for _ in self._specs] if device else self._host
@@ -41,113 +43,102 @@ class PackedInputs:
 
         Raises TooLargeError.
         """
-        table = self._end.read(batch, begin, count)
-        table[table[:, 0] == 0] = 0
+        table, good_count = self._end.read(batch, begin, count)
         found: dict[int, Input] = {}
-        if self._strings:
-            texts = self._gather_strings(batch, begin, table)
-            found |= {t: _rows_of(texts[t], table[:, 0]) for t in self._strings}
-        good = np.flatnonzero(table[:, 0])
-        if len(good) and self._numbers:
+        if self._strings and good_count:
+            found = self._gather_strings(batch, begin, table)
+        rows = table[:, 0].tolist()
+        good = [i for i, n in enumerate(rows) if n]
+        if len(good) < count:
+            table[table[:, 0] == 0] = 0
+        if good and self._numbers:
             gather = self._gather_ragged if self._padding.ragged else self._gather_padded
-            found |= gather(batch, begin, table, good)
-        shapes = [table[good][:, self._table.sizes(t)] for t in range(len(self._specs))]
+            found |= gather(batch, begin, table)
+        if len(good) < count:
+            rows, table = [rows[i] for i in good], table[good]
         inputs = [found[t] for t in sorted(found)]
-        rows, batched = table[good, 0].tolist(), self._table.packing.batched
-        return PackedBatch(self._specs, inputs, rows, shapes, batched), good.tolist()
+        return PackedBatch(self._table, inputs, rows, table.copy()), good
 
     # ---- numbers
 
-    def _gather_padded(
-        self, batch: Batch, begin: int, table: Words, good: NDArray[Any]
-    ) -> dict[int, Input]:
-        rows = table[:, 0]
-        before, total = np.cumsum(rows) - rows, int(rows.sum())
-        padded = np.zeros(sum(len(spec.shape) for spec in self._specs), np.int64)
-        into, shapes, needed = self._nowhere(table), {}, 0
-        for t in self._numbers:
-            shapes[t] = (total, *self._padded_shape(t, table[good]))
-            padded[self._dims(t)] = shapes[t][1:]
-            needed += self._size(t, shapes[t])
-        if needed > self._most_bytes:
-            raise TooLargeError(f"padded {needed} bytes; at most {self._most_bytes}")
-        for t, shape in shapes.items():
-            size = self._size(t, shape)
-            into[:, t] = self._host[t].address(size) + before * (size // total)
-        self._end.gather(batch, begin, table, into, padded)
-        return {t: self._all_of(t, shape) for t, shape in shapes.items()}
+    def _gather_padded(self, batch: Batch, begin: int, table: Words) -> dict[int, Input]:
+        total, sizes = self._end.largest(len(table))
+        if self._buckets:
+            self._round_up(sizes)
+        shapes = {t: (total, *sizes[self._dims[t]]) for t in self._numbers}
+        items = self._table.items
+        needed = {t: math.prod(shape) * items[t] for t, shape in shapes.items()}
+        if sum(needed.values()) > self._most_bytes:
+            raise TooLargeError(
+                f"padded {sum(needed.values())} bytes; at most {self._most_bytes}"
+            )
+        into = {t: self._host[t].address(size) for t, size in needed.items()}
+        self._end.gather(batch, begin, len(table), into, padded=True)
+        return {
+            t: self._arena_with(t, size).tensor(0, size, self._specs[t].dtype, shapes[t])
+            for t, size in needed.items()
+        }
 
-    def _padded_shape(self, t: int, good: Words) -> list[int]:
-        largest = good[:, self._table.sizes(t)].max(0).tolist()
-        return [
-            self._padding.size(n) if declared == ANY else n
-            for declared, n in zip(self._specs[t].shape, largest, strict=True)
-        ]
+    def _round_up(self, sizes: list[int]) -> None:
+        """To buckets, in the table, too."""
+        declared = [n for spec in self._specs for n in spec.shape]
+        for i, (n, size) in enumerate(zip(declared, sizes, strict=True)):
+            if n == ANY:
+                sizes[i] = self._padding.size(size)
+        self._table.largest[:] = sizes
 
-    def _all_of(self, t: int, shape: tuple[int, ...]) -> torch.Tensor:
-        size = self._size(t, shape)
-        return self._arena_with(t, size).tensor(0, size, self._specs[t].dtype, shape)
-
-    def _gather_ragged(
-        self, batch: Batch, begin: int, table: Words, good: NDArray[Any]
-    ) -> dict[int, Input]:
-        into = self._nowhere(table)
-        places = {t: self._place(t, table, into) for t in self._numbers}
-        self._end.gather(batch, begin, table, into, None)
-        return {t: self._each_of(t, table, good, *place) for t, place in places.items()}
+    def _gather_ragged(self, batch: Batch, begin: int, table: Words) -> dict[int, Input]:
+        places = {t: self._places(t, table) for t in self._numbers}
+        into = {t: self._host[t].address(ends[-1]) for t, (_, ends) in places.items()}
+        self._end.gather(batch, begin, len(table), into, padded=False)
+        return {t: self._each_of(t, table, *place) for t, place in places.items()}
 
     def _each_of(
-        self, t: int, table: Words, good: NDArray[Any], offsets: Words, size: int
+        self, t: int, table: Words, sizes: list[int], ends: list[int]
     ) -> list[torch.Tensor]:
-        arena, spec, found = self._arena_with(t, size), self._specs[t], []
-        for i in good.tolist():
-            shape = tuple(table[i, self._table.sizes(t)].tolist())
-            if self._table.packing.batched:
-                shape = (int(table[i, 0]), *shape)
-            length = int(table[i, self._table.bytes(t)])
-            found.append(arena.tensor(int(offsets[i]), length, spec.dtype, shape))
-        return found
+        arena, dtype = self._arena_with(t, ends[-1]), self._specs[t].dtype
+        batched, shapes = self._table.packing.batched, table[:, self._table.sizes(t)].tolist()
+        return [
+            arena.tensor(end, size, dtype, (rows, *shape) if batched else tuple(shape))
+            for rows, end, size, shape in zip(
+                table[:, 0].tolist(), [0, *ends], sizes, shapes, strict=False
+            )
+            if rows
+        ]
+
+    def _places(self, t: int, table: Words) -> tuple[list[int], list[int]]:
+        """Bytes of a tensor's requests that lie one behind the other, and where the next begins."""
+        sizes = table[:, self._table.bytes(t)].tolist()
+        return sizes, list(accumulate(-(-size // ALIGN) * ALIGN for size in sizes))
 
     # ---- byte strings
 
-    def _gather_strings(
-        self, batch: Batch, begin: int, table: Words
-    ) -> dict[int, list[NDArray[Any]]]:
-        """By tensor, for each request an array; a request whose strings are none becomes empty."""
-        into = self._nowhere(table)
-        places = {t: self._place(t, table, into) for t in self._strings}
-        self._end.gather(batch, begin, table, into, None)
-        return {
-            t: [self._strings_of(t, table[i], int(offsets[i])) for i in range(len(table))]
-            for t, (offsets, _) in places.items()
-        }
-
-    def _strings_of(self, t: int, row: Words, offset: int) -> NDArray[Any]:
-        shape = row[0], *row[self._table.sizes(t)]
-        found = np.empty(shape if row[0] else 0, object)
-        size = int(row[self._table.bytes(t)])
-        address = self._host[t].address(0) + offset
-        ends = self._end.strings(address, size, found.size) if row[0] else []
-        if ends is None:
-            row[:] = 0
-            return found
-        content, flat, at = self._host[t].content(offset, size), found.reshape(-1), 4
-        for i, end in enumerate(ends):
-            flat[i] = bytes(content[at:end])
-            at = end + 4
+    def _gather_strings(self, batch: Batch, begin: int, table: Words) -> dict[int, Input]:
+        ends = {t: self._places(t, table)[1] for t in self._strings}
+        into = {t: self._host[t].address(ends[t][-1]) for t in self._strings}
+        self._end.gather(batch, begin, len(table), into, padded=False)
+        rows = table[:, 0].copy()
+        found = {t: self._texts(t, table, into[t], ends[t][-1]) for t in self._strings}
+        if (rows != table[:, 0]).any():  # some are malformed, perhaps not in their first tensor
+            found = {t: self._texts(t, table, into[t], ends[t][-1]) for t in self._strings}
         return found
 
-    # ---- places
-
-    def _nowhere(self, table: Words) -> Words:
-        return np.zeros((len(table), len(self._specs)), np.int64)
-
-    def _place(self, t: int, table: Words, into: Words) -> tuple[Words, int]:
-        """Offsets of a tensor's requests one behind the other, and the bytes of all."""
-        sizes = -(-table[:, self._table.bytes(t)] // ALIGN) * ALIGN
-        offsets, size = np.cumsum(sizes) - sizes, int(sizes.sum())
-        into[:, t] = self._host[t].address(size) + offsets
-        return offsets, size
+    def _texts(self, t: int, table: Words, address: int, size: int) -> list[Any]:
+        """For each row its byte string, or lists of them."""
+        most = int((table[:, 0] * table[:, self._table.sizes(t)].prod(1)).sum())
+        places = self._end.strings(t, len(table), address, most)
+        content = self._host[t].content(0, size)
+        texts = [bytes(content[begin:end]) for begin, end in places]
+        if not self._specs[t].shape:
+            return texts
+        found, flat = [], iter(texts)
+        for row in table[table[:, 0] > 0]:
+            shape = row[0], *row[self._table.sizes(t)]
+            mine = np.empty(shape, object)
+            for i in range(mine.size):
+                mine.flat[i] = next(flat)
+            found += mine.tolist()
+        return found
 
     def _arena_with(self, t: int, size: int) -> Arena:
         """Where the handler wants them."""
@@ -155,16 +146,3 @@ class PackedInputs:
         if there is not host:
             there.take(host, size)
         return there
-
-    def _size(self, t: int, shape: tuple[int, ...]) -> int:
-        return math.prod(shape) * dtype_of(self._specs[t].dtype).itemsize
-
-    def _dims(self, t: int) -> slice:
-        """Of a tensor among all dimensions."""
-        columns, first = self._table.sizes(t), self._table.sizes(0).start
-        return slice(columns.start - first, columns.stop - first)
-
-
-def _rows_of(texts: list[NDArray[Any]], rows: Words) -> list[Any]:
-    """For each row its byte string, or its list of them."""
-    return [row for text, n in zip(texts, rows, strict=True) if n for row in text.tolist()]

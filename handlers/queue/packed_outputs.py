@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 
 from shunter.batching.queue.layout import EntryStatus
 from shunter.batching.queue.native import Batch
 from shunter.batching.queue.native_packed import PackedEnd
-from shunter.batching.queue.packed import ALIGN
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec
 from shunter.handlers.device.torch_types import torch_type
 
@@ -24,15 +23,18 @@ _LENGTH = struct.Struct("<I")
 
 
 @dataclass
-class _Part:
-    """One output of one request."""
+class _Output:
+    """One output of all requests, in their order."""
 
-    shape: tuple[int, ...]
-    """Without the rows."""
-    size: int
-    address: int = 0
+    sizes: list[int]
+    """Bytes."""
+    shapes: Any
+    """Without the rows: of each request, or the one that all have."""
+    addresses: list[int]
     """0: it is made of byte strings."""
-    strings: list[bytes] = field(default_factory=list)
+    strings: list[list[bytes]] = field(default_factory=list)
+    held: list[torch.Tensor] = field(default_factory=list)
+    """What lies at the addresses."""
 
 
 class PackedOutputs:
@@ -42,7 +44,6 @@ class PackedOutputs:
         """``end`` stays the caller's."""
         self._end = end
         self._table, self._specs = end.outputs, end.outputs.packing.specs
-        self._room = end.answer_bytes
 
     def answer(
         self, batch: Batch, begin: int, requests: Sequence[int], rows: Sequence[int], found: Any
@@ -50,23 +51,32 @@ class PackedOutputs:
         """Answer requests of a batch, counted from its ``begin``-th on, of which each has so many
         rows; a status for each. Raises ValueError, or TypeError, for what are no outputs.
         """
-        sides = self.by_output(found)
-        held: list[torch.Tensor] = []  # as long as it is copied from
-        parts = [
-            list(self._parts(spec, given, rows, held))
-            for spec, given in zip(self._specs, sides, strict=True)
-        ]
-        count = max(requests, default=-1) + 1
-        table = self._table.new(count)
-        sources = np.zeros((count, len(self._specs)), np.int64)
-        statuses = [
-            self._place(table[request], sources[request], n, [p[i] for p in parts])
-            for i, (request, n) in enumerate(zip(requests, rows, strict=True))
-        ]
-        self._end.put(batch, begin, table, sources)
-        for i, (request, status) in enumerate(zip(requests, statuses, strict=True)):
-            if status == EntryStatus.OK:
-                self._write_strings(batch, begin + request, table[request], [p[i] for p in parts])
+        sides = zip(self._specs, self.by_output(found), strict=True)
+        outputs = [self._output(spec, given, rows) for spec, given in sides]
+        count = requests[-1] + 1
+        mine: slice | list[int] = slice(count) if count == len(requests) else list(requests)
+        table, addresses = self._table.all, self._table.by_tensor
+        table[:count, 0] = 0
+        table[mine, 0] = rows
+        for t, output in enumerate(outputs):
+            table[mine, self._table.bytes(t)] = output.sizes
+            table[mine, self._table.sizes(t)] = output.shapes
+            addresses[mine, t] = output.addresses
+        lost = self._end.put(batch, begin, count)
+        self._write_strings(batch, begin, requests, outputs)
+        return self._statuses(requests) if lost else [EntryStatus.OK] * len(requests)
+
+    def _statuses(self, requests: Sequence[int]) -> list[int]:
+        """Where some answers had no room."""
+        table, last, statuses = self._table.all, len(self._specs) - 1, []
+        for request in requests:
+            row, is_there = table[request], bool(table[request, 0])
+            if not is_there:
+                size = row[self._table.offset(last)] + row[self._table.bytes(last)]
+                logger.error(
+                    "An answer has %d bytes, and answer_bytes is %d.", size, self._end.answer_bytes
+                )
+            statuses.append(EntryStatus.OK if is_there else EntryStatus.HANDLER_FAILED)
         return statuses
 
     def by_output(self, found: Any) -> Sequence[Any]:
@@ -82,108 +92,95 @@ class PackedOutputs:
             raise ValueError(f"the handler gave no {len(names)} outputs, but {_what(found)}")
         return found
 
-    def _parts(
-        self, spec: TensorSpec, given: Any, rows: Sequence[int], held: list[torch.Tensor]
-    ) -> Iterator[_Part]:
-        """An output of all requests, one after the other."""
+    def _output(self, spec: TensorSpec, given: Any, rows: Sequence[int]) -> _Output:
         if spec.dtype == BYTES:
             return _texts(spec, given, rows)
         if isinstance(given, torch.Tensor):
-            return _cut(spec, given, rows, held)
+            return _cut(spec, given, rows)
         if not isinstance(given, list | tuple) or len(given) != len(rows):
             raise ValueError(
                 f"{spec.name}: the handler gave {_what(given)}; a tensor, or a list of one for "
                 f"each of {len(rows)} requests"
             )
-        batched = self._table.packing.batched
-        return (
-            part
-            for each, n in zip(given, rows, strict=True)
-            for part in _cut(spec, each if batched else _tensor(spec, each)[None], [n], held)
+        batched, parts = self._table.packing.batched, []
+        for each, n in zip(given, rows, strict=True):
+            if not isinstance(each, torch.Tensor):
+                raise TypeError(f"{spec.name}: {_what(each)} where a tensor belongs")
+            parts.append(_cut(spec, each if batched else each[None], [n]))
+        return _Output(
+            [part.sizes[0] for part in parts],
+            [part.shapes for part in parts],
+            [part.addresses[0] for part in parts],
+            held=[part.held[0] for part in parts],
         )
 
-    def _place(self, row: Any, sources: Any, rows: int, parts: Sequence[_Part]) -> int:
-        """Lay out one answer in a row of the table."""
-        at = end = self._table.packing.header
-        for t, part in enumerate(parts):
-            row[self._table.offset(t)], row[self._table.bytes(t)] = at, part.size
-            row[self._table.sizes(t)] = part.shape
-            sources[t] = part.address
-            end = at + part.size
-            at = -(-end // ALIGN) * ALIGN
-        if end > self._room:
-            logger.error("An answer has %d bytes, and answer_bytes is %d.", end, self._room)
-            return EntryStatus.HANDLER_FAILED
-        row[0] = rows
-        return EntryStatus.OK
-
     def _write_strings(
-        self, batch: Batch, request: int, row: Any, parts: Sequence[_Part]
+        self, batch: Batch, begin: int, requests: Sequence[int], outputs: Sequence[_Output]
     ) -> None:
-        for t, part in enumerate(parts):
-            at, room = int(row[self._table.offset(t)]), self._end.room(batch, request)
-            for content in part.strings:
-                _LENGTH.pack_into(room, at, len(content))
-                begin = at + _LENGTH.size
-                at = begin + len(content)
-                room[begin:at] = content
+        table, ring = self._table.all, self._end.ring
+        for t, output in enumerate(outputs):
+            for request, strings in zip(requests, output.strings, strict=False):
+                if not table[request, 0]:
+                    continue
+                place = self._end.place(batch, begin + request)
+                at = place + int(table[request, self._table.offset(t)])
+                for content in strings:
+                    _LENGTH.pack_into(ring, at, len(content))
+                    first = at + _LENGTH.size
+                    at = first + len(content)
+                    ring[first:at] = content
 
 
-def _tensor(spec: TensorSpec, given: Any) -> torch.Tensor:
-    if not isinstance(given, torch.Tensor):
-        raise TypeError(f"{spec.name}: {_what(given)} where a tensor belongs")
-    return given
-
-
-def _cut(
-    spec: TensorSpec, tensor: Any, rows: Sequence[int], held: list[torch.Tensor]
-) -> Iterator[_Part]:
-    """A tensor of all these rows in parts, one for each request."""
-    tensor = _tensor(spec, tensor)
-    kind, shape = torch_type(spec.dtype), tuple(tensor.shape)
-    is_right = len(shape) == 1 + len(spec.shape) and shape[0] == sum(rows)
+def _cut(spec: TensorSpec, tensor: torch.Tensor, rows: Sequence[int]) -> _Output:
+    """A tensor of all these rows."""
+    kind, shape, total = torch_type(spec.dtype), tuple(tensor.shape), sum(rows)
+    is_right = len(shape) == 1 + len(spec.shape) and shape[0] == total
     if not is_right or not _fits(spec, shape[1:]) or not torch.can_cast(tensor.dtype, kind):
         raise ValueError(
             f"{spec.name}: the handler gave {tensor.dtype} {list(shape)}, where the model declares "
-            f"{kind} {list(spec.shape)} for each of {sum(rows)} rows"
+            f"{kind} {list(spec.shape)} for each of {total} rows"
         )
     tensor = tensor.detach().to("cpu", kind).contiguous()
-    held.append(tensor)
-    each = math.prod(shape[1:]) * kind.itemsize
-    at = tensor.data_ptr()
-    for n in rows:
-        yield _Part(shape[1:], n * each, at)
-        at += n * each
+    each, at = math.prod(shape[1:]) * kind.itemsize, tensor.data_ptr()
+    sizes = [n * each for n in rows]
+    return _Output(sizes, shape[1:], list(accumulate(sizes[:-1], initial=at)), held=[tensor])
 
 
-def _texts(spec: TensorSpec, given: Any, rows: Sequence[int]) -> Iterator[_Part]:
-    """Byte strings of all these rows in parts, one for each request."""
+def _texts(spec: TensorSpec, given: Any, rows: Sequence[int]) -> _Output:
+    """Byte strings of all these rows."""
     if not isinstance(given, list | tuple) or len(given) != sum(rows):
         raise ValueError(
             f"{spec.name}: the handler gave {_what(given)}; a list with an element for each of "
             f"{sum(rows)} rows"
         )
-    at = 0
+    if not spec.shape:
+        given = [each if type(each) is bytes else _content(spec, each) for each in given]
+    found, at = _Output([], [], [0] * len(rows)), 0
     for n in rows:
-        shape, strings = None, []
-        for each in given[at : at + n]:
-            found: list[bytes] = []
-            mine = _nested(spec, each, len(spec.shape), found)
-            if shape not in (None, mine) or not _fits(spec, mine):
-                raise ValueError(f"{spec.name}: {list(mine)}; the model has {list(spec.shape)}")
-            shape = mine
-            strings += found
+        strings, shape = _row_strings(spec, given[at : at + n])
+        found.shapes.append(shape)
+        found.strings.append(strings)
+        found.sizes.append(_LENGTH.size * len(strings) + sum(map(len, strings)))
         at += n
-        yield _Part(shape or (), sum(_LENGTH.size + len(s) for s in strings), 0, strings)
+    return found
+
+
+def _row_strings(spec: TensorSpec, rows: Sequence[Any]) -> tuple[list[bytes], tuple[int, ...]]:
+    """Byte strings of the rows of a request, and the shape that all rows have."""
+    if not spec.shape:
+        return list(rows), ()
+    strings: list[bytes] = []
+    shapes = {_nested(spec, each, len(spec.shape), strings) for each in rows}
+    shape = shapes.pop()
+    if shapes or not _fits(spec, shape):
+        raise ValueError(f"{spec.name}: {list(shape)}; the model has {list(spec.shape)}")
+    return strings, shape
 
 
 def _nested(spec: TensorSpec, given: Any, depth: int, into: list[bytes]) -> tuple[int, ...]:
-    """The shape of lists in lists, and their byte strings; text is taken as UTF-8."""
+    """The shape of lists in lists, and their byte strings."""
     if depth == 0:
-        content = given.encode() if isinstance(given, str) else given
-        if not isinstance(content, bytes | bytearray | memoryview):
-            raise TypeError(f"{spec.name}: {_what(given)} where a byte string belongs")
-        into.append(bytes(content))
+        into.append(_content(spec, given))
         return ()
     if not isinstance(given, list | tuple):
         raise TypeError(f"{spec.name}: {_what(given)} where a list belongs")
@@ -191,6 +188,14 @@ def _nested(spec: TensorSpec, given: Any, depth: int, into: list[bytes]) -> tupl
     if len(shapes) > 1:
         raise ValueError(f"{spec.name}: lists of different lengths")
     return (len(given), *(shapes.pop() if shapes else (0,) * (depth - 1)))
+
+
+def _content(spec: TensorSpec, given: Any) -> bytes:
+    """A byte string; text is taken as UTF-8."""
+    content = given.encode() if isinstance(given, str) else given
+    if not isinstance(content, bytes | bytearray | memoryview):
+        raise TypeError(f"{spec.name}: {_what(given)} where a byte string belongs")
+    return bytes(content)
 
 
 def _fits(spec: TensorSpec, shape: Sequence[int]) -> bool:

@@ -105,11 +105,8 @@ class PackedQueueWorker:
     def _run(self, batch: Batch, begin: int, count: int) -> list[int]:
         try:
             made, good = self._inputs.gather(batch, begin, count)
-        except TooLargeError as error:
-            if count == 1:
-                logger.error("A request is refused: %s", error)
-                return [EntryStatus.BAD_REQUEST]
-            return [self._run(batch, begin + i, 1)[0] for i in range(count)]
+        except (TooLargeError, MemoryError, RuntimeError) as error:
+            return self._too_large(batch, begin, count, error)
         statuses = [int(EntryStatus.BAD_REQUEST)] * count
         if not good:
             return statuses
@@ -125,6 +122,15 @@ class PackedQueueWorker:
         for i, status in zip(good, answered, strict=True):
             statuses[i] = status
         return statuses
+
+    def _too_large(self, batch: Batch, begin: int, count: int, error: Exception) -> list[int]:
+        """There is no memory for these requests together; none of them has run."""
+        self._failed()
+        if count > 1:
+            return [self._run(batch, begin + i, 1)[0] for i in range(count)]
+        logger.error("A request is refused: %s", error)
+        is_its_own = isinstance(error, TooLargeError)
+        return [EntryStatus.BAD_REQUEST if is_its_own else EntryStatus.HANDLER_FAILED]
 
     def _again(self, batch: Batch, request: int, count: int) -> int:
         """The status of a request of a batch of so many that has failed."""

@@ -24,7 +24,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from ctypes import Array, c_void_p
+from ctypes import Array, c_void_p, memset
 from functools import cache
 from typing import Any
 
@@ -68,10 +68,20 @@ def _zeroing(infer: Infer) -> Infer:
 
     def zeroed(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
         for output in outputs:
-            output.zero_()
+            _zero(output)
         infer(inputs, outputs)
 
     return zeroed
+
+
+def _zero(output: torch.Tensor) -> None:
+    """Without torch's threads: they spin for milliseconds after each piece of work, on cores that
+    the front end and other workers want.
+    """
+    if output.device.type == "cpu" and output.is_contiguous():
+        memset(output.data_ptr(), 0, output.nbytes)
+    else:
+        output.zero_()
 
 
 def device_of(handler: Any, gpu_id: int | None) -> torch.device | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ts.service import Service
 
-from shunter.handlers.queue.front_end_link import LoadedModel
+from shunter.handlers.queue.loaded_model import LoadedModel
 from shunter.handlers.sample import section_of
 
 

@@ -188,7 +188,7 @@ def _link(service: Service) -> FrontEndLink | None:
     """Of a worker of the network front end. Raises TensorConfigError when it cannot be one."""
     if not (front_end := os.environ.get(FRONT_END)):
         return None
-    from shunter.handlers.queue.front_end_link import link_of
+    from shunter.handlers.queue.loaded_model import link_of
     from shunter.handlers.torchserve.loaded import loaded_model
 
     return link_of(Path(front_end), loaded_model(service), os.environ)

@@ -74,6 +74,19 @@ class MiniLMHandler(BaseHandler):
         with torch.inference_mode():
             return self.model(ids.to(self.device), lengths.to(self.device))
 
+    def infer(self, batch) -> torch.Tensor:  # noqa: ANN001
+        """Vectors of token ids that come by the network front end, padded.
+
+        A request is refused that has none, too many, or such that there are not.
+        """
+        ids, lengths = batch["ids"], batch.sizes("ids")[:, 0].to(batch["ids"].device)
+        known = self.model.words.num_embeddings
+        is_good = ((ids >= 0) & (ids < known)).all(1) & (lengths > 0) & (lengths <= TOKENS)
+        for request in (~is_good).nonzero().flatten().tolist():
+            batch.refuse(request)
+        ids = ids[:, :TOKENS].clamp(0, known - 1)
+        return self.inference((ids, lengths.clamp(1, TOKENS)))
+
     def postprocess(self, data: torch.Tensor) -> list[dict | str]:
         """One answer for each request, in order."""
         vectors = iter((data * 1_000_000).round().int().tolist())

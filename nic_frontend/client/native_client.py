@@ -157,9 +157,8 @@ class NativeClient:
         run = self._run
         run.request, run.answer, run.bytes, run.rows = request, answer, size, rows
         run.part, run.of = part
-        result = self.functions.shunter_client_begin_run(
-            self.handle, ctypes.addressof(run), deadline_us, priority, idempotent
-        )
+        how = ctypes.addressof(run), deadline_us, priority, idempotent
+        result = self._c.shunter_client_begin_run(self.handle, *how)
         if result > 0:
             return int(result)
         return 0 if result == -errno.EAGAIN else check(result, "sending")

@@ -118,7 +118,7 @@ class Opening:
             return None
         self._said_ns = self._said_ns or now_ns
         self._due_ns = _NEVER if self._stream else now_ns + self._wait_ns
-        self._wait_ns = min(2 * self._wait_ns, MOST_WAIT_NS)
+        self._wait_ns = min(self._wait_ns + self._wait_ns // 4, MOST_WAIT_NS)
         return self._hello.message(self._secret)
 
     def receive(self, datagram: bytes, now_ns: int) -> OpenSession | None:

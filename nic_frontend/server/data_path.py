@@ -6,7 +6,6 @@ import ctypes
 import errno
 import resource
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from ctypes import byref, c_uint8, c_uint32, c_uint64, c_void_p
@@ -17,7 +16,6 @@ from shunter.batching.queue.landing import SPARE, LandingPool, blocks_for
 from shunter.batching.queue.native import PEER_BYTES, QueueView, check, view_of
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.nic_frontend.library import require
-from shunter.nic_frontend.server.listeners import set_gro
 from shunter.nic_frontend.server.model_policy import Defaults, Policy, Runs
 from shunter.nic_frontend.server.sessions import Opening, struct_of
 from shunter.nic_frontend.server.structures import (
@@ -53,30 +51,42 @@ class DataPath:
     """Sessions, functions and workers of one front end."""
 
     def __init__(
-        self, udp: int, doorbell: int, wake: int, landing: LandingPool, *, spin_us: int
+        self,
+        udp: int,
+        doorbell: int,
+        wake: int,
+        landing: LandingPool,
+        *,
+        spin_us: int,
+        strangers: int = -1,
     ) -> None:
         """Descriptors of the socket, the doorbell and of what else run() returns for.
 
-        ``landing`` must stay mapped. Raises LibraryError.
+        ``strangers``: of the socket by which hellos come, if it is another one. ``landing`` must
+        stay mapped. Raises LibraryError.
         """
         found = require()
         self._library = found
         declare(found)
         self._handle = c_void_p()
         settings = SettingsStruct(
-            udp, doorbell, wake, spin_us * 1000, landing.mapping.address, landing.most
+            *(udp, strangers, doorbell, wake, spin_us * 1000),
+            *(landing.mapping.address, landing.most),
         )
         settings.cookie_secret = (c_uint8 * 16)(*secrets.token_bytes(16))
         check(found.shunter_server_new(byref(settings), byref(self._handle)), "the data path")
         self._core = found.shunter_server_core(self._handle)
         self._hellos = (HelloStruct * HELLOS)()
-        self._queues: dict[int, QueueView] = {}
+        self._queues: dict[int, tuple[QueueView, int]] = {}
         self._landing = landing
         self._grow(SPARE)
         self._line: ctypes.Array[c_uint64] | None = None
 
-    def limit(self, sessions: int, streams: int) -> None:
-        """So many sessions at once, and so many on streams among them."""
+    def limit(self, sessions: int = MOST_SESSIONS, streams: int = 0) -> None:
+        """Have no more sessions at once, and no more streams; 0: what descriptors allow."""
+        if not streams:
+            descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            streams = max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS)
         self._library.shunter_core_limit(self._core, sessions, streams)
 
     def close(self) -> None:
@@ -105,6 +115,11 @@ class DataPath:
         """Have so many blocks more for payloads. Raises OSError when there is no memory."""
         self._library.shunter_server_grow_landing(self._handle, self._landing.grow(blocks))
 
+    def give_back(self, now_ns: int) -> None:
+        """Let the host have blocks that functions needed which are gone."""
+        shrink = self._library.shunter_server_shrink_landing
+        self._landing.give_back(now_ns, lambda blocks: int(shrink(self._handle, blocks)))
+
     def split(self, interface: str) -> tuple[bool, str]:
         """Let the kernel split what comes in there; whether it can, and how, or why not.
 
@@ -132,14 +147,15 @@ class DataPath:
     def add_function(self, func_id: int, queue: TensorQueue, policy: Policy, burst: int) -> None:
         """Serve a function; the queue must stay mapped until it is removed."""
         view = view_of(queue, func_id)
-        self._grow(blocks_for(queue.entries, sum(spec.bytes for spec in queue.inputs)))
-        check(
-            self._library.shunter_server_add_function(
-                self._handle, byref(view), byref(policy_struct(policy)), burst
-            ),
-            f"function {func_id}",
+        blocks = blocks_for(queue.entries, sum(spec.bytes for spec in queue.inputs))
+        self._grow(blocks)
+        result = self._library.shunter_server_add_function(
+            self._handle, byref(view), byref(policy_struct(policy)), burst
         )
-        self._queues[func_id] = view
+        if result:
+            self._landing.need_less(blocks)
+        check(result, f"function {func_id}")
+        self._queues[func_id] = view, blocks
 
     def set_policy(self, func_id: int, policy: Policy) -> None:
         """Other numbers from now on."""
@@ -173,7 +189,8 @@ class DataPath:
     def remove_function(self, func_id: int) -> None:
         """Raises OSError (EBUSY) while it has sessions or batches."""
         check(self._library.shunter_server_remove_function(self._handle, func_id), "a function")
-        del self._queues[func_id]
+        _, blocks = self._queues.pop(func_id)
+        self._landing.need_less(blocks)
 
     def add_worker(self, func_id: int, worker: int, cap: int, doorbell: int) -> None:
         """It gets batches of at most ``cap`` from now on."""
@@ -277,24 +294,3 @@ class DataPath:
     def free_entries(self, func_id: int) -> int:
         """Entries that nobody uses."""
         return int(self._library.shunter_core_free_entries(self._core, func_id))
-
-
-def make_data_path(
-    udp: socket.socket,
-    doorbell: int,
-    wake: int,
-    landing: LandingPool,
-    *,
-    spin_us: int,
-    gro: bool,
-) -> DataPath:
-    """For this socket; workers ring the doorbell, and it returns when ``wake`` can be read.
-
-    ``gro``: let the kernel merge datagrams, where the path can take them. Raises LibraryError.
-    """
-    if gro:
-        set_gro(udp)
-    path = DataPath(udp.fileno(), doorbell, wake, landing, spin_us=spin_us)
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    path.limit(MOST_SESSIONS, max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS))
-    return path

@@ -19,7 +19,7 @@ from shunter.batching.queue.attach import listen
 from shunter.batching.queue.landing import LandingPool
 from shunter.nic_frontend.library import check_processor
 from shunter.nic_frontend.server.access import KeyRing
-from shunter.nic_frontend.server.data_path import make_data_path
+from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.functions import Functions
 from shunter.nic_frontend.server.listeners import (
     client_sockets,
@@ -112,7 +112,7 @@ class FrontEnd:
         self._closing.append(self.udp.close)
         if tcp is not None:
             self._closing.append(tcp.close)
-        self.port = int(self.udp.getsockname()[1])
+        self.port = self.udp.port
         self.doorbell = self._event()
         self._stop_event = self._event()
         self._open_path()
@@ -132,16 +132,16 @@ class FrontEnd:
         ready = self._ready = Readiness()
         self._closing.append(ready.close)
         ready.watch(self._stop_event, self._on_stop)
-        landing = LandingPool(settings.landing_bytes, settings.free_bytes)
+        landing = self.landing = LandingPool(settings.landing_bytes, settings.free_bytes)
         self._closing.append(landing.close)
-        path = self.path = make_data_path(
-            self.udp,
-            self.doorbell,
-            ready.fileno(),
-            landing,
+        if settings.gro:
+            self.udp.set_gro()
+        path = self.path = DataPath(
+            *(self.udp.main.fileno(), self.doorbell, ready.fileno(), landing),
             spin_us=settings.spin_us,
-            gro=settings.gro,
+            strangers=self.udp.strangers.fileno() if self.udp.strangers else -1,
         )
+        path.limit()
         if settings.xdp:
             splits, how = path.split(settings.xdp)
             LOGGER.log(logging.INFO if splits else logging.WARNING, how)
@@ -151,11 +151,11 @@ class FrontEnd:
         functions = self.functions = Functions(
             path,
             ready,
-            shared=(self.udp.fileno(), self.doorbell),
+            shared=(self.udp.main.fileno(), self.doorbell),
             landing=landing,
             queue_bytes=settings.queue_bytes,
             free_bytes=settings.free_bytes,
-            receive_bytes=self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
+            receive_bytes=self.udp.main.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         )
         self._closing += [functions.close_queues, path.close, functions.close]
         keys = KeyRing(settings.keys_file, settings.key)
@@ -234,6 +234,7 @@ class FrontEnd:
             self._ready.cycle()
             self.reception.end_sessions(force=self._rereads)
             self._rereads = False
+            self.path.give_back(now_ns)
             self.functions.cycle(now_ns, more_may_come=self._attach_at is not None)
             self._on_cycle(now_ns)
 

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import ipaddress
 import socket
+import struct
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shunter.batching.queue.attach import peer_process, remove_left_over
 from shunter.batching.queue.native import PEER_BYTES
 from shunter.nic_frontend.server.sessions import origin_of, origin_of_user
+from shunter.nic_frontend.wire.layout import X64_FIELDS, MessageType
 
 IP_PKTINFO = 8
 UDP_GRO = 104
 SO_RXQ_OVFL = 40
 SO_RCVBUFFORCE = 33
+SO_ATTACH_REUSEPORT_CBPF = 51
 RECEIVE_BUFFER = 64 << 20
+STRANGERS_BUFFER = 128 << 10
+"""For as many hellos as are answered in a few milliseconds; more would only wait longer."""
+_FILTER = struct.Struct("@HBBI")
+STEERING = (
+    (0x30, 0, 0, X64_FIELDS["type"][0]),  # load a byte
+    (0x15, 0, 1, MessageType.HELLO),  # is it this?
+    (0x06, 0, 0, 1),  # return the index of the socket
+    (0x06, 0, 0, 0),
+)
+"""Instructions of BPF: code, how many to skip if so, if not, and a number."""
 BACKLOG = 128
 PORT_WAIT_S = 2.0
 """The workers of a front end that was killed have its socket until they see that it is gone."""
@@ -58,14 +73,14 @@ def peer_of(address: tuple[str, int] | tuple[str, int, int, int]) -> bytes:
 
 def client_sockets(
     host: str, port: int, *, tcp: bool
-) -> tuple[socket.socket, socket.socket | None]:
+) -> tuple[DatagramSockets, socket.socket | None]:
     """For datagrams, and for streams at the same port; port 0: any that is free for both."""
     until = time.monotonic() + PORT_WAIT_S
     while True:
         udp = None
         try:
-            udp = udp_socket(host, port)
-            return udp, tcp_socket(host, int(udp.getsockname()[1])) if tcp else None
+            udp = datagram_sockets(host, port)
+            return udp, tcp_socket(host, udp.port) if tcp else None
         except OSError as error:
             if udp is not None:
                 udp.close()
@@ -88,14 +103,90 @@ def _socket_for(host: str, port: int, kind: socket.SocketKind) -> tuple[socket.s
     return made, where
 
 
-def udp_socket(host: str, port: int) -> socket.socket:
-    """For datagrams. The port is for nobody else: two front ends would mix their clients."""
+@dataclass
+class DatagramSockets:
+    """Those of one port."""
+
+    main: socket.socket
+    strangers: socket.socket | None = None
+    """By which hellos come, where the kernel can steer them: who floods the front end with them
+    fills this one only."""
+
+    @property
+    def port(self) -> int:
+        """Of both."""
+        return int(self.main.getsockname()[1])
+
+    def set_gro(self) -> None:
+        """Let the kernel merge datagrams, where it can.
+
+        Both or none: whether it merges them is decided before they are steered.
+        """
+        for each in filter(None, (self.main, self.strangers)):
+            with contextlib.suppress(OSError):
+                each.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+
+    def close(self) -> None:
+        """Close them."""
+        for each in filter(None, (self.main, self.strangers)):
+            each.close()
+
+
+def datagram_sockets(host: str, port: int) -> DatagramSockets:
+    """For datagrams. The port is for nobody else: two front ends would mix their clients.
+
+    Two sockets can share a port only if others may, too. So first one that cannot sees that nobody
+    has it, and whoever shares the port afterwards holds a lock until he does.
+    """
+    alone = _udp_socket(host, port, RECEIVE_BUFFER)
+    port = int(alone.getsockname()[1])
+    with contextlib.ExitStack() as undo:
+        undo.callback(alone.close)
+        lock = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        with naming(f"UDP port {port}"):
+            lock.bind(f"\0shunter-udp-{port}")  # of this network namespace, as ports are
+        if not _can_steer():
+            undo.pop_all()
+            lock.close()
+            return DatagramSockets(alone)
+        alone.close()
+        main = _udp_socket(host, port, RECEIVE_BUFFER, shared=True)
+        undo.callback(main.close)
+        _steer(main)
+        strangers = _udp_socket(host, port, STRANGERS_BUFFER, shared=True)
+        undo.pop_all()
+        lock.close()
+        return DatagramSockets(main, strangers)
+
+
+def _can_steer() -> bool:
+    """Whether the kernel can choose among the sockets of a port by what a datagram says."""
+    try:
+        with _udp_socket("127.0.0.1", 0, STRANGERS_BUFFER, shared=True) as udp:
+            _steer(udp)
+    except OSError:
+        return False
+    return True
+
+
+def _steer(udp: socket.socket) -> None:
+    """Of the sockets that share its port, hellos go to the second one, and all else to the first:
+    also what is too short, which the program does not come to the end of."""
+    code = ctypes.create_string_buffer(b"".join(_FILTER.pack(*each) for each in STEERING))
+    program = struct.pack("@HP", len(STEERING), ctypes.addressof(code))
+    udp.setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
+
+
+def _udp_socket(host: str, port: int, receive: int, *, shared: bool = False) -> socket.socket:
+    """A bound one, with a buffer for so many bytes."""
     udp, where = _socket_for(host, port, socket.SOCK_DGRAM)
     try:
-        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
         with contextlib.suppress(PermissionError):  # only root may pass the system's limit
-            udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
+            udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, receive)
         udp.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
+        if shared:
+            udp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         with naming(f"UDP {host} port {port}"):
             udp.bind(where)
         _tell_local_address(udp)
@@ -114,15 +205,6 @@ def _tell_local_address(udp: socket.socket) -> None:
         udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
     else:
         udp.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
-
-
-def set_gro(udp: socket.socket) -> bool:
-    """Let the kernel merge datagrams; whether it can."""
-    try:
-        udp.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-    except OSError:
-        return False
-    return True
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:

@@ -10,12 +10,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from shunter.batching.queue.regions import MOST_REGIONS
+from shunter.batching.queue.native import REGIONS
+from shunter.batching.queue.regions import MOST_REGIONS, may_have_more
 from shunter.nic_frontend import x25519
 from shunter.nic_frontend.server.access import AccessKey, KeyRing
 from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.functions import Function, Functions
-from shunter.nic_frontend.server.sessions import Opening
+from shunter.nic_frontend.server.sessions import Opening, origin_of_user
 from shunter.nic_frontend.wire.header import Header
 from shunter.nic_frontend.wire.hello import (
     NO_MAC,
@@ -46,6 +47,7 @@ from shunter.nic_frontend.wire.layout import (
 from shunter.nic_frontend.wire.segments import shared_places
 
 LOGGER = logging.getLogger("shunter.nic")
+_TRUSTED = {origin_of_user(0), origin_of_user(os.getuid())}
 
 
 @dataclass(frozen=True)
@@ -181,10 +183,7 @@ class Openings:
     def _open_with_memory(self, asked: Asked, function: Function, session: Opening) -> Answer:
         """Its requests lie in memory that is made for it, if there can be any."""
         made, sizes = None, [spec.bytes for spec in function.attach.carried_inputs]
-        packing = function.attach.packing
-        # What is under way has been answered, and its client would use its place again.
-        is_kept = packing is not None and packing.streamed
-        if not is_kept and sum(len(each.regions) for each in self._functions.all()) < MOST_REGIONS:
+        if self._may_share(function, session.origin):
             free_bytes = self._functions.free_bytes()
             made = function.regions.make(shared_places(sizes)[1], session.window, free_bytes)
         if made is None:
@@ -192,6 +191,7 @@ class Openings:
         region, memory = made
         session.window, session.region = region.window, region.number
         session.region_bytes = region.bytes
+        region.owner = session.origin
         try:
             answer = self._open(asked, function, session)
         except BaseException:
@@ -200,6 +200,22 @@ class Openings:
             raise
         function.regions.share(region, session.id, function.workers.values())
         return answer._replace(memory=memory)
+
+    def _may_share(self, function: Function, user: int) -> bool:
+        """Whether there is a place for a region, and other users keep some.
+
+        Whose the front end is could as well end it: he may have all of them.
+        """
+        packing = function.attach.packing
+        if packing is not None and packing.streamed:
+            return False  # what is under way has been answered: its place would be used again
+        everywhere = [each.regions for each in self._functions.all()]
+        for most, found in ((REGIONS - 1, [function.regions]), (MOST_REGIONS, everywhere)):
+            taken = sum(map(len, found))
+            theirs = 0 if user in _TRUSTED else sum(each.owned(user) for each in found)
+            if not may_have_more(theirs, taken, most):
+                return False
+        return True
 
     def _open(self, asked: Asked, function: Function, session: Opening) -> Answer:
         hello, attach = asked.hello, function.attach

@@ -146,6 +146,7 @@ class ServerLink:
             front_end.reception.hello_times.count,
             stats["landing_blocks"],
             stats["landing_free"],
+            front_end.landing.wanted,
         )
         front_end_page.write(page, state, tuple(stats.get(name, 0) for name in COUNTERS))
         self._read_slots(page)

@@ -72,6 +72,7 @@ def slice_words(slices: SliceSet) -> Array[c_uint64]:
 class SettingsStruct(Structure):
     _fields_ = (
         ("udp", c_int),
+        ("strangers", c_int),
         ("doorbell", c_int),
         ("wake", c_int),
         ("spin_ns", c_uint64),
@@ -123,7 +124,7 @@ COUNTED = (
     *("requests", "batches", "answered", "failed", "expired", "rejected", "rings"),
     *("datagrams_in", "datagrams_out", "bytes_in", "bytes_out", "send_failures"),
     *("streams_in", "placed_segments", "copied_bytes", "gathered_bytes", "overflows", "sleeps"),
-    *("split_datagrams", "split_no_room"),
+    *("split_datagrams", "split_no_room", "hellos", "hello_overflows", "hellos_unanswered"),
 )
 COUNTERS = (*COUNTED, *(f"drop_{reason}" for reason in DROPS))
 """Names of all counters of a front end."""
@@ -151,6 +152,7 @@ _ARGUMENTS: dict[str, Sequence[object]] = {
     "server_free": (_HANDLE,),
     "server_core": (_HANDLE,),
     "server_grow_landing": (_HANDLE, c_uint32),
+    "server_shrink_landing": (_HANDLE, c_uint32),
     "server_split": (_HANDLE, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
     "server_verbs": (_HANDLE, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
     "server_mtu": (_HANDLE,),
@@ -196,6 +198,7 @@ def declare(found: ctypes.CDLL) -> None:
         getattr(found, f"shunter_{name}").argtypes = list(types)
     found.shunter_server_core.restype = c_void_p
     found.shunter_server_grow_landing.restype = None
+    found.shunter_server_shrink_landing.restype = c_uint32
     found.shunter_server_mtu.restype = c_uint32
     found.shunter_server_payloads_are_far.restype = c_bool
     found.shunter_server_idle.restype = c_bool

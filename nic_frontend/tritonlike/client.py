@@ -6,7 +6,11 @@ A tensor of Triton has the batch in front; a request of ours is one element of i
 ``[n, ...]`` is therefore ``n`` requests, sent together and answered as one array; the server
 batches them again as it sees fit. A shape without the batch is one request.
 
-Sequences, streams, BYTES tensors and class counts are refused, as is what manages a server.
+Models whose requests are batches themselves get as many rows in each as they take. Where requests
+choose their sizes, those of a batch have one shape, and so must their answers. BF16 tensors are
+arrays of float32, BYTES of objects.
+
+Sequences, streams and class counts are refused, as is what manages a server.
 ``timeout`` (µs) is the server's deadline, ``client_timeout`` (s) the client's patience; a
 ``priority`` of 1 is strict, one above 1 best effort. What a server or model is like is told as
 Triton's HTTP client does, in dictionaries. ``async_infer`` takes a callback, as in gRPC, or none,
@@ -27,11 +31,11 @@ from shunter.nic_frontend.client.connecting import Key
 from shunter.nic_frontend.client.requests.calls import Array, Options
 from shunter.nic_frontend.client.requests.errors import (
     BadRequestError,
-    BatchError,
     InferenceError,
     UnreachableError,
 )
 from shunter.nic_frontend.client.session import Session
+from shunter.nic_frontend.tritonlike.asking import ask
 from shunter.nic_frontend.tritonlike.async_requests import InferAsyncRequest, Threads
 from shunter.nic_frontend.tritonlike.errors import as_triton
 from shunter.nic_frontend.tritonlike.models import (
@@ -47,9 +51,6 @@ from shunter.nic_frontend.tritonlike.tensors import (
     InferInput,
     InferRequestedOutput,
     InferResult,
-    batch_of,
-    in_order,
-    output,
 )
 from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
@@ -156,10 +157,10 @@ class InferenceServerClient(SharedMemory):
             raise as_triton(BadRequestError(text))
         taken = [each.snapshot() for each in inputs]
         wanted = None if outputs is None else [copy(each) for each in outputs]
-        ask = partial(
+        again = partial(
             self.infer, model_name, taken, model_version, wanted, request_id, **more
         )
-        return self._threads.run(ask, callback)
+        return self._threads.run(again, callback)
 
     def _infer(
         self,
@@ -168,24 +169,7 @@ class InferenceServerClient(SharedMemory):
         outputs: Sequence[InferRequestedOutput] | None,
         options: Options,
     ) -> dict[str, Array]:
-        arrays = in_order(session.inputs, {each.name(): each for each in inputs}, self._regions)
-        count = batch_of(session.inputs, arrays)
-        asked = {each.name(): each for each in outputs or ()}
-        if unknown := asked.keys() - {spec.name for spec in session.outputs}:
-            raise BadRequestError(f"the model has no output {', '.join(sorted(unknown))}")
-        batch = () if count is None else (count,)
-        found = {
-            spec.name: output(spec, batch, asked.get(spec.name), self._regions)
-            for spec in session.outputs
-        }
-        if count is None:
-            session.infer(arrays, options, out=list(found.values()))
-        else:
-            try:
-                session.infer_batch(arrays, options, out=list(found.values()))
-            except BatchError as error:
-                raise error.errors[min(error.errors)] from error
-        return found if outputs is None else {name: found[name] for name in asked}
+        return ask(session, inputs, outputs, self._regions, options)
 
     # ---- the server
 

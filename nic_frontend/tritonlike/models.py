@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.tritonlike.tensors import triton_type
+from shunter.nic_frontend.tritonlike.values import triton_type
 from shunter.nic_frontend.wire.layout import WIRE_VERSION
 
 MOST_BATCH = (1 << 31) - 1
@@ -53,9 +53,14 @@ def model_config(
     """The part of Triton's ModelConfig that is known: shapes are without the batch."""
     tensors = {
         kind: [
-            {"name": s.name, "data_type": f"TYPE_{triton_type(s.dtype)}", "dims": [*s.shape]}
+            {"name": s.name, "data_type": _config_type(s.dtype), "dims": [*s.shape]}
             for s in specs
         ]
         for kind, specs in (("input", inputs), ("output", outputs))
     }
     return {"name": name, "max_batch_size": MOST_BATCH, **tensors}
+
+
+def _config_type(dtype: str) -> str:
+    name = triton_type(dtype)
+    return f"TYPE_{'STRING' if name == 'BYTES' else name}"

@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import ANY, TensorSpec, dtype_of
 from shunter.nic_frontend.client.requests.calls import Array
 from shunter.nic_frontend.client.requests.errors import BadRequestError
 from shunter.nic_frontend.tritonlike.shared_regions import Regions
+from shunter.nic_frontend.tritonlike.values import (
+    DATATYPES,
+    from_region,
+    given,
+    taken,
+    triton_type,
+)
 
 try:  # one class, so that code catches it whichever client it uses
     from tritonclient.utils import InferenceServerException
@@ -41,28 +48,14 @@ except ImportError:
             return self._debug_details
 
 
-_TYPES = {
-    "BOOL": "bool",
-    **{f"INT{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"UINT{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-    **{f"FP{bits}": f"float{bits}" for bits in (16, 32, 64)},
-}
-_NAMES = {name: triton for triton, name in _TYPES.items()}
-
-
-def triton_type(dtype: str) -> str:
-    """Triton's name of a type of numpy; numpy's where it has none."""
-    return _NAMES.get(dtype, dtype)
-
-
 class InferInput:
     """An input, with its data or the region where they lie."""
 
     def __init__(self, name: str, shape: Sequence[int], datatype: str) -> None:
         """Raises InferenceServerException for a type that is not served."""
-        if datatype not in _TYPES:
+        if datatype not in DATATYPES:
             raise InferenceServerException(
-                f"{name}: datatype {datatype}; served are {', '.join(_TYPES)}"
+                f"{name}: datatype {datatype}; served are {', '.join(DATATYPES)}"
             )
         self._name, self._shape, self._datatype = name, list(shape), datatype
         self._data: Array | None = None
@@ -86,10 +79,14 @@ class InferInput:
         return self
 
     def set_data_from_numpy(self, input_tensor: Array, binary_data: bool = True) -> InferInput:
-        """The data; they are not copied, so they must not change while they are sent."""
+        """The data; numbers are not copied, so they must not change while they are sent.
+
+        BF16: an array of float32, as for Triton's client; BYTES: of objects, or of numpy's S.
+        """
         if not isinstance(input_tensor, np.ndarray):
             raise InferenceServerException(f"{self._name}: the input must be a numpy array")
-        if input_tensor.dtype != _TYPES[self._datatype]:
+        data = given(self._datatype, input_tensor)
+        if data is None:
             raise InferenceServerException(
                 f"{self._name}: got {input_tensor.dtype}, expected {self._datatype}"
             )
@@ -97,7 +94,7 @@ class InferInput:
             raise InferenceServerException(
                 f"{self._name}: got shape {list(input_tensor.shape)}, expected {self._shape}"
             )
-        self._data, self._region = input_tensor, None
+        self._data, self._region = data, None
         return self
 
     def set_shared_memory(self, region_name: str, byte_size: int, offset: int = 0) -> InferInput:
@@ -119,12 +116,7 @@ class InferInput:
         if self._region is None:
             raise BadRequestError(f"{self._name} has no data")
         view = regions.view(*self._region)
-        try:
-            return np.frombuffer(view, _TYPES[self._datatype]).reshape(self._shape)
-        except ValueError as error:
-            raise BadRequestError(
-                f"{self._name}: {len(view)} bytes are not {self._datatype} {self._shape}"
-            ) from error
+        return from_region(self._datatype, view, self._shape, self._name)
 
 
 class InferRequestedOutput:
@@ -169,7 +161,8 @@ class InferResult:
 
     def as_numpy(self, name: str) -> Array | None:
         """An output; None when there is none, or when it is in shared memory."""
-        return None if name in self._regions else self._arrays.get(name)
+        array = None if name in self._regions else self._arrays.get(name)
+        return None if array is None else taken(array)
 
     def get_output(self, name: str, as_json: bool = True) -> dict[str, Any] | None:
         """Name, type, shape, and where it is in shared memory."""
@@ -211,8 +204,12 @@ def batch_of(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> int | None
     """The batch that the arrays have in front of the model's shapes; None: there is none."""
     fronts = set()
     for spec, array in zip(specs, arrays, strict=True):
-        front = array.shape[: array.ndim - len(spec.shape)]
-        if front + spec.shape != array.shape or len(front) > 1:
+        front = array.shape[: max(0, array.ndim - len(spec.shape))]
+        sizes = array.shape[len(front) :]
+        fits = len(sizes) == len(spec.shape) and all(
+            wanted in (ANY, size) for wanted, size in zip(spec.shape, sizes, strict=True)
+        )
+        if not fits or len(front) > 1:
             raise BadRequestError(
                 f"{spec.name} has shape {list(array.shape)}; the model wants {[-1, *spec.shape]}"
             )
@@ -232,9 +229,9 @@ def output(
     """Memory for an output: where it was asked to be, else new."""
     shape = (*batch, *spec.shape)
     if asked is None or asked.region is None:
-        return np.empty(shape, spec.dtype)
+        return np.empty(shape, dtype_of(spec.dtype))
     view = regions.view(*asked.region)
     size = spec.bytes * (batch[0] if batch else 1)
     if len(view) < size:
         raise BadRequestError(f"{spec.name} has {size} bytes; its region has {len(view)}")
-    return np.frombuffer(view[:size], spec.dtype).reshape(shape)
+    return np.frombuffer(view[:size], dtype_of(spec.dtype)).reshape(shape)

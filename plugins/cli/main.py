@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shunter.plugins.cli.devices import devices
 from shunter.plugins.cli.models import configure, load, unload
 from shunter.plugins.cli.nic import nic
 from shunter.plugins.cli.plan import plan
@@ -156,6 +157,9 @@ def serve(
         Path | None, typer.Option(help="Keep configuration and logs here; default: temporary.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="TorchServe's default logs.")] = False,
+    triton: Annotated[
+        bool, typer.Option("--triton", help="Triton with the backend; --config: its own options.")
+    ] = False,
 ) -> None:
     """Serve models with TorchServe and the plugin until Ctrl-C, then drain and stop.
 
@@ -164,6 +168,8 @@ def serve(
       shunter serve --demo --no-tokens
 
       shunter serve --store store --model resnet=resnet.mar --config job_queue_size=500
+
+      shunter serve --demo --triton --port 8000 --grpc 8001
     """
     from rich.console import Console
 
@@ -181,6 +187,7 @@ def serve(
         folder=folder,
         ports=(port, grpc),
         quiet=not verbose,
+        name=hosts.TRITON if triton else hosts.TORCHSERVE,
     )
     serving.run(server, Console())
 
@@ -202,6 +209,7 @@ def demo() -> None:
 
 
 app.command()(status)
+app.command()(devices)
 app.command()(load)
 app.command()(unload)
 app.command()(configure)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 
 def status(
@@ -22,6 +23,10 @@ def status(
     token: Annotated[
         str | None,
         typer.Option(envvar="SHUNTER_TOKEN", help="Management key, where tokens are on."),
+    ] = None,
+    triton: Annotated[
+        Path | None,
+        typer.Option(help="Ask shunter's backend in a Triton: the socket `shunter serve` prints."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch/--once", help="Refresh until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON as it is.")] = False,
@@ -44,16 +49,31 @@ def status(
     from shunter.plugins.view import status as view
 
     def fetch() -> dict[str, Any]:
+        if triton is not None:
+            return hosts.status_of(triton)
         if management is None:
             return page_status.fetch(runtime)
         return hosts.host_of(management, token).status()
 
-    if as_json:
+    if triton is not None and not as_json:
+        Console().print(_triton_table(fetch()))
+    elif as_json:
         print(json.dumps(fetch(), indent=2))
     elif watch:
         _watch(fetch, every)
     else:
         Console().print(view.render(fetch()))
+
+
+def _triton_table(status: dict[str, Any]) -> Table:
+    table = Table(title=status["server"])
+    columns = ("name", "version", "ready", "queued", "requests", "batches", "answered")
+    columns += ("failed", "expired", "rejected", "abandoned")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "name" else "right")
+    for model in status["models"]:
+        table.add_row(*(str(model[column]) for column in columns))
+    return table
 
 
 def _watch(fetch: Callable[[], dict[str, Any]], every: float) -> None:

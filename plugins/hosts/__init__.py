@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import Host, HostProcess, WorkerRuntime
 
 TORCHSERVE = "torchserve"
-NAMES = (TORCHSERVE,)
+TRITON = "triton"
+NAMES = (TORCHSERVE, TRITON)
 
 
 def host_of(address: str, token: str | None = None, *, name: str = TORCHSERVE) -> Host:
     """The running server whose management API is at ``address``."""
-    _check(name)
+    _check(name, TORCHSERVE)
     from shunter.plugins.torchserve.host import TorchServeHost
 
     return TorchServeHost(address, token)
+
+
+def status_of(backend: Path) -> dict[str, Any]:
+    """What a Triton serves whose backend listens at that path. Raises UserError."""
+    from shunter.plugins.triton.host import status_of as triton_status
+
+    return triton_status(backend)
 
 
 def process_of(
@@ -43,6 +52,18 @@ def process_of(
     gRPC, free ones if None.
     """
     _check(name)
+    if name == TRITON:
+        from shunter.plugins.triton.process import TritonProcess
+
+        return TritonProcess(
+            store=store,
+            models=models,
+            settings=settings or {},
+            variables=variables or {},
+            folder=folder,
+            ports=ports,
+            runtime=runtime_of(),
+        )
     from shunter.plugins.torchserve.process import TorchServeProcess
 
     return TorchServeProcess(
@@ -58,7 +79,7 @@ def process_of(
 
 
 def runtime_of(name: str = TORCHSERVE) -> WorkerRuntime:
-    """The workers of a server, without it."""
+    """The workers of a server, without it. Those of Triton are the same as TorchServe's."""
     _check(name)
     from shunter.plugins.torchserve.runtime import TorchServeRuntime
 
@@ -70,11 +91,16 @@ def plugins_folder(
 ) -> Path:
     """What a server loads of Shunter; it is built when missing or stale, or by ``force``."""
     _check(name)
+    if name == TRITON:
+        from shunter.plugins.triton import build
+
+        library = output / build.LIBRARY if output else build.HERE / build.LIBRARY
+        return (build.build(library) if force or output else build.ensure()).parents[1]
     from shunter.plugins.torchserve import process
 
     return process.plugins_folder(output, force=force)
 
 
-def _check(name: str) -> None:
-    if name not in NAMES:
-        raise UserError(f"no server is called {name!r}; allowed: {', '.join(NAMES)}")
+def _check(name: str, *allowed: str) -> None:
+    if name not in (allowed or NAMES):
+        raise UserError(f"no server is called {name!r}; allowed: {', '.join(allowed or NAMES)}")

@@ -30,6 +30,7 @@ class UnpackedModel:
     folder: Path
     handler: str
     config: Mapping[str, Any]
+    version: str = "1.0"
 
     @property
     def section(self) -> Mapping[str, Any]:
@@ -62,4 +63,5 @@ def unpack(archive: Path, folder: Path) -> UnpackedModel:
         config = yaml.safe_load((folder / config_name).read_bytes()) if config_name else {}
     except _DAMAGE as error:
         raise UserError(f"{archive} cannot be read as a model archive: {error}") from error
-    return UnpackedModel(name, folder, handler, config if isinstance(config, dict) else {})
+    found = config if isinstance(config, dict) else {}
+    return UnpackedModel(name, folder, handler, found, str(model.get("modelVersion", "1.0")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shunter.plugins.torchserve.archives import UnpackedModel, unpack
@@ -23,6 +23,7 @@ class TorchServeRuntime:
         threads: int,
         cores: Sequence[int] | None = None,
         batch: int = 1,
+        variables: Mapping[str, str] | None = None,
     ) -> ModelWorker:
         """See the protocol."""
-        return ModelWorker(model, threads=threads, cores=cores, batch=batch)
+        return ModelWorker(model, threads=threads, cores=cores, batch=batch, variables=variables)

@@ -142,24 +142,80 @@ class TestAttack:
         assert not is_stamp(7) and not is_stamp(0x8877665544332211)
 
 
-def test_a_setting_that_fails_is_not_the_best_one(script):
-    selection = script("rpc.selection")
+class Loopback:
+    name = "loopback"
 
-    class Side:
+
+@pytest.fixture
+def side(script):
+    """A side that measures what ``rate`` says of a setting, and is alive until that raises."""
+    loaded = script("rpc.loaded")
+
+    class Side(loaded.Loaded):
         name, axes = "grpc", {"streams": (1, 2, 4)}
+        alive, starts = True, 0
 
-        def reaches(self, place):
-            return True
+        def __init__(self, rate):
+            self.rate = rate
+
+        def pid(self):
+            raise NotImplementedError
+
+        def load(self, *_):
+            raise NotImplementedError
+
+        def is_alive(self):
+            return self.alive
+
+        def restart(self):
+            self.alive, self.starts = True, self.starts + 1
 
         def measure(self, place, model, clients, setting, seconds):
-            if setting["streams"] == 2:
-                raise RuntimeError("no answer")
-            return {"rps": setting["streams"]}
+            assert self.alive
+            self.alive = False
+            found = {"rps": self.rate(setting, self.starts)}
+            self.alive = True
+            return found
 
-    class Loopback:
-        name = "loopback"
+    return Side
 
+
+def test_a_setting_that_fails_is_not_the_best_one(script, side):
+    def rate(setting, starts):
+        if setting["streams"] == 2:
+            raise RuntimeError("no answer")
+        return setting["streams"]
+
+    selection, made = script("rpc.selection"), side(rate)
     model = script("rpc.models").empty_models()[0]
-    settings, rows = selection.select([selection.Cell(Loopback, model, 8)], [Side()], 1)
+    settings, rows = selection.select([selection.Cell(Loopback, model, 8)], [made], 1)
     assert settings == {("grpc", "784B", 8): {"streams": 4}}
     assert [row.get("error") for row in rows] == [None, "no answer", None]
+    assert made.starts == 1  # it had died of it
+
+
+def test_no_more_is_on_its_way_than_a_server_should_keep(script, side):
+    selection = script("rpc.selection")
+    small, _, large = script("rpc.models").empty_models()
+    made = side(lambda setting, _: setting["streams"])
+    cells = [selection.Cell(Loopback, model, 200) for model in (small, large)]
+    settings, _ = selection.select(cells, [made], 1)
+    assert [each["streams"] for each in settings.values()] == [4, 2]
+    assert made.values(large, 10_000) == {"streams": (1,)}
+
+
+def no_answer():
+    raise OSError("no answer")
+
+
+@pytest.mark.parametrize(
+    ("ends", "tries", "starts"),
+    [([5], 1, 0), ([0, 5], 2, 0), ([0, 0, 5], 3, 1), ([None, 5], 2, 1), ([None] * 3, 3, 2)],
+)
+def test_who_breaks_is_asked_again_and_started_anew(script, side, ends, tries, starts):
+    load, selection, left = script("rpc_load"), script("rpc.selection"), iter(ends)
+    made = side(lambda *_: no_answer() if (found := next(left)) is None else found)
+    cell = selection.Cell(Loopback, script("rpc.models").empty_models()[0], 8)
+    row = load.measured(made, cell, {"streams": 1}, 1)
+    assert (row["rps"], row["tries"], made.starts) == (ends[-1] or 0, tries, starts)
+    assert ("error" in row) == (ends[-1] is None)

@@ -337,7 +337,7 @@ def test_a_handler_that_cannot_serve_tensors_fails_the_registration(site):
         ({**SECTION, "network": "1x8"}, 'shunter.network: "1x8" is not INSTANCESxTHREADSxBATCH'),
         ({**SECTION, "network": "65x1x1"}, "at most 64 workers with batches of at most 4096"),
         ({"tensors": []}, 'shunter.tensors: "[]" is not a mapping'),
-        ({"tensors": {"in": []}}, "shunter.tensors.in is not known; allowed: inputs, outputs"),
+        ({"tensors": {"in": []}}, "shunter.tensors.in is not known; allowed: answer_bytes"),
         ({"tensors": {"inputs": [X]}}, 'shunter.tensors.outputs: "null"; allowed: a list'),
         ({"tensors": {**TENSORS, "inputs": [{}]}}, 'inputs[0].name: "null"; allowed: a text'),
         ({"tensors": {**TENSORS, "inputs": [X, X]}}, 'inputs: "x" is there twice'),
@@ -346,8 +346,19 @@ def test_a_handler_that_cannot_serve_tensors_fails_the_registration(site):
             'shunter.tensors.inputs[0].dtype: "float31"; allowed: bool, uint8',
         ),
         (
-            {"tensors": {**TENSORS, "inputs": [{**X, "shape": [-1]}]}},
-            'shunter.tensors.inputs[0].shape: "[-1]"; allowed: a list of sizes',
+            {"tensors": {**TENSORS, "inputs": [{**X, "shape": [-2]}]}},
+            'shunter.tensors.inputs[0].shape: "[-2]"; allowed: a list of sizes',
+        ),
+        ({"tensors": {**TENSORS, "batched": 1}}, 'tensors.batched: "1"; allowed: true, false'),
+        ({"tensors": {**TENSORS, "ragged": True}}, "tensors.ragged: all requests have the same"),
+        ({"tensors": {**TENSORS, "answer_bytes": 0}}, 'answer_bytes: "0"; allowed: bytes, from 1'),
+        (
+            {"tensors": {**TENSORS, "batched": True, "buckets": [2, 2]}},
+            'tensors.buckets: "[2, 2]"; allowed: a list of sizes, each larger than the last',
+        ),
+        (
+            {"tensors": {**TENSORS, "batched": True, "buckets": [2], "ragged": True}},
+            "tensors.buckets: where tensors are ragged nothing is padded",
         ),
         (
             {"tensors": {**TENSORS, "inputs": [{**X, "dims": 4}]}},

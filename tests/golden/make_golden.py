@@ -342,7 +342,7 @@ HEARTBEAT_NS = 5_000_000_000
 FRONT_END_WANTED = 1 << 32 | 17
 CONTROLLER = (4243, 3, 6_000_000_000)
 COMMANDS = SlotCommands(500_000, 128_000, 0, 2500, 1, 1_000_000, 1, 3_000_000, 250_000, 1, 1500)
-FRONT_END = FrontEndState(4244, 7_000_000_000, 8083, 5, 2_000_000, 4, 768, 700)
+FRONT_END = FrontEndState(4244, 7_000_000_000, 8083, 5, 2_000_000, 4, 768, 700, 900)
 COUNTERS = {"requests": 11, "drop_tag": 22, "bytes_in": 1 << 40}
 NETWORK = SlotNetwork(2, 256, 250, 3, 4, 16)
 NETWORK_TELEMETRY = NetworkTelemetry((50, 51), (40, 41), network_attainment_ppm=(-1, 990_000))

@@ -285,13 +285,17 @@ def wait_until(condition, what="it", seconds=120):
 class Worker:
     """A worker of one model, as TorchServe's process would run it."""
 
-    def __init__(self, path, model, inputs, outputs, infer, batch=8, version="1"):
+    def __init__(
+        self, path, model, inputs, outputs, infer, batch=8, version="1", form=None, **more
+    ):
+        """``form``: of a packed function; ``more``: for the link."""
         specs = [
             tuple(TensorSpec(f"{kind}{i}", *each) for i, each in enumerate(given))
             for kind, given in (("in", inputs), ("out", outputs))
         ]
         self._server, self._other = socket.socketpair()
-        link = front_end_link.FrontEndLink(path, Attach(model, version, *specs, batch, 1), infer)
+        attach = Attach(model, version, *specs, batch, 1, packing=form)
+        link = front_end_link.FrontEndLink(path, attach, infer, **more)
         self._thread = threading.Thread(target=link.run, args=(self._server, lambda: True))
         self._thread.start()
 

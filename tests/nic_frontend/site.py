@@ -229,7 +229,8 @@ class Puppet:
         self._bells = descriptors[1:3]
         self.landing = Mapping(descriptors[3], self.answer["landing"], writable=False)
         os.close(descriptors[3])
-        self.queue = TensorQueue.attach(descriptors[4:], *specs)
+        carried = hello.carried_inputs, hello.carried_outputs
+        self.queue = TensorQueue.attach(descriptors[4:], *carried, packed=bool(hello.packing))
         self.index = self.answer["worker"]
         [self.results, *_] = self.queue.results()
         self._held = []
@@ -279,6 +280,12 @@ class Puppet:
         """Parts of inputs that entries hold."""
         words = np.frombuffer(self.queue.pieces.bytes, np.uint32).reshape(-1, 4)
         return int(np.count_nonzero(words[:, 2]))
+
+    def put(self, entry, answer):
+        """Make these bytes the answer to a request of any length."""
+        self.queue.words[self.queue.entry(entry, "entry_result_bytes")] = len(answer)
+        answer = np.frombuffer(answer, np.uint8)[: self.results.shape[1]]
+        self.results[entry, : answer.size] = answer
 
     def done(self, *statuses):
         """Answer the batch, the oldest of those that it holds."""
@@ -364,7 +371,10 @@ class Raw:
             said = self.said[:-MAC_BYTES], payload[:-MAC_BYTES]
             self.keys = session_keys(self._site.key, b"", *said)
             self.key = self.keys.tag_to_server
-        sizes = [tuple(s.bytes for s in kind) for kind in (opened.inputs, opened.outputs)]
+        sides = opened.inputs, opened.outputs
+        if form := opened.packing:
+            sides = form.carried_inputs(), form.carried_outputs()
+        sizes = [tuple(s.bytes for s in kind) for kind in sides]
         self.plan, self.back = (SegmentPlan(each, opened.segment) for each in sizes)
         if opened.rights & Rights.SHARED_MEMORY:
             self.places, self.each = shared_places(sizes[0])
@@ -414,7 +424,7 @@ class Raw:
         fields = {"type": kind, "req_id": req_id, "func_id": self.func_id, "flags": 0}
         fields |= {"session": self.session, "credit": self.below, "pkt_no": self.pkt_no}
         if kind == MessageType.REQ:
-            segment = self.plan.place(seq)
+            segment = self.plan.place(min(seq, self.plan.count - 1))
             fields |= {"seq": seq, "count": self.plan.count, "tensor": segment.tensor}
             fields |= {"length": segment.length, "offset": segment.offset}
             fields["total"] = self.plan.sizes[segment.tensor]
@@ -446,6 +456,32 @@ class Raw:
         for seq in range(self.plan.count):
             self.segment(req_id, seq, name, **more)
         return req_id
+
+    def ask_run(self, run, req_id=None, rows=1, **more):
+        """Send a request of as many bytes; its number."""
+        if req_id is None:
+            req_id, self.next_id = self.next_id, self.next_id + 1
+        plan = SegmentPlan((len(run),), self.plan.segment)
+        for seq in range(plan.count):
+            at, length = plan.place(seq)[1:]
+            fields = {"total": len(run), "offset": at, "length": length, "count": plan.count}
+            fields |= {"status": rows, "flags": Flags.LAST if seq == plan.count - 1 else 0}
+            header = self.header(MessageType.REQ, req_id, seq, **{**fields, **more})
+            self.put(header.pack(self.key) + run[at : at + length])
+        return req_id
+
+    def run_of(self, req_id):
+        """The answer to it, which has any length, or the status of its error."""
+        parts = {}
+        while True:
+            header, payload = self.get()
+            if header.req_id == req_id and header.type == MessageType.ERROR:
+                return header.status
+            if header.req_id == req_id and header.type == MessageType.RESP:
+                parts[header.offset] = payload
+                if len(parts) == header.count:
+                    assert sum(map(len, parts.values())) == header.total
+                    return b"".join(parts[at] for at in sorted(parts))
 
     def ask_shared(self, name=None, req_id=None, offset=None, **more):
         """Send a request whose tensors lie in shared memory; its number."""

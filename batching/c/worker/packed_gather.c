@@ -53,34 +53,45 @@ static bool put(const struct padding *padding, uint32_t level, uint8_t *to) {
     return true;
 }
 
+/* One tensor of a request; ``to`` moves behind it. */
+static int gather_tensor(
+    struct shunter_cursor *cursor, const struct shunter_packed *packed, const uint64_t *row,
+    uint32_t tensor, uint32_t before, const uint64_t *padded, uint8_t **to) {
+    const uint64_t bytes = row[2 + 2 * tensor], *dims = row + 1 + 2 * packed->count;
+    if (!padded || !packed->item[tensor]) {
+        const bool is_there = shunter_cursor_take(cursor, *to, bytes);
+        *to += shunter_packed_up(bytes);
+        return is_there ? 0 : -EPROTO;
+    }
+    struct padding padding = {.from = cursor};
+    if (!lay_out(
+            &padding, dims + before, padded + before, packed->ndim[tensor], row[0],
+            packed->item[tensor])) {
+        return -EINVAL;
+    }
+    if (!put(&padding, 0, *to)) {
+        return -EPROTO;
+    }
+    *to += row[0] * padding.strides[0];
+    return 0;
+}
+
 static int gather_entry(
     struct shunter_cursor *cursor, const struct shunter_packed *packed, const uint64_t *row,
-    const uint64_t *into, const uint64_t *padded, uint64_t *copied) {
-    const uint64_t *places = row + 1, *dims = places + 2 * packed->count;
+    const uint64_t *padded, uint8_t **to, uint64_t *copied) {
     uint32_t before = 0; // dimensions of the tensors so far
     for (uint32_t t = 0; t < packed->count; before += packed->ndim[t++]) {
-        uint8_t *to = (uint8_t *)(uintptr_t)into[t];
-        struct padding padding = {.from = cursor};
-        if (!to) {
+        if (!to[t]) {
             continue;
         }
-        if (!shunter_cursor_take(cursor, NULL, places[2 * t] - cursor->done)) {
+        if (!shunter_cursor_take(cursor, NULL, row[1 + 2 * t] - cursor->done)) {
             return -EPROTO;
         }
-        bool is_there;
-        if (!padded || !packed->item[t]) {
-            is_there = shunter_cursor_take(cursor, to, places[2 * t + 1]);
-        } else if (!lay_out(
-                       &padding, dims + before, padded + before, packed->ndim[t], row[0],
-                       packed->item[t])) {
-            return -EINVAL;
-        } else {
-            is_there = put(&padding, 0, to);
+        const int result = gather_tensor(cursor, packed, row, t, before, padded, &to[t]);
+        if (result) {
+            return result;
         }
-        if (!is_there) {
-            return -EPROTO;
-        }
-        *copied += places[2 * t + 1];
+        *copied += row[2 + 2 * t];
     }
     return 0;
 }
@@ -88,11 +99,13 @@ static int gather_entry(
 int shunter_packed_gather(
     const struct shunter_queue *queue, uint32_t worker, const struct shunter_region *regions,
     const struct shunter_packed *packed, const uint32_t *entries, uint32_t count,
-    const uint64_t *table, const uint64_t *into, const uint64_t *padded) {
+    const uint64_t *table, uint8_t *const *into, const uint64_t *padded) {
     _Atomic uint64_t *word = shunter_worker_word(queue, worker, SHUNTER_W_WORKER_GATHERED);
     const uint32_t words = shunter_packed_words(packed);
+    uint8_t *to[SHUNTER_MAX_TENSORS];
     uint64_t copied = shunter_get(word);
     int result = 0;
+    memcpy(to, into, packed->count * sizeof *to);
     for (uint32_t i = 0; i < count && result == 0; i++) {
         const uint64_t *row = table + (size_t)i * words;
         struct shunter_cursor cursor;
@@ -100,8 +113,7 @@ int shunter_packed_gather(
             continue;
         }
         result = shunter_cursor_open(&cursor, queue, regions, entries[i])
-            ? gather_entry(
-                  &cursor, packed, row, into + (size_t)i * packed->count, padded, &copied)
+            ? gather_entry(&cursor, packed, row, padded, to, &copied)
             : -EPROTO;
     }
     shunter_set(word, copied);

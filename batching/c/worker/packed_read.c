@@ -91,7 +91,7 @@ int shunter_packed_read(
     _Atomic uint64_t *word = shunter_worker_word(queue, worker, SHUNTER_W_WORKER_GATHERED);
     const uint32_t words = shunter_packed_words(packed);
     uint64_t copied = shunter_get(word);
-    int result = 0;
+    int result = 0, good = 0;
     for (uint32_t i = 0; i < count && result == 0; i++) {
         uint64_t *row = table + (size_t)i * words;
         const uint32_t entry = entries[i];
@@ -104,30 +104,78 @@ int shunter_packed_read(
         } else if (bytes >= packed->header) {
             if (!shunter_cursor_take(&cursor, packed->scratch, packed->header)) {
                 result = -EPROTO;
-            } else if (!parse(packed, packed->scratch, bytes, rows, row)) {
-                row[0] = 0;
+            } else if (parse(packed, packed->scratch, bytes, rows, row)) {
+                good++;
+            } else {
+                memset(row, 0, words * sizeof *row);
             }
             copied += cursor.done;
         }
     }
     shunter_set(word, copied);
-    return result;
+    return result ? result : good;
 }
 
-int shunter_packed_strings(
-    const uint8_t *content, uint64_t bytes, uint64_t count, uint64_t *ends) {
-    uint64_t at = 0;
+uint64_t shunter_packed_largest(
+    const struct shunter_packed *packed, const uint64_t *table, uint32_t count,
+    uint64_t *sizes) {
+    const uint32_t words = shunter_packed_words(packed);
+    uint64_t rows = 0;
+    memset(sizes, 0, packed->dims * sizeof *sizes);
+    for (const uint64_t *row = table; row < table + (size_t)count * words; row += words) {
+        const uint64_t *dims = row + 1 + 2 * packed->count;
+        for (uint32_t i = 0; i < packed->dims; i++) {
+            sizes[i] = dims[i] > sizes[i] ? dims[i] : sizes[i];
+        }
+        rows += row[0];
+    }
+    return rows;
+}
+
+static uint64_t product(uint64_t first, const uint64_t *sizes, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        first *= sizes[i];
+    }
+    return first;
+}
+
+/* From ``at`` to ``end``; false when they are not exactly these bytes. */
+static bool strings_of(
+    const uint8_t *content, uint64_t at, uint64_t end, uint64_t count, uint64_t *places) {
     for (uint64_t i = 0; i < count; i++) {
-        if (bytes - at < SHUNTER_STRING_LENGTH) {
-            return -EBADMSG;
+        if (end - at < SHUNTER_STRING_LENGTH) {
+            return false;
         }
         const uint64_t length = u32_at(content + at);
         at += SHUNTER_STRING_LENGTH;
-        if (length > bytes - at) {
-            return -EBADMSG;
+        if (length > end - at) {
+            return false;
         }
+        places[2 * i] = at;
         at += length;
-        ends[i] = at;
+        places[2 * i + 1] = at;
     }
-    return at == bytes ? 0 : -EBADMSG;
+    return at == end;
+}
+
+uint64_t shunter_packed_strings(
+    const struct shunter_packed *packed, uint64_t *table, uint32_t count, uint32_t tensor,
+    const uint8_t *content, uint64_t *places) {
+    const uint32_t words = shunter_packed_words(packed);
+    uint32_t before = 1 + 2 * packed->count; // columns
+    for (uint32_t t = 0; t < tensor; t++) {
+        before += packed->ndim[t];
+    }
+    uint64_t at = 0, found = 0;
+    for (uint64_t *row = table; row < table + (size_t)count * words; row += words) {
+        const uint64_t bytes = row[2 + 2 * tensor];
+        const uint64_t strings = product(row[0], row + before, packed->ndim[tensor]);
+        if (row[0] && strings_of(content, at, at + bytes, strings, places + 2 * found)) {
+            found += strings;
+        } else {
+            row[0] = 0;
+        }
+        at += shunter_packed_up(bytes);
+    }
+    return found;
 }

@@ -108,6 +108,9 @@ int shunter_worker_wait(
     const uint64_t spin_ns = wait->spin_ns < timeout_ns ? wait->spin_ns : timeout_ns;
     int found = spin(queue, worker, wait, wait->spins ? spin_ns : 0, batch);
     if (found || !timeout_ns) {
+        if (!found) {
+            sched_yield(); // who only looks will soon look again
+        }
         return found < 0 ? -EPROTO : found;
     }
     wait->spins = 0; // it was not worth it

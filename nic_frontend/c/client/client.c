@@ -202,7 +202,7 @@ int shunter_client_unwanted(struct shunter_client *client, uint64_t req_id) {
 
 int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {
     struct shunter_call *call = shunter_call_of(client, req_id);
-    if (!call) {
+    if (!call || call->cancelled) {
         return -ENOENT;
     }
     if (!client->settings.shared) {

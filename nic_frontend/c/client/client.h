@@ -53,7 +53,9 @@ struct shunter_client_numbers {
     uint64_t lost;    /* datagrams sent again */
     uint64_t rtt_ns;  /* smoothed; the time in the model is part of it */
     uint64_t trip_ns; /* to the server and back, the shortest */
-    uint64_t copied;  /* bytes of answers that came out of turn, and of inputs that are shared */
+    /* bytes of answers that came out of turn, of inputs that are shared, and of requests that ended
+     * before a stream had taken all of them */
+    uint64_t copied;
     uint64_t heard_ns; /* when something true came last */
     uint64_t unknown_ns; /* when somebody said last that there is no such session */
     uint64_t kept;    /* bytes that a stream did not take yet */
@@ -89,6 +91,12 @@ struct shunter_client_run {
 int64_t shunter_client_begin_run(
     struct shunter_client *client, const struct shunter_client_run *run, uint64_t deadline_us,
     uint32_t priority, uint32_t idempotent);
+
+/*
+ * Where workers read the inputs of the next request: what is written there is not copied. 0, -ENOTSUP
+ * when nothing is shared, or -EAGAIN while its place is another's.
+ */
+int shunter_client_places(const struct shunter_client *client, void **inputs);
 
 /*
  * Take in what has come, send again what is missing, until something has ended or ``until_ns``

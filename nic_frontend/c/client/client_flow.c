@@ -69,6 +69,9 @@ void shunter_flow_begin(struct shunter_call *call) {
 
 void shunter_flow_end(struct shunter_client *client, struct shunter_call *call) {
     want_none(client, call);
+    if (client->lent_count && client->lent_id == call->req_id) {
+        (void)shunter_client_return(client); // a stream that is over says so itself
+    }
     shunter_congestion_forget(&client->path, call->req_id);
     client->paced_ns = 0; // others may go
 }

@@ -72,9 +72,12 @@ struct shunter_client {
     uint32_t have, left; /* of a stream: bytes of the header, bytes behind it that are to come */
     uint8_t *into;
     struct shunter_x64 head;
-    /* what a stream did not take yet */
+    /* what a stream did not take yet: pieces of a request where they lie, then what is copied */
+    struct iovec *lent;
+    size_t lent_count;
+    uint64_t lent_id; /* the request that they belong to */
     uint8_t *kept;
-    size_t kept_at, kept_room;
+    size_t kept_at, kept_own, kept_room;
 };
 
 static inline uint64_t shunter_client_now_ns(void) {
@@ -149,14 +152,20 @@ void shunter_flow_refused(
 uint64_t shunter_flow_due_ns(const struct shunter_client *client);
 int shunter_flow_tick(struct shunter_client *client, uint64_t now);
 
+/* ---- client_stream.c */
+
 /* Send what was kept, as far as the socket takes it. */
 int shunter_client_flush_stream(struct shunter_client *client);
 /*
- * Never waits and never receives: what the socket does not take is kept, and goes before all else.
- * No request begins while something is kept, so that is one request and a few small messages.
+ * Never waits and never receives: what the socket does not take is kept, and goes before all else;
+ * where it lies if it is lent, which is said to be over by the next. No request begins while
+ * something is kept, so that is one request and a few small messages.
  */
 int shunter_client_send_stream(
-    struct shunter_client *client, struct iovec *pieces, size_t count);
+    struct shunter_client *client, struct iovec *pieces, size_t count, bool lends);
+/* What is kept of a request is copied, because its memory is the caller's again. 0 or -ENOMEM: the
+ * stream is over. */
+int shunter_client_return(struct shunter_client *client);
 
 /* ---- client_shared.c: inputs in memory that workers read */
 

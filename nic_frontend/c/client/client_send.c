@@ -1,10 +1,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
-#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "client_parts.h"
@@ -15,80 +13,6 @@
 
 #define MOST_MERGED 64 /* segments in one message, UDP_MAX_SEGMENTS of older kernels */
 #define LARGEST_MESSAGE 65507
-
-/* ---- streams */
-
-int shunter_client_flush_stream(struct shunter_client *client) {
-    while (client->live.kept) {
-        const ssize_t sent = send(
-            client->settings.socket, client->kept + client->kept_at, client->live.kept,
-            MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0) {
-            return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-        }
-        client->kept_at += (size_t)sent;
-        client->live.kept -= (size_t)sent;
-    }
-    client->kept_at = 0;
-    return 0;
-}
-
-static int keep(struct shunter_client *client, const struct iovec *pieces, size_t count) {
-    size_t length = 0;
-    for (size_t i = 0; i < count; i++) {
-        length += pieces[i].iov_len;
-    }
-    if (client->kept_at) {
-        memmove(client->kept, client->kept + client->kept_at, client->live.kept);
-        client->kept_at = 0;
-    }
-    if (client->live.kept + length > client->kept_room) {
-        uint8_t *room = realloc(client->kept, client->live.kept + length);
-        if (!room) {
-            return -ENOMEM;
-        }
-        client->kept = room;
-        client->kept_room = client->live.kept + length;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (pieces[i].iov_len) {
-            memcpy(client->kept + client->live.kept, pieces[i].iov_base, pieces[i].iov_len);
-            client->live.kept += pieces[i].iov_len;
-        }
-    }
-    client->live.copied += length;
-    return 0;
-}
-
-int shunter_client_send_stream(struct shunter_client *client, struct iovec *pieces, size_t count) {
-    const int error = shunter_client_flush_stream(client);
-    if (error) {
-        return error;
-    }
-    while (count && !client->live.kept) {
-        const struct msghdr message = {
-            .msg_iov = pieces, .msg_iovlen = count < IOV_MAX ? count : IOV_MAX};
-        ssize_t sent = sendmsg(client->settings.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EAGAIN) {
-            break;
-        }
-        if (sent < 0 && errno != EINTR) {
-            return -errno;
-        }
-        while (count && sent >= (ssize_t)pieces->iov_len) {
-            sent -= (ssize_t)pieces->iov_len;
-            pieces++;
-            count--;
-        }
-        if (count && sent > 0) {
-            pieces->iov_base = (uint8_t *)pieces->iov_base + sent;
-            pieces->iov_len -= (size_t)sent;
-        }
-    }
-    return count ? keep(client, pieces, count) : 0;
-}
-
-/* ---- messages */
 
 static struct shunter_x64 header_of(struct shunter_client *client, uint8_t type, uint64_t req_id) {
     return (struct shunter_x64){
@@ -111,7 +35,7 @@ static int sent_or_lost(int error) {
 
 static int send_pieces(struct shunter_client *client, struct iovec *pieces, size_t count) {
     if (client->settings.stream) {
-        return shunter_client_send_stream(client, pieces, count);
+        return shunter_client_send_stream(client, pieces, count, false);
     }
     const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = count};
     for (int tries = 0; tries < 2; tries++) {
@@ -145,6 +69,10 @@ int shunter_client_prepare(
     struct iovec *pieces = client->pieces + (size_t)2 * seq;
     const struct shunter_plan *plan = &client->inputs;
     const struct shunter_segment segment = shunter_request_segment(client, call, seq);
+    if (client->lent_count && shunter_client_return(client)) { // it may be this very header
+        return -EIO;
+    }
+    client->lent_id = call->req_id;
     *header = header_of(client, SHUNTER_TYPE_REQ, call->req_id);
     header->flags =
         (uint16_t)(call->flags | flags | (seq + 1 == call->count ? SHUNTER_FLAG_LAST : 0));
@@ -262,6 +190,6 @@ static int send_datagrams(struct shunter_client *client, uint32_t seq, uint32_t 
 int shunter_client_send_prepared(struct shunter_client *client, uint32_t from, uint32_t to) {
     return client->settings.stream
         ? shunter_client_send_stream(
-              client, client->pieces + (size_t)2 * from, (size_t)2 * (to - from))
+              client, client->pieces + (size_t)2 * from, (size_t)2 * (to - from), true)
         : send_datagrams(client, from, to);
 }

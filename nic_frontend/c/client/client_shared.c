@@ -16,6 +16,22 @@ uint32_t shunter_shared_offset(const struct shunter_client *client, uint64_t req
                       shunter_shared_bytes(settings->input_bytes, settings->input_count));
 }
 
+int shunter_client_places(const struct shunter_client *client, void **inputs) {
+    const struct shunter_client_settings *settings = &client->settings;
+    uint64_t end = 0;
+    if (!settings->shared) {
+        return -ENOTSUP;
+    }
+    if (client->live.next_id - client->live.below >= settings->shared_requests) {
+        return -EAGAIN;
+    }
+    uint8_t *part = settings->shared + shunter_shared_offset(client, client->live.next_id);
+    for (uint32_t i = 0; i < settings->input_count; i++) {
+        inputs[i] = part + shunter_shared_place(&end, settings->input_bytes[i]);
+    }
+    return 0;
+}
+
 int shunter_shared_put(
     struct shunter_client *client, uint64_t req_id, const void *const *inputs,
     const uint32_t *sizes) {

@@ -76,12 +76,12 @@ struct shunter_x64 {
     uint16_t seq; /* segment index */
     uint16_t count; /* segments of the request or response */
     uint16_t length; /* payload bytes of this datagram, without the AEAD tag */
-    uint32_t total; /* bytes of the tensor */
+    uint32_t total; /* bytes of the tensor, or of the run of a packed model */
     uint32_t offset; /* of this segment in its tensor, or of a request in shared memory */
     uint32_t session; /* from HELLO_ACK; selects key and window */
     uint32_t deadline_us; /* budget left when it was sent, 0: none */
     uint32_t credit; /* server: highest req_id that may be sent; client: all below are done */
-    uint16_t status; /* of RESP, ERROR, SACK and HELLO_ACK */
+    uint16_t status; /* of RESP, ERROR, SACK and HELLO_ACK; a packed model's REQ: rows */
     uint8_t tensor; /* index of the input or output tensor */
     uint8_t reserved; /* 0 */
     uint32_t crc; /* CRC32C of the payload if FLAG_PAYLOAD_CRC */

@@ -138,10 +138,11 @@ void shunter_core_running(
         .req_id = call->req_id,
         .session = session->id,
         .credit = (uint32_t)session->grant,
-        .pkt_no = (uint32_t)next_pkt_no(session, session->outputs.count),
+        .pkt_no = (uint32_t)next_pkt_no(session, shunter_direct_segments(session)),
         .segment = (uint16_t)session->outputs.segment,
         .priority = call->priority,
         .direct = call->direct,
+        .direct_bytes = shunter_direct_segments(session) * session->outputs.segment,
         .idempotent = (call->flags & SHUNTER_FLAG_IDEMPOTENT) != 0,
         .asks = !is_alone(&function->waiting),
         .tagged = session->tagged && call->direct};

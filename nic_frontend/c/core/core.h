@@ -182,7 +182,8 @@ struct shunter_whom {
     uint32_t pkt_no; /* of the first datagram; one for each segment is reserved */
     uint16_t segment;
     uint8_t priority;
-    uint8_t direct; /* the worker sends the answer itself */
+    uint8_t direct; /* the worker sends the answer itself, */
+    uint32_t direct_bytes; /* if it is no longer */
     uint8_t idempotent; /* it may run twice */
     uint8_t asks; /* the answer asks to be acknowledged at once: others wait for its entry */
     uint8_t tagged; /* with key, where the worker sends the answer itself */

@@ -13,7 +13,7 @@
 #define NO_ENTRY (-1)
 #define IDLE_NS 60000000000ULL
 #define KEEP_NS 2000000000ULL
-#define REPLAY_WORDS 16
+#define REPLAY_WORDS 32 /* a power of 2, more than are looked at */
 #define ADDRESS_ROWS 1024
 
 /* ---- requests */
@@ -100,7 +100,7 @@ struct session {
     uint64_t last_ns;
     uint64_t pkt_no;
     uint64_t highest;
-    uint64_t seen[REPLAY_WORDS]; /* bit n of the whole: datagram highest - n */
+    uint64_t seen[REPLAY_WORDS]; /* a ring of bits: of datagram n, at n of their number */
     struct shunter_congestion path; /* of answers; a stream has its own */
     struct link sending;     /* of those that may send more when time has passed, */
     uint64_t paced_ns;       /* and when */

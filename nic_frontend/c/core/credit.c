@@ -92,8 +92,8 @@ void shunter_release(
 static uint32_t share(const struct function *function, const struct session *session) {
     const uint32_t lines = function->awake ? function->awake : 1;
     const uint32_t sessions = session->line->awake ? session->line->awake : 1;
-    const uint32_t each = function->burst / lines / sessions;
-    const uint32_t most = each ? each : 1;
+    const uint64_t each = function->burst / ((uint64_t)lines * sessions); // one division for two
+    const uint32_t most = each ? (uint32_t)each : 1;
     return most < session->window ? most : session->window;
 }
 

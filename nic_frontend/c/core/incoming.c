@@ -6,7 +6,7 @@
 
 #define UNKNOWN_NS 100000000ULL
 #define MOST_UNKNOWN 256
-#define REPLAY_BITS (64 * REPLAY_WORDS)
+#define REPLAY_BITS 1024
 #define REPLAY_JUMP (1u << 20)
 #define PROTECTIONS (SHUNTER_FLAG_PAYLOAD_AEAD | SHUNTER_FLAG_PAYLOAD_CRC)
 #define KNOWN_FLAGS                                                                              \
@@ -15,38 +15,26 @@
 
 /* ---- whether it is right */
 
-static void shift(uint64_t *words, uint64_t by) {
-    const unsigned whole = (unsigned)(by / 64), part = (unsigned)(by % 64);
-    for (int i = REPLAY_WORDS - 1; i >= 0; i--) {
-        const int from = i - (int)whole;
-        uint64_t word = from >= 0 ? words[from] << part : 0;
-        if (part && from >= 1) {
-            word |= words[from - 1] >> (64 - part);
-        }
-        words[i] = word;
-    }
+static uint64_t *word_of(struct session *session, uint64_t number) {
+    return &session->seen[number / 64 % REPLAY_WORDS];
 }
 
 static bool is_new(struct session *session, uint64_t number) {
-    if (number > session->highest + REPLAY_JUMP) {
+    const uint64_t bit = 1ULL << number % 64;
+    if (number < 1 || number > session->highest + REPLAY_JUMP ||
+        number + REPLAY_BITS <= session->highest) {
         return false;
     }
     if (number > session->highest) {
-        const uint64_t by = number - session->highest;
-        if (by >= REPLAY_BITS) {
-            memset(session->seen, 0, sizeof session->seen);
-        } else {
-            shift(session->seen, by);
+        const uint64_t words = number / 64 - session->highest / 64;
+        for (uint64_t i = 1; i <= words && i <= REPLAY_WORDS; i++) { // those of long ago
+            *word_of(session, session->highest + 64 * i) = 0;
         }
-        session->seen[0] |= 1;
         session->highest = number;
-        return true;
-    }
-    const uint64_t age = session->highest - number;
-    if (number < 1 || age >= REPLAY_BITS || session->seen[age / 64] >> (age % 64) & 1) {
+    } else if (*word_of(session, number) & bit) {
         return false;
     }
-    session->seen[age / 64] |= 1ULL << (age % 64);
+    *word_of(session, number) |= bit;
     return true;
 }
 

@@ -87,17 +87,18 @@ static void take_segment(
         again(core, session, call, header);
         return;
     }
-    const struct shunter_action action = {
-        .kind = SHUNTER_PLACE,
-        .func_id = session->func_id,
-        .entry = call->entry,
-        .tensor = header->tensor,
-        .offset = header->offset,
-        .length = header->length,
-        .left = call->missing,
-        .region = session->region,
-        .guard = guard_of(
-            session, nearest(header->pkt_no, session->highest), session->keys.payload_to_server)};
+    struct shunter_action action; // of every segment: only what a PLACE has
+    memset(&action, 0, offsetof(struct shunter_action, guard));
+    action.kind = SHUNTER_PLACE;
+    action.func_id = session->func_id;
+    action.entry = call->entry;
+    action.tensor = header->tensor;
+    action.offset = header->offset;
+    action.length = header->length;
+    action.left = call->missing;
+    action.region = session->region;
+    action.guard = guard_of(
+        session, nearest(header->pkt_no, session->highest), session->keys.payload_to_server);
     emit(core, &action);
 }
 

@@ -58,6 +58,7 @@ int shunter_hello_make(
     const char *key_id = options->key_id ? options->key_id : DEFAULT_KEY;
     hello->secret = (struct shunter_secret){options->key, options->key ? options->key_bytes : 0};
     hello->encrypts = said.want == SHUNTER_FLAG_PAYLOAD_AEAD;
+    hello->memory = -1;
     if (!put_name(said.model, sizeof said.model, model) ||
         !put_name(said.version, sizeof said.version, options->version) ||
         (hello->secret.length && !put_name(said.key_id, sizeof said.key_id, key_id))) {
@@ -76,9 +77,11 @@ int shunter_hello_make(
     return 0;
 }
 
-void shunter_hello_set_segment(struct shunter_hello *hello, uint32_t segment) {
-    uint8_t *payload = hello->message + SHUNTER_HEADER_BYTES;
-    memcpy(payload + offsetof(struct shunter_wire_hello, segment), &segment, sizeof segment);
+void shunter_hello_set_path(struct shunter_hello *hello, uint32_t segment, bool unix_socket) {
+    struct shunter_wire_hello said = payload_of(hello);
+    said.segment = segment;
+    said.want |= unix_socket && !said.want ? SHUNTER_WANT_SHARED_MEMORY : 0;
+    memcpy(hello->message + SHUNTER_HEADER_BYTES, &said, sizeof said);
     sign(hello);
 }
 
@@ -131,7 +134,7 @@ static int take_opened(
     if (error) {
         return error;
     }
-    if (opened.protect != said.want) {
+    if (opened.protect != (said.want & ~SHUNTER_WANT_SHARED_MEMORY)) {
         return -SHUNTER_STATUS_UNAUTHORIZED; // it does not protect what it was asked to
     }
     if (!opened.segment || opened.segment > said.segment ||
@@ -145,6 +148,10 @@ static int take_opened(
     settings->func_id = header->func_id;
     settings->segment = (uint16_t)opened.segment;
     settings->grant = header->credit;
+    settings->shared_requests =
+        opened.rights & SHUNTER_RIGHT_SHARED_MEMORY && said.want & SHUNTER_WANT_SHARED_MEMORY
+        ? opened.window
+        : 0;
     return 0;
 }
 

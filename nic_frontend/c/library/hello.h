@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "client.h"
 #include "keys.h"
@@ -13,6 +14,7 @@
 struct shunter_hello {
     struct shunter_secret secret; /* length 0: none */
     bool encrypts;
+    int memory; /* descriptor that came with an answer, -1: none */
     uint8_t private_key[32];
     uint8_t message[SHUNTER_SAID_BYTES + SHUNTER_MAC_BYTES];
 };
@@ -21,8 +23,11 @@ struct shunter_hello {
 int shunter_hello_make(
     struct shunter_hello *hello, const char *model, const struct shunter_open_options *options);
 
-/* Of the path that it is said on: the largest payload of a datagram. Must be called. */
-void shunter_hello_set_segment(struct shunter_hello *hello, uint32_t segment);
+/*
+ * Of the path that it is said on: the largest payload of a datagram, and whether it is a Unix socket,
+ * by which memory for inputs can come, if payloads need no protection. Must be called.
+ */
+void shunter_hello_set_path(struct shunter_hello *hello, uint32_t segment, bool unix_socket);
 
 /*
  * What a message says: 0 it opens a session, -EAGAIN nothing, or it is another's; 1 the hello has a
@@ -37,5 +42,30 @@ int shunter_hello_take(
 int shunter_hello_talk(
     struct shunter_hello *hello, struct shunter_client_settings *settings,
     struct shunter_tensors *tensors, uint64_t until_ns);
+
+/* ---- shared.c */
+
+/* Receive as recv does, and a descriptor into ``memory`` if one comes, instead of what it was. */
+ssize_t shunter_receive_memory(int socket, uint8_t *into, size_t room, int *memory);
+/*
+ * Map what came with the session for the inputs of ``settings->shared_requests`` requests. 0, or
+ * -EPROTO when it is not memory for so much, or could become less.
+ */
+int shunter_share(
+    int memory, const struct shunter_tensors *tensors, struct shunter_client_settings *settings);
+void shunter_unshare(
+    const struct shunter_tensors *tensors, const struct shunter_client_settings *settings);
+
+/* ---- an open one */
+
+struct shunter_session {
+    struct shunter_client *client;
+    struct shunter_tensors tensors;
+    struct shunter_client_settings settings; /* without its keys */
+    uint64_t asked_ns, ask_wait_ns; /* for credit */
+};
+
+#define SHUNTER_FIRST_ASK_NS 5000000ULL
+#define SHUNTER_NS_PER_MS 1000000ULL
 
 #endif

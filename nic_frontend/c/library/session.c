@@ -8,141 +8,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "address.h"
 #include "client_parts.h"
 #include "hello.h"
 
-#define NS_PER_MS 1000000ULL
-#define TIMEOUT_MS 5000u
-#define ONE_ADDRESS_NS 1000000000ULL /* one that does not answer for so long is given up */
-#define SILENCE_NS 500000000ULL      /* then it may be true that there is no such session */
-#define FIRST_ASK_NS 5000000ULL
+#define SILENCE_NS 500000000ULL /* then it may be true that there is no such session */
 #define MOST_ASK_NS 200000000ULL
-#define LEAST_KEY 32
 
 _Static_assert(SHUNTER_MOST_TENSORS == SHUNTER_MAX_TENSORS, "tensors");
 _Static_assert(SHUNTER_MOST_AT_ONCE == SHUNTER_WINDOW, "window");
-
-struct shunter_session {
-    struct shunter_client *client;
-    int socket;
-    struct shunter_tensors tensors;
-    uint64_t asked_ns, ask_wait_ns; /* for credit */
-};
-
-/* ---- opening */
-
-static int begin_session(
-    const struct shunter_client_settings *settings, struct shunter_session *session) {
-    struct shunter_client_settings all = *settings;
-    const struct shunter_tensors *tensors = &session->tensors;
-    all.gso = !all.stream;
-    all.input_count = tensors->input_count;
-    all.output_count = tensors->output_count;
-    for (unsigned i = 0; i < all.input_count; i++) {
-        all.input_bytes[i] = (uint32_t)tensors->inputs[i].bytes;
-    }
-    for (unsigned i = 0; i < all.output_count; i++) {
-        all.output_bytes[i] = (uint32_t)tensors->outputs[i].bytes;
-    }
-    const int error = shunter_client_new(&all, &session->client);
-    return error == -E2BIG ? -SHUNTER_STATUS_TOO_LARGE : error;
-}
-
-/* At one socket address. */
-static int open_at(
-    const struct shunter_address *address, const struct addrinfo *where, const char *model,
-    const struct shunter_open_options *options, struct shunter_session *session,
-    uint64_t until_ns) {
-    struct shunter_client_settings settings = {.stream = address->stream};
-    struct shunter_hello hello = {0};
-    uint32_t segment;
-    int error = shunter_hello_make(&hello, model, options);
-    if (error) {
-        return error;
-    }
-    settings.socket = shunter_connect(address, where, until_ns, &segment);
-    if (settings.socket < 0) {
-        return settings.socket;
-    }
-    shunter_hello_set_segment(&hello, segment);
-    error = shunter_hello_talk(&hello, &settings, &session->tensors, until_ns);
-    if (!error) {
-        error = begin_session(&settings, session);
-    }
-    explicit_bzero(&hello, sizeof hello);
-    explicit_bzero(&settings.keys, sizeof settings.keys);
-    if (error) {
-        close(settings.socket);
-        return error;
-    }
-    session->socket = settings.socket;
-    return 0;
-}
-
-/* A status of the server is an answer; who says nothing may have another address. */
-static bool is_answer(int error) { return !error || error <= -SHUNTER_STATUS_BAD_REQUEST; }
-
-static int open_anywhere(
-    const struct shunter_address *address, const char *model,
-    const struct shunter_open_options *options, struct shunter_session *session,
-    uint64_t until_ns) {
-    struct addrinfo *found;
-    int error = shunter_resolve(address, &found);
-    if (error || address->unix_socket) {
-        return error ? error : open_at(address, NULL, model, options, session, until_ns);
-    }
-    for (const struct addrinfo *at = found; at; at = at->ai_next) {
-        const uint64_t soon = shunter_client_now_ns() + ONE_ADDRESS_NS;
-        error = open_at(
-            address, at, model, options, session,
-            at->ai_next && soon < until_ns ? soon : until_ns);
-        if (is_answer(error)) {
-            break;
-        }
-    }
-    freeaddrinfo(found);
-    return error;
-}
-
-int shunter_open(
-    const char *url, const char *model, const struct shunter_open_options *options,
-    shunter_session **result) {
-    static const struct shunter_open_options DEFAULTS = {0};
-    struct shunter_address address;
-    options = options ? options : &DEFAULTS;
-    const unsigned timeout_ms = options->timeout_ms ? options->timeout_ms : TIMEOUT_MS;
-    *result = NULL;
-    if (!url || !model || shunter_parse_url(url, &address) ||
-        options->protection < SHUNTER_PLAIN || options->protection > SHUNTER_ENCRYPTED ||
-        options->window > UINT16_MAX || (options->key && options->key_bytes < LEAST_KEY) ||
-        (!options->key && options->protection == SHUNTER_ENCRYPTED)) {
-        return -EINVAL;
-    }
-    struct shunter_session *session = calloc(1, sizeof *session);
-    if (!session) {
-        return -ENOMEM;
-    }
-    const uint64_t until_ns = shunter_client_now_ns() + timeout_ms * NS_PER_MS;
-    int error = open_anywhere(&address, model, options, session, until_ns);
-    if (error == -SHUNTER_STATUS_TOO_LARGE && address.falls_back) {
-        address.stream = true;
-        error = open_anywhere(&address, model, options, session, until_ns);
-    }
-    if (error) {
-        free(session);
-        return error;
-    }
-    session->ask_wait_ns = FIRST_ASK_NS;
-    *result = session;
-    return 0;
-}
 
 void shunter_close(shunter_session *session) {
     if (session) {
         shunter_client_farewell(session->client);
         shunter_client_free(session->client);
-        close(session->socket);
+        shunter_unshare(&session->tensors, &session->settings);
+        close(session->settings.socket);
         free(session);
     }
 }
@@ -157,26 +37,78 @@ const struct shunter_tensor *shunter_outputs(const shunter_session *session, uns
     return session->tensors.outputs;
 }
 
+int shunter_next_inputs(const shunter_session *session, void **inputs) {
+    return shunter_client_places(session->client, inputs);
+}
+
+const struct shunter_packing *shunter_packing(const shunter_session *session) {
+    return session->tensors.packed ? &session->tensors.packing : NULL;
+}
+
 /* ---- requests */
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-int64_t shunter_begin(
-    shunter_session *session, const void *const *inputs, void *const *outputs,
+/* What is asked for: tensors, or where ``run`` is not NULL one run of bytes. */
+struct request {
+    const void *const *inputs;
+    void *const *outputs;
+    const void *run;
+    size_t bytes;
+    void *answer;
+    const struct shunter_request_options *options;
+};
+
+static int64_t begin_run(
+    shunter_session *session, const struct request *request,
     const struct shunter_request_options *options) {
+    struct shunter_client_run run = {
+        .request = request->run, .answer = request->answer, .bytes = (uint32_t)request->bytes};
+    if (!session->tensors.packed || request->bytes < sizeof run.rows) {
+        return -EINVAL;
+    }
+    if (request->bytes > session->tensors.packing.request_bytes) {
+        return -EMSGSIZE;
+    }
+    memcpy(&run.rows, request->run, sizeof run.rows);
+    return shunter_client_begin_run(
+        session->client, &run, (uint64_t)options->deadline_ms * 1000,
+        (uint32_t)options->priority, options->idempotent != 0);
+}
+
+static int64_t begin(shunter_session *session, const struct request *request) {
     static const struct shunter_request_options DEFAULTS = {0};
-    options = options ? options : &DEFAULTS;
+    const struct shunter_request_options *options =
+        request->options ? request->options : &DEFAULTS;
     if (options->priority < 0 || options->priority > 2) {
         return -EINVAL;
     }
-    const int64_t begun = shunter_client_begin(
-        session->client, inputs, outputs, (uint64_t)options->deadline_ms * 1000,
-        (uint32_t)options->priority, options->idempotent != 0);
+    const int64_t begun = request->run
+        ? begin_run(session, request, options)
+        : shunter_client_begin(
+              session->client, request->inputs, request->outputs,
+              (uint64_t)options->deadline_ms * 1000, (uint32_t)options->priority,
+              options->idempotent != 0);
     if (begun > 0) {
         session->asked_ns = 0;
-        session->ask_wait_ns = FIRST_ASK_NS;
+        session->ask_wait_ns = SHUNTER_FIRST_ASK_NS;
     }
     return begun;
+}
+
+int64_t shunter_begin(
+    shunter_session *session, const void *const *inputs, void *const *outputs,
+    const struct shunter_request_options *options) {
+    const struct request request = {.inputs = inputs, .outputs = outputs, .options = options};
+    return begin(session, &request);
+}
+
+int64_t shunter_begin_packed(
+    shunter_session *session, const void *run, size_t bytes, void *answer,
+    const struct shunter_request_options *options) {
+    const struct request request = {
+        .run = run, .bytes = bytes, .answer = answer, .options = options};
+    return run && answer ? begin(session, &request) : -EINVAL;
 }
 
 /*
@@ -212,7 +144,7 @@ int shunter_poll(
     struct shunter_ended ended[SHUNTER_WINDOW];
     const uint8_t *unused;
     uint64_t now = shunter_client_now_ns();
-    const uint64_t until_ns = now + (timeout_ms > 0 ? (unsigned)timeout_ms * NS_PER_MS : 0);
+    const uint64_t until_ns = now + (timeout_ms > 0 ? (unsigned)timeout_ms * SHUNTER_NS_PER_MS : 0);
     int count;
     do {
         const int error = ask(session, now);
@@ -228,7 +160,8 @@ int shunter_poll(
     for (int i = 0; i < count; i++) {
         const int status = (int)ended[i].status;
         results[i] = (struct shunter_result){
-            (int64_t)ended[i].req_id, status == SHUNTER_STATUS_OK ? 0 : -status};
+            (int64_t)ended[i].req_id, status == SHUNTER_STATUS_OK ? 0 : -status,
+            ended[i].bytes};
     }
     return count || !is_forgotten(session, now) ? count : -SHUNTER_STATUS_UNKNOWN_SESSION;
 }
@@ -239,20 +172,20 @@ int shunter_cancel(shunter_session *session, int64_t request) {
 
 static int left_ms(uint64_t until_ns) {
     const uint64_t now = shunter_client_now_ns();
-    const uint64_t ms = until_ns > now ? (until_ns - now + NS_PER_MS - 1) / NS_PER_MS : 0;
+    const uint64_t ms = until_ns > now ? (until_ns - now + SHUNTER_NS_PER_MS - 1) / SHUNTER_NS_PER_MS : 0;
     return ms < 10 ? (int)ms : 10; // to look whether the server has forgotten the session
 }
 
-int shunter_infer(
-    shunter_session *session, const void *const *inputs, void *const *outputs,
-    const struct shunter_request_options *options, unsigned timeout_ms) {
-    const uint64_t until_ns = shunter_client_now_ns() + timeout_ms * NS_PER_MS;
+/* ``bytes``: of the answer. */
+static int infer(
+    shunter_session *session, const struct request *asked, size_t *bytes, unsigned timeout_ms) {
+    const uint64_t until_ns = shunter_client_now_ns() + timeout_ms * SHUNTER_NS_PER_MS;
     int64_t request = 0;
     int wait_ms = 1;
     while (wait_ms) {
         struct shunter_result result;
         if (!request) {
-            const int64_t begun = shunter_begin(session, inputs, outputs, options);
+            const int64_t begun = begin(session, asked);
             if (begun < 0 && begun != -EAGAIN) {
                 return (int)begun;
             }
@@ -265,6 +198,7 @@ int shunter_infer(
             return count;
         }
         if (count && result.request == request) {
+            *bytes = result.bytes;
             return result.error;
         }
     }
@@ -272,9 +206,25 @@ int shunter_infer(
     return -ETIMEDOUT;
 }
 
+int shunter_infer(
+    shunter_session *session, const void *const *inputs, void *const *outputs,
+    const struct shunter_request_options *options, unsigned timeout_ms) {
+    const struct request request = {.inputs = inputs, .outputs = outputs, .options = options};
+    size_t unused;
+    return infer(session, &request, &unused, timeout_ms);
+}
+
+int shunter_infer_packed(
+    shunter_session *session, const void *run, size_t bytes, void *answer, size_t *answered,
+    const struct shunter_request_options *options, unsigned timeout_ms) {
+    const struct request request = {
+        .run = run, .bytes = bytes, .answer = answer, .options = options};
+    return run && answer ? infer(session, &request, answered, timeout_ms) : -EINVAL;
+}
+
 /* ---- event loops */
 
-int shunter_descriptor(const shunter_session *session) { return session->socket; }
+int shunter_descriptor(const shunter_session *session) { return session->settings.socket; }
 
 int shunter_wants_write(const shunter_session *session) {
     return shunter_client_numbers(session->client)->kept > 0;
@@ -283,6 +233,6 @@ int shunter_wants_write(const shunter_session *session) {
 int shunter_due_ms(const shunter_session *session) {
     const uint64_t now = shunter_client_now_ns();
     const uint64_t due = least(shunter_client_due_ns(session->client), ask_due_ns(session));
-    const uint64_t ms = due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0;
+    const uint64_t ms = due > now ? (due - now + SHUNTER_NS_PER_MS - 1) / SHUNTER_NS_PER_MS : 0;
     return due == UINT64_MAX || ms > INT32_MAX ? INT32_MAX : (int)ms;
 }

@@ -36,6 +36,7 @@ extern "C" {
 #define SHUNTER_MOST_DIMENSIONS 32 /* of a tensor */
 #define SHUNTER_MOST_NAME 127      /* bytes of its name */
 #define SHUNTER_MOST_AT_ONCE 64    /* requests of a session on their way */
+#define SHUNTER_ANY UINT64_MAX     /* a size in a shape that each request, or answer, chooses */
 
 typedef struct shunter_session shunter_session;
 
@@ -60,10 +61,28 @@ struct shunter_open_options {
 /* A tensor of one request. */
 struct shunter_tensor {
     char name[SHUNTER_MOST_NAME + 1];
-    char dtype[16]; /* numpy's name, such as "float32" */
+    char dtype[16]; /* numpy's name, such as "float32"; torch's, such as "bfloat16"; or "bytes" */
     uint32_t dimensions;
     uint64_t shape[SHUNTER_MOST_DIMENSIONS];
+    uint64_t bytes; /* 0 where requests differ in that */
+};
+
+/*
+ * A packed model: requests choose the sizes of its tensors, or are batches themselves. A request is
+ * one run of bytes, and so is its answer: shunter_pack and shunter_unpack know what is in it.
+ */
+struct shunter_packing {
+    int batched;  /* tensors have one dimension more in front, of the rows of the request */
+    int streamed; /* answers come in parts */
+    uint32_t rows; /* most of a request */
+    uint32_t request_bytes, answer_bytes; /* longest runs */
+};
+
+/* A tensor in a run. */
+struct shunter_array {
+    void *data;
     uint64_t bytes;
+    uint64_t shape[SHUNTER_MOST_DIMENSIONS + 1]; /* first the rows, where requests are batches */
 };
 
 /* How a request is to be treated; zeros are good values. */
@@ -77,6 +96,7 @@ struct shunter_request_options {
 struct shunter_result {
     int64_t request;
     int error; /* 0: the outputs are there */
+    uint32_t bytes; /* of the answer of a packed model */
 };
 
 /*
@@ -96,6 +116,14 @@ SHUNTER_API const struct shunter_tensor *shunter_inputs(
     const shunter_session *session, unsigned *count);
 SHUNTER_API const struct shunter_tensor *shunter_outputs(
     const shunter_session *session, unsigned *count);
+
+/*
+ * On a Unix socket, where tensors are not protected, a session shares memory with the model's workers
+ * if the server lets it, and inputs are copied there. What is written there in the first place is
+ * not: where the inputs of the next request belong. 0, -ENOTSUP when nothing is shared, or -EAGAIN
+ * while an earlier request has the place: poll, then try again.
+ */
+SHUNTER_API int shunter_next_inputs(const shunter_session *session, void **inputs);
 
 /*
  * Ask once and wait. ``inputs`` and ``outputs``: memory of each tensor. ``options`` may be NULL.
@@ -121,6 +149,45 @@ SHUNTER_API int shunter_poll(
     shunter_session *session, struct shunter_result *results, unsigned most, int timeout_ms);
 /* Give a request up: it does not end any more, and its memory is the caller's. 0 or -ENOENT. */
 SHUNTER_API int shunter_cancel(shunter_session *session, int64_t request);
+
+/* ---- packed models; for them the functions above that take inputs and outputs are -EINVAL */
+
+/* NULL: the model is not packed. */
+SHUNTER_API const struct shunter_packing *shunter_packing(const shunter_session *session);
+
+/*
+ * Make a request's run of its ``inputs``, one for each tensor of the model: what they have as data is
+ * copied to its place; where that is NULL it becomes the place, for the caller to write to. The bytes
+ * of numbers follow from their shapes and are set; those of byte strings are the caller's: each has
+ * its length in 4 bytes, little-endian, before it. The bytes of the run: if these are more than
+ * ``room`` nothing was written. -EINVAL for shapes that are not the model's, -EMSGSIZE for more than
+ * it takes.
+ */
+SHUNTER_API int64_t shunter_pack(
+    const shunter_session *session, struct shunter_array *inputs, void *run, size_t room);
+/*
+ * Where the ``outputs`` of an answer are in its run, which must stay. Its rows, or -EPROTO when it
+ * is none.
+ */
+SHUNTER_API int shunter_unpack(
+    const shunter_session *session, const void *run, size_t bytes, struct shunter_array *outputs);
+/*
+ * The next byte string of a tensor; ``at`` is 0 at first and moves on. NULL: there is none, or it
+ * ends behind the tensor.
+ */
+SHUNTER_API const char *shunter_next_string(
+    const struct shunter_array *tensor, uint64_t *at, uint32_t *length);
+
+/*
+ * As shunter_infer and shunter_begin, with runs; ``answer`` has room for ``answer_bytes`` of the
+ * packing. ``answered``: the bytes of the answer.
+ */
+SHUNTER_API int shunter_infer_packed(
+    shunter_session *session, const void *run, size_t bytes, void *answer, size_t *answered,
+    const struct shunter_request_options *options, unsigned timeout_ms);
+SHUNTER_API int64_t shunter_begin_packed(
+    shunter_session *session, const void *run, size_t bytes, void *answer,
+    const struct shunter_request_options *options);
 
 /*
  * For event loops: poll when this descriptor can be read, or written if shunter_wants_write, and

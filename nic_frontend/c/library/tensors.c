@@ -149,6 +149,17 @@ static bool skip_value(struct reader *in, int depth) {
     return in->at > begun;
 }
 
+/* A dimension: a size, or -1 for one that requests choose. */
+static bool read_size(struct reader *in, uint64_t *value) {
+    if (take(in, '-')) {
+        const bool is_any = in->at < in->end && *in->at == '1' && read_count(in, value);
+        const bool is_one = is_any && *value == 1;
+        *value = SHUNTER_ANY;
+        return is_one;
+    }
+    return read_count(in, value);
+}
+
 static bool read_shape(struct reader *in, struct shunter_tensor *tensor) {
     tensor->dimensions = 0;
     if (!take(in, '[') || take(in, ']')) {
@@ -156,28 +167,11 @@ static bool read_shape(struct reader *in, struct shunter_tensor *tensor) {
     }
     do {
         if (tensor->dimensions == SHUNTER_MOST_DIMENSIONS ||
-            !read_count(in, &tensor->shape[tensor->dimensions++])) {
+            !read_size(in, &tensor->shape[tensor->dimensions++])) {
             return false;
         }
     } while (take(in, ','));
     return take(in, ']');
-}
-
-/* Bytes of one element by numpy's name, which ends with its bits, 0: not known. */
-static uint64_t item_bytes(const char *dtype) {
-    static const struct {
-        const char *name;
-        uint64_t bytes;
-    } KNOWN[] = {{"bool", 1},     {"int8", 1},      {"uint8", 1},     {"int16", 2},
-                 {"uint16", 2},   {"float16", 2},   {"bfloat16", 2},  {"int32", 4},
-                 {"uint32", 4},   {"float32", 4},   {"int64", 8},     {"uint64", 8},
-                 {"float64", 8},  {"complex64", 8}, {"complex128", 16}};
-    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++) {
-        if (!strcmp(dtype, KNOWN[i].name)) {
-            return KNOWN[i].bytes;
-        }
-    }
-    return 0;
 }
 
 static bool read_tensor(struct reader *in, struct shunter_tensor *tensor) {
@@ -210,14 +204,7 @@ static bool read_tensor(struct reader *in, struct shunter_tensor *tensor) {
             return false;
         }
     } while (take(in, ','));
-    tensor->bytes = item_bytes(tensor->dtype);
-    for (uint32_t i = 0; i < tensor->dimensions; i++) {
-        tensor->bytes *= tensor->shape[i];
-        if (tensor->bytes > UINT32_MAX) {
-            return false;
-        }
-    }
-    return take(in, '}') && has_shape && item_bytes(tensor->dtype);
+    return take(in, '}') && has_shape && shunter_set_bytes(tensor);
 }
 
 static bool read_list(struct reader *in, struct shunter_tensor *tensors, unsigned *count) {
@@ -233,9 +220,47 @@ static bool read_list(struct reader *in, struct shunter_tensor *tensors, unsigne
     return take(in, ']');
 }
 
+static bool read_bool(struct reader *in, int *value) {
+    skip_space(in);
+    const char *begun = in->at;
+    *value = in->at < in->end && *in->at == 't';
+    return skip_value(in, 0) && (size_t)(in->at - begun) == (*value ? 4u : 5u) &&
+           !memcmp(begun, *value ? "true" : "false", (size_t)(in->at - begun));
+}
+
+static bool read_size_of_run(struct reader *in, uint32_t *value) {
+    uint64_t count;
+    const bool good = read_count(in, &count) && count;
+    *value = good ? (uint32_t)count : 0;
+    return good;
+}
+
+static bool read_packing(struct reader *in, struct shunter_packing *packing) {
+    memset(packing, 0, sizeof *packing);
+    if (!take(in, '{')) {
+        return false;
+    }
+    do {
+        char key[16];
+        if (!read_string(in, key, sizeof key) || !take(in, ':')) {
+            return false;
+        }
+        if (!(!strcmp(key, "batched")         ? read_bool(in, &packing->batched)
+              : !strcmp(key, "streamed")      ? read_bool(in, &packing->streamed)
+              : !strcmp(key, "rows")          ? read_size_of_run(in, &packing->rows)
+              : !strcmp(key, "request_bytes") ? read_size_of_run(in, &packing->request_bytes)
+              : !strcmp(key, "answer_bytes")  ? read_size_of_run(in, &packing->answer_bytes)
+                                              : skip_value(in, 0))) {
+            return false;
+        }
+    } while (take(in, ','));
+    return take(in, '}') && packing->rows && packing->request_bytes && packing->answer_bytes;
+}
+
 bool shunter_parse_tensors(const char *text, size_t length, struct shunter_tensors *tensors) {
     struct reader in = {text, text + length};
     tensors->input_count = tensors->output_count = 0;
+    tensors->packed = false;
     if (!take(&in, '{')) {
         return false;
     }
@@ -248,11 +273,17 @@ bool shunter_parse_tensors(const char *text, size_t length, struct shunter_tenso
                   ? read_list(&in, tensors->inputs, &tensors->input_count)
               : !strcmp(key, "outputs")
                   ? read_list(&in, tensors->outputs, &tensors->output_count)
-                  : skip_value(&in, 0))) {
+              : !strcmp(key, "packed") ? read_packing(&in, &tensors->packing)
+                                       : skip_value(&in, 0))) {
             return false;
         }
+        tensors->packed |= !strcmp(key, "packed");
     } while (take(&in, ','));
     const bool is_closed = take(&in, '}');
     skip_space(&in);
-    return is_closed && in.at == in.end && tensors->input_count && tensors->output_count;
+    const bool is_whole = is_closed && in.at == in.end && tensors->input_count &&
+                          tensors->output_count;
+    return is_whole &&
+           (tensors->packed || (!shunter_varies(tensors->inputs, tensors->input_count) &&
+                                !shunter_varies(tensors->outputs, tensors->output_count)));
 }

@@ -4,15 +4,29 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "shunter_client.h"
 
 struct shunter_tensors {
     unsigned input_count, output_count;
     struct shunter_tensor inputs[SHUNTER_MOST_TENSORS], outputs[SHUNTER_MOST_TENSORS];
+    bool packed;
+    struct shunter_packing packing;
 };
 
 /* False: it is not such a description, or one of more than this client takes. */
 bool shunter_parse_tensors(const char *text, size_t length, struct shunter_tensors *tensors);
+
+/* ---- packed.c */
+
+/* Bytes of an element by its type's name, 0: byte strings have any, UINT64_MAX: not known. */
+uint64_t shunter_item_bytes(const char *dtype);
+/* Of a tensor, 0 where requests differ in that; false: they are too many. */
+bool shunter_set_bytes(struct shunter_tensor *tensor);
+/* Whether requests, or answers, may differ in the sizes of these tensors. */
+bool shunter_varies(const struct shunter_tensor *tensors, unsigned count);
+/* Bytes of the shortest run of these tensors. */
+uint64_t shunter_least_run(const struct shunter_tensor *tensors, unsigned count);
 
 #endif

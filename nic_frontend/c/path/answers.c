@@ -9,6 +9,7 @@
 #include "answers.h"
 #include "runs.h"
 
+#define DIRECT_RUN 8192 /* bytes: a longer one is sent by a worker only if it is one segment */
 #define USUAL_RUN 65536 /* bytes: most answers of a packed function have less, whatever they may have */
 
 static uint32_t bytes_of(
@@ -146,8 +147,17 @@ void shunter_answers_tick(struct shunter_core *core, uint64_t now_ns) {
 
 /* ---- an answer's way */
 
+uint32_t shunter_direct_segments(const struct session *session) {
+    const uint32_t few = DIRECT_RUN / session->outputs.segment;
+    if (!session->packed || few >= session->outputs.count) {
+        return session->outputs.count;
+    }
+    return few ? few : 1;
+}
+
 bool shunter_answer_is_direct(struct session *session, uint64_t now_ns) {
-    const uint64_t bytes = (session->direct + 1) * bytes_of_answer(session);
+    const uint64_t bytes =
+        (uint64_t)(session->direct + 1) * shunter_direct_segments(session) * largest(session);
     return is_direct(session) && !session->unsent &&
            shunter_congestion_holds(&session->path, bytes, now_ns);
 }

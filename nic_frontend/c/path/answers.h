@@ -5,6 +5,8 @@
 #include "core_parts.h"
 
 void shunter_answers_open(struct session *session, uint64_t now_ns);
+/* Segments of the longest answer that a worker may send. */
+uint32_t shunter_direct_segments(const struct session *session);
 /* Whether its worker may send it as it is: it is no more than the path takes at once. */
 bool shunter_answer_is_direct(struct session *session, uint64_t now_ns);
 /* Its worker has sent it. */

@@ -15,6 +15,9 @@
 /* From one address one hello is handed on in such a time, or so many together after a while. */
 #define INTERVAL_NS 1000000ULL
 #define BURST 256
+/* The same of the cookies that are given to all together: most of what a hello costs is its answer. */
+#define COOKIE_INTERVAL_NS 15625ULL
+#define COOKIE_BURST 512
 #define LARGE sizeof(struct shunter_wire_hello)
 
 struct cookie {
@@ -68,17 +71,23 @@ static void give_cookie(
     server->backend->tx(server->backend, &answer, &payload, sizeof payload, peer, true);
 }
 
+/* Whether it is the turn of one more, of those that are due one interval after the other. */
+static bool is_in_turn(
+    const struct shunter_server *server, uint64_t *due_ns, uint64_t interval_ns, uint64_t burst) {
+    const uint64_t now_ns = server->now_ns, due = *due_ns > now_ns ? *due_ns : now_ns;
+    if (due - now_ns > burst * interval_ns) {
+        return false;
+    }
+    *due_ns = due + interval_ns;
+    return true;
+}
+
 /* Whether this address has not said too much lately. */
 static bool is_in_time(struct shunter_server *server, uint64_t origin) {
     const uint64_t hash =
         shunter_siphash24(server->settings.cookie_secret, &origin, sizeof origin);
     uint64_t *due_ns = &server->hello_due_ns[hash % SHUNTER_HELLO_ROWS];
-    const uint64_t now_ns = server->now_ns, due = *due_ns > now_ns ? *due_ns : now_ns;
-    if (due - now_ns > BURST * INTERVAL_NS) {
-        return false;
-    }
-    *due_ns = due + INTERVAL_NS;
-    return true;
+    return is_in_turn(server, due_ns, INTERVAL_NS, BURST);
 }
 
 /* A place for a hello of this address: a free one, or the last one of an address that has more. */
@@ -106,7 +115,7 @@ void shunter_greet(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *header,
     const uint8_t *payload, uint32_t length) {
     uint8_t message[SHUNTER_HELLO_BYTES];
-    if (length != LARGE) {
+    if (length != LARGE || !payload) {
         server->stats.drops[SHUNTER_DROP_LENGTH]++;
         return;
     }
@@ -115,7 +124,11 @@ void shunter_greet(
     const size_t cookie = SHUNTER_HEADER_BYTES + offsetof(struct shunter_wire_hello, cookie);
     const uint64_t trip_ns = age_of(server, peer, message + cookie);
     if (trip_ns == UINT64_MAX) {
-        give_cookie(server, peer, message);
+        if (is_in_turn(server, &server->cookies_due_ns, COOKIE_INTERVAL_NS, COOKIE_BURST)) {
+            give_cookie(server, peer, message);
+        } else {
+            server->stats.hellos_unanswered++;
+        }
         return;
     }
     const uint64_t origin = shunter_origin_of(peer);

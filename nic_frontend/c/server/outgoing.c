@@ -112,11 +112,12 @@ static bool running(void *context, uint32_t entry, uint64_t now_ns) {
     shunter_core_running(serving->server->core, serving->func_id, entry, now_ns, &whom);
     shunter_parts_run(serving, entry);
     whom.direct = whom.direct && shunter_peer_length(whom.peer); // workers have only the socket
+    const uint64_t direct = serving->packed ? whom.direct_bytes : 1;
     const uint64_t words[7] = {
         whom.req_id, whom.session,
         (whom.tagged ? SHUNTER_FLAG_HDR_TAG : 0) | (whom.asks ? SHUNTER_FLAG_ACK_REQ : 0) |
             (whom.idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0),
-        whom.segment, whom.pkt_no, whom.credit, whom.direct};
+        whom.segment, whom.pkt_no, whom.credit, whom.direct ? direct : 0};
     memcpy(shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_REQ_ID), words, sizeof words);
     memcpy(shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_KEY), whom.key, sizeof whom.key);
     memcpy(shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER), whom.peer, sizeof whom.peer);
@@ -133,10 +134,8 @@ static void finished(
         const uint64_t said =
             shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_RESULT_BYTES));
         bytes = said < UINT32_MAX ? (uint32_t)said : UINT32_MAX;
-        const bool is_bad = status == SHUNTER_ENTRY_FAILED &&
-                            shunter_get(shunter_entry_word(
-                                queue, entry, SHUNTER_E_ENTRY_STATUS)) == SHUNTER_STATUS_BAD_REQUEST;
-        status = is_bad ? SHUNTER_STATUS_BAD_REQUEST : status;
+        // What is too long for its worker is ours to send.
+        sent = sent && said <= shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_DIRECT));
     }
     shunter_core_finished(of->server->core, of->func_id, entry, status, sent, bytes, now_ns);
 }

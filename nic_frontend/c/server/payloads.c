@@ -89,12 +89,22 @@ static bool is_right(
             shunter_aead_open(server->aead, guard, header, payload, length, payload + length));
 }
 
+/* A piece of a request that has much of its block: the rest of it goes when this does. */
+static bool is_of_many(const struct shunter_place *place, uint32_t together) {
+    const uint64_t most = SHUNTER_BLOCK / 4;
+    return together >= most && (uint64_t)place->count * place->length >= most;
+}
+
 /* Where it can stay, NULL: nowhere. Little things in large blocks are put together when blocks are
  * scarce, so that what waits long does not keep all of them. */
 static uint8_t *stay(
-    struct shunter_server *server, uint8_t *payload, uint32_t length, int32_t *block) {
-    const bool moves = *block != SHUNTER_NO_BLOCK && length <= SHUNTER_BLOCK / 16 &&
-                       shunter_landing_is_scarce(&server->landing);
+    struct shunter_server *server, const struct shunter_place *place, uint8_t *payload,
+    uint32_t together, int32_t *block) {
+    const uint32_t length = place->length;
+    const bool moves = *block != SHUNTER_NO_BLOCK &&
+                       !shunter_server_payloads_are_far(server) && length <= SHUNTER_BLOCK / 16 &&
+                       shunter_landing_is_scarce(&server->landing) &&
+                       !is_of_many(place, together);
     if (!moves) {
         return *block == SHUNTER_NO_BLOCK ? NULL : payload;
     }
@@ -133,7 +143,7 @@ static uint16_t point_at(
 
 void shunter_payload_is_there(
     struct shunter_server *server, const struct shunter_place *place, const uint8_t *header,
-    uint8_t *payload, int32_t block) {
+    uint8_t *payload, int32_t block, uint32_t together) {
     struct shunter_serving *serving = server->serving[place->func_id];
     const struct shunter_queue *queue = &serving->served->queue;
     const struct shunter_guard *guard = &place->guard;
@@ -151,7 +161,7 @@ void shunter_payload_is_there(
         pieces = point_at(serving, place);
         server->stats.placed_segments++;
     } else if (place->length) {
-        payload = stay(server, payload, place->length, &block);
+        payload = stay(server, place, payload, together, &block);
         if (!payload) { // it will be sent again
             server->stats.drops[SHUNTER_DROP_POOL]++;
             return;

@@ -52,6 +52,14 @@ static int wait_ns(int epoll, struct epoll_event *found, uint64_t timeout_ns) {
     return epoll_wait(epoll, found, EVENTS, (int)((timeout_ns + 999999) / 1000000));
 }
 
+/* One that is not read cannot be told otherwise that it has ended. */
+static void hang_up(
+    struct shunter_server *server, struct shunter_stream *stream, uint32_t events) {
+    if (events & (EPOLLHUP | EPOLLERR)) {
+        shunter_stream_close(server, stream);
+    }
+}
+
 /* Readable descriptors: streams are served, the rest is looked at anyway. True: the caller's. */
 static int events(struct shunter_server *server, uint64_t timeout_ns, bool *woken) {
     struct epoll_event found[EVENTS];
@@ -72,11 +80,15 @@ static int events(struct shunter_server *server, uint64_t timeout_ns, bool *woke
             }
         } else if (found[i].data.ptr == &server->settings.udp) {
             busy++;
+        } else if (found[i].data.ptr == &server->settings.strangers) {
+            server->strangers.wait = true; // that is no reason to spin
         } else {
             if (found[i].events & EPOLLOUT) {
                 shunter_stream_writable(server, stream);
             }
-            if (found[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR) && !stream->closed) {
+            if (stream->waits) {
+                hang_up(server, stream, found[i].events);
+            } else if (found[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR) && !stream->closed) {
                 shunter_stream_readable(server, stream);
             }
             busy++;
@@ -108,7 +120,7 @@ static int sleep_until(
     struct shunter_server *server, uint64_t until_ns, uint64_t next_ns, bool *woken) {
     int found = 0;
     set_asleep(server, 1); // before the last look, so that one of the two sees the other
-    if (shunter_collect_all(server) == 0) {
+    if (shunter_collect_all(server) + shunter_streams_go_on(server) == 0) {
         const uint64_t slept_ns = shunter_now_ns();
         server->stats.sleeps++;
         found = events(server, timeout_ns(server, until_ns, next_ns), woken);
@@ -122,6 +134,14 @@ static int sleep_until(
     return found;
 }
 
+/* Datagrams taken in, of which those count that may be of sessions; ``next_ns``: when there are
+ * others to take in. */
+static int receive(struct shunter_server *server, uint32_t *messages, uint64_t *next_ns) {
+    const int came = shunter_receive_by(server, server->backend, server->landed, messages);
+    const int error = came < 0 ? came : shunter_receive_strangers(server, next_ns);
+    return error < 0 ? error : came;
+}
+
 int shunter_server_run(
     struct shunter_server *server, uint64_t until_ns, struct shunter_hello *hellos,
     uint32_t most) {
@@ -132,19 +152,19 @@ int shunter_server_run(
     server->hello_count = 0;
     server->now_ns = shunter_now_ns();
     for (;;) {
-        int busy = (int)shunter_collect_all(server);
+        int busy = (int)(shunter_collect_all(server) + shunter_streams_go_on(server));
         uint32_t messages = 0;
-        if (server->backend) {
-            const int came = shunter_receive(server, &messages);
-            if (came < 0) {
-                return came;
-            }
-            busy += came;
+        uint64_t next_ns = UINT64_MAX;
+        const int came = server->backend ? receive(server, &messages, &next_ns) : 0;
+        if (came < 0) {
+            return came;
         }
+        busy += came;
         tick(server);
         // Before a worker may write into an entry whose answer is on its way here.
         shunter_flush(server);
-        uint64_t next_ns = dispatch(server);
+        const uint64_t next_batch_ns = dispatch(server);
+        next_ns = next_batch_ns < next_ns ? next_batch_ns : next_ns;
         shunter_flush(server);
         if (server->hello_count || server->closed_count || woken ||
             server->now_ns >= until_ns) {

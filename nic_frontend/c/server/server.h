@@ -21,6 +21,7 @@ struct shunter_server;
 
 struct shunter_settings {
     int udp;      /* bound datagram socket, non-blocking, or -1 */
+    int strangers; /* another one of the same port, to which the kernel steers hellos, or -1 */
     int doorbell; /* eventfd that workers ring */
     int wake;     /* descriptor that the caller wants to be woken by, or -1 */
     uint64_t spin_ns; /* where waits are shorter than this, wait without sleeping */
@@ -40,6 +41,9 @@ struct shunter_stats {
     uint64_t sleeps;
     uint64_t split_datagrams; /* that came in two parts */
     uint64_t split_no_room;   /* for their headers: the socket got them */
+    uint64_t hellos;          /* that were read */
+    uint64_t hello_overflows; /* the kernel dropped */
+    uint64_t hellos_unanswered; /* there were too many */
     uint64_t drops[SHUNTER_DROPS];
     uint64_t landing_blocks, landing_free; /* of the landing pool, now */
 };
@@ -58,6 +62,8 @@ struct shunter_core *shunter_server_core(struct shunter_server *server);
 
 /* So many blocks of the landing pool can be used. */
 void shunter_server_grow_landing(struct shunter_server *server, uint32_t blocks);
+/* No more than so many, from now on, if those behind them are free; how many it uses. */
+uint32_t shunter_server_shrink_landing(struct shunter_server *server, uint32_t blocks);
 /*
  * Let the kernel split what comes in at this interface, into so many blocks of the pool that have just
  * been added to it. 0, -ENOTSUP: not here, or -ENOMEM, after which it cannot serve. ``said``: how, or

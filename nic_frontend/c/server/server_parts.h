@@ -60,6 +60,7 @@ struct shunter_stream {
     uint8_t *payload;  /* where they began */
     int32_t block;     /* to which it refers meanwhile */
     uint64_t begun_ns; /* when a message that is not complete began, 0: there is none */
+    bool waits;        /* for a block of the landing pool, and is not read meanwhile */
     bool has_place;
     struct shunter_place place;
     uint8_t *out;      /* what the socket did not take */
@@ -67,6 +68,16 @@ struct shunter_stream {
     uint64_t behind_ns; /* since when something is kept, and it was looked at */
     size_t taken;       /* bytes of it that the socket has taken since */
     bool closed;
+};
+
+/* The socket by which only hellos come, if there is one: see strangers.c. */
+struct shunter_strangers {
+    struct shunter_backend *backend;
+    struct shunter_landed *landed;
+    struct shunter_landing nowhere; /* a pool without blocks */
+    uint64_t due_ns;                /* when it may be read again */
+    uint64_t looked_ns;             /* when it was read */
+    bool wait;                      /* something has come */
 };
 
 struct shunter_server {
@@ -77,6 +88,7 @@ struct shunter_server {
     uint32_t func_count;
     struct shunter_backend *backend; /* of datagrams; NULL: there are only streams */
     struct shunter_landed *landed;
+    struct shunter_strangers strangers;
     struct shunter_landing landing;
     struct shunter_slot packed;  /* little payloads that were in the way */
     struct shunter_slot streams_slot; /* payloads of streams */
@@ -84,6 +96,8 @@ struct shunter_server {
     struct shunter_stream *streams[SHUNTER_STREAMS];
     uint32_t stream_count;
     uint32_t closed_count;
+    uint32_t waiting_streams; /* for a block */
+    int next_waiting;         /* where the next block is given first */
     uint64_t ended_streams; /* sessions, when all were looked at */
     uint64_t next_look_ns;
     size_t kept_bytes; /* that streams did not take yet */
@@ -101,6 +115,7 @@ struct shunter_server {
     struct shunter_hello *hellos;
     uint32_t hello_count, hello_most;
     uint64_t hello_due_ns[SHUNTER_HELLO_ROWS]; /* addresses: when all they have said is due */
+    uint64_t cookies_due_ns; /* when all that were given are due */
 };
 
 uint64_t shunter_now_ns(void);
@@ -110,16 +125,24 @@ uint32_t shunter_collect_all(struct shunter_server *server);
 /* Send what the backend was given. */
 void shunter_flush(struct shunter_server *server);
 /* Datagrams taken in, or a negative errno. ``messages``: how the backend got them. */
-int shunter_receive(struct shunter_server *server, uint32_t *messages);
+int shunter_receive_by(
+    struct shunter_server *server, struct shunter_backend *backend,
+    struct shunter_landed *landed, uint32_t *messages);
+
+int shunter_strangers_open(struct shunter_server *server);
+void shunter_strangers_close(struct shunter_server *server);
+/* Take in what strangers have said, if it is time: 0 or a negative errno. ``next_ns``: when there is
+ * more to take. */
+int shunter_receive_strangers(struct shunter_server *server, uint64_t *next_ns);
 
 /* Hand a header to the core; ``place`` is set by what it says. */
 void shunter_hand_over(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *datagram, size_t length);
 /* The payload of a segment has landed, and behind it what protects it: if it is right, it stays there
- * and counts. */
+ * and counts. ``together``: bytes that came with it into its block. */
 void shunter_payload_is_there(
     struct shunter_server *server, const struct shunter_place *place, const uint8_t *header,
-    uint8_t *payload, int32_t block);
+    uint8_t *payload, int32_t block, uint32_t together);
 /* The input of an entry is not needed any more. */
 void shunter_let_go(struct shunter_server *server, uint16_t func_id, uint32_t entry);
 
@@ -148,12 +171,16 @@ extern const struct shunter_owner shunter_owner_is_core;
 /* Of the core: do what it says. */
 void shunter_act(void *context, const struct shunter_action *action);
 
-/* A hello came by a datagram; ``length``: of its payload. */
+/* A hello came by a datagram; ``length``: of its payload, NULL: which cannot be read. */
 void shunter_greet(
     struct shunter_server *server, const uint8_t *peer, const uint8_t *header,
     const uint8_t *payload, uint32_t length);
 
 void shunter_stream_readable(struct shunter_server *server, struct shunter_stream *stream);
+/* Those that wait for a block, if there is one now; how many have got on. */
+uint32_t shunter_streams_go_on(struct shunter_server *server);
+/* Hear of what it can do from now on: bytes for it, room for what is kept. */
+void shunter_stream_watch(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_writable(struct shunter_server *server, struct shunter_stream *stream);
 void shunter_stream_send(
     struct shunter_server *server, struct shunter_stream *stream,

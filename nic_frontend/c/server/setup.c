@@ -49,6 +49,7 @@ int shunter_server_new(
                   : shunter_landing_init(
                         &server->landing, settings->landing, settings->landing_blocks);
     error = error ? error : open_backend(server);
+    error = error ? error : shunter_strangers_open(server);
     error = error ? error : watch(server, settings->udp, &server->settings.udp);
     error = error ? error : watch(server, settings->doorbell, &server->settings.doorbell);
     error = error ? error : watch(server, settings->wake, &server->settings.wake);
@@ -95,6 +96,7 @@ void shunter_server_free(struct shunter_server *server) {
         server->backend->close(server->backend);
     }
     free(server->landed);
+    shunter_strangers_close(server);
     shunter_landing_free(&server->landing);
     shunter_aead_free(server->aead);
     free(server->sealed);
@@ -256,7 +258,7 @@ uint32_t shunter_server_closed_streams(
 }
 
 void shunter_server_stats(const struct shunter_server *server, struct shunter_stats *stats) {
-    struct shunter_backend_stats of_datagrams = {0};
+    struct shunter_backend_stats of_datagrams = {0}, of_strangers = {0};
     *stats = server->stats;
     if (server->backend) {
         server->backend->stats(server->backend, &of_datagrams);
@@ -267,14 +269,18 @@ void shunter_server_stats(const struct shunter_server *server, struct shunter_st
     stats->copied_bytes += of_datagrams.copied_bytes;
     stats->split_datagrams = of_datagrams.split;
     stats->split_no_room = of_datagrams.no_room;
+    if (server->strangers.backend) {
+        server->strangers.backend->stats(server->strangers.backend, &of_strangers);
+    }
+    stats->hello_overflows = of_strangers.overflows;
     stats->landing_blocks = server->landing.blocks;
     stats->landing_free = server->landing.free_count;
     for (uint32_t i = 0; i < server->func_count; i++) {
         stats->gathered_bytes +=
             shunter_gathered_bytes(server->serving[server->func_ids[i]]->served);
     }
-    stats->drops[SHUNTER_DROP_LENGTH] += of_datagrams.too_long;
-    stats->drops[SHUNTER_DROP_SHORT] += of_datagrams.empty;
+    stats->drops[SHUNTER_DROP_LENGTH] += of_datagrams.too_long + of_strangers.too_long;
+    stats->drops[SHUNTER_DROP_SHORT] += of_datagrams.empty + of_strangers.empty;
 }
 
 int shunter_server_telemetry(

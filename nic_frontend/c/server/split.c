@@ -8,6 +8,10 @@
 #include "verbs.h"
 #include "xdp.h"
 
+uint32_t shunter_server_shrink_landing(struct shunter_server *server, uint32_t blocks) {
+    return shunter_landing_shrink(&server->landing, blocks);
+}
+
 /* From now on by this backend, of which the one before is a part. */
 static int serve_by(struct shunter_server *server, struct shunter_backend *found) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &server->settings.udp};

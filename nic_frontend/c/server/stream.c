@@ -36,6 +36,8 @@ static void let_go(struct shunter_server *server, struct shunter_stream *stream)
 void shunter_stream_close(struct shunter_server *server, struct shunter_stream *stream) {
     if (!stream->closed) {
         stream->closed = true;
+        server->waiting_streams -= stream->waits;
+        stream->waits = false;
         let_go(server, stream);
         server->closed_count++;
         server->kept_bytes -= stream->out_length - stream->out_at;
@@ -47,12 +49,37 @@ void shunter_stream_close(struct shunter_server *server, struct shunter_stream *
 
 enum header { BAD, LATER, TAKEN };
 
+/* What waits is not heard of: what it could read would wake the loop for nothing, again and again. */
+static void set_waits(struct shunter_server *server, struct shunter_stream *stream, bool waits) {
+    stream->begun_ns = server->now_ns; // it is not the client that is late
+    if (stream->waits != waits) {
+        stream->waits = waits;
+        server->waiting_streams += waits ? 1 : UINT32_MAX; // one less
+        shunter_stream_watch(server, stream);
+    }
+}
+
+/* Bytes that come behind its header. */
+static uint32_t length_behind(const struct shunter_stream *stream) {
+    struct shunter_x64 header;
+    memcpy(&header, stream->header, sizeof header);
+    return header.length + shunter_behind(header.flags);
+}
+
+/* Whether what it waits for is there. */
+static bool has_room(const struct shunter_server *server, const struct shunter_stream *stream) {
+    const struct shunter_slot *slot = &server->streams_slot;
+    return server->landing.free_count ||
+           (slot->block >= 0 && (server->landing.references[slot->block] == 1 ||
+                                 shunter_slot_left(slot) >= length_behind(stream)));
+}
+
 /* What the header says comes next lands in the pool, as datagrams do: LATER, while it is full. */
 static enum header header_is_whole(
     struct shunter_server *server, struct shunter_stream *stream) {
     struct shunter_x64 header;
     memcpy(&header, stream->header, sizeof header);
-    const uint32_t length = header.length + shunter_behind(header.flags);
+    const uint32_t length = length_behind(stream);
     if (header.session != stream->session || header.type == SHUNTER_TYPE_HELLO ||
         length > SHUNTER_BLOCK) {
         return BAD;
@@ -61,7 +88,7 @@ static enum header header_is_whole(
     if (length) {
         room = shunter_slot_room(&server->landing, &server->streams_slot, length);
         if (!room) {
-            stream->begun_ns = server->now_ns; // it is not the client that is late
+            set_waits(server, stream, true);
             return LATER;
         }
     }
@@ -88,7 +115,8 @@ static void message_is_whole(struct shunter_server *server, struct shunter_strea
     // Its request may have been forgotten while the payload came.
     if (stream->has_place && shunter_core_awaits(server->core, stream->header)) {
         shunter_payload_is_there(
-            server, &stream->place, stream->header, stream->payload, stream->block);
+            server, &stream->place, stream->header, stream->payload, stream->block,
+            stream->place.length);
     }
     let_go(server, stream);
 }
@@ -155,6 +183,25 @@ void shunter_stream_readable(struct shunter_server *server, struct shunter_strea
     }
 }
 
+uint32_t shunter_streams_go_on(struct shunter_server *server) {
+    uint32_t count = 0, left = server->waiting_streams;
+    for (int i = 0; i < SHUNTER_STREAMS && left; i++) {
+        const int place = (server->next_waiting + i) % SHUNTER_STREAMS;
+        struct shunter_stream *stream = server->streams[place];
+        if (!stream || !stream->waits) {
+            continue;
+        }
+        left--;
+        if (has_room(server, stream)) {
+            set_waits(server, stream, false);
+            shunter_stream_readable(server, stream);
+            server->next_waiting = place + 1; // the next one's turn
+            count++;
+        }
+    }
+    return count;
+}
+
 void shunter_streams_close_late(struct shunter_server *server) {
     const uint64_t ended = shunter_core_ended_streams(server->core);
     if (ended == server->ended_streams && server->now_ns < server->next_look_ns) {
@@ -169,7 +216,8 @@ void shunter_streams_close_late(struct shunter_server *server) {
         if (!stream || stream->closed) {
             continue;
         }
-        const bool late = stream->begun_ns && server->now_ns - stream->begun_ns > LATE_NS;
+        const bool late =
+            stream->begun_ns && !stream->waits && server->now_ns - stream->begun_ns > LATE_NS;
         if (late || shunter_stream_reads_too_slowly(server, stream) ||
             !shunter_core_is_open(server->core, stream->session)) {
             shunter_stream_close(server, stream);

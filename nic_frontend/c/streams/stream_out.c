@@ -23,14 +23,15 @@
 #define LEAST_TAKEN 65536
 #define CONTROL_BYTES 65536 /* of one: room for what is no answer */
 
-static void watch(struct shunter_server *server, struct shunter_stream *stream, bool writable) {
-    struct epoll_event event = {
-        .events = EPOLLIN | (writable ? EPOLLOUT : 0), .data.ptr = stream};
-    epoll_ctl(server->epoll, EPOLL_CTL_MOD, stream->socket, &event);
-}
-
 static size_t kept_of(const struct shunter_stream *stream) {
     return stream->out_length - stream->out_at;
+}
+
+void shunter_stream_watch(struct shunter_server *server, struct shunter_stream *stream) {
+    struct epoll_event event = {
+        .events = (stream->waits ? 0 : EPOLLIN) | (kept_of(stream) ? EPOLLOUT : 0),
+        .data.ptr = stream};
+    epoll_ctl(server->epoll, EPOLL_CTL_MOD, stream->socket, &event);
 }
 
 static void empty(struct shunter_stream *stream) {
@@ -124,7 +125,7 @@ static void keep(
         skip -= from;
     }
     server->stats.copied_bytes += more;
-    watch(server, stream, true);
+    shunter_stream_watch(server, stream);
 }
 
 void shunter_stream_send(
@@ -170,7 +171,7 @@ void shunter_stream_writable(struct shunter_server *server, struct shunter_strea
     server->stats.bytes_out += (uint64_t)sent;
     if (stream->out_at == stream->out_length) {
         empty(stream);
-        watch(server, stream, false);
+        shunter_stream_watch(server, stream);
     }
 }
 

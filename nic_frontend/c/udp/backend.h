@@ -23,6 +23,8 @@ struct shunter_landed {
     uint8_t *payload;      /* all that is behind the header, in one piece */
     int32_t block;         /* in which the payload lies; SHUNTER_NO_BLOCK: it cannot be kept */
     uint32_t length;       /* of the whole */
+    uint32_t together;     /* bytes that came with it, and lie beside it in its block */
+    bool far;              /* the processor cannot read the payload */
 };
 
 struct shunter_backend_stats {

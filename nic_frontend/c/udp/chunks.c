@@ -110,6 +110,7 @@ static void set_aside(struct shunter_chunks *chunks, struct shunter_landed *land
 void shunter_chunk_tell(
     struct shunter_chunks *chunks, uint64_t at, struct shunter_landed *landed) {
     landed->payload = shunter_chunks_base(chunks) + at;
+    landed->far = chunks->far;
     landed->block = take_back(chunks, at);
     chunks->handed[chunks->handed_count++] = landed->block;
     if (chunks->scarce && !chunks->far) {

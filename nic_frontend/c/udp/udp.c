@@ -55,10 +55,15 @@ static uint8_t *spill_of(const struct udp *udp, uint32_t m) {
     return udp->spill + (size_t)m * LARGEST;
 }
 
-/* Little is left for whoever else lands payloads: what comes is copied to where there is room. */
+/*
+ * Little is left for whoever else lands payloads: what comes is copied to where there is room. What
+ * fills most of a block needs one anyway, as long as there are some.
+ */
 static bool must_spare(const struct udp *udp, const struct pad *pad) {
+    const bool is_large = udp->expected >= SHUNTER_BLOCK / 4;
     return shunter_slot_left(&pad->slot) < udp->expected &&
-           shunter_landing_is_scarce(udp->landing);
+           shunter_landing_is_scarce(udp->landing) &&
+           (!is_large || udp->landing->free_count <= 2 * PADS);
 }
 
 static void lay_out(struct udp *udp, uint32_t m) {
@@ -123,9 +128,11 @@ static uint8_t *whole(struct udp *udp, uint32_t m, uint32_t length, int32_t *blo
     uint8_t *into = shunter_slot_room(udp->landing, &fresh, length);
     if (!into) { // it is looked at, and cannot be kept
         *block = SHUNTER_NO_BLOCK;
-        memmove(spill + first, spill, length - first);
-        memcpy(spill, at, first);
-        udp->stats.copied_bytes += length;
+        if (first) {
+            memmove(spill + first, spill, length - first);
+            memcpy(spill, at, first);
+            udp->stats.copied_bytes += length;
+        }
         return spill;
     }
     if (first) {
@@ -160,7 +167,8 @@ static uint32_t look_at(struct udp *udp, uint32_t m, struct shunter_landed *land
     for (uint32_t at = 0; at < all; at += size) {
         const uint32_t length = all - at < size ? all - at : size;
         landed[count++] = (struct shunter_landed){
-            pad->peer, bytes + at, bytes + at + SHUNTER_HEADER_BYTES, block, length};
+            pad->peer, bytes + at, bytes + at + SHUNTER_HEADER_BYTES, block, length, all,
+            false};
     }
     return count;
 }

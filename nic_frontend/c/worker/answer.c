@@ -6,9 +6,10 @@
 #include "segments.h"
 #include "siphash.h"
 
-static void send_entry(
+/* False: it is too long, and the front end sends it. */
+static bool send_entry(
     const struct shunter_queue *queue, uint32_t entry, struct shunter_datagrams *datagrams) {
-    uint64_t whom[6]; // req_id, session, flags, segment, pkt_no, credit
+    uint64_t whom[7]; // req_id, session, flags, segment, pkt_no, credit, direct
     memcpy(whom, shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_REQ_ID), sizeof whom);
     const uint8_t *peer = shunter_entry_bytes(queue, entry, SHUNTER_E_ENTRY_PEER);
     const bool tagged = whom[2] & SHUNTER_FLAG_HDR_TAG;
@@ -18,8 +19,8 @@ static void send_entry(
     if (shunter_get(shunter_front_end_word(queue, SHUNTER_Q_QUEUE_PACKED))) {
         run = (uint32_t)shunter_get(
             shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_RESULT_BYTES));
-        if (run > queue->output_bytes[0]) {
-            return; // the front end says so
+        if (run > whom[6] || run > queue->output_bytes[0]) {
+            return false;
         }
         sizes = &run;
     }
@@ -27,7 +28,7 @@ static void send_entry(
     if (whom[3] < 1 || whom[3] > UINT16_MAX ||
         shunter_make_plan(
             &plan, sizes, queue->output_count, (uint32_t)whom[3]) != 0) {
-        return;
+        return true;
     }
     for (uint32_t seq = 0; seq < plan.count; seq++) {
         const struct shunter_segment segment = shunter_place(&plan, seq);
@@ -61,6 +62,7 @@ static void send_entry(
             : NULL;
         shunter_datagrams_add(datagrams, &header, payload, segment.length, peer, 0);
     }
+    return true;
 }
 
 int shunter_worker_answer(
@@ -78,7 +80,7 @@ int shunter_worker_answer(
         if (statuses[i] != SHUNTER_STATUS_OK) {
             all_good = 0;
         } else if (shunter_get(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_DIRECT))) {
-            send_entry(queue, entry, datagrams);
+            all_good &= send_entry(queue, entry, datagrams);
         }
     }
     shunter_datagrams_flush(datagrams);

@@ -56,6 +56,9 @@ static void match_udp(struct assembly *a, const struct shunter_xdp_parameters *p
     if_value(a, BPF_JGT, R2, UDP_BYTES + SHUNTER_HEADER_BYTES + (int)p->most, PASS);
     plus(a, R2, -(UDP_BYTES + SHUNTER_HEADER_BYTES));
     store(a, BPF_DW, FRAME, LENGTH, R2);
+    // Anybody may send any number of hellos: the kernel has a socket for them that may overflow.
+    load(a, BPF_B, R3, DATA, udp + UDP_BYTES + (int)offsetof(struct shunter_x64, type));
+    if_value(a, BPF_JEQ, R3, SHUNTER_TYPE_HELLO, PASS);
 }
 
 /* 16 bytes of an address of IPv4 as IPv6 has it. */

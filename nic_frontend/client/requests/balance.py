@@ -16,6 +16,7 @@ from random import randrange
 from shunter.nic_frontend.client.requests.errors import (
     InferenceError,
     ServerError,
+    TooLateError,
     UnreachableError,
 )
 from shunter.nic_frontend.wire.layout import WireStatus
@@ -50,8 +51,13 @@ def health_of(error: InferenceError | None) -> Health:
 
 
 def may_go_elsewhere(error: InferenceError, *, idempotent: bool) -> bool:
-    """Whether another front end may be asked: this one has not run it, or it may run twice."""
-    return health_of(error) is not Health.GOOD and (idempotent or not error.may_have_run)
+    """Whether another front end may be asked: this one has not run it, or it may run twice.
+
+    Who has more to do than it could in time is well, and another may have less.
+    """
+    is_busy = isinstance(error, TooLateError) and not error.may_have_run
+    failed = health_of(error) is not Health.GOOD and (idempotent or not error.may_have_run)
+    return is_busy or failed
 
 
 @dataclass

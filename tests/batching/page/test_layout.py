@@ -44,6 +44,7 @@ HEADER = {
     "front_end_counters": 2104,
     "landing_blocks": 2616,
     "landing_free": 2624,
+    "landing_wanted": 2632,
 }
 HOLDER = {
     "holder_pid": 0,

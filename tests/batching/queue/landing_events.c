@@ -2,6 +2,7 @@
  * The landing pool, driven by events on its input; what it gives is its output.
  *
  *   G n            it has so many blocks        T               take a block
+ *   H n            no more than so many
  *   R block        one reference more           U block         one less
  *   S slot size    room for so many bytes       V slot size     the same, and they are used
  *   L slot         the slot lets go
@@ -36,6 +37,8 @@ int main(int argc, char **argv) {
         sscanf(line, "%c %" SCNu32 " %" SCNu32, &kind, &one, &size);
         if (kind == 'G') {
             shunter_landing_grow(&landing, one);
+        } else if (kind == 'H') {
+            given = shunter_landing_shrink(&landing, one);
         } else if (kind == 'T') {
             given = shunter_block_take(&landing);
         } else if (kind == 'R') {

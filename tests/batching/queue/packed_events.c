@@ -8,7 +8,8 @@
  *   L entry bytes rows            what the page says of its run
  *   r entry...                    read their headers into the table
  *   g n size...                   gather the entries of the table: n sizes to pad to, or none
- *   b                             ends of the byte strings that were gathered
+ *   l                             rows of all, and the largest of each dimension
+ *   b                             begins and ends of the byte strings that were gathered, and rows
  *   p                             put what was gathered as their answers
  *
  * Every piece of memory is exactly as long as it has to be, and full of something before.
@@ -27,7 +28,8 @@ static struct shunter_region regions[SHUNTER_REGIONS];
 static struct shunter_packed packed;
 static uint32_t entries[64], count;
 static uint64_t *table;
-static uint8_t *gathered[64 * SHUNTER_MAX_TENSORS];
+static uint8_t *gathered[SHUNTER_MAX_TENSORS]; /* by tensor: of all requests */
+static size_t places[64 * SHUNTER_MAX_TENSORS]; /* of a request there */
 
 static void *full(size_t bytes) {
     uint8_t *found = malloc(bytes);
@@ -53,9 +55,9 @@ static uint32_t listed(char *text, uint64_t *found) {
 static uint64_t *row_of(uint32_t i) { return table + (size_t)i * shunter_packed_words(&packed); }
 
 static void forget(void) {
-    for (uint32_t i = 0; i < count * packed.count; i++) {
-        free(gathered[i]);
-        gathered[i] = NULL;
+    for (uint32_t t = 0; t < packed.count; t++) {
+        free(gathered[t]);
+        gathered[t] = NULL;
     }
 }
 
@@ -70,8 +72,17 @@ static void read_headers(char *text) {
     table = full(count * shunter_packed_words(&packed) * sizeof *table);
     const int result = shunter_packed_read(&queue, 0, regions, &packed, entries, count, table);
     printf("%d", result);
-    for (uint32_t i = 0; result == 0 && i < count; i++) {
+    for (uint32_t i = 0; result >= 0 && i < count; i++) {
         printf(" %" PRIu64, *row_of(i));
+    }
+    printf("\n");
+}
+
+static void largest(void) {
+    uint64_t sizes[64 * SHUNTER_MAX_DIMS];
+    printf("%" PRIu64, shunter_packed_largest(&packed, table, count, sizes));
+    for (uint32_t i = 0; i < packed.dims; i++) {
+        printf(" %" PRIu64, sizes[i]);
     }
     printf("\n");
 }
@@ -85,54 +96,54 @@ static size_t room_of(uint32_t i, uint32_t t, const uint64_t *padded) {
 }
 
 static void gather(char *text) {
-    uint64_t said[1 + 64 * SHUNTER_MAX_DIMS], into[64 * SHUNTER_MAX_TENSORS] = {0};
+    uint64_t said[1 + 64 * SHUNTER_MAX_DIMS];
     size_t sizes[64 * SHUNTER_MAX_TENSORS] = {0};
+    uint32_t before = 0;
     listed(text, said);
     const uint64_t *padded = said[0] ? said + 1 : NULL;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t before = 0;
-        for (uint32_t t = 0; t < packed.count; before += packed.ndim[t++]) {
-            const uint32_t at = i * packed.count + t;
-            const bool pads = padded && packed.item[t];
-            sizes[at] = pads ? room_of(i, t, padded + before) : row_of(i)[2 + 2 * t];
-            if (row_of(i)[0]) {
-                gathered[at] = full(sizes[at]);
-                into[at] = (uintptr_t)gathered[at];
-            }
+    for (uint32_t t = 0; t < packed.count; before += packed.ndim[t++]) {
+        const bool pads = padded && packed.item[t];
+        size_t at = 0, end = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            const size_t size = pads ? room_of(i, t, padded + before) : row_of(i)[2 + 2 * t];
+            places[i * packed.count + t] = at;
+            sizes[i * packed.count + t] = size;
+            end = at + size;
+            at = pads ? end : shunter_packed_up(end);
         }
+        free(gathered[t]);
+        gathered[t] = full(end);
     }
     const int result = shunter_packed_gather(
-        &queue, 0, regions, &packed, entries, count, table, into, padded);
+        &queue, 0, regions, &packed, entries, count, table, gathered, padded);
     printf("%d", result);
     for (uint32_t at = 0; result == 0 && at < count * packed.count; at++) {
-        show(gathered[at], gathered[at] ? sizes[at] : 0);
+        show(gathered[at % packed.count] + places[at], sizes[at]);
     }
     printf("\n");
 }
 
 static void strings(void) {
-    for (uint32_t at = 0; at < count * packed.count; at++) {
-        const uint32_t i = at / packed.count, t = at % packed.count;
-        if (packed.item[t] || !gathered[at]) {
+    for (uint32_t t = 0; t < packed.count; t++) {
+        uint64_t most = 0;
+        if (packed.item[t]) {
             continue;
         }
-        const uint64_t *dims = row_of(i) + 1 + 2 * packed.count;
-        uint64_t elements = row_of(i)[0];
-        for (uint32_t u = 0; u < t; u++) {
-            dims += packed.ndim[u];
+        for (uint32_t i = 0; i < count; i++) {
+            most += row_of(i)[2 + 2 * t] / SHUNTER_STRING_LENGTH;
         }
-        for (uint32_t d = 0; d < packed.ndim[t]; d++) {
-            elements *= dims[d];
+        uint64_t *found = full(2 * most * sizeof *found);
+        const uint64_t n =
+            shunter_packed_strings(&packed, table, count, t, gathered[t], found);
+        printf("%" PRIu64, n);
+        for (uint64_t k = 0; k < 2 * n; k++) {
+            printf(" %" PRIu64, found[k]);
         }
-        uint64_t *ends = full(elements * sizeof *ends);
-        const int result =
-            shunter_packed_strings(gathered[at], row_of(i)[2 + 2 * t], elements, ends);
-        printf("%d", result);
-        for (uint64_t n = 0; result == 0 && n < elements; n++) {
-            printf(" %" PRIu64, ends[n]);
-        }
-        free(ends);
         printf(";");
+        free(found);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        printf(" %" PRIu64, *row_of(i));
     }
     printf("\n");
 }
@@ -140,9 +151,9 @@ static void strings(void) {
 static void put(void) {
     uint64_t from[64 * SHUNTER_MAX_TENSORS];
     for (uint32_t at = 0; at < count * packed.count; at++) {
-        from[at] = (uintptr_t)gathered[at];
+        from[at] = (uintptr_t)gathered[at % packed.count] + places[at];
     }
-    printf("%d", shunter_packed_put(&queue, &packed, entries, count, table, from));
+    printf("%u", shunter_packed_put(&queue, &packed, entries, count, table, from));
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t bytes =
             shunter_get(shunter_entry_word(&queue, entries[i], SHUNTER_E_ENTRY_RESULT_BYTES));
@@ -183,6 +194,8 @@ static void event(char *line) {
         read_headers(line + 1);
     } else if (line[0] == 'g') {
         gather(line + 1);
+    } else if (line[0] == 'l') {
+        largest();
     } else if (line[0] == 'b') {
         strings();
     } else if (line[0] == 'p') {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from shunter.batching.queue.landing import LandingPool, blocks_for
+from shunter.batching.queue.landing import QUIET_NS, LandingPool, blocks_for
 from shunter.batching.queue.layout import BLOCK
 from shunter.batching.queue.shared_memory import Mapping
 
@@ -53,6 +53,12 @@ class Pool:
         blocks = min(blocks, self.most)
         self.free += range(blocks - 1, self.blocks - 1, -1)  # the first is used first
         self.blocks = max(self.blocks, blocks)
+
+    def _H(self, blocks):
+        while self.blocks > blocks and self.blocks - 1 not in self.references:
+            self.blocks -= 1
+        self.free = [block for block in self.free if block < self.blocks]
+        return self.blocks
 
     def _T(self):
         if not self.free:
@@ -110,10 +116,8 @@ class Story:
         self.most = self.random.choice([1, 2, 5, 12])
         self.pool, self.events, self.said = Pool(self.most), [], []
         for _ in range(200):
-            self.random.choices(
-                [self.lands, self.leaves, self.grows, self.peeks, self.takes, self.lets_go],
-                [12, 9, 1, 2, 1, 0.5],
-            )[0]()
+            kinds = [self.lands, self.leaves, self.grows, self.peeks, self.takes, self.lets_go]
+            self.random.choices([*kinds, self.shrinks], [12, 9, 1, 2, 1, 0.5, 0.5])[0]()
 
     def say(self, kind, *numbers):
         given = self.pool.event(kind, *numbers)
@@ -139,6 +143,9 @@ class Story:
 
     def grows(self):
         self.say("G", self.random.randrange(self.most + 3))
+
+    def shrinks(self):
+        self.say("H", self.random.randrange(self.most + 1))
 
     def peeks(self):
         self.say("S", self.random.randrange(3), self.size())
@@ -198,6 +205,47 @@ def test_it_takes_memory_only_as_it_grows():
         assert pool.grow(3) == 3 and os.fstat(pool.descriptor).st_size == 3 * BLOCK
         assert pool.grow(20) == 8 and pool.grow(1) == 8
         assert os.fstat(pool.descriptor).st_size == 8 * BLOCK
+
+
+def test_what_it_cannot_have_is_said(caplog):
+    with LandingPool(8 * BLOCK, lambda: 1 << 40) as pool:
+        pool.grow(8)
+        assert not caplog.records
+        pool.grow(4)
+        assert (pool.blocks, pool.wanted) == (8, 12)
+        assert "8 blocks of the 12" in caplog.text
+        pool.need_less(4)
+        assert pool.wanted == 8 and pool.grow(0) == 8 and len(caplog.records) == 1
+
+
+def test_what_is_not_needed_for_a_while_is_given_back():
+    asked = []
+
+    def shrink(blocks):
+        asked.append(blocks)
+        return max(blocks, kept)
+
+    with LandingPool(8 * BLOCK, lambda: 1 << 40) as pool:
+        pool.grow(2)
+        pool.grow(6)
+        pool.mapping.bytes[1] = pool.mapping.bytes[7 * BLOCK] = 1
+        used = lambda: os.fstat(pool.descriptor).st_blocks * 512  # noqa: E731
+        assert used() == 8 * BLOCK
+        pool.need_less(6)
+        kept = 5  # somebody still has the fifth
+        for now_ns in (1, 1 + QUIET_NS):
+            pool.give_back(now_ns, shrink)
+        assert not asked and pool.blocks == 8
+        pool.give_back(2 + QUIET_NS, shrink)
+        assert asked == [2] and pool.blocks == 5 and used() == 5 * BLOCK
+        pool.grow(1)  # it needs none of the host's
+        assert pool.blocks == 5
+        kept = 0
+        pool.give_back(3 + 2 * QUIET_NS, shrink)
+        assert asked == [2, 3] and pool.blocks == 3 and used() == 3 * BLOCK
+        assert pool.mapping.bytes[1] == 1 and pool.mapping.bytes[7 * BLOCK] == 0
+        pool.give_back(4 + 9 * QUIET_NS, shrink)
+        assert pool.grow(5) == 8 and used() == 8 * BLOCK and len(asked) == 2
 
 
 def test_there_is_no_memory_for_it():

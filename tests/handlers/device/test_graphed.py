@@ -10,7 +10,7 @@ from torch import nn
 
 from shunter.handlers.device.graphed import Graphed, NotCaptured, sizes_up_to
 from shunter.handlers.device.ladder import WANTED
-from shunter.handlers.queue.device_model import DeviceModel
+from shunter.handlers.queue.device_model import DeviceModel, device_model
 from shunter.handlers.queue.device_queue import DeviceQueueWorker
 from shunter.nic_frontend.wire.layout import WireStatus
 
@@ -147,15 +147,37 @@ def test_the_rung_is_that_of_the_environment(scene, rung):
         assert kinds == {{"priority": "Whole", "segments": "Segmented", "gates": "Gated"}[rung]}
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "bfloat16", "uint8", "bool", "int64"])
+@torch.inference_mode()
+def test_results_of_every_type_are_compared(scene, dtype):
+    results = torch.zeros(BATCH, 2, dtype=getattr(torch, dtype))
+    options = scene.options()
+
+    def infer(inputs, outputs):
+        outputs[0].copy_(scene.model(inputs[0]).ge(1) + 1)
+
+    inputs = torch.zeros(BATCH, 2)
+    where = scene.driver, lambda stream: scene.executors.recorder()
+    with Graphed(infer, [scene.model], ([inputs], [results]), *where, **options) as made:
+        inputs.fill_(3)
+        made([inputs[:1]], [results[:1]])
+        scene.cuda.cuStreamSynchronize(made.stream)
+        assert torch.equal(results[0], torch.full((2,), 2).to(results))
+    with pytest.raises(NotCaptured, match="other results"):
+        Graphed(counting(scene, infer), [scene.model], ([inputs], [results]), *where, **options)
+
+
 # ---- what is not captured
 
 
-def counting(scene):
+def counting(scene, run=None):
     """Another result each time."""
+    calls = []
 
     def infer(inputs, outputs):
-        scene.infer(inputs, outputs)
-        outputs[0].add_(len(scene.calls))
+        (run or scene.infer)(inputs, outputs)
+        calls.append(1)
+        outputs[0].copy_(outputs[0].logical_not() if len(calls) % 2 else outputs[0])
 
     return infer
 
@@ -253,6 +275,20 @@ def of_network(network, calls):
     return infer
 
 
+def serve_pairs(front, worker):
+    """Two batches on their way at a time, of every size."""
+    for number, count in enumerate((1, 5, 3, 6, 2, 4)):
+        sets = [range(count), range(8, 8 + count)]
+        for place, entries in enumerate(sets):
+            values = [1000 * number + 100 * place + entry for entry in entries]
+            front.come(*entries, values=values)
+            worker.begin(front.give(*entries))
+        for place, entries in enumerate(sets):
+            assert front.finish(worker) == [OK] * count
+            expected = [2 * (1000 * number + 100 * place + entry) for entry in entries]
+            assert front.answers(*entries) == expected
+
+
 @torch.inference_mode()
 def test_batches_of_a_queue_are_graphs(scene, serve, front, caplog):
     caplog.set_level(logging.INFO)
@@ -260,17 +296,7 @@ def test_batches_of_a_queue_are_graphs(scene, serve, front, caplog):
     worker = serve(of_network(network, calls), [network])
     assert "Batches of up to 1, 2, 4, 6 requests are CUDA graphs." in caplog.text
     captured = len(calls)
-    number = 0
-    for count in (1, 5, 3, 6, 2, 4):
-        sets = [range(count), range(8, 8 + count)]
-        for entries in sets:
-            number += 1
-            front.come(*entries, values=[100 * number + entry for entry in entries])
-            worker.begin(front.give(*entries))
-        for back, entries in zip((1, 0), sets, strict=True):
-            assert front.finish(worker) == [OK] * count
-            expected = [2 * (100 * (number - back) + entry) for entry in entries]
-            assert front.answers(*entries) == expected
+    serve_pairs(front, worker)
     assert len(calls) == captured
 
 
@@ -286,3 +312,53 @@ def test_a_handler_that_cannot_be_captured_runs_as_it_is_and_the_log_says_why_on
     assert [record.getMessage() for record in caplog.records] == [
         "Batches run without CUDA graphs: the handler has no torch module among its attributes"
     ]
+
+
+# ---- on a GPU
+
+
+@pytest.fixture
+def on_gpu(front):
+    """A worker of a handler on a real device, made ready as that of a server is."""
+    stack = []
+
+    def make(infer, network, **options):
+        specs = front.queue.inputs, front.queue.outputs
+        model = device_model(infer, [network], specs, BATCH, torch.device("cuda"), **options)
+        stack.append(model)
+        worker = DeviceQueueWorker(front.end, model)
+        stack.insert(0, worker)
+        return model, worker
+
+    yield make
+    for each in stack:
+        each.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rung", [None, "segments", "gates", "priority"])
+@torch.inference_mode()
+def test_graphs_on_a_gpu(front, on_gpu, rung, monkeypatch):
+    network, calls = Network().eval(), []
+    if rung:
+        monkeypatch.setenv(WANTED, rung)
+    model, worker = on_gpu(of_network(network, calls), network, yields=rung and Yields())
+    assert model.is_captured
+    captured = len(calls)
+    serve_pairs(front, worker)
+    assert len(calls) == captured
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_a_handler_that_waits_for_a_gpu_is_not_captured_and_serves(front, on_gpu, caplog):
+    network = Network().eval()
+
+    def infer(inputs, outputs):
+        assert int(inputs[0].max()) >= 0
+        outputs[0].copy_(network(*inputs))
+
+    model, worker = on_gpu(infer, network)
+    assert not model.is_captured
+    assert "Batches run without CUDA graphs" in caplog.text
+    serve_pairs(front, worker)

@@ -80,6 +80,27 @@ def test_a_pass_that_changes_its_inputs_is_captured_with_those_of_the_example(fa
     assert torch.equal(captured.inputs[0], example)
 
 
+def test_why_a_capture_failed_is_what_failed_first(fake_executors):
+    recorder, recording = fake_executors.recorder(), []
+    recorder.begin = lambda: recording.append(True)
+
+    def end():
+        recording.pop()
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    recorder.end = end
+
+    class Waits(nn.Module):
+        def forward(self, x):
+            if recording:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            return x
+
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        capture(Waits(), [torch.ones(1)], recorder)
+    assert not recording  # what was begun was ended
+
+
 # ---- gates between graphs
 
 

@@ -7,6 +7,7 @@ from packed_front import PackedFront
 
 from shunter.batching.queue.layout import EntryStatus
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec
+from shunter.handlers.queue.arena import Arena
 from shunter.handlers.queue.packed_queue import PackedQueueWorker, keep_batch, packed_infer_of
 from shunter.handlers.queue.tensor_config import UNPADDED, Padding, TensorConfigError
 
@@ -184,6 +185,31 @@ def test_a_malformed_request_leaves_its_batch_alone(make):
     assert front.run(worker, entries[0]) == [BAD] and sizes == [2]
 
 
+@pytest.mark.parametrize("ragged", [False, True])
+def test_byte_strings_that_are_malformed_in_one_tensor_are_out_of_all(make, ragged):
+    def infer(batch):
+        assert batch["text"] == [b"0", b"2", b"4"]
+        assert batch["texts"] == [[b"0"], [b"2", b"2"], [b"4"] * 4]
+        firsts = [int(ids[0]) for ids in batch["ids"]]
+        return batch["text"], batch["texts"], torch.tensor(firsts)
+
+    spec = [TEXT, IDS, TEXTS]
+    front, worker = make(spec, [TEXT, TEXTS, SUM], infer, Padding(ragged=ragged))
+    tensors = [(b"%d" % n, [n] * (n + 1), [b"%d" % n] * max(1, n)) for n in range(5)]
+    entries = ask(front, *tensors)
+    runs = [front.requests.pack(each) for each in tensors]
+    runs[1][runs[1].index(b"1")] = 0xEE  # only what is in it: no matter
+    runs[1][64:68] = b"\2\0\0\0"  # of the first tensor
+    runs[3][-5:-1] = b"\0\0\0\0"  # of the last
+    for number in (1, 3):
+        front.ask_run(entries[number], runs[number])
+    assert front.run(worker, *entries) == [OK, BAD, OK, BAD, OK]
+    for number in (0, 2, 4):
+        _, (text, texts, first) = front.answer(entries[number])
+        assert (text, first) == (b"%d" % number, number)
+        assert texts.tolist() == tensors[number][2]
+
+
 def test_who_is_the_cause_of_a_failure_gets_it_alone(make, caplog):
     seen = []
 
@@ -262,6 +288,22 @@ def test_sizes_that_would_need_too_much_when_padded(make, caplog, count):
     else:
         assert front.run(worker, *entries) == [BAD] and not seen
         assert "padded 20480000 bytes; at most 131072" in caplog.text
+
+
+def test_requests_that_have_no_memory_together_run_one_by_one(make, monkeypatch, caplog):
+    room = Arena._room
+
+    def little(self, size):
+        if size > 100:
+            raise RuntimeError("not enough memory")
+        return room(self, size)
+
+    monkeypatch.setattr(Arena, "_room", little)
+    front, worker = make([IDS], [SUM], lambda batch: batch["ids"].sum(1))
+    entries = ask(front, [[1] * 10], [[2] * 10], [[3] * 20])
+    assert front.run(worker, *entries) == [OK, OK, FAILED]
+    assert answers(front, entries[:2]) == [10, 20]
+    assert [r.getMessage() for r in caplog.records] == ["A request is refused: not enough memory"]
 
 
 WRONG = [

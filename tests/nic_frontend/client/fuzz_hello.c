@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
         if (shunter_hello_make(&hello, "m", &options)) {
             return 2;
         }
-        shunter_hello_set_segment(&hello, 1408);
+        shunter_hello_set_path(&hello, 1408, round % 2);
         const size_t length = draw(4) ? whole : draw((uint32_t)whole + 1);
         uint8_t *message = malloc(length + !length); // whose end the sanitizer watches
         memcpy(message, answer, length);

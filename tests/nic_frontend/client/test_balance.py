@@ -122,6 +122,7 @@ MAY_NOT, IF_IDEMPOTENT, MAY = range(3)
         (TooLateError("x"), GOOD, MAY_NOT),
         (error_of(500), GOOD, MAY_NOT),
         (error_of(504), GOOD, MAY_NOT),
+        (error_of(429), GOOD, MAY),
         (error_of(426), GOOD, MAY_NOT),
         (error_of(502), FAILED, IF_IDEMPOTENT),
         (error_of(410), FAILED, IF_IDEMPOTENT),

@@ -9,22 +9,40 @@ import os
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_size_t, c_uint32, c_uint64
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_bool,
+    c_char,
+    c_char_p,
+    c_int,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+)
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packed_worker import PackedWorker
 
 from shunter.batching.queue.layout import MAX_TENSORS
+from shunter.batching.queue.shared_memory import sealed_memory
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import build, client_library
 from shunter.nic_frontend.library import library
 from shunter.nic_frontend.wire import keys as wire_keys
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.hello import NO_MAC, Hello, Opened, hello_ack
-from shunter.nic_frontend.wire.layout import MessageType, WireStatus
+from shunter.nic_frontend.wire.layout import (
+    WANT_SHARED_MEMORY,
+    MessageType,
+    Rights,
+    WireStatus,
+)
 
 HERE = Path(__file__).parent
 KEY = bytes(range(32))
@@ -114,6 +132,15 @@ class Tensor(Structure):
     )
 
 
+class Packing(Structure):
+    """``struct shunter_packing``."""
+
+    _fields_ = (
+        *(("batched", c_int), ("streamed", c_int), ("rows", c_uint32)),
+        *(("request_bytes", c_uint32), ("answer_bytes", c_uint32)),
+    )
+
+
 class Tensors(Structure):
     """``struct shunter_tensors``."""
 
@@ -122,16 +149,20 @@ class Tensors(Structure):
         ("output_count", c_uint32),
         ("inputs", Tensor * MAX_TENSORS),
         ("outputs", Tensor * MAX_TENSORS),
+        ("packed", c_bool),
+        ("packing", Packing),
     )
 
 
-def parsed(text):
+def parsed(text, packing=False):
     data, found = text if isinstance(text, bytes) else text.encode(), Tensors()
     parse = library().shunter_parse_tensors
     parse.restype, parse.argtypes = ctypes.c_bool, [c_char_p, c_size_t, POINTER(Tensors)]
     # Behind it is what would be taken for more of it.
     if not parse(data + b'}]},"', len(data), byref(found)):
         return None
+    if packing:
+        return found.packed and {name: getattr(found.packing, name) for name, _ in Packing._fields_}
     return {
         kind: [
             {
@@ -176,6 +207,31 @@ GOOD = (
     '{"inputs": [{"name": "x", "dtype": "int8", "shape": [1]}], '
     '"outputs": [{"name": "y", "dtype": "int8", "shape": []}]}'
 )
+
+
+PACKED = GOOD.replace("[1]", "[-1]").replace("int8", "bytes", 1)[:-1] + (
+    ', "packed": {"batched": true, "streamed": false, "request_bytes": 100, "answer_bytes": 200, '
+    '"rows": 7, "more": {}}}'
+)
+
+
+def test_a_packed_model_says_how_its_requests_are(built):
+    form = {"batched": 1, "streamed": 0, "rows": 7, "request_bytes": 100, "answer_bytes": 200}
+    assert parsed(PACKED, packing=True) == form
+    [found] = parsed(PACKED)["inputs"]
+    assert found == {"name": "x", "dtype": "bytes", "shape": [(1 << 64) - 1], "bytes": 0}
+    assert parsed(GOOD, packing=True) is False
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[-1]", "[-2]"), ("[-1]", "[-]"), ("true", "1"), ("true", "trues"), ("false", "fals"),
+        (": 100", ": 0"), (": 7", ": -7"), ('"rows"', '"lines"'), ("packed", "packet"),
+    ],
+)  # fmt: skip
+def test_what_is_no_packing_is_refused(built, old, new):
+    assert parsed(PACKED) and parsed(PACKED.replace(old, new, 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -233,8 +289,8 @@ def user(installed, tmp_path_factory):
     """Runs use_library.c; its status and what it said."""
     program = compiled(installed, HERE / "use_library.c", tmp_path_factory.mktemp("program"))
 
-    def run(url, model="plus", protection=0, keyed=0):
-        command = [program, url, model, str(protection), str(keyed)]
+    def run(url, model="plus", protection=0, keyed=0, shared=-1):
+        command = [program, url, model, str(protection), str(keyed), str(shared)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
         assert done.returncode in (0, 1), done.stderr
         assert not done.stderr
@@ -263,7 +319,49 @@ def serve(make_service):
 @pytest.mark.parametrize(("protection", "keyed"), [(0, 0), (1, 0), (0, 1), (2, 1)])
 def test_a_program_asks_many_times(serve, user, scheme, protection, keyed):
     service = serve(key=KEY if keyed else None)
-    assert user(service.url(scheme), protection=protection, keyed=keyed) == (0, "")
+    shared = int(scheme == "unix" and not protection)
+    assert user(service.url(scheme), "plus", protection, keyed, shared) == (0, "")
+
+
+def unsealed(size):
+    descriptor = os.memfd_create("test")
+    os.truncate(descriptor, size)
+    return descriptor
+
+
+@pytest.mark.parametrize(
+    "memories",
+    [[], [lambda: sealed_memory("test", 64 * 128 - 1)], [lambda: unsealed(1 << 20)],
+     [lambda: os.open("/dev/null", os.O_RDWR)]],
+    ids=["none", "too small", "not sealed", "no memory"],
+)  # fmt: skip
+def test_memory_that_inputs_do_not_surely_fit_into_ends_the_session(user, tmp_path, memories):
+    spec = (TensorSpec("x", "uint8", (100,)),)
+
+    def answer(server):
+        with server.accept()[0] as client:
+            hello = client.recv(1 << 16)
+            assert Hello.parse(hello[64:]).want == WANT_SHARED_MEMORY
+            rights = Rights.SHARED_MEMORY
+            opened = Opened(hello[64:80], bytes(16), 1408, 64, spec, spec, rights=rights)
+            payload = opened.pack() + NO_MAC
+            header = hello_ack(WireStatus.OK, len(payload), session=5, func_id=7, grant=9)
+            descriptors = [make() for make in memories]
+            socket.send_fds(client, [header + payload], descriptors)
+            for each in descriptors:
+                os.close(each)
+            assert client.recv(1) == b""  # it has given the session up
+
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        server.settimeout(LONG)
+        with ThreadPoolExecutor(1) as pool:
+            answered = pool.submit(answer, server)
+            found = user(f"unix://{path}", "m")
+            answered.result(LONG)
+    assert found[0] == 1 and found[1].startswith("-71 "), found
 
 
 def test_what_cannot_be_opened_is_said(serve, user):
@@ -295,6 +393,41 @@ def test_the_example_runs(serve, installed, tmp_path):
     assert (done.returncode, done.stderr) == (
         1, "the server does not accept the key, or wants one\n"
     )  # fmt: skip
+
+
+def test_a_program_asks_a_model_of_any_size(make_service, installed, tmp_path):
+    program = compiled(installed, HERE / "use_packed.c", tmp_path)
+    specs = [TensorSpec("ids", "int64", (-1,)), TensorSpec("text", "bytes", (-1,))]
+    service = make_service(key=KEY, encrypt=False)
+    path = tmp_path / "nic.sock"
+    function = lambda ids, text: (np.cumsum(ids), text[::-1])  # noqa: E731
+    worker = PackedWorker(path, "m", specs, specs, function)
+    try:
+        service.wait_for("m")
+        for scheme in ("udp", "tcp", "unix"):
+            command = [program, service.url(scheme), "m", "1"]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=LONG, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+    finally:
+        worker.close()
+
+
+def test_the_example_of_texts_runs(make_service, installed, tmp_path):
+    source = HERE.parents[2] / "nic_frontend/examples/infer_text.c"
+    program = compiled(installed, source, tmp_path)
+    service = make_service()
+    specs = [TensorSpec("text", "bytes", (-1,))]
+    backwards = lambda text: [np.array([each[::-1] for each in text], object)]  # noqa: E731
+    worker = PackedWorker(tmp_path / "nic.sock", "reverse", specs, specs, backwards)
+    try:
+        service.wait_for("reverse")
+        command = [program, service.url(), "reverse", "abc", "", "Zug"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=True)
+    finally:
+        worker.close()
+    assert done.stdout == "text: bytes [3]\n  cba\n  \n  guZ\n"
 
 
 def test_what_is_installed(tmp_path, monkeypatch):

@@ -193,9 +193,9 @@ def test_a_cookie_is_taken_to_the_server_at_once():
 
 def test_hellos_are_said_again_ever_more_seldom_but_once_on_a_stream():
     opening = Opening(Hello(NONCE, "m"), None, stream=False)
-    times = [t for t in range(0, 100 * FIRST_WAIT_NS, FIRST_WAIT_NS // 2) if opening.next(t)]
-    gaps = [(b - a) // FIRST_WAIT_NS for a, b in pairwise(times)]
-    assert gaps[:5] == [1, 2, 4, 8, 16]
+    times = [t for t in range(0, 300 * FIRST_WAIT_NS, MS) if opening.next(t)]
+    gaps = [(b - a) // MS for a, b in pairwise(times)]
+    assert gaps[:5] == [50, 63, 79, 98, 123] and gaps[-1] == 1000
     opening = Opening(Hello(NONCE, "m"), None, stream=True)
     assert opening.next(0) and not opening.next(1 << 60)
 

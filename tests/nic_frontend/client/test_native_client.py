@@ -22,6 +22,7 @@ from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.layout import SACK_RECEIVING, WINDOW, Flags, MessageType, WireStatus
 
 LONG = 30
+STREAMED = 400_000
 KEY = bytes(range(32))
 RESP, ERROR, SACK, CREDIT, QUERY = (
     int(kind)
@@ -439,53 +440,91 @@ def message(data):
     return 64 + int.from_bytes(data[22:24], "little")
 
 
-def test_a_stream_that_is_full_keeps_messages_whole_and_asks_the_caller_to_come_back():
+@pytest.fixture
+def narrow():
+    """A session over a stream that takes little at once, and the server's end."""
     if libraries.library() is None:
         pytest.skip("there is no library of the data path")
     server, connection = socket.socketpair()
-    size = 400_000
     with server, connection:
         server.settimeout(LONG)
         connection.setblocking(False)
         for end, option in ((connection, socket.SO_SNDBUF), (server, socket.SO_RCVBUF)):
             end.setsockopt(socket.SOL_SOCKET, option, 8192)
-        settings = (connection.fileno(), 5, 7, (size,), (4,), 60_000, 64)
-        client = NativeClient(*settings, stream=True)
-        inputs = [np.full(size, i, np.uint8) for i in range(1, 4)]
-        outputs = [np.zeros(4, np.uint8) for _ in inputs]
-        begin = [
-            lambda i=i: client.begin((inputs[i].ctypes.data,), (outputs[i].ctypes.data,))
-            for i in range(3)
-        ]
-        assert begin[0]() == 1 and begin[1]() == 0  # nothing is between two of its segments
-        kept = client.kept
-        client.ask()  # what takes nothing is not asked, now or later
-        assert client.kept == kept > 0 and client.due_ns() == 2**64 - 1
-        client.cancel(1)  # goes behind it, whole
-        kinds, payloads, done = [], {}, []
-
-        def read():
-            while len(kinds) < 15:
-                head = b""
-                while len(head) < 64:
-                    head += server.recv(64 - len(head))
-                header = parse(head, message(head))
-                left, data = header.length, bytearray()
-                while len(data) < left:
-                    data += server.recv(left - len(data))
-                kinds.append(header.type)
-                payloads.setdefault(header.req_id, bytearray()).extend(data)
-            done.append(True)
-
-        thread = threading.Thread(target=read)
-        thread.start()
-        deadline = now() + LONG * 10**9
-        begun = 0
-        while not done and now() < deadline:
-            client.poll(now() + 10**7)
-            begun = begun or begin[1]()
-        thread.join(LONG)
-        assert kinds == [MessageType.REQ] * 7 + [MessageType.CANCEL] + [MessageType.REQ] * 7
-        assert begun == 2 and bytes(payloads[2]) == inputs[1].tobytes()
-        assert bytes(payloads[1]) == inputs[0].tobytes()
+        client = NativeClient(
+            connection.fileno(), 5, 7, (STREAMED,), (4,), 60_000, 64, stream=True
+        )
+        yield client, server
         client.close()
+
+
+class Reader(threading.Thread):
+    """Reads so many messages of a stream."""
+
+    def __init__(self, server, count):
+        super().__init__()
+        self._server, self._count = server, count
+        self.kinds, self.payloads, self.done = [], {}, False
+        self.start()
+
+    def run(self):
+        while len(self.kinds) < self._count:
+            head = self._take(64)
+            header = parse(bytes(head), message(head))
+            self.kinds.append(header.type)
+            self.payloads.setdefault(header.req_id, bytearray()).extend(self._take(header.length))
+        self.done = True
+
+    def _take(self, length):
+        data = bytearray()
+        while len(data) < length:
+            data += self._server.recv(length - len(data))
+        return data
+
+
+def test_a_stream_that_is_full_keeps_messages_whole_and_asks_the_caller_to_come_back(narrow):
+    client, server = narrow
+    inputs = [np.full(STREAMED, i, np.uint8) for i in range(1, 3)]
+    outputs = [np.zeros(4, np.uint8) for _ in inputs]
+    begin = [
+        lambda i=i: client.begin((inputs[i].ctypes.data,), (outputs[i].ctypes.data,))
+        for i in range(2)
+    ]
+    assert begin[0]() == 1 and begin[1]() == 0  # nothing is between two of its segments
+    kept = client.kept
+    client.ask()  # what takes nothing is not asked, now or later
+    assert client.kept == kept > 0 and client.due_ns() == 2**64 - 1
+    assert client.numbers()["copied"] == 0  # it is sent from where it lies
+    client.cancel(1)  # goes behind it, whole
+    assert client.numbers()["copied"] >= kept  # its memory is the caller's again
+    inputs[0].fill(99)
+    reader = Reader(server, 15)
+    deadline = now() + LONG * 10**9
+    begun = 0
+    while not reader.done and now() < deadline:
+        client.poll(now() + 10**7)
+        begun = begun or begin[1]()
+    reader.join(LONG)
+    assert reader.kinds == [MessageType.REQ] * 7 + [MessageType.CANCEL] + [MessageType.REQ] * 7
+    assert begun == 2 and bytes(reader.payloads[2]) == inputs[1].tobytes()
+    assert bytes(reader.payloads[1]) == bytes([1]) * STREAMED
+
+
+def test_a_request_that_ends_before_it_is_sent_does_not_read_its_inputs_any_more(narrow):
+    client, server = narrow
+    first, second = (np.full(STREAMED, i, np.uint8) for i in range(1, 3))
+    output = np.zeros(4, np.uint8)
+    assert client.begin((first.ctypes.data,), (output.ctypes.data,)) == 1
+    refusal = Header(type=ERROR, req_id=1, func_id=7, session=5, status=WireStatus.BAD_REQUEST)
+    server.sendall(refusal.pack())
+    assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.BAD_REQUEST)]
+    first.fill(99)
+    reader = Reader(server, 14)
+    deadline = now() + LONG * 10**9
+    begun = 0
+    while not reader.done and now() < deadline:
+        client.poll(now() + 10**7)
+        begun = begun or client.begin((second.ctypes.data,), (output.ctypes.data,))
+    reader.join(LONG)
+    assert bytes(reader.payloads[1]) == bytes([1]) * STREAMED
+    assert begun == 2 and bytes(reader.payloads[2]) == second.tobytes()

@@ -1,6 +1,9 @@
 """Requests of any size: from a caller's arrays to a worker's and back, by every way."""
 
 import asyncio
+import importlib.util
+from multiprocessing import shared_memory
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +20,12 @@ from shunter.nic_frontend.client import (
     Session,
 )
 from shunter.nic_frontend.client.requests.errors import InferenceError
+from shunter.nic_frontend.tritonlike import (
+    InferenceServerClient,
+    InferenceServerException,
+    InferInput,
+    InferRequestedOutput,
+)
 
 KEY = bytes(range(32))
 LONG = 20
@@ -213,3 +222,121 @@ def test_what_is_too_long_for_datagrams_goes_by_a_stream(make_service, make_work
     for each in (Client(service.url("tcp"), timeout_s=LONG),):
         with each as client, pytest.raises(InferenceError, match="takes"):
             client.infer("m", request_of(2_000_000))
+
+
+@pytest.mark.parametrize("how", [{}, PROTECTED["encrypted"]], ids=["open", "encrypted"])
+def test_what_is_lost_on_the_way_comes_all_the_same(make_service, make_worker, how):
+    service = make_service(key=how.get("key"))
+    worker = make_worker(service)
+    place = Path(__file__).with_name("test_native_client.py")
+    spec = importlib.util.spec_from_file_location("of_sessions", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    link = module.Link(int(service.url().rpartition(":")[2]), 5, 0.05)
+    try:
+        with Session(f"udp://127.0.0.1:{link.port}", "m", timeout_s=LONG, **how) as session:
+            sizes = [*range(100), 3000, 5000]
+            many = session.infer_many([request_of(n) for n in sizes])
+            assert all(is_answer(found, n) for n, found in zip(sizes, many, strict=True))
+    finally:
+        link.close()
+    assert link.faults > 20 and not worker.bad
+
+
+# ---- in Triton's shape
+
+
+def triton(name, array, datatype, shape=None):
+    found = InferInput(name, array.shape if shape is None else shape, datatype)
+    return found.set_data_from_numpy(array)
+
+
+@pytest.fixture
+def triton_client(make_service):
+    service = make_service()
+    with InferenceServerClient(service.url(), network_timeout=LONG) as client:
+        client.service = service
+        yield client
+
+
+def test_tritons_clients_send_byte_strings_and_bfloat16(triton_client, make_worker):
+    make_worker(triton_client.service)
+    ids, text, half = request_of(14)
+    inputs = [
+        triton("half", half.astype(np.float32), "BF16"),
+        triton("text", text.astype("S"), "BYTES"),
+        triton("ids", ids, "INT64"),
+    ]
+    result = triton_client.infer("m", inputs)
+    assert result.as_numpy("sums").tolist() == np.cumsum(ids).tolist()
+    assert result.as_numpy("back").tolist() == [b"xx", b"x", b""]
+    twice = result.as_numpy("twice")
+    assert twice.dtype == np.float32 and (twice == half.T.astype(np.float32) * 2).all()
+    told = {each["name"]: each["datatype"] for each in result.get_response()["outputs"]}
+    assert told == {"sums": "INT64", "back": "BYTES", "twice": "BF16"}
+    metadata = triton_client.get_model_metadata("m")
+    assert metadata["inputs"][1] == {"name": "text", "datatype": "BYTES", "shape": [-1, -1]}
+    config = triton_client.get_model_config("m")
+    assert config["input"][1] == {"name": "text", "data_type": "TYPE_STRING", "dims": [-1]}
+    wanted = [InferRequestedOutput("back")]
+    found = triton_client.infer("m", inputs, outputs=wanted).get_response()["outputs"]
+    assert [each["name"] for each in found] == ["back"]
+
+
+def test_a_batch_of_tritons_is_requests_of_one_shape(triton_client, make_worker):
+    make_worker(triton_client.service)
+    ids = np.arange(12).reshape(3, 4)
+    text = np.array([["a", "é"]] * 3, object)
+    half = np.ones((3, 2, 5), np.float32)
+    asked = [
+        triton("ids", ids, "INT64"), triton("text", text, "BYTES"), triton("half", half, "BF16")
+    ]  # fmt: skip
+    result = triton_client.infer("m", asked)
+    assert (result.as_numpy("sums") == np.cumsum(ids, axis=1)).all()
+    assert result.as_numpy("back").tolist() == [["é".encode(), b"a"]] * 3
+    assert result.as_numpy("twice").shape == (3, 5, 2)
+    none = [
+        triton("ids", ids[:0], "INT64"), triton("text", text[:0], "BYTES"),
+        triton("half", half[:0], "BF16"),
+    ]  # fmt: skip
+    assert triton_client.infer("m", none).as_numpy("sums").shape == (0, 0)
+
+
+def test_a_batch_of_tritons_is_one_of_the_models(triton_client, make_worker):
+    specs = (TensorSpec("x", "float32", (-1,)),), (TensorSpec("y", "float32", ()),)
+    worker = make_worker(
+        triton_client.service, "m", *specs, lambda x: [x.sum(axis=1)], batch=4, batched=True
+    )
+    x = np.ones((10, 3), np.float32)
+    found = triton_client.infer("m", [triton("x", x, "FP32")])
+    assert found.as_numpy("y").tolist() == [3] * 10
+    assert sorted(worker.rows) == [2, 4, 4]
+    with pytest.raises(InferenceServerException, match="is a batch"):
+        triton_client.infer("m", [triton("x", x[0], "FP32")])
+    with pytest.raises(InferenceServerException, match="the model wants"):
+        triton_client.infer("m", [triton("x", x[None], "FP32")])
+
+
+def test_tritons_regions_hold_byte_strings(triton_client, make_worker):
+    specs = (TensorSpec("text", "bytes", (-1,)),), (TensorSpec("back", "bytes", (-1,)),)
+    make_worker(triton_client.service, "m", *specs, lambda text: [text[::-1]])
+    memory = shared_memory.SharedMemory(create=True, size=128)
+    try:
+        memory.buf[:11] = b"\3\0\0\0abc\0\0\0\0"
+        triton_client.register_system_shared_memory("r", f"/{memory.name}", 128)
+        asked = InferInput("text", [2], "BYTES")
+        asked.set_shared_memory("r", 64)
+        wanted = InferRequestedOutput("back")
+        wanted.set_shared_memory("r", 11, 64)
+        assert triton_client.infer("m", [asked], outputs=[wanted]).as_numpy("back") is None
+        assert bytes(memory.buf[64:75]) == b"\0\0\0\0\3\0\0\0abc"
+        wanted.set_shared_memory("r", 10, 64)
+        with pytest.raises(InferenceServerException, match="11 bytes; its region has 10"):
+            triton_client.infer("m", [asked], outputs=[wanted])
+        memory.buf[0] = 100
+        with pytest.raises(InferenceServerException, match="are not BYTES"):
+            triton_client.infer("m", [asked])
+        triton_client.unregister_system_shared_memory()
+    finally:
+        memory.close()
+        memory.unlink()

@@ -334,7 +334,7 @@ def test_other_faults_have_tritons_codes(client):
     with pytest.raises(InferenceServerException, match="class_count"):
         InferRequestedOutput("out0", class_count=3)
     with pytest.raises(InferenceServerException, match="BYTES"):
-        InferInput("in0", [1], "BYTES")
+        InferInput("in0", [1], "JSON")
     for wrong in (np.ones(3), np.ones(4, np.float32), [1.0, 2.0, 3.0]):
         with pytest.raises(InferenceServerException):
             InferInput("in0", [3], "FP32").set_data_from_numpy(wrong)

@@ -97,6 +97,24 @@ static void cancel_one(shunter_session *session, size_t size) {
     free(output);
 }
 
+/* Where workers read inputs, they can be written in the first place. */
+static void write_in_place(shunter_session *session, size_t size, int is_shared) {
+    uint8_t *output = calloc(1, size);
+    void *from[1], *into[] = {output};
+    for (int i = 0; i < 100; i++) {
+        const int error = shunter_next_inputs(session, from);
+        if (!is_shared) {
+            CHECK(error == -ENOTSUP);
+            break;
+        }
+        CHECK(!error);
+        memset(from[0], i, size);
+        CHECK(!shunter_infer(session, (const void *const *)from, into, NULL, 30000));
+        CHECK(output[0] == i + 1 && output[size - 1] == i + 1);
+    }
+    free(output);
+}
+
 static void refuse_nonsense(const char *url, const char *model) {
     static const uint8_t SHORT[31] = {0};
     static const char *const URLS[] = {
@@ -124,7 +142,7 @@ int main(int argc, char **argv) {
     uint8_t key[32];
     shunter_session *session;
     unsigned count;
-    CHECK(argc == 5); // URL MODEL PROTECTION KEYED
+    CHECK(argc == 6); // URL MODEL PROTECTION KEYED SHARED, which may be -1: it is not known
     for (int i = 0; i < 32; i++) {
         key[i] = (uint8_t)i;
     }
@@ -145,6 +163,9 @@ int main(int argc, char **argv) {
     CHECK(size_of(tensors, count) == size);
     run_many(session, size);
     cancel_one(session, size);
+    if (atoi(argv[5]) >= 0) {
+        write_in_place(session, size, atoi(argv[5]));
+    }
     shunter_close(session);
     return 0;
 }

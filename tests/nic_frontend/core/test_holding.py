@@ -8,7 +8,7 @@ from oracle.native_core import NativeCore
 from oracle.sessions import Session
 from shunter.batching.page.layout import HOLDER_FIELDS, HOLDER_SIZE
 from shunter.batching.page.slices import EVERY, read_slices
-from shunter.handlers.queue.front_end_link import place_of
+from shunter.handlers.queue.loaded_model import place_of
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
 
 SLOT, SLICES = 70, 1 << 575 | 1 << 63 | 0b101

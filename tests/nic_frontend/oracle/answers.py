@@ -18,6 +18,8 @@ from shunter.nic_frontend.wire.segments import SegmentPlan
 
 USUAL_RUN = 1 << 16
 """Most answers of a packed function have fewer bytes, whatever they may have."""
+DIRECT_RUN = 1 << 13
+"""A longer one is sent by a worker only if it is one segment."""
 LOOPBACK_RTT_NS = 50_000
 Going = Iterator[tuple[Call, int, bool]]
 """Requests, segments, and whether these ask to be acknowledged."""
@@ -63,9 +65,15 @@ class Answers:
         """Segments that are to be sent."""
         return sum(call.wanted.bit_count() for call in self.session.calls)
 
+    @property
+    def direct_segments(self) -> int:
+        """Of the longest answer that a worker may send."""
+        few = max(1, DIRECT_RUN // self.session.segment)
+        return min(few, self._most) if self._function.runs else self._most
+
     def is_direct(self, now_ns: int) -> bool:
         """Whether a worker may send one as it is."""
-        count = (self.session.direct + 1) * self._most * self.largest
+        count = (self.session.direct + 1) * self.direct_segments * self.largest
         may = self.session.is_direct and not self.unsent
         return may and self.session.path.holds(count, now_ns)
 

@@ -163,6 +163,8 @@ class Whom:
     """The answer asks to be acknowledged at once: others wait for its entry."""
     key: bytes | None
     peer: bytes
+    direct_bytes: int
+    """A longer answer it does not send itself."""
 
 
 Action = Place | Ready | Withdraw | Send | Hello | Drop
@@ -596,7 +598,7 @@ class Core:
         session.direct += call.direct
         if call.direct:
             function.allow_next(session)
-        segments = function.plan(function.outputs, session.segment).count
+        segments = self._answers(session).direct_segments
         return Whom(
             call.req_id,
             session.id,
@@ -609,6 +611,7 @@ class Core:
             bool(function.waiting),
             session.keys.tag_to_client if session.keys and call.direct else None,
             session.peer,
+            segments * session.segment,
         )
 
     def finished(

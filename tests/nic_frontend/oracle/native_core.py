@@ -105,6 +105,7 @@ class _Whom(Structure):
         ("segment", c_uint16),
         ("priority", c_uint8),
         ("direct", c_uint8),
+        ("direct_bytes", c_uint32),
         ("idempotent", c_uint8),
         ("asks", c_uint8),
         ("tagged", c_uint8),
@@ -246,6 +247,7 @@ class NativeCore:
             bool(whom.asks),
             bytes(whom.key) if whom.tagged else None,
             bytes(whom.peer),
+            whom.direct_bytes,
         )
 
     def finished(

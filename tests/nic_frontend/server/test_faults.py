@@ -66,6 +66,39 @@ def test_what_a_worker_had_not_begun_runs_in_its_turn_and_counts_once(site, nic)
     assert site.look()["stats"]["requests"] == 5
 
 
+def test_of_two_batches_that_a_worker_has_taken_both_may_have_run(site, nic):
+    site.serve()
+    puppet = site.puppet(batch=1)
+    client = site.client()
+    asked = [client.ask(1), client.ask(2), client.ask(3)]
+    twice = client.ask(4, add=Flags.IDEMPOTENT)
+    first, second = [puppet.names(puppet.batch()) for _ in range(2)]  # none of them is answered
+    assert (first, second) == ([1], [2])
+    assert puppet.batch(patience_s=0.05) is None  # it holds as many as it may
+    puppet.die()
+    assert client.answers(2) == dict.fromkeys(asked[:2], WireStatus.WORKER_DIED)
+    other = site.puppet(batch=1)
+    assert other.names(other.batch()) == [3]
+    assert other.names(other.batch()) == [4]
+    for _ in range(2):
+        other.done(WireStatus.OK)
+    assert set(client.answers(2)) == {asked[2], twice}
+
+
+def test_batches_are_answered_while_the_next_one_is_held(site, nic):
+    site.serve()
+    puppet = site.puppet(batch=1)
+    client = site.client()
+    asked = [client.ask(name) for name in range(1, 8)]
+    names = puppet.names(puppet.batch())
+    for _ in asked[1:]:
+        names += puppet.names(puppet.batch())
+        puppet.done(WireStatus.OK)
+    puppet.done(WireStatus.OK)
+    assert names == [1, 2, 3, 4, 5, 6, 7]
+    assert set(client.answers(7)) == set(asked)
+
+
 def test_what_kills_its_worker_twice_is_the_cause(site, nic):
     site.serve()
     client = waiting_client(site, nic)
@@ -271,12 +304,12 @@ def right(**changes):
         (right(batch=5000), "at most 4096"),
         (right(inputs=[]), "0 inputs"),
         (right(outputs=[]), "0 outputs"),
-        (right(inputs=right()["attach"]["inputs"] * 9), "9 inputs"),
+        (right(inputs=right()["attach"]["inputs"] * 65), "65 inputs"),
         (right(inputs=[{"name": "a", "dtype": "object", "shape": [1]}]), "object"),
         (right(inputs=[{"name": "a", "dtype": "U4", "shape": [1]}]), "U4"),
         (right(inputs=[{"name": "a", "dtype": "nonsense", "shape": [1]}]), "nonsense"),
-        (right(inputs=[{"name": "a", "dtype": "uint8", "shape": [-1]}]), "-1"),
-        (right(outputs=[{"name": "b", "dtype": "uint8", "shape": [-1]}]), "-1"),
+        (right(inputs=[{"name": "a", "dtype": "uint8", "shape": [-1]}]), "no packing"),
+        (right(outputs=[{"name": "b", "dtype": "uint8", "shape": [-1]}]), "no packing"),
         (right(inputs=[{"name": "a", "dtype": "uint8", "shape": [1 << 62]}]), "at most"),
         (right(request_class="urgent"), "allowed: strict, best_effort"),
         (right(slo_ns=-1), "slo_ns -1; allowed: 0 to"),

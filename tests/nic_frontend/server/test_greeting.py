@@ -1,5 +1,6 @@
 """Hellos by datagrams before anything is known of who says them: cookies, and turns."""
 
+import contextlib
 import os
 import secrets
 import socket
@@ -16,6 +17,12 @@ from shunter.nic_frontend.wire.layout import HEADER_BYTES, MessageType, WireStat
 from shunter.nic_frontend.wire.siphash import siphash24
 
 COOKIE_NS, BURST, MS = 60 * 10**9, 256, 10**6
+COOKIES, EACH_NS = 512, 15625
+"""Cookies that are given at once, and one more in such a time."""
+POLLS, POLL_NS, POLLED = 16, MS // 2, 32
+"""The socket of strangers is read so often at once, once more in such a time, so much of it."""
+SO_RCVBUFFORCE = 33
+PATIENCE_NS = 20 * 10**9
 
 
 class Door:
@@ -23,13 +30,25 @@ class Door:
 
     def __init__(self, secret):
         self.secret = secret
-        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self.udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.udp = self._socket()
         self.udp.bind(("0.0.0.0", 0))
+        self.theirs = self._socket()
+        """As if the kernel steered to it: what is sent here."""
+        self.theirs.bind(("0.0.0.0", 0))
         self.events = [os.eventfd(0, os.EFD_NONBLOCK) for _ in "12"]
         self.landing = LandingPool(1 << 20, lambda: 1 << 40)
-        self.path = DataPath(self.udp.fileno(), *self.events, self.landing, spin_us=0)
+        self.path = DataPath(
+            *(self.udp.fileno(), *self.events, self.landing),
+            spin_us=0,
+            strangers=self.theirs.fileno(),
+        )
         self.strangers = []
+
+    @staticmethod
+    def _socket():
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+        return made
 
     def stranger(self, host="127.0.0.1"):
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -37,8 +56,8 @@ class Door:
         self.strangers.append(made)
         return made
 
-    def say(self, stranger, message):
-        stranger.sendto(message, ("127.0.0.1", self.udp.getsockname()[1]))
+    def say(self, stranger, message, to=None):
+        stranger.sendto(message, ("127.0.0.1", (to or self.udp).getsockname()[1]))
 
     def run(self, time_ns=20 * MS):
         return self.path.run(time.monotonic_ns() + time_ns)
@@ -54,7 +73,7 @@ class Door:
     def close(self):
         self.path.close()
         self.landing.close()
-        for each in (self.udp, *self.strangers):
+        for each in (self.udp, self.theirs, *self.strangers):
             each.close()
         for event in self.events:
             os.close(event)
@@ -183,3 +202,64 @@ def test_an_address_is_heard_so_often_and_no_more(door):
     assert BURST <= handed <= BURST + passed_ms + 2
     door.say(modest, hello(cookies[1]))
     assert [peer[:8] for peer, *_ in door.run()] == [address_of(modest)]
+
+
+def cookies(stranger):
+    """So many have come."""
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while stranger.recv(1 << 16):
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("by", ["udp", "theirs"])
+def test_only_so_many_cookies_are_given_in_a_time_and_the_others_are_counted(door, by):
+    stranger, said = door.stranger(), 3000
+    stranger.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+    for _ in range(said):
+        door.say(stranger, hello(), getattr(door, by))
+    began, given = time.monotonic_ns(), 0
+    while (stats := door.path.stats())["hellos"] < said:
+        assert time.monotonic_ns() < began + PATIENCE_NS
+        door.run()
+        given += cookies(stranger)
+    took = time.monotonic_ns() - began
+    given += cookies(stranger)
+    assert given + stats["hellos_unanswered"] == said
+    assert 0 < given <= COOKIES + 1 + took // EACH_NS
+    if by == "udp":  # read at once
+        assert stats["hellos_unanswered"]
+
+
+def test_the_socket_of_strangers_is_read_so_often_and_the_other_one_is_not_kept_waiting(door):
+    stranger, said = door.stranger(), 100 * POLLED
+    for _ in range(said):
+        door.say(stranger, hello(), door.theirs)
+    began = time.monotonic_ns()
+    seen = 0
+    while seen < said and time.monotonic_ns() < began + PATIENCE_NS:
+        door.say(stranger, b"not theirs".ljust(64), door.udp)
+        door.run(time_ns=MS)
+        stats = door.path.stats()
+        seen = stats["hellos"]
+        polls = POLLS + 1 + (time.monotonic_ns() - began) // POLL_NS
+        assert seen <= polls * POLLED
+    assert seen == said and stats["hello_overflows"] == 0
+    # Then it is asleep until somebody says something, and hears him.
+    cookies(stranger)
+    assert door.run() == []
+    sleeps = door.path.stats()["sleeps"]
+    door.run(time_ns=20 * MS)
+    assert door.path.stats()["sleeps"] - sleeps <= 2
+    door.say(stranger, hello(), door.theirs)
+    door.run()
+    assert cookies(stranger) == 1
+
+
+def test_who_has_a_cookie_is_heard_by_the_socket_of_strangers(door):
+    stranger = door.stranger()
+    cookie = door.cookie(stranger)
+    door.say(stranger, hello(cookie), door.theirs)
+    [(peer, *_)] = door.run()
+    assert peer.startswith(address_of(stranger))

@@ -500,6 +500,54 @@ def test_a_worker_leaves_although_there_is_no_end_of_batches():
         assert not thread.is_alive()
 
 
+class Slow:
+    """A queue that gives a batch whenever two are not held, and a worker that takes its time."""
+
+    def __init__(self):
+        self.log, self.number, self.asked = [], 0, 0
+        self.held = []
+
+    def wait(self, others, spin_us, timeout_ns):
+        self.log.append(("wait", timeout_ns))
+        if len(self.held) == 2 or self.number == 4:
+            return None
+        self.number += 1
+        return self.number
+
+    def pause_ns(self):
+        return 7 * len(self.held) if self.held else None
+
+    def begin(self, batch):
+        self.log.append(("begin", batch))
+        self.held.append(batch)
+
+    def finished(self):
+        self.asked += 1
+        return (self.held.pop(0), [200]) if self.held and self.asked % 3 == 0 else None
+
+    def answer(self, batch, statuses):
+        self.log.append(("answer", batch))
+        assert statuses == [200]
+        if batch == 4:
+            raise EOFError
+
+
+def test_batches_are_begun_while_others_run_and_answered_when_they_are_done():
+    pairs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        [[_, ours], [server, _]] = [map(stack.enter_context, p) for p in pairs]
+        link = FrontEndLink(Path("/nowhere"), Attach("m", "", (X,), (X,), 1, 1), lambda *_: None)
+        slow = Slow()
+        with pytest.raises(EOFError):
+            link._work(ours, server, lambda: True, slow, slow, FrontEndWords(ours, slow))
+    events = [event for event in slow.log if event[0] != "wait"]
+    assert [each for kind, each in events if kind == "begin"] == [1, 2, 3, 4]
+    assert [each for kind, each in events if kind == "answer"] == [1, 2, 3, 4]
+    assert events[:4] == [("begin", 1), ("begin", 2), ("answer", 1), ("begin", 3)]
+    waits = [timeout for kind, timeout in slow.log if kind == "wait"]
+    assert waits[0] >= 1_000_000_000 and set(waits[1:]) <= {7, 14}  # it asks again soon
+
+
 def test_a_page_that_another_front_end_writes_is_left_alone(server, serve, caplog):
     with ControlPage.attach(server.folder / "control") as page:
         assert front_end_page.claim(page)

@@ -1,5 +1,6 @@
 """Clients on the same host whose inputs lie where workers read them."""
 
+import contextlib
 import gc
 import mmap
 import os
@@ -17,6 +18,8 @@ import pytest
 from shunter.batching.queue.native import REGIONS
 from shunter.nic_frontend.client import Client, Session
 from shunter.nic_frontend.client.requests.calls import DEFAULT
+from shunter.nic_frontend.server import new_streams
+from shunter.nic_frontend.server.sessions import origin_of_user
 from shunter.nic_frontend.wire.layout import (
     WANT_SHARED_MEMORY,
     Flags,
@@ -197,6 +200,30 @@ def test_sessions_beyond_the_regions_go_without_until_others_have_ended(service)
     for i, each in enumerate([*sessions[3:], *more]):
         assert is_answer(each.infer(arrays(i)), i)
         each.close()
+    gone(service)
+
+
+def test_one_user_leaves_some_to_others_and_whose_the_front_end_is_may_have_all(
+    service, monkeypatch
+):
+    user = 12345
+    monkeypatch.setattr(new_streams, "origin_of_stream", lambda _: origin_of_user(user))
+    with contextlib.ExitStack() as stack:
+
+        def opened(count):
+            made = [Session(service.url("unix"), "m", timeout_s=LONG) for _ in range(count)]
+            shares = [stack.enter_context(each).shares_memory for each in made]
+            assert shares == sorted(shares, reverse=True)
+            return sum(shares)
+
+        assert opened(REGIONS) == REGIONS // 2
+        user += 1
+        assert opened(REGIONS) == REGIONS // 4
+        user = os.getuid()
+        assert opened(2) == 2
+        user += 2**16
+        assert opened(3) == 1
+        assert len(regions_of(service)) == REGIONS - 1
     gone(service)
 
 

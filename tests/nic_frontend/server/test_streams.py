@@ -2,6 +2,8 @@
 
 import contextlib
 import socket
+import struct
+import time
 
 import pytest
 
@@ -232,3 +234,49 @@ def test_half_a_payload_keeps_no_other_request_from_running(site, nic):
     assert second.names(second.batch()) == [7]
     second.done(WireStatus.OK)
     assert list(client.answers(1)) == [asked]
+
+
+BLOCKS = 4
+"""Of a pool that is soon full: what comes is more than four fifths of a block."""
+WIDE = [("a", "uint8", [60_000])]
+
+
+@pytest.fixture
+def full(site, nic, kind):
+    """Streams of which some wait, because a pool is full of requests that nobody runs yet."""
+    site.serve(
+        unix=str(site.folder / "nic.stream"), landing_bytes=BLOCKS << 16, queue_bytes=64 * 60_512
+    )
+    site.one = site.puppet(inputs=WIDE)
+    clients = [site.client(kind, segment=60_000) for _ in range(BLOCKS + 1)]
+    for client in clients:
+        client.socket.settimeout(20)
+        client.ask()
+    landed = lambda: site.look()["stats"]["placed_segments"]  # noqa: E731
+    nic.until(lambda: landed() >= 1 and not site.look()["stats"]["landing_free"], "it is full")
+    return clients
+
+
+def test_a_stream_that_waits_for_memory_does_not_keep_the_front_end_awake(site, full):
+    began, begin = time.monotonic(), site.look()["stats"]["sleeps"]
+    time.sleep(0.3)
+    sleeps = site.look()["stats"]["sleeps"] - begin
+    assert sleeps < 3000 * (time.monotonic() - began)  # there is a tick in a millisecond
+
+
+def test_streams_that_waited_for_memory_are_read_as_it_comes_free(site, full):
+    for _ in full:
+        assert site.one.batch(20) is not None
+        site.one.done(0)
+    assert [sorted(client.answers(1)) for client in full] == [[1]] * len(full)
+
+
+def test_a_stream_that_waits_for_memory_and_is_reset_ends(site, nic, full):
+    for client in full:
+        if client.kind == "tcp":
+            reset = struct.pack("ii", 1, 0)
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        client.socket.close()
+    landed = site.look()["stats"]["placed_segments"]
+    assert landed < len(full)
+    nic.until(lambda: site.look()["sessions"] <= landed, "its end is seen")

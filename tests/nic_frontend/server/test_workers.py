@@ -32,7 +32,7 @@ def test_what_no_session_could_carry_is_refused(sizes, fits):
 
 
 TIMEOUT_S = 1
-ATTACH = SimpleNamespace(response_timeout_s=TIMEOUT_S, model="m", slices=0)
+ATTACH = SimpleNamespace(response_timeout_s=TIMEOUT_S, model="m", slices=0, batch=1)
 LATE_NS = TIMEOUT_S * 10**9 + 1
 WAITS = """
 import socket, sys

@@ -20,12 +20,12 @@ def test_the_numbers_of_the_wire():
     assert [(kind.name, kind.value) for kind in MessageType] == [
         (name, number) for number, name in enumerate(types.split(), 1)
     ]
-    flags = "LAST RETRANS HDR_TAG PAYLOAD_AEAD PAYLOAD_CRC ACK_REQ unused IDEMPOTENT"
+    flags = "LAST RETRANS HDR_TAG PAYLOAD_AEAD PAYLOAD_CRC ACK_REQ NEXT IDEMPOTENT"
     assert [(flag.name, flag.value) for flag in Flags] == [
-        (name, 1 << bit) for bit, name in enumerate(flags.split()) if name != "unused"
+        (name, 1 << bit) for bit, name in enumerate(flags.split())
     ]
     assert sorted(WireStatus) == [
-        *(100, 200, 400, 401, 403, 404, 409, 410, 413, 426),
+        *(100, 200, 202, 204, 400, 401, 403, 404, 409, 410, 413, 426),
         *(429, 499, 500, 501, 502, 503, 504, 521),
     ]
 

@@ -3,15 +3,18 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from oracle.aead import Guard
+from shunter.batching.queue.packed import Packing
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend import x25519
 from shunter.nic_frontend.wire.header import Header
 from shunter.nic_frontend.wire.hello import Hello, Opened, hello_ack
 from shunter.nic_frontend.wire.keys import hello_ack_mac, session_keys
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
+from shunter.nic_frontend.wire.segments import SegmentPlan
 
 PAGE = Path(__file__).parents[3] / "docs/wire.md"
 SECRET, MINE, THEIRS = (bytes(range(at, at + 32)) for at in (0, 0x20, 0x40))
@@ -85,3 +88,37 @@ def test_the_vectors_without_encryption():
         "tag to client": keys.tag_to_client.hex(),
         "hello ack": keys.hello_ack.hex(),
     }
+
+
+def runs():
+    """The blocks of bytes of what is said of packed models."""
+    text = PAGE.read_text("utf-8").split("### Packed models")[1].split("### Shared memory")[0]
+    blocks = re.findall(r"(?:^    [0-9a-f ]+\n)+", text, re.M)
+    return [bytes.fromhex("".join(block.split())) for block in blocks]
+
+
+def test_the_vectors_of_packed_requests():
+    specs = TensorSpec("ids", "int64", (-1,)), TensorSpec("text", "bytes", (-1,))
+    run = Packing(specs).pack([[1, -2, 3], [b"ab", b""]])
+    rows = Packing((TensorSpec("x", "float32", (-1,)),), batched=True)
+    batch = rows.pack([np.array([[1, 2, 3], [4, 5, 6]], np.float32)])
+    plan = SegmentPlan((len(run),), 100)
+    headers = b""
+    for seq in range(plan.count):
+        place = plan.place(seq)
+        header = Header(
+            type=MessageType.REQ,
+            flags=Flags.LAST if seq + 1 == plan.count else 0,
+            req_id=1,
+            seq=seq,
+            count=plan.count,
+            length=place.length,
+            total=len(run),
+            offset=place.offset,
+            credit=1,
+            status=1,
+            pkt_no=1 + seq,
+            **PLACE,
+        )
+        headers += header.pack()
+    assert runs() == [run, headers, batch]

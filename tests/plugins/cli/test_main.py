@@ -19,7 +19,18 @@ from shunter.plugins.errors import UserError
 from shunter.plugins.torchserve.process import usual_ports
 from shunter.plugins.view import status as view
 
-COMMANDS = ("pack", "serve", "demo", "status", "profile", "plan", "plot", "plugins-path", "jar")
+COMMANDS = (
+    "pack",
+    "serve",
+    "demo",
+    "status",
+    "devices",
+    "profile",
+    "plan",
+    "plot",
+    "plugins-path",
+    "jar",
+)
 MINILM = str(Path(minilm.__file__).parent)
 BY_CLASS = {"strict": 3, "best_effort": 0}
 STATUS = {

@@ -88,6 +88,7 @@ public final class ControlLayout {
     public static final int H_FRONT_END_COUNTERS = 2104; // since the front end started [64]
     public static final int H_LANDING_BLOCKS = 2616; // blocks of the pool in which payloads land
     public static final int H_LANDING_FREE = 2624; // of these, used by nobody
+    public static final int H_LANDING_WANTED = 2632; // blocks that all queues, full, and what is received would use
     public static final int K_HOLDER_PID = 0; // process that owns this word, 0 when free
     public static final int K_HOLDER_HEARTBEAT_NS = 8; // a reader ignores a holder whose heartbeat is old
     public static final int K_HOLD_NUMBER = 16; // 0: nothing is held; else another after each change of slices

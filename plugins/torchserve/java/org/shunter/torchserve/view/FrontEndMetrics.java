@@ -48,6 +48,11 @@ public final class FrontEndMetrics extends Collector {
                         "shunter_nic_landing_free",
                         "Of these, used by nobody",
                         page.get(H_LANDING_FREE)));
+        families.add(
+                new GaugeMetricFamily(
+                        "shunter_nic_landing_wanted",
+                        "Blocks that full queues would need",
+                        page.get(H_LANDING_WANTED)));
         families.add(roundTrips(page));
         families.add(gauge("workers", "Workers that it feeds", S_NETWORK_WORKERS));
         families.add(gauge("queued_requests", "Requests waiting for a worker", S_NETWORK_QUEUED));

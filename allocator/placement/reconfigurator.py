@@ -1,0 +1,121 @@
+"""Which layout a GPU should have for the best effort that is to come (PROTEAN, algorithm 2). Pure.
+
+Best effort gets the small slices that its memory needs, strict work the rest. Too little or too
+much of it is best served by (4g, 3g). A GPU is changed when another layout was the better one
+several times in a row, and never more than a part of all GPUs at once: each is away for a while.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from shunter.allocator.placement.slowdown import SlowdownModel
+
+Kinds: TypeAlias = tuple[str, ...]
+"""Kinds of the slices of a GPU; their order says nothing."""
+
+SMALL: tuple[Kinds, ...] = (("1g", "2g"), ("3g",))
+"""Sets of slices for best effort, the smallest first; each lies beside a 4g."""
+LARGE = "4g"
+FALLBACK: Kinds = ("4g", "3g")
+WAIT_LIMIT = 3
+MOST_AT_ONCE = 0.3
+"""Share of the GPUs that may be changed at the same time."""
+
+
+@dataclass(frozen=True)
+class Ewma:
+    """The best-effort batches to expect: an exponentially weighted moving average."""
+
+    alpha: float = 0.5
+    """Weight of the newest number."""
+    value: float | None = None
+
+    def after(self, count: float) -> Ewma:
+        """With one more interval's number."""
+        old = count if self.value is None else self.value
+        return replace(self, value=self.alpha * count + (1 - self.alpha) * old)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Between which numbers of best-effort batches a set of small slices is worth its while."""
+
+    low: float = 0.0
+    high: float = math.inf
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How often in a row a GPU had another layout than it should have."""
+
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What should be done with one GPU."""
+
+    wanted: Kinds
+    change: bool
+    waiting: Waiting
+
+
+def small_slices(needed_bytes: float, memory: Mapping[str, int]) -> Kinds | None:
+    """The set with the least memory that holds so much; ``memory``: of each kind of slice."""
+    for kinds in SMALL:
+        if sum(memory[kind] for kind in kinds) >= needed_bytes:
+            return kinds
+    return None
+
+
+def wanted_layout(
+    expected: float, batch_bytes: int, memory: Mapping[str, int], known: Mapping[Kinds, Thresholds]
+) -> Kinds:
+    """For so many best-effort batches of so much memory each; ``known``: thresholds by set."""
+    small = small_slices(expected * batch_bytes, memory)
+    if small is None:
+        return FALLBACK
+    bounds = known.get(small, Thresholds())
+    if not bounds.low <= expected <= bounds.high:
+        return FALLBACK
+    return (LARGE, *small)
+
+
+def decide(current: Sequence[str], wanted: Kinds, waiting: Waiting) -> Decision:
+    """Change when it was wanted often enough: a change costs, and the load may be back tomorrow."""
+    if Counter(current) == Counter(wanted):
+        return Decision(wanted, change=False, waiting=Waiting())
+    if waiting.count >= WAIT_LIMIT:
+        return Decision(wanted, change=True, waiting=Waiting())
+    return Decision(wanted, change=False, waiting=Waiting(waiting.count + 1))
+
+
+def may_begin(gpus: int, changing: int) -> int:
+    """How many more of so many GPUs may be changed now; of a few at least one at a time."""
+    return max(0, max(1, math.floor(MOST_AT_ONCE * gpus)) - changing)
+
+
+def thresholds(
+    strict: str, best_effort: str, known: SlowdownModel, worst: float, most: int = 64
+) -> Thresholds:
+    """Of the set (1g, 2g), from what is known of both models; the paper gives no formula.
+
+    low: with less than that the strict model is faster on a 3g that it shares with all of it than
+    on a 2g alone, and needs no slices of its own. high: with more the strict model would be slowed
+    down by more than ``worst`` on the 2g beside its part, by memory bandwidth, of the best effort.
+    """
+    alone = known.eta(strict, "2g")
+    shared = [known.eta(strict, "3g", [best_effort] * count) for count in range(1, most + 1)]
+    low = next((count for count, eta in enumerate(shared, 1) if eta > alone), most + 1)
+    part = known.bandwidth["2g"] / (known.bandwidth["1g"] + known.bandwidth["2g"])
+    beside = [
+        known.eta(strict, "2g", [best_effort] * math.ceil(count * part))
+        for count in range(1, most + 1)
+    ]
+    high = next((count for count, eta in enumerate(beside) if eta > worst), most)
+    return Thresholds(float(low), float(high))

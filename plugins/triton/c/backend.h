@@ -1,0 +1,222 @@
+/*
+ * A backend of Triton that keeps its requests: it forms batches of them for workers in processes of
+ * their own and answers when these have run.
+ *
+ * What it serves is keyed by model and version, and is the backend's: it outlives a reload of the
+ * model. The requests of a function are under its lock; Triton's threads bring them, one thread of
+ * the backend (events.c) takes in what workers and the host say, and sends the answers.
+ */
+#ifndef SHUNTER_BACKEND_H
+#define SHUNTER_BACKEND_H
+
+#include <pthread.h>
+
+#include "control_layout.h"
+#include "dispatch.h"
+#include "landing.h"
+#include "triton.h"
+
+#define SHUNTER_SOURCES 16      /* hosts that are connected at once */
+#define SHUNTER_FUNCTION_FDS 5  /* descriptors of a function, beside the rings of its results */
+#define SHUNTER_NOBODY 503 /* status of what nobody runs */
+#define SHUNTER_ENTRY_IDEMPOTENT 128 /* batching/queue/layout.py, IDEMPOTENT */
+#define SHUNTER_UNSERVED_NS 10000000000ULL /* a request waits so long for a function's next worker */
+
+/* How a request ends; answers.c has codes and texts. */
+enum shunter_end {
+    SHUNTER_END_OK,
+    SHUNTER_END_WRONG,       /* with a text of its own */
+    SHUNTER_END_UNSUPPORTED, /* the same */
+    SHUNTER_END_BAD,         /* says the worker */
+    SHUNTER_END_LATE,
+    SHUNTER_END_REFUSED,
+    SHUNTER_END_NO_WORKER,
+    SHUNTER_END_FAILED,
+    SHUNTER_END_DIED,
+    SHUNTER_END_CANCELLED,
+    SHUNTER_ENDS,
+};
+
+struct shunter_model;
+struct shunter_function;
+
+/* A request of Triton's: one or more rows, each of which is an entry of the queue. */
+struct shunter_call {
+    TRITONBACKEND_Request *request;
+    struct shunter_model *model;
+    struct shunter_call *next; /* of one list */
+    int32_t first;             /* its entries, by ``next_row``; -1: it has none yet */
+    uint32_t rows, left;       /* left: that have not ended */
+    uint8_t class;
+    bool has_batch; /* its tensors begin with the number of rows */
+    bool idempotent;
+    bool withdraws; /* it has failed: its rows that wait wait no more */
+    enum shunter_end end;
+    uint64_t came_ns, began_ns, done_ns, deadline_ns;
+    char said[200];
+};
+
+struct shunter_calls {
+    struct shunter_call *first, *last;
+};
+
+/* What the thread waits for. */
+struct shunter_source {
+    enum { SHUNTER_BELL, SHUNTER_TIMER, SHUNTER_WORKER, SHUNTER_HOST, SHUNTER_LISTENER, SHUNTER_STOP } kind;
+    struct shunter_function *function;
+    uint32_t index;
+};
+
+struct shunter_attached {
+    struct shunter_source source;
+    int connection; /* -1: there is none */
+    int doorbell, process;
+    int32_t pid;
+    uint64_t timeout_ns;
+    bool leaving, left, killed;
+};
+
+struct shunter_row {
+    struct shunter_call *call;
+    int32_t next;
+    bool tried; /* its worker died once */
+    uint64_t batch;
+};
+
+struct shunter_function {
+    struct shunter_backend *backend;
+    struct shunter_function *next;
+    char model[256];
+    uint64_t version;
+    pthread_mutex_t lock;
+    pthread_cond_t came; /* a worker */
+    uint32_t loaded;     /* by the server: more than once while it reloads */
+    int bell, timer;
+    struct shunter_source bell_source, timer_source;
+    uint64_t armed_ns; /* when the timer rings */
+    /* its queue; ``served`` is NULL until the host has brought it */
+    struct shunter_served *served;
+    struct control_function told;
+    struct shunter_queue queue;
+    struct shunter_policy policy;
+    struct shunter_counts counts;
+    struct shunter_landing landing;
+    struct shunter_slot slot;
+    size_t mapped[SHUNTER_FUNCTION_FDS + SHUNTER_MAX_TENSORS];
+    int descriptors[SHUNTER_FUNCTION_FDS + SHUNTER_MAX_TENSORS];
+    struct shunter_row *rows; /* by entry */
+    int32_t *free;            /* entries */
+    uint32_t free_count;
+    struct shunter_calls backlog[SHUNTER_CLASSES]; /* that have no entries yet */
+    uint32_t calls;            /* that have come and are not answered */
+    struct shunter_calls done; /* that are to be answered */
+    bool withdraws;            /* a call does */
+    struct shunter_attached workers[SHUNTER_WORKER_COUNT];
+    uint32_t worker_count;
+    uint64_t alone_ns; /* since when requests wait without a worker; 0: none does */
+    uint8_t class;
+    uint64_t slo_ns, client_timeout_ns;
+};
+
+/* A model that Triton has loaded. */
+struct shunter_model {
+    struct shunter_function *function;
+    pthread_mutex_t lock;
+    TRITONBACKEND_ModelInstance *instance; /* whose statistics are told; NULL: none */
+};
+
+struct shunter_backend {
+    pthread_mutex_t lock; /* of the list */
+    struct shunter_function *functions;
+    uint32_t function_count;
+    pthread_t thread;
+    int epoll, stop, listener, nowhere;
+    struct shunter_source stop_source, listener_source;
+    struct {
+        struct shunter_source source;
+        int connection; /* -1: none */
+        bool greeted;
+    } hosts[SHUNTER_SOURCES];
+    char path[100];
+    uint64_t wait_ns; /* a model that is loaded waits so long for its first worker */
+};
+
+uint64_t shunter_now_ns(void);
+void shunter_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- functions (functions.c): by name; never removed while the backend is there */
+
+struct shunter_function *shunter_function_of(
+    struct shunter_backend *backend, const char *model, uint64_t version);
+void shunter_function_free(struct shunter_function *function);
+/* Under its lock. It takes the descriptors if it takes the queue. Returns SHUNTER_SAID_... */
+int shunter_function_gets_queue(
+    struct shunter_function *function, const struct control_function *told, const int *descriptors,
+    uint32_t count);
+
+/* ---- requests (requests.c): what stands in one. False: ``call`` says what is wrong */
+
+bool shunter_read_request(
+    const struct shunter_function *function, struct shunter_call *call);
+
+/* ---- inputs (inputs.c) */
+
+/* Under the lock: room for all rows of a call; false when there is none now. */
+bool shunter_reserve(struct shunter_function *function, struct shunter_call *call);
+/* Without it: fill that room; false when the server does not give the bytes. */
+bool shunter_fill(const struct shunter_function *function, struct shunter_call *call);
+/* Under the lock: the rows are free again. */
+void shunter_give_back(struct shunter_function *function, struct shunter_call *call);
+
+/* ---- serving (serving.c) */
+
+/* New requests, which are taken. */
+void shunter_submit(
+    struct shunter_model *model, TRITONBACKEND_Request **requests, uint32_t count);
+/* Something has happened: take it in, send what can be sent. */
+void shunter_go_on(struct shunter_function *function);
+/* From time to time: cancelled requests, and those whose workers are gone (lookout.c). */
+void shunter_look_after(struct shunter_function *function, uint64_t now_ns);
+
+/* ---- rows (rows.c), under the lock */
+
+extern const struct shunter_owner shunter_owner_is_function;
+/* A row has ended. With the last one the request has. */
+void shunter_end_row(
+    struct shunter_function *function, uint32_t entry, enum shunter_end end, uint64_t now_ns);
+
+
+static inline void shunter_append(struct shunter_calls *calls, struct shunter_call *call) {
+    call->next = NULL;
+    *(calls->last ? &calls->last->next : &calls->first) = call;
+    calls->last = call;
+}
+
+/* ---- answers (answers.c), without any lock */
+
+/* Answer a request and let go of it. The call stays. */
+void shunter_answer(const struct shunter_function *function, struct shunter_call *call);
+/* Tell the server that a batch of so many rows ran, of which this is one request. */
+void shunter_tell_batch(const struct shunter_call *call, uint32_t rows);
+
+/* ---- workers (workers.c), under the function's lock */
+
+/* Index, or minus SHUNTER_SAID_... It takes the connection unless it fails. */
+int shunter_attach(
+    struct shunter_function *function, const struct control_worker *told, int connection);
+bool shunter_drain(struct shunter_function *function, int32_t pid);
+/* It has said something, or is gone. */
+void shunter_hear_worker(struct shunter_function *function, uint32_t index);
+void shunter_look_after_workers(struct shunter_function *function, uint64_t now_ns);
+
+/* ---- the host (control.c), and the thread (events.c) */
+
+/* 0, or a negative errno. */
+int shunter_listen(struct shunter_backend *backend);
+void shunter_accept_host(struct shunter_backend *backend);
+void shunter_hear_host(struct shunter_backend *backend, uint32_t index);
+int shunter_watch(struct shunter_backend *backend, int descriptor, struct shunter_source *source);
+int shunter_start(struct shunter_backend *backend);
+void shunter_stop(struct shunter_backend *backend);
+
+#endif

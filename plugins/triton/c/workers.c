@@ -1,0 +1,177 @@
+/* Workers: the same processes that serve any front end of tensor queues. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backend.h"
+
+#define MOST_FDS (4 + 2 + SHUNTER_MAX_TENSORS)
+
+static int32_t pid_of(int connection) {
+    struct ucred who = {0};
+    socklen_t size = sizeof who;
+    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &size) ? 0 : who.pid;
+}
+
+/* What a worker's first message is answered: batching/queue/attach.py says what stands in it. */
+static bool welcome(const struct shunter_function *function, uint32_t index) {
+    const struct shunter_attached *worker = &function->workers[index];
+    const uint32_t rings = function->queue.output_count;
+    char text[700];
+    const int length = snprintf(
+        text, sizeof text,
+        "{\"func_id\": 1, \"worker\": %u, \"library\": \"%s\", \"landing\": %llu}", index,
+        function->told.library, (unsigned long long)function->mapped[3]);
+    int descriptors[MOST_FDS] = {
+        function->backend->nowhere, worker->doorbell,          function->bell,
+        function->descriptors[4],   function->descriptors[0], function->descriptors[2]};
+    memcpy(descriptors + 6, function->descriptors + SHUNTER_FUNCTION_FDS, rings * sizeof(int));
+    const size_t bytes = (6 + rings) * sizeof(int);
+    union {
+        char room[CMSG_SPACE(sizeof descriptors)];
+        struct cmsghdr align;
+    } control = {0};
+    struct iovec part = {text, (size_t)length};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room,
+        .msg_controllen = CMSG_SPACE(bytes)};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(header), descriptors, bytes);
+    return length < (int)sizeof text &&
+           sendmsg(worker->connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == length;
+}
+
+static void let_go(struct shunter_function *function, uint32_t index) {
+    struct shunter_attached *worker = &function->workers[index];
+    const int descriptors[] = {worker->connection, worker->doorbell, worker->process};
+    for (size_t i = 0; i < sizeof descriptors / sizeof *descriptors; i++) {
+        if (descriptors[i] >= 0) {
+            close(descriptors[i]);
+        }
+    }
+    worker->connection = -1;
+    function->worker_count--;
+}
+
+int shunter_attach(
+    struct shunter_function *function, const struct control_worker *told, int connection) {
+    uint32_t index = 0;
+    while (index < SHUNTER_WORKER_COUNT && function->workers[index].connection >= 0) {
+        index++;
+    }
+    if (index == SHUNTER_WORKER_COUNT) {
+        return -SHUNTER_SAID_NO_ROOM;
+    }
+    struct shunter_attached *worker = &function->workers[index];
+    const int32_t pid = pid_of(connection);
+    *worker = (struct shunter_attached){
+        .source = worker->source,
+        .connection = connection,
+        .doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC),
+        .process = (int)syscall(SYS_pidfd_open, pid, 0),
+        .pid = pid,
+        .timeout_ns = told->timeout_ns};
+    function->worker_count++;
+    const uint64_t now_ns = shunter_now_ns();
+    if (shunter_worker_comes(function->served, index, (uint32_t)told->cap, worker->doorbell, now_ns)) {
+        worker->connection = -1; // stays the caller's
+        close(worker->doorbell);
+        function->worker_count--;
+        return -SHUNTER_SAID_WRONG;
+    }
+    if (!welcome(function, index) ||
+        shunter_watch(function->backend, connection, &worker->source)) {
+        shunter_worker_goes(function->served, index, now_ns);
+        let_go(function, index);
+        return -SHUNTER_SAID_NO_WORKER;
+    }
+    function->class = told->class != 0;
+    function->slo_ns = told->slo_ns;
+    function->client_timeout_ns = told->client_timeout_ns;
+    shunter_log(
+        TRITON_INFO, "worker %u (pid %d) serves %s/%llu", index, (int)pid, function->model,
+        (unsigned long long)function->version);
+    pthread_cond_broadcast(&function->came);
+    return (int)index;
+}
+
+bool shunter_drain(struct shunter_function *function, int32_t pid) {
+    for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
+        struct shunter_attached *worker = &function->workers[i];
+        if (worker->connection >= 0 && worker->pid == pid) {
+            worker->leaving = true;
+            shunter_worker_drains(function->served, i);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void gone(struct shunter_function *function, uint32_t index) {
+    const struct shunter_attached *worker = &function->workers[index];
+    shunter_log(
+        worker->left ? TRITON_INFO : TRITON_WARN, "worker %u (pid %d) of %s/%llu is gone%s", index,
+        (int)worker->pid, function->model, (unsigned long long)function->version,
+        worker->left ? "" : ": what it held runs again");
+    shunter_worker_goes(function->served, index, shunter_now_ns());
+    let_go(function, index);
+}
+
+void shunter_hear_worker(struct shunter_function *function, uint32_t index) {
+    struct shunter_attached *worker = &function->workers[index];
+    char text[256];
+    while (worker->connection >= 0) {
+        const ssize_t length = recv(worker->connection, text, sizeof text - 1, MSG_DONTWAIT);
+        if (length < 0 && (errno == EAGAIN || errno == EINTR)) {
+            return;
+        }
+        if (length <= 0) {
+            gone(function, index);
+            return;
+        }
+        text[length] = 0;
+        if (strstr(text, "\"leave\"")) {
+            shunter_drain(function, worker->pid);
+        }
+    }
+}
+
+/* It must not work on what others work on again: it is gone when its connection ends, with it. */
+static void end_stuck(struct shunter_function *function, uint32_t index, uint64_t now_ns) {
+    struct shunter_attached *worker = &function->workers[index];
+    if (worker->timeout_ns && !worker->killed &&
+        shunter_worker_busy_ns(function->served, index, now_ns) > worker->timeout_ns) {
+        worker->killed = true;
+        shunter_worker_drains(function->served, index);
+        shunter_log(
+            TRITON_WARN, "worker %u (pid %d) of %s is killed: no answer within %g s", index,
+            (int)worker->pid, function->model, (double)worker->timeout_ns / 1e9);
+        if (worker->process >= 0) {
+            syscall(SYS_pidfd_send_signal, worker->process, SIGKILL, NULL, 0);
+        }
+    }
+}
+
+void shunter_look_after_workers(struct shunter_function *function, uint64_t now_ns) {
+    static const char left[] = "{\"left\": true}";
+    for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
+        struct shunter_attached *worker = &function->workers[i];
+        if (worker->connection < 0) {
+            continue;
+        }
+        end_stuck(function, i, now_ns);
+        if (worker->leaving && !worker->left && shunter_worker_is_idle(function->served, i)) {
+            worker->left = true;
+            send(worker->connection, left, sizeof left - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        }
+    }
+}

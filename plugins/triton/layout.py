@@ -1,0 +1,186 @@
+"""What the host and the backend in the server say to each other, byte by byte. Pure.
+
+Messages over a Unix socket of whole messages (SOCK_SEQPACKET). Each begins with its kind; the
+backend answers each with a ``reply``. Whole words, so that nothing lies between fields; text ends
+with a zero.
+What is emitted to C comes from here: ``python -m shunter.plugins.triton.emit``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from shunter.batching.queue.layout import MAX_TENSORS
+
+MAGIC = int.from_bytes(b"SHUNTERT", "little")
+VERSION = 1
+MOST_DIMS = 8
+TENSORS = 2 * MAX_TENSORS
+
+
+class Kind(IntEnum):
+    """Of a message of the host."""
+
+    HELLO = 1
+    FUNCTION = 2
+    WORKER = 3
+    DRAIN = 4
+    POLICY = 5
+    LIST = 6
+
+
+class Said(IntEnum):
+    """What the backend answers."""
+
+    DONE = 0
+    NO_FUNCTION = 1
+    OTHER_TENSORS = 2
+    NO_ROOM = 3
+    WRONG = 4
+    NO_WORKER = 5
+
+
+@dataclass(frozen=True)
+class ControlField:
+    """A field of a message."""
+
+    name: str
+    meaning: str
+    kind: str = "Q"
+    """``Q``, ``q`` or ``d``: words of struct; ``s``: text."""
+    count: int = 1
+    """Words in a row, or bytes of a text."""
+
+
+_WHICH = (
+    ControlField("kind", "KIND_..."),
+    ControlField("model", "its name", "s", 256),
+    ControlField("version", "of the model"),
+)
+
+STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
+    "hello": (
+        ControlField("kind", "KIND_HELLO"),
+        ControlField("magic", "CONTROL_MAGIC"),
+        ControlField("digest", "CONTROL_DIGEST of who says it"),
+        ControlField("queue_digest", "LAYOUT_DIGEST of who says it"),
+    ),
+    "reply": (
+        ControlField("said", "SAID_..."),
+        ControlField("number", "index of the worker; functions that follow a list"),
+        ControlField("pid", "of the server"),
+    ),
+    "function": (
+        *_WHICH,
+        ControlField("tensors_digest", "the same for all workers of a function"),
+        ControlField("inputs", "tensors of a request"),
+        ControlField("outputs", "tensors of an answer"),
+        ControlField("entries", "of its queue"),
+        ControlField("pieces", "most of an entry"),
+        ControlField("landing_bytes", "that the pool can ever have"),
+        ControlField("landing_blocks", "that it has"),
+        ControlField("dtype", "of each tensor, as the server counts types", "Q", TENSORS),
+        ControlField("dims", "of each tensor, without the batch", "Q", TENSORS),
+        ControlField("shape", "of each tensor", "q", TENSORS * MOST_DIMS),
+        ControlField("bytes", "of each tensor", "Q", TENSORS),
+        ControlField("names", "of each tensor, 64 bytes", "s", TENSORS * 64),
+        ControlField("library", "for its workers", "s", 512),
+    ),
+    "worker": (
+        *_WHICH,
+        ControlField("tensors_digest", "see function"),
+        ControlField("cap", "largest batch"),
+        ControlField("timeout_ns", "a batch may run so long; 0: as long as it wants"),
+        ControlField("class", "of requests that name none"),
+        ControlField("slo_ns", "deadline of strict requests that have none; 0: none"),
+        ControlField("client_timeout_ns", "latest deadline of all; 0: none"),
+    ),
+    "drain": (
+        *_WHICH,
+        ControlField("pid", "of the worker"),
+    ),
+    "policy": (
+        *_WHICH,
+        *(ControlField(name, "batching/c/policy.h", "d") for name in ("threshold", "alpha", "cap")),
+        *(
+            ControlField(name, "batching/c/policy.h")
+            for name in (
+                *("max_wait_ns", "margin_ns", "ageing_ns", "fixed_ns", "per_request_ns"),
+                *("slo_ns", "ahead", "mixes", "admission"),
+            )
+        ),
+    ),
+    "list": (ControlField("kind", "KIND_LIST"),),
+    "state": (
+        ControlField("model", "its name", "s", 256),
+        ControlField("version", "of the model"),
+        ControlField("loaded", "by the server now: so many times"),
+        ControlField("entries", "of its queue, 0: it has none yet"),
+        ControlField("free", "of these"),
+        ControlField("queued", "requests that wait"),
+        ControlField("workers", "that are attached"),
+        ControlField("pids", "of these", "Q", 64),
+        ControlField("busy_ns", "how long each has run its oldest batch", "Q", 64),
+        ControlField("batches", "given to workers"),
+        ControlField("requests", "rows that came"),
+        ControlField("answered", "of these"),
+        ControlField("failed", "of these"),
+        ControlField("expired", "of these"),
+        ControlField("rejected", "of these"),
+        ControlField("abandoned", "of these"),
+    ),
+}
+
+
+def format_of(name: str) -> struct.Struct:
+    """Of a message."""
+    return struct.Struct("<" + "".join(f"{each.count}{each.kind}" for each in STRUCTURES[name]))
+
+
+def pack(name: str, **values: Any) -> bytes:
+    """A message; what is not named is zero. Raises ValueError for text that is too long."""
+    parts: list[Any] = []
+    for field in STRUCTURES[name]:
+        value = values.pop(field.name, None)
+        if field.kind == "s":
+            text = (value or "").encode() if not isinstance(value, bytes) else value
+            if len(text) >= field.count and not isinstance(value, bytes):
+                raise ValueError(f"{field.name} {value!r}; at most {field.count - 1} bytes")
+            parts.append(text)
+        elif field.count == 1:
+            parts.append(value or 0)
+        else:
+            row = list(value or ())
+            parts += row + [0] * (field.count - len(row))
+    if values:
+        raise ValueError(f"{name} has no {', '.join(values)}")
+    return format_of(name).pack(*parts)
+
+
+def unpack(name: str, data: bytes) -> dict[str, Any]:
+    """The inverse of :func:`pack`. Raises struct.error for another length."""
+    words = iter(format_of(name).unpack(data))
+    found: dict[str, Any] = {}
+    for field in STRUCTURES[name]:
+        if field.kind == "s":
+            found[field.name] = next(words).split(b"\0")[0].decode("utf-8", "replace")
+        elif field.count == 1:
+            found[field.name] = next(words)
+        else:
+            found[field.name] = tuple(next(words) for _ in range(field.count))
+    return found
+
+
+def digest() -> int:
+    """63 bits over all of it: another version's backend is not spoken to."""
+    shapes = {
+        name: [(each.name, each.kind, each.count) for each in fields]
+        for name, fields in STRUCTURES.items()
+    }
+    text = repr((VERSION, shapes, list(Kind), list(Said)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

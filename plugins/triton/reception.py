@@ -1,0 +1,147 @@
+"""Where workers attach: they are checked here and handed over to the backend in the server.
+
+From then on a worker is the backend's, with its connection. This process may end: the server goes
+on with the workers that it has, and workers that come meanwhile wait for the next reception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from shunter.batching.queue.attach import (
+    Attach,
+    AttachError,
+    listen,
+    peer_process,
+    receive,
+    send,
+)
+from shunter.batching.queue.size import QueueError
+from shunter.nic_frontend.server.model_policy import Policy
+from shunter.plugins.errors import UserError
+from shunter.plugins.triton.backend import Backend, BackendGone
+
+LOGGER = logging.getLogger("shunter.triton")
+LOOK_S = 0.2
+"""How often a backend is looked for, while there is none."""
+
+
+class Reception:
+    """A thread that takes workers in."""
+
+    def __init__(
+        self, attach_at: Path, backend_at: Path, free_bytes: Callable[[], float]
+    ) -> None:
+        """Listen; ``backend_at`` is where the backend does. Raises OSError."""
+        self._listener, self._path = listen(attach_at), attach_at
+        self._backend_at, self._free_bytes = backend_at, free_bytes
+        self._greeting: list[socket.socket] = []
+        """Have not said yet who they are."""
+        self._pending: list[tuple[socket.socket, Attach]] = []
+        """Wait for a backend."""
+        self._told = ""
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="reception", daemon=True)
+        self.refusals: dict[str, str] = {}
+        """Why the last worker of a model was refused."""
+        self.policies: dict[tuple[str, int], Policy] = {}
+        """Numbers to decide by, of model versions: the backend gets them with each worker."""
+
+    def start(self) -> None:
+        """From now on workers are taken in."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Listen no more. Workers that were handed over stay with the backend."""
+        os.eventfd_write(self._wake, 1)
+        if self._thread.is_alive():
+            self._thread.join()
+        for connection in (*self._greeting, *(each for each, _ in self._pending)):
+            connection.close()
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        while True:
+            waiting = [self._wake, self._listener, *self._greeting]
+            waiting += [each for each, _ in self._pending]
+            ready = select.select(waiting, [], [], LOOK_S if self._pending else None)[0]
+            if self._wake in ready:
+                return
+            if self._listener in ready:
+                self._accept()
+            for each in [each for each in self._pending if each[0] in ready]:
+                self._pending.remove(each)  # it said more, or is gone: it may come again
+                each[0].close()
+            for connection in [each for each in self._greeting if each in ready]:
+                self._greeting.remove(connection)
+                self._hear(connection)
+            self._hand_over()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        if peer_process(connection)[1] != os.getuid():
+            LOGGER.warning("a process of another user wanted to attach")
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._greeting.append(connection)
+
+    def _hear(self, connection: socket.socket) -> None:
+        try:
+            content, descriptors = receive(connection)
+            for each in descriptors:
+                os.close(each)
+            attach = Attach.from_json(content)
+            if attach.version and not attach.version.isdecimal():
+                raise AttachError(f"version {attach.version!r}; allowed: a number")
+            self._pending.append((connection, attach))
+        except (AttachError, EOFError, OSError) as error:
+            self._refuse(connection, "", error)
+
+    def _hand_over(self) -> None:
+        if not self._pending:
+            return
+        try:
+            with Backend(self._backend_at) as backend:
+                while self._pending:
+                    self._attach(backend, *self._pending[0])
+                    del self._pending[0]
+        except BackendGone:
+            return  # there will be another
+        except UserError as error:
+            if str(error) != self._told:
+                LOGGER.error("%s", error)
+            self._told = str(error)
+
+    def _attach(self, backend: Backend, connection: socket.socket, attach: Attach) -> None:
+        try:
+            which = attach.model, int(attach.version or 1)
+            if policy := self.policies.get(which):
+                backend.set_policy(*which, policy)
+            backend.attach(attach, connection, self._free_bytes())
+        except (AttachError, QueueError, OSError) as error:
+            self._refuse(connection, attach.model, error)
+        else:
+            self.refusals.pop(attach.model, None)
+            connection.close()
+
+    def _refuse(self, connection: socket.socket, model: str, error: Exception) -> None:
+        if not isinstance(error, EOFError):
+            if self.refusals.get(model) != str(error):  # it tries again and again
+                LOGGER.warning("a worker of %s was refused: %s", model or "a model", error)
+            self.refusals[model] = str(error)
+            with contextlib.suppress(OSError):  # it is gone
+                send(connection, {"refused": str(error)})
+        connection.close()

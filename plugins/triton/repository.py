@@ -1,0 +1,84 @@
+"""The model repository that a server reads, and its API for loading and unloading."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.plugins.host import HostError
+from shunter.plugins.triton.backend import type_name
+
+LOAD_S = 900.0
+
+
+def config_text(
+    name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batch: int
+) -> str:
+    """``config.pbtxt`` of a model of ours.
+
+    One instance, for the backend has workers of its own; no batcher of Triton's, for it has a
+    dispatcher of its own.
+    """
+    lines = [f'name: "{name}"', 'backend: "shunter"', f"max_batch_size: {batch}"]
+    lines += ["version_policy { all { } }", "instance_group [ { kind: KIND_CPU count: 1 } ]"]
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        tensors = [_tensor(spec) for spec in specs]
+        lines.append(f"{kind} [\n  " + ",\n  ".join(tensors) + "\n]")
+    return "\n".join(lines) + "\n"
+
+
+def _tensor(spec: TensorSpec) -> str:
+    dims = f"dims: [ {', '.join(map(str, spec.shape or (1,)))} ]"
+    reshape = "" if spec.shape else " reshape { shape: [ ] }"
+    return f'{{ name: "{spec.name}" data_type: TYPE_{type_name(spec.dtype)} {dims}{reshape} }}'
+
+
+class Repository:
+    """A folder of models, and the server that reads it in explicit mode."""
+
+    def __init__(self, folder: Path) -> None:
+        """It is made when it is not there."""
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.inference = ""
+        """Base URL of the server's HTTP API, once it is started."""
+
+    def write(self, name: str, version: int, text: str) -> None:
+        """Put a version of a model there."""
+        (self.folder / name / str(version)).mkdir(parents=True)
+        (self.folder / name / "config.pbtxt").write_text(text, encoding="utf-8")
+
+    def remove(self, name: str, version: int) -> bool:
+        """Forget a version; whether others stay."""
+        shutil.rmtree(self.folder / name / str(version), ignore_errors=True)
+        stays = any(each.is_dir() for each in (self.folder / name).glob("*"))
+        if not stays:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        return stays
+
+    def load(self, name: str) -> None:
+        """Let the server read a model (again). Raises HostError."""
+        self._call(f"/v2/repository/models/{name}/load")
+
+    def unload(self, name: str) -> None:
+        """Let the server forget a model when it has answered all that it holds."""
+        self._call(f"/v2/repository/models/{name}/unload")
+
+    def is_ready(self, path: str = "/v2/health/ready") -> bool:
+        """Whether the server, or what is at that path, serves."""
+        try:
+            return httpx.get(self.inference + path, timeout=5, trust_env=False).is_success
+        except httpx.HTTPError:
+            return False
+
+    def _call(self, path: str) -> None:
+        try:
+            answer = httpx.post(self.inference + path, json={}, timeout=LOAD_S, trust_env=False)
+        except httpx.HTTPError as error:
+            raise HostError(f"no Triton answers at {self.inference}: {error}") from error
+        if not answer.is_success:
+            raise HostError(f"Triton answered {answer.status_code}: {answer.text[:500]}")

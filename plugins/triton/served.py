@@ -1,0 +1,80 @@
+"""A version of a model that Triton serves, and what its archive says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shunter.allocator.planning.configuration import Configuration, parse_configuration
+from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.nic_frontend.server.model_policy import Policy
+from shunter.plugins.host import HostError
+from shunter.plugins.triton.generation import Generation
+
+
+@dataclass
+class Served:
+    """A version of a model."""
+
+    name: str
+    number: int
+    """Its version, as Triton counts: a whole number."""
+    version: str
+    """As its archive calls it."""
+    folder: Path
+    model: Any
+    batch: int
+    workers: Generation | None = None
+    problem: str = ""
+
+    @property
+    def title(self) -> str:
+        """For users."""
+        return f"{self.name}/{self.version}"
+
+
+def policy_of(served: Served) -> Policy:
+    """Numbers to decide by, as long as nobody says others."""
+    return Policy(
+        max_wait_ns=int(served.model.config.get("maxBatchDelay", 0)) * 1_000_000,
+        slo_ns=_slo_ns(served),
+    )
+
+
+def variables_of(served: Served) -> dict[str, str]:
+    """What its workers get."""
+    found = str(served.model.section.get("class", "strict"))
+    return {
+        **served.model.environment,
+        "SHUNTER_OUTLIVES_HOST": "1",
+        "SHUNTER_MODEL_VERSION": str(served.number),
+        "SHUNTER_WARM_UP": "1",
+        "SHUNTER_CLASS": found.replace("-", "_"),
+        "SHUNTER_SLO_NS": str(_slo_ns(served)),
+        "SHUNTER_RESPONSE_TIMEOUT_S": str(served.model.config.get("responseTimeout", 120)),
+    }
+
+
+def _slo_ns(served: Served) -> int:
+    return int(float(served.model.section.get("slo_ms", 0)) * 1e6)
+
+
+def tensors_of(served: Served) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
+    """Inputs and outputs of a model. Raises HostError."""
+    from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
+
+    try:
+        found = tensor_config(served.model.section)
+        if found.packing is not None:
+            raise TensorConfigError("tensors of any size are not served behind Triton yet")
+    except TensorConfigError as error:
+        raise HostError(f"{served.title} cannot be served by Triton: {error}") from error
+    return found.inputs, found.outputs
+
+
+def configuration_of(served: Served, usual: Configuration) -> Configuration:
+    """What the archive asks for."""
+    text = served.model.section.get("configuration")
+    return parse_configuration(str(text)) if text else usual

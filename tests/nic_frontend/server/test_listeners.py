@@ -1,0 +1,90 @@
+"""The sockets of a port: which datagrams come by which, and that nobody else has them."""
+
+import contextlib
+import errno
+import select
+import socket
+
+import pytest
+
+from shunter.nic_frontend.server import listeners
+from shunter.nic_frontend.server.listeners import client_sockets, datagram_sockets
+from shunter.nic_frontend.wire.header import Header
+from shunter.nic_frontend.wire.hello import Hello
+from shunter.nic_frontend.wire.layout import X64_FIELDS, MessageType
+
+TYPE_AT = X64_FIELDS["type"][0]
+HELLO = Hello(bytes(16), "m").message(None)
+TO_STRANGERS = [HELLO, HELLO[:64], HELLO[: TYPE_AT + 1], HELLO + bytes(1000)]
+TO_MAIN = [b"", b"\x05", HELLO[:TYPE_AT], b"\x05" * TYPE_AT, bytes(1400)]
+TO_MAIN += [Header(kind, 1).pack(None) for kind in MessageType if kind != MessageType.HELLO]
+
+
+@pytest.fixture
+def pair():
+    with contextlib.closing(datagram_sockets("127.0.0.1", 0)) as found:
+        if found.strangers is None:
+            pytest.skip("this kernel cannot steer")
+        yield found
+
+
+def heard(sockets):
+    """What the next datagram is, and which socket it came by."""
+    ready, _, _ = select.select([sockets.main, sockets.strangers], [], [], 10)
+    assert len(ready) == 1
+    return ready[0].recv(1 << 16), ready[0] is sockets.strangers
+
+
+@pytest.mark.parametrize("gro", [False, True])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::", "::1"])
+def test_hellos_come_by_the_socket_of_strangers_and_all_else_by_the_other(host, gro):
+    asked = "::1" if host == "::1" else "127.0.0.1"
+    family = socket.AF_INET6 if ":" in asked else socket.AF_INET
+    with contextlib.closing(datagram_sockets(host, 0)) as sockets, contextlib.ExitStack() as stack:
+        if sockets.strangers is None:
+            pytest.skip("this kernel cannot steer")
+        if gro:
+            sockets.set_gro()
+        for _ in range(4):  # it does not depend on who says it
+            client = stack.enter_context(socket.socket(family, socket.SOCK_DGRAM))
+            client.connect((asked, sockets.port))
+            for message in TO_STRANGERS:
+                client.send(message)
+                assert heard(sockets) == (message, True)
+            for message in TO_MAIN:
+                client.send(message)
+                assert heard(sockets) == (message, False)
+
+
+def test_nobody_else_gets_the_port(pair, monkeypatch):
+    monkeypatch.setattr(listeners, "PORT_WAIT_S", 0)
+    for host in ("127.0.0.1", "0.0.0.0", "::"):
+        with pytest.raises(OSError, match=f"port {pair.port}") as caught:
+            client_sockets(host, pair.port, tcp=False)
+        assert caught.value.errno == errno.EADDRINUSE
+    pair.strangers.close()  # as a worker has it of a front end that was killed
+    with pytest.raises(OSError, match="in use"):
+        client_sockets("127.0.0.1", pair.port, tcp=False)
+
+
+def test_of_two_that_begin_at_once_one_waits(pair, monkeypatch):
+    monkeypatch.setattr(listeners, "PORT_WAIT_S", 0)
+    port = pair.port
+    pair.close()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
+        lock.bind(f"\0shunter-udp-{port}")
+        with pytest.raises(OSError, match="in use"):
+            client_sockets("127.0.0.1", port, tcp=False)
+    sockets, _ = client_sockets("127.0.0.1", port, tcp=False)
+    sockets.close()
+
+
+def test_where_the_kernel_cannot_steer_there_is_one_socket(monkeypatch):
+    monkeypatch.setattr(listeners, "_can_steer", lambda: False)
+    with contextlib.closing(datagram_sockets("127.0.0.1", 0)) as sockets:
+        assert sockets.strangers is None
+        sockets.set_gro()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.connect(("127.0.0.1", sockets.port))
+            client.send(HELLO)
+            assert select.select([sockets.main], [], [], 10)[0] and sockets.main.recv(1 << 16)

@@ -1,0 +1,450 @@
+/*
+ * The few functions of a Triton server that the backend calls, and a load: threads that send requests
+ * and check that each is answered once, with its own results. The host and the workers are real.
+ *
+ *     fake_triton SOCKET THREADS REQUESTS DIM SEED CANCELS
+ *
+ * With REQUESTS 0 they go on until its input ends. Prints how the requests ended, by error code. The model m takes x [DIM] and b [1], and gives y [4]
+ * and z [1]: y = x + 1, z = 2 * b.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "triton.h"
+
+#define ROWS 4
+#define OUT 4
+#define FP32 11
+#define INT64 9
+#define CODES 8
+#define TOGETHER 3 /* requests of one thread */
+
+struct TRITONSERVER_Error {
+    int code;
+    char text[300];
+};
+struct TRITONBACKEND_Backend {
+    void *state;
+};
+struct TRITONBACKEND_Model {
+    void *state;
+    TRITONBACKEND_Backend *backend;
+};
+struct TRITONBACKEND_ModelInstance {
+    TRITONBACKEND_Model *model;
+};
+struct TRITONSERVER_Message {
+    char json[300];
+};
+struct TRITONBACKEND_Input {
+    const char *name;
+    int dtype;
+    int64_t shape[2];
+    uint8_t *bytes;
+    uint64_t size;
+};
+struct TRITONBACKEND_Output {
+    uint8_t bytes[ROWS * OUT * 8];
+    uint64_t size;
+};
+struct TRITONBACKEND_Response {
+    TRITONBACKEND_Request *request;
+};
+struct TRITONBACKEND_Request {
+    TRITONBACKEND_Input inputs[2];
+    TRITONBACKEND_Output outputs[2];
+    TRITONBACKEND_Response response;
+    _Atomic bool is_cancelled;
+    const char *class;
+    uint64_t timeout_us;
+    int answers, releases, code;
+    bool ended;
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+};
+
+static struct TRITONSERVER_Message config;
+static uint32_t api_minor = TRITON_API_MINOR;
+static _Atomic uint64_t told_requests, told_rows;
+
+/* ---- the server */
+
+TRITONSERVER_Error *TRITONSERVER_ErrorNew(int code, const char *message) {
+    TRITONSERVER_Error *error = calloc(1, sizeof *error);
+    error->code = code;
+    snprintf(error->text, sizeof error->text, "%s", message);
+    return error;
+}
+void TRITONSERVER_ErrorDelete(TRITONSERVER_Error *error) { free(error); }
+TRITONSERVER_Error *TRITONSERVER_LogMessage(
+    int level, const char *file, int line, const char *message) {
+    fprintf(stderr, "%d %s:%d %s\n", level, file, line, message);
+    return NULL;
+}
+TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(
+    TRITONSERVER_Message *message, const char **base, size_t *size) {
+    *base = message->json;
+    *size = strlen(message->json);
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ApiVersion(uint32_t *major, uint32_t *minor) {
+    *major = TRITON_API_MAJOR;
+    *minor = api_minor;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_BackendConfig(
+    TRITONBACKEND_Backend *backend, TRITONSERVER_Message **message) {
+    (void)backend;
+    *message = &config;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_BackendState(TRITONBACKEND_Backend *backend, void **state) {
+    *state = backend->state;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_BackendSetState(TRITONBACKEND_Backend *backend, void *state) {
+    backend->state = state;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ModelBackend(
+    TRITONBACKEND_Model *model, TRITONBACKEND_Backend **backend) {
+    *backend = model->backend;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ModelName(TRITONBACKEND_Model *model, const char **name) {
+    (void)model;
+    *name = "m";
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ModelVersion(TRITONBACKEND_Model *model, uint64_t *version) {
+    (void)model;
+    *version = 1;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ModelState(TRITONBACKEND_Model *model, void **state) {
+    *state = model->state;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ModelSetState(TRITONBACKEND_Model *model, void *state) {
+    model->state = state;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceModel(
+    TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Model **model) {
+    *model = instance->model;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportStatistics(
+    TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *request, bool success,
+    uint64_t exec_start_ns, uint64_t compute_start_ns, uint64_t compute_end_ns,
+    uint64_t exec_end_ns) {
+    const bool rises = exec_start_ns <= compute_start_ns && compute_start_ns <= compute_end_ns &&
+                       compute_end_ns <= exec_end_ns;
+    if (!rises || !instance->model || request->releases) {
+        abort();
+    }
+    told_requests += success;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(
+    TRITONBACKEND_ModelInstance *instance, uint64_t batch_size, uint64_t exec_start_ns,
+    uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns) {
+    (void)compute_start_ns;
+    (void)compute_end_ns;
+    if (!instance->model || exec_end_ns < exec_start_ns) {
+        abort();
+    }
+    told_rows += batch_size;
+    return NULL;
+}
+
+/* ---- requests */
+
+TRITONSERVER_Error *TRITONBACKEND_RequestInput(
+    TRITONBACKEND_Request *request, const char *name, TRITONBACKEND_Input **input) {
+    for (int i = 0; i < 2; i++) {
+        if (!strcmp(request->inputs[i].name, name)) {
+            *input = &request->inputs[i];
+            return NULL;
+        }
+    }
+    return TRITONSERVER_ErrorNew(TRITON_INVALID_ARG, "no such input");
+}
+TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(
+    TRITONBACKEND_Request *request, uint32_t *count) {
+    (void)request;
+    *count = 2;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(
+    TRITONBACKEND_Request *request, uint32_t index, const char **name) {
+    (void)request;
+    *name = index ? "z" : "y";
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_RequestParameterCount(
+    TRITONBACKEND_Request *request, uint32_t *count) {
+    *count = request->class ? 1 : 0;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_RequestParameter(
+    TRITONBACKEND_Request *request, uint32_t index, const char **key, int *type,
+    const void **value) {
+    (void)index;
+    *key = "slo_class";
+    *type = TRITON_STRING;
+    *value = request->class;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
+    TRITONBACKEND_Request *request, uint64_t *timeout) {
+    *timeout = request->timeout_us;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(
+    TRITONBACKEND_Request *request, bool *is_cancelled) {
+    *is_cancelled = request->is_cancelled;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_InputProperties(
+    TRITONBACKEND_Input *input, const char **name, int *datatype, const int64_t **shape,
+    uint32_t *dims_count, uint64_t *bytes, uint32_t *buffer_count) {
+    (void)name;
+    *datatype = input->dtype;
+    *shape = input->shape;
+    *dims_count = 2;
+    *bytes = input->size;
+    *buffer_count = 2;
+    return NULL;
+}
+/* In two parts, the first of which is odd. */
+TRITONSERVER_Error *TRITONBACKEND_InputBuffer(
+    TRITONBACKEND_Input *input, uint32_t index, const void **buffer, uint64_t *bytes, int *memory,
+    int64_t *memory_id) {
+    (void)memory_id;
+    const uint64_t first = input->size / 3;
+    *memory = TRITON_CPU;
+    *buffer = index ? input->bytes + first : input->bytes;
+    *bytes = index ? input->size - first : first;
+    return index < 2 ? NULL : TRITONSERVER_ErrorNew(TRITON_INVALID_ARG, "no such buffer");
+}
+TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request, uint32_t flags) {
+    pthread_mutex_lock(&request->lock);
+    request->releases += flags == TRITON_RELEASE_ALL;
+    request->ended = true;
+    pthread_cond_signal(&request->done);
+    pthread_mutex_unlock(&request->lock);
+    return NULL;
+}
+
+/* ---- responses */
+
+TRITONSERVER_Error *TRITONBACKEND_ResponseNew(
+    TRITONBACKEND_Response **response, TRITONBACKEND_Request *request) {
+    request->response.request = request;
+    *response = &request->response;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(
+    TRITONBACKEND_Response *response, TRITONBACKEND_Output **output, const char *name,
+    int datatype, const int64_t *shape, uint32_t dims_count) {
+    const bool is_z = !strcmp(name, "z");
+    if (dims_count != 2 || datatype != (is_z ? INT64 : FP32) || shape[1] != (is_z ? 1 : OUT)) {
+        return TRITONSERVER_ErrorNew(TRITON_INVALID_ARG, "not the model's output");
+    }
+    *output = &response->request->outputs[is_z];
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(
+    TRITONBACKEND_Output *output, void **buffer, uint64_t bytes, int *memory,
+    int64_t *memory_id) {
+    *memory = TRITON_CPU;
+    *memory_id = 0;
+    *buffer = output->bytes;
+    output->size = bytes;
+    return bytes <= sizeof output->bytes ? NULL : TRITONSERVER_ErrorNew(TRITON_INTERNAL, "size");
+}
+TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
+    TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error) {
+    response->request->answers += flags == TRITON_FINAL;
+    response->request->code = error ? error->code : 0;
+    return NULL;
+}
+
+/* ---- the load */
+
+static struct {
+    int requests, dim, cancels;
+} wanted;
+static pthread_rwlock_t reload = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+static TRITONBACKEND_ModelInstance *instance;
+static _Atomic uint64_t ended[CODES];
+static _Atomic uint64_t wrong;
+static _Atomic bool is_over;
+
+static uint32_t random_of(uint64_t *seed) {
+    *seed = *seed * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (uint32_t)(*seed >> 33);
+}
+
+static void prepare(TRITONBACKEND_Request *request, uint64_t *seed) {
+    static const char *const classes[] = {NULL, "strict", "best_effort"};
+    const int64_t rows = 1 + random_of(seed) % ROWS;
+    const int64_t dims[] = {wanted.dim, 1};
+    memset(request, 0, sizeof *request);
+    pthread_mutex_init(&request->lock, NULL);
+    pthread_cond_init(&request->done, NULL);
+    for (int i = 0; i < 2; i++) {
+        const uint64_t size = (uint64_t)(rows * dims[i]) * (i ? 8 : 4);
+        request->inputs[i] = (TRITONBACKEND_Input){
+            i ? "b" : "x", i ? INT64 : FP32, {rows, dims[i]}, malloc(size), size};
+    }
+    for (int64_t i = 0; i < rows * wanted.dim; i++) {
+        const float value = (float)(random_of(seed) % 1000000);
+        memcpy(request->inputs[0].bytes + 4 * i, &value, 4);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t value = random_of(seed);
+        memcpy(request->inputs[1].bytes + 8 * i, &value, 8);
+    }
+    request->class = classes[random_of(seed) % 3];
+    request->timeout_us = random_of(seed) % 4 ? 0 : 1 + random_of(seed) % 20000;
+}
+
+static bool is_right(const TRITONBACKEND_Request *request) {
+    const int64_t rows = request->inputs[0].shape[0];
+    bool is = request->outputs[0].size == (uint64_t)rows * OUT * 4 &&
+              request->outputs[1].size == (uint64_t)rows * 8;
+    for (int64_t row = 0; is && row < rows; row++) {
+        for (int64_t i = 0; is && i < OUT; i++) {
+            float x, y;
+            memcpy(&x, request->inputs[0].bytes + 4 * (row * wanted.dim + i), 4);
+            memcpy(&y, request->outputs[0].bytes + 4 * (row * OUT + i), 4);
+            is = y == x + 1;
+        }
+        int64_t b, z;
+        memcpy(&b, request->inputs[1].bytes + 8 * row, 8);
+        memcpy(&z, request->outputs[1].bytes + 8 * row, 8);
+        is = is && z == 2 * b;
+    }
+    return is;
+}
+
+static void finish(TRITONBACKEND_Request *request) {
+    pthread_mutex_lock(&request->lock);
+    while (!request->ended) {
+        pthread_cond_wait(&request->done, &request->lock);
+    }
+    pthread_mutex_unlock(&request->lock);
+    ended[request->code]++;
+    wrong += request->answers != 1 || request->releases != 1 ||
+             (request->code == 0 && !is_right(request));
+    for (int i = 0; i < 2; i++) {
+        free(request->inputs[i].bytes);
+    }
+    pthread_mutex_destroy(&request->lock);
+    pthread_cond_destroy(&request->done);
+}
+
+static void *client(void *context) {
+    uint64_t seed = (uint64_t)(uintptr_t)context;
+    TRITONBACKEND_Request requests[TOGETHER];
+    for (int n = 0; wanted.requests ? n < wanted.requests : !is_over; n += TOGETHER) {
+        TRITONBACKEND_Request *all[TOGETHER];
+        for (int i = 0; i < TOGETHER; i++) {
+            prepare(&requests[i], &seed);
+            all[i] = &requests[i];
+        }
+        // As the server does: a model goes only when all of its requests have been let go of.
+        pthread_rwlock_rdlock(&reload);
+        TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceExecute(instance, all, TOGETHER);
+        if (error) {
+            abort();
+        }
+        for (int i = 0; i < TOGETHER; i++) {
+            if (wanted.cancels && random_of(&seed) % (uint32_t)wanted.cancels == 0) {
+                requests[i].is_cancelled = true;
+            }
+        }
+        for (int i = 0; i < TOGETHER; i++) {
+            finish(&requests[i]);
+        }
+        pthread_rwlock_unlock(&reload);
+    }
+    return NULL;
+}
+
+static void check(TRITONSERVER_Error *error) {
+    if (error) {
+        printf("refused %d %s\n", error->code, error->text);
+        free(error);
+        exit(0);
+    }
+}
+
+static void load(TRITONBACKEND_Backend *backend) {
+    TRITONBACKEND_Model *model = calloc(1, sizeof *model);
+    model->backend = backend;
+    check(TRITONBACKEND_ModelInitialize(model));
+    instance = calloc(1, sizeof *instance);
+    instance->model = model;
+    check(TRITONBACKEND_ModelInstanceInitialize(instance));
+}
+
+static void unload(TRITONBACKEND_ModelInstance *old) {
+    TRITONBACKEND_Model *model = old->model;
+    check(TRITONBACKEND_ModelInstanceFinalize(old));
+    check(TRITONBACKEND_ModelFinalize(model));
+    free(old);
+    free(model);
+}
+
+int main(int count, char **given) {
+    if (count < 7) {
+        return 2;
+    }
+    const int threads = atoi(given[2]);
+    wanted.requests = atoi(given[3]);
+    wanted.dim = atoi(given[4]);
+    wanted.cancels = atoi(given[6]);
+    const char *minor = getenv("FAKE_API_MINOR"), *wait = getenv("FAKE_WAIT_S");
+    api_minor = minor ? (uint32_t)atoi(minor) : TRITON_API_MINOR;
+    snprintf(
+        config.json, sizeof config.json, "{\"cmdline\":{\"socket\":\"%s\",\"wait-s\":\"%s\"}}",
+        given[1], wait ? wait : "60");
+    TRITONBACKEND_Backend backend = {0};
+    check(TRITONBACKEND_Initialize(&backend));
+    load(&backend);
+    pthread_t clients[64];
+    for (int i = 0; i < threads; i++) {
+        const uintptr_t seed = (uintptr_t)(atoi(given[5]) * 1000 + i + 1);
+        pthread_create(&clients[i], NULL, client, (void *)seed);
+    }
+    for (int i = 0; i < 5; i++) { // reloads in the midst of it
+        usleep(20000);
+        pthread_rwlock_wrlock(&reload);
+        TRITONBACKEND_ModelInstance *old = instance;
+        load(&backend);
+        unload(old);
+        pthread_rwlock_unlock(&reload);
+    }
+    while (!wanted.requests && getchar() != EOF) {
+    }
+    is_over = true;
+    for (int i = 0; i < threads; i++) {
+        pthread_join(clients[i], NULL);
+    }
+    unload(instance);
+    check(TRITONBACKEND_Finalize(&backend));
+    for (int i = 0; i < CODES; i++) {
+        printf("%d %llu\n", i, (unsigned long long)ended[i]);
+    }
+    printf("wrong %llu\n", (unsigned long long)wrong);
+    printf("told %llu %llu\n", (unsigned long long)told_requests, (unsigned long long)told_rows);
+    return 0;
+}

@@ -1,0 +1,70 @@
+"""A worker of fake_triton's model, without torch: ``tensor_worker.py SOCKET DIM FAIL_EVERY``.
+
+It attaches as every worker does. One batch of FAIL_EVERY fails; 0: none.
+"""
+
+import contextlib
+import ctypes
+import os
+import socket
+import sys
+
+import numpy as np
+
+from shunter.batching.queue.attach import Attach, receive, send
+from shunter.batching.queue.native import WorkerQueue, load
+from shunter.batching.queue.shared_memory import Mapping
+from shunter.batching.queue.tensor_queue import TensorQueue
+from shunter.batching.queue.tensor_spec import TensorSpec
+
+BATCH = 8
+
+
+def specs(dim):
+    """Inputs and outputs."""
+    inputs = (TensorSpec("x", "float32", (dim,)), TensorSpec("b", "int64", (1,)))
+    return inputs, (TensorSpec("y", "float32", (4,)), TensorSpec("z", "int64", (1,)))
+
+
+def main(path, dim, fail_every):
+    inputs, outputs = specs(dim)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(path)
+    send(connection, Attach("m", "1", inputs, outputs, BATCH, os.getpid()).to_json())
+    answer, (udp, doorbell, front, pool, *rings) = receive(connection)
+    queue = TensorQueue.attach(rings, inputs, outputs)
+    landing = Mapping(pool, answer["landing"], writable=False)
+    end = WorkerQueue(
+        load(answer["library"]),
+        *(queue, answer["func_id"], answer["worker"], landing),
+        doorbell=doorbell,
+        socket=udp,
+        front=front,
+    )
+    x, b = np.empty((BATCH, dim), np.float32), np.empty((BATCH, 1), np.int64)
+    into = (ctypes.c_void_p * 2)(x.ctypes.data, b.ctypes.data)
+    results, batches = queue.results(), 0
+    while True:
+        batch = end.wait([connection.fileno()], 0, 1000)
+        if batch is None:
+            try:
+                content, _ = receive(connection, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            assert content == {"left": True}
+            return
+        batches += 1
+        if fail_every and batches % fail_every == 0:
+            end.answer(batch, [500] * batch.count)
+            continue
+        end.gather(batch, 0, batch.count, into)
+        for row in range(batch.count):
+            entry = batch.entries[row]
+            results[0][entry] = x[row, :4] + 1
+            results[1][entry] = 2 * b[row]
+        end.answer(batch, [200] * batch.count)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(EOFError, OSError):  # who served it is gone
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

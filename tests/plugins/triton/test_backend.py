@@ -1,0 +1,195 @@
+"""The backend of Triton under the sanitizers: a fake of the server, real hosts and workers.
+
+Whatever happens to workers, each request is answered once: with its own results, or with an error.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shunter.nic_frontend import build as native
+from shunter.plugins.errors import UserError
+from shunter.plugins.triton import build
+from shunter.plugins.triton.backend import Backend, BackendGone
+from shunter.plugins.triton.reception import Reception
+
+HERE = Path(__file__).parent
+PATIENCE_S = 60
+OK, INTERNAL, UNAVAILABLE, CANCELLED = "0", "1", "4", "7"
+
+
+@pytest.fixture(scope="module", params=["address,undefined", "thread"])
+def program(request, tmp_path_factory):
+    """fake_triton with the backend inside."""
+    native.ensure()
+    found = tmp_path_factory.mktemp("fake") / "fake_triton"
+    flags = ["-std=c11", "-O1", "-g", "-pthread", *native.WARNINGS, "-ffp-contract=off"]
+    flags += [f"-fsanitize={request.param}", "-fno-sanitize-recover=all", *build.includes()]
+    sources = [HERE / "fake_triton.c", *build.sources()]
+    command = [*native.compiler(), *flags, *map(str, sources), "-lm", "-o", str(found)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return found
+
+
+class Site:
+    """A fake server, a reception and workers."""
+
+    def __init__(self, program, folder):
+        self._program, self._folder = program, folder
+        self.at, self.attach_at = folder / "backend.sock", folder / "attach.sock"
+        self._processes, self.reception = [], None
+        self.receive()
+
+    def receive(self):
+        self.reception = Reception(self.attach_at, self.at, lambda: 1e12)
+        self.reception.start()
+
+    def worker(self, dim, fail_every=0):
+        command = [sys.executable, str(HERE / "tensor_worker.py")]
+        command += [str(self.attach_at), str(dim), str(fail_every)]
+        self._processes.append(subprocess.Popen(command))
+        return self._processes[-1]
+
+    def serve(self, threads, requests, dim, *, seed=1, cancels=0, **variables):
+        command = [str(self._program), str(self.at), str(threads), str(requests), str(dim)]
+        command += [str(seed), str(cancels)]
+        with (self._folder / "log").open("w") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    env={**os.environ, **variables},
+                )
+            )
+        return self._processes[-1]
+
+    def backend(self):
+        """A connection, when it is there."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return Backend(self.at)
+            except BackendGone:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+
+    def log(self):
+        return (self._folder / "log").read_text()
+
+    def ended(self, server):
+        """How its requests ended, by code."""
+        text, _ = server.communicate(timeout=PATIENCE_S)
+        assert server.returncode == 0, self.log()[-4000:]
+        return dict(line.split(" ", 1) for line in text.splitlines())
+
+    def close(self):
+        for each in self._processes:
+            each.kill()
+            each.communicate()
+        self.reception.close()
+
+
+@pytest.fixture
+def site(program, tmp_path):
+    site = Site(program, tmp_path)
+    yield site
+    site.close()
+
+
+def wait_until(told):
+    end = time.monotonic() + PATIENCE_S
+    while not told():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def answered(site):
+    with site.backend() as backend:
+        return sum(each["answered"] for each in backend.functions())
+
+
+def count(found):
+    return sum(int(found[code]) for code in map(str, range(8)))
+
+
+@pytest.mark.parametrize("dim", [16, 40000])
+def test_every_request_gets_its_own_results_or_an_error_once(site, dim):
+    for _ in range(2):
+        site.worker(dim, fail_every=7)
+    found = site.ended(site.serve(4, 90, dim, cancels=5))
+    assert (count(found), found["wrong"]) == (360, "0")
+    assert int(found[OK]) > 100
+    assert int(found[INTERNAL]) > 0
+    assert {code for code in "01234567" if found[code] != "0"} <= {
+        OK,
+        INTERNAL,
+        UNAVAILABLE,
+        CANCELLED,
+    }
+    requests, rows = map(int, found["told"].split())
+    assert requests == int(found[OK])
+    assert rows >= requests
+
+
+def test_what_a_killed_worker_held_runs_again(site):
+    workers = [site.worker(16) for _ in range(3)]
+    server = site.serve(6, 0, 16)
+    for i, worker in enumerate(workers):
+        wait_until(lambda least=1000 * (i + 1): answered(site) > least)
+        os.kill(worker.pid, signal.SIGKILL)
+        site.worker(16)
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+    assert count(found) > 1000
+
+
+def test_the_backend_serves_on_without_its_host_and_takes_workers_of_the_next(site):
+    first = site.worker(16)
+    server = site.serve(4, 0, 16)
+    wait_until(lambda: answered(site) > 500)
+    site.reception.close()
+    before = answered(site)
+    wait_until(lambda: answered(site) > before + 500)
+    site.receive()
+    second = site.worker(16)
+    with site.backend() as backend:
+        wait_until(lambda: second.pid in backend.functions()[0]["pids"])
+        assert backend.drain("m", 1, first.pid)
+        assert not backend.drain("m", 1, os.getpid())
+    first.wait(PATIENCE_S)  # it was told that it may leave
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+    assert count(found) > 1000
+
+
+def test_a_server_of_an_older_interface_is_refused_with_advice(site):
+    found = site.ended(site.serve(1, 1, 16, FAKE_API_MINOR="18"))
+    assert "use Triton 2.51" in found["refused"]
+
+
+def test_a_model_whose_workers_do_not_come_does_not_load(site):
+    found = site.ended(site.serve(1, 1, 16, FAKE_WAIT_S="0.05"))
+    assert "no worker of m/1 has come" in found["refused"]
+
+
+def test_a_wait_that_is_no_time_is_refused(site):
+    found = site.ended(site.serve(1, 1, 16, FAKE_WAIT_S="soon"))
+    assert "wait-s 'soon'" in found["refused"]
+
+
+def test_the_host_is_told_that_the_backend_is_of_another_version(site, monkeypatch):
+    site.worker(16)
+    site.serve(1, 0, 16)
+    site.backend().close()
+    monkeypatch.setattr("shunter.plugins.triton.backend.queue_digest", lambda: 7)
+    with pytest.raises(UserError, match="another version"):
+        Backend(site.at)

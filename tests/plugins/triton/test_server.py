@@ -1,0 +1,438 @@
+"""A real Triton with the backend: unchanged clients of Triton, and what happens to workers."""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from shunter.allocator.planning.configuration import parse_configuration
+from shunter.nic_frontend.server.model_policy import Policy
+from shunter.plugins import hosts
+from shunter.plugins.host import HostError
+from shunter.plugins.triton.backend import Backend
+
+pytestmark = pytest.mark.triton
+PATIENCE_S = 120
+TESTS = Path(__file__).parents[2]
+TYPES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+DIE, WAIT = 13.0, 15.0
+"""Of the test handler tensors."""
+
+
+def archives(folder):
+    spec = importlib.util.spec_from_file_location("triton_archives", TESTS / "e2e/archives.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found.Archives(folder)
+
+
+def wait_until(told):
+    end = time.monotonic() + PATIENCE_S
+    while not (found := told()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+def fill(store, folder):
+    """The archives, and the variables that their workers get."""
+    outputs = [{"name": "y", "dtype": "float32", "shape": [4]}]
+    outputs += [{"name": "pid", "dtype": "int64", "shape": [1]}]
+    variables = {"ECHO_RECORD": str(folder / "record"), "TENSORS_GATE": str(folder / "gate")}
+    tensors = {"inputs": [{"name": "x", "dtype": "float32", "shape": [4]}], "outputs": outputs}
+    section = {"tensors": tensors, "environment": variables}
+    for name, batch in (("two", 8), ("one", 1)):
+        config = {"batchSize": batch, "shunter": section}
+        store.add(name, "tensors", config=config)
+    mixed = {
+        side: [{"name": f"{side}-{t}", "dtype": t, "shape": [2, 3]} for t in TYPES]
+        for side in ("inputs", "outputs")
+    }
+    store.add("mixed", "mixed", config={"batchSize": 4, "shunter": {"tensors": mixed}})
+
+
+class Site:
+    """A Triton that was started."""
+
+    def __init__(self, folder):
+        import tritonclient.grpc as grpcclient
+        import tritonclient.http as httpclient
+
+        self.kinds = {"http": httpclient, "grpc": grpcclient}
+        self.folder = folder
+        (folder / "store").mkdir()
+        fill(archives(folder / "store"), folder)
+        self.process = hosts.process_of(
+            folder / "store", ["mixed=mixed-1.0.mar"], folder=folder / "server", name="triton"
+        )
+        self.process.start()
+        self.host = self.process.host
+
+    def client(self, kind):
+        address = self.process.grpc if kind == "grpc" else self.process.inference[7:]
+        options = {} if kind == "grpc" else {"concurrency": 16, "network_timeout": PATIENCE_S}
+        return self.kinds[kind].InferenceServerClient(address, **options)
+
+    def x(self, kind, rows):
+        array = np.zeros((len(rows), 4), np.float32)
+        array[:, 0] = rows
+        tensor = self.kinds[kind].InferInput("x", array.shape, "FP32")
+        tensor.set_data_from_numpy(array)
+        return [tensor]
+
+    def ask(self, model, rows, kind="http", **options):
+        """The first numbers of the rows' answers."""
+        with contextlib.closing(self.client(kind)) as client:
+            found = client.infer(model, self.x(kind, rows), **options)
+        return found.as_numpy("y")[:, 0].tolist()
+
+    def state(self, model):
+        [found] = [each for each in self.host.status()["models"] if each["name"] == model]
+        return found
+
+    def record(self):
+        path = self.folder / "record"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line)["id"] for line in lines]
+
+    @contextlib.contextmanager
+    def held(self, model):
+        """The model's only worker is busy until the end of this."""
+        before = len(self.record())
+        with ThreadPoolExecutor() as pool:
+            holding = pool.submit(self.ask, model, [WAIT])
+            try:
+                wait_until(lambda: len(self.record()) > before)
+                yield
+            finally:
+                (self.folder / "gate").touch()
+            assert holding.result(PATIENCE_S) == [2 * WAIT + 1]
+        (self.folder / "gate").unlink()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    site = Site(tmp_path_factory.mktemp("triton"))
+    yield site
+    site.process.drain(PATIENCE_S)
+
+
+@pytest.fixture
+def two(site):
+    """Two workers that take batches."""
+    yield site.host.load("two-1.0.mar", workers=2)
+    site.host.unload("two")
+
+
+@pytest.fixture
+def one(site):
+    """A worker that takes one request at a time, and none ahead."""
+    model = site.host.load("one-1.0.mar")
+    with Backend(site.host.backend_at) as backend:
+        backend.set_policy("one", 1, Policy(ahead=0))
+    yield model
+    site.host.unload("one")
+
+
+@pytest.fixture
+def errors(site):
+    from tritonclient.utils import InferenceServerException
+
+    return InferenceServerException
+
+
+class Load:
+    """Clients that ask all the time and check what they get."""
+
+    def __init__(self, site, model, count=6):
+        self._site, self._model = site, model
+        self._over = threading.Event()
+        self.answered, self.failures = 0, []
+        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(count)]
+
+    def _run(self, number):
+        kind = ("http", "grpc")[number % 2]
+        with contextlib.closing(self._site.client(kind)) as client:
+            value = 100 + number * 1_000_000
+            while not self._over.is_set():
+                rows = [float(value + i) for i in range(1 + value % 3)]
+                value += len(rows)
+                try:
+                    found = client.infer(self._model, self._site.x(kind, rows)).as_numpy("y")
+                    wanted = [2 * row + 1 for row in rows]
+                    if found[:, 0].tolist() != wanted:
+                        self.failures.append((rows, found))
+                except Exception as error:
+                    self.failures.append(error)
+                self.answered += 1
+
+    def __enter__(self):
+        for each in self._threads:
+            each.start()
+        return self
+
+    def more(self, count=200):
+        """So many answers later."""
+        begun = self.answered
+        wait_until(lambda: self.answered > begun + count)
+
+    def __exit__(self, *_):
+        self._over.set()
+        for each in self._threads:
+            each.join()
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_tensors_of_all_types_come_and_go(site, kind, rows):
+    package, inputs, wanted = site.kinds[kind], [], {}
+    for name, triton in TYPES.items():
+        numpys = "float32" if name == "bfloat16" else name
+        array = (np.arange(rows * 6).reshape(rows, 2, 3) % 2).astype(numpys)
+        tensor = package.InferInput(f"inputs-{name}", array.shape, triton)
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+        wanted[f"outputs-{name}"] = ~array if name == "bool" else array + array.dtype.type(1)
+    with contextlib.closing(site.client(kind)) as client:
+        found = client.infer("mixed", inputs)
+        some = client.infer(
+            "mixed", inputs, outputs=[package.InferRequestedOutput("outputs-int8")]
+        )
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found.as_numpy(name), array)
+    assert [name for name in wanted if some.as_numpy(name) is not None] == ["outputs-int8"]
+
+
+def test_the_asynchronous_client_is_served(site, two):
+    async def ask():
+        import tritonclient.grpc.aio as aio
+
+        async with aio.InferenceServerClient(site.process.grpc) as client:
+            found = await asyncio.gather(
+                *(client.infer("two", site.x("grpc", [100.0 + i])) for i in range(50))
+            )
+            return [each.as_numpy("y")[0, 0] for each in found]
+
+    assert asyncio.run(ask()) == [2 * (100 + i) + 1 for i in range(50)]
+
+
+def test_clients_on_this_host_share_memory(site, two):
+    import tritonclient.utils.shared_memory as shm
+
+    array = np.full((3, 4), 7, np.float32)
+    region = shm.create_shared_memory_region("in", f"/shunter-{os.getpid()}", array.nbytes)
+    try:
+        shm.set_shared_memory_region(region, [array])
+        with contextlib.closing(site.client("http")) as client:
+            key = f"/shunter-{os.getpid()}"
+            client.register_system_shared_memory("in", key, array.nbytes)
+            tensor = site.kinds["http"].InferInput("x", array.shape, "FP32")
+            tensor.set_shared_memory("in", array.nbytes)
+            assert client.infer("two", [tensor]).as_numpy("y").tolist() == [[15.0] * 4] * 3
+            client.unregister_system_shared_memory("in")
+    finally:
+        shm.destroy_shared_memory_region(region)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"slo_class": "gold"}, "slo_class 'gold'; allowed: strict, best_effort"),
+        ({"deadline_ms": -1}, "deadline_ms '-1'; allowed: milliseconds"),
+        ({"deadline_ms": "soon"}, "deadline_ms 'soon'; allowed: milliseconds"),
+        ({"idempotent": "yes"}, "idempotent; allowed: true, false"),
+    ],
+)
+def test_a_parameter_that_means_nothing_is_named(site, two, errors, parameters, said):
+    for kind, status in (("http", "400"), ("grpc", "StatusCode.INVALID_ARGUMENT")):
+        with pytest.raises(errors) as told:
+            site.ask("two", [1.0], kind, parameters=parameters)
+        assert said in told.value.message()
+        assert told.value.status() == status
+
+
+def test_inputs_that_are_not_the_models_are_refused(site, two, errors):
+    with contextlib.closing(site.client("http")) as client:
+        tensor = site.kinds["http"].InferInput("x", [1, 5], "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 5), np.float32))
+        with pytest.raises(errors, match="shape"):
+            client.infer("two", [tensor])
+    with pytest.raises(errors, match="batch"):
+        site.ask("two", [1.0] * 9)
+
+
+def test_what_would_be_late_is_told_while_it_waits(site, one, errors):
+    with site.held("one"):
+        for options in (
+            {"parameters": {"deadline_ms": 50}},
+            {"parameters": {"deadline_ms": "50.5", "slo_class": "best_effort"}},
+            {"timeout": 50_000},
+        ):
+            for kind, status in (("http", "503"), ("grpc", "StatusCode.UNAVAILABLE")):
+                with pytest.raises(errors, match="timeout expired") as told:
+                    site.ask("one", [3.0], kind, **options)
+                assert told.value.status() == status
+    assert site.record().count(3.0) == 0
+    assert site.state("one")["expired"] == 6
+
+
+def test_strict_requests_run_before_those_that_waited_longer(site, one):
+    asked = [(21.0, "best_effort", None), (22.0, "strict", None), (23.0, "strict", 100_000)]
+    with ThreadPoolExecutor() as pool, site.held("one"):
+        for i, (value, name, deadline) in enumerate(asked):
+            parameters = {"slo_class": name} | ({"deadline_ms": deadline} if deadline else {})
+            pool.submit(site.ask, "one", [value], parameters=parameters)
+            wait_until(lambda i=i: site.state("one")["queued"] == i + 1)
+    assert site.record()[-3:] == [23.0, 22.0, 21.0]
+
+
+def test_a_request_that_was_cancelled_does_not_run(site, one):
+    def done(result, error):
+        ended.append(error)
+
+    ended = []
+    with contextlib.closing(site.client("grpc")) as client:
+        with site.held("one"):
+            call = client.async_infer("one", site.x("grpc", [31.0]), done)
+            wait_until(lambda: site.state("one")["queued"] == 1)
+            call.cancel()
+            wait_until(lambda: site.state("one")["abandoned"] == 1)
+        wait_until(lambda: ended)
+    assert 31.0 not in site.record()
+
+
+def test_workers_that_are_killed_under_load_lose_no_request(site, two):
+    with Load(site, "two") as load:
+        for _ in range(3):
+            load.more()
+            pids = wait_until(lambda: list(site.state("two")["pids"]))
+            os.kill(pids[0], signal.SIGKILL)
+            wait_until(lambda: site.state("two")["ready"] == 2)
+            load.more()
+    assert load.failures == []
+
+
+def test_a_request_that_kills_its_workers_is_answered_and_named_the_cause(site, two, errors):
+    with pytest.raises(errors, match="died of this request, twice"):
+        site.ask("two", [DIE])
+    wait_until(lambda: site.state("two")["ready"] == 2)
+    assert site.ask("two", [1.0]) == [3.0]
+
+
+def test_a_reload_and_a_new_generation_under_load_lose_no_request(site, two):
+    with Load(site, "two") as load:
+        for _ in range(3):
+            load.more()
+            site.host.repository.load("two")
+        found = site.host.start_generation("two", parse_configuration("1x1x8"))
+        load.more()
+    assert load.failures == []
+    assert (found.configuration, found.ready) == ("1x1x8", 1)
+
+
+def test_an_unloaded_model_answers_what_it_holds(site, errors):
+    site.host.load("one-1.0.mar")
+    with ThreadPoolExecutor() as pool:
+        with site.held("one"):
+            unloading = pool.submit(site.host.unload, "one")
+            with contextlib.closing(site.client("http")) as client:
+                wait_until(lambda: not client.is_model_ready("one"))
+        unloading.result(PATIENCE_S)
+    with pytest.raises(errors):
+        site.ask("one", [1.0])
+    assert [each.name for each in site.host.models()] == ["mixed"]
+
+
+def test_a_retired_model_says_that_nobody_runs_it(site, two, errors, monkeypatch):
+    assert site.host.retire("two").ready == 0
+    with pytest.raises(errors, match=r"timeout expired|no worker"):
+        site.ask("two", [1.0], parameters={"deadline_ms": 100})
+    assert site.host.start_generation("two", parse_configuration("1x1x8")).ready == 1
+    assert site.ask("two", [1.0]) == [3.0]
+
+
+def test_what_cannot_be_loaded_leaves_nothing(site):
+    before = site.host.models()
+    for file, said in (("nothing.mar", "holds no nothing.mar"), ("mixed-1.0.mar", "already")):
+        with pytest.raises(HostError, match=said):
+            site.host.load(file)
+    for model in ("nobody", "mixed/9"):
+        with pytest.raises(HostError, match=model.split("/")[0]):
+            site.host.unload(model)
+    assert site.host.models() == before
+
+
+def test_the_statistics_of_triton_know_batches(site, two):
+    with contextlib.closing(site.client("http")) as client:
+        for _ in range(5):
+            client.infer("two", site.x("http", [1.0, 2.0]))
+        [told] = client.get_inference_statistics("two")["model_stats"]
+    assert (told["inference_count"], told["execution_count"]) == (10, 5)
+    assert [each["batch_size"] for each in told["batch_stats"]] == [2]
+
+
+def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two):
+    pids = set(site.state("two")["pids"])
+    os.kill(site.process.pid, signal.SIGKILL)
+    wait_until(lambda: site.process.restarts == 1 and site.process.pid)
+    wait_until(lambda: site.host.repository.is_ready("/v2/models/two/ready"))
+    assert site.ask("two", [4.0]) == [9.0]
+    assert set(site.state("two")["pids"]) == pids
+
+
+HOST = """
+import sys, time
+from pathlib import Path
+from shunter.nic_frontend.server.model_policy import Policy
+from shunter.plugins import hosts
+store, folder = map(Path, sys.argv[1:])
+server = hosts.process_of(store, ["two=two-1.0.mar"], folder=folder, name="triton")
+server.start()
+print(server.pid, server.inference, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_without_its_host_a_triton_serves_on_and_with_it_workers_end(site, tmp_path):
+    command = [sys.executable, "-c", HOST, str(site.folder / "store"), str(tmp_path)]
+    host = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pid, inference = host.stdout.readline().split()
+    try:
+        [model] = hosts.status_of(tmp_path / "backend.sock")["models"]
+        workers = [psutil.Process(each) for each in model["pids"]]
+        host.kill()
+        host.communicate()
+        with contextlib.closing(
+            site.kinds["http"].InferenceServerClient(inference[7:])
+        ) as client:
+            for i in range(100, 150):
+                found = client.infer("two", site.x("http", [float(i)]))
+                assert found.as_numpy("y")[0, 0] == 2 * i + 1
+        assert all(each.is_running() for each in workers)
+    finally:
+        os.kill(int(pid), signal.SIGTERM)
+    psutil.wait_procs(workers, PATIENCE_S)
+    assert not any(each.is_running() for each in workers)
