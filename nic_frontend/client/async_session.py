@@ -133,11 +133,12 @@ class AsyncSession:
 
         Who stops before the end closes what this returns (:func:`contextlib.aclosing`).
         """
-        parts = begin(self._exchange, inputs, options, self._timeout_s, ahead, more)
+        how = options, self._timeout_s, ahead, more, time.monotonic_ns()
+        parts = begin(self._exchange, inputs, *how)
         try:
             while (head := parts.head) is not None:
                 await self._until(head)
-                if (found := parts.take()) is not None:
+                if (found := parts.take(time.monotonic_ns())) is not None:
                     yield found
         finally:
             parts.close()

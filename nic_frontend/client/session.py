@@ -190,14 +190,14 @@ class Session:
     def stream(
         self, inputs: Sequence[Any], options: Options = DEFAULT, *, ahead: int = AHEAD, **more: Any
     ) -> Iterator[list[Array]]:
-        """Ask a model whose answers come in parts: the outputs of each, as they come; ``ahead`` of
-        them are on their way at most. Whoever closes or forgets it before the end, ends it.
-        ``timeout_s`` is for each part. Raises InferenceError with any of them."""
-        parts = begin(self._exchange, inputs, options, self._timeout_s, ahead, more)
+        """The outputs of each part of an answer, of which ``ahead`` are on their way at most.
+        ``timeout_s`` is for each. Who closes it ends it. Raises InferenceError with any part."""
+        how = options, self._timeout_s, ahead, more, time.monotonic_ns()
+        parts = begin(self._exchange, inputs, *how)
         try:
             while head := parts.head:
                 self._wait_for((head,))
-                if (found := parts.take()) is not None:
+                if (found := parts.take(time.monotonic_ns())) is not None:
                     yield found
         finally:
             parts.close()

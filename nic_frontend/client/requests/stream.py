@@ -3,7 +3,6 @@ here waits."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -21,7 +20,6 @@ class Exchange(Protocol):
 
     core: Any
     tensors: Tensors | None
-    now: int
 
     def submit(self, calls: Sequence[Call]) -> None:
         """Send them."""
@@ -61,51 +59,50 @@ class Parts:
             return self._asked[0]
         return None
 
-    def take(self) -> list[Array] | None:
+    def take(self, now_ns: int) -> list[Array] | None:
         """The next part when :attr:`head` has ended, None: it was none. Raises InferenceError."""
         if not self._numbers:
-            self._take_first()
+            self._take_first(now_ns)
             return None
         call = self._asked.popleft()
         if _status(call) == WireStatus.END:
             self._is_over = True
             for each in self._asked:  # which is said to these, too
-                each.ends_ns = self._exchange.now + self._timeout_ns
+                each.ends_ns = now_ns + self._timeout_ns
             return None
         if _status(call) == WireStatus.NOT_YET:
-            self._asked.appendleft(self._next(call.part))
-            self._is_next()
+            self._asked.appendleft(self._next(call.part, now_ns))
+            self._is_next(now_ns)
             return None
         if call.error is not None:
             raise call.error
         self._has_begun = True
-        self._ask()
+        self._ask(now_ns)
         return call.outputs
 
-    def _take_first(self) -> None:
+    def _take_first(self, now_ns: int) -> None:
         if _status(self._request) != WireStatus.UNDER_WAY:
             self._request.answer()  # raises, as a rule
             raise ServerError("the server gave no answer in parts", WireStatus.HANDLER_FAILED)
-        self._ask()
+        self._ask(now_ns)
 
-    def _ask(self) -> None:
+    def _ask(self, now_ns: int) -> None:
         # While the model has not begun, one is enough: it shows that it has.
         while len(self._asked) < (self._ahead if self._has_begun else 1):
             self._numbers += 1
-            self._asked.append(self._next(self._numbers))
-        self._is_next()
+            self._asked.append(self._next(self._numbers, now_ns))
+        self._is_next(now_ns)
 
-    def _next(self, part: int) -> Call:
-        now_ns = time.monotonic_ns()
+    def _next(self, part: int, now_ns: int) -> Call:
         call = Call([_NOTHING], [], now_ns, now_ns + _LATER_NS, 0, DEFAULT)
         call.rows, call.taken = 1, self._tensors.taken
         call.part, call.of, call.within = part, self._request.req_id, self._request.within
         self._exchange.submit((call,))
         return call
 
-    def _is_next(self) -> None:
+    def _is_next(self, now_ns: int) -> None:
         """From now on the first of those that were asked for is waited for."""
-        now_ns, call = time.monotonic_ns(), self._asked[0]
+        call = self._asked[0]
         if self._number != call.part:
             self._number, self._ends_ns = call.part, now_ns + self._timeout_ns
         call.begun_ns, call.ends_ns = self._ends_ns - self._timeout_ns, self._ends_ns
@@ -131,13 +128,14 @@ def begin(
     timeout_s: float,
     ahead: int,
     more: Mapping[str, Any],
+    now_ns: int,
 ) -> Parts:
     """Ask for an answer in parts. ``more``: fields of other options. Raises BadRequestError."""
     tensors = exchange.tensors
     if not isinstance(tensors, PackedTensors):
         raise BadRequestError("answers of this model are whole: ask by infer")
     options = Options(**more) if more else options
-    call = tensors.call_of_stream(inputs, options, time.monotonic_ns(), timeout_s)
+    call = tensors.call_of_stream(inputs, options, now_ns, timeout_s)
     exchange.submit((call,))
     return Parts(exchange, tensors, call, ahead)
 

@@ -3,14 +3,21 @@
 import asyncio
 import contextlib
 import gc
+import os
+import random
+import select
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shunter.handlers.queue import front_end_link
+from shunter.handlers.queue import loaded_model
 from shunter.nic_frontend.client import AsyncClient, BadRequestError, Client, ServerError, Session
 
 KEY = bytes(range(32))
@@ -57,8 +64,8 @@ class Worker:
 
     def __init__(self, path, handler, batch=1, model="s", tensors=TENSORS):
         self.handler = handler
-        loaded = front_end_link.LoadedModel(model, {"tensors": tensors}, batch, handler)
-        link = front_end_link.link_of(path, loaded, {})
+        loaded = loaded_model.LoadedModel(model, {"tensors": tensors}, batch, handler)
+        link = loaded_model.link_of(path, loaded, {})
         self._server, self._other = socket.socketpair()
         self._thread = threading.Thread(target=link.run, args=(self._server, lambda: True))
         self._thread.start()
@@ -263,3 +270,120 @@ def test_a_front_end_that_goes_in_the_midst_is_an_error_and_no_wrong_part(
         until(lambda: handler.ended)
         service.wait_for("s")
         assert [p[0].tolist() for p in session.stream([asks(4)])] == wanted(4)
+
+
+# ---- a worker that is killed
+
+
+def _work(path):
+    """A worker in a process of its own; it ends with its input."""
+    worker = Worker(Path(path), Counts())
+    sys.stdin.read()
+    worker.close()
+
+
+@pytest.fixture
+def killable(make_service):
+    service = make_service()
+    command = [sys.executable, __file__, str(service._folder / "nic.sock")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    service.wait_for("s")
+    yield service, process
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    process.wait(LONG)
+
+
+def test_a_worker_that_dies_in_the_midst_is_an_error_and_no_wrong_part(killable, make_worker):
+    service, process = killable
+    found, failed = {}, []
+
+    async def main():
+        async with AsyncClient(service.url(), timeout_s=LONG) as client:
+
+            async def one(seed):
+                found[seed] = []
+                try:
+                    async for each in client.stream("s", asks(10**9, 4, seed)):
+                        found[seed].append(each.tolist())
+                        if len(found[seed]) == 100:
+                            os.kill(process.pid, signal.SIGKILL)
+                except ServerError as error:
+                    failed.append(error.status)
+
+            await asyncio.gather(*(one(seed) for seed in range(4)))
+
+    asyncio.run(main())
+    assert len(failed) == 4 and 502 in failed and set(failed) <= {502, 521}
+    assert max(map(len, found.values())) >= 100
+    assert all(parts == wanted(len(parts), 4, seed) for seed, parts in found.items())
+    make_worker(service)
+    with Client(service.url(), timeout_s=LONG) as client:
+        assert [part.tolist() for part in client.stream("s", asks(9))] == wanted(9)
+
+
+# ---- a way that loses
+
+
+class Lossy:
+    """Datagrams to and from a server, of which some are lost, doubled or overtaken."""
+
+    def __init__(self, port, seed=5, lost=0.05):
+        self._random, self._lost, self._over = random.Random(seed), lost, False
+        self._front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._back = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._front.bind(("127.0.0.1", 0))
+        self._back.connect(("127.0.0.1", port))
+        self.port = self._front.getsockname()[1]
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        client, held = None, []
+        while not self._over:
+            for each in select.select([self._front, self._back], [], [], 0.01)[0]:
+                data, peer = each.recvfrom(65536)
+                client = peer if each is self._front else client
+                if self._random.random() >= self._lost:
+                    held += [(each, data)] * (2 if self._random.random() < self._lost else 1)
+            if self._random.random() < 2 * self._lost:
+                self._random.shuffle(held)
+            for each, data in held:
+                if each is self._front:
+                    self._back.send(data)
+                elif client is not None:
+                    self._front.sendto(data, client)
+            held.clear()
+
+    def close(self):
+        self._over = True
+        self._thread.join(30)
+        self._front.close()
+        self._back.close()
+
+
+@pytest.mark.parametrize("how", [{}, {"encrypt": True, "key": KEY}], ids=["open", "encrypted"])
+def test_nothing_is_lost_doubled_or_out_of_order_on_a_way_that_loses(
+    make_service, make_worker, how
+):
+    service = make_service(key=how.get("key"))
+    make_worker(service, batch=4)
+    way = Lossy(service.front_end.port)
+
+    async def main():
+        async with AsyncClient(f"udp://127.0.0.1:{way.port}", timeout_s=LONG, **how) as client:
+
+            async def one(seed):
+                found = [p.tolist() async for p in client.stream("s", asks(60, 500, seed))]
+                assert found == wanted(60, 500, seed)
+
+            await asyncio.gather(*(one(seed) for seed in range(4)))
+
+    try:
+        asyncio.run(main())
+    finally:
+        way.close()
+
+
+if __name__ == "__main__":
+    _work(sys.argv[1])
