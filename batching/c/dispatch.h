@@ -116,6 +116,7 @@ struct shunter_served {
     int32_t *scratch; /* for the first of a heap, in order */
     uint32_t indirect; /* requests in flight whose answers the owner sends */
     uint64_t gathered_bytes; /* by workers that are gone */
+    bool streamed; /* answers come in parts, for as long as clients take: nothing is sent ahead */
     struct shunter_telemetry telemetry;
 };
 

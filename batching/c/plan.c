@@ -140,7 +140,8 @@ static bool release_to_free(struct plan *plan, uint8_t class, uint32_t queued) {
 static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) {
     const struct shunter_served *served = plan->served;
     const struct shunter_worker_state *worker = worker_of(plan, to);
-    if (!shunter_is_ready(worker) || !shunter_in_flight(worker) || plan->best_effort_waits) {
+    if (!shunter_is_ready(worker) || !shunter_in_flight(worker) || plan->best_effort_waits ||
+        served->streamed) {
         return false;
     }
     for (uint8_t each = 0; each <= class; each++) {

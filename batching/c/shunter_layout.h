@@ -286,12 +286,12 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_PIECES 144 /* pieces of its input */
 #define SHUNTER_E_ENTRY_BYTES 152 /* of its input where the queue is packed */
 #define SHUNTER_E_ENTRY_ROWS 160 /* of its request, from the dispatcher; 1 unless it is a batch */
-#define SHUNTER_E_ENTRY_PLACES 168 /* entries for parts; n in place n % PARTS_AHEAD [8] */
+#define SHUNTER_E_ENTRY_PLACES 168 /* entries for parts, n in place n % PARTS_AHEAD [8] */
 #define SHUNTER_E_ENTRY_GIVEN 232 /* places given so far; written last */
 #define SHUNTER_E_ENTRY_UNWANTED 240 /* 1: nobody waits for it any more */
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
 #define SHUNTER_E_ENTRY_PARTS 272 /* parts of its answer that are in their places; written last */
-#define SHUNTER_LAYOUT_DIGEST 0x7fa3bdd7e8a43b23ULL
+#define SHUNTER_LAYOUT_DIGEST 0x22f045e54e27358eULL
 
 #endif

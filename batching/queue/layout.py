@@ -125,7 +125,7 @@ ENTRY = (
             Field("entry_pieces", "pieces of its input"),
             Field("entry_bytes", "of its input where the queue is packed"),
             Field("entry_rows", "of its request, from the dispatcher; 1 unless it is a batch"),
-            Field("entry_places", "entries for parts; n in place n % PARTS_AHEAD", count=PARTS_AHEAD),
+            Field("entry_places", "entries for parts, n in place n % PARTS_AHEAD", PARTS_AHEAD),
             Field("entry_given", "places given so far; written last"),
             Field("entry_unwanted", "1: nobody waits for it any more"),
         ),

@@ -165,7 +165,7 @@ class WorkerQueue:
         self.library = library
         self.queue = queue
         self._view = view_of(queue, func_id)
-        self._worker, self._front = worker, front
+        self._worker, self.front = worker, front
         self._batches = [Batch(queue.entries) for _ in range(AHEAD)]
         self._wait = WaitView(doorbell=doorbell)
         self._regions = (RegionView * REGIONS)(RegionView(landing.address, landing.size))
@@ -178,6 +178,11 @@ class WorkerQueue:
         self._datagrams = library.shunter_datagrams_new(socket)
         if not self._datagrams:
             raise OSError(errno.ENOMEM, "no memory for datagrams")
+
+    @property
+    def waiting_at(self) -> tuple[int, int, int]:
+        """The queue, the worker, and how it waits, for C."""
+        return self.view_at, self._worker, self._wait_at
 
     def set_region(self, number: int, memory: Mapping | None) -> None:
         """Inputs may lie in this memory from now on, too; None: not any more."""
@@ -235,7 +240,7 @@ class WorkerQueue:
             batch.statuses_at,
             batch.results_at,
             self._datagrams,
-            self._front,
+            self.front,
         )
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.handlers.queue.device_queue import queue_worker
 from shunter.handlers.queue.packed_queue import PackedInfer, PackedQueueWorker, keep_batch
 from shunter.handlers.queue.shared_regions import FrontEndWords
+from shunter.handlers.queue.streaming import StreamingQueueWorker
 from shunter.handlers.queue.tensor_config import UNPADDED, Padding
 from shunter.handlers.queue.tensor_queue import Infer, QueueWorker, keep_inputs
 
@@ -149,7 +150,8 @@ class FrontEndLink:
     def _worker_of(self, end: WorkerQueue) -> QueueWorker | PackedQueueWorker:
         attach, device = self._attach, self._device
         if attach.packing:
-            return PackedQueueWorker(end, self._infer, attach, self._padding, device)
+            kind = StreamingQueueWorker if attach.packing.streamed else PackedQueueWorker
+            return kind(end, self._infer, attach, self._padding, device)
         return queue_worker(end, self._infer, attach.batch, device, self._model)
 
     def _work(

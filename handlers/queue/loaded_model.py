@@ -44,8 +44,6 @@ def link_of(
     Raises TensorConfigError when the model cannot serve tensors.
     """
     tensors = tensor_config(model.section)
-    if tensors.packing and tensors.packing.streamed:
-        raise TensorConfigError("tensors: streamed: answers cannot be streamed yet")
     attach = Attach(
         model.name,
         environ.get("SHUNTER_MODEL_VERSION", ""),

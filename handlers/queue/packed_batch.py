@@ -32,6 +32,8 @@ class PackedBatch:
         """Of each request."""
         self.refused: set[int] = set()
         """Requests that the handler has refused."""
+        self.unwanted: set[int] = set()
+        """Where answers are streamed: requests whose clients want no more of them."""
         self._table, self._words = table, words
 
     def __len__(self) -> int:

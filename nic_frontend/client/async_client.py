@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from shunter.nic_frontend.client.async_session import AsyncSession
@@ -124,6 +125,23 @@ class AsyncClient:
         arrays = [each if isinstance(each, list | tuple) else [each] for each in requests]
         found = await self._many(model, version, Options(**options), arrays, None)
         return [each if isinstance(each, InferenceError) else one_or_all(each) for each in found]
+
+    async def stream(
+        self, model: str, inputs: Array | Sequence[Array], *, version: str = "", **options: Any
+    ) -> AsyncIterator[Any]:
+        """Ask a model whose answers come in parts: of each what :meth:`infer` returns.
+
+        ``options`` as of :meth:`AsyncSession.stream`. It is never asked of another server.
+        """
+        arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
+
+        async def look(session: AsyncSession, _: Options) -> AsyncSession:
+            return session
+
+        session = await self._somewhere(model, version, DEFAULT, look)
+        async with aclosing(session.stream(arrays, **options)) as parts:
+            async for part in parts:
+                yield one_or_all(part)
 
     async def infer_batch(
         self, model: str, inputs: Array | Sequence[Array], *, version: str = "", **options: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from shunter.nic_frontend.client.connecting import (
@@ -24,6 +24,7 @@ from shunter.nic_frontend.client.requests.errors import (
     TooLargeError,
     UnreachableError,
 )
+from shunter.nic_frontend.client.requests.stream import AHEAD, begin
 from shunter.nic_frontend.wire.keys import SharedKey
 
 _MOST_AT_ONCE = 16
@@ -124,6 +125,32 @@ class AsyncSession:
         batch = Batch(self.tensors, inputs, out)
         found = await self.infer_many(batch.requests, options, out=batch.places, **more)
         return batch.outputs(found)
+
+    async def stream(
+        self, inputs: Sequence[Any], options: Options = DEFAULT, *, ahead: int = AHEAD, **more: Any
+    ) -> AsyncIterator[list[Array]]:
+        """Ask a model whose answers come in parts: the outputs of each, as :meth:`Session.stream`.
+
+        Who stops before the end closes what this returns (:func:`contextlib.aclosing`).
+        """
+        how = options, self._timeout_s, ahead, more, time.monotonic_ns()
+        parts = begin(self._exchange, inputs, *how)
+        try:
+            while (head := parts.head) is not None:
+                await self._until(head)
+                if (found := parts.take(time.monotonic_ns())) is not None:
+                    yield found
+        finally:
+            parts.close()
+            self._after()
+
+    async def _until(self, call: Call) -> None:
+        """It has ended."""
+        ended = self._loop.create_future()
+        call.on_end = lambda _: ended.done() or ended.set_result(None)
+        self._after()
+        if not call.done:
+            await ended
 
     @property
     def tensors(self) -> Tensors:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, TypeVar
 
 from shunter.nic_frontend.client.connecting import Address, key_of
@@ -109,6 +110,19 @@ class Client:
         except InferenceError as error:
             many.end(error)
         return many.found
+
+    def stream(
+        self, model: str, inputs: Array | Sequence[Array], *, version: str = "", **options: Any
+    ) -> Iterator[Any]:
+        """Ask a model whose answers come in parts: of each what :meth:`infer` returns.
+
+        ``options`` as of :meth:`Session.stream`. It is never asked of another server.
+        """
+        arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
+        session = self._somewhere(model, version, DEFAULT, lambda each, _: each)
+        with closing(session.stream(arrays, **options)) as parts:
+            for part in parts:
+                yield one_or_all(part)
 
     def infer_batch(
         self, model: str, inputs: Array | Sequence[Array], *, version: str = "", **options: Any

@@ -109,6 +109,9 @@ class Exchange(Connection):
         try:
             while self.waiting and core.may_begin and room > 0:
                 call = self.waiting[0]
+                if call.within not in (None, core):  # there it means nothing
+                    self.waiting.popleft().end(error_of(WireStatus.UNKNOWN_SESSION))
+                    continue
                 left_ns = call.deadline_ns - self.now
                 call.req_id = core.start(call, max(1, left_ns // 1000) if call.deadline_ns else 0)
                 if not call.req_id:
@@ -193,9 +196,10 @@ class Exchange(Connection):
         if call is None:  # a session that is lost has taken it with it
             return
         self._ended += 1
-        if status == WireStatus.NO_WORKER:
+        if status == WireStatus.NO_WORKER and not call.part:
             self._calls.put_back(call, self.now)
         else:
+            call.within = self.core
             call.end(None if status == WireStatus.OK else error_of(status), size)
         self._look_elsewhere()
         if self.waiting:

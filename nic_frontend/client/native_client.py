@@ -7,13 +7,9 @@ import errno
 from collections.abc import Sequence
 from ctypes import (
     POINTER,
-    Structure,
     byref,
     c_bool,
-    c_int,
     c_int64,
-    c_uint8,
-    c_uint16,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -22,77 +18,19 @@ from functools import cache
 
 from shunter.batching.queue.layout import MAX_TENSORS
 from shunter.batching.queue.native import check
+from shunter.nic_frontend.client.native_structures import (
+    KEYS,
+    NUMBERS,
+    Ended,
+    Key,
+    Numbers,
+    Run,
+    Settings,
+)
 from shunter.nic_frontend.client.requests.errors import NoCipherError
 from shunter.nic_frontend.library import require
 from shunter.nic_frontend.wire.keys import Keys
 from shunter.nic_frontend.wire.layout import WINDOW
-
-_Key = c_uint8 * 16
-_RUN = c_void_p, c_void_p, c_uint32, c_uint32
-
-_KEYS = ("tag_to_server", "tag_to_client", "payload_to_server", "payload_to_client")
-
-
-class Settings(Structure):
-    """``struct shunter_client_settings``."""
-
-    _fields_ = (
-        ("socket", c_int),
-        ("stream", c_bool),
-        ("gso", c_bool),
-        ("tagged", c_bool),
-        ("protect", c_uint16),
-        *((name, _Key) for name in _KEYS),
-        ("session", c_uint32),
-        ("func_id", c_uint16),
-        ("segment", c_uint16),
-        ("input_count", c_uint32),
-        ("output_count", c_uint32),
-        ("input_bytes", c_uint32 * MAX_TENSORS),
-        ("output_bytes", c_uint32 * MAX_TENSORS),
-        ("grant", c_uint64),
-        ("pkt_no", c_uint64),
-        ("trip_ns", c_uint64),
-        ("shared", c_void_p),
-        ("shared_requests", c_uint32),
-        ("least_answer", c_uint32),
-    )
-
-
-class _Ended(Structure):
-    _fields_ = (("req_id", c_uint64), ("status", c_uint32), ("bytes", c_uint32))
-
-
-class _Run(Structure):
-    _fields_ = tuple(zip(("request", "answer", "bytes", "rows"), _RUN, strict=True))
-
-
-class Exchange(Structure):
-    """``struct shunter_exchange``: one request from its beginning to its end."""
-
-    _fields_ = (
-        ("inputs", c_void_p),
-        ("outputs", c_void_p),
-        ("deadline_us", c_uint64),
-        ("until_ns", c_uint64),
-        ("priority", c_uint32),
-        ("idempotent", c_uint32),
-        ("spin", c_uint32),
-        ("status", c_uint32),
-        ("req_id", c_uint64),
-        ("bytes", c_uint32),
-        ("rows", c_uint32),
-    )
-
-
-_NUMBERS = (
-    *("next_id", "grant", "below", "pending"),
-    *("lost", "rtt_ns", "trip_ns", "copied", "heard_ns", "unknown_ns", "kept", "packets"),
-)
-
-
-class _Numbers(Structure):
-    _fields_ = tuple((name, c_uint64) for name in _NUMBERS)
 
 
 @cache
@@ -112,12 +50,13 @@ def functions() -> ctypes.CDLL:
     found.shunter_client_poll.argtypes = [c_void_p, c_void_p, c_uint32, c_uint64, c_uint32]
     found.shunter_client_hello.argtypes = [c_void_p, POINTER(c_void_p)]
     found.shunter_client_hello.restype = c_uint32
-    found.shunter_client_cancel.argtypes = [c_void_p, c_uint64]
+    for name in ("cancel", "unwanted"):
+        getattr(found, f"shunter_client_{name}").argtypes = [c_void_p, c_uint64]
     for name in ("ask", "farewell", "due_ns"):
         getattr(found, f"shunter_client_{name}").argtypes = [c_void_p]
     found.shunter_client_due_ns.restype = c_uint64
     found.shunter_client_numbers.argtypes = [c_void_p]
-    found.shunter_client_numbers.restype = POINTER(_Numbers)
+    found.shunter_client_numbers.restype = POINTER(Numbers)
     return found
 
 
@@ -160,8 +99,8 @@ class NativeClient:
         """
         self._c = self.functions = functions()
         settings = Settings(socket, stream, gso, keys is not None, protect)
-        for name in _KEYS if keys is not None else ():
-            setattr(settings, name, _Key(*getattr(keys, name)))
+        for name in KEYS if keys is not None else ():
+            setattr(settings, name, Key(*getattr(keys, name)))
         settings.session, settings.func_id, settings.segment = session, func_id, segment
         settings.input_count, settings.output_count = len(inputs), len(outputs)
         settings.input_bytes[: len(inputs)] = inputs
@@ -176,9 +115,9 @@ class NativeClient:
         self._live = self._c.shunter_client_numbers(self.handle).contents
         self._inputs = (c_uint64 * MAX_TENSORS)()
         self._outputs = (c_uint64 * MAX_TENSORS)()
-        self._ended = (_Ended * WINDOW)()
+        self._ended = (Ended * WINDOW)()
         self._at = tuple(map(ctypes.addressof, (self._inputs, self._outputs, self._ended)))
-        self._run = _Run()
+        self._run = Run()
 
     def begin(
         self,
@@ -209,10 +148,15 @@ class NativeClient:
         deadline_us: int = 0,
         priority: int = 0,
         idempotent: bool = False,
+        part: tuple[int, int] = (0, 0),
     ) -> int:
-        """The same of a packed function, with addresses of its run and of memory for its answer."""
+        """The same of a packed function, with addresses of its run and of memory for its answer.
+
+        ``part``: there is no run, but this part of the answer to that request is asked for.
+        """
         run = self._run
         run.request, run.answer, run.bytes, run.rows = request, answer, size, rows
+        run.part, run.of = part
         how = ctypes.addressof(run), deadline_us, priority, idempotent
         result = self._c.shunter_client_begin_run(self.handle, *how)
         if result > 0:
@@ -239,6 +183,10 @@ class NativeClient:
         length = self._c.shunter_client_hello(self.handle, byref(at))
         return ctypes.string_at(at, length) if length else b""
 
+    def unwanted(self, req_id: int) -> None:
+        """No more parts of the answer to a request are wanted."""
+        self._c.shunter_client_unwanted(self.handle, req_id)
+
     def cancel(self, req_id: int) -> None:
         """Give a request up; its memory is the caller's again."""
         self._c.shunter_client_cancel(self.handle, req_id)
@@ -257,7 +205,7 @@ class NativeClient:
 
     def numbers(self) -> dict[str, int]:
         """All of ``struct shunter_client_numbers``."""
-        return {name: int(getattr(self._live, name)) for name in _NUMBERS}
+        return {name: int(getattr(self._live, name)) for name in NUMBERS}
 
     @property
     def pending(self) -> int:
@@ -288,7 +236,7 @@ class NativeClient:
     def close(self) -> None:
         """Free what C holds."""
         if self.handle is not None:
-            self._live = _Numbers.from_buffer_copy(self._live)
+            self._live = Numbers.from_buffer_copy(self._live)
             self._c.shunter_client_free(self.handle)
             self.handle = None
 

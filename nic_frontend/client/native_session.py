@@ -54,7 +54,8 @@ class NativeSession(NativeClient):
             [run] = call.inputs
             call.outputs = call.outputs or [self._packed.memory()]
             where = _address(run), run.size, call.rows, _address(call.outputs[0])
-            return self.begin_run(*where, deadline_us, options.priority, options.idempotent)
+            how = deadline_us, options.priority, options.idempotent
+            return self.begin_run(*where, *how, (call.part, call.of))
         return self.begin(
             [_address(array) for array in call.inputs],
             [_address(array) for array in call.outputs],

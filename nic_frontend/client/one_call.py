@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from shunter.batching.queue.layout import MAX_TENSORS
-from shunter.nic_frontend.client.native_client import Exchange, NativeClient
+from shunter.nic_frontend.client.native_client import NativeClient
+from shunter.nic_frontend.client.native_structures import Exchange
 from shunter.nic_frontend.client.requests.calls import (
     DEFAULT,
     Array,
@@ -126,6 +127,8 @@ class OneRun(OneCall):
 
     def takes(self, inputs: Sequence[Any]) -> bool:
         """Make the arrays those of the request; False: they are wrong."""
+        if self._tensors.form.streamed:
+            return False
         try:
             run, self._rows = self._tensors.pack(inputs)
         except BadRequestError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from shunter.nic_frontend.client.requests.errors import (
     UnreachableError,
 )
 from shunter.nic_frontend.client.requests.packed import PackedTensors
+from shunter.nic_frontend.client.requests.stream import AHEAD, begin
 from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 
@@ -185,6 +186,21 @@ class Session:
         batch = Batch(self.tensors, inputs, out)
         found = self.infer_many(batch.requests, options, out=batch.places, **more)
         return batch.outputs(found)
+
+    def stream(
+        self, inputs: Sequence[Any], options: Options = DEFAULT, *, ahead: int = AHEAD, **more: Any
+    ) -> Iterator[list[Array]]:
+        """The outputs of each part of an answer, of which ``ahead`` are on their way at most.
+        ``timeout_s`` is for each. Who closes it ends it. Raises InferenceError with any part."""
+        how = options, self._timeout_s, ahead, more, time.monotonic_ns()
+        parts = begin(self._exchange, inputs, *how)
+        try:
+            while head := parts.head:
+                self._wait_for((head,))
+                if (found := parts.take(time.monotonic_ns())) is not None:
+                    yield found
+        finally:
+            parts.close()
 
     def buffer(self) -> list[Array]:
         """Arrays for the inputs of the next request: fill them, and give them to :meth:`infer`.

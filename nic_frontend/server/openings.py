@@ -206,6 +206,9 @@ class Openings:
 
         Whose the front end is could as well end it: he may have all of them.
         """
+        packing = function.attach.packing
+        if packing is not None and packing.streamed:
+            return False  # what is under way has been answered: its place would be used again
         everywhere = [each.regions for each in self._functions.all()]
         for most, found in ((REGIONS - 1, [function.regions]), (MOST_REGIONS, everywhere)):
             taken = sum(map(len, found))

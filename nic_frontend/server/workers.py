@@ -29,6 +29,8 @@ from shunter.nic_frontend.wire.layout import LARGEST_SEGMENT, MAX_SEGMENTS
 
 LOGGER = logging.getLogger("shunter.nic")
 KILL_NS = 2_000_000_000
+IDLE_NS = 60_000_000_000
+"""So long an answer in parts is kept for whom nobody asks, where the worker does not say."""
 """A process that is killed should end in so long a time; it is said when it does not."""
 _PAYLOAD = LARGEST_SEGMENT - AEAD_TAG
 """The most that a segment of any session carries."""
@@ -214,7 +216,10 @@ def runs_of(function: Function) -> Runs:
     attach = function.attach
     batched = attach.packing is not None and attach.packing.batched
     sides = attach.inputs, attach.outputs
-    return Runs(function.most_rows, *(Packing(side, batched).least for side in sides))
+    least = (Packing(side, batched).least for side in sides)
+    streamed = attach.packing is not None and attach.packing.streamed
+    idle_ns = int(attach.response_timeout_s * 1e9 / 2) or IDLE_NS
+    return Runs(function.most_rows, *least, streamed, idle_ns)
 
 
 def tell(path: DataPath, function: Function) -> None:

@@ -91,6 +91,8 @@ class WireStatus(IntEnum):
     """It is whole, and its answer comes in parts, for which its client asks."""
     END = 204
     """There is no such part: the answer had those before it."""
+    NOT_YET = 102
+    """Nothing can be said of this part so far: ask for it again, others need its place."""
     COOKIE = 100
     """To a HELLO: say it again, with this cookie."""
     BAD_REQUEST = EntryStatus.BAD_REQUEST

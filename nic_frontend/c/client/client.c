@@ -42,17 +42,20 @@ static int64_t begin(
     call->deadline_ns = deadline_us ? now + deadline_us * 1000 : 0;
     call->asked_ns = 0;
     call->got = 0;
-    call->count = client->inputs.count;
+    call->count = run && run->part ? 1 : client->inputs.count;
     call->answer_count = client->outputs.count;
     if (run) {
         call->bytes = run->bytes;
         call->rows = (uint16_t)run->rows;
         call->answer_count = 0;
-        if (!settings->shared) {
+        if (!settings->shared && !run->part) {
             call->count = shunter_run_count(run->bytes, client->inputs.segment);
         }
     }
-    call->flags = idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0;
+    call->part = run ? run->part : 0;
+    call->of = run ? run->of : 0;
+    call->flags = (uint16_t)((idempotent ? SHUNTER_FLAG_IDEMPOTENT : 0) |
+                             (call->part ? SHUNTER_FLAG_NEXT : 0));
     call->priority = (uint8_t)priority;
     call->again = call->refused = call->cancelled = false;
     memcpy(call->inputs, inputs, client->inputs.tensors * sizeof *inputs);
@@ -75,7 +78,8 @@ int64_t shunter_client_begin(
 int64_t shunter_client_begin_run(
     struct shunter_client *client, const struct shunter_client_run *run, uint64_t deadline_us,
     uint32_t priority, uint32_t idempotent) {
-    if (!shunter_client_is_packed(client) || run->bytes < 1 || run->rows < 1 ||
+    const bool asks = run->part && !run->bytes;
+    if (!shunter_client_is_packed(client) || (run->bytes < 1 && !asks) || run->rows < 1 ||
         run->bytes > client->settings.input_bytes[0] || run->rows > UINT16_MAX) {
         return -EINVAL;
     }
@@ -149,7 +153,10 @@ int shunter_client_exchange(struct shunter_client *client, struct shunter_exchan
     exchange->status = 0;
     exchange->req_id = 0;
     const struct shunter_client_run run = {
-        exchange->inputs[0], exchange->outputs[0], exchange->bytes, exchange->rows};
+        .request = exchange->inputs[0],
+        .answer = exchange->outputs[0],
+        .bytes = exchange->bytes,
+        .rows = exchange->rows};
     const int64_t begun = shunter_client_is_packed(client)
         ? shunter_client_begin_run(
               client, &run, exchange->deadline_us, exchange->priority, exchange->idempotent)
@@ -183,6 +190,14 @@ uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **dat
     client->hello_length = 0;
     *datagram = client->hello;
     return length;
+}
+
+int shunter_client_unwanted(struct shunter_client *client, uint64_t req_id) {
+    int error = 0;
+    for (int said = 0; !error && said < (client->settings.stream ? 1 : 2); said++) { // one may be lost
+        error = shunter_client_control(client, SHUNTER_TYPE_CANCEL, req_id, 0, NULL, 0);
+    }
+    return error;
 }
 
 int shunter_client_cancel(struct shunter_client *client, uint64_t req_id) {

@@ -83,6 +83,8 @@ struct shunter_client_run {
     const void *request;
     void *answer; /* has room for the longest */
     uint32_t bytes, rows; /* of the request */
+    uint32_t part; /* not 0: no request, but asks for this part of the answer to ``of`` */
+    uint64_t of;
 };
 
 /* The same of a packed function: -EINVAL for a run that is too long. */
@@ -129,6 +131,8 @@ int shunter_client_exchange(struct shunter_client *client, struct shunter_exchan
  */
 uint32_t shunter_client_hello(struct shunter_client *client, const uint8_t **datagram);
 
+/* No more parts of the answer to a request that has ended with STATUS_UNDER_WAY are wanted. */
+int shunter_client_unwanted(struct shunter_client *client, uint64_t req_id);
 /* Give a request up; it does not end any more. */
 int shunter_client_cancel(struct shunter_client *client, uint64_t req_id);
 /* Ask for credit, unless a stream takes nothing. */

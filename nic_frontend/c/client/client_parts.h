@@ -22,6 +22,8 @@ struct shunter_call {
     uint64_t sent_ns, due_ns, rto_ns, deadline_ns;
     uint64_t asked_ns; /* when the server was asked how it stands, 0: it has answered that */
     uint32_t got; /* segments of the answer */
+    uint32_t part; /* not 0: it asks for this part of the answer to ``of`` */
+    uint64_t of;
     uint32_t count, answer_count; /* segments: of the request, of the answer, 0: not known yet */
     uint32_t bytes, answer_bytes; /* of a packed function */
     uint16_t rows;

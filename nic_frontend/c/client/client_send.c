@@ -88,6 +88,11 @@ int shunter_client_prepare(
         header->total = call->bytes;
         header->status = call->rows;
     }
+    if (call->part) {
+        header->total = call->part;
+        header->offset = (uint32_t)call->of;
+        header->status = 0;
+    }
     if (call->deadline_ns) {
         const uint64_t left =
             call->deadline_ns > now + 1000 ? (call->deadline_ns - now) / 1000 : 1;

@@ -37,6 +37,7 @@
 #define SHUNTER_STATUS_OK 200 /* status */
 #define SHUNTER_STATUS_UNDER_WAY 202 /* status */
 #define SHUNTER_STATUS_END 204 /* status */
+#define SHUNTER_STATUS_NOT_YET 102 /* status */
 #define SHUNTER_STATUS_COOKIE 100 /* status */
 #define SHUNTER_STATUS_BAD_REQUEST 400 /* status */
 #define SHUNTER_STATUS_UNAUTHORIZED 401 /* status */
@@ -54,7 +55,7 @@
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_STATUS_NO_WORKER 521 /* status */
-#define SHUNTER_WIRE_DIGEST 0x20bff677e9e35050ULL
+#define SHUNTER_WIRE_DIGEST 0x85b85483c924cd0ULL
 
 #define SHUNTER_LABEL_HELLO "shunter x64 v2 hello"
 #define SHUNTER_LABEL_HELLO_ACK "shunter x64 v2 hello ack"

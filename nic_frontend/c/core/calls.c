@@ -56,7 +56,7 @@ void shunter_take_out(struct shunter_core *core, struct session *session) {
 }
 
 /* What nobody waits for has run. */
-void shunter_end_forgotten(
+static void end_forgotten(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
     struct function *function = function_of(core, session);
     shunter_end_call(core, session, call, now_ns);
@@ -89,7 +89,7 @@ void shunter_forget(
         session->forgotten++;
         return;
     }
-    const bool waits = call->state == RX_COMPLETE;
+    const bool waits = call->state == RX_COMPLETE && call->entry != NO_ENTRY;
     const int32_t entry = call->entry;
     shunter_end_call(core, session, call, now_ns);
     if (waits) {
@@ -125,6 +125,10 @@ void shunter_core_running(
     struct function *function = core->functions[func_id];
     shunter_become(core, function, call, RUNNING, now_ns);
     call->tries++;
+    struct series *series = shunter_series_at(function, entry);
+    if (series) {
+        shunter_series_runs(core, function, series);
+    }
     call->direct = !function->series && shunter_answer_is_direct(session, now_ns);
     session->direct += call->direct;
     if (call->direct) {
@@ -165,7 +169,7 @@ void shunter_core_finished(
         shunter_series_end(
             core, session, series, is_ok ? SHUNTER_STATUS_END : status, now_ns);
     } else if (call->state == FORGOTTEN) {
-        shunter_end_forgotten(core, session, call, now_ns);
+        end_forgotten(core, session, call, now_ns);
     } else if (session->packed && status == SHUNTER_STATUS_OK && !is_run(function, bytes)) {
         shunter_fail(core, session, call, SHUNTER_STATUS_HANDLER_FAILED, now_ns);
     } else if (status == SHUNTER_STATUS_OK) {
@@ -192,7 +196,7 @@ void shunter_core_worker_died(
     if (series) { // of its parts some may have been seen
         shunter_series_end(core, session, series, SHUNTER_STATUS_WORKER_DIED, now_ns);
     } else if (call->state == FORGOTTEN) {
-        shunter_end_forgotten(core, session, call, now_ns);
+        end_forgotten(core, session, call, now_ns);
     } else if (call->flags & SHUNTER_FLAG_IDEMPOTENT && call->tries < MOST_TRIES) {
         shunter_become(core, core->functions[func_id], call, RX_COMPLETE, now_ns);
         ready(core, func_id, call, true, false);
@@ -211,7 +215,7 @@ void shunter_core_returned(
         return;
     }
     if (call->state == FORGOTTEN) {
-        shunter_end_forgotten(core, session, call, now_ns);
+        end_forgotten(core, session, call, now_ns);
         return;
     }
     call->tries--;

@@ -7,6 +7,7 @@
  * oracle/credit.py in the tests.
  */
 #include "actions.h"
+#include "series.h"
 
 #define MOST_PROMISE_NS 500000000ULL
 
@@ -16,7 +17,8 @@ static uint32_t room(const struct function *function) {
 }
 
 bool shunter_has_room(const struct function *function, const struct session *session) {
-    return session->turn == PROMISED || room(function);
+    // What was promised may have become the place of a part.
+    return (session->turn == PROMISED && function->free) || room(function);
 }
 
 /* ---- lines */
@@ -200,6 +202,7 @@ void shunter_end_promises(
 }
 
 void shunter_offer(struct shunter_core *core, struct function *function, uint64_t now_ns) {
+    shunter_series_feed(core, function);
     while (!is_alone(&function->waiting) && room(function)) {
         promise(core, function, OWNER_OF(function->waiting.next, line, turn), now_ns);
     }

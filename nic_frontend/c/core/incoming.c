@@ -133,7 +133,9 @@ static void cancel(
         }
         return;
     }
-    withdraw(core, session->func_id, call->entry);
+    if (call->entry != NO_ENTRY) {
+        withdraw(core, session->func_id, call->entry);
+    }
     session->is_proven = session->is_proven && call->state != RECEIVING;
     shunter_release(core, function, call);
     call->status = SHUNTER_STATUS_CANCELLED;

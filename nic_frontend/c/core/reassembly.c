@@ -48,7 +48,7 @@ static bool is_of_it(
     return !session->packed || (header->total == call->bytes && header->status == call->rows);
 }
 
-void shunter_refuse_request(
+static void refuse(
     struct shunter_core *core, struct session *session, const struct shunter_x64 *header,
     enum shunter_drop why) {
     drop(core, why);
@@ -139,7 +139,7 @@ static void first_segment(
     struct function *function = function_of(core, session);
     const int32_t entry = shunter_take_entry(core, function, session, now_ns);
     if (entry == NO_ENTRY) {
-        shunter_refuse_request(core, session, header, SHUNTER_DROP_FULL);
+        refuse(core, session, header, SHUNTER_DROP_FULL);
         return;
     }
     memset(call, 0, sizeof *call); // it was free or failed: not counted as receiving
@@ -166,11 +166,11 @@ void shunter_request(
     } else if (header->req_id <= session->done) {
         drop(core, SHUNTER_DROP_OLD);
     } else if (!may_come(session, header->req_id)) {
-        shunter_refuse_request(core, session, header, SHUNTER_DROP_CREDIT);
+        refuse(core, session, header, SHUNTER_DROP_CREDIT);
     } else {
         struct call *call = call_of(session, header->req_id);
         if (call->state == FORGOTTEN && call->req_id != header->req_id) {
-            shunter_refuse_request(core, session, header, SHUNTER_DROP_CREDIT);
+            refuse(core, session, header, SHUNTER_DROP_CREDIT);
         } else if (call->req_id != header->req_id || call->state == FREE) {
             first_segment(core, session, call, header, now_ns);
         } else if (call->state == RECEIVING) {

@@ -61,6 +61,7 @@ int shunter_server_set_runs(
     const int error = shunter_core_set_runs(server->core, func_id, runs);
     if (!error) {
         serving->packed = true;
+        serving->served->streamed = runs->streamed;
         serving->served->queue.most_rows = runs->rows;
     }
     return error;

@@ -67,6 +67,11 @@ class Call:
     """Of a request of a packed function: its one input is a run of bytes; 0: it is none."""
     taken: Callable[[Array, int], list[Array]] | None = None
     """Makes the outputs of such an answer, of its memory and its length."""
+    part: int = 0
+    """Not 0: it asks for this part of the answer to the request ``of``."""
+    of: int = 0
+    within: object = None
+    """The session in which it ended, or to which alone it may be sent."""
 
     @property
     def result(self) -> list[Array] | InferenceError:
@@ -81,7 +86,7 @@ class Call:
 
     def end(self, error: InferenceError | None = None, size: int = 0) -> None:
         """It has its answer, or never will. ``size``: bytes of that of a packed function."""
-        if self.taken is not None and error is None:
+        if self.taken is not None and error is None and self.outputs:
             try:
                 self.outputs = self.taken(self.outputs[0], size)
             except InferenceError as wrong:

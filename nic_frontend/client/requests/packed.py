@@ -71,6 +71,8 @@ class PackedTensors(Tensors):
     ) -> Call:
         """A request. Raises BadRequestError for wrong arrays, and for ``out``: nobody knows how
         large the answer will be."""
+        if self.form.streamed:
+            raise BadRequestError("answers of this model come in parts: ask by stream")
         if out is not None:
             raise BadRequestError("out: how large the answers of this model are is not known")
         return self.call_of(*self.pack(inputs), options, now_ns, timeout_s)
@@ -82,6 +84,14 @@ class PackedTensors(Tensors):
         call = call_of([run], [], options, now_ns, timeout_s)
         call.rows, call.taken = rows, self.taken
         return call
+
+    def call_of_stream(
+        self, inputs: Sequence[Any], options: Options, now_ns: int, timeout_s: float
+    ) -> Call:
+        """A request whose answer comes in parts. Raises BadRequestError."""
+        if not self.form.streamed:
+            raise BadRequestError("answers of this model are whole: ask by infer")
+        return self.call_of(*self.pack(inputs), options, now_ns, timeout_s)
 
     # ---- answers
 

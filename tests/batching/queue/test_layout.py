@@ -42,8 +42,12 @@ ENTRY = {
     "entry_pieces": 144,
     "entry_bytes": 152,
     "entry_rows": 160,
+    "entry_places": 168,
+    "entry_given": 232,
+    "entry_unwanted": 240,
     "entry_status": 256,
     "entry_result_bytes": 264,
+    "entry_parts": 272,
 }
 
 

@@ -25,7 +25,7 @@ def test_the_numbers_of_the_wire():
         (name, 1 << bit) for bit, name in enumerate(flags.split())
     ]
     assert sorted(WireStatus) == [
-        *(100, 200, 202, 204, 400, 401, 403, 404, 409, 410, 413, 426),
+        *(100, 102, 200, 202, 204, 400, 401, 403, 404, 409, 410, 413, 426),
         *(429, 499, 500, 501, 502, 503, 504, 521),
     ]
 

@@ -1,0 +1,69 @@
+"""The worker's end of answers in parts, in C: see ``parts.h``."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from ctypes import c_int, c_uint32, c_uint64, c_void_p
+
+from shunter.batching.queue.native import Batch, WorkerQueue, check
+
+_SLEEP_NS = 1_000_000_000
+
+
+class Parts:
+    """The parts of one answer."""
+
+    def __init__(self, entry: int) -> None:
+        """``entry``: of its request."""
+        self.entry = entry
+        self.written = 0
+        self.place: int | None = None
+        """The entry into which the next one belongs; None: there is none yet."""
+        self.wanted = True
+
+
+class PartsEnd:
+    """Where parts of answers belong, and when."""
+
+    def __init__(self, end: WorkerQueue) -> None:
+        """``end`` stays the caller's."""
+        self._end, library = end, end.library
+        self._place, self._is_there = library.shunter_part_place, library.shunter_part_is_there
+        self._wait = library.shunter_parts_wait
+        at = c_void_p
+        self._place.argtypes = [at, c_uint32, c_uint64]
+        self._is_there.argtypes = [at, c_uint32, c_uint64, c_int]
+        self._wait.argtypes = [at, c_uint32, at, at, at, c_uint32, c_uint64]
+        self.batch = Batch(end.queue.entries)
+        """The places of parts that are made together, as if they were requests."""
+
+    def look(self, parts: Parts) -> bool:
+        """Whether there is a place for the next part, or nobody wants it.
+
+        Raises OSError for what the front end says that makes no sense.
+        """
+        if parts.place is None and parts.wanted:
+            found = self._place(self._end.view_at, parts.entry, parts.written)
+            parts.wanted = found != -errno.ECANCELED
+            if found != -errno.EAGAIN and parts.wanted:
+                parts.place = check(found, "the place of a part")
+        return parts.place is not None or not parts.wanted
+
+    def wait(self, answers: Sequence[Parts]) -> None:
+        """Until there are places for the next parts of all these that are wanted.
+
+        Raises OSError when the front end is gone.
+        """
+        while pending := [each for each in answers if not self.look(each)]:
+            entries = (c_uint32 * len(pending))(*(each.entry for each in pending))
+            written = (c_uint64 * len(pending))(*(each.written for each in pending))
+            where = *self._end.waiting_at, entries, written, len(pending), _SLEEP_NS
+            check(self._wait(*where), "waiting for the place of a part")
+
+    def is_there(self, parts: Parts) -> None:
+        """The next part is in its place."""
+        parts.written += 1
+        parts.place = None
+        front = self._end.front
+        check(self._is_there(self._end.view_at, parts.entry, parts.written, front), "a part")
