@@ -91,7 +91,7 @@ static bool is_right(
 
 /* A piece of a request that has much of its block: the rest of it goes when this does. */
 static bool is_of_many(const struct shunter_place *place, uint32_t together) {
-    const uint64_t most = SHUNTER_BLOCK / 4;
+    const uint64_t most = SHUNTER_BLOCK / 2;
     return together >= most && (uint64_t)place->count * place->length >= most;
 }
 

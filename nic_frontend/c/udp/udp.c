@@ -60,7 +60,7 @@ static uint8_t *spill_of(const struct udp *udp, uint32_t m) {
  * fills most of a block needs one anyway, as long as there are some.
  */
 static bool must_spare(const struct udp *udp, const struct pad *pad) {
-    const bool is_large = udp->expected >= SHUNTER_BLOCK / 4;
+    const bool is_large = udp->expected >= SHUNTER_BLOCK / 2;
     return shunter_slot_left(&pad->slot) < udp->expected &&
            shunter_landing_is_scarce(udp->landing) &&
            (!is_large || udp->landing->free_count <= 2 * PADS);

@@ -45,7 +45,7 @@ def main(path, dim, fail_every):
     into = (ctypes.c_void_p * 2)(x.ctypes.data, b.ctypes.data)
     results, batches = queue.results(), 0
     while True:
-        batch = end.wait([connection.fileno()], 0, 1000)
+        batch = end.wait([connection.fileno()], 0, 1_000_000_000)
         if batch is None:
             try:
                 content, _ = receive(connection, socket.MSG_DONTWAIT)

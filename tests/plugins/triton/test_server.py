@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from shunter.allocator.planning.configuration import parse_configuration
+from shunter.batching.queue.tensor_spec import dtype_of
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins import hosts
 from shunter.plugins.host import HostError
@@ -210,8 +211,7 @@ class Load:
 def test_tensors_of_all_types_come_and_go(site, kind, rows):
     package, inputs, wanted = site.kinds[kind], [], {}
     for name, triton in TYPES.items():
-        numpys = "float32" if name == "bfloat16" else name
-        array = (np.arange(rows * 6).reshape(rows, 2, 3) % 2).astype(numpys)
+        array = (np.arange(rows * 6).reshape(rows, 2, 3) % 2).astype(dtype_of(name))
         tensor = package.InferInput(f"inputs-{name}", array.shape, triton)
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
@@ -224,6 +224,27 @@ def test_tensors_of_all_types_come_and_go(site, kind, rows):
     for name, array in wanted.items():
         np.testing.assert_array_equal(found.as_numpy(name), array)
     assert [name for name in wanted if some.as_numpy(name) is not None] == ["outputs-int8"]
+
+
+def test_the_model_digits_of_the_model_store_knows_them(site):
+    datasets = pytest.importorskip("sklearn.datasets")
+    from shunter.model_store.digits.archive import pack_digits
+
+    pack_digits(site.folder / "store", eager=False, name="digits", version="3.1")
+    found = datasets.load_digits()
+    images = found.images[:64].astype(np.float32)
+    loaded = site.host.load("digits.mar")
+    assert (loaded.version, loaded.configuration, loaded.ready) == ("3.1", "2x1x32", 2)
+    right = 0
+    with contextlib.closing(site.client("grpc")) as client:
+        for i in range(0, 64, 16):
+            tensor = site.kinds["grpc"].InferInput("image", [16, 8, 8], "FP32")
+            tensor.set_data_from_numpy(images[i : i + 16])
+            answer = client.infer("digits", [tensor], model_version="3")
+            classes = answer.as_numpy("probabilities").argmax(axis=1)
+            right += int((classes == found.target[i : i + 16]).sum())
+    assert right > 55
+    site.host.unload("digits/3.1")
 
 
 def test_the_asynchronous_client_is_served(site, two):
@@ -385,13 +406,15 @@ def test_what_cannot_be_loaded_leaves_nothing(site):
     assert site.host.models() == before
 
 
-def test_the_statistics_of_triton_know_batches(site, two):
+def test_the_statistics_of_triton_know_batches(site):
+    site.host.load("two-1.0.mar")  # one worker: rows of a request may go to several
     with contextlib.closing(site.client("http")) as client:
         for _ in range(5):
             client.infer("two", site.x("http", [1.0, 2.0]))
         [told] = client.get_inference_statistics("two")["model_stats"]
     assert (told["inference_count"], told["execution_count"]) == (10, 5)
     assert [each["batch_size"] for each in told["batch_stats"]] == [2]
+    site.host.unload("two")
 
 
 def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two):
