@@ -141,12 +141,11 @@ static void let_end(
             .kind = SHUNTER_UNWANTED, .func_id = function->id, .entry = entry};
         emit(core, &action);
     } else if (series->call.state != FORGOTTEN) {
-        const bool waits = series->call.state == RX_COMPLETE;
+        if (series->call.state == RX_COMPLETE) {
+            withdraw(core, function->id, entry); // first: it may become the place of a part
+        }
         tell(core, session, series, series->written + 1, SHUNTER_STATUS_CANCELLED, now_ns);
         end(core, session, series, now_ns);
-        if (waits) {
-            withdraw(core, function->id, entry);
-        }
     }
 }
 

@@ -1,5 +1,5 @@
 /* For fuzz_core.c: whether what is held is exactly what the requests that there are hold. */
-#include "core_parts.h"
+#include "series.h"
 
 bool holds_are_right(
     const struct shunter_core *core, uint16_t func_id, uint32_t sessions, const uint64_t *line);
@@ -15,6 +15,11 @@ bool holds_are_right(
             const bool works = call->state >= RECEIVING && call->state <= RUNNING;
             strict += works && !call->priority && !(call->state == RECEIVING && call->stalled);
         }
+    }
+    for (uint32_t i = 0; function->series && i < function->entries; i++) {
+        const struct call *call = &function->series->at[i].call;
+        const bool works = call->state == RX_COMPLETE || call->state == RUNNING;
+        strict += works && !call->priority;
     }
     uint64_t any = 0;
     for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {

@@ -3,12 +3,14 @@
  *
  *     fuzz_core COUNT SEED
  *
- * With an even seed the function is packed: each request has a length of its own.
+ * With an even seed the function is packed: each request has a length of its own. With one that four
+ * divides it is streamed, too: answers come in parts, for which datagrams ask with numbers that are
+ * nearly right.
  *
  * Most datagrams are nearly right: a client's next header with a field or two changed. After every
  * one it is checked that what the core says is possible: a place lies inside an entry that nobody
- * uses, the number of free entries adds up, nothing becomes ready twice, and what is held is what
- * the requests hold that there are. Ends with status 1 and the number of the datagram otherwise; the sanitizers end it themselves.
+ * uses, the number of free entries adds up, nothing becomes ready twice, a place into which a
+ * part is going to be written is nothing else, and what is held is what the requests hold that there are. Ends with status 1 and the number of the datagram otherwise; the sanitizers end it themselves.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,7 @@
 #define SESSIONS 6
 #define FUNC 3
 #define SEGMENT 4
+#define STREAMED_SEGMENT 16 /* where parts are asked for, most requests are one datagram */
 #define SEGMENTS 4
 #define SHARES 3 /* the session whose requests lie in shared memory */
 #define REGION 9
@@ -44,10 +47,21 @@ struct world {
     enum use use[ENTRIES];
     uint8_t said[SHUNTER_HEADER_BYTES + SHUNTER_BITMAP_BYTES], said_to[SHUNTER_PEER_BYTES];
     size_t said_length; /* of what the core said last, 0: nothing yet */
-    int is_heeded, is_packed;
+    int is_heeded, is_packed, is_streamed;
+    uint64_t parts;
+};
+
+/* Where answers are streamed: of an entry that runs. */
+struct part_places {
+    uint32_t session;
+    uint64_t req_id;
+    uint32_t written; /* parts */
+    uint32_t owed[SHUNTER_PARTS_AHEAD], count; /* places that its worker has, in their order */
+    int is_unwanted;
 };
 
 static struct world world;
+static struct part_places streams[ENTRIES];
 static uint64_t line[SHUNTER_HOLDER_SIZE / 8];
 
 static uint64_t next(void) {
@@ -63,6 +77,30 @@ static int chance(uint32_t percent) { return below(100) < percent; }
 static void wrong(const char *what) {
     fprintf(stderr, "datagram %llu: %s\n", (unsigned long long)world.datagrams, what);
     exit(1);
+}
+
+static void check_nobody_owes(int32_t place) {
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        for (uint32_t k = 0; k < streams[i].count; k++) {
+            if (streams[i].owed[k] == (uint32_t)place) {
+                wrong("a place into which a part is written is used for something else");
+            }
+        }
+    }
+}
+
+static void get_place(const struct shunter_action *action) {
+    struct part_places *stream = &streams[action->entry];
+    const uint32_t place = action->offset;
+    if (world.use[action->entry] != RUNNING || stream->is_unwanted) {
+        wrong("a place for what does not run, or nobody wants");
+    }
+    if (stream->count == SHUNTER_PARTS_AHEAD || place >= ENTRIES ||
+        world.use[place] == READY || world.use[place] == RUNNING) {
+        wrong("a place that cannot be one");
+    }
+    check_nobody_owes((int32_t)place);
+    stream->owed[stream->count++] = place;
 }
 
 static void act(void *context, const struct shunter_action *action) {
@@ -81,6 +119,7 @@ static void act(void *context, const struct shunter_action *action) {
         if (world.use[action->entry] > RECEIVING) {
             wrong("a place in an entry that is complete");
         }
+        check_nobody_owes(action->entry);
         world.use[action->entry] = RECEIVING;
         world.has_place = 1;
         world.shared += is_shared;
@@ -95,9 +134,18 @@ static void act(void *context, const struct shunter_action *action) {
                 : action->rows != 1) {
             wrong("ready with a size that it cannot have");
         }
+        streams[action->entry].count = action->returned ? streams[action->entry].count : 0;
         world.use[action->entry] = READY;
     } else if (action->kind == SHUNTER_WITHDRAW) {
         world.use[action->entry] = FREE;
+        streams[action->entry].count = 0;
+    } else if (action->kind == SHUNTER_PART) {
+        get_place(action);
+    } else if (action->kind == SHUNTER_UNWANTED) {
+        if (world.use[action->entry] != RUNNING || streams[action->entry].is_unwanted) {
+            wrong("unwanted is what does not run, or was before");
+        }
+        streams[action->entry].is_unwanted = 1;
     } else if (action->kind == SHUNTER_SEND) {
         if (action->entry >= 0 && (action->guard.protect != 0) != (action->guard.number != 0)) {
             wrong("a payload without its number");
@@ -129,7 +177,7 @@ static void open_session(uint32_t n) {
     struct shunter_opening opening = {
         .session = 0x10000 + n,
         .func_id = FUNC,
-        .segment = SEGMENT,
+        .segment = world.is_streamed ? STREAMED_SEGMENT : SEGMENT,
         .window = (uint16_t)(2 + n),
         .protect = PROTECT[n],
         .stream = n == 3,
@@ -137,7 +185,7 @@ static void open_session(uint32_t n) {
         .tagged = n % 2,
         .may_be_strict = n != 4,
         .key = n % 4,
-        .region = n == SHARES ? REGION : 0,
+        .region = n == SHARES && !world.is_streamed ? REGION : 0,
         .region_bytes = REGION_BYTES,
         .keys = KEYS};
     memcpy(opening.peer, peer, sizeof opening.peer);
@@ -164,17 +212,40 @@ uint64_t shunter_siphash24(const uint8_t key[16], const void *data, size_t lengt
 static void as_run(struct shunter_x64 *header) {
     static const uint32_t TOTALS[] = {9, 12, 9, 17, 13, 70, 8, 71};
     static const uint16_t ROWS[] = {1, 1, 1, 2, 3, 0, 4, 1};
+    const uint32_t segment = world.is_streamed ? STREAMED_SEGMENT : SEGMENT;
     const uint32_t which = chance(10) ? below(8) : (uint32_t)(header->req_id % 5);
     header->total = TOTALS[which];
     header->status = ROWS[which];
-    header->count = (uint16_t)((header->total + SEGMENT - 1) / SEGMENT);
+    header->count = (uint16_t)((header->total + segment - 1) / segment);
     header->seq = (uint16_t)below(header->count);
     header->tensor = 0;
-    header->offset = header->seq * (uint32_t)SEGMENT;
+    header->offset = header->seq * segment;
     const uint32_t left = header->total - header->offset;
-    header->length = (uint16_t)(left < SEGMENT ? left : SEGMENT);
+    header->length = (uint16_t)(left < segment ? left : segment);
     header->flags &= (uint16_t)~SHUNTER_FLAG_LAST;
     header->flags |= header->seq + 1 == header->count ? SHUNTER_FLAG_LAST : 0;
+}
+
+/* A request for a part of some answer of that session's, if it has one. */
+static void as_next(struct shunter_x64 *header) {
+    const uint32_t first = below(ENTRIES);
+    uint32_t low = (uint32_t)(header->req_id - below(8)), number = below(12);
+    for (uint32_t i = 0; i < ENTRIES && chance(95); i++) {
+        struct part_places *stream = &streams[(first + i) % ENTRIES];
+        if (stream->session == header->session) {
+            low = (uint32_t)stream->req_id;
+            number = stream->written + below(4) + (chance(10) ? below(8) - 4 : 0);
+            break;
+        }
+    }
+    number = chance(98) ? number : (uint32_t)next();
+    header->flags |= SHUNTER_FLAG_NEXT | SHUNTER_FLAG_LAST;
+    header->count = 1;
+    header->seq = header->tensor = 0;
+    header->status = 0;
+    header->length = 0;
+    header->total = number;
+    header->offset = low;
 }
 
 static void datagram(void) {
@@ -212,7 +283,11 @@ static void datagram(void) {
     if (world.is_packed) {
         as_run(&header);
     }
-    if (n == SHARES) {
+    if (world.is_streamed) {
+        if (header.type == SHUNTER_TYPE_REQ && chance(60)) {
+            as_next(&header);
+        }
+    } else if (n == SHARES) {
         header.seq = header.tensor = 0;
         header.length = 0;
         header.total = world.is_packed ? header.total : 0;
@@ -273,25 +348,54 @@ static void forget_unused(void) {
     uint32_t used = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
         used += world.use[i] == READY || world.use[i] == RUNNING;
+        used += streams[i].count;
     }
     if (shunter_core_free_entries(world.core, FUNC) > ENTRIES - used) {
         wrong("an entry in use counts as free");
     }
 }
 
-static void work(void) {
+/* A worker writes into the place that it got first; or says so without one, which must be nothing. */
+static void write_part(uint32_t entry) {
+    static const uint32_t BYTES[] = {2, 4, 5, 23, 23, 8, 1, 24, ~0u};
+    struct part_places *stream = &streams[entry];
+    if (stream->count) {
+        memmove(stream->owed, stream->owed + 1, --stream->count * sizeof *stream->owed);
+        stream->written++;
+        world.parts++;
+    }
+    shunter_core_part(world.core, FUNC, entry, BYTES[below(chance(90) ? 6 : 9)], world.now);
+}
+
+static void run(uint32_t entry) {
     struct shunter_whom whom;
+    world.use[entry] = RUNNING;
+    shunter_core_running(world.core, FUNC, entry, world.now, &whom);
+    streams[entry].session = whom.session;
+    streams[entry].req_id = whom.req_id;
+    streams[entry].written = 0;
+}
+
+static void work(void) {
     const uint32_t entry = below(ENTRIES);
     if (world.use[entry] == READY) {
         if (chance(10)) {
             world.use[entry] = FREE;
+            streams[entry].count = 0;
             shunter_core_expired(world.core, FUNC, entry, world.now);
             return;
         }
-        world.use[entry] = RUNNING;
-        shunter_core_running(world.core, FUNC, entry, world.now, &whom);
+        run(entry);
+    } else if (world.use[entry] == RUNNING && world.is_streamed && chance(93)) {
+        write_part(entry);
     } else if (world.use[entry] == RUNNING) {
         const uint32_t how = below(10);
+        const int is_over = how != 1 || streams[entry].is_unwanted;
+        if (world.is_streamed && is_over) { // its worker touches nothing any more, nor runs it again
+            world.use[entry] = KEPT;
+            streams[entry].count = 0;
+            streams[entry].is_unwanted = 0;
+        }
         if (how == 0) {
             shunter_core_worker_died(world.core, FUNC, entry, world.now);
         } else if (how == 1) {
@@ -302,7 +406,9 @@ static void work(void) {
             shunter_core_finished(
                 world.core, FUNC, entry, how == 2 ? 500 : 200, how > 5, bytes, world.now);
         }
-        if (world.use[entry] == RUNNING) {
+        if (world.use[entry] == RUNNING || world.use[entry] == KEPT) {
+            streams[entry].count = 0;
+            streams[entry].is_unwanted = 0;
             world.use[entry] = FREE; // or kept, which nobody may run
         }
     }
@@ -329,11 +435,15 @@ int main(int argc, char **argv) {
     const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
     world.state = 0x9e3779b97f4a7c15ULL ^ (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     world.is_packed = argc > 2 && strtoull(argv[2], NULL, 10) % 2 == 0;
+    world.is_streamed = world.is_packed && strtoull(argv[2], NULL, 10) % 4 == 0;
     world.core = shunter_core_new(act, NULL);
     if (world.is_packed) {
         shunter_core_add_function(
             world.core, FUNC, LONGEST, 1, LONGEST_ANSWER, 1, ENTRIES, ENTRIES);
-        if (shunter_core_set_runs(world.core, FUNC, &RUNS)) {
+        struct shunter_runs runs = RUNS;
+        runs.streamed = (uint32_t)world.is_streamed;
+        runs.idle_ns = 1u << 30;
+        if (shunter_core_set_runs(world.core, FUNC, &runs)) {
             wrong("it cannot be packed");
         }
     } else {
@@ -377,9 +487,9 @@ int main(int argc, char **argv) {
         forget_unused();
     }
     shunter_core_free(world.core);
-    printf("%llu datagrams, %llu places, %llu answers, %llu held, %llu shared\n",
+    printf("%llu datagrams, %llu places, %llu answers, %llu held, %llu shared, %llu parts\n",
            (unsigned long long)world.datagrams, (unsigned long long)world.places,
            (unsigned long long)world.answers, (unsigned long long)world.holding,
-           (unsigned long long)world.shared);
+           (unsigned long long)world.shared, (unsigned long long)world.parts);
     return 0;
 }

@@ -1,7 +1,10 @@
 """Answers in parts, in C: datagrams are lost, doubled and out of order, clients leave and workers
 die. A client never sees a part that is not the one that it asked for."""
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from oracle.core import Ready, Send, Withdraw
 from oracle.native_core import NativeCore, Part, Unwanted
 from oracle.sessions import Session
-from shunter.nic_frontend.library import library
+from shunter.nic_frontend.library import VARIABLE, library
 from shunter.nic_frontend.server.model_policy import Runs
 from shunter.nic_frontend.wire.header import Header, parse
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
@@ -468,3 +471,17 @@ def test_what_cannot_be_asked_is_refused(wrong):
     actions = world.core.receive(client.peer, client.header(client.last, **fields), world.now, 64)
     [sent] = [parse(a.header, 64) for a in actions if isinstance(a, Send)]
     assert sent.status == WireStatus.BAD_REQUEST
+
+
+def test_the_same_under_the_sanitizers(sanitized):
+    path, environment = sanitized
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(
+        [*command, "-k", "not sanitizers"],
+        env={**os.environ, **environment, VARIABLE: path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
