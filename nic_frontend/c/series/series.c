@@ -117,13 +117,14 @@ void shunter_series_end(
         return;
     }
     series->status = status;
-    tell(core, session, series, series->written + 1, status, now_ns);
+    // First: what those who are told give back must not become its own places again.
+    shunter_become(core, function, &series->call, FAILED, now_ns);
     for (; series->given > series->written; series->given--) {
         free_place(function, shunter_place_of(series, series->given));
     }
     let_go(core, session->func_id, series->call.entry);
-    shunter_become(core, function, &series->call, FAILED, now_ns);
     series->last_ns = now_ns;
+    tell(core, session, series, series->written + 1, status, now_ns);
     shunter_series_end_if_told(core, session, series, now_ns);
 }
 
