@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shunter.batching.page.control_page import ControlPage
 from shunter.batching.page.holds import (
@@ -81,6 +81,12 @@ class WorkerPlace:
         return cls(numbers[SLOT_VARIABLE], numbers[SLICES_VARIABLE])
 
 
+def close_steps(steps: Iterator[Any]) -> None:
+    """Let a generator end where it stands."""
+    if callable(close := getattr(steps, "close", None)):
+        close()
+
+
 class Gate:
     """Keeps one worker's inference standing still while strict work holds its slices."""
 
@@ -115,8 +121,11 @@ class Gate:
 
     def begin_batch(self) -> None:
         """Before each batch: it can stand still here, and has not done so yet."""
-        self._parked_ns, self._has_aged, self._was_dropped = 0, False, False
         self._runner.add("batches", 1)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parked_ns, self._has_aged, self._was_dropped = 0, False, False
         self.check()
 
     def check(self) -> None:
@@ -143,7 +152,8 @@ class Gate:
         """The same work as a batch that can stand still, and begins anew when it was dropped.
 
         It is dropped once at most: else it might never end. ``keep`` is called where a batch may
-        be dropped, before it begins: its handler may change its arguments.
+        be dropped, before it begins: its handler may change its arguments. Of a generator each step
+        can stand still as a batch can, and none begins anew: what it has yielded was seen.
         """
 
         def guarded(*args: object) -> Result:
@@ -151,7 +161,7 @@ class Gate:
             as_given = keep(*args) if self._may_drop else None
             try:
                 self._has_begun = True
-                return work(*args)
+                return self._by_step(work(*args))
             except Dropped:
                 self._runner.add("drops", 1)
             finally:
@@ -159,9 +169,21 @@ class Gate:
             self._was_dropped = True
             self.check()
             assert as_given is not None  # else it is never dropped
-            return work(*as_given())
+            return self._by_step(work(*as_given()))
 
         return guarded
+
+    def _by_step(self, found: Any) -> Any:
+        """What a batch gave; a generator begins its first step at once."""
+        return self._steps(found) if isinstance(found, Iterator) else found
+
+    def _steps(self, steps: Iterator[Any]) -> Iterator[Any]:
+        try:
+            for found in steps:
+                yield found
+                self._begin()
+        finally:
+            close_steps(steps)
 
     def _is_held(self, now_ns: int) -> bool:
         words, beside = self._page.words, self._beside

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from shunter.handlers.device.check import (
     unknown_time_ns,
 )
 from shunter.handlers.preemption.fx_boundaries import OperationBoundaries
-from shunter.handlers.preemption.gate import Gate, Keep, WorkerPlace
+from shunter.handlers.preemption.gate import Gate, Keep, WorkerPlace, close_steps
 from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.preemption.preemptible import SEGMENT_MS, Preemptible
 
@@ -92,20 +92,32 @@ class Yielding:
         return self.gate.guard(self._timed(work), keep)
 
     def _timed(self, work: Callable[..., Result]) -> Callable[..., Result]:
-        """Where nothing is known of the inside of a batch, the batch is the longest part."""
+        """Where nothing is known of the inside of a batch, the batch is the longest part; of a
+        generator its longest step."""
 
-        runner = self._runner
-
-        def timed(*args: object) -> Result:
-            begin_ns, parked_ns = time.monotonic_ns(), runner.get("parked_ns")
-            result = work(*args)
-            if not runner.get("segments"):
-                parked_ns = runner.get("parked_ns") - parked_ns
-                spent_ns = time.monotonic_ns() - begin_ns - parked_ns
-                runner.set("segment_ns", max(runner.get("segment_ns"), spent_ns))
-            return result
+        def timed(*args: object) -> Any:
+            found: Any = self._time(lambda: work(*args))
+            return self._timed_steps(found) if isinstance(found, Iterator) else found
 
         return timed
+
+    def _timed_steps(self, steps: Iterator[Any]) -> Iterator[Any]:
+        over = object()
+        try:
+            while (found := self._time(lambda: next(steps, over))) is not over:
+                yield found
+        finally:
+            close_steps(steps)
+
+    def _time(self, part: Callable[[], Any]) -> Any:
+        runner = self._runner
+        begin_ns, parked_ns = time.monotonic_ns(), runner.get("parked_ns")
+        found = part()
+        if not runner.get("segments"):
+            parked_ns = runner.get("parked_ns") - parked_ns
+            spent_ns = time.monotonic_ns() - begin_ns - parked_ns
+            runner.set("segment_ns", max(runner.get("segment_ns"), spent_ns))
+        return found
 
 
 def yielding_of(

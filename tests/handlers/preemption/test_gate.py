@@ -283,6 +283,44 @@ def test_a_batch_is_dropped_once_at_most(page, clock, holder):
     assert (len(tries), runner.get("drops")) == (4, 2)
 
 
+def test_each_step_of_a_generator_stands_still_and_none_begins_anew(page, clock, holder):
+    gate, runner = gate_of(page, clock, may_drop=True)
+    page.words[HEADER_FIELDS["memory_wanted"].offset // 8] = 1
+    ended = []
+
+    def work(count):
+        try:
+            for number in range(count):
+                gate.check()
+                yield number
+        finally:
+            ended.append(clock.slept)
+
+    steps = gate.guard(work, same)(3)
+    found = []
+    for number in steps:
+        found.append((number, clock.slept))
+        holder.hold(1, 1, clock.now_ns)
+        clock.at = {clock.slept + 5: lambda: holder.hold(0, 0, clock.now_ns)}
+    assert found == [(0, 0), (1, 5), (2, 10)] and ended == [15]
+    assert (runner.get("batches"), runner.get("preemptions"), runner.get("drops")) == (1, 3, 0)
+    steps = gate.guard(work, same)(3)
+    assert next(steps) == 0
+    steps.close()
+    assert len(ended) == 2
+
+
+def test_a_generator_gives_way_however_long_it_runs(page, clock, holder):
+    gate, runner = gate_of(page, clock)
+    page.words[HEADER_FIELDS["longest_park_us"].offset // 8] = 1000
+    steps = gate.guard(lambda: iter(range(100)), same)()
+    next(steps)
+    for count in range(1, 4):
+        holder.hold(1, 1, clock.now_ns)  # for longer than it stands still
+        next(steps)
+        assert runner.get("preemptions") == count
+
+
 class Alarm(BaseException):
     """What a handler's own time limit raises, wherever its thread is."""
 

@@ -119,6 +119,18 @@ def test_the_bound_of_what_cannot_be_cut_is_its_longest_batch(page, tmp_path):
     assert line.segment_ns > 0
 
 
+def test_the_bound_of_a_generator_is_its_longest_step(page, tmp_path):
+    def work(count):
+        for number in range(count):
+            time.sleep(0.02)
+            yield number
+
+    guarded = yielding_of(Handler(), {}, environ(tmp_path)).guard(work, keep)
+    assert list(guarded(3)) == [0, 1, 2]
+    [line] = read_runners(page)
+    assert line.segment_ns >= 20_000_000
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
