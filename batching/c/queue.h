@@ -17,6 +17,9 @@ struct shunter_piece {
 
 _Static_assert(sizeof(struct shunter_piece) == 16, "as in Python");
 
+/* With the number in entry_parts: none follows. */
+#define SHUNTER_PARTS_ARE_OVER (1ULL << 63)
+
 struct shunter_queue {
     uint8_t *page;
     struct shunter_piece *pieces; /* of each entry as many as most_pieces */

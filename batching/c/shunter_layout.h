@@ -291,7 +291,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_UNWANTED 240 /* 1: nobody waits for it any more */
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
-#define SHUNTER_E_ENTRY_PARTS 272 /* parts of its answer that are in their places; written last */
-#define SHUNTER_LAYOUT_DIGEST 0x22f045e54e27358eULL
+#define SHUNTER_E_ENTRY_PARTS 272 /* parts in their places; the highest bit: no more follow */
+#define SHUNTER_LAYOUT_DIGEST 0x2ba0cde43e6bcdb4ULL
 
 #endif

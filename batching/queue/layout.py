@@ -135,7 +135,7 @@ ENTRY = (
         (
             Field("entry_status", "0: none yet; one of STATUS_..."),
             Field("entry_result_bytes", "of its result where the queue is packed"),
-            Field("entry_parts", "parts of its answer that are in their places; written last"),
+            Field("entry_parts", "parts in their places; the highest bit: no more follow"),
         ),
     ),
 )

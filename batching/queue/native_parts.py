@@ -21,6 +21,7 @@ class Parts:
         self.place: int | None = None
         """The entry into which the next one belongs; None: there is none yet."""
         self.wanted = True
+        self.is_over = False
 
 
 class PartsEnd:
@@ -30,10 +31,11 @@ class PartsEnd:
         """``end`` stays the caller's."""
         self._end, library = end, end.library
         self._place, self._is_there = library.shunter_part_place, library.shunter_part_is_there
-        self._wait = library.shunter_parts_wait
+        self._wait, self._are_over = library.shunter_parts_wait, library.shunter_parts_are_over
         at = c_void_p
         self._place.argtypes = [at, c_uint32, c_uint64]
         self._is_there.argtypes = [at, c_uint32, c_uint64, c_int]
+        self._are_over.argtypes = self._is_there.argtypes
         self._wait.argtypes = [at, c_uint32, at, at, at, c_uint32, c_uint64]
         self.batch = Batch(end.queue.entries)
         """The places of parts that are made together, as if they were requests."""
@@ -67,3 +69,9 @@ class PartsEnd:
         parts.place = None
         front = self._end.front
         check(self._is_there(self._end.view_at, parts.entry, parts.written, front), "a part")
+
+    def over(self, parts: Parts) -> None:
+        """None follows, though its batch goes on."""
+        parts.is_over = True
+        front = self._end.front
+        check(self._are_over(self._end.view_at, parts.entry, parts.written, front), "the end")

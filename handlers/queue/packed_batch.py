@@ -34,6 +34,8 @@ class PackedBatch:
         """Requests that the handler has refused."""
         self.unwanted: set[int] = set()
         """Where answers are streamed: requests whose clients want no more of them."""
+        self.ended: set[int] = set()
+        """Where answers are streamed: requests whose last parts are yielded next, or were."""
         self._table, self._words = table, words
 
     def __len__(self) -> int:
@@ -99,6 +101,13 @@ class PackedBatch:
         if not 0 <= request < len(self.rows):
             raise IndexError(request)
         self.refused.add(request)
+
+    def end(self, request: int) -> None:
+        """Where answers are streamed: with what is yielded next the answer to this request ends;
+        None ends it without another part. What is yielded for it later is nobody's."""
+        if not 0 <= request < len(self.rows):
+            raise IndexError(request)
+        self.ended.add(request)
 
     def copy(self) -> PackedBatch:
         """The same, whatever a handler writes into this one."""

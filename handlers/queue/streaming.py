@@ -9,7 +9,8 @@ handler has ``infer(batch)`` as :mod:`shunter.handlers.queue.packed_queue` descr
 
 What it yields is what another handler returns: the outputs of all requests, of which each becomes
 a part of each answer. In a list with one for each request, None stands for a request that has no
-part this time. All end together when the handler does. ``batch.unwanted`` are requests whose
+part this time. All end together when the handler does, but for those of which it says by
+``batch.end(i)`` that what it yields next is their last part. ``batch.unwanted`` are requests whose
 clients have gone; a handler may leave them out, and when nobody is left it is closed.
 
 A handler goes on when the clients of all its requests have asked for their next parts: up to eight
@@ -65,7 +66,7 @@ class StreamingQueueWorker(PackedQueueWorker):
             for found in steps:
                 self._give(made, answers, statuses, found)
                 made.unwanted.update(i for i, each in enumerate(answers) if not each.wanted)
-                if len(made.unwanted | made.refused) == len(answers):
+                if len(made.unwanted | made.refused | made.ended) == len(answers):
                     break
         finally:
             if callable(close := getattr(steps, "close", None)):
@@ -75,13 +76,22 @@ class StreamingQueueWorker(PackedQueueWorker):
     def _give(
         self, made: PackedBatch, answers: list[Parts], statuses: list[int], found: Any
     ) -> None:
-        """What the handler has yielded becomes a part of each answer that is wanted."""
+        """What the handler has yielded becomes a part of each answer that is wanted, and of some
+        the last."""
+        self._give_parts(made, answers, statuses, found)
+        for i in made.ended - made.refused:
+            if answers[i].wanted and not answers[i].is_over:
+                self._end.over(answers[i])
+
+    def _give_parts(
+        self, made: PackedBatch, answers: list[Parts], statuses: list[int], found: Any
+    ) -> None:
         by_output = [
             self._by_request(spec, given, made)
             for spec, given in zip(self._specs, self._outputs.by_output(found), strict=True)
         ]
         has = [i for i in range(len(answers)) if all(each[i] is not None for each in by_output)]
-        chosen = [i for i in has if i not in made.refused]
+        chosen = [i for i in has if i not in made.refused and not answers[i].is_over]
         self._end.wait([answers[i] for i in chosen])
         chosen = [i for i in chosen if answers[i].wanted]
         if not chosen:

@@ -26,10 +26,10 @@ int shunter_part_place(
     return place < queue->entries ? (int)place : -EPROTO;
 }
 
-int shunter_part_is_there(
-    const struct shunter_queue *queue, uint32_t entry, uint64_t number, int owner_doorbell) {
+static int say(
+    const struct shunter_queue *queue, uint32_t entry, uint64_t parts, int owner_doorbell) {
     // Sequentially consistent, as the owner's sleep is: one of the two sees the other.
-    atomic_store(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_PARTS), number);
+    atomic_store(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_PARTS), parts);
     if (atomic_load(shunter_front_end_word(queue, SHUNTER_Q_FRONT_END_ASLEEP))) {
         const uint64_t ring = 1;
         if (write(owner_doorbell, &ring, sizeof ring) < 0 && errno != EAGAIN) {
@@ -37,6 +37,16 @@ int shunter_part_is_there(
         }
     }
     return 0;
+}
+
+int shunter_part_is_there(
+    const struct shunter_queue *queue, uint32_t entry, uint64_t number, int owner_doorbell) {
+    return say(queue, entry, number, owner_doorbell);
+}
+
+int shunter_parts_are_over(
+    const struct shunter_queue *queue, uint32_t entry, uint64_t written, int owner_doorbell) {
+    return say(queue, entry, written | SHUNTER_PARTS_ARE_OVER, owner_doorbell);
 }
 
 static bool any(

@@ -18,6 +18,10 @@ int shunter_part_place(
 int shunter_part_is_there(
     const struct shunter_queue *queue, uint32_t entry, uint64_t number, int owner_doorbell);
 
+/* After so many parts none follows, though its batch goes on. 0 or a negative errno. */
+int shunter_parts_are_over(
+    const struct shunter_queue *queue, uint32_t entry, uint64_t written, int owner_doorbell);
+
 /*
  * Sleep until one of these entries, of which so many parts are written, has a place for the next, or
  * is not wanted any more: 1; 0: the time is over, or something may have changed; -ECONNRESET when the

@@ -31,7 +31,7 @@ static int32_t take_place(struct function *function, const struct series *series
 
 /* Places for parts that were asked for go to the worker. */
 static void give(const struct shunter_core *core, struct function *function, struct series *series) {
-    while (series->call.state == RUNNING && series->given < series->asked) {
+    while (series->call.state == RUNNING && !series->over && series->given < series->asked) {
         int32_t *place = shunter_place_of(series, series->given + 1);
         if (*place != NO_ENTRY || (*place = take_place(function, series)) == NO_ENTRY) {
             return;
@@ -135,7 +135,7 @@ void shunter_series_next(
         answer(core, session, call, header->req_id, SHUNTER_STATUS_BAD_REQUEST, now_ns);
         return;
     }
-    const bool ended = comes && series->call.state == FAILED;
+    const bool ended = comes && (series->call.state == FAILED || series->over);
     if (!series || ended || (!comes && !is_there(series, number))) {
         const uint16_t status = ended ? series->status : SHUNTER_STATUS_LOST_ANSWER;
         answer(core, session, call, header->req_id, status, now_ns);

@@ -99,12 +99,32 @@ static void tell(
 
 void shunter_series_end_if_told(
     struct shunter_core *core, struct session *session, struct series *series, uint64_t now_ns) {
-    bool left = !series->told;
+    bool left = !series->told || series->call.state != FAILED;
     for (uint32_t i = 0; i < SHUNTER_PARTS_AHEAD; i++) {
         left |= series->places[i] != NO_ENTRY;
     }
     if (!left) {
         end(core, session, series, now_ns);
+    }
+}
+
+/* How it ends is known: nothing is written any more, and who asks for more is told. */
+static void conclude(
+    struct shunter_core *core, struct session *session, struct series *series, uint64_t now_ns) {
+    for (; series->given > series->written; series->given--) {
+        free_place(function_of(core, session), shunter_place_of(series, series->given));
+    }
+    series->last_ns = now_ns;
+    tell(core, session, series, series->written + 1, series->status, now_ns);
+}
+
+void shunter_core_parts_over(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    struct series *series = shunter_series_at(core->functions[func_id], entry);
+    if (series && series->call.state == RUNNING && !series->over) {
+        series->over = true; // first: what others give back must not become its own places again
+        series->status = SHUNTER_STATUS_END;
+        conclude(core, find(core, series->session), series, now_ns);
     }
 }
 
@@ -116,15 +136,10 @@ void shunter_series_end(
         end(core, session, series, now_ns);
         return;
     }
-    series->status = status;
-    // First: what those who are told give back must not become its own places again.
-    shunter_become(core, function, &series->call, FAILED, now_ns);
-    for (; series->given > series->written; series->given--) {
-        free_place(function, shunter_place_of(series, series->given));
-    }
+    series->status = series->over ? series->status : status;
+    shunter_become(core, function, &series->call, FAILED, now_ns); // first, as above
     let_go(core, session->func_id, series->call.entry);
-    series->last_ns = now_ns;
-    tell(core, session, series, series->written + 1, status, now_ns);
+    conclude(core, session, series, now_ns);
     shunter_series_end_if_told(core, session, series, now_ns);
 }
 

@@ -20,6 +20,7 @@ struct series {
     uint32_t bytes[SHUNTER_PARTS_AHEAD]; /* of those that are there */
     uint16_t status;         /* how it has ended */
     bool told;               /* and somebody knows */
+    bool over;               /* it has, though its request runs on with its batch */
     uint64_t last_ns;        /* when a part was asked for, or came */
     uint64_t nexts[SHUNTER_WINDOW]; /* who asks for part n is at n % SHUNTER_WINDOW; 0: nobody yet */
 };

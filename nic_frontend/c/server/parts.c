@@ -72,7 +72,8 @@ void shunter_parts_unwanted(const struct shunter_serving *serving, uint32_t entr
 static uint32_t collect(
     const struct shunter_serving *serving, uint32_t entry, uint64_t now_ns) {
     struct shunter_part_places *of = &serving->parts->of[entry];
-    const uint64_t said = shunter_get(word(serving, entry, SHUNTER_E_ENTRY_PARTS));
+    const uint64_t parts = shunter_get(word(serving, entry, SHUNTER_E_ENTRY_PARTS));
+    const uint64_t said = parts & ~SHUNTER_PARTS_ARE_OVER;
     // It is the worker's word: never believe that it has more than it had places for.
     const uint32_t given = of->given, there = said < given ? (uint32_t)said : given;
     uint32_t count = 0;
@@ -82,6 +83,11 @@ static uint32_t collect(
         shunter_core_part(
             serving->server->core, serving->func_id, entry,
             bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX, now_ns);
+    }
+    if (parts & SHUNTER_PARTS_ARE_OVER && said == of->seen && !of->over) {
+        of->over = true;
+        shunter_core_parts_over(serving->server->core, serving->func_id, entry, now_ns);
+        count++;
     }
     if (count) {
         shunter_made_progress(serving->served, entry, now_ns);

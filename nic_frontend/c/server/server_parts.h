@@ -31,6 +31,7 @@ struct shunter_part_places {
     uint32_t given, seen; /* so far; parts that were found in them */
     uint32_t places[SHUNTER_PARTS_AHEAD];
     bool running;
+    bool over; /* its worker has said that none follows */
 };
 
 struct shunter_parts {

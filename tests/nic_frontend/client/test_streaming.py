@@ -44,6 +44,9 @@ class Counts:
             raise ValueError("this one fails")
         try:
             for number in range(1, max(n for n, *_ in asked) + 1):
+                for i, (n, _, seed) in enumerate(asked):
+                    if seed == 77 and number >= n:
+                        batch.end(i)
                 self.steps += 1
                 assert self.gate.wait(LONG)
                 yield [
@@ -170,6 +173,43 @@ def test_requests_of_a_batch_have_parts_of_their_own(make_service, make_worker):
 
     asyncio.run(main())
     assert max(handler.ended) > 1
+
+
+def test_a_request_of_a_batch_can_be_over_before_the_others(make_service, make_worker):
+    service = make_service()
+    handler = make_worker(service, batch=4)
+    handler.gate.clear()
+
+    async def main():
+        async with AsyncClient(service.url(), timeout_s=LONG) as client:
+            over = asyncio.Event()
+
+            async def short(n):
+                return [p.tolist() async for p in client.stream("s", asks(n, 4, 77))]
+
+            async def long():
+                async with contextlib.aclosing(client.stream("s", asks(10**9, 4, 1))) as parts:
+                    async for _ in parts:
+                        if over.is_set():
+                            return
+
+            first = asyncio.create_task(short(1))
+            await asyncio.to_thread(until, lambda: handler.steps == 1)
+            others = [asyncio.create_task(short(n)) for n in (1, 20)]
+            going_on = asyncio.create_task(long())
+            function = service.front_end.functions.all()[0].id
+            waits = service.front_end.path.waiting
+            await asyncio.to_thread(until, lambda: waits(function) == 3)
+            handler.gate.set()
+            assert await first == wanted(1, 4, 77)
+            assert await others[0] == wanted(1, 4, 77)
+            assert await others[1] == wanted(20, 4, 77)
+            assert not going_on.done()
+            over.set()
+            await going_on
+
+    asyncio.run(main())
+    until(lambda: 3 in handler.ended)
 
 
 def test_who_closes_the_iterator_ends_the_handler(make_service, make_worker):

@@ -57,7 +57,7 @@ struct part_places {
     uint64_t req_id;
     uint32_t written; /* parts */
     uint32_t owed[SHUNTER_PARTS_AHEAD], count; /* places that its worker has, in their order */
-    int is_unwanted;
+    int is_unwanted, is_over;
 };
 
 static struct world world;
@@ -92,7 +92,8 @@ static void check_nobody_owes(int32_t place) {
 static void get_place(const struct shunter_action *action) {
     struct part_places *stream = &streams[action->entry];
     const uint32_t place = action->offset;
-    if (world.use[action->entry] != RUNNING || stream->is_unwanted) {
+    if (world.use[action->entry] != RUNNING || stream->is_unwanted ||
+        stream->is_over) {
         wrong("a place for what does not run, or nobody wants");
     }
     if (stream->count == SHUNTER_PARTS_AHEAD || place >= ENTRIES ||
@@ -357,6 +358,12 @@ static void forget_unused(void) {
 
 /* A worker writes into the place that it got first; or says so without one, which must be nothing. */
 static void write_part(uint32_t entry) {
+    if (chance(5)) {
+        streams[entry].is_over = 1;
+        streams[entry].count = 0;
+        shunter_core_parts_over(world.core, FUNC, entry, world.now);
+        return;
+    }
     static const uint32_t BYTES[] = {2, 4, 5, 23, 23, 8, 1, 24, ~0u};
     struct part_places *stream = &streams[entry];
     if (stream->count) {
@@ -370,6 +377,7 @@ static void write_part(uint32_t entry) {
 static void run(uint32_t entry) {
     struct shunter_whom whom;
     world.use[entry] = RUNNING;
+    streams[entry].is_over = 0;
     shunter_core_running(world.core, FUNC, entry, world.now, &whom);
     streams[entry].session = whom.session;
     streams[entry].req_id = whom.req_id;

@@ -90,7 +90,7 @@ class World:
         self.ways = {client.id: [] for client in self.clients}
         self.ready, self.running, self.written = [], {}, {}
         self.places, self.unwanted, self.ended = {}, set(), {}
-        self.workers, self.yet = workers, 0
+        self.workers, self.yet, self.over = workers, 0, set()
 
     def client(self, session):
         return next((c for c in self.clients if c.id == session), None)
@@ -113,7 +113,7 @@ class World:
             elif isinstance(action, Withdraw):
                 self.ready = [e for e in self.ready if e != action.entry]
             elif isinstance(action, Part):
-                assert len(self.places[action.entry]) < AHEAD
+                assert len(self.places[action.entry]) < AHEAD and action.entry not in self.over
                 self.places[action.entry].append(action.place)
             elif isinstance(action, Unwanted):
                 self.unwanted.add(action.entry)
@@ -166,7 +166,13 @@ class World:
 
     def write(self, entry):
         session, req_id, number, length = self.running[entry]
-        if entry in self.unwanted or number == length:
+        is_at_end = entry in self.unwanted or number == length
+        if is_at_end and entry not in self.over | self.unwanted and self.random.random() < 0.5:
+            self.ended[session, req_id] = number, WireStatus.END
+            self.over.add(entry)
+            self.places[entry] = []
+            self.act(self.core.parts_over(FUNC, entry, self.now))
+        elif is_at_end:
             self.finish(entry, WireStatus.OK)
         elif self.places[entry]:
             place = self.places[entry].pop(0)
@@ -176,7 +182,8 @@ class World:
 
     def finish(self, entry, status):
         session, req_id, number, _ = self.running.pop(entry)
-        ok = status == WireStatus.OK
+        ok = status == WireStatus.OK or entry in self.over
+        self.over.discard(entry)
         self.ended[session, req_id] = number, WireStatus.END if ok else status
         self.unwanted.discard(entry)
         if status == WireStatus.WORKER_DIED:
@@ -375,6 +382,25 @@ def test_parts_that_are_asked_for_out_of_order_are_those_that_were_asked_for():
     assert client.streams[1]["got"] == 1 and client.open == {2}
     world.arrive(client, first)
     assert client.streams[1]["got"] == 2 and not client.open
+
+
+def test_one_of_a_batch_is_over_before_it_has_run():
+    world, client, entry = one(1)
+    ask(world, client, 3)
+    world.write(entry)
+    world.ended[client.id, 1] = (1, WireStatus.END)
+    for _ in range(2):
+        world.act(world.core.parts_over(FUNC, entry, world.now))
+    known = client.streams[1]
+    assert (known["got"], known["status"], client.open) == (1, WireStatus.END, set())
+    ask(world, client)
+    assert not client.open  # it is told to who asks later, too
+    assert world.core.part(FUNC, entry, 9, world.now) == []
+    ack = client.header(0, type=MessageType.ACK, flags=Flags.ACK_REQ, count=0)
+    world.arrive(client, ack)
+    assert world.core.free_entries(FUNC) == ENTRIES - 1  # of the request, which runs
+    world.act(world.core.worker_died(FUNC, entry, world.now))
+    assert world.core.free_entries(FUNC) == ENTRIES
 
 
 def test_the_end_is_told_also_to_who_asks_after_it():

@@ -46,8 +46,10 @@ enum use { FREE, GIVEN, WRITTEN, SENT };
 struct request {
     uint32_t total, window;       /* parts that there are; that are asked for ahead */
     uint32_t asked, given, came;  /* so far */
+    int is_over, was_over;        /* said by the worker; known to the core */
     uint32_t announced, late;     /* by the worker; of these when nobody wanted them */
     int is_unwanted, was_told;    /* its client has gone; its worker knows */
+    int says;                     /* its worker says at once that there are no more */
     int skips[64];                /* steps without a part of this one */
 };
 
@@ -59,7 +61,7 @@ struct place {
 
 static struct {
     uint64_t state;
-    unsigned long long story, parts, deaths, stops, unwanted, sleeps;
+    unsigned long long story, parts, deaths, stops, unwanted, sleeps, ends;
     struct request of[ENTRIES];
     struct place places[ENTRIES];
     uint32_t first, count; /* requests */
@@ -215,6 +217,15 @@ static int answer(void) {
         if (found) {
             return found;
         }
+        for (uint32_t i = 0; i < world.count; i++) {
+            struct request *request = &world.of[world.first + i];
+            if (request->announced == request->total && request->says && !request->was_told &&
+                !request->is_over) {
+                request->is_over = 1;
+                shunter_parts_are_over(
+                    &served.queue, world.first + i, request->total, front_bell);
+            }
+        }
     }
 }
 
@@ -259,6 +270,9 @@ void shunter_core_part(
     (void)core, (void)func_id, (void)now_ns;
     struct request *request = &world.of[entry];
     const uint32_t number = ++request->came;
+    if (request->was_over) {
+        wrong("a part after the end");
+    }
     for (uint32_t at = 0; at < ENTRIES; at++) {
         struct place *place = &world.places[at];
         if (place->use == WRITTEN && place->entry == entry && place->number == number) {
@@ -287,10 +301,27 @@ static int place_for(const struct request *request) {
     return left > (request->given > request->came ? world.count : 0) ? (int)found : -1;
 }
 
+void shunter_core_parts_over(
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    (void)core, (void)func_id, (void)now_ns;
+    struct request *request = &world.of[entry];
+    if (request->was_over || !request->is_over || request->came != request->total) {
+        wrong("an end that is none");
+    }
+    request->was_over = 1;
+    world.ends++;
+    for (uint32_t at = 0; at < ENTRIES; at++) {
+        if (world.places[at].use == GIVEN && world.places[at].entry == entry) {
+            world.places[at].use = FREE;
+        }
+    }
+    request->given = request->came;
+}
+
 /* Places for what was asked for, as long as there are some. */
 static void give(uint32_t entry) {
     struct request *request = &world.of[entry];
-    while (!request->is_unwanted && request->given < request->asked &&
+    while (!request->is_unwanted && !request->was_over && request->given < request->asked &&
            request->given - request->came < SHUNTER_PARTS_AHEAD) {
         const int at = place_for(request);
         if (at < 0) {
@@ -405,7 +436,8 @@ static void begin(void) {
     for (uint32_t i = 0; i < world.count; i++) {
         const uint32_t entry = world.first + i;
         world.of[entry] =
-            (struct request){.total = below(4) ? below(40) : 0, .window = 1 + below(12)};
+            (struct request){.total = below(4) ? below(40) : 0, .window = 1 + below(12),
+                             .says = (int)below(2)};
         for (uint32_t k = 0; k < 64; k++) {
             world.of[entry].skips[k] = k % 4 && below(4) == 0;
         }
@@ -422,7 +454,8 @@ static void end(void) {
         shunter_parts_end(&serving, world.first + i, 0);
         const uint64_t said = shunter_get(
             shunter_entry_word(&served.queue, world.first + i, SHUNTER_E_ENTRY_PARTS));
-        if (request->came != said) {
+        if (request->came != (said & ~SHUNTER_PARTS_ARE_OVER) ||
+            request->was_over != (said != request->came)) {
             wrong("a part that was written before the end is lost");
         }
         if (!world.killed && !request->is_unwanted && request->came != request->total) {
@@ -469,7 +502,8 @@ int main(int argc, char **argv) {
     shunter_parts_free(serving.parts);
     free(served.queue.page);
     printf(
-        "%llu stories, %llu parts, %llu deaths, %llu stops, %llu unwanted, %llu sleeps\n",
-        world.story, world.parts, world.deaths, world.stops, world.unwanted, world.sleeps);
+        "%llu stories, %llu parts, %llu deaths, %llu stops, %llu unwanted, %llu sleeps, %llu ends\n",
+        world.story, world.parts, world.deaths, world.stops, world.unwanted, world.sleeps,
+        world.ends);
     return 0;
 }
