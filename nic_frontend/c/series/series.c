@@ -178,7 +178,7 @@ void shunter_series_tick(
         struct series *series = OWNER_OF(at, series, of_function);
         at = at->next;
         struct session *session = find(core, series->session);
-        if (series->call.state == RX_COMPLETE && !session->closing) {
+        if (!session->closing) {
             shunter_series_make_way(core, session, now_ns);
         }
         const bool waits = shunter_asks(session, series, series->written + 1);

@@ -20,7 +20,7 @@ def fuzzer(tmp_path_factory):
     _, folder = build.SOURCES
     ours = (HERE / "fuzz_core.c", HERE / "check_holds.c")
     parts = [folder / "common/siphash.c"]
-    for name in ("core", "path"):
+    for name in ("core", "path", "series"):
         parts += (folder / name).glob("*.c")
     sources = [*ours, *parts]
     flags = ["-std=c11", "-O1", "-g", *build.WARNINGS[:2], "-Werror", *build.SANITIZERS]
