@@ -270,6 +270,7 @@ def main() -> None:
         every = list(served(stack, models, weights, quick=args.quick))
         for side in every:
             for name in names:
+                print(f"checking {side.name}: {name}", file=sys.stderr, flush=True)
                 if (off := bed.check(side, name)) > NEAR:
                     raise RuntimeError(f"{side.name}, {name}: another answer, {off} off")
         rows = select(bed, every, names, SECONDS["select"][args.quick])

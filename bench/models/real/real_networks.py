@@ -15,7 +15,7 @@ SHAPES = {
 """Type and shape of input and output of one request."""
 CLASSES = {"digits": "Digits", "minilm": "MiniLM", "resnet50": "ResNet50"}
 THREADS = {"digits": 1, "minilm": 2, "resnet50": 2}
-"""Of torch, as the model store has them: with more, so small a network waits for its own threads."""
+"""Of torch, as the model store has them: with more, a small network waits for its threads."""
 INK = 16
 
 
