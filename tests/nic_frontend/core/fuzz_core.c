@@ -9,8 +9,8 @@
  * Most datagrams are nearly right: a client's next header with a field or two changed. After every
  * one it is checked that what the core says is possible: a place lies inside an entry that nobody
  * uses and that no worker may write into, the number of free entries adds up, nothing becomes ready
- * twice, and what is held is what the requests hold that there are. Ends with status 1 and the number
- * of the datagram otherwise; the sanitizers end it themselves.
+ * twice, and what is held is what the requests hold that there are. Ends with status 1 and the
+ * number of the datagram otherwise; the sanitizers end it themselves.
  */
 #include <stdio.h>
 #include <stdlib.h>
