@@ -88,3 +88,11 @@ def test_where_the_kernel_cannot_steer_there_is_one_socket(monkeypatch):
             client.connect(("127.0.0.1", sockets.port))
             client.send(HELLO)
             assert select.select([sockets.main], [], [], 10)[0] and sockets.main.recv(1 << 16)
+
+
+def test_where_the_kernel_cannot_steer_one_socket_does(site):
+    site.serve(steers=False)
+    site.worker()
+    client = site.client("udp")
+    number = client.ask(7)
+    assert client.answers(1) == {number: client.expected(7)}
