@@ -127,8 +127,9 @@ struct shunter_function {
     struct shunter_attached workers[SHUNTER_WORKER_COUNT];
     uint32_t worker_count;
     uint64_t alone_ns; /* since when requests wait without a worker; 0: none does */
-    uint8_t class;
-    uint64_t slo_ns, client_timeout_ns;
+    /* of its newest worker; who reads a request has no lock */
+    _Atomic uint8_t class;
+    _Atomic uint64_t slo_ns, client_timeout_ns;
 };
 
 /* A model that Triton has loaded. */
