@@ -16,23 +16,24 @@ static uint64_t u64_at(const uint8_t *bytes) {
 
 /*
  * Elements of a tensor, whose sizes it writes to ``row``; false when they are not the model's, or
- * beyond what a run can have even if none of them were 0.
+ * beyond what a request can have even if none of them were 0: of byte strings there is a list for
+ * each size, however few bytes the request has.
  */
 static bool elements_of(
     const uint8_t *dims, const int64_t *shape, uint32_t ndim, uint64_t rows, uint32_t least,
-    uint64_t *row, uint64_t *elements) {
+    uint32_t most, uint64_t *row, uint64_t *elements) {
     uint64_t span = rows * least;
     *elements = rows;
     for (uint32_t i = 0; i < ndim; i++) {
         const uint64_t size = u32_at(dims + 4 * i);
         span *= size ? size : 1;
-        if ((shape[i] >= 0 && (uint64_t)shape[i] != size) || span > SHUNTER_PACKED_MOST) {
+        if ((shape[i] >= 0 && (uint64_t)shape[i] != size) || span > most) {
             return false;
         }
         *elements *= size;
         row[i] = size;
     }
-    return span <= SHUNTER_PACKED_MOST;
+    return span <= most;
 }
 
 bool shunter_run_parse(
@@ -51,7 +52,8 @@ bool shunter_run_parse(
         const uint32_t least = item ? item : SHUNTER_STRING_LENGTH;
         const uint64_t size = u64_at(sizes + 8 * (size_t)t);
         uint64_t elements;
-        if (!elements_of(dims, shape, ndim, rows, least, found, &elements) ||
+        if (!elements_of(
+                dims, shape, ndim, rows, least, packed->most_bytes, found, &elements) ||
             size < elements * least || (item && size != elements * item) || at > bytes ||
             size > bytes - at) {
             return false;

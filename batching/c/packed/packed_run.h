@@ -22,6 +22,7 @@ struct shunter_packed {
     uint32_t dims;        /* of all of them, without the rows */
     uint32_t header;      /* bytes before the first tensor */
     uint32_t most_rows;   /* of a request; 1 unless requests are batches */
+    uint32_t most_bytes;  /* of a request; at most SHUNTER_PACKED_MOST */
     const uint32_t *item; /* by tensor: bytes of an element, 0: byte strings */
     const uint32_t *ndim; /* by tensor */
     const int64_t *shape; /* of all of them, one behind the other; -1: any */

@@ -143,10 +143,10 @@ static void let_end(
     } else if (series->call.state != FORGOTTEN) {
         const bool waits = series->call.state == RX_COMPLETE;
         tell(core, session, series, series->written + 1, SHUNTER_STATUS_CANCELLED, now_ns);
-        end(core, session, series, now_ns);
-        if (waits) {
+        if (waits) { // before its entry can become another's
             withdraw(core, function->id, entry);
         }
+        end(core, session, series, now_ns);
     }
 }
 

@@ -13,6 +13,7 @@ static void make_form(
     *packed = (struct shunter_packed){
         .count = count,
         .most_rows = SHUNTER_MAX_ROWS,
+        .most_bytes = SHUNTER_PACKED_MOST,
         .item = form->item,
         .ndim = form->ndim,
         .shape = form->shape};
