@@ -188,7 +188,7 @@ void shunter_give_back(struct shunter_function *function, struct shunter_call *c
 /* The buffers of an input, one behind the other. */
 struct shunter_reader {
     TRITONBACKEND_Input *input;
-    uint32_t next;
+    uint32_t next, count; /* behind the last one the server says that there is an empty one */
     const uint8_t *at;
     uint64_t left;
 };

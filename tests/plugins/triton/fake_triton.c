@@ -220,23 +220,25 @@ TRITONSERVER_Error *TRITONBACKEND_InputProperties(
     TRITONBACKEND_Input *input, const char **name, int *datatype, const int64_t **shape,
     uint32_t *dims_count, uint64_t *bytes, uint32_t *buffer_count) {
     (void)name;
-    *datatype = input->dtype;
-    *shape = input->shape;
-    *dims_count = 2;
-    *bytes = input->size;
+    if (datatype) {
+        *datatype = input->dtype;
+        *shape = input->shape;
+        *dims_count = 2;
+        *bytes = input->size;
+    }
     *buffer_count = 2;
     return NULL;
 }
-/* In two parts, the first of which is odd. */
+/* In two parts, the first of which is odd; behind them there is nothing, without an error. */
 TRITONSERVER_Error *TRITONBACKEND_InputBuffer(
     TRITONBACKEND_Input *input, uint32_t index, const void **buffer, uint64_t *bytes, int *memory,
     int64_t *memory_id) {
     (void)memory_id;
     const uint64_t first = input->size / 3;
     *memory = TRITON_CPU;
-    *buffer = index ? input->bytes + first : input->bytes;
-    *bytes = index ? input->size - first : first;
-    return index < 2 ? NULL : TRITONSERVER_ErrorNew(TRITON_INVALID_ARG, "no such buffer");
+    *buffer = index > 1 ? NULL : index ? input->bytes + first : input->bytes;
+    *bytes = index > 1 ? 0 : index ? input->size - first : first;
+    return NULL;
 }
 TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request, uint32_t flags) {
     pthread_mutex_lock(&request->lock);
