@@ -29,6 +29,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,8 @@ STOCK = ("torchserve http", "torchserve grpc")
 TRITON = "triton grpc"
 SECONDS = {"one": (0.3, 0.2), "eight": (1.0, 0.6), "select": (0.5, 0.3)}
 """Of a turn, full and quick."""
+TOGETHER = 4
+"""Models that are registered at once."""
 NEAR = 1e-3
 """Share of the largest number of an answer: another batch adds in another order."""
 
@@ -172,27 +175,30 @@ class Registered(Stock):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        for name, workers in self._names:
-            query = f"url={name}.mar&initial_workers={workers}&synchronous=true"
-            url = f"{self.server.management}/models?{query}"
-            request = urllib.request.Request(url, method="POST")
-            urllib.request.urlopen(request, timeout=120).close()
+        with ThreadPoolExecutor(TOGETHER) as pool:
+            list(pool.map(self._register, self._names))
         return self
+
+    def _register(self, named: tuple[str, int]) -> None:
+        name, workers = named
+        query = f"url={name}.mar&initial_workers={workers}&synchronous=true"
+        request = urllib.request.Request(f"{self.server.management}/models?{query}", method="POST")
+        urllib.request.urlopen(request, timeout=120).close()
 
 
 def select(bed: Bed, sides: Sequence[Side], models: Sequence[str], seconds: float) -> list[Row]:
     """The setting in which eight clients get most, of every side and model."""
     rows = []
     for side in sides:
-        for model in models:
+        side.best = dict.fromkeys(models, side.settings[0])
+        for model in models if len(side.settings) > 1 else ():
             rates = {
                 setting: bed.turn(side, model, setting, CLIENTS, seconds=seconds)["rps"]
                 for setting in side.settings
             }
             side.best[model] = max(rates, key=lambda setting: rates[setting])
-            if len(rates) > 1:
-                tried = {named("", setting)[1:]: rate for setting, rate in rates.items()}
-                rows.append({"model": model, "side": side.name, "tried_rps": tried})
+            tried = {named("", setting)[1:]: rate for setting, rate in rates.items()}
+            rows.append({"model": model, "side": side.name, "tried_rps": tried})
     return rows
 
 
@@ -269,8 +275,8 @@ def main() -> None:
         bed = Bed(stack.enter_context(Askers(CLIENTS)), data)
         every = list(served(stack, models, weights, quick=args.quick))
         for side in every:
+            print(f"connecting: {side.name}", file=sys.stderr, flush=True)
             for name in names:
-                print(f"checking {side.name}: {name}", file=sys.stderr, flush=True)
                 if (off := bed.check(side, name)) > NEAR:
                     raise RuntimeError(f"{side.name}, {name}: another answer, {off} off")
         rows = select(bed, every, names, SECONDS["select"][args.quick])
