@@ -50,7 +50,7 @@ CLIENTS = 8
 OUR = "udp"
 STOCK = ("torchserve http", "torchserve grpc")
 TRITON = "triton grpc"
-SECONDS = {"one": (0.3, 0.2), "eight": (1.0, 0.6), "select": (0.5, 0.3)}
+SECONDS = {"one": (0.3, 0.15), "eight": (1.0, 0.5), "select": (0.5, 0.3)}
 """Of a turn, full and quick."""
 TOGETHER = 4
 """Models that are registered at once."""
