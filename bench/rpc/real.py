@@ -94,8 +94,8 @@ def pack_real(
         "inputs": [{"name": first, "dtype": kind, "shape": list(shape)}],
         "outputs": [{"name": "y", "dtype": out, "shape": list(reply)}],
     }
-    if -1 in shape:  # as the model store has it
-        tensors |= {"buckets": [16, 32, 64, 128, 256], "request_bytes": 4096, "answer_bytes": 4096}
+    if -1 in shape:  # padded to the longest of a batch, as by the others: there are no buckets
+        tensors |= {"request_bytes": 4096, "answer_bytes": 4096}
     config = {
         "batchSize": batch,
         "maxBatchDelay": delay_ms,
