@@ -229,6 +229,9 @@ class NicSettings:
     """Serve encrypted sessions only; needs a key."""
     spin_us: int = _number(100, 0, 1_000_000)
     """Where waits are shorter than this, wait without sleeping; 0: never."""
+    threads: int = _number(1, 1, 8)
+    """Threads that share the work. A model version is one thread's: more of them are for several
+    busy models."""
     queue_mb: int = _number(1024, 1, 65_536)
     """Memory of the tensors of one model version."""
     keys_file: str | None = _text(None, "a path")
