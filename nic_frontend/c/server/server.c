@@ -144,6 +144,11 @@ static int receive(struct shunter_server *server, uint32_t *messages, uint64_t *
     return error < 0 ? error : came;
 }
 
+static bool is_over(struct shunter_server *server, uint64_t until_ns) {
+    return server->hello_count || server->closed_count || server->now_ns >= until_ns ||
+           atomic_load_explicit(&server->interrupted, memory_order_relaxed);
+}
+
 int shunter_server_run(
     struct shunter_server *server, uint64_t until_ns, struct shunter_hello *hellos,
     uint32_t most) {
@@ -168,9 +173,7 @@ int shunter_server_run(
         const uint64_t next_batch_ns = dispatch(server);
         next_ns = next_batch_ns < next_ns ? next_batch_ns : next_ns;
         shunter_flush(server);
-        if (server->hello_count || server->closed_count || woken ||
-            server->now_ns >= until_ns ||
-            atomic_load_explicit(&server->interrupted, memory_order_relaxed)) {
+        if (woken || is_over(server, until_ns)) {
             break;
         }
         uint64_t spin_ns = server->spins ? server->settings.spin_ns : 0;
