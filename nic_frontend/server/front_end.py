@@ -62,7 +62,7 @@ class Settings:
     """Whose requests may be strict, if their key allows it: ``all``, ``keyed`` or ``none``."""
     encrypt: bool = False
     """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
-    threads: int = 2
+    threads: int = 1
     """Loops that share the work, each a function's."""
     spin_us: int = 0
     gro: bool = True

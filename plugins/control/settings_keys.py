@@ -229,9 +229,6 @@ class NicSettings:
     """Serve encrypted sessions only; needs a key."""
     spin_us: int = _number(100, 0, 1_000_000)
     """Where waits are shorter than this, wait without sleeping; 0: never."""
-    threads: int = _number(1, 1, 8)
-    """Threads that share the work. A model version is one thread's: more of them are for several
-    busy models."""
     queue_mb: int = _number(1024, 1, 65_536)
     """Memory of the tensors of one model version."""
     keys_file: str | None = _text(None, "a path")
@@ -243,6 +240,9 @@ class NicSettings:
     """Interface at which the kernel splits UDP datagrams (AF_XDP), where it can and may."""
     verbs: str | None = _text(None, "the name of an RDMA device, with a port if not 1: mlx5_0:2")
     """RDMA device that is served too, by unreliable datagrams. Not run on hardware so far."""
+    threads: int = _number(1, 1, 8)
+    """Threads that share the work. A model version is one thread's: more of them are for several
+    busy models."""
 
     @property
     def number(self) -> int:
