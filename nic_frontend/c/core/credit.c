@@ -106,8 +106,11 @@ static void raise_grant(struct function *function, struct session *session, uint
     }
 }
 
+/* What it asks for is there, or will be, without another entry; and others may wait for that. */
+static bool asks_for_parts(const struct session *session) { return !is_alone(&session->series); }
+
 void shunter_allow(struct function *function, struct session *session) {
-    if (is_alone(&function->waiting) && room(function)) {
+    if (asks_for_parts(session) || (is_alone(&function->waiting) && room(function))) {
         raise_grant(function, session, session->answered + share(function, session));
     }
 }
@@ -128,11 +131,11 @@ void shunter_allow_next(struct function *function, struct session *session) {
         }
         session->answered++;
     }
-    if (!is_alone(&function->waiting)) {
+    if (!is_alone(&function->waiting) && !asks_for_parts(session)) {
         return; // whoever waits comes first
     }
     uint64_t ahead = most;
-    if (!room(function)) { // what follows an answer takes its entry: not more than there were
+    if (!room(function) && !asks_for_parts(session)) { // what follows an answer takes its entry: not more than there were
         const uint64_t were = session->grant > before ? session->grant - before : 0;
         ahead = were < most ? were : most;
     }

@@ -120,6 +120,17 @@ static void set_terms(
     call->deadline_ns = budget ? now_ns + budget : 0;
 }
 
+/* Its answer is a status. */
+static void end_at_once(
+    struct shunter_core *core, struct session *session, struct call *call, uint64_t req_id,
+    uint16_t status, uint64_t now_ns) {
+    call->req_id = req_id;
+    call->entry = NO_ENTRY;
+    call->status = status;
+    shunter_become(core, function_of(core, session), call, FAILED, now_ns);
+    shunter_error(core, session, req_id, status);
+}
+
 static void first_segment(
     struct shunter_core *core, struct session *session, struct call *call,
     const struct shunter_x64 *header, uint64_t now_ns) {
@@ -129,15 +140,16 @@ static void first_segment(
     }
     if (!fits(core, session, header)) {
         drop(core, SHUNTER_DROP_SIZES);
-        call->req_id = header->req_id;
-        call->entry = NO_ENTRY;
-        call->status = SHUNTER_STATUS_BAD_REQUEST;
-        shunter_become(core, function_of(core, session), call, FAILED, now_ns);
-        shunter_error(core, session, header->req_id, SHUNTER_STATUS_BAD_REQUEST);
+        end_at_once(core, session, call, header->req_id, SHUNTER_STATUS_BAD_REQUEST, now_ns);
         return;
     }
     struct function *function = function_of(core, session);
     const int32_t entry = shunter_take_entry(core, function, session, now_ns);
+    if (entry == NO_ENTRY && !is_alone(&session->series)) {
+        // It would hold the credit by which the parts go for whose places there is no room.
+        end_at_once(core, session, call, header->req_id, SHUNTER_STATUS_WOULD_BE_LATE, now_ns);
+        return;
+    }
     if (entry == NO_ENTRY) {
         refuse(core, session, header, SHUNTER_DROP_FULL);
         return;
@@ -169,6 +181,7 @@ void shunter_request(
         refuse(core, session, header, SHUNTER_DROP_CREDIT);
     } else {
         struct call *call = call_of(session, header->req_id);
+        session->asked = header->req_id > session->asked ? header->req_id : session->asked;
         if (call->state == FORGOTTEN && call->req_id != header->req_id) {
             refuse(core, session, header, SHUNTER_DROP_CREDIT);
         } else if (call->req_id != header->req_id || call->state == FREE) {

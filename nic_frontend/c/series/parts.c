@@ -157,7 +157,6 @@ void shunter_series_next(
     *shunter_next_of(series, number) = call->req_id;
     series->last_ns = now_ns;
     series->asked = number > series->asked ? number : series->asked;
-    session->asked = call->req_id > session->asked ? call->req_id : session->asked;
     send_part(core, session, series, number, now_ns);
     if (series->call.state == FAILED) {
         shunter_series_end_if_told(core, session, series, now_ns);

@@ -143,10 +143,10 @@ static void let_end(
     } else if (series->call.state != FORGOTTEN) {
         const bool waits = series->call.state == RX_COMPLETE;
         tell(core, session, series, series->written + 1, SHUNTER_STATUS_CANCELLED, now_ns);
-        end(core, session, series, now_ns);
-        if (waits) {
+        if (waits) { // before its entry can become another's
             withdraw(core, function->id, entry);
         }
+        end(core, session, series, now_ns);
     }
 }
 
@@ -178,7 +178,7 @@ void shunter_series_tick(
         struct series *series = OWNER_OF(at, series, of_function);
         at = at->next;
         struct session *session = find(core, series->session);
-        if (series->call.state == RX_COMPLETE && !session->closing) {
+        if (!session->closing) {
             shunter_series_make_way(core, session, now_ns);
         }
         const bool waits = shunter_asks(session, series, series->written + 1);

@@ -1,8 +1,13 @@
 /* For fuzz_core.c: whether what is held is exactly what the requests that there are hold. */
-#include "core_parts.h"
+#include "series.h"
 
 bool holds_are_right(
     const struct shunter_core *core, uint16_t func_id, uint32_t sessions, const uint64_t *line);
+
+static bool holds(const struct call *call) {
+    const bool works = call->state >= RECEIVING && call->state <= RUNNING;
+    return works && !call->priority && !(call->state == RECEIVING && call->stalled);
+}
 
 bool holds_are_right(
     const struct shunter_core *core, uint16_t func_id, uint32_t sessions, const uint64_t *line) {
@@ -11,10 +16,11 @@ bool holds_are_right(
     for (uint32_t n = 0; n < sessions; n++) {
         const struct session *session = core->sessions[n];
         for (uint32_t k = 0; session && k < SHUNTER_WINDOW; k++) {
-            const struct call *call = &session->calls[k];
-            const bool works = call->state >= RECEIVING && call->state <= RUNNING;
-            strict += works && !call->priority && !(call->state == RECEIVING && call->stalled);
+            strict += holds(&session->calls[k]);
         }
+    }
+    for (uint32_t i = 0; function->series && i < function->entries; i++) {
+        strict += holds(&function->series->at[i].call);
     }
     uint64_t any = 0;
     for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
