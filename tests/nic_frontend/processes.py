@@ -52,7 +52,7 @@ def front_end(
     """
     folder = Path(folder)
     if not steers:
-        listeners._can_steer = lambda: False
+        listeners._can_steer = lambda loops: False
     listeners.PORT_WAIT_S, front_ends.RUN_S = port_wait_s, run_s
     try:
         front = FrontEnd(
