@@ -5,15 +5,24 @@ batches, the other by UDP, where the front end does. Its handler sleeps as a bat
 (--takes-ms: for each batch, and for each request in it) and notes the size of every batch. Arrivals
 are Poisson at shares of the capacity with full batches, or a closed loop; plain ones have neither
 deadline nor class, of mixed ones a third each has no deadline, 60 ms and 200 ms, and half of
-them are best effort. Both sides get the same ones, in paired rounds, from the same asyncio loop.
+them are best effort. Both sides get the same ones, in paired rounds, from the same asyncio loop,
+and all of them reach the queue when they come: HTTP by as many connections as its queue takes
+requests, UDP by 64 sessions. A deadline counts from the arrival at the queue on both sides.
+
+With few sessions that is not so. A session's window spans so many requests from the oldest on that
+has no answer: a best-effort one that waits behind strict ones keeps back, in the client, all that
+come 64 later in its session, of any class. Fewer strict ones then interrupt best effort, whose
+batches are full. ``udp_4_sessions`` are the open mixed loops by four sessions, as one client would
+have them.
 
     mean_batch_vs_http_path  mean batch by UDP to mean batch by HTTP: median of the rounds, of the
                              workload where it is farthest from 1
+    mean_batch_4_sessions_vs_http_path    the same by four sessions
 
 Examples:
-    python bench/rpc_batches.py               # about 5 minutes
-    python bench/rpc_batches.py --quick
-    python bench/rpc_batches.py --rounds 3 --seconds 3    # about 2 minutes
+    python bench/rpc_batches.py               # about 12 minutes
+    python bench/rpc_batches.py --quick       # under 2
+    python bench/rpc_batches.py --rounds 3 --seconds 2    # about 5
 """
 
 from __future__ import annotations
@@ -41,8 +50,11 @@ from shunter.nic_frontend.client import AsyncClient, InferenceError
 
 NAME = "rpc_batches"
 BATCH = 16
-SESSIONS = 4
-"""Of 64 requests each: as many as there are connections by HTTP."""
+SESSIONS, FEW = 64, 4
+"""Many, so that none is kept back by its window; and as few as a client would have."""
+CONNECTIONS = 1000
+"""By HTTP, where each has one request on its way; ``job_queue_size`` is as large."""
+FEW_NAME = f"udp_{FEW}_sessions"
 BUSY_SHARES = (0.4, 0.7, 0.9, 1.1)
 CLIENTS = (4, 16, 64)
 DEADLINES_MS = (None, 60.0, 200.0)
@@ -141,7 +153,7 @@ class ByHttp:
 
     async def drive(self, *what: object) -> Counter[str]:
         """See :func:`drive`."""
-        pool = Pool("127.0.0.1", self._port)
+        pool = Pool("127.0.0.1", self._port, CONNECTIONS)
         loop = asyncio.get_running_loop()
 
         async def ask(kind: Kind, _: int) -> str:
@@ -159,19 +171,19 @@ class ByHttp:
 class ByNetwork:
     """The front end's path."""
 
-    name = "udp"
-
-    def __init__(self, server: Ours, model: RpcModel) -> None:
+    def __init__(self, server: Ours, model: RpcModel, sessions: int = SESSIONS) -> None:
+        self.name = "udp" if sessions == SESSIONS else FEW_NAME
         self._url, self._model, self._input = server.url("udp"), model.name, model.request()
+        self._sessions = sessions
 
     async def drive(self, *what: object) -> Counter[str]:
         """See :func:`drive`."""
-        clients = [AsyncClient(self._url, timeout_s=30) for _ in range(SESSIONS)]
+        clients = [AsyncClient(self._url, timeout_s=30) for _ in range(self._sessions)]
 
         async def ask(kind: Kind, number: int) -> str:
             options = {"deadline_ms": kind.deadline_ms, "best_effort": kind.best_effort}
             try:
-                await clients[number % SESSIONS].infer(self._model, self._input, **options)
+                await clients[number % self._sessions].infer(self._model, self._input, **options)
             except InferenceError as error:
                 return type(error).__name__
             return "200"
@@ -224,15 +236,26 @@ def rows_of(samples: dict[str, dict[str, list[Row]]]) -> list[Row]:
         for side, found in sides.items():
             row[side] = statistics.median(means[side])
             row[f"{side}_ends"] = dict(sum((Counter(each["ends"]) for each in found), Counter()))
-        rows.append({**row, "ratio": paired_ratio(means["udp"], means["http"])})
+        ratios = {side: paired_ratio(found, means["http"]) for side, found in means.items()}
+        rows.append({**row, "ratio": ratios["udp"]})
+        if FEW_NAME in ratios:
+            rows[-1][f"ratio_{FEW}_sessions"] = ratios[FEW_NAME]
     return rows
+
+
+def farthest(ratios: Sequence[float]) -> float:
+    """From 1."""
+    return round(max(ratios, key=lambda each: abs(math.log(each))), 3)
 
 
 def headline(rows: Sequence[Row]) -> Row:
     """The ratio that is farthest from 1, and how many are not within 10 %."""
     ratios = [row["ratio"]["median"] for row in rows]
+    key = f"ratio_{FEW}_sessions"
+    few = [row[key]["median"] for row in rows if key in row]
     return {
-        "mean_batch_vs_http_path": round(max(ratios, key=lambda each: abs(math.log(each))), 3),
+        "mean_batch_vs_http_path": farthest(ratios),
+        **({f"mean_batch_{FEW}_sessions_vs_http_path": farthest(few)} if few else {}),
         "workloads_beyond_10_percent": sum(not 0.9 <= each <= 1.1 for each in ratios),
     }
 
@@ -246,7 +269,7 @@ def served(stack: ExitStack, takes_ms: Sequence[float]) -> tuple[Ours, dict[str,
     for side, model in models.items():
         noted = {"batches": str(folder / side), "takes_ms": list(takes_ms)}
         pack_model(model, store, batch=BATCH, delay_ms=20, handler_settings=noted)
-    config = {"default_workers_per_model": "1", "job_queue_size": "1000"}
+    config = {"default_workers_per_model": "1", "job_queue_size": str(CONNECTIONS)}
     server = Ours(store, list(models.values()), config=config, packed=True)
     return stack.enter_context(server), models, folder
 
@@ -264,13 +287,16 @@ def main() -> None:
         server, models, folder = served(stack, args.takes_ms)
         server.session("udp", models["udp"]).close()  # its worker is there
         sides = [ByHttp(server, models["http"]), ByNetwork(server, models["udp"])]
-        sizes = {side.name: Sizes(folder / side.name) for side in sides}
+        few = ByNetwork(server, models["udp"], FEW)
+        by_udp = Sizes(folder / "udp")
+        sizes = {"http": Sizes(folder / "http"), "udp": by_udp, FEW_NAME: by_udp}
         loads = workloads(capacity, args.quick)
         progress = Progress(args.rounds * len(loads))
         for number in range(args.rounds):
             for load in loads:
                 progress.step(f"round {number + 1}: {load.name}")
-                for side in sides if number % 2 else sides[::-1]:
+                asked = [*sides, few] if load.rate and load.kinds is MIXED else sides
+                for side in asked if number % 2 else asked[::-1]:
                     row = measure(side, sizes[side.name], load, seconds, number)
                     samples.setdefault(load.name, {}).setdefault(side.name, []).append(row)
     rows = rows_of(samples)

@@ -20,6 +20,7 @@ class _PackedView(Structure):
 
     _fields_ = (
         *(("count", c_uint32), ("dims", c_uint32), ("header", c_uint32), ("most_rows", c_uint32)),
+        ("most_bytes", c_uint32),
         *(("item", c_void_p), ("ndim", c_void_p), ("shape", c_void_p), ("scratch", c_void_p)),
     )
 
@@ -31,8 +32,8 @@ class Table:
     column of its bytes, and ``sizes(t)`` are those of its dimensions without the rows.
     """
 
-    def __init__(self, packing: Packing, most_rows: int, most: int) -> None:
-        """``most_rows``: of a request; ``most``: requests of a batch."""
+    def __init__(self, packing: Packing, most_rows: int, most_bytes: int, most: int) -> None:
+        """``most_rows`` and ``most_bytes``: of a request; ``most``: requests of a batch."""
         specs = packing.specs
         ndim = [len(spec.shape) for spec in specs]
         self.packing, self.header = packing, packing.header
@@ -51,7 +52,7 @@ class Table:
             np.empty(packing.header, np.uint8),
         )
         self._view = _PackedView(
-            *(len(specs), len(shape), packing.header, most_rows),
+            *(len(specs), len(shape), packing.header, most_rows, most_bytes),
             *(each.ctypes.data for each in self._held),
         )
         self.at = ctypes.addressof(self._view)
@@ -89,7 +90,10 @@ class PackedEnd:
         """``most_rows``: of a request, and of requests in a batch."""
         self._end = end
         rows = most_rows if inputs.batched else 1
-        self.inputs, self.outputs = (Table(each, rows, most_rows) for each in (inputs, outputs))
+        self.inputs, self.outputs = (
+            Table(packing, rows, sides[0].bytes, most_rows)
+            for packing, sides in ((inputs, end.queue.inputs), (outputs, end.queue.outputs))
+        )
         self._declare(end.library)
         self.answer_bytes = end.queue.outputs[0].bytes
         """Most of an answer."""

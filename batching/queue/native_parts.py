@@ -45,7 +45,7 @@ class PartsEnd:
 
         Raises OSError for what the front end says that makes no sense.
         """
-        if parts.place is None and parts.wanted:
+        if parts.wanted:  # also when there is one: it may be wanted no more
             found = self._place(self._end.view_at, parts.entry, parts.written)
             parts.wanted = found != -errno.ECANCELED
             if found != -errno.EAGAIN and parts.wanted:

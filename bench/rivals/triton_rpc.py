@@ -20,7 +20,7 @@ from rivals import environments, process, triton_server
 from rivals.process import BENCH
 
 CLIENT = ("tritonclient==2.62.0", "python-rapidjson")
-_TYPES = {"uint8": "UINT8", "int64": "INT64", "float32": "FP32"}
+TYPES = {"uint8": "UINT8", "int64": "INT64", "float32": "FP32"}
 _CONFIG = """\
 name: "{name}"
 backend: "python"
@@ -91,9 +91,9 @@ class TritonRpc(triton_server.Triton):
                 network=model.network,
                 max_batch=batch,
                 instances=instances,
-                input=_TYPES[model.input[0]],
+                input=TYPES[model.input[0]],
                 input_shape=list(model.input[1]),
-                output=_TYPES[model.output[0]],
+                output=TYPES[model.output[0]],
                 output_shape=list(model.output[1]),
             )
             (version.parent / "config.pbtxt").write_text(config, encoding="ascii")
@@ -128,7 +128,7 @@ def shared_call(server: TritonRpc, model: RpcModel, client: SharedMemoryClient) 
 
 def _request(model: RpcModel) -> Any:
     request = client_module().service_pb2.ModelInferRequest(model_name=model.name)
-    entry = request.inputs.add(name="x", datatype=_TYPES[model.input[0]])
+    entry = request.inputs.add(name="x", datatype=TYPES[model.input[0]])
     entry.shape.extend([1, *model.input[1]])
     return request
 
@@ -153,7 +153,7 @@ class GrpcClient:
         self._client = self._grpc.InferenceServerClient(f"127.0.0.1:{port}")
         self._model = model
         self._shape = [1, *model.input[1]]
-        self._type = _TYPES[model.input[0]]
+        self._type = TYPES[model.input[0]]
 
     def infer(self, x: np.ndarray) -> np.ndarray:
         """One request."""

@@ -65,6 +65,8 @@ class StreamingQueueWorker(PackedQueueWorker):
         try:
             for found in steps:
                 self._give(made, answers, statuses, found)
+                for each in answers:  # also those that had no part
+                    self._end.look(each)
                 made.unwanted.update(i for i, each in enumerate(answers) if not each.wanted)
                 if len(made.unwanted | made.refused | made.ended) == len(answers):
                     break

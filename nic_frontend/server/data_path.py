@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import resource
 import secrets
 import time
 from collections.abc import Callable
@@ -36,11 +35,7 @@ from shunter.nic_frontend.server.structures import (
 )
 
 MOST_SESSIONS = 8192
-"""At once; one of the data path takes about 20 KB."""
-MOST_DESCRIPTORS = 4096
-"""The data path takes streams whose descriptors are less."""
-OTHER_DESCRIPTORS = 512
-"""So many are kept for what is no session: workers, queues, clients that say hello."""
+"""At once, of each loop; one takes about 20 KB."""
 HELLOS = 16
 SPLIT = 512
 """Blocks of the landing pool for what the kernel or hardware splits; each has them for good."""
@@ -48,7 +43,7 @@ _STREAMS = 64
 
 
 class DataPath:
-    """Sessions, functions and workers of one front end."""
+    """Sessions, functions and workers of one loop of a front end."""
 
     def __init__(
         self,
@@ -82,11 +77,8 @@ class DataPath:
         self._grow(SPARE)
         self._line: ctypes.Array[c_uint64] | None = None
 
-    def limit(self, sessions: int = MOST_SESSIONS, streams: int = 0) -> None:
-        """Have no more sessions at once, and no more streams; 0: what descriptors allow."""
-        if not streams:
-            descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            streams = max(1, min(descriptors, MOST_DESCRIPTORS) - OTHER_DESCRIPTORS)
+    def limit(self, sessions: int, streams: int) -> None:
+        """Have no more sessions at once, and no more streams."""
         self._library.shunter_core_limit(self._core, sessions, streams)
 
     def close(self) -> None:
@@ -110,6 +102,10 @@ class DataPath:
             (bytes(hello.peer), hello.origin, hello.trip_ns, bytes(hello.message))
             for hello in self._hellos[:count]
         ]
+
+    def interrupt(self, wanted: bool) -> None:
+        """Let :meth:`run` return, until it is not wanted any more; from any thread."""
+        self._library.shunter_server_interrupt(self._handle, wanted)
 
     def _grow(self, blocks: int) -> None:
         """Have so many blocks more for payloads. Raises OSError when there is no memory."""

@@ -1,7 +1,7 @@
 """The front end: what is rare, around the data path that does what is frequent.
 
-One thread. The data path runs until something rare is up: a hello, a worker that comes or goes, a
-stream, a signal, or 200 ms.
+One thread. Its data path runs until something rare is up: a hello, a worker that comes or goes, a
+stream, a signal, or 200 ms. There may be more threads, each with a data path of its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from shunter.nic_frontend.server.listeners import (
     naming,
     unix_socket,
 )
-from shunter.nic_frontend.server.new_streams import NewStreams
+from shunter.nic_frontend.server.loops import Loop, Loops, Shared
 from shunter.nic_frontend.server.readiness import Readiness
-from shunter.nic_frontend.server.reception import Reception
+from shunter.nic_frontend.server.reception import NewStreams, Reception
 
 LOGGER = logging.getLogger("shunter.nic")
 CYCLE_NS = 200_000_000
@@ -62,6 +62,8 @@ class Settings:
     """Whose requests may be strict, if their key allows it: ``all``, ``keyed`` or ``none``."""
     encrypt: bool = False
     """Serve encrypted sessions only; they are served anyway to who wants them and has the key."""
+    threads: int = 1
+    """Loops that share the work, each a function's."""
     spin_us: int = 0
     gro: bool = True
     xdp: str = ""
@@ -71,8 +73,8 @@ class Settings:
     queue_bytes: int = 1 << 30
     """The tensors of one function may take so much memory."""
     landing_bytes: int = 4 << 30
-    """The inputs of all functions that are here may take so much memory; it is taken as functions
-    come."""
+    """The inputs of all functions that are here may take so much memory, which the threads share
+    evenly; it is taken as functions come."""
     free_bytes: Callable[[], float] = lambda: math.inf
     """How much memory the host has free."""
     settle_s: float = 0.0
@@ -87,9 +89,12 @@ class FrontEnd:
         """Bind everything.
 
         Raises OSError when an address is taken, LibraryError when there is no C library or the
-        processor is the wrong one, ValueError when it is to encrypt and cannot.
+        processor is the wrong one, ValueError when it is to encrypt, or to have several threads,
+        and cannot.
         """
         check_processor()
+        if settings.threads > 1 and (settings.xdp or settings.verbs):
+            raise ValueError("threads: what xdp or verbs receives is for one thread")
         self.settings = settings
         self._closing: list[Callable[[], object]] = []
         self._attach_at: tuple[socket.socket, Path] | None = None
@@ -108,12 +113,12 @@ class FrontEnd:
 
     def _open(self) -> None:
         settings = self.settings
-        self.udp, tcp = client_sockets(settings.host, settings.port, tcp=settings.tcp)
+        where = settings.host, settings.port
+        self.udp, tcp = client_sockets(*where, tcp=settings.tcp, loops=settings.threads)
         self._closing.append(self.udp.close)
         if tcp is not None:
             self._closing.append(tcp.close)
         self.port = self.udp.port
-        self.doorbell = self._event()
         self._stop_event = self._event()
         self._open_path()
         self.attach_at(settings.attach)
@@ -132,15 +137,9 @@ class FrontEnd:
         ready = self._ready = Readiness()
         self._closing.append(ready.close)
         ready.watch(self._stop_event, self._on_stop)
-        landing = self.landing = LandingPool(settings.landing_bytes, settings.free_bytes)
-        self._closing.append(landing.close)
         if settings.gro:
             self.udp.set_gro()
-        path = self.path = DataPath(
-            *(self.udp.main.fileno(), self.doorbell, ready.fileno(), landing),
-            spin_us=settings.spin_us,
-            strangers=self.udp.strangers.fileno() if self.udp.strangers else -1,
-        )
+        path = self.path = Loops([self._loop(each) for each in self.udp.loops])
         path.limit()
         if settings.xdp:
             splits, how = path.split(settings.xdp)
@@ -151,17 +150,31 @@ class FrontEnd:
         functions = self.functions = Functions(
             path,
             ready,
-            shared=(self.udp.main.fileno(), self.doorbell),
-            landing=landing,
             queue_bytes=settings.queue_bytes,
             free_bytes=settings.free_bytes,
             receive_bytes=self.udp.main.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         )
-        self._closing += [functions.close_queues, path.close, functions.close]
+        self._closing += [functions.close_queues, path.close, functions.close, path.end]
         keys = KeyRing(settings.keys_file, settings.key)
         self.reception = Reception(
             path, functions, keys, encrypt=settings.encrypt, strict=settings.strict
         )
+
+    def _loop(self, udp: socket.socket) -> Loop:
+        """That of a socket."""
+        settings, is_main = self.settings, udp is self.udp.main
+        strangers = self.udp.strangers if is_main else None
+        landing = LandingPool(settings.landing_bytes // settings.threads, settings.free_bytes)
+        self._closing.append(landing.close)
+        shared = Shared(udp.fileno(), self._event(), landing)
+        path = DataPath(
+            *(shared.udp, shared.doorbell),
+            self._ready.fileno() if is_main else self._event(),
+            landing,
+            spin_us=settings.spin_us,
+            strangers=strangers.fileno() if strangers else -1,
+        )
+        return Loop(path, shared, is_main=is_main)
 
     def _event(self) -> int:
         descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -216,10 +229,14 @@ class FrontEnd:
         ``on_cycle`` is called five times a second, with the time in nanoseconds.
         """
         self._on_cycle = on_cycle
-        while not self._stopped:
-            self._step(CYCLE_NS)
-        if self._finishes:
-            self._finish()
+        self.path.begin()
+        try:
+            while not self._stopped:
+                self._step(CYCLE_NS)
+            if self._finishes:
+                self._finish()
+        finally:
+            self.path.end()
 
     def _step(self, time_ns: int) -> None:
         for hello in self.path.run(time.monotonic_ns() + time_ns):
@@ -236,7 +253,8 @@ class FrontEnd:
             self._rereads = False
             self.path.give_back(now_ns)
             self.functions.cycle(now_ns, more_may_come=self._attach_at is not None)
-            self._on_cycle(now_ns)
+            with self.path.between():
+                self._on_cycle(now_ns)
 
     def _on_stop(self) -> None:
         os.eventfd_read(self._stop_event)

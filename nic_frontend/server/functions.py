@@ -11,15 +11,14 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 
 from shunter.batching.queue.attach import Attach, AttachError, peer_process, receive, send
-from shunter.batching.queue.landing import LandingPool
 from shunter.batching.queue.layout import WORKER_COUNT
 from shunter.batching.queue.size import QueueError, QueueTooLargeError
 from shunter.nic_frontend.library import path as library_path
 from shunter.nic_frontend.server.absences import GONE, NEVER_CAME, Absences
-from shunter.nic_frontend.server.data_path import DataPath
+from shunter.nic_frontend.server.loops import Loops
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.nic_frontend.server.readiness import Readiness
 from shunter.nic_frontend.server.workers import (
@@ -45,24 +44,19 @@ class Functions:
 
     def __init__(
         self,
-        path: DataPath,
+        path: Loops,
         ready: Readiness,
         *,
-        shared: Sequence[int],
-        landing: LandingPool,
         queue_bytes: int,
         free_bytes: Callable[[], float],
         receive_bytes: int,
     ) -> None:
         """None yet.
 
-        ``shared``: descriptors of the socket for answers and of the front end's doorbell, for all
-        workers. ``receive_bytes``: the socket's buffer.
+        ``receive_bytes``: buffer of the socket of each loop.
         """
         self._path = path
         self._ready = ready
-        self._socket, self._doorbell = shared
-        self._landing = landing
         self._queue_bytes, self.free_bytes = queue_bytes, free_bytes
         self._receive_bytes = receive_bytes
         self._functions: dict[int, Function] = {}
@@ -183,8 +177,9 @@ class Functions:
         worker = Worker.of(connection, function.id, free[0], doorbell, attach)
         library = str(library_path().resolve())
         answer = {"func_id": function.id, "worker": worker.index, "library": library}
-        answer["landing"] = self._landing.mapping.size
-        descriptors = [self._socket, doorbell, self._doorbell, self._landing.reader]
+        shared = self._path.of_function(function.id).shared
+        answer["landing"] = shared.landing.mapping.size
+        descriptors = [shared.udp, doorbell, shared.doorbell, shared.landing.reader]
         descriptors += function.queue.descriptors
         try:
             self._path.add_worker(function.id, worker.index, attach.batch, doorbell)

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,6 @@ RECEIVE_BUFFER = 64 << 20
 STRANGERS_BUFFER = 128 << 10
 """For as many hellos as are answered in a few milliseconds; more would only wait longer."""
 _FILTER = struct.Struct("@HBBI")
-STEERING = (
-    (0x30, 0, 0, X64_FIELDS["type"][0]),  # load a byte
-    (0x15, 0, 1, MessageType.HELLO),  # is it this?
-    (0x06, 0, 0, 1),  # return the index of the socket
-    (0x06, 0, 0, 0),
-)
-"""Instructions of BPF: code, how many to skip if so, if not, and a number."""
 BACKLOG = 128
 PORT_WAIT_S = 2.0
 """The workers of a front end that was killed have its socket until they see that it is gone."""
@@ -72,14 +65,14 @@ def peer_of(address: tuple[str, int] | tuple[str, int, int, int]) -> bytes:
 
 
 def client_sockets(
-    host: str, port: int, *, tcp: bool
+    host: str, port: int, *, tcp: bool, loops: int = 1
 ) -> tuple[DatagramSockets, socket.socket | None]:
     """For datagrams, and for streams at the same port; port 0: any that is free for both."""
     until = time.monotonic() + PORT_WAIT_S
     while True:
         udp = None
         try:
-            udp = datagram_sockets(host, port)
+            udp = datagram_sockets(host, port, loops)
             return udp, tcp_socket(host, udp.port) if tcp else None
         except OSError as error:
             if udp is not None:
@@ -103,6 +96,31 @@ def _socket_for(host: str, port: int, kind: socket.SocketKind) -> tuple[socket.s
     return made, where
 
 
+def steering(loops: int) -> list[tuple[int, int, int, int]]:
+    """Instructions of BPF that return the index of a socket: of the first loop, of strangers, of
+    the next loops. Each: code, how many to skip if so, if not, and a number."""
+    strangers = [
+        (0x30, 0, 0, X64_FIELDS["type"][0]),  # load a byte
+        (0x15, 0, 1, MessageType.HELLO),  # is it this?
+        (0x06, 0, 0, 1),  # return
+    ]
+    if loops == 1:
+        return [*strangers, (0x06, 0, 0, 0)]
+    return [
+        *strangers,
+        (0x30, 0, 0, X64_FIELDS["session"][0] + 3),  # its highest byte
+        (0x94, 0, 0, loops),  # what is left when it is divided
+        (0x15, 1, 0, 0),
+        (0x04, 0, 0, 1),  # add
+        (0x16, 0, 0, 0),  # return it
+    ]
+
+
+def loop_of(session: int, loops: int) -> int:
+    """Of so many, to which datagrams of a session are steered."""
+    return (session >> 24) % loops
+
+
 @dataclass
 class DatagramSockets:
     """Those of one port."""
@@ -111,6 +129,13 @@ class DatagramSockets:
     strangers: socket.socket | None = None
     """By which hellos come, where the kernel can steer them: who floods the front end with them
     fills this one only."""
+    more: list[socket.socket] = field(default_factory=list)
+    """Those of all loops but the first."""
+
+    @property
+    def loops(self) -> list[socket.socket]:
+        """One of each."""
+        return [self.main, *self.more]
 
     @property
     def port(self) -> int:
@@ -120,20 +145,22 @@ class DatagramSockets:
     def set_gro(self) -> None:
         """Let the kernel merge datagrams, where it can.
 
-        Both or none: whether it merges them is decided before they are steered.
+        All or none: whether it merges them is decided before they are steered.
         """
-        for each in filter(None, (self.main, self.strangers)):
+        for each in filter(None, (self.strangers, *self.loops)):
             with contextlib.suppress(OSError):
                 each.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
 
     def close(self) -> None:
         """Close them."""
-        for each in filter(None, (self.main, self.strangers)):
+        for each in filter(None, (self.strangers, *self.loops)):
             each.close()
 
 
-def datagram_sockets(host: str, port: int) -> DatagramSockets:
+def datagram_sockets(host: str, port: int, loops: int = 1) -> DatagramSockets:
     """For datagrams. The port is for nobody else: two front ends would mix their clients.
+
+    Raises ValueError: it is for several loops, and the kernel cannot steer to them.
 
     Two sockets can share a port only if others may, too. So first one that cannot sees that nobody
     has it, and whoever shares the port afterwards holds a lock until he does.
@@ -145,35 +172,42 @@ def datagram_sockets(host: str, port: int) -> DatagramSockets:
         lock = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         with naming(f"UDP port {port}"):
             lock.bind(f"\0shunter-udp-{port}")  # of this network namespace, as ports are
-        if not _can_steer():
+        if not _can_steer(loops):
+            if loops > 1:
+                raise ValueError("threads: this kernel cannot steer datagrams to several sockets")
             undo.pop_all()
             lock.close()
             return DatagramSockets(alone)
         alone.close()
         main = _udp_socket(host, port, RECEIVE_BUFFER, shared=True)
         undo.callback(main.close)
-        _steer(main)
-        strangers = _udp_socket(host, port, STRANGERS_BUFFER, shared=True)
+        _steer(main, loops)
+        found = DatagramSockets(main)
+        undo.callback(found.close)
+        found.strangers = _udp_socket(host, port, STRANGERS_BUFFER, shared=True)
+        for _ in range(1, loops):
+            found.more.append(_udp_socket(host, port, RECEIVE_BUFFER, shared=True))
         undo.pop_all()
         lock.close()
-        return DatagramSockets(main, strangers)
+        return found
 
 
-def _can_steer() -> bool:
+def _can_steer(loops: int) -> bool:
     """Whether the kernel can choose among the sockets of a port by what a datagram says."""
     try:
         with _udp_socket("127.0.0.1", 0, STRANGERS_BUFFER, shared=True) as udp:
-            _steer(udp)
+            _steer(udp, loops)
     except OSError:
         return False
     return True
 
 
-def _steer(udp: socket.socket) -> None:
-    """Of the sockets that share its port, hellos go to the second one, and all else to the first:
-    also what is too short, which the program does not come to the end of."""
-    code = ctypes.create_string_buffer(b"".join(_FILTER.pack(*each) for each in STEERING))
-    program = struct.pack("@HP", len(STEERING), ctypes.addressof(code))
+def _steer(udp: socket.socket, loops: int) -> None:
+    """Of the sockets that share its port, hellos go to the second one, and all else to those of
+    loops; to the first also what is too short, which the program does not come to the end of."""
+    steps = steering(loops)
+    code = ctypes.create_string_buffer(b"".join(_FILTER.pack(*each) for each in steps))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
     udp.setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
 
 

@@ -14,8 +14,8 @@ from shunter.batching.queue.native import REGIONS
 from shunter.batching.queue.regions import MOST_REGIONS, may_have_more
 from shunter.nic_frontend import x25519
 from shunter.nic_frontend.server.access import AccessKey, KeyRing
-from shunter.nic_frontend.server.data_path import DataPath
 from shunter.nic_frontend.server.functions import Function, Functions
+from shunter.nic_frontend.server.loops import Loops
 from shunter.nic_frontend.server.sessions import Opening, origin_of_user
 from shunter.nic_frontend.wire.header import Header
 from shunter.nic_frontend.wire.hello import (
@@ -87,7 +87,7 @@ class Openings:
     """Answers hellos that are to open sessions."""
 
     def __init__(
-        self, path: DataPath, functions: Functions, keys: KeyRing, *, encrypt: bool, strict: str
+        self, path: Loops, functions: Functions, keys: KeyRing, *, encrypt: bool, strict: str
     ) -> None:
         """``encrypt`` and ``strict`` as in the settings.
 
@@ -252,7 +252,7 @@ class Openings:
     def _add(self, session: Opening, model: str) -> int:
         """Add a session under a new id; its first grant. Raises Refused when it cannot be."""
         while True:
-            session.id = secrets.randbelow((1 << 32) - 1) + 1
+            session.id = self._path.new_session_id(session.func_id)
             try:
                 grant = self._path.add_session(session, time.monotonic_ns())
             except FileExistsError:  # its place is taken

@@ -39,7 +39,7 @@ class ServerLink:
         self._folder: RuntimeFolder | None = folder
         self._only_this = only_this
         self._page = _page_of(folder)
-        self._holder: holds.Holder | None = None
+        self._holders: list[holds.Holder] = []
         self._holds = False
         """Whether the data path holds for strict requests."""
         self._claim()
@@ -105,37 +105,40 @@ class ServerLink:
     # ---- the page
 
     def _claim(self) -> None:
-        """Take a line of the page on which the data path says what strict requests hold."""
+        """Take a line of the page for each loop, on which it says what strict requests hold."""
         if self._page is None:
             return
         try:
-            self._holder = holds.claim(self._page, os.getpid(), time.monotonic_ns())
+            for _ in range(len(self._front_end.path)):
+                holder = holds.claim(self._page, os.getpid(), time.monotonic_ns())
+                self._holders.append(holder)
         except holds.NoHolderError as error:
             LOGGER.warning("best-effort work does not stand still for strict requests: %s", error)
+            self._let_go()
             return
-        self._hold(self._page, self._holder)
+        self._hold(self._page)
 
-    def _hold(self, page: ControlPage, holder: holds.Holder) -> None:
+    def _hold(self, page: ControlPage) -> None:
         """Nothing is preempted where the classes take turns, as the server does not then either."""
         wanted = not page.header().exclusive
         if wanted != self._holds:
-            start = (HEADER_SIZE + holder.index * HOLDER_SIZE) // 8
-            line = page.words[start : start + HOLDER_SIZE // 8]
-            self._front_end.path.hold_at(line if wanted else None)
+            starts = [(HEADER_SIZE + each.index * HOLDER_SIZE) // 8 for each in self._holders]
+            lines = [page.words[start : start + HOLDER_SIZE // 8] for start in starts]
+            self._front_end.path.hold_at(lines if wanted else [])
             self._holds = wanted
 
     def _let_go(self) -> None:
         """Hold nothing any more: the page is going to be closed."""
-        if self._holder is not None:
-            self._front_end.path.hold_at(None)
+        if self._holders:
+            self._front_end.path.hold_at([])
             self._holds = False
-            self._holder.release()
-            self._holder = None
+        while self._holders:
+            self._holders.pop().release()
 
     def _tell(self, page: ControlPage, now_ns: int) -> None:
         front_end = self._front_end
-        if self._holder is not None:
-            self._hold(page, self._holder)
+        if self._holders:
+            self._hold(page)
         stats = front_end.path.stats()
         state = FrontEndState(
             os.getpid(),
@@ -146,7 +149,7 @@ class ServerLink:
             front_end.reception.hello_times.count,
             stats["landing_blocks"],
             stats["landing_free"],
-            front_end.landing.wanted,
+            front_end.path.landing_wanted(),
         )
         front_end_page.write(page, state, tuple(stats.get(name, 0) for name in COUNTERS))
         self._read_slots(page)

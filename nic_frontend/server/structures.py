@@ -157,6 +157,7 @@ _ARGUMENTS: dict[str, Sequence[object]] = {
     "server_verbs": (_HANDLE, ctypes.c_char_p, c_uint32, ctypes.c_char_p, ctypes.c_size_t),
     "server_mtu": (_HANDLE,),
     "server_payloads_are_far": (_HANDLE,),
+    "server_interrupt": (_HANDLE, c_bool),
     "server_run": (_HANDLE, c_uint64, POINTER(HelloStruct), c_uint32),
     "server_add_function": (_HANDLE, POINTER(QueueView), POINTER(PolicyStruct), c_uint32),
     "server_set_policy": (_HANDLE, c_uint16, POINTER(PolicyStruct)),

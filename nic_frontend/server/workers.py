@@ -21,7 +21,7 @@ from shunter.batching.queue.regions import Regions
 from shunter.batching.queue.size import entries_within
 from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
-from shunter.nic_frontend.server.data_path import DataPath
+from shunter.nic_frontend.server.loops import Loops
 from shunter.nic_frontend.server.model_policy import Defaults, Runs
 from shunter.nic_frontend.wire.header import AEAD_TAG
 from shunter.nic_frontend.wire.hello import SMALLEST_SEGMENT
@@ -195,7 +195,9 @@ def queue_of(
 ) -> TensorQueue:
     """A new queue for the tensors of a worker. Raises QueueError, OSError."""
     inputs, outputs = attach.carried_inputs, attach.carried_outputs
-    wanted = entries_within((*inputs, *outputs), attach.batch, most_bytes)
+    streamed = attach.packing is not None and attach.packing.streamed
+    batch = max(attach.batch, 2 if streamed else 1)  # a request, and a place for its parts
+    wanted = entries_within((*inputs, *outputs), batch, most_bytes)
     pieces = min(MAX_SEGMENTS, sum(-(-spec.bytes // _LEAST) for spec in inputs)) or 1
     packed = attach.packing is not None
     return TensorQueue.create(
@@ -222,7 +224,7 @@ def runs_of(function: Function) -> Runs:
     return Runs(function.most_rows, *least, streamed, idle_ns)
 
 
-def tell(path: DataPath, function: Function) -> None:
+def tell(path: Loops, function: Function) -> None:
     """Strict requests hold the slices of all workers that could run them; and no request has more
     rows than each of them takes."""
     if function.attach.packing and function.workers:
@@ -230,7 +232,7 @@ def tell(path: DataPath, function: Function) -> None:
     path.set_hold(function.id, function.slot, function.slices)
 
 
-def end_stuck(path: DataPath, workers: Iterable[Worker], now_ns: int) -> list[Worker]:
+def end_stuck(path: Loops, workers: Iterable[Worker], now_ns: int) -> list[Worker]:
     """Kill workers that do not answer: their server starts others.
 
     They are gone when their connections end or, which is told, when their processes have; not

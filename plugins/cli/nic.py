@@ -61,6 +61,10 @@ Spin = Annotated[
     int | None,
     typer.Option(min=0, max=1_000_000, help="Where waits are shorter, wait without sleeping."),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=8, help="Threads that share the work; a model is one thread's."),
+]
 Queue = Annotated[
     int | None, typer.Option(min=1, max=65_536, help="Most memory of a model's tensors.")
 ]
@@ -93,6 +97,7 @@ def nic(
     strict: Strict = None,
     encrypt: Encrypt = None,
     spin_us: Spin = None,
+    threads: Threads = None,
     queue_mb: Queue = None,
     xdp: Xdp = None,
     verbs: Verbs = None,
@@ -121,7 +126,7 @@ def nic(
     """
     given: dict[str, Any] = {"host": host, "port": port, "tcp": tcp, "encrypt": encrypt}
     given |= {"unix": unix, "key_file": key_file, "spin_us": spin_us, "queue_mb": queue_mb}
-    given |= {"keys_file": keys_file, "strict": strict}
+    given |= {"keys_file": keys_file, "strict": strict, "threads": threads}
     given |= {"xdp": xdp, "verbs": verbs}
     settings = _settings(config, given)
     _build()
@@ -197,6 +202,7 @@ def _placed(settings: NicSettings, folder: RuntimeFolder) -> Settings:
         keys_file=Path(settings.keys_file) if settings.keys_file else None,
         strict=settings.strict,
         encrypt=settings.encrypt,
+        threads=settings.threads,
         spin_us=settings.spin_us,
         queue_bytes=settings.queue_mb << 20,
         xdp=settings.xdp or "",

@@ -240,6 +240,9 @@ class NicSettings:
     """Interface at which the kernel splits UDP datagrams (AF_XDP), where it can and may."""
     verbs: str | None = _text(None, "the name of an RDMA device, with a port if not 1: mlx5_0:2")
     """RDMA device that is served too, by unreliable datagrams. Not run on hardware so far."""
+    threads: int = _number(1, 1, 8)
+    """Threads that share the work. A model version is one thread's: more of them are for several
+    busy models."""
 
     @property
     def number(self) -> int:

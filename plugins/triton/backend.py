@@ -19,7 +19,7 @@ from shunter.batching.queue.layout import BLOCK, MAX_TENSORS
 from shunter.batching.queue.layout import digest as queue_digest
 from shunter.batching.queue.size import entries_within
 from shunter.batching.queue.tensor_queue import TensorQueue
-from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.batching.queue.tensor_spec import BYTES, TensorSpec, dtype_of
 from shunter.nic_frontend.library import path as library_path
 from shunter.plugins.errors import UserError
 from shunter.plugins.triton import layout
@@ -30,7 +30,7 @@ TYPES = {
     for number, name in enumerate(
         (
             *("", "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32"),
-            *("int64", "float16", "float32", "float64", "", "bfloat16"),
+            *("int64", "float16", "float32", "float64", BYTES, "bfloat16"),
         )
     )
     if name
@@ -42,6 +42,7 @@ NAMES = {
     "float32": "FP32",
     "float64": "FP64",
     "bfloat16": "BF16",
+    BYTES: "STRING",
 }
 """Triton's names, where they are not numpy's in capitals."""
 QUEUE_BYTES = 1 << 30
@@ -117,10 +118,9 @@ class Backend:
 
         The backend answers it. Raises AttachError when it cannot be served.
         """
-        if attach.packing is not None:
+        if attach.packing is not None and attach.packing.streamed:
             raise AttachError(
-                f"{attach.model}: tensors of any size, and requests that are batches for its "
-                "handler, are not served behind this server yet"
+                f"{attach.model}: streamed answers are not served behind this server yet"
             )
         which = {"model": attach.model, "version": int(attach.version or 1)}
         worker = {
@@ -145,12 +145,13 @@ class Backend:
         self, attach: Attach, which: Mapping[str, Any], free_bytes: float
     ) -> None:
         """Make the memory of a function and hand it over."""
-        specs = (*attach.inputs, *attach.outputs)
-        entries = entries_within(specs, attach.batch, QUEUE_BYTES)
-        pieces = max(1, sum(-(-spec.bytes // BLOCK) for spec in attach.inputs))
-        blocks = blocks_of(attach.inputs, entries)
+        inputs, outputs = attach.carried_inputs, attach.carried_outputs
+        packed = attach.packing is not None
+        entries = entries_within((*inputs, *outputs), attach.batch, QUEUE_BYTES)
+        pieces = max(1, sum(-(-spec.bytes // BLOCK) for spec in inputs))
+        blocks = blocks_of(inputs, entries, packed=packed)
         queue = TensorQueue.create(
-            1, attach.inputs, attach.outputs, entries, pieces, lambda: free_bytes
+            1, inputs, outputs, entries, pieces, lambda: free_bytes, packed=packed
         )
         with queue, LandingPool(blocks * BLOCK, lambda: free_bytes) as pool:
             pool.grow(blocks)
@@ -206,11 +207,14 @@ _REASONS = {
 }
 
 
-def blocks_of(inputs: Sequence[TensorSpec], entries: int) -> int:
+def blocks_of(inputs: Sequence[TensorSpec], entries: int, *, packed: bool = False) -> int:
     """Blocks of the pool that hold the inputs of so many entries, however they lie.
 
-    Whole blocks of each; the rests share blocks, each at least with those of its own size.
+    Whole blocks of each; the rests share blocks, each at least with those of its own size. Where
+    they are packed they may be shorter, so that a rest may have a block for itself.
     """
+    if packed and any(spec.bytes > BLOCK for spec in inputs):
+        return entries * sum(-(-spec.bytes // BLOCK) for spec in inputs) + SPARE
     whole = sum(spec.bytes // BLOCK for spec in inputs)
     rests = [-(-(spec.bytes % BLOCK) // 64) * 64 for spec in inputs if spec.bytes % BLOCK]
     shared = -(-entries * len(rests) // (BLOCK // max(rests))) if rests else 0
@@ -225,17 +229,24 @@ def tensors_of(attach: Attach) -> dict[str, Any]:
         if not 1 <= len(side) <= MAX_TENSORS:
             raise AttachError(f"{len(side)} tensors; allowed: 1 to {MAX_TENSORS}")
         sides += [*side, *[None] * (MAX_TENSORS - len(side))]
-    rows = [_tensor(each) for each in sides]
+    rows = [_tensor(each, packed=attach.packing is not None) for each in sides]
     fields["dtype"] = [row[0] for row in rows]
     fields["dims"] = [len(row[1]) for row in rows]
     fields["shape"] = [n for row in rows for n in (*row[1], *[0] * (8 - len(row[1])))]
     fields["bytes"] = [row[2] for row in rows]
+    if attach.packing is not None:
+        fields["packed"] = 1
+        fields["batched"] = int(attach.packing.batched)
+        fields["request_bytes"] = attach.packing.request_bytes
+        fields["answer_bytes"] = attach.packing.answer_bytes
     fields["names"] = b"".join(row[3].ljust(64, b"\0") for row in rows)
     fields["tensors_digest"] = tensors_digest(attach)
     return fields
 
 
-def _tensor(spec: TensorSpec | None) -> tuple[int, tuple[int, ...], int, bytes]:
+def _tensor(
+    spec: TensorSpec | None, *, packed: bool
+) -> tuple[int, tuple[int, ...], int, bytes]:
     if spec is None:
         return 0, (), 0, b""
     name = spec.name.encode()
@@ -244,10 +255,11 @@ def _tensor(spec: TensorSpec | None) -> tuple[int, tuple[int, ...], int, bytes]:
             f"tensor {spec.name}: {spec.dtype} {spec.shape}; allowed: {', '.join(TYPES)}, up to "
             f"{layout.MOST_DIMS} dimensions, names of up to 63 bytes"
         )
-    return TYPES[spec.dtype], spec.shape, spec.bytes, name
+    item = 0 if spec.dtype == BYTES else dtype_of(spec.dtype).itemsize
+    return TYPES[spec.dtype], spec.shape, item if packed else spec.bytes, name
 
 
 def tensors_digest(attach: Attach) -> int:
     """The same for workers with the same tensors."""
-    text = repr((attach.inputs, attach.outputs))
+    text = repr((attach.inputs, attach.outputs, attach.packing))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

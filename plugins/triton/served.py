@@ -67,8 +67,8 @@ def tensors_of(served: Served) -> tuple[Sequence[TensorSpec], Sequence[TensorSpe
 
     try:
         found = tensor_config(served.model.section)
-        if found.packing is not None:
-            raise TensorConfigError("tensors of any size are not served behind Triton yet")
+        if found.packing is not None and found.packing.streamed:
+            raise TensorConfigError("streamed answers are not served behind Triton yet")
     except TensorConfigError as error:
         raise HostError(f"{served.title} cannot be served by Triton: {error}") from error
     return found.inputs, found.outputs

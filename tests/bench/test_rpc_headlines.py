@@ -114,6 +114,29 @@ class TestBatches:
             "workloads_beyond_10_percent": 2,
         }
 
+    def samples(self, **means):
+        ends = {"200": 1}
+        return {
+            side: [{"mean_batch": mean, "ends": ends} for mean in found]
+            for side, found in means.items()
+        }
+
+    def test_what_is_farthest_counts_in_either_direction(self, batches):
+        rows = batches.rows_of(
+            {
+                "one": self.samples(http=[4, 4, 4], udp=[5, 4, 4]),
+                "two": self.samples(http=[4, 4, 4], udp=[2, 3, 2], udp_4_sessions=[5, 6, 5]),
+            }
+        )
+        top = batches.headline(rows)
+        assert top["mean_batch_vs_http_path"] == 0.5 and top["workloads_beyond_10_percent"] == 1
+        assert top["mean_batch_4_sessions_vs_http_path"] == 1.25
+
+    def test_without_few_sessions_there_is_no_number_of_them(self, batches):
+        rows = batches.rows_of({"one": self.samples(http=[4], udp=[4])})
+        assert "mean_batch_4_sessions_vs_http_path" not in batches.headline(rows)
+        assert "ratio_4_sessions" not in rows[0]
+
 
 class TestAttack:
     def test_the_flood_is_compared_round_by_round(self, script):

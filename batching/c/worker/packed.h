@@ -1,39 +1,14 @@
 /*
  * The worker's end of packed requests: runs of bytes as batching/queue/packed.py describes them.
  *
- * What a run says is a table of words, one row for each entry: rows of the request (0: the run is
- * malformed), then offset and bytes of each tensor, then the sizes of all dimensions without the
- * rows.
+ * What runs say is a table, of each entry a row as batching/c/packed/packed_run.h has it; with 0 rows
+ * the run is malformed.
  */
 #ifndef SHUNTER_PACKED_H
 #define SHUNTER_PACKED_H
 
+#include "packed_run.h"
 #include "worker.h"
-
-#define SHUNTER_PACKED_ALIGN 64u
-#define SHUNTER_PACKED_MOST (1u << 30)
-#define SHUNTER_MAX_DIMS 32u
-#define SHUNTER_STRING_LENGTH 4u
-
-/* The tensors of a function's requests, or of its answers. */
-struct shunter_packed {
-    uint32_t count;       /* tensors */
-    uint32_t dims;        /* of all of them, without the rows */
-    uint32_t header;      /* bytes before the first tensor */
-    uint32_t most_rows;   /* of a request; 1 unless requests are batches */
-    const uint32_t *item; /* by tensor: bytes of an element, 0: byte strings */
-    const uint32_t *ndim; /* by tensor */
-    const int64_t *shape; /* of all of them, one behind the other; -1: any */
-    uint8_t *scratch;     /* room for a header */
-};
-
-static inline uint32_t shunter_packed_words(const struct shunter_packed *packed) {
-    return 1 + 2 * packed->count + packed->dims;
-}
-
-static inline uint64_t shunter_packed_up(uint64_t size) {
-    return (size + SHUNTER_PACKED_ALIGN - 1) / SHUNTER_PACKED_ALIGN * SHUNTER_PACKED_ALIGN;
-}
 
 /*
  * Copy and check what the requests of these entries say they are; a row of ``table`` for each, 0 all

@@ -2,37 +2,11 @@
 
 #include "packed.h"
 
-static void head(const struct shunter_packed *packed, const uint64_t *row, uint8_t *to) {
-    const uint32_t rows[2] = {(uint32_t)row[0], 0};
-    const uint64_t *places = row + 1, *dims = places + 2 * packed->count;
-    uint8_t *sizes = to + sizeof rows, *end = sizes + 8 * (size_t)packed->count;
-    memcpy(to, rows, sizeof rows);
-    for (uint32_t t = 0; t < packed->count; t++) {
-        memcpy(sizes + 8 * (size_t)t, &places[2 * t + 1], 8);
-    }
-    for (uint32_t i = 0; i < packed->dims; i++, end += 4) {
-        const uint32_t size = (uint32_t)dims[i];
-        memcpy(end, &size, sizeof size);
-    }
-    memset(end, 0, (size_t)(to + packed->header - end));
-}
-
-/* Where its tensors lie; the length of the answer. */
-static uint64_t lay_out(const struct shunter_packed *packed, uint64_t *row) {
-    uint64_t at = packed->header, end = at;
-    for (uint32_t t = 0; t < packed->count; t++) {
-        row[1 + 2 * t] = at;
-        end = at + row[2 + 2 * t];
-        at = shunter_packed_up(end);
-    }
-    return end;
-}
-
 static void put_entry(
     const struct shunter_packed *packed, const uint64_t *row, const uint64_t *from,
     uint8_t *to) {
     uint64_t end = packed->header;
-    head(packed, row, to);
+    shunter_run_head(packed, row, to);
     for (uint32_t t = 0; t < packed->count; t++) {
         const uint64_t at = row[1 + 2 * t], size = row[2 + 2 * t];
         memset(to + end, 0, at - end); // what was there was another client's
@@ -51,7 +25,7 @@ uint32_t shunter_packed_put(
     uint32_t lost = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t *row = table + (size_t)i * words;
-        const uint64_t bytes = lay_out(packed, row);
+        const uint64_t bytes = shunter_run_places(packed, row);
         if (row[0] == 0) {
             continue;
         }

@@ -3,78 +3,6 @@
 #include "cursor.h"
 #include "packed.h"
 
-static uint32_t u32_at(const uint8_t *bytes) {
-    uint32_t found;
-    memcpy(&found, bytes, sizeof found);
-    return found;
-}
-
-static uint64_t u64_at(const uint8_t *bytes) {
-    uint64_t found;
-    memcpy(&found, bytes, sizeof found);
-    return found;
-}
-
-/*
- * Elements of a tensor, whose sizes it writes to ``row``; false when they are not the model's, or
- * beyond what a run can have even if none of them were 0.
- */
-static bool elements_of(
-    const uint8_t *dims, const int64_t *shape, uint32_t ndim, uint64_t rows, uint32_t least,
-    uint64_t *row, uint64_t *elements) {
-    uint64_t span = rows * least;
-    *elements = rows;
-    for (uint32_t i = 0; i < ndim; i++) {
-        const uint64_t size = u32_at(dims + 4 * i);
-        span *= size ? size : 1;
-        if ((shape[i] >= 0 && (uint64_t)shape[i] != size) || span > SHUNTER_PACKED_MOST) {
-            return false;
-        }
-        *elements *= size;
-        row[i] = size;
-    }
-    return span <= SHUNTER_PACKED_MOST;
-}
-
-/* A row of the table from a header that nobody else can write to any more. */
-static bool parse(
-    const struct shunter_packed *packed, const uint8_t *header, uint64_t bytes, uint64_t rows,
-    uint64_t *row) {
-    const uint8_t *sizes = header + 8, *dims = sizes + 8 * (size_t)packed->count;
-    const int64_t *shape = packed->shape;
-    uint64_t at = packed->header, end = at, *places = row + 1;
-    uint64_t *found = places + 2 * packed->count;
-    if (u32_at(header) != rows || u32_at(header + 4) != 0 || rows < 1 ||
-        rows > packed->most_rows) {
-        return false;
-    }
-    for (uint32_t t = 0; t < packed->count; t++) {
-        const uint32_t item = packed->item[t], ndim = packed->ndim[t];
-        const uint32_t least = item ? item : SHUNTER_STRING_LENGTH;
-        const uint64_t size = u64_at(sizes + 8 * (size_t)t);
-        uint64_t elements;
-        if (!elements_of(dims, shape, ndim, rows, least, found, &elements) ||
-            size < elements * least || (item && size != elements * item) || at > bytes ||
-            size > bytes - at) {
-            return false;
-        }
-        places[2 * t] = at;
-        places[2 * t + 1] = size;
-        end = at + size;
-        at = shunter_packed_up(end);
-        dims += 4 * (size_t)ndim;
-        shape += ndim;
-        found += ndim;
-    }
-    for (; dims < header + packed->header; dims++) {
-        if (*dims) {
-            return false;
-        }
-    }
-    row[0] = rows;
-    return end == bytes;
-}
-
 /* What the pieces of an entry have together. */
 static uint64_t length_of(struct shunter_cursor cursor) {
     uint64_t found = 0;
@@ -104,7 +32,7 @@ int shunter_packed_read(
         } else if (bytes >= packed->header) {
             if (!shunter_cursor_take(&cursor, packed->scratch, packed->header)) {
                 result = -EPROTO;
-            } else if (parse(packed, packed->scratch, bytes, rows, row)) {
+            } else if (shunter_run_parse(packed, packed->scratch, bytes, rows, row)) {
                 good++;
             } else {
                 memset(row, 0, words * sizeof *row);
@@ -139,25 +67,6 @@ static uint64_t product(uint64_t first, const uint64_t *sizes, uint32_t count) {
     return first;
 }
 
-/* From ``at`` to ``end``; false when they are not exactly these bytes. */
-static bool strings_of(
-    const uint8_t *content, uint64_t at, uint64_t end, uint64_t count, uint64_t *places) {
-    for (uint64_t i = 0; i < count; i++) {
-        if (end - at < SHUNTER_STRING_LENGTH) {
-            return false;
-        }
-        const uint64_t length = u32_at(content + at);
-        at += SHUNTER_STRING_LENGTH;
-        if (length > end - at) {
-            return false;
-        }
-        places[2 * i] = at;
-        at += length;
-        places[2 * i + 1] = at;
-    }
-    return at == end;
-}
-
 uint64_t shunter_packed_strings(
     const struct shunter_packed *packed, uint64_t *table, uint32_t count, uint32_t tensor,
     const uint8_t *content, uint64_t *places) {
@@ -170,7 +79,7 @@ uint64_t shunter_packed_strings(
     for (uint64_t *row = table; row < table + (size_t)count * words; row += words) {
         const uint64_t bytes = row[2 + 2 * tensor];
         const uint64_t strings = product(row[0], row + before, packed->ndim[tensor]);
-        if (row[0] && strings_of(content, at, at + bytes, strings, places + 2 * found)) {
+        if (row[0] && shunter_run_strings(content, at, at + bytes, strings, places + 2 * found)) {
             found += strings;
         } else {
             row[0] = 0;

@@ -72,13 +72,13 @@ struct shunter_x64 {
     uint8_t words; /* length of the header in 8-byte words: 8 */
     uint8_t priority; /* of a REQ: 0 its model's class, else 1 + class index */
     uint64_t req_id; /* 1, 2, 3, ... in each session */
-    uint16_t func_id; /* function, from HELLO_ACK; its low byte may steer to a socket */
+    uint16_t func_id; /* function, from HELLO_ACK */
     uint16_t seq; /* segment index */
     uint16_t count; /* segments of the request or response */
     uint16_t length; /* payload bytes of this datagram, without the AEAD tag */
     uint32_t total; /* bytes of the tensor, or of the run of a packed model */
     uint32_t offset; /* of this segment in its tensor, or of a request in shared memory */
-    uint32_t session; /* from HELLO_ACK; selects key and window */
+    uint32_t session; /* from HELLO_ACK; selects key, window and, by its high byte, a socket */
     uint32_t deadline_us; /* budget left when it was sent, 0: none */
     uint32_t credit; /* server: highest req_id that may be sent; client: all below are done */
     uint16_t status; /* of RESP, ERROR, SACK and HELLO_ACK; a packed model's REQ: rows */

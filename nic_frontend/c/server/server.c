@@ -4,7 +4,9 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,7 +41,7 @@ static void set_asleep(struct shunter_server *server, uint64_t value) {
 
 /* A batch is held back for parts of a millisecond; only newer kernels wait so short. */
 static int wait_ns(int epoll, struct epoll_event *found, uint64_t timeout_ns) {
-    static bool is_old;
+    static atomic_bool is_old; // of all servers
     const struct timespec time = {
         (time_t)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000)};
     if (timeout_ns && !is_old) {
@@ -142,6 +144,11 @@ static int receive(struct shunter_server *server, uint32_t *messages, uint64_t *
     return error < 0 ? error : came;
 }
 
+static bool is_over(struct shunter_server *server, uint64_t until_ns) {
+    return server->hello_count || server->closed_count || server->now_ns >= until_ns ||
+           atomic_load_explicit(&server->interrupted, memory_order_relaxed);
+}
+
 int shunter_server_run(
     struct shunter_server *server, uint64_t until_ns, struct shunter_hello *hellos,
     uint32_t most) {
@@ -166,8 +173,7 @@ int shunter_server_run(
         const uint64_t next_batch_ns = dispatch(server);
         next_ns = next_batch_ns < next_ns ? next_batch_ns : next_ns;
         shunter_flush(server);
-        if (server->hello_count || server->closed_count || woken ||
-            server->now_ns >= until_ns) {
+        if (woken || is_over(server, until_ns)) {
             break;
         }
         uint64_t spin_ns = server->spins ? server->settings.spin_ns : 0;
@@ -201,4 +207,15 @@ int shunter_server_run(
         }
     }
     return (int)server->hello_count;
+}
+
+/* Both: one that never sleeps looks at no descriptor. */
+void shunter_server_interrupt(struct shunter_server *server, bool wanted) {
+    atomic_store(&server->interrupted, wanted);
+    eventfd_t count = 1;
+    if (wanted) {
+        eventfd_write(server->settings.wake, count);
+    } else {
+        eventfd_read(server->settings.wake, &count);
+    }
 }

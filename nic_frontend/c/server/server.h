@@ -2,7 +2,8 @@
  * The front end's data path: datagrams and streams in, batches to workers, answers out.
  *
  * One thread calls shunter_server_run in a loop; everything else is called between two calls, by
- * the same thread. What is rare (hello, functions, sessions, workers, streams) is the caller's.
+ * the same thread or by one that sees to it. What is rare (hello, functions, sessions, workers,
+ * streams) is the caller's. Several servers share nothing, and may run at the same time.
  */
 #ifndef SHUNTER_SERVER_H
 #define SHUNTER_SERVER_H
@@ -23,7 +24,8 @@ struct shunter_settings {
     int udp;      /* bound datagram socket, non-blocking, or -1 */
     int strangers; /* another one of the same port, to which the kernel steers hellos, or -1 */
     int doorbell; /* eventfd that workers ring */
-    int wake;     /* descriptor that the caller wants to be woken by, or -1 */
+    int wake;     /* descriptor that the caller wants to be woken by, or -1; an eventfd of its own
+                   * where it is interrupted */
     uint64_t spin_ns; /* where waits are shorter than this, wait without sleeping */
     uint8_t *landing; /* where payloads land: memory for so many blocks */
     uint32_t landing_blocks;
@@ -129,6 +131,11 @@ int shunter_server_reply(
  */
 int shunter_server_run(
     struct shunter_server *server, uint64_t until_ns, struct shunter_hello *hellos, uint32_t most);
+/*
+ * Let shunter_server_run return, now and whenever it is called, until it is not ``wanted`` any more.
+ * Any thread may ask for it, and only one at a time.
+ */
+void shunter_server_interrupt(struct shunter_server *server, bool wanted);
 uint32_t shunter_server_closed_streams(
     struct shunter_server *server, uint32_t *sessions, uint32_t most);
 void shunter_server_stats(const struct shunter_server *server, struct shunter_stats *stats);

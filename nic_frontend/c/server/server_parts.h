@@ -2,6 +2,7 @@
 #ifndef SHUNTER_SERVER_PARTS_H
 #define SHUNTER_SERVER_PARTS_H
 
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "aead.h"
@@ -106,6 +107,7 @@ struct shunter_server {
     uint64_t now_ns;
     uint64_t next_tick_ns;
     bool spins; /* waits are short at present */
+    atomic_bool interrupted; /* by another thread */
     /* of the datagram that the core looks at */
     bool is_hello;
     bool has_place;

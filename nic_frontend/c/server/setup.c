@@ -44,6 +44,7 @@ int shunter_server_new(
     if (!server->core || !server->func_ids) {
         error = -ENOMEM;
     }
+    shunter_crc32c("", 1); // its table is made before there are other threads
     server->packed.block = server->streams_slot.block = SHUNTER_NO_BLOCK;
     error = error ? error
                   : shunter_landing_init(

@@ -45,7 +45,7 @@ int shunter_receive_strangers(struct shunter_server *server, uint64_t *next_ns) 
     struct shunter_strangers *strangers = &server->strangers;
     const uint64_t now_ns = server->now_ns;
     *next_ns = UINT64_MAX;
-    if (!strangers->wait && now_ns - strangers->looked_ns < LOOK_NS) {
+    if (!strangers->backend || (!strangers->wait && now_ns - strangers->looked_ns < LOOK_NS)) {
         return 0;
     }
     if (strangers->due_ns + TOGETHER * EVERY_NS < now_ns) {

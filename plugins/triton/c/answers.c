@@ -1,5 +1,6 @@
 /* Answers: results from the entries of their rows, or an error that users of Triton know. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend.h"
@@ -34,6 +35,30 @@ static int32_t output_of(const struct control_function *told, const char *name) 
     return -1;
 }
 
+TRITONSERVER_Error *shunter_output_room(
+    const struct shunter_function *function, const struct shunter_call *call,
+    TRITONBACKEND_Response *response, uint32_t number, const int64_t *shape, uint64_t bytes,
+    uint8_t **room) {
+    const struct control_function *told = &function->told;
+    const uint32_t at = SHUNTER_MAX_TENSORS + number;
+    TRITONBACKEND_Output *output = NULL;
+    TRITONSERVER_Error *error = TRITONBACKEND_ResponseOutput(
+        response, &output, told->names + 64 * at, (int)told->dtype[at], shape,
+        (uint32_t)told->dims[at] + call->has_batch);
+    int memory = TRITON_CPU;
+    int64_t memory_id = 0;
+    void *buffer = NULL;
+    if (!error) {
+        error = TRITONBACKEND_OutputBuffer(output, &buffer, bytes, &memory, &memory_id);
+    }
+    if (!error && memory == TRITON_GPU) {
+        error = TRITONSERVER_ErrorNew(
+            TRITON_UNSUPPORTED, "results cannot be written to memory of a GPU yet");
+    }
+    *room = buffer;
+    return error;
+}
+
 /* Its rows lie in their entries; the server says where they go. */
 static TRITONSERVER_Error *write_output(
     const struct shunter_function *function, const struct shunter_call *call,
@@ -45,22 +70,9 @@ static TRITONSERVER_Error *write_output(
     memcpy(
         shape + call->has_batch, told->shape + at * SHUNTER_CONTROL_DIMS,
         told->dims[at] * sizeof *shape);
-    TRITONBACKEND_Output *output = NULL;
-    TRITONSERVER_Error *error = TRITONBACKEND_ResponseOutput(
-        response, &output, told->names + 64 * at, (int)told->dtype[at], shape,
-        (uint32_t)told->dims[at] + call->has_batch);
-    int memory = TRITON_CPU;
-    int64_t memory_id = 0;
-    void *buffer = NULL;
-    if (!error) {
-        error = TRITONBACKEND_OutputBuffer(
-            output, &buffer, bytes * call->rows, &memory, &memory_id);
-    }
-    if (!error && memory == TRITON_GPU) {
-        error = TRITONSERVER_ErrorNew(
-            TRITON_UNSUPPORTED, "results cannot be written to memory of a GPU yet");
-    }
-    uint8_t *into = buffer;
+    uint8_t *into = NULL;
+    TRITONSERVER_Error *error = shunter_output_room(
+        function, call, response, number, shape, bytes * call->rows, &into);
     for (int32_t row = call->first; !error && bytes && row >= 0; row = function->rows[row].next) {
         memcpy(into, function->queue.outputs[number] + (size_t)row * bytes, bytes);
         into += bytes;
@@ -74,6 +86,10 @@ static TRITONSERVER_Error *write_outputs(
     TRITONBACKEND_Response *response) {
     uint32_t count = 0;
     TRITONSERVER_Error *error = TRITONBACKEND_RequestOutputCount(call->request, &count);
+    uint64_t *answers = NULL;
+    if (!error && function->told.packed) {
+        answers = shunter_read_answers(function, call, &error);
+    }
     for (uint32_t i = 0; !error && i < count; i++) {
         const char *name = NULL;
         error = TRITONBACKEND_RequestOutputName(call->request, i, &name);
@@ -84,9 +100,12 @@ static TRITONSERVER_Error *write_outputs(
             error = TRITONSERVER_ErrorNew(TRITON_INVALID_ARG, text);
         }
         if (!error) {
-            error = write_output(function, call, response, (uint32_t)number);
+            error = answers ? shunter_write_run_output(
+                                  function, call, response, (uint32_t)number, answers)
+                            : write_output(function, call, response, (uint32_t)number);
         }
     }
+    free(answers);
     return error;
 }
 

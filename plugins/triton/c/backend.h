@@ -14,6 +14,7 @@
 #include "control_layout.h"
 #include "dispatch.h"
 #include "landing.h"
+#include "packed_run.h"
 #include "triton.h"
 
 #define SHUNTER_SOURCES 16      /* hosts that are connected at once */
@@ -40,13 +41,16 @@ enum shunter_end {
 struct shunter_model;
 struct shunter_function;
 
-/* A request of Triton's: one or more rows, each of which is an entry of the queue. */
+/* A request of Triton's: one or more rows, each of which is an entry of the queue; where requests are
+ * batches for workers, too, all rows are one. */
 struct shunter_call {
     TRITONBACKEND_Request *request;
     struct shunter_model *model;
     struct shunter_call *next; /* of one list */
     int32_t first;             /* its entries, by ``next_row``; -1: it has none yet */
-    uint32_t rows, left;       /* left: that have not ended */
+    uint32_t rows;             /* as the client counts */
+    uint32_t entries, left;    /* left: that have not ended */
+    uint64_t *runs;            /* packed: a row of packed_run.h for each entry */
     uint8_t class;
     bool has_batch; /* its tensors begin with the number of rows */
     bool idempotent;
@@ -83,6 +87,13 @@ struct shunter_row {
     uint64_t batch;
 };
 
+/* The tensors of a packed function's requests, or of its answers. */
+struct shunter_form {
+    struct shunter_packed packed;
+    uint32_t item[SHUNTER_MAX_TENSORS], ndim[SHUNTER_MAX_TENSORS];
+    int64_t shape[SHUNTER_MAX_TENSORS * SHUNTER_CONTROL_DIMS];
+};
+
 struct shunter_function {
     struct shunter_backend *backend;
     struct shunter_function *next;
@@ -97,6 +108,8 @@ struct shunter_function {
     /* its queue; ``served`` is NULL until the host has brought it */
     struct shunter_served *served;
     struct control_function told;
+    struct shunter_form requests, answers;
+    _Atomic uint32_t most_rows; /* of a request that is a batch: no worker takes fewer */
     struct shunter_queue queue;
     struct shunter_policy policy;
     struct shunter_counts counts;
@@ -114,8 +127,9 @@ struct shunter_function {
     struct shunter_attached workers[SHUNTER_WORKER_COUNT];
     uint32_t worker_count;
     uint64_t alone_ns; /* since when requests wait without a worker; 0: none does */
-    uint8_t class;
-    uint64_t slo_ns, client_timeout_ns;
+    /* of its newest worker; who reads a request has no lock */
+    _Atomic uint8_t class;
+    _Atomic uint64_t slo_ns, client_timeout_ns;
 };
 
 /* A model that Triton has loaded. */
@@ -158,6 +172,9 @@ int shunter_function_gets_queue(
 
 bool shunter_read_request(
     const struct shunter_function *function, struct shunter_call *call);
+/* Say so; false. */
+bool shunter_wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* ---- inputs (inputs.c) */
 
@@ -167,6 +184,46 @@ bool shunter_reserve(struct shunter_function *function, struct shunter_call *cal
 bool shunter_fill(const struct shunter_function *function, struct shunter_call *call);
 /* Under the lock: the rows are free again. */
 void shunter_give_back(struct shunter_function *function, struct shunter_call *call);
+
+/* The buffers of an input, one behind the other. */
+struct shunter_reader {
+    TRITONBACKEND_Input *input;
+    uint32_t next, count; /* behind the last one the server says that there is an empty one */
+    const uint8_t *at;
+    uint64_t left;
+};
+
+/* False when there is no such input. */
+bool shunter_open_input(
+    const struct shunter_function *function, const struct shunter_call *call, uint32_t tensor,
+    struct shunter_reader *reader);
+/* The next bytes; ``into`` NULL: pass over them. False when there are not so many. */
+bool shunter_read_bytes(struct shunter_reader *reader, uint8_t *into, uint64_t size);
+
+/* ---- requests and answers that are runs of bytes (packed_requests.c, packed_answers.c) */
+
+/* Rows of an entry. */
+static inline uint32_t shunter_rows_each(
+    const struct shunter_function *function, const struct shunter_call *call) {
+    return function->told.batched ? call->rows : 1;
+}
+
+void shunter_make_forms(struct shunter_function *function, const struct control_function *told);
+/* Where the tensors of a request, which are right, lie in its runs; its dimensions are those of each
+ * tensor behind one another. False: ``call`` says what is wrong. */
+bool shunter_lay_out(const struct shunter_function *function, struct shunter_call *call);
+/* As shunter_fill. */
+bool shunter_fill_runs(const struct shunter_function *function, struct shunter_call *call);
+
+/* What the answers of a call say, a row of packed_run.h for each entry; the caller frees it. NULL: see
+ * ``error``. */
+uint64_t *shunter_read_answers(
+    const struct shunter_function *function, const struct shunter_call *call,
+    TRITONSERVER_Error **error);
+/* The output of that number. */
+TRITONSERVER_Error *shunter_write_run_output(
+    const struct shunter_function *function, const struct shunter_call *call,
+    TRITONBACKEND_Response *response, uint32_t number, const uint64_t *answers);
 
 /* ---- serving (serving.c) */
 
@@ -193,6 +250,12 @@ static inline void shunter_append(struct shunter_calls *calls, struct shunter_ca
 }
 
 /* ---- answers (answers.c), without any lock */
+
+/* Where the server wants so many bytes of an output. ``shape``: with the rows, if the call has them. */
+TRITONSERVER_Error *shunter_output_room(
+    const struct shunter_function *function, const struct shunter_call *call,
+    TRITONBACKEND_Response *response, uint32_t number, const int64_t *shape, uint64_t bytes,
+    uint8_t **room);
 
 /* Answer a request and let go of it. The call stays. */
 void shunter_answer(const struct shunter_function *function, struct shunter_call *call);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x64c2afdc619cbca3ULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x4c0d54569d2f38b3ULL /* of all messages */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
 #define SHUNTER_KIND_FUNCTION 2 /* of a message */
@@ -49,11 +49,15 @@ struct control_function {
     uint64_t dtype[128]; /* of each tensor, as the server counts types */
     uint64_t dims[128]; /* of each tensor, without the batch */
     int64_t shape[1024]; /* of each tensor */
-    uint64_t bytes[128]; /* of each tensor */
+    uint64_t bytes[128]; /* of each tensor; packed: of an element, 0: a text */
     char names[8192]; /* of each tensor, 64 bytes */
     char library[512]; /* for its workers */
+    uint64_t packed; /* 1: requests and answers are runs of bytes */
+    uint64_t batched; /* packed; 1: a request is a batch for its worker, too */
+    uint64_t request_bytes; /* packed: most */
+    uint64_t answer_bytes; /* packed: most */
 };
-_Static_assert(sizeof(struct control_function) == 20296, "function");
+_Static_assert(sizeof(struct control_function) == 20328, "function");
 
 struct control_worker {
     uint64_t kind; /* KIND_... */

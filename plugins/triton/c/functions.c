@@ -126,15 +126,18 @@ static bool is_right(const struct control_function *told, uint32_t count) {
     bool is = told->inputs >= 1 && told->inputs <= SHUNTER_MAX_TENSORS && told->outputs >= 1 &&
               told->outputs <= SHUNTER_MAX_TENSORS && told->entries >= 1 &&
               told->entries <= SHUNTER_MAX_ENTRIES && told->pieces >= 1 &&
-              told->pieces < UINT16_MAX && count == RINGS + told->outputs &&
+              told->pieces < UINT16_MAX &&
+              count == RINGS + (told->packed ? 1 : told->outputs) &&
+              told->request_bytes <= SHUNTER_PACKED_MOST &&
+              told->answer_bytes <= SHUNTER_PACKED_MOST &&
               told->landing_blocks * SHUNTER_BLOCK <= told->landing_bytes &&
               told->landing_bytes / SHUNTER_BLOCK <= INT32_MAX;
     for (uint32_t i = 0; is && i < 2 * SHUNTER_MAX_TENSORS; i++) {
         is = told->dims[i] <= SHUNTER_CONTROL_DIMS && told->bytes[i] <= UINT32_MAX / 2 &&
              memchr(told->names + 64 * i, 0, 64);
     }
-    uint64_t pieces = 0;
-    for (uint32_t i = 0; is && i < told->inputs; i++) {
+    uint64_t pieces = (told->request_bytes + SHUNTER_BLOCK - 1) / SHUNTER_BLOCK;
+    for (uint32_t i = 0; is && !told->packed && i < told->inputs; i++) {
         pieces += (told->bytes[i] + SHUNTER_BLOCK - 1) / SHUNTER_BLOCK;
     }
     return is && pieces <= told->pieces && memchr(told->library, 0, sizeof told->library);
@@ -145,6 +148,7 @@ static uint64_t size_of(const struct control_function *told, uint32_t number) {
                ? SHUNTER_QUEUE_ENTRIES_OFFSET + told->entries * SHUNTER_ENTRY_SIZE
            : number == PIECES  ? told->entries * told->pieces * sizeof(struct shunter_piece)
            : number == LANDING ? told->landing_blocks * SHUNTER_BLOCK
+                           : told->packed      ? told->entries * told->answer_bytes
                                : told->entries * told->bytes[SHUNTER_MAX_TENSORS + number - RINGS];
 }
 
@@ -168,17 +172,27 @@ static bool map_one(
     return true;
 }
 
-static bool make_tables(struct shunter_function *function, const struct control_function *told) {
-    struct shunter_queue *queue = &function->queue;
-    uint8_t *base = function->landing.base;
+/* As its workers see it: of a packed one requests have one tensor, and answers. */
+static void set_sizes(struct shunter_queue *queue, const struct control_function *told) {
     queue->entries = (uint32_t)told->entries;
     queue->most_pieces = (uint32_t)told->pieces;
-    queue->input_count = (uint32_t)told->inputs;
-    queue->output_count = (uint32_t)told->outputs;
+    queue->input_count = told->packed ? 1 : (uint32_t)told->inputs;
+    queue->output_count = told->packed ? 1 : (uint32_t)told->outputs;
     for (uint32_t i = 0; i < SHUNTER_MAX_TENSORS; i++) {
         queue->input_bytes[i] = (uint32_t)told->bytes[i];
         queue->output_bytes[i] = (uint32_t)told->bytes[SHUNTER_MAX_TENSORS + i];
     }
+    if (told->packed) {
+        queue->input_bytes[0] = (uint32_t)told->request_bytes;
+        queue->output_bytes[0] = (uint32_t)told->answer_bytes;
+    }
+}
+
+static bool make_tables(struct shunter_function *function, const struct control_function *told) {
+    struct shunter_queue *queue = &function->queue;
+    uint8_t *base = function->landing.base;
+    set_sizes(queue, told);
+    shunter_make_forms(function, told);
     function->rows = calloc(queue->entries, sizeof *function->rows);
     function->free = calloc(queue->entries, sizeof *function->free);
     const struct shunter_owner owner = shunter_owner_is_function;

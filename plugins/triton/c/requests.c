@@ -11,10 +11,7 @@
 
 #define LONGEST_MS 86400000.0 /* one day */
 
-static bool wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static bool wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...) {
+bool shunter_wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(call->said, sizeof call->said, format, arguments);
@@ -39,7 +36,7 @@ static bool read_class(struct shunter_call *call, const char *key, int type, con
         type == TRITON_STRING && (!strcmp(value, "best_effort") || !strcmp(value, "best-effort"))) {
         call->class = 1;
     } else {
-        return wrong(
+        return shunter_wrong(
             call, SHUNTER_END_WRONG, "%s '%.40s'; allowed: strict, best_effort", key,
             type == TRITON_STRING ? value : "(not a string)");
     }
@@ -62,7 +59,7 @@ static bool read_deadline(
     if (!(ms > 0 && ms <= LONGEST_MS)) {
         char number[32];
         snprintf(number, sizeof number, "%g", ms);
-        return wrong(
+        return shunter_wrong(
             call, SHUNTER_END_WRONG, "%s '%.40s'; allowed: milliseconds, above 0, up to one day",
             key, type == TRITON_STRING ? (const char *)value : number);
     }
@@ -89,7 +86,7 @@ static bool read_parameters(struct shunter_call *call) {
             is_right = read_deadline(call, key, type, value);
         } else if (!strcmp(key, "idempotent")) {
             if (type != TRITON_BOOL) {
-                return wrong(call, SHUNTER_END_WRONG, "idempotent; allowed: true, false");
+                return shunter_wrong(call, SHUNTER_END_WRONG, "idempotent; allowed: true, false");
             }
             call->idempotent = *(const bool *)value;
         }
@@ -124,7 +121,42 @@ static void complete_deadline(const struct shunter_function *function, struct sh
 static bool is_shape(
     const struct control_function *told, uint32_t tensor, const int64_t *shape) {
     const int64_t *wanted = told->shape + tensor * SHUNTER_CONTROL_DIMS;
-    return !memcmp(shape, wanted, told->dims[tensor] * sizeof *shape);
+    for (uint64_t i = 0; i < told->dims[tensor]; i++) {
+        if (wanted[i] < 0 ? shape[i] < 0 || shape[i] > UINT32_MAX : shape[i] != wanted[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Bytes that a tensor of a request must have, of texts at least; false beyond all bounds. */
+static bool bytes_of(
+    const struct control_function *told, uint32_t tensor, uint64_t rows, const int64_t *shape,
+    uint64_t *bytes) {
+    *bytes = rows * told->bytes[tensor];
+    if (told->packed) {
+        *bytes = rows * (told->bytes[tensor] ? told->bytes[tensor] : SHUNTER_STRING_LENGTH);
+        for (uint64_t i = 0; i < told->dims[tensor]; i++) {
+            if (__builtin_mul_overflow(*bytes, (uint64_t)shape[i], bytes)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static bool has_bytes(
+    struct shunter_call *call, const struct control_function *told, uint32_t tensor,
+    const int64_t *shape, uint64_t bytes) {
+    const bool is_text = told->packed && !told->bytes[tensor];
+    uint64_t wanted;
+    if (!bytes_of(told, tensor, call->rows, shape, &wanted) ||
+        (is_text ? bytes < wanted : bytes != wanted)) {
+        return shunter_wrong(
+            call, SHUNTER_END_WRONG, "input '%s' has %llu bytes, which its shape has not",
+            told->names + 64 * tensor, (unsigned long long)bytes);
+    }
+    return true;
 }
 
 /* Its buffers must be ones that the processor can read. */
@@ -154,33 +186,32 @@ static bool read_tensor(
     if (!is_there(TRITONBACKEND_RequestInput(call->request, name, &input)) ||
         !is_there(TRITONBACKEND_InputProperties(
             input, NULL, &dtype, &shape, &dims, &bytes, &buffers))) {
-        return wrong(call, SHUNTER_END_WRONG, "input '%s' of the model is missing", name);
+        return shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' of the model is missing", name);
     }
     const bool has_batch = dims == told->dims[tensor] + 1;
     if ((uint64_t)dtype != told->dtype[tensor] || (!has_batch && dims != told->dims[tensor]) ||
         !is_shape(told, tensor, shape + has_batch)) {
-        return wrong(
+        return shunter_wrong(
             call, SHUNTER_END_WRONG,
             "input '%s' has another type or shape than the model's worker takes", name);
     }
     const int64_t rows = has_batch ? shape[0] : 1;
-    if (rows < 1 || rows > function->queue.entries) {
-        return wrong(
+    const uint32_t most = told->batched ? function->most_rows : function->queue.entries;
+    if (rows < 1 || rows > most) {
+        return shunter_wrong(
             call, SHUNTER_END_WRONG, "a batch of %lld in one request; allowed: 1 to %u",
-            (long long)rows, function->queue.entries);
+            (long long)rows, most);
     }
     if (tensor > 0 && (call->has_batch != has_batch || call->rows != (uint32_t)rows)) {
-        return wrong(call, SHUNTER_END_WRONG, "input '%s' has another batch size", name);
-    }
-    if (bytes != (uint64_t)rows * told->bytes[tensor]) {
-        return wrong(
-            call, SHUNTER_END_WRONG, "input '%s' has %llu bytes; its shape has %llu", name,
-            (unsigned long long)bytes, (unsigned long long)((uint64_t)rows * told->bytes[tensor]));
+        return shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' has another batch size", name);
     }
     call->has_batch = has_batch;
     call->rows = (uint32_t)rows;
+    if (!has_bytes(call, told, tensor, shape + has_batch, bytes)) {
+        return false;
+    }
     return is_near(input, buffers) ||
-           wrong(
+           shunter_wrong(
                call, SHUNTER_END_UNSUPPORTED,
                "input '%s' is in memory of a GPU, which this backend does not take yet: send it "
                "from the host", name);
@@ -198,5 +229,6 @@ bool shunter_read_request(
             return false;
         }
     }
-    return true;
+    call->entries = function->told.batched ? 1 : call->rows;
+    return !function->told.packed || shunter_lay_out(function, call);
 }

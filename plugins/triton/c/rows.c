@@ -49,7 +49,8 @@ static void wait_again(
         .class = call->class,
         .again = again,
         .returned = !again,
-        .deadline_ns = call->deadline_ns};
+        .deadline_ns = call->deadline_ns,
+        .rows = shunter_rows_each(function, call)};
     shunter_enqueue(function->served, &arrival, now_ns);
 }
 

@@ -56,7 +56,10 @@ static void enqueue(struct shunter_function *function, struct shunter_call *call
     const uint64_t now_ns = shunter_now_ns();
     for (int32_t at = call->first; at >= 0; at = function->rows[at].next) {
         const struct shunter_arrival arrival = {
-            .entry = (uint32_t)at, .class = call->class, .deadline_ns = call->deadline_ns};
+            .entry = (uint32_t)at,
+            .class = call->class,
+            .deadline_ns = call->deadline_ns,
+            .rows = shunter_rows_each(function, call)};
         shunter_enqueue(function->served, &arrival, now_ns);
     }
 }
@@ -179,7 +182,7 @@ static void tell_batches(const struct shunter_function *function, struct shunter
             }
             batch = function->rows[at].batch;
             of_batch = call;
-            size++;
+            size += shunter_rows_each(function, call);
         }
     }
     if (of_batch) {
@@ -209,6 +212,7 @@ void shunter_go_on(struct shunter_function *function) {
         for (struct shunter_call *call = done.first, *next; call; call = next) {
             next = call->next;
             shunter_give_back(function, call);
+            free(call->runs);
             free(call);
             function->calls--;
         }

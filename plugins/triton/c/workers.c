@@ -50,6 +50,21 @@ static bool welcome(const struct shunter_function *function, uint32_t index) {
            sendmsg(worker->connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == length;
 }
 
+/* A request that is a batch has no more rows than each worker takes. */
+static void set_rows(struct shunter_function *function) {
+    const struct shunter_served *served = function->served;
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
+        if (function->workers[i].connection >= 0 && served->workers[i].cap < least) {
+            least = served->workers[i].cap;
+        }
+    }
+    if (function->told.batched && least != UINT32_MAX) {
+        function->most_rows = least;
+        function->served->queue.most_rows = least;
+    }
+}
+
 static void let_go(struct shunter_function *function, uint32_t index) {
     struct shunter_attached *worker = &function->workers[index];
     const int descriptors[] = {worker->connection, worker->doorbell, worker->process};
@@ -60,6 +75,7 @@ static void let_go(struct shunter_function *function, uint32_t index) {
     }
     worker->connection = -1;
     function->worker_count--;
+    set_rows(function);
 }
 
 int shunter_attach(
@@ -94,6 +110,7 @@ int shunter_attach(
         let_go(function, index);
         return -SHUNTER_SAID_NO_WORKER;
     }
+    set_rows(function);
     function->class = told->class != 0;
     function->slo_ns = told->slo_ns;
     function->client_timeout_ns = told->client_timeout_ns;

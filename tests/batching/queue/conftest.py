@@ -16,7 +16,8 @@ def compile_c(tmp_path_factory):
         found = tmp_path_factory.mktemp("c") / program.stem
         sources = [program, *(folder / f"{part}.c" for part in parts)]
         flags = ["-std=c11", "-O1", "-g", *build.WARNINGS, *build.SANITIZERS]
-        command = [*build.compiler(), *flags, f"-I{folder}", f"-I{folder}/worker"]
+        folders = (folder, folder / "worker", folder / "packed")
+        command = [*build.compiler(), *flags, *(f"-I{each}" for each in folders)]
         command += map(str, sources)
         subprocess.run([*command, "-o", str(found)], check=True)
         return found

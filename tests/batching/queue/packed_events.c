@@ -229,6 +229,7 @@ int main(int argc, char **argv) {
     queue.output_bytes[0] = (uint32_t)atoi(argv[3]);
     packed.most_rows = (uint32_t)atoi(argv[4]);
     packed.count = (uint32_t)atoi(argv[5]);
+    packed.most_bytes = SHUNTER_PACKED_MOST;
     make_specs(argv + 6, item, ndim, shape);
     const size_t bytes = SHUNTER_QUEUE_ENTRIES_OFFSET + queue.entries * SHUNTER_ENTRY_SIZE;
     queue.page = aligned_alloc(64, bytes);

@@ -15,7 +15,7 @@ from shunter.batching.queue.packed import ALIGN, MOST_BYTES, PackedError, Packin
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec, dtype_of
 
 HERE = Path(__file__).parent
-PARTS = ("packed_gather", "packed_put", "packed_read")
+PARTS = ("packed/packed_run", "worker/packed_gather", "worker/packed_put", "worker/packed_read")
 FEW = settings(max_examples=max(1, settings.default.max_examples // 2))
 """Each example is a process."""
 ROOM = 1 << 14
@@ -24,7 +24,7 @@ ROOM = 1 << 14
 @pytest.fixture(scope="module")
 def program(compile_c):
     """packed_events.c under the sanitizers: what it says to events."""
-    found = compile_c(HERE / "packed_events.c", [f"worker/{part}" for part in PARTS])
+    found = compile_c(HERE / "packed_events.c", PARTS)
 
     def run(packing, events, *, most_rows=1, pieces=1, room=ROOM):
         specs = [len(packing.specs)]

@@ -185,6 +185,31 @@ def test_a_malformed_request_leaves_its_batch_alone(make):
     assert front.run(worker, entries[0]) == [BAD] and sizes == [2]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "status"),
+    [
+        (BYTES, (1 << 14, 0), OK),  # of byte strings the handler gets so many lists
+        (BYTES, (1 << 15, 0), BAD),
+        (BYTES, (0, 1 << 28), BAD),
+        ("int32", (1 << 14, 0), OK),
+        ("int32", (1 << 15, 0), BAD),
+    ],
+)
+def test_sizes_beside_a_size_of_0_are_no_larger_than_a_request(make, dtype, sizes, status):
+    spec, lengths = TensorSpec("x", dtype, (ANY, ANY)), []
+
+    def infer(batch):
+        lengths.extend(map(len, batch["x"]))
+        return torch.zeros(len(batch), dtype=torch.int64)
+
+    front, worker = make([spec], [SUM], infer, request_bytes=1 << 16)
+    run = front.requests.pack([np.empty((0, 0), object)])
+    np.frombuffer(run, "<u4")[4:6] = sizes
+    front.ask_run(1, run)
+    assert front.run(worker, 1) == [status]
+    assert lengths == ([sizes[0]] if status == OK else [])
+
+
 @pytest.mark.parametrize("ragged", [False, True])
 def test_byte_strings_that_are_malformed_in_one_tensor_are_out_of_all(make, ragged):
     def infer(batch):

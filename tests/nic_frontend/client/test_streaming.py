@@ -35,6 +35,7 @@ class Counts:
 
     def __init__(self):
         self.gate, self.steps, self.ended = threading.Event(), 0, []
+        self.over = False
         self.gate.set()
 
     def infer(self, batch):
@@ -56,6 +57,19 @@ class Counts:
             self.ended.append(len(asked))
 
 
+class Silent(Counts):
+    """Never has a part for anybody."""
+
+    def infer(self, batch):
+        try:
+            while not self.over:
+                time.sleep(0.001)
+                self.steps += 1
+                yield [None] * len(batch)
+        finally:
+            self.ended.append(len(batch))
+
+
 def part(number, size, seed):
     import torch
 
@@ -75,6 +89,7 @@ class Worker:
 
     def close(self):
         self.handler.gate.set()
+        self.handler.over = True
         self._other.close()
         self._thread.join(30)
         assert not self._thread.is_alive()
@@ -85,8 +100,9 @@ class Worker:
 def make_worker():
     made = []
 
-    def make(service, batch=1, **more):
-        made.append(Worker(service._folder / "nic.sock", Counts(), batch, **more))
+    def make(service, batch=1, handler=None, **more):
+        handler = handler or Counts()
+        made.append(Worker(service._folder / "nic.sock", handler, batch, **more))
         service.wait_for(more.get("model", "s"))
         return made[-1].handler
 
@@ -225,6 +241,21 @@ def test_who_closes_the_iterator_ends_the_handler(make_service, make_worker):
         gc.collect()
         until(lambda: len(handler.ended) == 2)
         assert [p[0].tolist() for p in session.stream([asks(4)])] == wanted(4)
+
+
+def test_of_who_has_no_part_yet_it_is_known_that_nobody_waits_for_him(make_service, make_worker):
+    service = make_service()
+    handler = make_worker(service, handler=Silent())
+
+    async def main():
+        async with AsyncClient(service.url(), timeout_s=LONG) as client:
+            waits = asyncio.create_task(anext(client.stream("s", asks(1))))
+            await asyncio.to_thread(until, lambda: handler.steps)
+            waits.cancel()
+            await asyncio.gather(waits, return_exceptions=True)
+            await asyncio.to_thread(until, lambda: handler.ended)
+
+    asyncio.run(main())
 
 
 def test_a_session_that_ends_in_the_midst_ends_the_handler(make_service, make_worker):

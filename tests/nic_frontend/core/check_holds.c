@@ -4,6 +4,11 @@
 bool holds_are_right(
     const struct shunter_core *core, uint16_t func_id, uint32_t sessions, const uint64_t *line);
 
+static bool holds(const struct call *call) {
+    const bool works = call->state >= RECEIVING && call->state <= RUNNING;
+    return works && !call->priority && !(call->state == RECEIVING && call->stalled);
+}
+
 bool holds_are_right(
     const struct shunter_core *core, uint16_t func_id, uint32_t sessions, const uint64_t *line) {
     const struct function *function = core->functions[func_id];
@@ -11,15 +16,11 @@ bool holds_are_right(
     for (uint32_t n = 0; n < sessions; n++) {
         const struct session *session = core->sessions[n];
         for (uint32_t k = 0; session && k < SHUNTER_WINDOW; k++) {
-            const struct call *call = &session->calls[k];
-            const bool works = call->state >= RECEIVING && call->state <= RUNNING;
-            strict += works && !call->priority && !(call->state == RECEIVING && call->stalled);
+            strict += holds(&session->calls[k]);
         }
     }
     for (uint32_t i = 0; function->series && i < function->entries; i++) {
-        const struct call *call = &function->series->at[i].call;
-        const bool works = call->state == RX_COMPLETE || call->state == RUNNING;
-        strict += works && !call->priority;
+        strict += holds(&function->series->at[i].call);
     }
     uint64_t any = 0;
     for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {

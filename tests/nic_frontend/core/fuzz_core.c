@@ -3,14 +3,14 @@
  *
  *     fuzz_core COUNT SEED
  *
- * With an even seed the function is packed: each request has a length of its own. With one that four
- * divides it is streamed, too: answers come in parts, for which datagrams ask with numbers that are
- * nearly right.
+ * With every third seed, 2 and so on, the function is packed: each request has a length of its own;
+ * with the next one its answers come in parts, too.
  *
  * Most datagrams are nearly right: a client's next header with a field or two changed. After every
  * one it is checked that what the core says is possible: a place lies inside an entry that nobody
- * uses, the number of free entries adds up, nothing becomes ready twice, a place into which a
- * part is going to be written is nothing else, and what is held is what the requests hold that there are. Ends with status 1 and the number of the datagram otherwise; the sanitizers end it themselves.
+ * uses and that no worker may write into, the number of free entries adds up, nothing becomes ready
+ * twice, and what is held is what the requests hold that there are. Ends with status 1 and the
+ * number of the datagram otherwise; the sanitizers end it themselves.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,13 +22,12 @@
 #define SESSIONS 6
 #define FUNC 3
 #define SEGMENT 4
-#define STREAMED_SEGMENT 16 /* where parts are asked for, most requests are one datagram */
 #define SEGMENTS 4
 #define SHARES 3 /* the session whose requests lie in shared memory */
 #define REGION 9
 #define REGION_BYTES 1000
 
-enum use { FREE, RECEIVING, READY, RUNNING, KEPT };
+enum use { FREE, RECEIVING, READY, RUNNING, ENDING };
 
 static const uint32_t INPUTS[2] = {9, 4}, OUTPUTS[1] = {7};
 static const uint32_t LONGEST[2] = {70, 0}, LONGEST_ANSWER[1] = {23}; /* of the packed function */
@@ -48,20 +47,19 @@ struct world {
     uint8_t said[SHUNTER_HEADER_BYTES + SHUNTER_BITMAP_BYTES], said_to[SHUNTER_PEER_BYTES];
     size_t said_length; /* of what the core said last, 0: nothing yet */
     int is_heeded, is_packed, is_streamed;
+    /* By the entry of a request: its places for parts, and how many there were so far; written. */
+    uint32_t places_of[ENTRIES][SHUNTER_PARTS_AHEAD], given[ENTRIES], written[ENTRIES];
+    struct {
+        uint64_t req_id;
+        uint32_t parts;
+    } streams[SESSIONS]; /* the one that began last */
+    uint32_t session[ENTRIES];
+    int is_over[ENTRIES]; /* its worker has said that no part follows */
     uint64_t parts;
-};
-
-/* Where answers are streamed: of an entry that runs. */
-struct part_places {
-    uint32_t session;
-    uint64_t req_id;
-    uint32_t written; /* parts */
-    uint32_t owed[SHUNTER_PARTS_AHEAD], count; /* places that its worker has, in their order */
-    int is_unwanted, is_over;
+    struct shunter_runs runs;
 };
 
 static struct world world;
-static struct part_places streams[ENTRIES];
 static uint64_t line[SHUNTER_HOLDER_SIZE / 8];
 
 static uint64_t next(void) {
@@ -79,29 +77,27 @@ static void wrong(const char *what) {
     exit(1);
 }
 
-static void check_nobody_owes(int32_t place) {
+/* Whether a worker may write a part into this entry. */
+static int is_part_of_one(uint32_t entry) {
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        for (uint32_t k = 0; k < streams[i].count; k++) {
-            if (streams[i].owed[k] == (uint32_t)place) {
-                wrong("a place into which a part is written is used for something else");
+        for (uint32_t n = world.written[i]; world.use[i] == RUNNING && n < world.given[i]; n++) {
+            if (world.places_of[i][n % SHUNTER_PARTS_AHEAD] == entry) {
+                return 1;
             }
         }
     }
+    return 0;
 }
 
-static void get_place(const struct shunter_action *action) {
-    struct part_places *stream = &streams[action->entry];
-    const uint32_t place = action->offset;
-    if (world.use[action->entry] != RUNNING || stream->is_unwanted ||
-        stream->is_over) {
-        wrong("a place for what does not run, or nobody wants");
+static void begin_parts(uint32_t entry) { world.given[entry] = world.written[entry] = 0; }
+
+static void give_place(uint32_t entry, uint32_t place) {
+    if (world.use[entry] != RUNNING || world.is_over[entry] || place >= ENTRIES || is_part_of_one(place) ||
+        world.use[place] == READY || world.use[place] == RUNNING ||
+        world.given[entry] - world.written[entry] == SHUNTER_PARTS_AHEAD) {
+        wrong("a place for a part that it cannot have");
     }
-    if (stream->count == SHUNTER_PARTS_AHEAD || place >= ENTRIES ||
-        world.use[place] == READY || world.use[place] == RUNNING) {
-        wrong("a place that cannot be one");
-    }
-    check_nobody_owes((int32_t)place);
-    stream->owed[stream->count++] = place;
+    world.places_of[entry][world.given[entry]++ % SHUNTER_PARTS_AHEAD] = place;
 }
 
 static void act(void *context, const struct shunter_action *action) {
@@ -117,36 +113,35 @@ static void act(void *context, const struct shunter_action *action) {
                        : action->offset + (uint64_t)action->length > inputs[action->tensor])) {
             wrong("a place outside of its entry");
         }
-        if (world.use[action->entry] > RECEIVING) {
-            wrong("a place in an entry that is complete");
+        if (world.use[action->entry] > RECEIVING || is_part_of_one((uint32_t)action->entry)) {
+            wrong("a place in an entry that is complete, or a part's");
         }
-        check_nobody_owes(action->entry);
         world.use[action->entry] = RECEIVING;
         world.has_place = 1;
         world.shared += is_shared;
         world.places++;
     } else if (action->kind == SHUNTER_READY) {
-        if (world.use[action->entry] != RECEIVING && world.use[action->entry] != RUNNING) {
+        if (world.use[action->entry] != RECEIVING && world.use[action->entry] != ENDING) {
             wrong("ready twice");
         }
         if (world.is_packed
                 ? action->rows < 1 || action->rows > RUNS.rows ||
-                      action->length < RUNS.least_request || action->length > inputs[0]
+                      action->length < world.runs.least_request || action->length > inputs[0]
                 : action->rows != 1) {
             wrong("ready with a size that it cannot have");
         }
-        streams[action->entry].count = action->returned ? streams[action->entry].count : 0;
         world.use[action->entry] = READY;
+        if (!action->returned) {
+            begin_parts((uint32_t)action->entry);
+        }
+    } else if (action->kind == SHUNTER_PART) {
+        give_place((uint32_t)action->entry, action->offset);
+    } else if (action->kind == SHUNTER_UNWANTED) {
+        if (world.use[action->entry] != RUNNING) {
+            wrong("what does not run is unwanted");
+        }
     } else if (action->kind == SHUNTER_WITHDRAW) {
         world.use[action->entry] = FREE;
-        streams[action->entry].count = 0;
-    } else if (action->kind == SHUNTER_PART) {
-        get_place(action);
-    } else if (action->kind == SHUNTER_UNWANTED) {
-        if (world.use[action->entry] != RUNNING || streams[action->entry].is_unwanted) {
-            wrong("unwanted is what does not run, or was before");
-        }
-        streams[action->entry].is_unwanted = 1;
     } else if (action->kind == SHUNTER_SEND) {
         if (action->entry >= 0 && (action->guard.protect != 0) != (action->guard.number != 0)) {
             wrong("a payload without its number");
@@ -172,13 +167,15 @@ static void peer_of(uint32_t n, uint8_t peer[SHUNTER_PEER_BYTES]) {
     peer[4] = (uint8_t)n;
 }
 
+static int shares(uint32_t n) { return n == SHARES && !world.is_streamed; }
+
 static void open_session(uint32_t n) {
     uint8_t peer[SHUNTER_PEER_BYTES];
     peer_of(n, peer);
     struct shunter_opening opening = {
         .session = 0x10000 + n,
         .func_id = FUNC,
-        .segment = world.is_streamed ? STREAMED_SEGMENT : SEGMENT,
+        .segment = SEGMENT,
         .window = (uint16_t)(2 + n),
         .protect = PROTECT[n],
         .stream = n == 3,
@@ -186,7 +183,7 @@ static void open_session(uint32_t n) {
         .tagged = n % 2,
         .may_be_strict = n != 4,
         .key = n % 4,
-        .region = n == SHARES && !world.is_streamed ? REGION : 0,
+        .region = shares(n) ? REGION : 0,
         .region_bytes = REGION_BYTES,
         .keys = KEYS};
     memcpy(opening.peer, peer, sizeof opening.peer);
@@ -213,40 +210,27 @@ uint64_t shunter_siphash24(const uint8_t key[16], const void *data, size_t lengt
 static void as_run(struct shunter_x64 *header) {
     static const uint32_t TOTALS[] = {9, 12, 9, 17, 13, 70, 8, 71};
     static const uint16_t ROWS[] = {1, 1, 1, 2, 3, 0, 4, 1};
-    const uint32_t segment = world.is_streamed ? STREAMED_SEGMENT : SEGMENT;
     const uint32_t which = chance(10) ? below(8) : (uint32_t)(header->req_id % 5);
-    header->total = TOTALS[which];
+    header->total = world.is_streamed && chance(70) ? SEGMENT : TOTALS[which];
     header->status = ROWS[which];
-    header->count = (uint16_t)((header->total + segment - 1) / segment);
+    header->count = (uint16_t)((header->total + SEGMENT - 1) / SEGMENT);
     header->seq = (uint16_t)below(header->count);
     header->tensor = 0;
-    header->offset = header->seq * segment;
+    header->offset = header->seq * (uint32_t)SEGMENT;
     const uint32_t left = header->total - header->offset;
-    header->length = (uint16_t)(left < segment ? left : segment);
+    header->length = (uint16_t)(left < SEGMENT ? left : SEGMENT);
     header->flags &= (uint16_t)~SHUNTER_FLAG_LAST;
     header->flags |= header->seq + 1 == header->count ? SHUNTER_FLAG_LAST : 0;
 }
 
-/* A request for a part of some answer of that session's, if it has one. */
-static void as_next(struct shunter_x64 *header) {
-    const uint32_t first = below(ENTRIES);
-    uint32_t low = (uint32_t)(header->req_id - below(8)), number = below(12);
-    for (uint32_t i = 0; i < ENTRIES && chance(95); i++) {
-        struct part_places *stream = &streams[(first + i) % ENTRIES];
-        if (stream->session == header->session) {
-            low = (uint32_t)stream->req_id;
-            number = stream->written + below(4) + (chance(10) ? below(8) - 4 : 0);
-            break;
-        }
-    }
-    number = chance(98) ? number : (uint32_t)next();
-    header->flags |= SHUNTER_FLAG_NEXT | SHUNTER_FLAG_LAST;
+/* It asks for a part of the answer that began last, or of none. */
+static void as_next(struct shunter_x64 *header, uint32_t n) {
+    header->flags = SHUNTER_FLAG_NEXT | SHUNTER_FLAG_LAST;
+    header->flags |= chance(30) ? SHUNTER_FLAG_ACK_REQ : 0;
+    header->total = world.streams[n].parts + below(11) - (chance(10) ? 2 : 0);
+    header->offset = (uint32_t)world.streams[n].req_id + (chance(3) ? below(3) : 0);
     header->count = 1;
-    header->seq = header->tensor = 0;
-    header->status = 0;
-    header->length = 0;
-    header->total = number;
-    header->offset = low;
+    header->seq = header->length = header->status = header->tensor = 0;
 }
 
 static void datagram(void) {
@@ -278,23 +262,22 @@ static void datagram(void) {
         .offset = PARTS[seq].offset,
         .session = 0x10000 + n,
         .deadline_us = below(20),
-        .credit = (uint32_t)(done + 1 + (chance(15) ? below(3) : 0)),
+        .credit = (uint32_t)(done + 1 + (chance(world.is_streamed ? 60 : 15) ? below(3) : 0)),
         .tensor = PARTS[seq].tensor,
         .pkt_no = ++world.pkt_no[n] - (chance(20) ? below(6) : 0)};
     if (world.is_packed) {
         as_run(&header);
     }
-    if (world.is_streamed) {
-        if (header.type == SHUNTER_TYPE_REQ && chance(60)) {
-            as_next(&header);
-        }
-    } else if (n == SHARES) {
+    if (shares(n)) {
         header.seq = header.tensor = 0;
         header.length = 0;
         header.total = world.is_packed ? header.total : 0;
         header.count = 1;
         header.flags |= SHUNTER_FLAG_LAST;
         header.offset = below(4) ? below(REGION_BYTES - 127) : below(2 * REGION_BYTES);
+    }
+    if (world.is_streamed && header.type == SHUNTER_TYPE_REQ && chance(75)) {
+        as_next(&header, n);
     }
     if (header.type == SHUNTER_TYPE_REQ) {
         header.flags |= PROTECT[n];
@@ -349,61 +332,46 @@ static void forget_unused(void) {
     uint32_t used = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
         used += world.use[i] == READY || world.use[i] == RUNNING;
-        used += streams[i].count;
     }
     if (shunter_core_free_entries(world.core, FUNC) > ENTRIES - used) {
         wrong("an entry in use counts as free");
     }
 }
 
-/* A worker writes into the place that it got first; or says so without one, which must be nothing. */
-static void write_part(uint32_t entry) {
-    if (chance(5)) {
-        streams[entry].is_over = 1;
-        streams[entry].count = 0;
-        shunter_core_parts_over(world.core, FUNC, entry, world.now);
-        return;
-    }
-    static const uint32_t BYTES[] = {2, 4, 5, 23, 23, 8, 1, 24, ~0u};
-    struct part_places *stream = &streams[entry];
-    if (stream->count) {
-        memmove(stream->owed, stream->owed + 1, --stream->count * sizeof *stream->owed);
-        stream->written++;
-        world.parts++;
-    }
-    shunter_core_part(world.core, FUNC, entry, BYTES[below(chance(90) ? 6 : 9)], world.now);
-}
-
-static void run(uint32_t entry) {
-    struct shunter_whom whom;
-    world.use[entry] = RUNNING;
-    streams[entry].is_over = 0;
-    shunter_core_running(world.core, FUNC, entry, world.now, &whom);
-    streams[entry].session = whom.session;
-    streams[entry].req_id = whom.req_id;
-    streams[entry].written = 0;
-}
-
 static void work(void) {
-    const uint32_t entry = below(ENTRIES);
+    struct shunter_whom whom;
+    uint32_t entry = below(ENTRIES);
+    for (uint32_t i = 0; world.is_streamed && i < ENTRIES && world.use[entry] != RUNNING; i++) {
+        entry = chance(70) ? (entry + 1) % ENTRIES : entry; // parts need many turns
+    }
     if (world.use[entry] == READY) {
         if (chance(10)) {
             world.use[entry] = FREE;
-            streams[entry].count = 0;
             shunter_core_expired(world.core, FUNC, entry, world.now);
             return;
         }
-        run(entry);
-    } else if (world.use[entry] == RUNNING && world.is_streamed && chance(93)) {
-        write_part(entry);
-    } else if (world.use[entry] == RUNNING) {
-        const uint32_t how = below(10);
-        const int is_over = how != 1 || streams[entry].is_unwanted;
-        if (world.is_streamed && is_over) { // its worker touches nothing any more, nor runs it again
-            world.use[entry] = KEPT;
-            streams[entry].count = 0;
-            streams[entry].is_unwanted = 0;
+        world.use[entry] = RUNNING;
+        world.is_over[entry] = 0;
+        shunter_core_running(world.core, FUNC, entry, world.now, &whom);
+        world.session[entry] = whom.session - 0x10000;
+        if (world.streams[world.session[entry]].req_id != whom.req_id) {
+            world.streams[world.session[entry]].req_id = whom.req_id;
+            world.streams[world.session[entry]].parts = 0;
         }
+    } else if (world.use[entry] == RUNNING && world.is_streamed && chance(2)) {
+        world.is_over[entry] = 1;
+        world.given[entry] = world.written[entry];
+        shunter_core_parts_over(world.core, FUNC, entry, world.now);
+    } else if (
+        world.use[entry] == RUNNING && world.written[entry] < world.given[entry] && chance(80)) {
+        static const uint32_t PARTS[] = {2, 4, 5, 23, 23, 7, 24, ~0u};
+        world.streams[world.session[entry]].parts++;
+        world.written[entry]++;
+        world.parts++;
+        shunter_core_part(world.core, FUNC, entry, PARTS[below(8)], world.now);
+    } else if (world.use[entry] == RUNNING && !(world.is_streamed && chance(95))) {
+        const uint32_t how = below(10);
+        world.use[entry] = ENDING;
         if (how == 0) {
             shunter_core_worker_died(world.core, FUNC, entry, world.now);
         } else if (how == 1) {
@@ -414,9 +382,7 @@ static void work(void) {
             shunter_core_finished(
                 world.core, FUNC, entry, how == 2 ? 500 : 200, how > 5, bytes, world.now);
         }
-        if (world.use[entry] == RUNNING || world.use[entry] == KEPT) {
-            streams[entry].count = 0;
-            streams[entry].is_unwanted = 0;
+        if (world.use[entry] == ENDING) {
             world.use[entry] = FREE; // or kept, which nobody may run
         }
     }
@@ -442,16 +408,20 @@ static void move(void) {
 int main(int argc, char **argv) {
     const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
     world.state = 0x9e3779b97f4a7c15ULL ^ (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
-    world.is_packed = argc > 2 && strtoull(argv[2], NULL, 10) % 2 == 0;
-    world.is_streamed = world.is_packed && strtoull(argv[2], NULL, 10) % 4 == 0;
+    const uint64_t kind = argc > 2 ? strtoull(argv[2], NULL, 10) % 3 : 1;
+    world.is_streamed = kind == 0;
+    world.is_packed = kind != 1;
+    world.runs = RUNS;
     world.core = shunter_core_new(act, NULL);
     if (world.is_packed) {
         shunter_core_add_function(
             world.core, FUNC, LONGEST, 1, LONGEST_ANSWER, 1, ENTRIES, ENTRIES);
-        struct shunter_runs runs = RUNS;
-        runs.streamed = (uint32_t)world.is_streamed;
-        runs.idle_ns = 1u << 30;
-        if (shunter_core_set_runs(world.core, FUNC, &runs)) {
+        if (world.is_streamed) {
+            world.runs.streamed = 1;
+            world.runs.idle_ns = 3000000000;
+            world.runs.least_request = SEGMENT;
+        }
+        if (shunter_core_set_runs(world.core, FUNC, &world.runs)) {
             wrong("it cannot be packed");
         }
     } else {

@@ -30,17 +30,16 @@ def fuzzer(tmp_path_factory):
     return program
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_datagram_writes_outside_of_its_entry(fuzzer, seed, capsys):
     done = subprocess.run(
-        [str(fuzzer), str(COUNT // 3), str(seed)], capture_output=True, text=True, check=False
+        [str(fuzzer), str(COUNT // 2), str(seed)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    said = (int(text.split()[0]) for text in done.stdout.split(","))
-    datagrams, places, _, held, shared, parts = said
-    streamed = seed % 4 == 0
-    assert datagrams >= COUNT // 3 and places > datagrams / (400 if streamed else 40)
-    assert parts > datagrams / 400 and not shared if streamed else shared > 100 and not parts
+    numbers = [int(text.split()[0]) for text in done.stdout.split(",")]
+    datagrams, places, _, held, shared, parts = numbers
+    assert datagrams >= COUNT // 2 and places > datagrams / 80
+    assert parts > 1000 if seed == 3 else shared > 100
     assert datagrams / 20 < held < datagrams * 19 / 20
     if FUZZ:
         with capsys.disabled():

@@ -8,7 +8,7 @@ import pytest
 
 from shunter.nic_frontend.server import readiness
 from shunter.nic_frontend.server.front_end import FrontEnd, Settings
-from shunter.nic_frontend.server.new_streams import NewStreams
+from shunter.nic_frontend.server.reception import NewStreams
 
 
 @pytest.fixture

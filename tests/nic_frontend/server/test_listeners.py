@@ -8,12 +8,13 @@ import socket
 import pytest
 
 from shunter.nic_frontend.server import listeners
-from shunter.nic_frontend.server.listeners import client_sockets, datagram_sockets
+from shunter.nic_frontend.server.listeners import client_sockets, datagram_sockets, loop_of
 from shunter.nic_frontend.wire.header import Header
 from shunter.nic_frontend.wire.hello import Hello
 from shunter.nic_frontend.wire.layout import X64_FIELDS, MessageType
 
 TYPE_AT = X64_FIELDS["type"][0]
+SESSION_AT = X64_FIELDS["session"][0]
 HELLO = Hello(bytes(16), "m").message(None)
 TO_STRANGERS = [HELLO, HELLO[:64], HELLO[: TYPE_AT + 1], HELLO + bytes(1000)]
 TO_MAIN = [b"", b"\x05", HELLO[:TYPE_AT], b"\x05" * TYPE_AT, bytes(1400)]
@@ -80,7 +81,7 @@ def test_of_two_that_begin_at_once_one_waits(pair, monkeypatch):
 
 
 def test_where_the_kernel_cannot_steer_there_is_one_socket(monkeypatch):
-    monkeypatch.setattr(listeners, "_can_steer", lambda: False)
+    monkeypatch.setattr(listeners, "_can_steer", lambda loops: False)
     with contextlib.closing(datagram_sockets("127.0.0.1", 0)) as sockets:
         assert sockets.strangers is None
         sockets.set_gro()
@@ -88,3 +89,39 @@ def test_where_the_kernel_cannot_steer_there_is_one_socket(monkeypatch):
             client.connect(("127.0.0.1", sockets.port))
             client.send(HELLO)
             assert select.select([sockets.main], [], [], 10)[0] and sockets.main.recv(1 << 16)
+
+
+def test_where_the_kernel_cannot_steer_one_socket_does(site):
+    site.serve(steers=False)
+    site.worker()
+    client = site.client("udp")
+    number = client.ask(7)
+    assert client.answers(1) == {number: client.expected(7)}
+
+
+@pytest.mark.parametrize("gro", [False, True])
+@pytest.mark.parametrize("loops", [2, 3, 8])
+def test_datagrams_of_a_session_come_by_the_socket_of_its_loop(loops, gro):
+    with contextlib.closing(datagram_sockets("127.0.0.1", 0, loops)) as sockets:
+        if gro:
+            sockets.set_gro()
+        everything = [sockets.strangers, *sockets.loops]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.connect(("127.0.0.1", sockets.port))
+            cases = [(each, sockets.strangers) for each in TO_STRANGERS]
+            cases += [(each, sockets.main) for each in TO_MAIN if len(each) < SESSION_AT + 4]
+            for session in [*range(0, 1 << 32, 0x0FEDCBA9), 1, 0xFF, 0xFFFFFF, 0xFFFFFFFF]:
+                kind = MessageType.REQ if session & 1 else MessageType.QUERY
+                message = Header(kind, 1, session=session).pack(None)
+                cases.append((message, sockets.loops[loop_of(session, loops)]))
+            for message, by in cases:
+                client.send(message)
+                ready, _, _ = select.select(everything, [], [], 10)
+                assert ready == [by]
+                assert by.recv(1 << 16) == message
+
+
+def test_where_the_kernel_cannot_steer_there_are_no_loops(monkeypatch):
+    monkeypatch.setattr(listeners, "_can_steer", lambda loops: False)
+    with pytest.raises(ValueError, match="steer"):
+        datagram_sockets("127.0.0.1", 0, 2)

@@ -558,11 +558,12 @@ def test_a_page_that_another_front_end_writes_is_left_alone(server, serve, caplo
         assert server.told.state.front_end_pid == 0
 
 
-def test_nothing_is_held_while_the_classes_take_turns(server, serve, work, client):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_nothing_is_held_while_the_classes_take_turns(server, serve, work, client, threads):
     def is_held():
         return held(server.page, 0b11, time.monotonic_ns(), max_hold_ns=1 << 62)
 
-    front_end = serve()
+    front_end = serve(threads=threads)
     worker = work(server, slot=0, slices=0b11)
     asking = client(front_end)
     worker.go_on.clear()
@@ -589,6 +590,18 @@ def test_without_a_free_line_for_holds_it_serves_all_the_same(server, serve, wor
         asking.ask()
         assert answer(asking) is True
         wait_until("it tells the request", lambda: server.told.counters.get("requests") == 1)
+
+
+def test_with_a_line_for_one_thread_only_it_takes_none(server, serve, caplog):
+    with ControlPage.attach(server.folder / "control") as page:
+        lines = []
+        with contextlib.suppress(NoHolderError):
+            while True:
+                lines.append(claim(page, os.getpid(), 1))
+        lines.pop().release()
+        serve(threads=2)
+        assert [r.message for r in caplog.records if "does not stand still" in r.message]
+        claim(page, os.getpid(), 1)
 
 
 def test_two_front_ends_never_share_a_port(server, serve, monkeypatch):

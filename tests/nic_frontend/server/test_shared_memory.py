@@ -18,7 +18,7 @@ import pytest
 from shunter.batching.queue.native import REGIONS
 from shunter.nic_frontend.client import Client, Session
 from shunter.nic_frontend.client.requests.calls import DEFAULT
-from shunter.nic_frontend.server import new_streams
+from shunter.nic_frontend.server import reception
 from shunter.nic_frontend.server.sessions import origin_of_user
 from shunter.nic_frontend.wire.layout import (
     WANT_SHARED_MEMORY,
@@ -207,7 +207,7 @@ def test_one_user_leaves_some_to_others_and_whose_the_front_end_is_may_have_all(
     service, monkeypatch
 ):
     user = 12345
-    monkeypatch.setattr(new_streams, "origin_of_stream", lambda _: origin_of_user(user))
+    monkeypatch.setattr(reception, "origin_of_stream", lambda _: origin_of_user(user))
     with contextlib.ExitStack() as stack:
 
         def opened(count):

@@ -65,7 +65,7 @@ def test_the_file_may_be_another(folder, monkeypatch):
 def test_settings_become_those_of_the_front_end(folder):
     (folder / "key").write_bytes(bytes(32))
     (folder / "key").chmod(0o600)
-    more = "key", True, 5, 2, "keys.toml", "none", "eth0", "mlx5_0"
+    more = "key", True, 5, 2, "keys.toml", "none", "eth0", "mlx5_0", 2
     table = NicSettings(True, "::1", 9, False, "/run/u", *more)
     placed = _placed(table, FOLDER)
     assert placed.attach == FOLDER.path / "nic.sock"
@@ -74,9 +74,9 @@ def test_settings_become_those_of_the_front_end(folder):
     assert placed.encrypt
     assert (placed.keys_file, placed.strict) == (Path("keys.toml"), "none")
     assert (placed.spin_us, placed.queue_bytes) == (5, 2 << 20)
-    assert (placed.xdp, placed.verbs) == ("eth0", "mlx5_0")
+    assert (placed.xdp, placed.verbs, placed.threads) == ("eth0", "mlx5_0", 2)
     unset = _placed(NicSettings(), FOLDER)
-    assert (unset.xdp, unset.verbs) == ("", "")
+    assert (unset.xdp, unset.verbs, unset.threads) == ("", "", 1)
 
 
 @pytest.mark.parametrize(

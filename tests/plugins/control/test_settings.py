@@ -60,6 +60,7 @@ keys_file = "keys.toml"
 strict = "keyed"
 xdp = "eth0"
 verbs = "mlx5_0"
+threads = 4
 
 [preemption]
 strict = "edf"
@@ -103,7 +104,7 @@ def test_every_key_is_read(write):
     assert resnet.caps == (32, 8)
     assert resnet.weights == ((1, 0.5), (0, 1))
     assert resnet.preferences == ((), (1,))
-    keys = "key", True, 50, 128, "keys.toml", "keyed", "eth0", "mlx5_0"
+    keys = "key", True, 50, 128, "keys.toml", "keyed", "eth0", "mlx5_0", 4
     assert found.nic == NicSettings(True, "::", 9000, False, "/run/nic", *keys)
     preemption = PreemptionSettings("edf", "concurrent", True, 500, 250, "never", 0.05, 512)
     assert found.preemption == preemption
