@@ -6,7 +6,8 @@ tensors, and each side's own public Python client; all answers are compared with
 says in this process. Eight clients are eight processes with one request each on its way. We have
 one setting (batches of up to 8, one worker); TorchServe and Triton are tried in several first
 (batch, wait, workers), and every protocol is measured in the best for it: for one client without
-batches, for eight in what was fastest. Triton's requests of unequal length may share a batch.
+batches, for eight in what was fastest. Sentences of unequal length share a batch on all sides, and
+are padded to its longest: without the buckets that the model store has for devices.
 ``server_cpu_us``: of all processes of the server, per request. Sides are asked in turn in every
 round; ratios are medians of the rounds with a bootstrap interval.
 
@@ -29,6 +30,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,8 +51,11 @@ CLIENTS = 8
 OUR = "udp"
 STOCK = ("torchserve http", "torchserve grpc")
 TRITON = "triton grpc"
-SECONDS = {"one": (0.3, 0.2), "eight": (1.0, 0.6), "select": (0.5, 0.3)}
+ONE_S, SELECT_S = (0.3, 0.15), (0.5, 0.3)
+EIGHT_S = {"digits": (0.8, 0.4), "minilm": (1.2, 0.5), "resnet50": (1.6, 0.6)}
 """Of a turn, full and quick."""
+TOGETHER = 4
+"""Models that are registered at once."""
 NEAR = 1e-3
 """Share of the largest number of an answer: another batch adds in another order."""
 
@@ -85,11 +90,11 @@ def named(model: str, setting: Setting) -> str:
     return "-".join(map(str, (model, *setting)))
 
 
-def pace(found: Sequence[Row], seconds: float) -> Row:
-    """Of all clients of a turn together."""
+def pace(found: Sequence[Row]) -> Row:
+    """Of all clients of a turn together; each has its rate until its last answer."""
     every = [each for row in found for each in row["latencies_us"]]
     return {
-        "rps": round(sum(row["in_time"] for row in found) / seconds, 2) if seconds else None,
+        "rps": round(sum(len(row["latencies_us"]) / row["lasted_s"] for row in found), 2),
         "p50_us": round(statistics.median(every), 1),
         "p99_us": round(percentile(every, 0.99), 1),
         "requests": len(every),
@@ -109,7 +114,7 @@ class Bed:
         """One closed loop."""
         inputs, used = real.INPUTS[model], busy_s(side.pid)
         said = {"target": side.target(model, setting), "data": str(self.data[model]), **what}
-        found = pace(self.askers.ask(clients, inputs, **said), what.get("seconds", 0.0))
+        found = pace(self.askers.ask(clients, inputs, **said))
         used = busy_s(side.pid) - used
         return {**found, "server_cpu_us": round(used / found["requests"] * 1e6, 1)}
 
@@ -172,27 +177,30 @@ class Registered(Stock):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        for name, workers in self._names:
-            query = f"url={name}.mar&initial_workers={workers}&synchronous=true"
-            url = f"{self.server.management}/models?{query}"
-            request = urllib.request.Request(url, method="POST")
-            urllib.request.urlopen(request, timeout=120).close()
+        with ThreadPoolExecutor(TOGETHER) as pool:
+            list(pool.map(self._register, self._names))
         return self
+
+    def _register(self, named: tuple[str, int]) -> None:
+        name, workers = named
+        query = f"url={name}.mar&initial_workers={workers}&synchronous=true"
+        request = urllib.request.Request(f"{self.server.management}/models?{query}", method="POST")
+        urllib.request.urlopen(request, timeout=120).close()
 
 
 def select(bed: Bed, sides: Sequence[Side], models: Sequence[str], seconds: float) -> list[Row]:
     """The setting in which eight clients get most, of every side and model."""
     rows = []
     for side in sides:
-        for model in models:
+        side.best = dict.fromkeys(models, side.settings[0])
+        for model in models if len(side.settings) > 1 else ():
             rates = {
                 setting: bed.turn(side, model, setting, CLIENTS, seconds=seconds)["rps"]
                 for setting in side.settings
             }
             side.best[model] = max(rates, key=lambda setting: rates[setting])
-            if len(rates) > 1:
-                tried = {named("", setting)[1:]: rate for setting, rate in rates.items()}
-                rows.append({"model": model, "side": side.name, "tried_rps": tried})
+            tried = {named("", setting)[1:]: rate for setting, rate in rates.items()}
+            rows.append({"model": model, "side": side.name, "tried_rps": tried})
     return rows
 
 
@@ -244,8 +252,7 @@ def headline(samples: Samples, models: Sequence[str]) -> Row:
 
 def measure(bed: Bed, side: Side, model: str, *, quick: bool) -> Row:
     """One side with one model in one round."""
-    one, eight = SECONDS["one"][quick], SECONDS["eight"][quick]
-    row = {}
+    one, eight, row = ONE_S[quick], EIGHT_S[model][quick], {}
     alone = bed.turn(side, model, side.settings[0], 1, seconds=one, whole=True)
     many = bed.turn(side, model, side.best[model], CLIENTS, seconds=eight)
     for name in ("p50_us", "p99_us", "server_cpu_us", "client_cpu_us"):
@@ -269,11 +276,11 @@ def main() -> None:
         bed = Bed(stack.enter_context(Askers(CLIENTS)), data)
         every = list(served(stack, models, weights, quick=args.quick))
         for side in every:
+            print(f"connecting: {side.name}", file=sys.stderr, flush=True)
             for name in names:
-                print(f"checking {side.name}: {name}", file=sys.stderr, flush=True)
                 if (off := bed.check(side, name)) > NEAR:
                     raise RuntimeError(f"{side.name}, {name}: another answer, {off} off")
-        rows = select(bed, every, names, SECONDS["select"][args.quick])
+        rows = select(bed, every, names, SELECT_S[args.quick])
         progress = Progress(args.rounds * len(names))
         for number in range(args.rounds):
             for model in names:

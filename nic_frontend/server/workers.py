@@ -195,7 +195,9 @@ def queue_of(
 ) -> TensorQueue:
     """A new queue for the tensors of a worker. Raises QueueError, OSError."""
     inputs, outputs = attach.carried_inputs, attach.carried_outputs
-    wanted = entries_within((*inputs, *outputs), attach.batch, most_bytes)
+    streamed = attach.packing is not None and attach.packing.streamed
+    batch = max(attach.batch, 2 if streamed else 1)  # a request, and a place for its parts
+    wanted = entries_within((*inputs, *outputs), batch, most_bytes)
     pieces = min(MAX_SEGMENTS, sum(-(-spec.bytes // _LEAST) for spec in inputs)) or 1
     packed = attach.packing is not None
     return TensorQueue.create(

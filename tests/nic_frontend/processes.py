@@ -43,13 +43,16 @@ def front_end(
     port_wait_s=listeners.PORT_WAIT_S,
     run_s=front_ends.RUN_S,
     server=False,
+    steers=True,
     **settings,
 ):
     """Serve; say what there is to whoever connects to ``control``.
 
-    ``server``: the folder is that of a server, with its page.
+    ``server``: the folder is that of a server, with its page. ``steers``: the kernel can.
     """
     folder = Path(folder)
+    if not steers:
+        listeners._can_steer = lambda loops: False
     listeners.PORT_WAIT_S, front_ends.RUN_S = port_wait_s, run_s
     try:
         front = FrontEnd(

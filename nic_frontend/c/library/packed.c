@@ -29,15 +29,19 @@ uint64_t shunter_item_bytes(const char *dtype) {
     return UINT64_MAX;
 }
 
+#define STRING_LENGTH 4u /* bytes before a byte string */
+
 bool shunter_set_bytes(struct shunter_tensor *tensor) {
-    tensor->bytes = shunter_item_bytes(tensor->dtype);
+    const uint64_t item = shunter_item_bytes(tensor->dtype);
+    uint64_t least = item ? item : STRING_LENGTH;
     for (uint32_t i = 0; i < tensor->dimensions; i++) {
-        tensor->bytes *= tensor->shape[i] == SHUNTER_ANY ? 0 : tensor->shape[i];
-        if (tensor->bytes > UINT32_MAX) {
+        least *= tensor->shape[i] == SHUNTER_ANY ? 0 : tensor->shape[i];
+        if (least > UINT32_MAX) {
             return false;
         }
     }
-    return tensor->bytes <= UINT32_MAX;
+    tensor->bytes = item ? least : 0;
+    return least <= UINT32_MAX;
 }
 
 bool shunter_varies(const struct shunter_tensor *tensors, unsigned count) {
@@ -67,7 +71,7 @@ uint64_t shunter_least_run(const struct shunter_tensor *tensors, unsigned count)
     uint64_t end = head_bytes(tensors, count);
     for (unsigned i = 0; i < count; i++) {
         uint64_t least = shunter_item_bytes(tensors[i].dtype);
-        least = least ? least : 4; // the length of a byte string
+        least = least ? least : STRING_LENGTH;
         for (uint32_t d = 0; d < tensors[i].dimensions; d++) {
             least *= tensors[i].shape[d] == SHUNTER_ANY ? 0 : tensors[i].shape[d];
         }

@@ -127,8 +127,9 @@ struct shunter_function {
     struct shunter_attached workers[SHUNTER_WORKER_COUNT];
     uint32_t worker_count;
     uint64_t alone_ns; /* since when requests wait without a worker; 0: none does */
-    uint8_t class;
-    uint64_t slo_ns, client_timeout_ns;
+    /* of its newest worker; who reads a request has no lock */
+    _Atomic uint8_t class;
+    _Atomic uint64_t slo_ns, client_timeout_ns;
 };
 
 /* A model that Triton has loaded. */
@@ -187,7 +188,7 @@ void shunter_give_back(struct shunter_function *function, struct shunter_call *c
 /* The buffers of an input, one behind the other. */
 struct shunter_reader {
     TRITONBACKEND_Input *input;
-    uint32_t next;
+    uint32_t next, count; /* behind the last one the server says that there is an empty one */
     const uint8_t *at;
     uint64_t left;
 };

@@ -112,7 +112,9 @@ bool shunter_open_input(
     struct shunter_reader *reader) {
     *reader = (struct shunter_reader){0};
     return is_there(TRITONBACKEND_RequestInput(
-        call->request, function->told.names + 64 * tensor, &reader->input));
+               call->request, function->told.names + 64 * tensor, &reader->input)) &&
+           is_there(TRITONBACKEND_InputProperties(
+               reader->input, NULL, NULL, NULL, NULL, NULL, &reader->count));
 }
 
 bool shunter_read_bytes(struct shunter_reader *reader, uint8_t *into, uint64_t size) {
@@ -121,7 +123,8 @@ bool shunter_read_bytes(struct shunter_reader *reader, uint8_t *into, uint64_t s
             int memory = TRITON_CPU;
             int64_t memory_id = 0;
             const void *buffer = NULL;
-            if (!is_there(TRITONBACKEND_InputBuffer(
+            if (reader->next >= reader->count ||
+                !is_there(TRITONBACKEND_InputBuffer(
                     reader->input, reader->next++, &buffer, &reader->left, &memory,
                     &memory_id))) {
                 reader->left = 0;

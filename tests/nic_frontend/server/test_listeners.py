@@ -93,6 +93,14 @@ def test_where_the_kernel_cannot_steer_there_is_one_socket(monkeypatch):
             assert select.select([sockets.main], [], [], 10)[0] and sockets.main.recv(1 << 16)
 
 
+def test_where_the_kernel_cannot_steer_one_socket_does(site):
+    site.serve(steers=False)
+    site.worker()
+    client = site.client("udp")
+    number = client.ask(7)
+    assert client.answers(1) == {number: client.expected(7)}
+
+
 @pytest.mark.parametrize("gro", [False, True])
 @pytest.mark.parametrize("loops", [2, 3, 8])
 def test_datagrams_of_a_session_come_by_the_socket_of_its_loop(loops, gro):

@@ -1,5 +1,6 @@
 """A front end of packed functions, with clients and a worker by hand, also under the sanitizers."""
 
+import math
 import random
 import socket
 
@@ -7,7 +8,9 @@ import pytest
 
 from shunter.batching.queue import attach
 from shunter.batching.queue.packed_form import PackedForm
+from shunter.batching.queue.size import QueueTooLargeError
 from shunter.batching.queue.tensor_spec import TensorSpec
+from shunter.nic_frontend.server.workers import queue_of
 from shunter.nic_frontend.wire.layout import Flags, MessageType, WireStatus
 
 INPUTS, OUTPUTS = [("x", "uint8", [-1])], [("y", "uint8", [-1])]
@@ -129,3 +132,13 @@ def test_workers_of_other_sizes_are_refused_and_of_smaller_batches_make_requests
         connection.connect(str(served.folder / attach.NAME))
         attach.send(connection, hello.to_json())
         assert "its peers" in attach.receive(connection)[0]["refused"]
+
+
+def test_a_queue_without_room_for_a_request_and_its_parts_is_none():
+    form = PackedForm(streamed=True, request_bytes=4096, answer_bytes=3000)
+    sides = [tuple(TensorSpec(*each) for each in side) for side in (INPUTS, OUTPUTS)]
+    said = attach.Attach("m", "1", *sides, 1, 1, packing=form)
+    with pytest.raises(QueueTooLargeError, match="2 entries"):
+        queue_of(said, 1, 2 * 7096 - 1, lambda: math.inf)
+    with queue_of(said, 1, 2 * 7096, lambda: math.inf) as queue:
+        assert queue.entries == 2

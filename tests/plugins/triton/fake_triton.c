@@ -4,8 +4,9 @@
  *
  *     fake_triton SOCKET THREADS REQUESTS DIM SEED CANCELS
  *
- * With REQUESTS 0 they go on until its input ends. Prints how the requests ended, by error code. The model m takes x [DIM] and b [1], and gives y [4]
- * and z [1]: y = x + 1, z = 2 * b.
+ * With REQUESTS 0 they go on until its input ends. Prints how the requests ended, by error code. The
+ * model m takes x [DIM] and b [1], and gives y [4] and z [1]: y = x + 1, z = 2 * b. With FAKE_PACKED=1
+ * x has up to DIM numbers, y as many, and b and z are texts, the same ones; some of b are malformed.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -21,6 +22,8 @@
 #define OUT 4
 #define FP32 11
 #define INT64 9
+#define BYTES 13
+#define MALFORMED 16 /* one request of so many */
 #define CODES 8
 #define TOGETHER 3 /* requests of one thread */
 
@@ -49,7 +52,7 @@ struct TRITONBACKEND_Input {
     uint64_t size;
 };
 struct TRITONBACKEND_Output {
-    uint8_t bytes[ROWS * OUT * 8];
+    uint8_t *bytes;
     uint64_t size;
 };
 struct TRITONBACKEND_Response {
@@ -62,6 +65,7 @@ struct TRITONBACKEND_Request {
     _Atomic bool is_cancelled;
     const char *class;
     uint64_t timeout_us;
+    bool is_malformed;
     int answers, releases, code;
     bool ended;
     pthread_mutex_t lock;
@@ -69,6 +73,7 @@ struct TRITONBACKEND_Request {
 };
 
 static struct TRITONSERVER_Message config;
+static bool is_packed;
 static uint32_t api_minor = TRITON_API_MINOR;
 static _Atomic uint64_t told_requests, told_rows;
 
@@ -215,23 +220,25 @@ TRITONSERVER_Error *TRITONBACKEND_InputProperties(
     TRITONBACKEND_Input *input, const char **name, int *datatype, const int64_t **shape,
     uint32_t *dims_count, uint64_t *bytes, uint32_t *buffer_count) {
     (void)name;
-    *datatype = input->dtype;
-    *shape = input->shape;
-    *dims_count = 2;
-    *bytes = input->size;
+    if (datatype) {
+        *datatype = input->dtype;
+        *shape = input->shape;
+        *dims_count = 2;
+        *bytes = input->size;
+    }
     *buffer_count = 2;
     return NULL;
 }
-/* In two parts, the first of which is odd. */
+/* In two parts, the first of which is odd; behind them there is nothing, without an error. */
 TRITONSERVER_Error *TRITONBACKEND_InputBuffer(
     TRITONBACKEND_Input *input, uint32_t index, const void **buffer, uint64_t *bytes, int *memory,
     int64_t *memory_id) {
     (void)memory_id;
     const uint64_t first = input->size / 3;
     *memory = TRITON_CPU;
-    *buffer = index ? input->bytes + first : input->bytes;
-    *bytes = index ? input->size - first : first;
-    return index < 2 ? NULL : TRITONSERVER_ErrorNew(TRITON_INVALID_ARG, "no such buffer");
+    *buffer = index > 1 ? NULL : index ? input->bytes + first : input->bytes;
+    *bytes = index > 1 ? 0 : index ? input->size - first : first;
+    return NULL;
 }
 TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request, uint32_t flags) {
     pthread_mutex_lock(&request->lock);
@@ -254,7 +261,9 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(
     TRITONBACKEND_Response *response, TRITONBACKEND_Output **output, const char *name,
     int datatype, const int64_t *shape, uint32_t dims_count) {
     const bool is_z = !strcmp(name, "z");
-    if (dims_count != 2 || datatype != (is_z ? INT64 : FP32) || shape[1] != (is_z ? 1 : OUT)) {
+    const int64_t width = is_packed ? response->request->inputs[0].shape[1] : OUT;
+    if (dims_count != 2 || datatype != (!is_z ? FP32 : is_packed ? BYTES : INT64) ||
+        shape[0] != response->request->inputs[0].shape[0] || shape[1] != (is_z ? 1 : width)) {
         return TRITONSERVER_ErrorNew(TRITON_INVALID_ARG, "not the model's output");
     }
     *output = &response->request->outputs[is_z];
@@ -265,9 +274,10 @@ TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(
     int64_t *memory_id) {
     *memory = TRITON_CPU;
     *memory_id = 0;
-    *buffer = output->bytes;
+    free(output->bytes);
+    *buffer = output->bytes = malloc(bytes ? bytes : 1);
     output->size = bytes;
-    return bytes <= sizeof output->bytes ? NULL : TRITONSERVER_ErrorNew(TRITON_INTERNAL, "size");
+    return NULL;
 }
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error) {
@@ -292,28 +302,69 @@ static uint32_t random_of(uint64_t *seed) {
     return (uint32_t)(*seed >> 33);
 }
 
+/* A text for each row; of a malformed request the length of one lies. */
+static void write_texts(TRITONBACKEND_Request *request, uint64_t *seed) {
+    TRITONBACKEND_Input *input = &request->inputs[1];
+    const int64_t rows = request->inputs[0].shape[0];
+    uint32_t lengths[ROWS];
+    input->size = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        lengths[i] = random_of(seed) % 100;
+        input->size += 4 + lengths[i];
+    }
+    uint8_t *at = input->bytes = malloc(input->size);
+    request->is_malformed = random_of(seed) % MALFORMED == 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const uint32_t length = lengths[i];
+        const uint32_t said = length + (request->is_malformed && i == rows - 1);
+        memcpy(at, &said, 4);
+        memset(at + 4, 'a' + (int)(random_of(seed) % 26), length);
+        at += 4 + length;
+    }
+}
+
 static void prepare(TRITONBACKEND_Request *request, uint64_t *seed) {
     static const char *const classes[] = {NULL, "strict", "best_effort"};
     const int64_t rows = 1 + random_of(seed) % ROWS;
-    const int64_t dims[] = {wanted.dim, 1};
+    const uint32_t most = (uint32_t)wanted.dim;
+    const int64_t width = is_packed ? random_of(seed) % (most + 1) : most;
+    const int64_t dims[] = {width, 1};
     memset(request, 0, sizeof *request);
     pthread_mutex_init(&request->lock, NULL);
     pthread_cond_init(&request->done, NULL);
     for (int i = 0; i < 2; i++) {
         const uint64_t size = (uint64_t)(rows * dims[i]) * (i ? 8 : 4);
         request->inputs[i] = (TRITONBACKEND_Input){
-            i ? "b" : "x", i ? INT64 : FP32, {rows, dims[i]}, malloc(size), size};
+            i ? "b" : "x", !i ? FP32 : is_packed ? BYTES : INT64, {rows, dims[i]},
+            i && is_packed ? NULL : malloc(size ? size : 1), size};
     }
-    for (int64_t i = 0; i < rows * wanted.dim; i++) {
+    for (int64_t i = 0; i < rows * width; i++) {
         const float value = (float)(random_of(seed) % 1000000);
         memcpy(request->inputs[0].bytes + 4 * i, &value, 4);
     }
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < rows && !is_packed; i++) {
         const int64_t value = random_of(seed);
         memcpy(request->inputs[1].bytes + 8 * i, &value, 8);
     }
+    if (is_packed) {
+        write_texts(request, seed);
+    }
     request->class = classes[random_of(seed) % 3];
     request->timeout_us = random_of(seed) % 4 ? 0 : 1 + random_of(seed) % 20000;
+}
+
+static bool is_right_packed(const TRITONBACKEND_Request *request) {
+    const TRITONBACKEND_Input *x = &request->inputs[0], *b = &request->inputs[1];
+    const TRITONBACKEND_Output *y = &request->outputs[0], *z = &request->outputs[1];
+    bool is = !request->is_malformed && y->size == x->size && z->size == b->size &&
+              !memcmp(z->bytes, b->bytes, b->size);
+    for (uint64_t i = 0; is && i < x->size; i += 4) {
+        float given, found;
+        memcpy(&given, x->bytes + i, 4);
+        memcpy(&found, y->bytes + i, 4);
+        is = found == given + 1;
+    }
+    return is;
 }
 
 static bool is_right(const TRITONBACKEND_Request *request) {
@@ -343,9 +394,10 @@ static void finish(TRITONBACKEND_Request *request) {
     pthread_mutex_unlock(&request->lock);
     ended[request->code]++;
     wrong += request->answers != 1 || request->releases != 1 ||
-             (request->code == 0 && !is_right(request));
+             (request->code == 0 && !(is_packed ? is_right_packed : is_right)(request));
     for (int i = 0; i < 2; i++) {
         free(request->inputs[i].bytes);
+        free(request->outputs[i].bytes);
     }
     pthread_mutex_destroy(&request->lock);
     pthread_cond_destroy(&request->done);
@@ -413,6 +465,7 @@ int main(int count, char **given) {
     wanted.dim = atoi(given[4]);
     wanted.cancels = atoi(given[6]);
     const char *minor = getenv("FAKE_API_MINOR"), *wait = getenv("FAKE_WAIT_S");
+    is_packed = getenv("FAKE_PACKED");
     api_minor = minor ? (uint32_t)atoi(minor) : TRITON_API_MINOR;
     snprintf(
         config.json, sizeof config.json, "{\"cmdline\":{\"socket\":\"%s\",\"wait-s\":\"%s\"}}",

@@ -3,6 +3,7 @@
 Whatever happens to workers, each request is answered once: with its own results, or with an error.
 """
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -10,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from shunter.batching.queue.tensor_spec import ANY, TensorSpec
 from shunter.nic_frontend import build as native
 from shunter.plugins.errors import UserError
 from shunter.plugins.triton import build
@@ -20,7 +23,12 @@ from shunter.plugins.triton.reception import Reception
 
 HERE = Path(__file__).parent
 PATIENCE_S = 60
-OK, INTERNAL, UNAVAILABLE, CANCELLED = "0", "1", "4", "7"
+_SPEC = importlib.util.spec_from_file_location(
+    "triton_packed_worker", HERE.parents[1] / "nic_frontend/packed_worker.py"
+)
+packed_worker = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(packed_worker)
+OK, INTERNAL, INVALID, UNAVAILABLE, CANCELLED = "0", "1", "3", "4", "7"
 
 
 @pytest.fixture(scope="module", params=["address,undefined", "thread"])
@@ -138,6 +146,28 @@ def test_every_request_gets_its_own_results_or_an_error_once(site, dim):
     requests, rows = map(int, found["told"].split())
     assert requests == int(found[OK])
     assert rows >= requests
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_packed_requests_get_their_own_results_or_an_error_once(site, batched):
+    """Runs are taken apart, and answers made, by Packing alone; they have up to three blocks."""
+    inputs = TensorSpec("x", "float32", (ANY,)), TensorSpec("b", "bytes", (1,))
+    outputs = TensorSpec("y", "float32", (ANY,)), TensorSpec("z", "bytes", (1,))
+    server = site.serve(4, 60, 40000, cancels=20, FAKE_PACKED="1")
+    form = {"batched": batched, "request_bytes": 700_000, "answer_bytes": 700_000}
+    site.backend().close()
+    workers = [
+        packed_worker.PackedWorker(
+            site.attach_at, "m", inputs, outputs, lambda x, b: (x + np.float32(1), b), **form
+        )
+        for _ in range(2)
+    ]
+    found = site.ended(server)
+    for worker in workers:
+        worker.close()
+    assert (count(found), found["wrong"], found[INTERNAL]) == (240, "0", "0")
+    assert int(found[OK]) > 60
+    assert int(found[INVALID]) > 0  # texts that lie
 
 
 def test_what_a_killed_worker_held_runs_again(site):

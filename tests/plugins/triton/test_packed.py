@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from shunter.model_store.minilm import archive
+from shunter.model_store.resnet50.archive import pack_resnet50, random_model, sample
 from shunter.plugins import hosts
 from shunter.plugins.host import HostError
 
@@ -266,3 +267,28 @@ def test_texts_of_any_length_are_embedded_as_one_by_one(site, errors, tmp_path):
             with pytest.raises(errors):
                 site.ask(kind, "embed", {"ids": np.array([bad], np.int64)}, ["embedding"])
     site.process.host.unload("embed")
+
+
+def test_pictures_are_classified(site, errors):
+    """ResNet-50, from the bytes of JPEGs to classes."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("ts")
+    from shunter.model_store.resnet50 import handler
+
+    pack_resnet50(site.store, name="pictures", config={"batchSize": 4, "maxBatchDelay": 1})
+    site.process.host.load("pictures.mar", "pictures", batch=4)
+    pixels = handler.pixels_of(sample()).permute(2, 0, 1)[None].float()
+    with torch.inference_mode():
+        scores = random_model()((pixels - handler.MEAN) / handler.DEVIATION)
+    wanted = scores.softmax(dim=1).topk(5)
+    asked = texts(sample(), sample(), shape=(2, 1))
+    for kind in KINDS:
+        names = ["probabilities", "classes"]
+        probabilities, classes = site.ask(kind, "pictures", {"picture": asked}, names)
+        np.testing.assert_allclose(probabilities, wanted.values.repeat(2, 1), atol=1e-3)
+        assert classes.tolist() == wanted.indices.repeat(2, 1).tolist()
+        with pytest.raises(errors) as told:
+            broken = texts(sample()[:700], shape=(1, 1))
+            site.ask(kind, "pictures", {"picture": broken}, names)
+        assert told.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+    site.process.host.unload("pictures")

@@ -1,0 +1,230 @@
+"""The two sides of the Triton benchmarks: our backend, and Triton's Python backend in any setting.
+
+Both serve the same networks (models/rpc/networks.py) in the same ``tritonserver``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import numpy as np
+import wrk
+from common import Row
+from cpu_use import CpuUse
+from rivals import process, triton_rpc
+from rivals.triton_rpc import variant
+from rpc import h2load
+from rpc.models import RpcModel, pack_model
+
+from shunter.plugins import hosts
+
+KINDS = ("http binary", "http json", "grpc")
+TYPES = {"uint8": "UINT8", "float32": "FP32"}
+_HEADER = 'wrk.headers["{}"] = "{}"\n'
+
+
+@dataclass(frozen=True)
+class Static:
+    """What a user of the Python backend chooses."""
+
+    batch: int
+    instances: int
+    delay_us: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request that was encoded once."""
+
+    kind: str
+    body: bytes = b""
+    header_bytes: int | None = None
+    """Of a binary body."""
+    grpc: h2load.Call | None = None
+
+
+class Ours:
+    """Our backend, every model in one setting."""
+
+    name = "shunter"
+
+    def __init__(self, folder: Path, models: Sequence[RpcModel], batch: int, workers: int) -> None:
+        self._workers = workers
+        for model in models:
+            pack_model(model, folder, batch=batch)
+        self._files = [f"{model.name}.mar" for model in models]
+        quiet = {"log-info": "false", "log-warning": "false"}
+        self.process = hosts.process_of(folder, [], settings=quiet, name="triton")
+
+    def __enter__(self) -> Self:
+        self.process.start()
+        try:
+            for file in self._files:
+                self.process.host.load(file, workers=self._workers)
+        except BaseException:
+            self.process.drain(0)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.drain(10)
+
+    @property
+    def base(self) -> str:
+        """Of HTTP."""
+        return self.process.inference
+
+    @property
+    def grpc_port(self) -> int:
+        """Of gRPC."""
+        return int(self.process.grpc.rpartition(":")[2])
+
+    def failure(self, what: str) -> RuntimeError:
+        """An error with the end of its log."""
+        lines = self.process.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return RuntimeError("\n".join([f"{what}; its log ends:", *lines[-20:]]))
+
+    def pids(self) -> list[int]:
+        """The server and all workers."""
+        models = self.process.host.status()["models"]
+        return [self.process.pid, *(pid for each in models for pid in each["pids"])]
+
+
+class PythonBackend(triton_rpc.TritonRpc):
+    """Triton's Python backend: each model in each setting, of which those are loaded that are
+    wanted.
+    """
+
+    def __init__(self, models: Sequence[RpcModel], settings: Sequence[Static]) -> None:
+        super().__init__((), threads=1)
+        self._given, self._grid = models, settings
+
+    @staticmethod
+    def named(model: RpcModel, setting: Static) -> RpcModel:
+        """The model in that setting."""
+        return variant(
+            model, setting.batch, setting.instances * 1_000_000 + setting.delay_us
+        )
+
+    def _write_repository(self) -> None:
+        (self.folder / "models").mkdir()
+        for model in self._given:
+            for setting in self._grid:
+                self._models = {self.named(model, setting): (setting.batch, setting.instances)}
+                super()._write_repository()
+                [named] = self._models
+                path = self.folder / "models" / named.name / "config.pbtxt"
+                delay = f"{{ max_queue_delay_microseconds: {setting.delay_us} }}"
+                text = path.read_text(encoding="ascii").replace(
+                    "dynamic_batching { }", f"dynamic_batching {delay}"
+                )
+                path.write_text(text, encoding="ascii")
+        self._models = {}
+
+    def load(self, model: RpcModel, setting: Static) -> RpcModel:
+        """Serve it; as it is called."""
+        named = self.named(model, setting)
+        self._ask(named, "load")
+        return named
+
+    def unload(self, model: RpcModel, setting: Static) -> None:
+        """End its processes."""
+        named = self.named(model, setting)
+        self._ask(named, "unload")
+        url = f"{self.base}/v2/models/{named.name}/ready"
+        end = time.monotonic() + 60
+        while process.answers(url) and time.monotonic() < end:
+            time.sleep(0.05)
+
+    def _ask(self, named: RpcModel, what: str) -> None:
+        url = f"{self.base}/v2/repository/models/{named.name}/{what}"
+        answer = httpx.post(url, json={}, timeout=120, trust_env=False)
+        if not answer.is_success:
+            raise self.failure(f"{named.name}: {answer.text}")
+
+
+# ---- load
+
+
+def call_of(server: Any, model: RpcModel, kind: str) -> Call:
+    """A request of that kind, which the server has answered once. Raises RuntimeError."""
+    if kind == "grpc":
+        return Call(kind, grpc=triton_rpc.call(server, model))
+    x = model.request()
+    entry: dict[str, Any] = {
+        "name": "x",
+        "shape": [1, *x.shape],
+        "datatype": TYPES[model.input[0]],
+    }
+    if kind == "http json":
+        entry["data"] = x.reshape(-1).tolist()
+        return Call(kind, json.dumps({"inputs": [entry]}).encode())
+    entry["parameters"] = {"binary_data_size": x.nbytes}
+    head = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
+    return Call(kind, head + x.tobytes(), len(head))
+
+
+def check(server: Any, model: RpcModel, want: np.ndarray | None) -> np.ndarray:
+    """What it answers; RuntimeError when that is not what is wanted."""
+    client = triton_rpc.GrpcClient(server.grpc_port, model)
+    try:
+        found = client.infer(model.request())
+    finally:
+        client.close()
+    if want is not None and not np.allclose(found, want, atol=1e-4):
+        raise RuntimeError(f"{model.name} answers otherwise than the other side")
+    return found
+
+
+def measured(
+    server: Any, model: RpcModel, call: Call, connections: int, seconds: float
+) -> Row:
+    """A closed loop of so many connections, with the processor time of all of the server."""
+    use = CpuUse({"server": server.pids()})
+    use.begin()
+    if call.grpc is not None:
+        found = h2load.run(call.grpc, clients=connections, seconds=seconds)
+    else:
+        found = _wrk(f"{server.base}/v2/models/{model.name}/infer", call, connections, seconds)
+    use.end()
+    # Of the whole load, the warm-up as well: its rate is about the same.
+    found["cpu_us"] = round(use.cores()["server"] * 1e6 / max(found["rps"], 1e-9), 1)
+    return found
+
+
+def _wrk(url: str, call: Call, connections: int, seconds: float) -> Row:
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
+    with tempfile.TemporaryDirectory() as folder, wrk.script_of(call.body) as lua:
+        script = Path(folder) / "post.lua"
+        text = lua.read_text(encoding="utf-8")
+        kind = "application/json"
+        if call.header_bytes is not None:
+            kind = "application/octet-stream"
+            text += _HEADER.format("Inference-Header-Content-Length", call.header_bytes)
+        script.write_text(text + _HEADER.format("Content-Type", kind), encoding="utf-8")
+        done = subprocess.run(
+            [*command, "--timeout", "10s", "-s", str(script), url],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    match = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", done.stdout)
+    if match is None:
+        raise RuntimeError(f"wrk failed: {done.stdout}{done.stderr}")
+    micros, requests, bad, failed, p50, p99 = map(int, match.groups())
+    return {
+        "rps": round((requests - bad) / (micros / 1e6), 1),
+        "requests": requests,
+        "failed": bad + failed,
+        "p50_us": p50,
+        "p99_us": p99,
+    }
