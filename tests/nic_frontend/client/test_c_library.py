@@ -227,7 +227,8 @@ def test_a_packed_model_says_how_its_requests_are(built):
     ("old", "new"),
     [
         ("[-1]", "[-2]"), ("[-1]", "[-]"), ("true", "1"), ("true", "trues"), ("false", "fals"),
-        ("[-1]", "[65536, 65536, 65536, 65536]"), (": 100", ": 0"), (": 7", ": -7"), ('"rows"', '"lines"'), ("packed", "packet"),
+        ("[-1]", "[65536, 65536, 65536, 65536]"),
+        (": 100", ": 0"), (": 7", ": -7"), ('"rows"', '"lines"'), ("packed", "packet"),
     ],
 )  # fmt: skip
 def test_what_is_no_packing_is_refused(built, old, new):

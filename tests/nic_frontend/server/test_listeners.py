@@ -5,8 +5,10 @@ import errno
 import select
 import socket
 
+import numpy as np
 import pytest
 
+from shunter.nic_frontend.client import Client
 from shunter.nic_frontend.server import listeners
 from shunter.nic_frontend.server.listeners import client_sockets, datagram_sockets, loop_of
 from shunter.nic_frontend.wire.header import Header
@@ -125,3 +127,12 @@ def test_where_the_kernel_cannot_steer_there_are_no_loops(monkeypatch):
     monkeypatch.setattr(listeners, "_can_steer", lambda loops: False)
     with pytest.raises(ValueError, match="steer"):
         datagram_sockets("127.0.0.1", 0, 2)
+
+
+def test_where_the_kernel_cannot_steer_requests_are_answered(make_service, double, monkeypatch):
+    monkeypatch.setattr(listeners, "_can_steer", lambda loops: False)
+    service = make_service()
+    assert service.front_end.udp.strangers is None
+    service.serve("double", **double)
+    with Client(service.url(), timeout_s=60) as client:
+        assert (client.infer("double", np.ones(3, np.float32)) == 2).all()
