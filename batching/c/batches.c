@@ -78,6 +78,7 @@ void shunter_give(
     }
     served->in_flight++;
     served->counts->batches++;
+    served->strict_steps += batch.class == 0;
 }
 
 void shunter_nudge(struct shunter_served *served, uint32_t entry) {
@@ -161,7 +162,20 @@ static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t
     state->began_ns = more && next->given_ns > at_ns ? next->given_ns : at_ns;
     shunter_learn(served, batch, began_ns, more ? next->rows : 0, at_ns);
     shunter_count_batch(&served->telemetry, batch->rows);
+    shunter_count_service(&served->service, batch->class, batch->rows, at_ns - began_ns);
+    served->strict_steps += batch->class == 0;
     finish(served, *batch, at_ns, now_ns, false);
+}
+
+bool shunter_has_strict_work(const struct shunter_served *served) {
+    bool has = served->lists[0].count;
+    for (uint32_t i = 0; !has && served->in_flight && i < served->worker_count; i++) {
+        const struct shunter_worker_state *state = &served->workers[i];
+        for (uint64_t number = state->done + 1; !has && number <= state->given; number++) {
+            has = state->held[number % SHUNTER_AHEAD].class == 0;
+        }
+    }
+    return has;
 }
 
 uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {

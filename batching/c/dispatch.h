@@ -118,6 +118,8 @@ struct shunter_served {
     uint64_t gathered_bytes; /* by workers that are gone */
     bool streamed; /* answers come in parts, for as long as clients take: nothing is sent ahead */
     struct shunter_telemetry telemetry;
+    struct shunter_service service;
+    uint64_t strict_steps; /* batches of strict requests that were given, or have ended */
 };
 
 /* NULL: no memory. ``counts`` may be shared. */
@@ -183,6 +185,9 @@ uint64_t shunter_worker_busy_ns(
 bool shunter_worker_is_idle(const struct shunter_served *served, uint32_t worker);
 /* Bytes of inputs that workers have copied. */
 uint64_t shunter_gathered_bytes(const struct shunter_served *served);
+
+/* Whether strict requests wait or run. */
+bool shunter_has_strict_work(const struct shunter_served *served);
 
 /* ---- what is predicted (predict.c) */
 

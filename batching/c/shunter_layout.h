@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Offsets of the control page. H_ in the header, K_ in a holder, R_ in a runner, S_ in a slot; [n] words in a row. */
-#define SHUNTER_LAYOUT_VERSION 9 /* raised when a field is added */
+#define SHUNTER_LAYOUT_VERSION 10 /* raised when a field is added */
 #define SHUNTER_MAGIC 0x5245544e554853ULL /* 'SHUNTER' and a zero, little-endian */
 #define SHUNTER_PAGE_SIZE 1118848 /* bytes of the control page */
 #define SHUNTER_HEADER_SIZE 2688 /* bytes before holder 0 */
@@ -64,6 +64,7 @@
 #define SHUNTER_H_SLOT_COUNT 40 /* number of slots */
 #define SHUNTER_H_OWNER_PID 48 /* pid of the JVM that created the page */
 #define SHUNTER_H_CREATED_UNIX_NS 56 /* wall clock at creation */
+#define SHUNTER_H_SERVER 64 /* what the server is called, UTF-8; empty: as usual */
 #define SHUNTER_H_JVM_HEARTBEAT_NS 128 /* written by the JVM at least every second */
 #define SHUNTER_H_CONTROLLER_PID 256 /* pid of the controller that wrote last, 0 before the first */
 #define SHUNTER_H_CONTROLLER_HEARTBEAT_NS 264 /* when it last wrote, at least every second */
@@ -165,6 +166,7 @@
 #define SHUNTER_S_LATENCY_TIMES 2792 /* histogram by class, then bucket [32] */
 #define SHUNTER_S_STRICT_BATCHES 3048 /* strict batches answered, by size bucket [16] */
 #define SHUNTER_S_STRICT_BATCH_NS 3176 /* sum of their service times [16] */
+#define SHUNTER_S_ATTAINMENT 3304 /* 1 + millionths in time, last minute; 0: not told [2] */
 #define SHUNTER_S_CHANGE_REQUEST 3328 /* the wanted_request taken up last, 0 for none */
 #define SHUNTER_S_CHANGE_STATE 3336 /* what became of it, one of CHANGE_... */
 #define SHUNTER_S_GROUP_READY 3456 /* loaded workers */

@@ -86,6 +86,7 @@ HEADER = (
             Field("slot_count", "number of slots"),
             Field("owner_pid", "pid of the JVM that created the page"),
             Field("created_unix_ns", "wall clock at creation"),
+            Field("server", "what the server is called, UTF-8; empty: as usual", width=64),
         ),
     ),
     Section("jvm", (Field("jvm_heartbeat_ns", "written by the JVM at least every second"),)),

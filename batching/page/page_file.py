@@ -57,7 +57,7 @@ class PageFile:
 
     @classmethod
     def create(
-        cls, path: Path, *, owner_pid: int, created_unix_ns: int, now_ns: int
+        cls, path: Path, *, owner_pid: int, created_unix_ns: int, now_ns: int, server: str = ""
     ) -> Self:
         """Make a new page; the path must not exist.
 
@@ -75,7 +75,7 @@ class PageFile:
             raise
         for name, value in _FIXED.items():
             page.words[_H[name]] = value
-        header = PageHeader(owner_pid, created_unix_ns, jvm_heartbeat_ns=now_ns)
+        header = PageHeader(owner_pid, created_unix_ns, now_ns, server=server)
         encode(header, page.words)
         page._signal_ready()
         return page

@@ -67,6 +67,7 @@ class PageHeader:
     memory_wanted: int = _word(0, 1)
     strict_key: tuple[int, ...] = _words(4, -MAX_COUNT - 1, MAX_COUNT)
     settings_invalid: int = _word(0, 1)
+    server: str = _text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class SlotTelemetry:
     latency_times: tuple[int, ...] = _words(2 * TIME_BUCKETS, 0, MAX_COUNT)
     strict_batches: tuple[int, ...] = _words(SIZE_BUCKETS, 0, MAX_COUNT)
     strict_batch_ns: tuple[int, ...] = _words(SIZE_BUCKETS, 0, MAX_COUNT)
+    attainment: tuple[int, int] = _words(2, 0, 1_000_001)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,26 @@
 ``${SHUNTER_RUNTIME_DIR:-${XDG_RUNTIME_DIR:-/dev/shm}}/shunter-<uid>-<jvm pid>/``, made by the
 server with mode 0700. It holds a lock file that the server keeps locked while it lives: that lock,
 and not the pid in the name, says whether the server is there, because containers that share the
-parent folder have pids of their own. ``RuntimeFolder.java`` is the writer.
+parent folder have pids of their own. A server in
+Java has a writer of its own, ``RuntimeFolder.java``.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shunter.batching.page.processes import is_locked
+from shunter.batching.page.processes import is_locked, try_lock
 
 CONTROL = "control"
 LOCK = "lock"
+_NEW_S = 60
 _NAME = re.compile(r"shunter-(\d+)-(\d+)(?:-\d+)?", re.ASCII)
 
 
@@ -38,6 +42,43 @@ class RuntimeFolder:
     def control(self) -> Path:
         """Path of the control page."""
         return self.path / CONTROL
+
+
+class OwnFolder:
+    """The folder of a server that this process is, from now until :meth:`close`."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Make it; those of servers that are gone are swept away. Raises OSError."""
+        sweep(environ)
+        name = parent(environ).resolve() / f"shunter-{os.geteuid()}-{os.getpid()}"
+        numbers = (f"-{number}" for number in range(2, 100))
+        path = next(each for end in ("", *numbers) if not (each := Path(f"{name}{end}")).exists())
+        path.mkdir(mode=0o700)
+        self.folder = RuntimeFolder(path, os.getpid())
+        draft = path / f"{LOCK}.new"
+        self._lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try_lock(self._lock, 0, 0)
+        # It appears locked: another starting server must not take the folder for a dead one's.
+        draft.rename(path / LOCK)
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.folder.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def sweep(environ: Mapping[str, str]) -> None:
+    """Remove the folders of this user's servers that are gone."""
+    for path in parent(environ).glob(f"shunter-{os.geteuid()}-*"):
+        try:
+            there = os.lstat(path)
+            is_ours = stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid()
+            # Without a lock it is being made at this moment, or its maker died doing so.
+            is_new = not (path / LOCK).exists() and time.time() - there.st_mtime < _NEW_S
+        except OSError:
+            continue  # somebody else has removed it
+        if is_ours and _NAME.fullmatch(path.name) and not is_new and not _server_lives(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def parent(environ: Mapping[str, str]) -> Path:

@@ -74,6 +74,7 @@ SLOT = (
             Field("latency_times", "histogram by class, then bucket", count=2 * TIME_BUCKETS),
             Field("strict_batches", "strict batches answered, by size bucket", count=SIZE_BUCKETS),
             Field("strict_batch_ns", "sum of their service times", count=SIZE_BUCKETS),
+            Field("attainment", "1 + millionths in time, last minute; 0: not told", count=2),
         ),
     ),
     Section(

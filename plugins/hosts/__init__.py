@@ -28,7 +28,7 @@ def host_of(address: str, token: str | None = None, *, name: str = TORCHSERVE) -
 
 def status_of(backend: Path) -> dict[str, Any]:
     """What a Triton serves whose backend listens at that path. Raises UserError."""
-    from shunter.plugins.triton.host import status_of as triton_status
+    from shunter.plugins.triton.backend import status_of as triton_status
 
     return triton_status(backend)
 

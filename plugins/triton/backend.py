@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shunter.batching.page.slices import words_of
 from shunter.batching.queue.attach import Attach, AttachError
 from shunter.batching.queue.landing import LandingPool
 from shunter.batching.queue.layout import BLOCK, MAX_TENSORS
@@ -22,6 +23,7 @@ from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import BYTES, TensorSpec, dtype_of
 from shunter.nic_frontend.library import path as library_path
 from shunter.plugins.errors import UserError
+from shunter.plugins.host import HostError
 from shunter.plugins.triton import layout
 from shunter.plugins.triton.layout import Kind, Said
 
@@ -131,6 +133,8 @@ class Backend:
             "class": ("strict", "best_effort").index(attach.request_class.replace("-", "_")),
             "slo_ns": attach.slo_ns,
             "client_timeout_ns": attach.client_timeout_ns,
+            "slot": attach.slot,
+            "slices": words_of(attach.slices),
         }
         for _ in range(2):
             reply = self._reply("worker", Kind.WORKER, [connection.fileno()], **worker)
@@ -186,6 +190,10 @@ class Backend:
         numbers = asdict(policy)
         numbers["cap"] = numbers.pop("threshold_cap")
         self._reply("policy", Kind.POLICY, model=model, version=version, **numbers)
+
+    def hold_on(self, page: int) -> None:
+        """Strict requests hold on that control page from now on."""
+        self._ask(layout.pack("page", kind=Kind.PAGE), [page])
 
     def functions(self) -> list[dict[str, Any]]:
         """What it serves now: ``state`` of the layout, with ``pids`` of workers
@@ -263,3 +271,14 @@ def tensors_digest(attach: Attach) -> int:
     """The same for workers with the same tensors."""
     text = repr((attach.inputs, attach.outputs, attach.packing))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def status_of(backend_at: Path) -> dict[str, Any]:
+    """What a backend serves that another process started. Raises HostError."""
+    try:
+        with Backend(backend_at) as backend:
+            found = backend.functions()
+    except BackendGone as error:
+        raise HostError(f"no Triton with shunter's backend listens there: {error}") from error
+    models = [{"name": each.pop("model"), **each, "ready": len(each["pids"])} for each in found]
+    return {"server": "Triton", "models": models}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shunter.allocator.cpus.cpu_list import parse_cpu_list
 from shunter.allocator.planning.configuration import Configuration
 from shunter.plugins.host import HostError, ModelWorker, WorkerFailed, WorkerRuntime
 from shunter.plugins.triton.backend import Backend, BackendGone
+from shunter.plugins.triton.published import AUTO, slices_of
+from shunter.plugins.triton.record import LivingProcess
 
 ATTACH_S = 60.0
 """So long after it has loaded a worker may take to attach."""
@@ -25,55 +30,81 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 class Place:
     """Where a worker belongs: how it is started, and which one is there now."""
 
+    group: int
     threads: int
     batch: int
-    cores: Sequence[int] | None
+    cores: str
+    """A CPU list; :data:`AUTO`: it chooses and keeps some; empty: wherever it likes."""
     worker: ModelWorker | None = None
+    coming: ModelWorker | None = None
+    """Is being started."""
+    restart: Future[None] | None = None
     pause_s: float = FIRST_PAUSE_S
     due: float = 0.0
     """When it is started again."""
     started: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Generation:
     """All workers of one configuration of a model version."""
 
     model: Any
     """As the runtime unpacked it."""
     configuration: Configuration
+    cores: Sequence[str]
+    """Of each group."""
     variables: Mapping[str, str]
     runtime: WorkerRuntime
     places: list[Place] = field(default_factory=list)
     problem: str = ""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Why a worker of a model could not attach."""
+    is_over: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def start(self, cores: Sequence[int] | None = None) -> None:
-        """Start all; come back when they have loaded. Raises HostError, and none is left then."""
+    def start(self, more: Mapping[str, str]) -> None:
+        """Start all, with more variables; come back when they have loaded.
+
+        Raises HostError, and none is left then.
+        """
         self.places = [
-            Place(group.threads, group.batch, cores)
-            for group in self.configuration
+            Place(number, group.threads, group.batch, cores)
+            for number, (group, cores) in enumerate(
+                zip(self.configuration, self.cores, strict=True)
+            )
             for _ in range(group.instances)
         ]
         try:
             with ThreadPoolExecutor(max(1, len(self.places))) as pool:
-                list(pool.map(self._start, self.places))
+                list(pool.map(lambda place: self._start(place, more), self.places))
         except WorkerFailed as error:
             self.kill()
             raise HostError(
                 f"workers of model {self.model.name} did not load: {error}; the log says why"
             ) from error
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: Place, more: Mapping[str, str]) -> None:
+        variables = {**self.variables, **more, "SHUNTER_SLICES": hex(slices_of(place.cores))}
+        if place.cores == AUTO and place.threads and "SHUNTER_PREEMPTIBLE" not in variables:
+            variables["SHUNTER_CORES"] = AUTO
+        if not place.threads:
+            variables["SHUNTER_THREADS"] = ""
         worker = self.runtime.worker(
             self.model,
             threads=place.threads,
-            cores=place.cores,
+            cores=parse_cpu_list(place.cores) if place.cores not in ("", AUTO) else None,
             batch=place.batch,
-            variables=self.variables,
+            variables=variables,
         )
-        place.worker = worker.start()
+        with self._lock:
+            if self.is_over:
+                raise WorkerFailed("it is not wanted any more")
+            place.coming = worker
+        try:
+            place.worker = worker.start()
+        finally:
+            place.coming = None
         place.started = time.monotonic()
 
     def wait_attached(self, backend_at: Path) -> None:
@@ -93,46 +124,60 @@ class Generation:
             return  # they attach when it comes: that it loads says so
 
     @property
+    def members(self) -> dict[int, int]:
+        """The group of each process that lives."""
+        found = ((place, place.worker) for place in self.places)
+        return {w.pid: p.group for p, w in found if w is not None and not w.is_dead}
+
+    @property
     def pids(self) -> set[int]:
         """Of the processes that live."""
-        return {p.worker.pid for p in self.places if p.worker is not None and not p.worker.is_dead}
+        return set(self.members)
 
-    def look_after(self) -> None:
+    def look_after(self, pool: ThreadPoolExecutor) -> None:
         """Start again what was lost, after a pause that grows while it does not hold."""
         now = time.monotonic()
         for place in self.places:
+            if place.restart is not None:
+                if place.restart.done():
+                    self._restarted(place)
+                continue
             if place.worker is not None and place.worker.is_dead:
-                place.worker.close()
-                place.worker = None
-                held = now - place.started > LONGEST_PAUSE_S
-                place.pause_s = FIRST_PAUSE_S if held else place.pause_s
-                place.due = now + place.pause_s
-                place.pause_s = min(2 * place.pause_s, LONGEST_PAUSE_S)
-                self.problem = "a worker was lost"
+                self._lost(place, now)
             if place.worker is None and now >= place.due:
-                try:
-                    self._start(place)
-                    self.problem = ""
-                except WorkerFailed as error:
-                    self.problem = str(error)
-                    place.due = time.monotonic() + place.pause_s
+                place.restart = pool.submit(self._start, place, {"SHUNTER_GENTLE": "1"})
+
+    def _lost(self, place: Place, now: float) -> None:
+        assert place.worker is not None
+        place.worker.close()
+        place.worker = None
+        held = now - place.started > LONGEST_PAUSE_S
+        place.pause_s = FIRST_PAUSE_S if held else place.pause_s
+        place.due = now + place.pause_s
+        place.pause_s = min(2 * place.pause_s, LONGEST_PAUSE_S)
+        self.problem = "a worker was lost"
+
+    def _restarted(self, place: Place) -> None:
+        assert place.restart is not None
+        error, place.restart = place.restart.exception(), None
+        self.problem = str(error) if error else ""
+        if error:
+            place.due = time.monotonic() + place.pause_s
+            place.pause_s = min(2 * place.pause_s, LONGEST_PAUSE_S)
 
     def dismiss(self, backend_at: Path, name: str, version: int) -> None:
         """End them when they have answered what they hold; at last by force."""
-        pids = self.pids
-        try:
-            with Backend(backend_at) as backend:
-                for pid in pids:
-                    backend.drain(name, version, pid)
-                end = time.monotonic() + LEAVE_S
-                while pids & attached(backend) and time.monotonic() < end:
-                    time.sleep(0.02)
-        except BackendGone:
-            pass  # nobody gives them anything
+        drain(backend_at, name, version, self.pids)
         self.close()
 
     def close(self) -> None:
         """End them, as they are."""
+        with self._lock:
+            self.is_over = True
+        for place in self.places:
+            if (coming := place.coming) is not None:
+                coming.kill()
+        wait([each.restart for each in self.places if each.restart is not None])
         for place in self.places:
             if place.worker is not None:
                 place.worker.close()
@@ -144,6 +189,38 @@ class Generation:
             if place.worker is not None:
                 place.worker.kill()
         self.close()
+
+
+def drain(backend_at: Path, name: str, version: int, pids: Collection[int]) -> None:
+    """Come back when these workers have answered what they hold, and have left; or not in time."""
+    try:
+        with Backend(backend_at) as backend:
+            for pid in pids:
+                backend.drain(name, version, pid)
+            end = time.monotonic() + LEAVE_S
+            while set(pids) & attached(backend) and time.monotonic() < end:
+                time.sleep(0.02)
+    except BackendGone:
+        pass  # nobody gives them anything
+
+
+class Strangers:
+    """Workers that another host started, of the same model version."""
+
+    def __init__(self, pids: Collection[int]) -> None:
+        """They live."""
+        self._processes = []
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                self._processes.append(LivingProcess(pid))
+
+    def dismiss(self, backend_at: Path, name: str, version: int) -> None:
+        """End them when they have answered what they hold; at last by force."""
+        drain(backend_at, name, version, [each.pid for each in self._processes])
+        for each in self._processes:
+            each.kill()  # one that has left ends by itself; one that stands still does not
+            each.close()
+        self._processes.clear()
 
 
 def attached(backend: Backend) -> set[int]:

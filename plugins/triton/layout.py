@@ -15,12 +15,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from shunter.batching.page.layout import SIZE_BUCKETS, SLICE_WORDS, SLOT_FIELDS
 from shunter.batching.queue.layout import MAX_TENSORS
 
 MAGIC = int.from_bytes(b"SHUNTERT", "little")
 VERSION = 1
 MOST_DIMS = 8
 TENSORS = 2 * MAX_TENSORS
+TELEMETRY_WORDS = (
+    SLOT_FIELDS["network_batch_requests"].offset - SLOT_FIELDS["network_arrivals"].offset
+) // 8 + 1
+"""``struct shunter_telemetry``: so many words of a slot, in its order."""
 
 
 class Kind(IntEnum):
@@ -32,6 +37,8 @@ class Kind(IntEnum):
     DRAIN = 4
     POLICY = 5
     LIST = 6
+    PAGE = 7
+    """With a descriptor: a control page, on which strict requests hold."""
 
 
 class Said(IntEnum):
@@ -103,6 +110,8 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("class", "of requests that name none"),
         ControlField("slo_ns", "deadline of strict requests that have none; 0: none"),
         ControlField("client_timeout_ns", "latest deadline of all; 0: none"),
+        ControlField("slot", "of the model on the control page, -1: none", "q"),
+        ControlField("slices", "where its strict requests run", "q", SLICE_WORDS),
     ),
     "drain": (
         *_WHICH,
@@ -137,7 +146,21 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("expired", "of these"),
         ControlField("rejected", "of these"),
         ControlField("abandoned", "of these"),
+        ControlField("waiting", "requests that wait, by class", "Q", 2),
+        ControlField("oldest_ns", "when the oldest of these came, 0: none waits", "Q", 2),
+        ControlField("running", "requests that workers have"),
+        ControlField("running_batches", "of these"),
+        ControlField("threshold", "requests that are worth a batch, now", "d"),
+        ControlField("fixed_ns", "a batch of n takes fixed + n * per_request"),
+        ControlField("per_request_ns", "see fixed_ns"),
+        ControlField("error_ns", "mean of the errors of that"),
+        ControlField("fitted", "batches that it was learnt from; 0: it is not known"),
+        ControlField("telemetry", "as on the control page", "Q", TELEMETRY_WORDS),
+        ControlField("service_ns", "of batches, by size", "Q", SIZE_BUCKETS),
+        ControlField("strict_batches", "of strict requests, by size", "Q", SIZE_BUCKETS),
+        ControlField("strict_batch_ns", "of these", "Q", SIZE_BUCKETS),
     ),
+    "page": (ControlField("kind", "KIND_PAGE"),),
 }
 
 

@@ -15,10 +15,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from shunter.batching.page.runtime import OwnFolder
 from shunter.nic_frontend import build as native
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import GrpcClient, HostError, WorkerRuntime
-from shunter.plugins.triton import build, installation
+from shunter.plugins.prometheus import MetricsServer
+from shunter.plugins.slot_writer import ServerPage
+from shunter.plugins.triton import build, installation, record
+from shunter.plugins.triton.control import Control
 from shunter.plugins.triton.host import NAME, TritonHost
 
 WAIT_S = 60
@@ -44,7 +48,8 @@ class TritonProcess:
         ports: tuple[int, int] | None,
         runtime: WorkerRuntime,
     ) -> None:
-        """``settings``: options of ``tritonserver``, without their dashes; ``models``: NAME=FILE.
+        """``settings``: options of ``tritonserver``, without their dashes, and ``shunter_config``;
+        ``models``: NAME=FILE; ``ports``: HTTP and gRPC, metrics are two behind HTTP.
 
         Raises UserError: there is no Triton, or no C compiler.
         """
@@ -56,9 +61,14 @@ class TritonProcess:
         self._library = build.ensure()
         self._store, self._models, self._runtime = store.resolve(), list(models), runtime
         self._settings, self._variables = dict(settings), dict(variables)
-        self._given_folder, self._ports = folder, ports or _free_ports()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._shunter_config = self._settings.pop("shunter_config", None)
+        self._given_folder = folder
+        self._ports = (*ports, ports[0] + 2) if ports else _free_ports()
+        self._process: subprocess.Popen[bytes] | record.LivingProcess | None = None
+        self._is_ours = True
+        """Whether this process started the server, or took it over."""
         self._host: TritonHost | None = None
+        self._house = contextlib.ExitStack()
         self._stops = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
         self.restarts = 0
@@ -103,12 +113,13 @@ class TritonProcess:
             "inference": f"{self.inference}/v2/models/...",
             "gRPC": self.grpc,
             "repository": f"{self.inference}/v2/repository/...",
+            "metrics": f"http://127.0.0.1:{self._ports[2]}/metrics",
         }
 
     @property
     def status_command(self) -> str:
         """See the protocol."""
-        return f"shunter status --triton {self.host.backend_at}"
+        return f"shunter status --watch --runtime {self.host.page.path.parent}"
 
     def grpc_client(self) -> AbstractContextManager[GrpcClient]:
         """See the protocol."""
@@ -122,21 +133,67 @@ class TritonProcess:
             raise HostError("this server is already running")
         self.folder = self._given_folder or Path(tempfile.mkdtemp(prefix="shunter-triton-"))
         self.folder.mkdir(parents=True, exist_ok=True)
-        backends = self.folder / "backends"
-        self._installation.link_backends(backends, self._library)
-        shutil.rmtree(self.folder / "repository", ignore_errors=True)
-        self._host = TritonHost(self._store, self.folder, self._runtime, lambda: self.pid)
-        self._host.repository.inference = self.inference
-        try:
-            self._launch()
-            self._wait_ready(timeout_s)
-            for model in self._models:
-                name, equals, file = model.partition("=")
-                self._host.load(file if equals else name, name if equals else None)
-        except BaseException:
-            self.drain(0)
-            raise
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, record.hold(self.folder))
+            living = record.read(self.folder)
+            if living is not None:
+                self._process, self._is_ours = record.LivingProcess(living.pid), False
+                self._ports = living.ports[0], living.ports[1], living.ports[2]
+            else:
+                self._clean()
+            self._open_house(stack)
+            try:
+                self._begin(living, timeout_s)
+                metrics = MetricsServer(self.host.page.path, self._ports[2])
+                stack.callback(metrics.close)
+            except BaseException:
+                if self._is_ours:
+                    self._end_server(0)
+                raise
+            self._house = stack.pop_all()
         self._watcher.start()
+
+    def _clean(self) -> None:
+        self._installation.link_backends(self.folder / "backends", self._library)
+        for each in ("repository", "models"):
+            shutil.rmtree(self.folder / each, ignore_errors=True)
+
+    def _open_house(self, stack: contextlib.ExitStack) -> None:
+        """The page, the host, and what is beside it, until the stack is closed."""
+        runtime = OwnFolder(os.environ)
+        stack.callback(runtime.close)
+        page = ServerPage(runtime.folder.control, os.getpid(), NAME)
+        stack.callback(page.close)
+        self._host = host = TritonHost(
+            self._store, self.folder, self._runtime, lambda: self.pid, page
+        )
+        stack.callback(host.close)
+        host.saved = self._save
+        control = Control(host, self._shunter_config, self.log)
+        control.start()
+        stack.callback(control.close)
+
+    def _begin(self, living: record.Record | None, timeout_s: float) -> None:
+        """Models are loaded; those of a server that was taken over come first."""
+        host = self.host
+        host.repository.inference = self.inference
+        if living is None:
+            self._launch()
+        self._wait_ready(timeout_s)
+        if living is not None:
+            host.take_over(living.models)
+        loaded = {(each.name, each.archive.name) for each in host.served}
+        for model in self._models:
+            name, equals, file = model.partition("=")
+            if equals and (name, file) not in loaded:
+                host.load(file, name)
+            elif not equals and name not in {file for _, file in loaded}:
+                host.load(name)
+
+    def _save(self) -> None:
+        if pid := self.pid:
+            models = self.host.records()
+            record.Record(pid, record.started(pid), self._ports, models).write(self.folder)
 
     def _launch(self) -> None:
         host = self.host
@@ -166,6 +223,8 @@ class TritonProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._is_ours = True
+        self._save()
 
     def _wait_ready(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
@@ -201,8 +260,15 @@ class TritonProcess:
         self._stops.set()
         if self._watcher.is_alive():
             self._watcher.join()
+        in_time = self._end_server(timeout_s)
+        self._house.close()
+        if self._given_folder is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return in_time
+
+    def _end_server(self, timeout_s: float) -> bool:
         in_time = True
-        if self.pid:
+        if self._process is not None and self.pid:
             self._process.send_signal(signal.SIGTERM)
             try:
                 self._process.wait(timeout_s)
@@ -210,10 +276,6 @@ class TritonProcess:
                 in_time = False
                 self._process.kill()
                 self._process.wait()
-        self.host.close()
-        if self._given_folder is None:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(self.folder)
         return in_time
 
 
@@ -225,10 +287,10 @@ def _environment() -> dict[str, str]:
     return own
 
 
-def _free_ports() -> tuple[int, int]:
+def _free_ports() -> tuple[int, int, int]:
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(2)]
+        held = [stack.enter_context(socket.socket()) for _ in range(3)]
         for each in held:
             each.bind(("127.0.0.1", 0))
-        first, second = (int(each.getsockname()[1]) for each in held)
-        return first, second
+        first, second, third = (int(each.getsockname()[1]) for each in held)
+        return first, second, third

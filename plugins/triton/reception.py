@@ -40,7 +40,7 @@ class Reception:
         self, attach_at: Path, backend_at: Path, free_bytes: Callable[[], float]
     ) -> None:
         """Listen; ``backend_at`` is where the backend does. Raises OSError."""
-        self._listener, self._path = listen(attach_at), attach_at
+        self._listener, self.path = listen(attach_at), attach_at
         self._backend_at, self._free_bytes = backend_at, free_bytes
         self._greeting: list[socket.socket] = []
         """Have not said yet who they are."""
@@ -66,7 +66,7 @@ class Reception:
         for connection in (*self._greeting, *(each for each, _ in self._pending)):
             connection.close()
         self._listener.close()
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         os.close(self._wake)
 
     def _run(self) -> None:

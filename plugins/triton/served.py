@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shunter.allocator.planning.configuration import Configuration, parse_configuration
+from shunter.allocator.planning.configuration import (
+    Configuration,
+    ConfigurationError,
+    parse_configuration,
+)
+from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
+from shunter.batching.queue.slo_window import SloWindow
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.host import HostError
-from shunter.plugins.triton.generation import Generation
+from shunter.plugins.slot_writer import SlotWriter
+from shunter.plugins.triton.generation import Generation, Strangers
+from shunter.plugins.triton.published import AUTO, clipped, slices_of
 
 
-@dataclass
+@dataclass(eq=False)
 class Served:
     """A version of a model."""
 
@@ -23,38 +32,130 @@ class Served:
     """Its version, as Triton counts: a whole number."""
     version: str
     """As its archive calls it."""
+    archive: Path
     folder: Path
     model: Any
     batch: int
+    slot: SlotWriter
+    auto: bool = False
+    """Whether the controller may change its configuration."""
     workers: Generation | None = None
+    strangers: Strangers | None = None
+    """Workers of another host, which serve until there are some of its own."""
+    generation: int = 0
     problem: str = ""
+    last_change: str = ""
+    change: SlotChange = field(default_factory=SlotChange)
+    """What became of the configuration that the controller wanted last."""
+    policy: Policy | None = None
+    """That the backend was told last."""
+    window: SloWindow = field(default_factory=SloWindow)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Of who changes its workers."""
 
     @property
     def title(self) -> str:
         """For users."""
         return f"{self.name}/{self.version}"
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """As the backend calls it."""
+        return self.name, self.number
 
-def policy_of(served: Served) -> Policy:
-    """Numbers to decide by, as long as nobody says others."""
-    return Policy(
-        max_wait_ns=int(served.model.config.get("maxBatchDelay", 0)) * 1_000_000,
-        slo_ns=_slo_ns(served),
+    @property
+    def configuration(self) -> Configuration:
+        """Of its workers; none while it is retired."""
+        return self.workers.configuration if self.workers else ()
+
+    @property
+    def cores(self) -> str:
+        """Of its workers where nobody says others: a CPU list, auto, or none of their own."""
+        return str(self.model.section.get("cores") or "")
+
+    @property
+    def device(self) -> str:
+        """Where its workers run, as CUDA_VISIBLE_DEVICES has it; empty: where they want."""
+        found = self.model.section.get("device")
+        return "" if found is None else str(found)
+
+    @property
+    def yields(self) -> bool:
+        """Whether its workers stand still for strict work: as its archive says, or by its class."""
+        found = self.model.section.get("preemptible")
+        return _class(self) == "best_effort" if found is None else bool(found)
+
+
+def may_change(served: Served) -> bool:
+    """What the archive says of ``auto``; when it says nothing, yes unless it says where or what."""
+    section = served.model.section
+    placed = served.cores not in ("", AUTO) or "device" in section
+    if (said := section.get("auto")) is None:
+        return not placed and "configuration" not in section
+    return bool(said) and not placed
+
+
+def identity_of(served: Served, entries: int) -> SlotIdentity:
+    """Of its slot of the control page."""
+    problem = served.workers.problem if served.workers else ""
+    path = str(served.archive)
+    return clipped(
+        SlotIdentity(
+            slot_state=1,
+            generation=served.generation,
+            registered_batch_size=served.batch,
+            registered_max_wait_us=_max_wait_ms(served) * 1000,
+            queue_capacity=entries,
+            group_count=len(served.configuration),
+            slo_us=_slo_ns(served) // 1000,
+            model_name=served.name,
+            model_version=served.version,
+            auto=int(served.auto),
+            archive=path if len(path.encode()) < 512 else "",
+            last_change=served.last_change,
+            default_version=served.version,
+            problem=problem or served.problem,
+        )
     )
 
 
+def place_of(served: Served, cores: str) -> GroupTelemetry:
+    """Where its workers run, and whether they give way."""
+    return GroupTelemetry(group_slices=slices_of(cores), group_yields=int(served.yields))
+
+
+def usual_policy(served: Served) -> Policy:
+    """Numbers to decide by, as long as nobody says others."""
+    return Policy(max_wait_ns=_max_wait_ms(served) * 1_000_000, slo_ns=_slo_ns(served))
+
+
 def variables_of(served: Served) -> dict[str, str]:
-    """What its workers get."""
-    found = str(served.model.section.get("class", "strict"))
-    return {
+    """What its workers get, wherever they run."""
+    variables = {
         **served.model.environment,
         "SHUNTER_OUTLIVES_HOST": "1",
         "SHUNTER_MODEL_VERSION": str(served.number),
         "SHUNTER_WARM_UP": "1",
-        "SHUNTER_CLASS": found.replace("-", "_"),
+        "SHUNTER_CLASS": _class(served),
         "SHUNTER_SLO_NS": str(_slo_ns(served)),
         "SHUNTER_RESPONSE_TIMEOUT_S": str(served.model.config.get("responseTimeout", 120)),
+        "SHUNTER_SLOT": str(served.slot.index),
     }
+    if served.yields:
+        variables["SHUNTER_PREEMPTIBLE"] = "1"
+        if not served.device:
+            variables.setdefault("SHUNTER_SCHED", "idle")
+    if served.device:
+        variables["CUDA_VISIBLE_DEVICES"] = served.device
+    return variables
+
+
+def _class(served: Served) -> str:
+    return str(served.model.section.get("class", "strict")).replace("-", "_")
+
+
+def _max_wait_ms(served: Served) -> int:
+    return int(served.model.config.get("maxBatchDelay", 0))
 
 
 def _slo_ns(served: Served) -> int:
@@ -75,6 +176,9 @@ def tensors_of(served: Served) -> tuple[Sequence[TensorSpec], Sequence[TensorSpe
 
 
 def configuration_of(served: Served, usual: Configuration) -> Configuration:
-    """What the archive asks for."""
+    """What the archive asks for. Raises HostError."""
     text = served.model.section.get("configuration")
-    return parse_configuration(str(text)) if text else usual
+    try:
+        return parse_configuration(str(text)) if text else usual
+    except ConfigurationError as error:
+        raise HostError(f"{served.title}: {error}") from error

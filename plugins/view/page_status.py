@@ -68,7 +68,7 @@ def _status(page: ControlPage) -> dict[str, Any]:
     live = page.live_slots()
     return {
         "version": importlib.metadata.version("shunter"),
-        "torchserve": importlib.metadata.version("torchserve"),
+        **_server(header.server),
         "pid": header.owner_pid,
         "uptime_s": time.time() - header.created_unix_ns / 1e9,
         "draining": False,
@@ -83,6 +83,13 @@ def _status(page: ControlPage) -> dict[str, Any]:
         "models": [model for slot in live if (model := _model(page, slot, now))],
         "stock_models": [],
     }
+
+
+def _server(name: str) -> dict[str, str]:
+    """Which one it is: one that does not say so is the usual one, of the version installed here."""
+    if name:
+        return {"server": name}
+    return {"torchserve": importlib.metadata.version("torchserve")}
 
 
 def _controller(pid: int, age_ms: float | None) -> str:
@@ -250,7 +257,10 @@ def _load(identity: SlotIdentity, told: SlotTelemetry, now: int) -> dict[str, An
         },
         "in_flight": {"requests": told.in_flight_requests, "batches": told.in_flight_batches},
         "threshold": told.threshold_milli / 1e3,
-        "slo_attainment": dict.fromkeys(CLASSES),
+        "slo_attainment": {
+            each: (one_more - 1) / 1e6 if one_more else None
+            for each, one_more in zip(CLASSES, told.attainment, strict=True)
+        },
         "counters": {**counters, "retried": told.retried, "poisoned": told.poisoned},
         "batches": {str(1 << k): n for k, n in enumerate(told.batches_by_size) if n},
         "mean_service_ms": service_ns / 1e6 / batches if batches else 0.0,

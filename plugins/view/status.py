@@ -54,12 +54,16 @@ def _headline(status: dict[str, Any]) -> Text:
     beat = "" if age is None else f", last cycle {age:.0f} ms ago"
     draining = "  [draining]" if status["draining"] else ""
     return Text(
-        f"Shunter {status['version']} in TorchServe {status['torchserve']}, pid {status['pid']}, "
+        f"Shunter {status['version']} in {_server(status)}, pid {status['pid']}, "
         f"up {status['uptime_s']:.0f} s{draining}\n"
         f"controller {controller['state']}{beat}"
         + ("" if controller["restarts"] is None else f", restarts {controller['restarts']}")
         + ("" if controller.get("settings_valid", True) else f"\n{INVALID}")
     )
+
+
+def _server(status: dict[str, Any]) -> str:
+    return status.get("server") or f"TorchServe {status['torchserve']}"
 
 
 def _table(title: str, texts: str, numbers: str, last: str = "") -> Table:

@@ -30,3 +30,13 @@ void shunter_count_batch(struct shunter_telemetry *telemetry, uint32_t size) {
     telemetry->batches_by_size[shunter_size_bucket(size)]++;
     telemetry->batch_requests += size;
 }
+
+void shunter_count_service(
+    struct shunter_service *service, uint8_t class, uint32_t size, uint64_t ns) {
+    const uint32_t bucket = shunter_size_bucket(size);
+    service->ns[bucket] += ns;
+    if (class == 0) {
+        service->strict_batches[bucket]++;
+        service->strict_ns[bucket] += ns;
+    }
+}

@@ -32,6 +32,13 @@ _Static_assert(
         SHUNTER_S_NETWORK_BATCH_REQUESTS + 8 - SHUNTER_S_NETWORK_ARRIVALS,
     "as on the page");
 
+/* Of batches that were answered, by size, and of strict ones: words of a slot that belong together. */
+struct shunter_service {
+    uint64_t ns[SHUNTER_SIZE_BUCKETS]; /* sum of their times */
+    uint64_t strict_batches[SHUNTER_SIZE_BUCKETS];
+    uint64_t strict_ns[SHUNTER_SIZE_BUCKETS];
+};
+
 /* Buckets are powers of two; the last one holds all that is more. */
 uint32_t shunter_time_bucket(uint64_t ns);
 uint32_t shunter_size_bucket(uint32_t size);
@@ -41,5 +48,8 @@ void shunter_count_answer(
     struct shunter_telemetry *telemetry, uint8_t class, uint64_t came_ns, uint64_t deadline_ns,
     uint64_t now_ns);
 void shunter_count_batch(struct shunter_telemetry *telemetry, uint32_t size);
+/* A batch of that class took so long. */
+void shunter_count_service(
+    struct shunter_service *service, uint8_t class, uint32_t size, uint64_t ns);
 
 #endif

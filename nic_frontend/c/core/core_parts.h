@@ -8,6 +8,7 @@
 
 #include "congestion.h"
 #include "core.h"
+#include "hold_line.h"
 #include "links.h"
 
 #define NO_ENTRY (-1)
@@ -115,11 +116,6 @@ struct owner {
     uint64_t req_id;
 };
 
-/* Slices of the machine; batching/page/slices.py says which bit is which. */
-struct slice_set {
-    uint64_t words[SHUNTER_SLICE_WORDS];
-};
-
 struct function {
     uint16_t id;
     unsigned input_count, output_count;
@@ -141,7 +137,7 @@ struct function {
     struct shunter_defaults defaults;
     int32_t slot;    /* of its model on the control page, -1: none */
     uint32_t strict; /* requests that hold */
-    struct slice_set slices; /* that they hold, none while nobody would run them */
+    struct shunter_slice_set slices; /* that they hold, none while nobody would run them */
     bool somewhere;          /* there are some */
 };
 
@@ -163,9 +159,7 @@ struct shunter_core {
     uint32_t in_rows;   /* sessions that wait, or have a promise */
     uint64_t unknown_ns; /* when answers to unknown sessions were counted anew */
     uint32_t unknown;
-    _Atomic uint64_t *line; /* of the control page: what strict requests hold; NULL: none */
-    struct slice_set held;  /* what it says */
-    uint64_t hold_number;   /* of its last change */
+    struct shunter_hold_line line; /* of the control page: what strict requests hold */
 };
 
 static inline struct call *call_of(struct session *session, uint64_t req_id) {

@@ -1,8 +1,7 @@
 /*
  * What strict requests hold, and what a line of the control page says of it.
  *
- * Its twin, oracle/holding.py in the tests, says what everything means. All stores are releases: a
- * reader sees them in this order.
+ * Its twin, oracle/holding.py in the tests, says what everything means.
  */
 #include "core_parts.h"
 #include "runs.h"
@@ -11,98 +10,22 @@
 #define SLOWEST_NS 160 /* for each byte: 50 Mbit/s */
 #define LONGEST_NS 2000000000ULL
 
-static void store(const struct shunter_core *core, uint32_t field, uint64_t value) {
-    atomic_store_explicit(&core->line[field / 8], value, memory_order_release);
-}
-
 static bool is_up(const struct function *function) {
     return function->strict && function->somewhere;
 }
 
-static void store_models(const struct shunter_core *core, const uint64_t *models) {
-    for (uint32_t i = 0; i < SHUNTER_SLOT_WORDS; i++) {
-        store(core, SHUNTER_K_HOLD_MODELS + 8 * i, models[i]);
-    }
-}
-
-/* What comes, then the number, then what goes: batching/page/hold_words.py says why. */
-static void store_slices(struct shunter_core *core, const struct slice_set *slices, bool any) {
-    uint64_t *said = core->held.words;
-    const uint64_t *now = slices->words;
-    uint64_t differs = 0;
-    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
-        differs |= said[i] ^ now[i];
-    }
-    if (!differs) {
-        return;
-    }
-    core->hold_number++;
-    for (uint32_t i = 0; any && i < SHUNTER_SLICE_WORDS; i++) {
-        if (now[i] & ~said[i]) {
-            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, said[i] | now[i]);
-        }
-    }
-    store(core, SHUNTER_K_HOLD_NUMBER, any ? core->hold_number : 0);
-    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
-        if (said[i] & ~now[i]) {
-            store(core, SHUNTER_K_HOLD_SLICES + 8 * i, now[i]);
-        }
-        said[i] = now[i];
-    }
-}
-
-static bool comes(const struct shunter_core *core, const struct slice_set *slices) {
-    uint64_t more = 0;
-    for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
-        more |= slices->words[i] & ~core->held.words[i];
-    }
-    return more != 0;
-}
-
-/* The slices are raised last, and lowered first. */
-static void say(
-    struct shunter_core *core, const struct slice_set *slices, bool any, const uint64_t *models,
-    uint64_t now_ns, bool raises) {
-    if (raises && any) {
-        store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
-        store_models(core, models);
-        if (comes(core, slices)) {
-            store(core, SHUNTER_K_HOLD_SINCE_NS, now_ns);
-        }
-        store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
-        store_slices(core, slices, any);
-    } else {
-        store_slices(core, slices, any);
-        store_models(core, models);
-    }
-}
-
 static void show(struct shunter_core *core, uint64_t now_ns, bool raises) {
-    if (!core->line) {
+    if (!core->line.words) {
         return;
     }
-    struct slice_set slices = {{0}};
-    uint64_t models[SHUNTER_SLOT_WORDS] = {0};
-    bool any = false, nameless = false;
+    struct shunter_hold hold = {0};
     for (const struct link *at = core->all.next; at != &core->all; at = at->next) {
         const struct function *function = OWNER_OF(at, function, link);
-        if (!is_up(function)) {
-            continue;
-        }
-        any = true;
-        for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
-            slices.words[i] |= function->slices.words[i];
-        }
-        if (function->slot < 0) {
-            nameless = true;
-        } else {
-            models[function->slot / 64] |= 1ULL << (function->slot % 64);
+        if (is_up(function)) {
+            shunter_hold_add(&hold, &function->slices, function->slot);
         }
     }
-    if (nameless) { // beside whom nobody knows, nothing runs
-        memset(models, 0, sizeof models);
-    }
-    say(core, &slices, any, models, now_ns, raises);
+    shunter_hold_say(&core->line, &hold, now_ns, raises);
 }
 
 static void count(
@@ -117,8 +40,8 @@ static void count(
 void shunter_hold_changes(
     struct shunter_core *core, struct function *function, int more, bool progress,
     uint64_t now_ns) {
-    if (progress && core->line && is_up(function)) {
-        store(core, SHUNTER_K_HOLD_PROGRESS_NS, now_ns);
+    if (progress && is_up(function)) {
+        shunter_hold_progress(&core->line, now_ns);
     }
     count(core, function, more, now_ns);
 }
@@ -141,9 +64,7 @@ void shunter_look_at_stall(
 }
 
 void shunter_beat(const struct shunter_core *core, uint64_t now_ns) {
-    if (core->line) {
-        store(core, SHUNTER_K_HOLDER_HEARTBEAT_NS, now_ns);
-    }
+    shunter_hold_beat(&core->line, now_ns);
 }
 
 int shunter_core_set_hold(
@@ -174,12 +95,6 @@ int shunter_core_set_hold(
 }
 
 void shunter_core_hold_at(struct shunter_core *core, void *line, uint64_t now_ns) {
-    const uint64_t models[SHUNTER_SLOT_WORDS] = {0};
-    const struct slice_set none = {{0}};
-    if (core->line) {
-        say(core, &none, false, models, now_ns, false);
-    }
-    core->line = line;
-    shunter_beat(core, now_ns);
+    shunter_hold_move(&core->line, line, now_ns);
     show(core, now_ns, true);
 }

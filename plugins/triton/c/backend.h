@@ -15,6 +15,7 @@
 #include "dispatch.h"
 #include "landing.h"
 #include "packed_run.h"
+#include "page.h"
 #include "triton.h"
 
 #define SHUNTER_SOURCES 16      /* hosts that are connected at once */
@@ -77,6 +78,7 @@ struct shunter_attached {
     int doorbell, process;
     int32_t pid;
     uint64_t timeout_ns;
+    struct shunter_slice_set slices; /* where its strict requests run */
     bool leaving, left, killed;
 };
 
@@ -127,6 +129,7 @@ struct shunter_function {
     struct shunter_attached workers[SHUNTER_WORKER_COUNT];
     uint32_t worker_count;
     uint64_t alone_ns; /* since when requests wait without a worker; 0: none does */
+    struct shunter_function_hold hold;
     /* of its newest worker; who reads a request has no lock */
     _Atomic uint8_t class;
     _Atomic uint64_t slo_ns, client_timeout_ns;
@@ -140,7 +143,9 @@ struct shunter_model {
 };
 
 struct shunter_backend {
-    pthread_mutex_t lock; /* of the list */
+    pthread_mutex_t lock; /* of the list, and of what is held */
+    struct shunter_hold_line line;
+    void *page; /* of it; NULL: none */
     struct shunter_function *functions;
     uint32_t function_count;
     pthread_t thread;

@@ -143,54 +143,6 @@ static struct control_reply on_policy(
     return (struct control_reply){.said = SHUNTER_SAID_DONE};
 }
 
-static void fill_state(struct shunter_function *function, struct control_state *state) {
-    const struct shunter_counts *counts = &function->counts;
-    memcpy(state->model, function->model, sizeof state->model);
-    state->version = function->version;
-    state->loaded = function->loaded;
-    state->workers = function->worker_count;
-    state->entries = function->queue.entries;
-    state->free = function->free_count;
-    state->batches = counts->batches;
-    state->requests = counts->requests;
-    state->answered = counts->answered;
-    state->failed = counts->failed;
-    state->expired = counts->expired;
-    state->rejected = counts->rejected;
-    if (function->served) {
-        const struct shunter_served *served = function->served;
-        const uint64_t *abandoned = served->telemetry.abandoned;
-        state->abandoned = abandoned[0] + abandoned[1];
-        state->queued = served->lists[0].count + served->lists[1].count;
-        for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
-            const bool is_there = function->workers[i].connection >= 0;
-            state->pids[i] = is_there ? (uint64_t)function->workers[i].pid : 0;
-            state->busy_ns[i] = shunter_worker_busy_ns(served, i, shunter_now_ns());
-        }
-    }
-}
-
-static bool say(int connection, const void *message, size_t length) {
-    return send(connection, message, length, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)length;
-}
-
-static bool say_states(struct shunter_backend *backend, int connection) {
-    pthread_mutex_lock(&backend->lock);
-    struct shunter_function *function = backend->functions;
-    const struct control_reply reply = {
-        .number = backend->function_count, .pid = (uint64_t)getpid()};
-    pthread_mutex_unlock(&backend->lock);
-    bool is_heard = say(connection, &reply, sizeof reply);
-    for (; function && is_heard; function = function->next) {
-        struct control_state state = {0};
-        pthread_mutex_lock(&function->lock);
-        fill_state(function, &state);
-        pthread_mutex_unlock(&function->lock);
-        is_heard = say(connection, &state, sizeof state);
-    }
-    return is_heard;
-}
-
 static size_t length_of(uint64_t kind) {
     switch (kind) {
     case SHUNTER_KIND_FUNCTION:
@@ -240,17 +192,22 @@ static bool answer(struct shunter_backend *backend, uint32_t index, struct heard
             SHUNTER_KIND_HELLO, SHUNTER_CONTROL_MAGIC, SHUNTER_CONTROL_DIGEST,
             SHUNTER_LAYOUT_DIGEST};
         backend->hosts[index].greeted = !memcmp(&ours, &message->hello, sizeof ours);
-        return say(connection, &ours, sizeof ours);
+        return shunter_say(connection, &ours, sizeof ours);
     }
     if (!backend->hosts[index].greeted) {
         return false;
     }
     if (message->kind == SHUNTER_KIND_LIST && heard->length == sizeof message->list) {
-        return say_states(backend, connection);
+        return shunter_say_states(backend, connection);
+    }
+    if (message->kind == SHUNTER_KIND_PAGE && heard->length == sizeof message->list) {
+        const bool is_mapped = heard->count == 1 && shunter_hold_on(backend, heard->descriptors[0]);
+        reply.said = is_mapped ? SHUNTER_SAID_DONE : SHUNTER_SAID_WRONG;
+        return shunter_say(connection, &reply, sizeof reply);
     }
     reply = on_message(backend, heard);
     reply.pid = (uint64_t)getpid();
-    return say(connection, &reply, sizeof reply);
+    return shunter_say(connection, &reply, sizeof reply);
 }
 
 /* Length of a message, 0: the other end is gone, -1: there is none. */

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x4c0d54569d2f38b3ULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x439f7c05dd5c7448ULL /* of all messages */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
 #define SHUNTER_KIND_FUNCTION 2 /* of a message */
@@ -13,6 +13,7 @@
 #define SHUNTER_KIND_DRAIN 4 /* of a message */
 #define SHUNTER_KIND_POLICY 5 /* of a message */
 #define SHUNTER_KIND_LIST 6 /* of a message */
+#define SHUNTER_KIND_PAGE 7 /* of a message */
 #define SHUNTER_SAID_DONE 0 /* of a reply */
 #define SHUNTER_SAID_NO_FUNCTION 1 /* of a reply */
 #define SHUNTER_SAID_OTHER_TENSORS 2 /* of a reply */
@@ -69,8 +70,10 @@ struct control_worker {
     uint64_t class; /* of requests that name none */
     uint64_t slo_ns; /* deadline of strict requests that have none; 0: none */
     uint64_t client_timeout_ns; /* latest deadline of all; 0: none */
+    int64_t slot; /* of the model on the control page, -1: none */
+    int64_t slices[9]; /* where its strict requests run */
 };
-_Static_assert(sizeof(struct control_worker) == 320, "worker");
+_Static_assert(sizeof(struct control_worker) == 400, "worker");
 
 struct control_drain {
     uint64_t kind; /* KIND_... */
@@ -121,7 +124,25 @@ struct control_state {
     uint64_t expired; /* of these */
     uint64_t rejected; /* of these */
     uint64_t abandoned; /* of these */
+    uint64_t waiting[2]; /* requests that wait, by class */
+    uint64_t oldest_ns[2]; /* when the oldest of these came, 0: none waits */
+    uint64_t running; /* requests that workers have */
+    uint64_t running_batches; /* of these */
+    double threshold; /* requests that are worth a batch, now */
+    uint64_t fixed_ns; /* a batch of n takes fixed + n * per_request */
+    uint64_t per_request_ns; /* see fixed_ns */
+    uint64_t error_ns; /* mean of the errors of that */
+    uint64_t fitted; /* batches that it was learnt from; 0: it is not known */
+    uint64_t telemetry[73]; /* as on the control page */
+    uint64_t service_ns[16]; /* of batches, by size */
+    uint64_t strict_batches[16]; /* of strict requests, by size */
+    uint64_t strict_batch_ns[16]; /* of these */
 };
-_Static_assert(sizeof(struct control_state) == 1384, "state");
+_Static_assert(sizeof(struct control_state) == 2440, "state");
+
+struct control_page {
+    uint64_t kind; /* KIND_PAGE */
+};
+_Static_assert(sizeof(struct control_page) == 8, "page");
 
 #endif

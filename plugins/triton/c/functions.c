@@ -26,6 +26,7 @@ static struct shunter_function *new_function(
     function->backend = backend;
     function->armed_ns = SHUNTER_NEVER;
     function->slot.block = SHUNTER_NO_BLOCK;
+    function->hold.slot = -1;
     pthread_mutex_init(&function->lock, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);

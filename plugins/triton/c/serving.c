@@ -50,6 +50,7 @@ static void decide(struct shunter_function *function) {
         }
     } while (function->served->in_flight &&
              shunter_collect(function->served, shunter_now_ns()));
+    shunter_show_hold(function, shunter_now_ns());
 }
 
 static void enqueue(struct shunter_function *function, struct shunter_call *call) {

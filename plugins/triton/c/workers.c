@@ -76,6 +76,7 @@ static void let_go(struct shunter_function *function, uint32_t index) {
     worker->connection = -1;
     function->worker_count--;
     set_rows(function);
+    shunter_hold_where(function, function->hold.slot);
 }
 
 int shunter_attach(
@@ -111,6 +112,8 @@ int shunter_attach(
         return -SHUNTER_SAID_NO_WORKER;
     }
     set_rows(function);
+    memcpy(&worker->slices, told->slices, sizeof worker->slices);
+    shunter_hold_where(function, (int32_t)told->slot);
     function->class = told->class != 0;
     function->slo_ns = told->slo_ns;
     function->client_timeout_ns = told->client_timeout_ns;

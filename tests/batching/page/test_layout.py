@@ -19,6 +19,7 @@ HEADER = {
     "slot_count": 40,
     "owner_pid": 48,
     "created_unix_ns": 56,
+    "server": 64,
     "jvm_heartbeat_ns": 128,
     "controller_pid": 256,
     "controller_heartbeat_ns": 264,
@@ -126,6 +127,7 @@ SLOT = {
     "latency_times": 2792,
     "strict_batches": 3048,
     "strict_batch_ns": 3176,
+    "attainment": 3304,
     "change_request": 3328,
     "change_state": 3336,
     "group_ready": 3456,
@@ -215,7 +217,7 @@ def test_slot_fields_stand_where_they_always_stood():
 
 
 def test_sizes_are_what_other_programs_were_compiled_with():
-    assert layout.LAYOUT_VERSION == 9
+    assert layout.LAYOUT_VERSION == 10
     assert layout.HEADER_SIZE == 2688
     assert layout.HOLDER_SIZE == 128
     assert layout.HOLDER_COUNT == 16

@@ -5,7 +5,7 @@ package org.shunter.torchserve.page;
 public final class ControlLayout {
     private ControlLayout() {}
 
-    public static final int LAYOUT_VERSION = 9; // raised when a field is added
+    public static final int LAYOUT_VERSION = 10; // raised when a field is added
     public static final long MAGIC = 0x5245544e554853L; // 'SHUNTER' and a zero, little-endian
     public static final int PAGE_SIZE = 1118848; // bytes of the control page
     public static final int HEADER_SIZE = 2688; // bytes before holder 0
@@ -63,6 +63,7 @@ public final class ControlLayout {
     public static final int H_SLOT_COUNT = 40; // number of slots
     public static final int H_OWNER_PID = 48; // pid of the JVM that created the page
     public static final int H_CREATED_UNIX_NS = 56; // wall clock at creation
+    public static final int H_SERVER = 64; // what the server is called, UTF-8; empty: as usual
     public static final int H_JVM_HEARTBEAT_NS = 128; // written by the JVM at least every second
     public static final int H_CONTROLLER_PID = 256; // pid of the controller that wrote last, 0 before the first
     public static final int H_CONTROLLER_HEARTBEAT_NS = 264; // when it last wrote, at least every second
@@ -164,6 +165,7 @@ public final class ControlLayout {
     public static final int S_LATENCY_TIMES = 2792; // histogram by class, then bucket [32]
     public static final int S_STRICT_BATCHES = 3048; // strict batches answered, by size bucket [16]
     public static final int S_STRICT_BATCH_NS = 3176; // sum of their service times [16]
+    public static final int S_ATTAINMENT = 3304; // 1 + millionths in time, last minute; 0: not told [2]
     public static final int S_CHANGE_REQUEST = 3328; // the wanted_request taken up last, 0 for none
     public static final int S_CHANGE_STATE = 3336; // what became of it, one of CHANGE_...
     public static final int S_GROUP_READY = 3456; // loaded workers

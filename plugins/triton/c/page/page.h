@@ -1,0 +1,33 @@
+/* The control page: what strict requests hold there, and what is told of functions. */
+#ifndef SHUNTER_TRITON_PAGE_H
+#define SHUNTER_TRITON_PAGE_H
+
+#include <stddef.h>
+
+#include "hold_line.h"
+
+struct shunter_backend;
+struct shunter_function;
+
+/* What the strict requests of a function hold; under the lock of the backend. */
+struct shunter_function_hold {
+    struct shunter_slice_set slices; /* of all its workers */
+    int32_t slot;
+    bool is_up;     /* it has strict requests, */
+    uint64_t steps; /* and so many of their batches were seen to begin or end */
+};
+
+/* Hold on the page that this descriptor is, and no other. */
+bool shunter_hold_on(struct shunter_backend *backend, int descriptor);
+/* Under the function's lock: what it holds may have changed. */
+void shunter_show_hold(struct shunter_function *function, uint64_t now_ns);
+/* The same: its workers have. */
+void shunter_hold_where(struct shunter_function *function, int32_t slot);
+/* Say that the holder lives. */
+void shunter_hold_lives(struct shunter_backend *backend, uint64_t now_ns);
+
+bool shunter_say(int connection, const void *message, size_t length);
+/* Whether it is heard. */
+bool shunter_say_states(struct shunter_backend *backend, int connection);
+
+#endif

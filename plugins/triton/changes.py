@@ -1,0 +1,119 @@
+"""Which workers serve a model: generations come, serve, are watched, and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from shunter.allocator.cpus.cpu_list import CpuListError, parse_cpu_list
+from shunter.allocator.planning.configuration import Configuration
+from shunter.plugins.host import HostError, WorkerRuntime
+from shunter.plugins.triton.generation import Generation
+from shunter.plugins.triton.published import AUTO
+from shunter.plugins.triton.reception import Reception
+from shunter.plugins.triton.served import Served, usual_policy, variables_of
+
+
+class Changes:
+    """Changes of workers; those of one model one after another."""
+
+    def __init__(
+        self, runtime: WorkerRuntime, reception: Reception, backend_at: Path, page_folder: Path
+    ) -> None:
+        """``page_folder``: where workers find the control page."""
+        self._runtime, self._reception = runtime, reception
+        self._backend_at, self._page_folder = backend_at, page_folder
+        self._starting = ThreadPoolExecutor(4, "starting")
+        self._coming: set[Generation] = set()
+
+    def change(
+        self,
+        served: Served,
+        configuration: Configuration,
+        cores: Sequence[str],
+        *,
+        gentle: bool,
+    ) -> None:
+        """Another generation serves, and the one before, or that of another host, ends.
+
+        ``cores``: of each group; what is missing or empty is the model's own. ``gentle``: others
+        serve meanwhile. Raises HostError: nothing has changed.
+        """
+        with served.lock:
+            own = [served.cores] * (len(configuration) - len(cores))
+            cores = [each or served.cores for each in cores] + own
+            before = served.workers or served.strangers
+            number = served.generation + 1
+            served.last_change = f"starting generation {number}" if before else ""
+            try:
+                served.workers = self._started(served, configuration, cores, gentle)
+            except HostError as error:
+                served.last_change = f"generation {number} was undone: {error}" if before else ""
+                raise
+            served.generation, served.strangers = number, None
+            served.last_change = f"generation {number} serves" if before else ""
+            if before is not None:
+                before.dismiss(self._backend_at, *served.key)
+
+    def _started(
+        self, served: Served, configuration: Configuration, cores: Sequence[str], gentle: bool
+    ) -> Generation:
+        for each in cores:
+            _check(each)
+        self._reception.policies[served.key] = served.policy or usual_policy(served)
+        variables = {
+            **variables_of(served),
+            "SHUNTER_FRONT_END": str(self._reception.path),
+            "SHUNTER_RUNTIME": str(self._page_folder),
+        }
+        found = Generation(served.model, configuration, cores, variables, self._runtime)
+        found.refusals = self._reception.refusals
+        more = {"SHUNTER_GENTLE": "1"} if gentle else {}
+        if served.workers is not None and (replaced := served.workers.pids):
+            more["SHUNTER_SHARE_WITH"] = ",".join(map(str, replaced))
+        self._coming.add(found)
+        try:
+            found.start(more)
+            found.wait_attached(self._backend_at)
+        except BaseException:
+            found.kill()
+            raise
+        finally:
+            self._coming.discard(found)
+        return found
+
+    def retire(self, served: Served) -> None:
+        """Its workers answer what they hold, and end."""
+        with served.lock:
+            before = served.workers or served.strangers
+            served.workers = served.strangers = None
+            if before is not None:
+                before.dismiss(self._backend_at, *served.key)
+
+    def look_after(self, served: Served) -> None:
+        """Start again what was lost."""
+        if served.lock.acquire(blocking=False):
+            try:
+                if served.workers is not None:
+                    served.workers.look_after(self._starting)
+            finally:
+                served.lock.release()
+
+    def close(self, all_served: Iterable[Served]) -> None:
+        """End all workers, also those that are being started."""
+        for generation in tuple(self._coming):
+            generation.close()
+        for each in all_served:
+            with each.lock:
+                if each.workers is not None:
+                    each.workers.close()
+        self._starting.shutdown()
+
+
+def _check(cores: str) -> None:
+    try:
+        if cores not in ("", AUTO):
+            parse_cpu_list(cores)
+    except CpuListError as error:
+        raise HostError(str(error)) from error

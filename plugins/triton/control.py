@@ -1,0 +1,141 @@
+"""The control page of a host: what it tells the controller, and what it is told there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from shunter.batching.page.control_page import UnstableError
+from shunter.batching.page.layout import HEADER_FIELDS, ChangeState
+from shunter.batching.page.records import Commands, GroupTelemetry, SlotChange
+from shunter.nic_frontend.server.model_policy import policy_of
+from shunter.plugins.errors import UserError
+from shunter.plugins.host import HostError
+from shunter.plugins.supervised import Supervised
+from shunter.plugins.triton.backend import Backend, BackendGone
+from shunter.plugins.triton.host import TritonHost
+from shunter.plugins.triton.published import NO_STATE, groups_of, telemetry_of, wanted_of
+from shunter.plugins.triton.served import Served, identity_of, place_of
+
+LOGGER = logging.getLogger("shunter.triton")
+CYCLE_S = 0.1
+"""As often as the controller looks."""
+_BEAT = HEADER_FIELDS["controller_heartbeat_ns"].offset // 8
+
+
+class Control:
+    """A thread between the backend, the page and the controller, which it keeps running."""
+
+    def __init__(self, host: TritonHost, settings: str | None, log: Path) -> None:
+        """``settings``: path of the controller's settings, None: where it finds them."""
+        self._host, self._page = host, host.page
+        arguments = ["-m", "shunter.plugins.control.controller", "--page", str(host.page.path)]
+        arguments += ["--config", settings] if settings else []
+        words = host.page.page.words
+        self.controller = Supervised("controller", arguments, log, lambda: words[_BEAT])
+        self._backend: Backend | None = None
+        self._told: set[Served] = set()
+        self._changes = ThreadPoolExecutor(1, "changes")
+        """The controller wants one at a time."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        """From now on the page says what there is."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """No more. The host closes the page."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.controller.close()
+        self._changes.shutdown(cancel_futures=True)
+        self._hang_up()
+
+    def _run(self) -> None:
+        told = ""
+        while not self._over.wait(CYCLE_S):
+            try:
+                self._cycle(time.monotonic_ns())
+            except Exception as error:  # the page is not what requests wait for
+                if repr(error) != told:
+                    LOGGER.exception("the control page is not up to date")
+                told = repr(error)
+
+    def _cycle(self, now_ns: int) -> None:
+        self._page.beat(now_ns)
+        self.controller.look()
+        states = self._states()
+        served = self._host.served
+        for each in served:
+            self._tell(each, states.get(each.key), now_ns)
+            self._obey(each)
+
+    def _states(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
+        """Of all functions; none while there is no backend."""
+        try:
+            if self._backend is None:
+                self._backend = Backend(self._host.backend_at)
+                self._backend.hold_on(self._page.page.descriptor)
+                for each in self._host.served:
+                    each.policy = None  # it has been told nothing yet
+            return {(each["model"], each["version"]): each for each in self._backend.functions()}
+        except (BackendGone, UserError):
+            self._hang_up()
+            return {}
+
+    def _hang_up(self) -> None:
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
+
+    # ---- one model
+
+    def _tell(self, served: Served, state: Mapping[str, Any] | None, now_ns: int) -> None:
+        workers, slot = served.workers, served.slot
+        members = workers.members if workers else {}
+        groups: list[GroupTelemetry] = []
+        if workers is not None:
+            places = [place_of(served, cores) for cores in workers.cores]
+            groups = groups_of(workers.configuration, members, state or NO_STATE, places)
+        slot.identity(identity_of(served, state["entries"] if state else 0), groups)
+        slot.groups(groups)
+        if state is not None:
+            slot.telemetry(telemetry_of(state, served.window, now_ns))
+        slot.change(served.change)
+
+    def _obey(self, served: Served) -> None:
+        """Decide by what the controller says, and run the configuration that it wants."""
+        page, slot = self._page.page, served.slot.index
+        try:
+            commands = page.read_commands(slot)
+            identity = page.read_identity(slot)
+        except UnstableError:
+            return  # as it was; the next look may be luckier
+        policy = policy_of(commands, identity, page.read_groups(slot, identity.group_count))
+        if policy != served.policy and self._backend is not None:
+            with contextlib.suppress(BackendGone):
+                self._backend.set_policy(*served.key, policy)
+                served.policy = self._host.reception.policies[served.key] = policy
+        request = commands.slot.wanted_request if commands else 0
+        if commands is not None and request not in (0, served.change.change_request):
+            served.change = SlotChange(request, ChangeState.UNDER_WAY)
+            self._changes.submit(self._change, served, commands)
+
+    def _change(self, served: Served, commands: Commands) -> None:
+        state = ChangeState.UNDONE
+        try:
+            self._host.reconfigure(served, *wanted_of(commands))
+            state = ChangeState.SERVES
+        except HostError as error:
+            LOGGER.warning("%s: the change was refused or undone: %s", served.title, error)
+        except Exception:  # else it would be under way for ever
+            LOGGER.exception("%s: the change failed", served.title)
+        served.change = SlotChange(commands.slot.wanted_request, state)
