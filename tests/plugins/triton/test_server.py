@@ -19,10 +19,8 @@ import pytest
 
 from shunter.allocator.planning.configuration import parse_configuration
 from shunter.batching.queue.tensor_spec import dtype_of
-from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins import hosts
 from shunter.plugins.host import HostError
-from shunter.plugins.triton.backend import Backend
 
 pytestmark = pytest.mark.triton
 PATIENCE_S = 120
@@ -39,6 +37,7 @@ TYPES = {
     "float32": "FP32",
     "float64": "FP64",
 }
+SETTINGS = "[models.one]\nahead = 0\n"
 DIE, WAIT = 13.0, 15.0
 """Of the test handler tensors."""
 
@@ -86,8 +85,13 @@ class Site:
         self.folder = folder
         (folder / "store").mkdir()
         fill(archives(folder / "store"), folder)
+        (folder / "shunter.toml").write_text(SETTINGS)
         self.process = hosts.process_of(
-            folder / "store", ["mixed=mixed-1.0.mar"], folder=folder / "server", name="triton"
+            folder / "store",
+            ["mixed=mixed-1.0.mar"],
+            settings={"shunter_config": str(folder / "shunter.toml")},
+            folder=folder / "server",
+            name="triton",
         )
         self.process.start()
         self.host = self.process.host
@@ -109,6 +113,10 @@ class Site:
         with contextlib.closing(self.client(kind)) as client:
             found = client.infer(model, self.x(kind, rows), **options)
         return found.as_numpy("y")[:, 0].tolist()
+
+    def served(self, model):
+        [found] = [each for each in self.host.served if each.name == model]
+        return found
 
     def state(self, model):
         [found] = [each for each in self.host.status()["models"] if each["name"] == model]
@@ -152,8 +160,7 @@ def two(site):
 def one(site):
     """A worker that takes one request at a time, and none ahead."""
     model = site.host.load("one-1.0.mar")
-    with Backend(site.host.backend_at) as backend:
-        backend.set_policy("one", 1, Policy(ahead=0))
+    wait_until(lambda: (found := site.served("one").policy) is not None and found.ahead == 0)
     yield model
     site.host.unload("one")
 
@@ -429,7 +436,6 @@ def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two):
 HOST = """
 import sys, time
 from pathlib import Path
-from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins import hosts
 store, folder = map(Path, sys.argv[1:])
 server = hosts.process_of(store, ["two=two-1.0.mar"], folder=folder, name="triton")
