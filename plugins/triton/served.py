@@ -83,7 +83,7 @@ class Served:
     def yields(self) -> bool:
         """Whether its workers stand still for strict work: as its archive says, or by its class."""
         found = self.model.section.get("preemptible")
-        return _class(self) == "best_effort" if found is None else bool(found)
+        return _class(self) == "best_effort" if found is None else found is not False
 
 
 def may_change(served: Served) -> bool:

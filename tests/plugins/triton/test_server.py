@@ -13,14 +13,21 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import numpy as np
 import psutil
 import pytest
 
+from shunter.allocator.cpus.discovery import read_topology
 from shunter.allocator.planning.configuration import parse_configuration
+from shunter.batching.page import holds
+from shunter.batching.page.runners import read_runners
+from shunter.batching.page.runtime import parent
+from shunter.batching.page.slices import ALL_CPUS
 from shunter.batching.queue.tensor_spec import dtype_of
 from shunter.plugins import hosts
 from shunter.plugins.host import HostError
+from shunter.plugins.view import page_status
 
 pytestmark = pytest.mark.triton
 PATIENCE_S = 120
@@ -37,7 +44,14 @@ TYPES = {
     "float32": "FP32",
     "float64": "FP64",
 }
-SETTINGS = "[models.one]\nahead = 0\n"
+SETTINGS = """
+[models.one]
+ahead = 0
+[configuration]
+timeout_s = 1
+"""
+PROFILE = {(1, 1): 8.0, (1, 8): 16.0, (2, 1): 5.0, (2, 8): 26.0}
+"""One request is soonest on both cores, eight are on one core each."""
 DIE, WAIT = 13.0, 15.0
 """Of the test handler tensors."""
 
@@ -65,13 +79,19 @@ def fill(store, folder):
     tensors = {"inputs": [{"name": "x", "dtype": "float32", "shape": [4]}], "outputs": outputs}
     section = {"tensors": tensors, "environment": variables}
     for name, batch in (("two", 8), ("one", 1)):
-        config = {"batchSize": batch, "shunter": section}
+        config = {"batchSize": batch, "responseTimeout": 3, "shunter": section}
+        config |= {} if name == "two" else {"responseTimeout": 120}
         store.add(name, "tensors", config=config)
+    store.add("giving", "tensors", config={"shunter": section | {"class": "best_effort"}})
+    slow = variables | {"TENSORS_SLEEP_S": "0.02", "ECHO_NO_LOAD": str(folder / "no-load")}
+    auto = {"batchSize": 8, "shunter": section | {"environment": slow}}
+    store.add_profile(store.add("auto", "tensors", config=auto), PROFILE)
     mixed = {
         side: [{"name": f"{side}-{t}", "dtype": t, "shape": [2, 3]} for t in TYPES]
         for side in ("inputs", "outputs")
     }
-    store.add("mixed", "mixed", config={"batchSize": 4, "shunter": {"tensors": mixed}})
+    section = {"tensors": mixed, "configuration": "1x0x4"}  # it wants no cores of its own
+    store.add("mixed", "mixed", config={"batchSize": 4, "shunter": section})
 
 
 class Site:
@@ -117,6 +137,16 @@ class Site:
     def served(self, model):
         [found] = [each for each in self.host.served if each.name == model]
         return found
+
+    @property
+    def page(self):
+        return self.host.page.page
+
+    def page_status(self):
+        return page_status.fetch(self.host.page.path.parent)
+
+    def metrics(self):
+        return httpx.get(self.process.addresses["metrics"]).text
 
     def state(self, model):
         [found] = [each for each in self.host.status()["models"] if each["name"] == model]
@@ -352,12 +382,13 @@ def test_a_request_that_was_cancelled_does_not_run(site, one):
     assert 31.0 not in site.record()
 
 
-def test_workers_that_are_killed_under_load_lose_no_request(site, two):
+def test_workers_that_hang_or_are_killed_under_load_lose_no_request(site, two):
     with Load(site, "two") as load:
-        for _ in range(3):
+        for turn in range(2):
             load.more()
             pids = wait_until(lambda: list(site.state("two")["pids"]))
-            os.kill(pids[0], signal.SIGKILL)
+            os.kill(pids[0], signal.SIGKILL if turn else signal.SIGSTOP)
+            wait_until(lambda gone=pids[0]: gone not in site.state("two")["pids"])
             wait_until(lambda: site.state("two")["ready"] == 2)
             load.more()
     assert load.failures == []
@@ -433,6 +464,52 @@ def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two):
     assert set(site.state("two")["pids"]) == pids
 
 
+def test_the_configuration_follows_the_load_and_no_request_is_lost(site):
+    """Undone while workers cannot load; the controller asks again, later."""
+    if read_topology().cores < 2 or read_topology().limited:
+        pytest.skip("two cores of its own needed")
+    assert site.host.load("auto-1.0.mar").configuration == "1x1x8"
+    no_load = site.folder / "no-load"
+    no_load.touch()
+    with Load(site, "auto", 8) as load:
+        wait_until(lambda: "undone" in site.state("auto")["last_change"])
+        assert site.state("auto")["ready"] == 1
+        no_load.unlink()
+        wait_until(lambda: site.state("auto")["configuration"] == "2x1x8")
+        wait_until(lambda: len(site.state("auto")["pids"]) == 2)
+        load.more()
+        cores = [os.sched_getaffinity(pid) for pid in site.state("auto")["pids"]]
+        assert sorted(map(len, cores)) == [1, 1] and cores[0] != cores[1]
+        identity = site.page.read_identity(site.served("auto").slot.index)
+        assert (identity.auto, identity.generation) == (1, 2)
+    assert load.failures == []
+    site.host.unload("auto")
+
+
+def test_strict_requests_of_one_model_make_workers_of_another_stand_still(site, one, errors):
+    site.host.load("giving-1.0.mar")
+    slot, giving = (site.served(name).slot.index for name in ("one", "giving"))
+    with ThreadPoolExecutor() as pool, site.held("one"):
+        assert holds.held(site.page, ALL_CPUS, time.monotonic_ns()) == ALL_CPUS
+        assert holds.holding_models(site.page, time.monotonic_ns()) == 1 << slot
+        [told] = [each for each in site.page_status()["models"] if each["name"] == "one"]
+        assert (told["holds"], told["queue"]["strict"]) == (True, 0)
+        wait_until(lambda: 'shunter_holds{model="one",version="1.0"} 1' in site.metrics())
+        late = pool.submit(site.ask, "giving", [1.0])
+        runners = wait_until(lambda: [r for r in read_runners(site.page) if r.preemptions])
+        assert [runner.runner_slot for runner in runners] == [giving]
+        assert [g.group_yields for g in site.page.read_groups(giving, 1)] == [1]
+    assert late.result(PATIENCE_S) == [3.0]
+    assert holds.held(site.page, ALL_CPUS, time.monotonic_ns()) == 0
+    for options in ({}, {"parameters": {"deadline_ms": 60_000}}):
+        site.ask("giving", [2.0], **options)
+    wait_until(lambda: site.page.read_telemetry(giving).answered == (0, 3))
+    told = site.page.read_telemetry(giving)
+    assert (told.slo_met, told.attainment, told.strict_batches[0]) == ((0, 1), (0, 1_000_001), 0)
+    site.host.unload("giving")
+    assert giving not in site.page.live_slots()
+
+
 HOST = """
 import sys, time
 from pathlib import Path
@@ -440,28 +517,61 @@ from shunter.plugins import hosts
 store, folder = map(Path, sys.argv[1:])
 server = hosts.process_of(store, ["two=two-1.0.mar"], folder=folder, name="triton")
 server.start()
-print(server.pid, server.inference, flush=True)
+print(server.pid, server.inference, server.grpc, flush=True)
 time.sleep(1000)
 """
 
 
-def test_without_its_host_a_triton_serves_on_and_with_it_workers_end(site, tmp_path):
-    command = [sys.executable, "-c", HOST, str(site.folder / "store"), str(tmp_path)]
-    host = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    pid, inference = host.stdout.readline().split()
+class OtherHost:
+    """A process that serves."""
+
+    def __init__(self, site, folder):
+        command = [sys.executable, "-c", HOST, str(site.folder / "store"), str(folder)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        pid, self.inference, self.grpc = self.process.stdout.readline().split()
+        self.triton = psutil.Process(int(pid))
+        [model] = hosts.status_of(folder / "backend.sock")["models"]
+        self.workers = [psutil.Process(each) for each in model["pids"]]
+        self.kinds, self.x = site.kinds, site.x
+
+    def client(self, kind):
+        address = self.grpc if kind == "grpc" else self.inference[7:]
+        return self.kinds[kind].InferenceServerClient(address)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def test_a_host_that_hangs_or_is_killed_under_load_loses_no_request_and_the_next_takes_over(
+    site, tmp_path
+):
+    first = OtherHost(site, tmp_path)
     try:
-        [model] = hosts.status_of(tmp_path / "backend.sock")["models"]
-        workers = [psutil.Process(each) for each in model["pids"]]
-        host.kill()
-        host.communicate()
-        with contextlib.closing(
-            site.kinds["http"].InferenceServerClient(inference[7:])
-        ) as client:
-            for i in range(100, 150):
-                found = client.infer("two", site.x("http", [float(i)]))
-                assert found.as_numpy("y")[0, 0] == 2 * i + 1
-        assert all(each.is_running() for each in workers)
+        with Load(first, "two", 4) as load:
+            load.more(50)
+            first.process.send_signal(signal.SIGSTOP)
+            load.more(50)
+            with pytest.raises(HostError, match="another `shunter serve` has"):
+                hosts.process_of(site.folder / "store", [], folder=tmp_path, name="triton").start()
+            first.kill()
+            load.more(50)
+            assert all(each.is_running() for each in first.workers)
+            second = OtherHost(site, tmp_path)
+            load.more(50)
+            assert (second.triton, second.inference) == (first.triton, first.inference)
+            assert not set(first.workers) & set(second.workers)
+            runtime = parent(os.environ) / f"shunter-{os.getuid()}-{second.process.pid}"
+            [model] = page_status.fetch(runtime)["models"]
+            assert (model["configuration"], model["generation"]) == ("1x1x8", 1)
+            psutil.wait_procs(first.workers, PATIENCE_S)
+            second.kill()
+            load.more(50)
+        assert load.failures == []
     finally:
-        os.kill(int(pid), signal.SIGTERM)
-    psutil.wait_procs(workers, PATIENCE_S)
-    assert not any(each.is_running() for each in workers)
+        first.kill()
+        first.triton.terminate()
+    # With its server a worker ends, too.
+    _, alive = psutil.wait_procs([*first.workers, *second.workers], PATIENCE_S)
+    assert not alive
