@@ -94,6 +94,7 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("batched", "packed; 1: a request is a batch for its worker, too"),
         ControlField("request_bytes", "packed: most"),
         ControlField("answer_bytes", "packed: most"),
+        ControlField("optional", "packed: so many of the last inputs may be missing"),
     ),
     "worker": (
         *_WHICH,
