@@ -145,6 +145,9 @@ class PackedQueueWorker:
         if len(made.refused) == len(good):
             return [EntryStatus.BAD_REQUEST] * len(good)
         answered = self._outputs.answer(batch, begin, good, made.rows, found)
+        for i, status in made.failed.items():
+            if answered[i] == EntryStatus.OK:
+                answered[i] = EntryStatus.SAYS + status
         return [
             EntryStatus.BAD_REQUEST if i in made.refused else status
             for i, status in enumerate(answered)

@@ -190,12 +190,18 @@ bool shunter_fill(const struct shunter_function *function, struct shunter_call *
 /* Under the lock: the rows are free again. */
 void shunter_give_back(struct shunter_function *function, struct shunter_call *call);
 
+/* An input that need not be there. */
+static inline bool shunter_is_optional(const struct shunter_function *function, uint32_t tensor) {
+    return tensor + function->told.optional >= function->told.inputs;
+}
+
 /* The buffers of an input, one behind the other. */
 struct shunter_reader {
     TRITONBACKEND_Input *input;
     uint32_t next, count; /* behind the last one the server says that there is an empty one */
     const uint8_t *at;
     uint64_t left;
+    bool missing; /* a text that need not be there: it is empty, and so are its lengths */
 };
 
 /* False when there is no such input. */
@@ -225,6 +231,9 @@ bool shunter_fill_runs(const struct shunter_function *function, struct shunter_c
 uint64_t *shunter_read_answers(
     const struct shunter_function *function, const struct shunter_call *call,
     TRITONSERVER_Error **error);
+/* Why a request failed, in the words of a worker; NULL: it says nothing. */
+TRITONSERVER_Error *shunter_read_refusal(
+    const struct shunter_function *function, const struct shunter_call *call);
 /* The output of that number. */
 TRITONSERVER_Error *shunter_write_run_output(
     const struct shunter_function *function, const struct shunter_call *call,
