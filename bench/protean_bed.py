@@ -1,4 +1,4 @@
-"""The server of the strict/best-effort benchmark: three models under one scheme of sharing cores."""
+"""The server of the benchmark of strict and best effort: three models under one sharing scheme."""
 
 from __future__ import annotations
 
