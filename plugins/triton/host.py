@@ -27,12 +27,12 @@ from shunter.plugins.triton.generation import Strangers
 from shunter.plugins.triton.published import AUTO
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.record import RecordedModel
-from shunter.plugins.triton.repository import Repository, config_text
+from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import (
     Served,
+    config_of,
     configuration_of,
     may_change,
-    tensors_of,
 )
 
 NAME = "Triton"
@@ -147,9 +147,7 @@ class TritonHost:
                 configuration = (InstanceGroup(workers, 1, served.batch),)
                 if batch is None and workers == 1:
                     configuration = configuration_of(served, configuration)
-                inputs, outputs = tensors_of(served)
-                text = config_text(served.name, inputs, outputs, served.batch)
-                self.repository.write(served.name, served.number, text)
+                self.repository.write(served.name, served.number, config_of(served))
                 self._change(served, configuration)
                 self.repository.load(served.name)
             except (HostError, OSError) as error:

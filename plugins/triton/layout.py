@@ -101,6 +101,8 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("batched", "packed; 1: a request is a batch for its worker, too"),
         ControlField("request_bytes", "packed: most"),
         ControlField("answer_bytes", "packed: most"),
+        ControlField("streamed", "packed; 1: an answer comes in parts, each such a run"),
+        ControlField("optional", "packed: so many of the last inputs may be missing"),
     ),
     "worker": (
         *_WHICH,
@@ -112,6 +114,7 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("client_timeout_ns", "latest deadline of all; 0: none"),
         ControlField("slot", "of the model on the control page, -1: none", "q"),
         ControlField("slices", "where its strict requests run", "q", SLICE_WORDS),
+        ControlField("once", "1: a request whose worker died does not run again, unless it may"),
     ),
     "drain": (
         *_WHICH,

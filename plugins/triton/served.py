@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shunter.allocator.planning.configuration import (
     Configuration,
@@ -15,12 +14,15 @@ from shunter.allocator.planning.configuration import (
 )
 from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.queue.slo_window import SloWindow
-from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.host import HostError
 from shunter.plugins.slot_writer import SlotWriter
 from shunter.plugins.triton.generation import Generation, Strangers
 from shunter.plugins.triton.published import AUTO, clipped, slices_of
+from shunter.plugins.triton.repository import config_text
+
+if TYPE_CHECKING:
+    from shunter.handlers.queue.tensor_config import TensorConfig
 
 
 @dataclass(eq=False)
@@ -134,10 +136,12 @@ def variables_of(served: Served) -> dict[str, str]:
     variables = {
         **served.model.environment,
         "SHUNTER_OUTLIVES_HOST": "1",
+        "SHUNTER_BODIES": "1",
         "SHUNTER_MODEL_VERSION": str(served.number),
         "SHUNTER_WARM_UP": "1",
         "SHUNTER_CLASS": _class(served),
         "SHUNTER_SLO_NS": str(_slo_ns(served)),
+        "SHUNTER_RETRY": "1" if served.model.section.get("retry", True) else "0",
         "SHUNTER_RESPONSE_TIMEOUT_S": str(served.model.config.get("responseTimeout", 120)),
         "SHUNTER_SLOT": str(served.slot.index),
     }
@@ -162,17 +166,30 @@ def _slo_ns(served: Served) -> int:
     return int(float(served.model.section.get("slo_ms", 0)) * 1e6)
 
 
-def tensors_of(served: Served) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
-    """Inputs and outputs of a model. Raises HostError."""
-    from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
+def config_of(served: Served) -> str:
+    """Its ``config.pbtxt``. Raises HostError."""
+    form = form_of(served)
+    optional = form.packing.optional if form.packing else 0
+    return config_text(served.name, form.inputs, form.outputs, served.batch, optional)
 
+
+def form_of(served: Served) -> TensorConfig:
+    """What a model takes and gives. Raises HostError."""
+    from shunter.handlers.queue.tensor_config import (
+        TensorConfigError,
+        bodies_config,
+        is_of_bodies,
+        tensor_config,
+    )
+
+    section = served.model.section
     try:
-        found = tensor_config(served.model.section)
+        found = (bodies_config if is_of_bodies(section) else tensor_config)(section)
         if found.packing is not None and found.packing.streamed:
             raise TensorConfigError("streamed answers are not served behind Triton yet")
     except TensorConfigError as error:
         raise HostError(f"{served.title} cannot be served by Triton: {error}") from error
-    return found.inputs, found.outputs
+    return found
 
 
 def configuration_of(served: Served, usual: Configuration) -> Configuration:

@@ -17,6 +17,7 @@
 #include "packed_run.h"
 #include "page.h"
 #include "triton.h"
+#include "workers.h"
 
 #define SHUNTER_SOURCES 16      /* hosts that are connected at once */
 #define SHUNTER_FUNCTION_FDS 5  /* descriptors of a function, beside the rings of its results */
@@ -35,6 +36,7 @@ enum shunter_end {
     SHUNTER_END_NO_WORKER,
     SHUNTER_END_FAILED,
     SHUNTER_END_DIED,
+    SHUNTER_END_DIED_ONCE, /* it must not run twice */
     SHUNTER_END_CANCELLED,
     SHUNTER_ENDS,
 };
@@ -55,6 +57,7 @@ struct shunter_call {
     uint8_t class;
     bool has_batch; /* its tensors begin with the number of rows */
     bool idempotent;
+    bool once;      /* it runs at most once, whatever happens to its worker */
     bool withdraws; /* it has failed: its rows that wait wait no more */
     enum shunter_end end;
     uint64_t came_ns, began_ns, done_ns, deadline_ns;
@@ -63,23 +66,6 @@ struct shunter_call {
 
 struct shunter_calls {
     struct shunter_call *first, *last;
-};
-
-/* What the thread waits for. */
-struct shunter_source {
-    enum { SHUNTER_BELL, SHUNTER_TIMER, SHUNTER_WORKER, SHUNTER_HOST, SHUNTER_LISTENER, SHUNTER_STOP } kind;
-    struct shunter_function *function;
-    uint32_t index;
-};
-
-struct shunter_attached {
-    struct shunter_source source;
-    int connection; /* -1: there is none */
-    int doorbell, process;
-    int32_t pid;
-    uint64_t timeout_ns;
-    struct shunter_slice_set slices; /* where its strict requests run */
-    bool leaving, left, killed;
 };
 
 struct shunter_row {
@@ -132,6 +118,7 @@ struct shunter_function {
     struct shunter_function_hold hold;
     /* of its newest worker; who reads a request has no lock */
     _Atomic uint8_t class;
+    _Atomic bool once; /* what requests do that do not say whether they may run twice */
     _Atomic uint64_t slo_ns, client_timeout_ns;
 };
 
@@ -173,10 +160,12 @@ int shunter_function_gets_queue(
     struct shunter_function *function, const struct control_function *told, const int *descriptors,
     uint32_t count);
 
-/* ---- requests (requests.c): what stands in one. False: ``call`` says what is wrong */
+/* ---- requests (requests.c, terms.c): what stands in one. False: ``call`` says what is wrong */
 
 bool shunter_read_request(
     const struct shunter_function *function, struct shunter_call *call);
+/* Its class, its deadline, whether it may run twice. */
+bool shunter_read_terms(const struct shunter_function *function, struct shunter_call *call);
 /* Say so; false. */
 bool shunter_wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -190,12 +179,18 @@ bool shunter_fill(const struct shunter_function *function, struct shunter_call *
 /* Under the lock: the rows are free again. */
 void shunter_give_back(struct shunter_function *function, struct shunter_call *call);
 
+/* An input that need not be there. */
+static inline bool shunter_is_optional(const struct shunter_function *function, uint32_t tensor) {
+    return tensor + function->told.optional >= function->told.inputs;
+}
+
 /* The buffers of an input, one behind the other. */
 struct shunter_reader {
     TRITONBACKEND_Input *input;
     uint32_t next, count; /* behind the last one the server says that there is an empty one */
     const uint8_t *at;
     uint64_t left;
+    bool missing; /* a text that need not be there: it is empty, and so are its lengths */
 };
 
 /* False when there is no such input. */
@@ -225,6 +220,9 @@ bool shunter_fill_runs(const struct shunter_function *function, struct shunter_c
 uint64_t *shunter_read_answers(
     const struct shunter_function *function, const struct shunter_call *call,
     TRITONSERVER_Error **error);
+/* Why a request failed, in the words of a worker; NULL: it says nothing. */
+TRITONSERVER_Error *shunter_read_refusal(
+    const struct shunter_function *function, const struct shunter_call *call);
 /* The output of that number. */
 TRITONSERVER_Error *shunter_write_run_output(
     const struct shunter_function *function, const struct shunter_call *call,
@@ -266,16 +264,6 @@ TRITONSERVER_Error *shunter_output_room(
 void shunter_answer(const struct shunter_function *function, struct shunter_call *call);
 /* Tell the server that a batch of so many rows ran, of which this is one request. */
 void shunter_tell_batch(const struct shunter_call *call, uint32_t rows);
-
-/* ---- workers (workers.c), under the function's lock */
-
-/* Index, or minus SHUNTER_SAID_... It takes the connection unless it fails. */
-int shunter_attach(
-    struct shunter_function *function, const struct control_worker *told, int connection);
-bool shunter_drain(struct shunter_function *function, int32_t pid);
-/* It has said something, or is gone. */
-void shunter_hear_worker(struct shunter_function *function, uint32_t index);
-void shunter_look_after_workers(struct shunter_function *function, uint64_t now_ns);
 
 /* ---- the host (control.c), and the thread (events.c) */
 

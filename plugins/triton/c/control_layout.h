@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x439f7c05dd5c7448ULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x7f754aa7ed7e5dc7ULL /* of all messages */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
 #define SHUNTER_KIND_FUNCTION 2 /* of a message */
@@ -57,8 +57,10 @@ struct control_function {
     uint64_t batched; /* packed; 1: a request is a batch for its worker, too */
     uint64_t request_bytes; /* packed: most */
     uint64_t answer_bytes; /* packed: most */
+    uint64_t streamed; /* packed; 1: an answer comes in parts, each such a run */
+    uint64_t optional; /* packed: so many of the last inputs may be missing */
 };
-_Static_assert(sizeof(struct control_function) == 20328, "function");
+_Static_assert(sizeof(struct control_function) == 20344, "function");
 
 struct control_worker {
     uint64_t kind; /* KIND_... */
@@ -72,8 +74,9 @@ struct control_worker {
     uint64_t client_timeout_ns; /* latest deadline of all; 0: none */
     int64_t slot; /* of the model on the control page, -1: none */
     int64_t slices[9]; /* where its strict requests run */
+    uint64_t once; /* 1: a request whose worker died does not run again, unless it may */
 };
-_Static_assert(sizeof(struct control_worker) == 400, "worker");
+_Static_assert(sizeof(struct control_worker) == 408, "worker");
 
 struct control_drain {
     uint64_t kind; /* KIND_... */

@@ -115,6 +115,7 @@ int shunter_attach(
     memcpy(&worker->slices, told->slices, sizeof worker->slices);
     shunter_hold_where(function, (int32_t)told->slot);
     function->class = told->class != 0;
+    function->once = told->once != 0;
     function->slo_ns = told->slo_ns;
     function->client_timeout_ns = told->client_timeout_ns;
     shunter_log(
