@@ -18,6 +18,8 @@ from shunter.batching.queue.tensor_queue import TensorQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 
 BATCH = 8
+SLOT, SLICES = 70, 1 << 65 | 1
+"""Of the control page, if there is one: where its strict requests run."""
 
 
 def specs(dim):
@@ -30,7 +32,8 @@ def main(path, dim, fail_every):
     inputs, outputs = specs(dim)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(path)
-    send(connection, Attach("m", "1", inputs, outputs, BATCH, os.getpid()).to_json())
+    attach = Attach("m", "1", inputs, outputs, BATCH, os.getpid(), slot=SLOT, slices=SLICES)
+    send(connection, attach.to_json())
     answer, (udp, doorbell, front, pool, *rings) = receive(connection)
     queue = TensorQueue.attach(rings, inputs, outputs)
     landing = Mapping(pool, answer["landing"], writable=False)

@@ -14,15 +14,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shunter.batching.page import holds
+from shunter.batching.page.layout import RUNNERS_OFFSET
+from shunter.batching.page.slices import EVERY
 from shunter.batching.queue.tensor_spec import ANY, TensorSpec
 from shunter.nic_frontend import build as native
 from shunter.plugins.errors import UserError
+from shunter.plugins.slot_writer import ServerPage
 from shunter.plugins.triton import build
 from shunter.plugins.triton.backend import Backend, BackendGone
 from shunter.plugins.triton.reception import Reception
 
 HERE = Path(__file__).parent
 PATIENCE_S = 60
+_WORKER = importlib.util.spec_from_file_location("triton_worker", HERE / "tensor_worker.py")
+tensor_worker = importlib.util.module_from_spec(_WORKER)
+_WORKER.loader.exec_module(tensor_worker)
 _SPEC = importlib.util.spec_from_file_location(
     "triton_packed_worker", HERE.parents[1] / "nic_frontend/packed_worker.py"
 )
@@ -199,6 +206,33 @@ def test_the_backend_serves_on_without_its_host_and_takes_workers_of_the_next(si
     found = site.ended(server)
     assert (found["wrong"], found[INTERNAL]) == ("0", "0")
     assert count(found) > 1000
+
+
+def test_strict_requests_hold_where_their_workers_run_on_one_page_after_another(site, tmp_path):
+    """Each host has a page of its own; that of one that is gone is not written any more."""
+    pages = [ServerPage(tmp_path / str(i), os.getpid(), "") for i in range(2)]
+    site.worker(16)
+    server = site.serve(4, 0, 16)
+    for page in pages:
+        with site.backend() as backend:
+            backend.hold_on(page.page.descriptor)
+        wait_until(lambda page=page: held(page) == tensor_worker.SLICES)
+        now_ns = time.monotonic_ns()
+        assert holds.holding_models(page.page, now_ns) in (0, 1 << tensor_worker.SLOT)
+        assert held(page) in (0, tensor_worker.SLICES)
+    first = pages[0].page.words[: RUNNERS_OFFSET // 8].tobytes()
+    assert held(pages[0]) == 0
+    before = answered(site)
+    wait_until(lambda: answered(site) > before + 200)
+    assert pages[0].page.words[: RUNNERS_OFFSET // 8].tobytes() == first
+    found = site.ended(server)
+    assert (found["wrong"], found[INTERNAL]) == ("0", "0")
+    for page in pages:
+        page.close()
+
+
+def held(page):
+    return holds.held(page.page, EVERY, time.monotonic_ns())
 
 
 def test_a_server_of_an_older_interface_is_refused_with_advice(site):
