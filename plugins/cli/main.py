@@ -154,7 +154,11 @@ def serve(
         bool, typer.Option("--tokens/--no-tokens", help="TorchServe's token authorisation.")
     ] = True,
     folder: Annotated[
-        Path | None, typer.Option(help="Keep configuration and logs here; default: temporary.")
+        Path | None,
+        typer.Option(
+            help="Keep configuration and logs here; default: temporary. A Triton whose `serve` was "
+            "killed is taken over by the next one with the same folder."
+        ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="TorchServe's default logs.")] = False,
     triton: Annotated[

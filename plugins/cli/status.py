@@ -26,7 +26,7 @@ def status(
     ] = None,
     triton: Annotated[
         Path | None,
-        typer.Option(help="Ask shunter's backend in a Triton: the socket `shunter serve` prints."),
+        typer.Option(help="Ask shunter's backend in a Triton without `shunter serve`: its socket."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch/--once", help="Refresh until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON as it is.")] = False,
