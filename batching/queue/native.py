@@ -199,8 +199,8 @@ class WorkerQueue:
         up, or it holds ``AHEAD``.
 
         ``other``: descriptors that the caller also waits for; the same sequence, unless changed.
-        ``timeout_ns`` 0: only look. Raises FrontEndError (EPROTO) when what the front end says makes
-        no sense.
+        ``timeout_ns`` 0: only look. Raises FrontEndError (EPROTO) when what the front end says
+        makes no sense.
         """
         wait = self._wait
         if other is not self._other:
