@@ -4,6 +4,7 @@
 
     FOLDER/models/NAME/config.pbtxt          for --model-repository
     FOLDER/models/NAME/VERSION/model.mar     the archive: workers load it, Triton does not look
+    FOLDER/models/NAME/VERSION/model.profile.json  its profile, if there is one
     FOLDER/backends/shunter/...              for --backend-directory
     FOLDER/backend.sock                      where Triton's backend listens for the workers' host
 
@@ -25,6 +26,7 @@ from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.configuration import InstanceGroup
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError, WorkerRuntime
+from shunter.plugins.profiling.profiles import profile_path
 from shunter.plugins.triton import build
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.reception import Reception
@@ -80,6 +82,8 @@ def _write_model(archive: Path, name: str, models: Path, runtime: WorkerRuntime)
     version.mkdir(parents=True)
     config.write_text(text, encoding="utf-8")
     shutil.copy(archive, version / ARCHIVE)
+    if profile_path(archive).is_file():  # it holds here, too: the workers are the same
+        shutil.copy(profile_path(archive), profile_path(version / ARCHIVE))
 
 
 def _served(archive: Path, name: str, folder: Path, runtime: WorkerRuntime) -> Served:

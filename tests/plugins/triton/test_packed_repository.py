@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from shunter.plugins import hosts
+from shunter.plugins.cli import files
 from shunter.plugins.errors import UserError
+from shunter.plugins.profiling.profiles import provenance_here
 from shunter.plugins.triton import installation
 
 pytestmark = pytest.mark.triton
@@ -34,6 +36,7 @@ def store(tmp_path_factory):
     spec.loader.exec_module(found)
     made = found.Archives(tmp_path_factory.mktemp("store"))
     made.add("plain", "plain")
+    made.add_profile("plain-1.0.mar", {(1, 1): 2.0, (1, 2): 3.0})
     made.add("letters", "letters", config={"batchSize": 4, "shunter": {"tensors": LETTERS}})
     wider = {"batchSize": 8, "shunter": {"tensors": LETTERS}}
     made.add("wider", "letters", version="2.0", config=wider)
@@ -95,6 +98,10 @@ def test_a_triton_started_by_hand_serves_a_packed_repository(store, tmp_path):
     command += ["letters=letters-1.0.mar", "--output", str(packed)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"shunter workers {packed}" in said
+    version = packed / "models/plain/1"  # what `plan` and `profile` take for packed/models/plain
+    profile = version / "model.profile.json", version / "model.mar"
+    assert files.profile_file(packed / "models/plain") == profile
+    assert provenance_here(version / "model.mar") == files.load(profile[0]).provenance
     first, second = None, None
     workers = subprocess.Popen([*shunter, "workers", str(packed)], stdout=subprocess.PIPE)
     try:
