@@ -21,7 +21,6 @@ from shunter.allocator.planning.configuration import parse_configuration
 from shunter.batching.queue.tensor_spec import dtype_of
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins import hosts
-from shunter.plugins.host import HostError
 from shunter.plugins.triton.backend import Backend
 
 pytestmark = pytest.mark.triton
@@ -385,25 +384,6 @@ def test_an_unloaded_model_answers_what_it_holds(site, errors):
     with pytest.raises(errors):
         site.ask("one", [1.0])
     assert [each.name for each in site.host.models()] == ["mixed"]
-
-
-def test_a_retired_model_says_that_nobody_runs_it(site, two, errors, monkeypatch):
-    assert site.host.retire("two").ready == 0
-    with pytest.raises(errors, match=r"timeout expired|no worker"):
-        site.ask("two", [1.0], parameters={"deadline_ms": 100})
-    assert site.host.start_generation("two", parse_configuration("1x1x8")).ready == 1
-    assert site.ask("two", [1.0]) == [3.0]
-
-
-def test_what_cannot_be_loaded_leaves_nothing(site):
-    before = site.host.models()
-    for file, said in (("nothing.mar", "holds no nothing.mar"), ("mixed-1.0.mar", "already")):
-        with pytest.raises(HostError, match=said):
-            site.host.load(file)
-    for model in ("nobody", "mixed/9"):
-        with pytest.raises(HostError, match=model.split("/")[0]):
-            site.host.unload(model)
-    assert site.host.models() == before
 
 
 def test_the_statistics_of_triton_know_batches(site):
