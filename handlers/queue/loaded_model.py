@@ -59,6 +59,7 @@ def link_of(
         _number(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
         *place_of(environ),
         tensors.packing,
+        environ.get("SHUNTER_RETRY") != "0",
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)

@@ -131,6 +131,7 @@ class Backend:
             "class": ("strict", "best_effort").index(attach.request_class.replace("-", "_")),
             "slo_ns": attach.slo_ns,
             "client_timeout_ns": attach.client_timeout_ns,
+            "once": int(not attach.retry),
         }
         for _ in range(2):
             reply = self._reply("worker", Kind.WORKER, [connection.fileno()], **worker)

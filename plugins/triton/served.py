@@ -67,6 +67,7 @@ def variables_of(served: Served) -> dict[str, str]:
         "SHUNTER_WARM_UP": "1",
         "SHUNTER_CLASS": found.replace("-", "_"),
         "SHUNTER_SLO_NS": str(_slo_ns(served)),
+        "SHUNTER_RETRY": "1" if served.model.section.get("retry", True) else "0",
         "SHUNTER_RESPONSE_TIMEOUT_S": str(served.model.config.get("responseTimeout", 120)),
     }
 

@@ -17,6 +17,7 @@ static const struct {
     [SHUNTER_END_NO_WORKER] = {TRITON_UNAVAILABLE, "no worker has the model loaded: see `shunter status`"},
     [SHUNTER_END_FAILED] = {TRITON_INTERNAL, "the model's handler failed; the worker's log says how"},
     [SHUNTER_END_DIED] = {TRITON_INTERNAL, "the worker died of this request, twice"},
+    [SHUNTER_END_DIED_ONCE] = {TRITON_INTERNAL, "the worker died; the request must not run twice"},
     [SHUNTER_END_CANCELLED] = {TRITON_CANCELLED, "the client cancelled it"},
 };
 
