@@ -14,9 +14,9 @@ from typing import Any
 from shunter.allocator.cpus.cpu_list import parse_cpu_list
 from shunter.allocator.planning.configuration import Configuration
 from shunter.plugins.host import HostError, ModelWorker, WorkerFailed, WorkerRuntime
+from shunter.plugins.record import LivingProcess
 from shunter.plugins.triton.backend import Backend, BackendGone
 from shunter.plugins.triton.published import AUTO, slices_of
-from shunter.plugins.triton.record import LivingProcess
 
 ATTACH_S = 60.0
 """So long after it has loaded a worker may take to attach."""

@@ -20,24 +20,25 @@ from shunter.allocator.planning.configuration import (
 )
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
+from shunter.plugins.record import RecordedModel
 from shunter.plugins.slot_writer import ServerPage
 from shunter.plugins.triton.backend import Backend, BackendGone
 from shunter.plugins.triton.changes import Changes
 from shunter.plugins.triton.generation import Strangers
 from shunter.plugins.triton.published import AUTO
 from shunter.plugins.triton.reception import Reception
-from shunter.plugins.triton.record import RecordedModel
 from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import (
+    USUAL_BATCH,
     Served,
     config_of,
     configuration_of,
     may_change,
+    number_of,
 )
 
 NAME = "Triton"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
-USUAL_BATCH = 1
 _HOSTED = ("name", "version", "configuration", "ready", "problem")
 _SERVED = ("auto", "generation", "last_change")
 
@@ -173,7 +174,7 @@ class TritonHost:
         try:
             model = self._runtime.unpack(path, folder)
             name = name or model.name
-            number = int(re.match(r"\d*", model.version)[0] or 0) or 1  # type: ignore[index]
+            number = number_of(model.version)
             self._check_name(name, number)
             registered = batch or int(model.config.get("batchSize", USUAL_BATCH))
             served = Served(

@@ -17,11 +17,12 @@ from pathlib import Path
 
 from shunter.batching.page.runtime import OwnFolder
 from shunter.nic_frontend import build as native
+from shunter.plugins import record
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import GrpcClient, HostError, WorkerRuntime
 from shunter.plugins.prometheus import MetricsServer
 from shunter.plugins.slot_writer import ServerPage
-from shunter.plugins.triton import build, installation, record
+from shunter.plugins.triton import build, installation
 from shunter.plugins.triton.control import Control
 from shunter.plugins.triton.host import NAME, TritonHost
 

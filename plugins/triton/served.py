@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,15 @@ from shunter.plugins.triton.repository import config_text
 
 if TYPE_CHECKING:
     from shunter.handlers.queue.tensor_config import TensorConfig
+
+USUAL_BATCH = 1
+"""Of an archive that does not say it."""
+
+
+def number_of(version: str) -> int:
+    """A version of an archive, as Triton counts: its whole number, at least 1."""
+    found = re.match(r"\d*", version)
+    return int(found[0] or 0) or 1 if found else 1
 
 
 @dataclass(eq=False)

@@ -16,7 +16,8 @@ from shunter.batching.page.records import (
 )
 from shunter.batching.page.slices import ALL_CPUS
 from shunter.batching.queue.slo_window import SloWindow
-from shunter.plugins.triton import layout, record
+from shunter.plugins import record
+from shunter.plugins.triton import layout
 from shunter.plugins.triton.published import (
     AUTO,
     NO_STATE,
