@@ -350,17 +350,6 @@ def test_a_request_that_was_cancelled_does_not_run(site, one):
     assert 31.0 not in site.record()
 
 
-def test_workers_that_are_killed_under_load_lose_no_request(site, two):
-    with Load(site, "two") as load:
-        for _ in range(3):
-            load.more()
-            pids = wait_until(lambda: list(site.state("two")["pids"]))
-            os.kill(pids[0], signal.SIGKILL)
-            wait_until(lambda: site.state("two")["ready"] == 2)
-            load.more()
-    assert load.failures == []
-
-
 def test_a_request_that_kills_its_workers_is_answered_and_named_the_cause(site, two, errors):
     with pytest.raises(errors, match="died of this request, twice"):
         site.ask("two", [DIE])
