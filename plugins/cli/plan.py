@@ -54,7 +54,6 @@ def plan(
     Examples:
 
       shunter plan store/digits.mar
-
       shunter plan store/resnet50.mar --threads 16 --batch 64
     """
     from shunter.allocator.cpus.discovery import read_topology
