@@ -3,7 +3,8 @@
 The held-out images of the digits data set go to the server by REST, by gRPC and by UDP, as strict
 and as best-effort requests at the same time, and every answer is compared with the true label. UDP
 is the network front end's, which the server starts because shunter.toml says so. Beside
-digits the same server embeds sentences, if the weights are installed (demo_embeddings.py).
+digits the same server embeds sentences, if the weights are installed (demo_embeddings.py). Then the
+same archive is served by Triton, if there is one (demo_triton.py).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from shunter.model_store.digits import data
 from shunter.model_store.digits.archive import Packed, pack_digits
 from shunter.nic_frontend.client import Client, InferenceError
 from shunter.plugins import hosts
-from shunter.plugins.cli import demo_embeddings
+from shunter.plugins.cli import demo_embeddings, demo_triton
 from shunter.plugins.control.settings import VARIABLE
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostProcess
@@ -48,11 +50,13 @@ CLASSES = ("strict", "best-effort")
 
 WHY = (
     "REST and gRPC requests pass TorchServe's front end and become Python objects in the handler; "
-    "tensors by UDP go straight into the batch, in a front end and workers of their own. The "
+    "tensors by UDP go straight into the batch, in a front end and workers of their own, and so do "
+    "Triton's, which come as JSON. The "
     "clients are threads of one Python program, whose time is in all of these latencies."
 )
 Send = Callable[[np.ndarray, str], int]
 """Send one image as a class and return the label; an exception is a failed request."""
+Connect = Callable[[HostProcess], AbstractContextManager[Send]]
 
 
 @dataclass
@@ -89,12 +93,15 @@ def run(console: Console) -> int:
             with console.status(f"starting {server.name} with the plugin"):
                 server.start()
             console.print(f"{server.name.lower()} with the plugin is up, pid {server.pid}")
-            tallies = _send_all(server, console)
+            tallies = _send_all(server, PROTOCOLS, console)
             triples = demo_embeddings.compare(server) if embeddings else []
             seen = server.host.status()
         finally:
             with console.status("stopping"):
                 server.drain(STOP_S)
+        with demo_triton.serving(store, packed.path.name, console) as triton:
+            if triton is not None:
+                tallies += _send_all(triton, {"Triton": _triton}, console)
     console.print(table_of(tallies))
     console.print(WHY, soft_wrap=True)
     if triples:
@@ -163,13 +170,15 @@ def _pack(store: Path, console: Console) -> Packed:
     return packed
 
 
-def _send_all(server: HostProcess, console: Console) -> list[Tally]:
+def _send_all(
+    server: HostProcess, protocols: Mapping[str, Connect], console: Console
+) -> list[Tally]:
     split = data.load()
     warm_up = list(zip(split.train_images, split.train_labels, strict=True))[:WARM_UP]
     measured = list(zip(split.test_images, split.test_labels, strict=True))
     tallies: list[Tally] = []
     with Progress(console=console, transient=True) as progress:
-        for protocol, connect in (("REST", _rest), ("gRPC", _grpc), ("UDP", _udp)):
+        for protocol, connect in protocols.items():
             with connect(server) as send:
                 _send(send, [Tally(protocol, CLASSES[0])], warm_up)
                 pair = [Tally(protocol, each) for each in CLASSES]
@@ -249,6 +258,14 @@ def _udp(server: HostProcess) -> Iterator[Send]:
             return int(client.infer("digits", image.astype(np.float32), **terms).argmax())
 
         yield send
+
+
+def _triton(server: HostProcess) -> AbstractContextManager[Send]:
+    return demo_triton.connect(server, 4 * CONNECTIONS, DEADLINE_MS)
+
+
+PROTOCOLS: Mapping[str, Connect] = {"REST": _rest, "gRPC": _grpc, "UDP": _udp}
+"""Of TorchServe."""
 
 
 def _udp_port(server: HostProcess) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    model: Annotated[Path, typer.Argument(help="A profiled archive NAME.mar, or a profile.")],
+    model: Annotated[Path, typer.Argument(help="NAME.mar, packed/models/NAME, or a profile.")],
     threads: Annotated[
         str | None,
         typer.Option(help="Cores, as N or one number per NUMA node as N,N; default: this host's."),
@@ -49,11 +49,11 @@ def plan(
     """Show which instances, threads and batches a profile leads to, beside the usual ones.
 
     fat: one instance with all threads of a node. one per core: as many instances of one thread.
-    It is the same behind TorchServe and Triton; packed/models/NAME works here, too.
 
     Examples:
 
       shunter plan store/digits.mar
+
       shunter plan store/resnet50.mar --threads 16 --batch 64
     """
     from shunter.allocator.cpus.discovery import read_topology

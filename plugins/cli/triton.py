@@ -29,6 +29,7 @@ def pack_repository(store: Path, models: list[str], output: Path | None) -> None
     """Write a repository, and say how it is served."""
     from shunter.plugins import hosts
     from shunter.plugins.cli.serve import archives
+    from shunter.plugins.profiling.profiles import profile_path
 
     if output is None:
         raise UserError("--output FOLDER is missing: where the repository for Triton is written")
@@ -39,7 +40,7 @@ def pack_repository(store: Path, models: list[str], output: Path | None) -> None
         for each in models
     ]
     found = archives(store, named)
-    hosts.pack_repository(store, found, output)
+    hosts.pack_repository(store, found, output, profile_path)
     for each in found:
         print(output / "models" / each.partition("=")[0])
     print(f"start its workers, which say how to start Triton: shunter workers {output}")

@@ -6,7 +6,7 @@ imported when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,11 +81,16 @@ def process_of(
     )
 
 
-def pack_repository(store: Path, models: Sequence[str], folder: Path) -> None:
-    """Write a model repository for a Triton that the user starts. Raises UserError."""
+def pack_repository(
+    store: Path, models: Sequence[str], folder: Path, beside: Callable[[Path], Path]
+) -> None:
+    """Write a model repository for a Triton that the user starts. Raises UserError.
+
+    ``beside``: where the profile of an archive lies, which goes along.
+    """
     from shunter.plugins.triton import packed
 
-    packed.write(store, models, folder, runtime_of())
+    packed.write(store, models, folder, runtime_of(), beside)
 
 
 def packed_workers(folder: Path, socket: Path | None = None) -> PackedWorkers:

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,6 @@ from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.configuration import InstanceGroup
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError, WorkerRuntime
-from shunter.plugins.profiling.profiles import profile_path
 from shunter.plugins.triton import build
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.reception import Reception
@@ -48,8 +47,17 @@ LONGEST = 99
 """Bytes of a socket's path, as the backend has room."""
 
 
-def write(store: Path, models: Sequence[str], folder: Path, runtime: WorkerRuntime) -> None:
-    """Write a repository of archives of ``store``, ``NAME=FILE`` each. Raises UserError."""
+def write(
+    store: Path,
+    models: Sequence[str],
+    folder: Path,
+    runtime: WorkerRuntime,
+    beside: Callable[[Path], Path],
+) -> None:
+    """Write a repository of archives of ``store``, ``NAME=FILE`` each. Raises UserError.
+
+    ``beside``: where the profile of an archive lies. It goes along; the workers are the same.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already: name another folder, or remove it first")
     library = build.ensure()
@@ -61,13 +69,19 @@ def write(store: Path, models: Sequence[str], folder: Path, runtime: WorkerRunti
             shutil.copy(library, whole / "backends/shunter")
             for model in models:
                 name, _, file = model.partition("=")
-                _write_model(store / (file or name), name, whole / "models", runtime)
+                _write_model(store / (file or name), name, whole / "models", runtime, beside)
             os.replace(whole, folder)
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from error
 
 
-def _write_model(archive: Path, name: str, models: Path, runtime: WorkerRuntime) -> None:
+def _write_model(
+    archive: Path,
+    name: str,
+    models: Path,
+    runtime: WorkerRuntime,
+    beside: Callable[[Path], Path],
+) -> None:
     with tempfile.TemporaryDirectory() as unpacked:
         served = _served(archive, name, Path(unpacked), runtime)
         text = config_of(served)
@@ -82,8 +96,8 @@ def _write_model(archive: Path, name: str, models: Path, runtime: WorkerRuntime)
     version.mkdir(parents=True)
     config.write_text(text, encoding="utf-8")
     shutil.copy(archive, version / ARCHIVE)
-    if profile_path(archive).is_file():  # it holds here, too: the workers are the same
-        shutil.copy(profile_path(archive), profile_path(version / ARCHIVE))
+    if beside(archive).is_file():
+        shutil.copy(beside(archive), beside(version / ARCHIVE))
 
 
 def _served(archive: Path, name: str, folder: Path, runtime: WorkerRuntime) -> Served:

@@ -189,9 +189,27 @@ def site(harness, archives, plugins, settings, tmp_path_factory):
         yield site
 
 
+@pytest.fixture(scope="session")
+def triton_site(harness, archives, tmp_path_factory):
+    """The Triton of the tests that run over both servers."""
+    with _load("triton_site").running(archives, tmp_path_factory.mktemp("triton")) as site:
+        yield site
+
+
+@pytest.fixture(params=["torchserve", pytest.param("triton", marks=pytest.mark.triton)])
+def serve_both(request):
+    """As ``serve``, behind one server after the other."""
+    name = "site" if request.param == "torchserve" else "triton_site"
+    yield from _serving(request.getfixturevalue(name))
+
+
 @pytest.fixture
 def serve(site):
     """Registers models that are gone after the test."""
+    yield from _serving(site)
+
+
+def _serving(site):
     models = []
 
     def serve(*arguments, **options):

@@ -116,7 +116,14 @@ class Site:
 
 
 class Model:
-    """A registered model version."""
+    """A registered model version.
+
+    What servers call otherwise: a status, and how a request is sent.
+    """
+
+    LATE = 504
+    tells_more = True
+    """Whether it says what TorchServe alone does: numbers by class, of retries, of restarts."""
 
     def __init__(self, site: Site, name: str, version: str, folder: Path) -> None:
         folder.mkdir()
@@ -139,6 +146,24 @@ class Model:
         moved.site = site
         return moved
 
+    @property
+    def address(self) -> str:
+        """Where requests are sent, by REST v1 to the default version."""
+        return f"/predictions/{self.name}"
+
+    def wrap(self, body: Mapping[str, Any]) -> str:
+        """A request."""
+        return json.dumps(body)
+
+    def unwrap(self, answer: Answer) -> Answer:
+        """What the handler answered, or an error with its message."""
+        return answer
+
+    def is_whole(self) -> bool:
+        """Whether all its workers serve."""
+        workers = self.state()["groups"][0]["workers"]
+        return all(worker["state"] == "READY" for worker in workers)
+
     def gate(self) -> Gate:
         gate = Gate(self._folder / f"gate{len(self._gates)}")
         self._gates.append(gate)
@@ -147,11 +172,12 @@ class Model:
     def ask(
         self, request: str = "", *, path: str = "", headers: Headers | None = None, **body: Any
     ) -> Answer:
-        """Send a request, by REST v1 to the default version if there is no ``path``."""
+        """Send a request, to ``address`` if there is no ``path``."""
         body["id"] = request or f"r{next(self._requests)}"
-        path = path or f"/predictions/{self.name}"
         sent = {"Content-Type": "application/json", **(headers or {})}
-        return self.site.inference("POST", path, json.dumps(body), sent)
+        return self.unwrap(
+            self.site.inference("POST", path or self.address, self.wrap(body), sent)
+        )
 
     def send(self, request: str = "", **arguments: Any) -> Future[Answer]:
         """Like ask, in the background."""

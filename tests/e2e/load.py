@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import threading
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from e2e_exchange import TIMEOUT_S
+from e2e_exchange import TIMEOUT_S, Answer
 
 
 @dataclass
@@ -35,7 +34,7 @@ class Load:
         **body: Any,
     ) -> None:
         self._port = model.site.server.ports.inference
-        self._path = f"/predictions/{model.name}"
+        self._model = model
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._body = body
         self._stop = threading.Event()
@@ -81,14 +80,14 @@ class Load:
 
     def _ask(self, link: http.client.HTTPConnection, client: _Client, request: str) -> None:
         client.sent += 1
-        body = json.dumps({**self._body, "id": request})
-        link.request("POST", self._path, body, self._headers)
+        body = self._model.wrap({**self._body, "id": request})
+        link.request("POST", self._model.address, body, self._headers)
         response = link.getresponse()
-        text = response.read().decode()
+        found = Answer(response.status, {}, response.read(), request)
         if response.status != 200:
-            client.problem = f"{request}: {response.status} {text}"
+            client.problem = f"{request}: {response.status} {found.text}"
             return
-        answer = json.loads(text)
+        answer = self._model.unwrap(found).json
         client.answers.append(answer)
         if answer["id"] != request:
             client.problem = f"{request} got the answer of {answer['id']}"

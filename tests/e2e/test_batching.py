@@ -10,8 +10,8 @@ LONG_MS = 3_600_000
 """A batch delay that nobody waits out: no request has so much time."""
 
 
-def test_a_lone_request_never_waits_out_the_batch_delay(serve, load, wait_until):
-    model = serve(batch_size=8, max_batch_delay=LONG_MS)
+def test_a_lone_request_never_waits_out_the_batch_delay(serve_both, load, wait_until):
+    model = serve_both(batch_size=8, max_batch_delay=LONG_MS)
     assert model.ask()["batch"] == 1
     with load(model, clients=8) as clients:  # raises the threshold
         wait_until("load", lambda: len(clients.answers) > 100)
@@ -42,9 +42,9 @@ def test_a_model_may_wait_for_company_as_stock_does(serve):
     assert [future.result()["batch"] for future in futures] == [2, 2]
 
 
-def test_two_idle_workers_run_two_batches_at_once(serve):
+def test_two_idle_workers_run_two_batches_at_once(serve_both):
     """Stock holds the model's lock while a worker waits to fill its batch."""
-    model = serve(batch_size=4, initial_workers=2, max_batch_delay=LONG_MS)
+    model = serve_both(batch_size=4, initial_workers=2, max_batch_delay=LONG_MS)
     gate, futures = model.hold("a", "b")  # b is reached while a runs
     gate.open()
     first, second = (future.result() for future in futures)
@@ -52,8 +52,8 @@ def test_two_idle_workers_run_two_batches_at_once(serve):
     assert (first["batch"], second["batch"]) == (1, 1)
 
 
-def test_a_model_of_batch_size_1_is_never_batched(serve):
-    model = serve("ordered")
+def test_a_model_of_batch_size_1_is_never_batched(serve_both):
+    model = serve_both("ordered")
     gate, _ = model.hold()
     waiting = [model.queue(f"q{i}") for i in range(5)]
     gate.open()

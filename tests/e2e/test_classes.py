@@ -13,8 +13,8 @@ def _results(futures):
     assert [answer.status for answer in answers] == [200] * len(answers), answers
 
 
-def test_strict_requests_run_before_best_effort_ones_that_came_earlier(serve):
-    model = serve("ordered", batch_size=2)
+def test_strict_requests_run_before_best_effort_ones_that_came_earlier(serve_both):
+    model = serve_both("ordered", batch_size=2)
     gate, futures = model.hold()
     futures += [model.queue(f"b{i}", headers=BEST_EFFORT) for i in range(3)]
     futures += [model.queue(f"s{i}", headers=STRICT) for i in range(3)]
@@ -25,8 +25,8 @@ def test_strict_requests_run_before_best_effort_ones_that_came_earlier(serve):
     assert [row["batch"] for row in model.ran()] == [1, 2, 2, 1, 2, 2, 1]
 
 
-def test_in_a_class_the_earliest_deadline_runs_first(serve):
-    model = serve("ordered")
+def test_in_a_class_the_earliest_deadline_runs_first(serve_both):
+    model = serve_both("ordered")
 
     def queue(request, request_class, deadline_s):
         headers = {"X-Shunter-Class": request_class}
@@ -43,14 +43,15 @@ def test_in_a_class_the_earliest_deadline_runs_first(serve):
         assert model.order()[-6:] == ["held", "c", "d", "b", "a", "e"]
 
 
-def test_the_archive_gives_the_class_of_requests_that_state_none(serve):
-    model = serve("ordered", config={"shunter": {"class": "best_effort"}})
+def test_the_archive_gives_the_class_of_requests_that_state_none(serve_both):
+    model = serve_both("ordered", config={"shunter": {"class": "best_effort"}})
     gate, futures = model.hold()
     futures += [model.queue("default"), model.queue("stated", headers=STRICT)]
     gate.open()
     _results(futures)
     assert model.order() == ["held", "stated", "default"]
-    assert model.state()["counters"]["arrivals"] == {"strict": 1, "best_effort": 2}
+    if model.tells_more:
+        assert model.state()["counters"]["arrivals"] == {"strict": 1, "best_effort": 2}
 
 
 def test_class_and_deadline_in_a_grpc_input_count_and_are_not_seen_by_the_handler(
@@ -108,8 +109,8 @@ def test_a_request_that_must_run_alone_does_not_starve_under_load(serve, load, s
     assert described[0]["customizedMetadata"] == {"described": model.pids()[0]}
 
 
-def test_a_batch_may_hold_both_classes_where_the_settings_say_so(serve):
-    model = serve("mixing", batch_size=4)
+def test_a_batch_may_hold_both_classes_where_the_settings_say_so(serve_both):
+    model = serve_both("mixing", batch_size=4)
     gate, futures = model.hold()
     futures += [model.queue(f"b{i}", headers=BEST_EFFORT) for i in range(3)]
     futures += [model.queue(f"s{i}", headers=STRICT) for i in range(2)]

@@ -8,12 +8,13 @@ SHORT = {"x-shunter-deadline-ms": "500"}
 """Long enough to reach an idle worker, on a busy host too."""
 
 
-def test_a_request_that_cannot_be_met_is_answered_504_while_the_worker_is_still_busy(serve):
-    model = serve("ordered")
+def test_a_request_that_cannot_be_met_is_answered_504_while_the_worker_is_still_busy(serve_both):
+    model = serve_both("ordered")
     gate, held = model.hold()
     late = model.ask("late", headers=SHORT)  # comes back although the worker is held
-    assert (late.status, held[0].done()) == (504, False)
-    assert "deadline cannot be met" in late["message"] and "ordered/1.0" in late["message"]
+    assert (late.status, held[0].done()) == (model.LATE, False)
+    assert "deadline cannot be met" in late["message"]
+    assert not model.tells_more or "ordered/1.0" in late["message"]
     assert (model.count("expired"), model.waiting()) == (1, 0)
     gate.open()
     assert held[0].result().status == 200
@@ -33,16 +34,17 @@ def test_an_expired_grpc_request_is_answered_deadline_exceeded(serve, grpc_clien
     assert "deadline cannot be met" in error.value.details()
 
 
-def test_the_slo_of_the_archive_is_the_deadline_of_strict_requests_that_state_none(serve):
-    model = serve("ordered", config={"shunter": {"slo_ms": 200}})
+def test_the_slo_of_the_archive_is_the_deadline_of_strict_requests_that_state_none(serve_both):
+    model = serve_both("ordered", config={"shunter": {"slo_ms": 200}})
     gate, held = model.hold()
-    assert model.ask("late").status == 504
+    assert model.ask("late").status == model.LATE
     stated = model.queue("stated", headers={"x-shunter-deadline-ms": "600000"})
     best_effort = model.queue("best-effort", headers={"x-shunter-class": "best-effort"})
-    assert model.ask("late again").status == 504  # so the two above outlived the SLO
+    assert model.ask("late again").status == model.LATE  # so the two above outlived the SLO
     gate.open()
     assert [f.result().status for f in (*held, stated, best_effort)] == [200] * 3
-    assert model.state()["slo_ms"] == 200
+    assert model.count("expired") == 2
+    assert not model.tells_more or model.state()["slo_ms"] == 200
 
 
 def test_an_answer_after_the_deadline_is_delivered_and_counted(serve):

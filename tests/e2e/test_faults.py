@@ -17,13 +17,11 @@ pytestmark = pytest.mark.e2e
 
 def _restarted(model, before):
     """Whether every worker runs again, none of them as one of the processes ``before``."""
-    workers = model.state()["groups"][0]["workers"]
-    ready = all(worker["state"] == "READY" for worker in workers)
-    return ready and not {worker["pid"] for worker in workers} & set(before)
+    return model.is_whole() and not set(model.pids()) & set(before)
 
 
-def test_workers_killed_under_load_cost_no_request_and_come_back(serve, load, wait_until):
-    model = serve(batch_size=4, initial_workers=2)
+def test_workers_killed_under_load_cost_no_request_and_come_back(serve_both, load, wait_until):
+    model = serve_both(batch_size=4, initial_workers=2)
     before = model.pids()
     with load(model, clients=8, sleep_ms=5) as clients:
         for pid in before:  # one after the other: who loses two workers is taken for the cause
@@ -33,13 +31,14 @@ def test_workers_killed_under_load_cost_no_request_and_come_back(serve, load, wa
             wait_until("it is back", lambda p=pid: _restarted(model, [p]))
         enough = len(clients.answers) + 100
         wait_until("load", lambda: len(clients.answers) > enough)
-    workers = model.state()["groups"][0]["workers"]
-    assert [worker["restarts"] for worker in workers] == [1, 1]
     assert {answer["pid"] for answer in clients.answers} == {*before, *model.pids()}
+    if model.tells_more:
+        workers = model.state()["groups"][0]["workers"]
+        assert [worker["restarts"] for worker in workers] == [1, 1]
 
 
-def test_what_a_killed_worker_ran_runs_once_more_elsewhere(serve):
-    model = serve(batch_size=4, initial_workers=2)
+def test_what_a_killed_worker_ran_runs_once_more_elsewhere(serve_both):
+    model = serve_both(batch_size=4, initial_workers=2)
     gate, futures = model.hold()
     first = model.ran()[0]["pid"]
     os.kill(first, signal.SIGKILL)
@@ -47,7 +46,7 @@ def test_what_a_killed_worker_ran_runs_once_more_elsewhere(serve):
     answer = futures[0].result()
     assert answer.status == 200 and answer["pid"] != first
     assert model.order() == ["held", "held"]
-    assert model.count("retried") == 1
+    assert not model.tells_more or model.count("retried") == 1
 
 
 def test_a_poison_request_ends_two_workers_and_fails_alone(serve):

@@ -17,7 +17,7 @@ import pytest
 from shunter.plugins import hosts
 from shunter.plugins.cli import files
 from shunter.plugins.errors import UserError
-from shunter.plugins.profiling.profiles import provenance_here
+from shunter.plugins.profiling.profiles import profile_path, provenance_here
 from shunter.plugins.triton import installation
 
 pytestmark = pytest.mark.triton
@@ -128,12 +128,12 @@ def test_what_cannot_be_packed_is_named_and_leaves_nothing(store, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
     with pytest.raises(UserError, match="is there already"):
-        hosts.pack_repository(store, ["plain=plain-1.0.mar"], tmp_path / "full")
+        hosts.pack_repository(store, ["plain=plain-1.0.mar"], tmp_path / "full", profile_path)
     with pytest.raises(UserError, match="are not those of the other version"):
         models = ["a=letters-1.0.mar", "a=wider-2.0.mar"]
-        hosts.pack_repository(store, models, tmp_path / "new")
+        hosts.pack_repository(store, models, tmp_path / "new", profile_path)
     with pytest.raises(UserError, match="'a b': a name has letters"):
-        hosts.pack_repository(store, ["a b=plain-1.0.mar"], tmp_path / "new")
+        hosts.pack_repository(store, ["a b=plain-1.0.mar"], tmp_path / "new", profile_path)
     assert [each.name for each in tmp_path.iterdir()] == ["full"]
     with pytest.raises(UserError, match=r"no models/NAME/VERSION/model\.mar"):
         hosts.packed_workers(tmp_path / "full")
