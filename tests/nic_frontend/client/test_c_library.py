@@ -450,7 +450,7 @@ def streamed(make_service):
 
 def test_a_program_reads_answers_in_parts(streamed, installed, tmp_path):
     program = compiled(installed, HERE / "use_streams.c", tmp_path)
-    service, worker = streamed(key=KEY, encrypt=False)
+    service, _ = streamed(key=KEY, encrypt=False)
     for scheme, protection in (("udp", 0), ("udp", 1), ("udp", 2), ("tcp", 0), ("unix", 2)):
         command = [program, service.url(scheme), "1", str(protection)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
