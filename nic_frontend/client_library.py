@@ -26,7 +26,7 @@ from shunter.nic_frontend.build import (
     includes,
 )
 
-NAME, VERSION, ABI = "shunter_client", "1.1.0", 1
+NAME, VERSION, ABI = "shunter_client", "1.2.0", 1
 """``ABI`` is raised when programs that were linked before would not run."""
 PREFIX = HERE / "build" / "client"
 SOURCES = HERE / "c"

@@ -51,15 +51,58 @@ static uint32_t fit_deadlines(struct plan *plan, uint32_t to, uint8_t class, uin
     return cut.take;
 }
 
+void shunter_take(
+    struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most,
+    uint32_t limit) {
+    int32_t entry;
+    while (most && (entry = shunter_most_urgent_of(served, class, limit)) >= 0) {
+        const uint32_t rows = served->waiting[entry].rows;
+        batch->alone = served->waiting[entry].alone;
+        if (batch->alone && batch->count) {
+            batch->alone = false;
+            return;
+        }
+        if (rows > most && batch->count) {
+            return; // the others of this class do not overtake it
+        }
+        shunter_dequeue(served, (uint32_t)entry);
+        served->waiting[entry].next = -1;
+        *(batch->count ? &served->waiting[batch->last].next : &batch->first) = entry;
+        batch->last = entry;
+        batch->count++;
+        batch->rows += rows;
+        most -= rows < most ? rows : most;
+        if (batch->alone) {
+            return;
+        }
+    }
+}
+
+/* Whether some of a class are not for a worker that takes so many rows of a request. */
+static bool some_are_not_for(
+    const struct shunter_served *served, uint8_t class, uint32_t limit) {
+    if (limit == UINT32_MAX) {
+        return false;
+    }
+    int32_t at = served->lists[class].first;
+    while (at >= 0 && served->waiting[at].rows <= limit) {
+        at = served->waiting[at].next;
+    }
+    return at >= 0;
+}
+
 void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size) {
     struct shunter_served *served = plan->served;
     const struct shunter_class_list *list = &served->lists[class];
     struct shunter_held batch = {.first = -1, .last = -1, .class = class};
     uint32_t room = cap_of(plan, to, class);
+    const uint32_t limit = shunter_limit(served, worker_of(plan, to));
     if (!list->count) {
         return; // given up for the sake of a batch before
     }
-    if (list->deadlines && shunter_knows(served) && !has_alone(plan, class)) {
+    // Who is late because of others is not known where these may be for another worker.
+    if (list->deadlines && shunter_knows(served) && !has_alone(plan, class) &&
+        !some_are_not_for(served, class, limit)) {
         size = fit_deadlines(plan, to, class, size);
         const int64_t deadline = list->deadlines
             ? (int64_t)served->waiting[list->heap[0]].deadline_ns
@@ -69,13 +112,13 @@ void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size
             shunter_size_adding(served, deadline - signed_now(plan) - fixed);
         room = more < room ? more : room;
     }
-    shunter_take(served, &batch, class, size);
+    shunter_take(served, &batch, class, size, limit);
     const uint32_t own = batch.rows;
     if (!own) {
         return;
     }
     if (served->policy.mixes && !batch.alone && own < room) {
-        shunter_take(served, &batch, !class, room - own);
+        shunter_take(served, &batch, !class, room - own, limit);
     }
     if (class == BEST_EFFORT || batch.rows > own) {
         served->seen.last_best_effort_ns = plan->now_ns;

@@ -6,7 +6,8 @@
  *
  * A request may be a batch itself, of rows; all others have one. Whatever says how large a batch is or
  * gets counts rows. A batch is at most a worker's cap of them, or one request that has more: none is
- * divided, and none waits behind one that would not fit.
+ * divided, and none waits behind one that would not fit. Workers may differ in how many they take: one
+ * that has more rows than a worker takes waits for another that takes them, if there is one.
  */
 #ifndef SHUNTER_DISPATCH_H
 #define SHUNTER_DISPATCH_H
@@ -143,10 +144,14 @@ void shunter_count_failure(struct shunter_served *served, uint32_t entry);
 /* The most urgent of a class, -1: none waits. What has been tried once, then the earliest deadline,
  * then the oldest. */
 int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class);
+/* The same of those that have no more rows than that. */
+int32_t shunter_most_urgent_of(
+    const struct shunter_served *served, uint8_t class, uint32_t limit);
 /* The most urgent of a class, that share a batch, join it and wait no more: as many as fit in so many
- * rows, or the first if nothing is in it yet. */
+ * rows, or the first if nothing is in it yet; of those that have at most ``limit``. */
 void shunter_take(
-    struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most);
+    struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most,
+    uint32_t limit);
 /* Deadlines of the first ``count`` of a class, ascending, SHUNTER_FORMING_NEVER without one, and their
  * rows. Returns how many there are. */
 uint32_t shunter_first_deadlines(
@@ -204,6 +209,9 @@ int64_t shunter_busy_ns(
 /* Shortest time in which a request of one row can be answered; 0 while a worker is free. */
 int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns);
 bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t now_ns);
+/* Most rows of a request that may go to this worker: all of one that none takes. */
+uint32_t shunter_limit(
+    const struct shunter_served *served, const struct shunter_worker_state *worker);
 /* Largest batch of a class for a worker. */
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,

@@ -141,7 +141,8 @@ static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) 
     const struct shunter_served *served = plan->served;
     const struct shunter_worker_state *worker = worker_of(plan, to);
     if (!shunter_is_ready(worker) || !shunter_in_flight(worker) || plan->best_effort_waits ||
-        served->streamed) {
+        served->streamed ||
+        shunter_most_urgent_of(served, class, shunter_limit(served, worker)) < 0) {
         return false;
     }
     for (uint8_t each = 0; each <= class; each++) {
@@ -187,12 +188,19 @@ static void send_ahead(struct plan *plan, uint8_t class) {
 /* ---- a decision */
 
 static void release_alone(struct plan *plan, uint8_t class) {
+    const struct shunter_served *served = plan->served;
     while (has_alone(plan, class)) {
+        const uint32_t rows = served->waiting[served->lists[class].first].rows;
+        uint32_t i = 0;
         collect_free(plan);
-        if (!plan->free_count) {
+        while (i < plan->free_count &&
+               shunter_limit(served, worker_of(plan, plan->free[i])) < rows) {
+            i++;
+        }
+        if (i == plan->free_count) {
             return;
         }
-        shunter_assign(plan, plan->free[0], class, 1);
+        shunter_assign(plan, plan->free[i], class, 1);
     }
 }
 

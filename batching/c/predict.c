@@ -66,6 +66,17 @@ bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t no
            (seen->strict && now_ns - seen->last_strict_ns < STRICT_MEMORY_NS);
 }
 
+uint32_t shunter_limit(
+    const struct shunter_served *served, const struct shunter_worker_state *worker) {
+    for (uint32_t i = 0; i < served->worker_count; i++) {
+        const struct shunter_worker_state *other = &served->workers[i];
+        if (shunter_is_ready(other) && other->cap > worker->cap) {
+            return worker->cap;
+        }
+    }
+    return UINT32_MAX;
+}
+
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
     bool strict_traffic) {

@@ -215,30 +215,28 @@ int32_t shunter_most_urgent(const struct shunter_served *served, uint8_t class) 
     return by_arrival ? list->first : list->heap[0];
 }
 
-void shunter_take(
-    struct shunter_served *served, struct shunter_held *batch, uint8_t class, uint32_t most) {
-    while (most && served->lists[class].count) {
-        const int32_t entry = shunter_most_urgent(served, class);
-        const uint32_t rows = served->waiting[entry].rows;
-        batch->alone = served->waiting[entry].alone;
-        if (batch->alone && batch->count) {
-            batch->alone = false;
-            return;
+int32_t shunter_most_urgent_of(
+    const struct shunter_served *served, uint8_t class, uint32_t limit) {
+    const struct shunter_class_list *list = &served->lists[class];
+    int32_t found = list->count ? shunter_most_urgent(served, class) : -1;
+    if (found < 0 || served->waiting[found].rows <= limit) {
+        return found;
+    }
+    found = -1;
+    for (int32_t at = list->first; at >= 0; at = served->waiting[at].next) {
+        const struct shunter_waiting *entry = &served->waiting[at];
+        if (entry->rows > limit) {
+            continue;
         }
-        if (rows > most && batch->count) {
-            return; // the others of this class do not overtake it
+        if (entry->alone) {
+            return at; // these are the first ones
         }
-        shunter_dequeue(served, (uint32_t)entry);
-        served->waiting[entry].next = -1;
-        *(batch->count ? &served->waiting[batch->last].next : &batch->first) = entry;
-        batch->last = entry;
-        batch->count++;
-        batch->rows += rows;
-        most -= rows < most ? rows : most;
-        if (batch->alone) {
-            return;
+        if (found < 0 || (entry->deadline_ns && (!served->waiting[found].deadline_ns ||
+                                                 is_earlier(served, at, found)))) {
+            found = at;
         }
     }
+    return found;
 }
 
 /* The earliest of some places of the heap; those right below it take its place among them. */

@@ -139,6 +139,7 @@ class Functions:
             elif content == {"leave": True}:
                 worker.leaving = True
                 self._path.drain_worker(worker.func_id, worker.index)
+                tell(self._path, self._functions[worker.func_id])
             elif "unmapped" in content:
                 self._functions[worker.func_id].unmapped(worker, content["unmapped"])
         except BlockingIOError:

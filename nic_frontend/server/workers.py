@@ -159,11 +159,13 @@ class Function:
 
     @property
     def most_rows(self) -> int:
-        """Of a request: no worker takes fewer."""
+        """Of a request: what any worker takes that stays, or, where none does, that is there."""
         packing = self.attach.packing
         if packing is None or not packing.batched:
             return 1
-        return min((worker.batch for worker in self.workers.values()), default=1)
+        found = self.workers.values()
+        staying = [worker.batch for worker in found if worker.stays]
+        return max(staying or [worker.batch for worker in found], default=1)
 
     @property
     def has_staying_worker(self) -> bool:
@@ -225,8 +227,8 @@ def runs_of(function: Function) -> Runs:
 
 
 def tell(path: Loops, function: Function) -> None:
-    """Strict requests hold the slices of all workers that could run them; and no request has more
-    rows than each of them takes."""
+    """Strict requests hold the slices of all workers that could run them; and a request has at most
+    as many rows as one of them takes."""
     if function.attach.packing and function.workers:
         path.set_runs(function.id, runs_of(function))
     path.set_hold(function.id, function.slot, function.slices)

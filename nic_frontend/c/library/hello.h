@@ -63,6 +63,7 @@ struct shunter_session {
     struct shunter_tensors tensors;
     struct shunter_client_settings settings; /* without its keys */
     uint64_t asked_ns, ask_wait_ns; /* for credit */
+    struct shunter_stream *streams;
 };
 
 #define SHUNTER_FIRST_ASK_NS 5000000ULL

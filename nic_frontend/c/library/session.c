@@ -8,8 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client_parts.h"
-#include "hello.h"
+#include "streams.h"
 
 #define SILENCE_NS 500000000ULL /* then it may be true that there is no such session */
 #define MOST_ASK_NS 200000000ULL
@@ -19,6 +18,7 @@ _Static_assert(SHUNTER_MOST_AT_ONCE == SHUNTER_WINDOW, "window");
 
 void shunter_close(shunter_session *session) {
     if (session) {
+        shunter_session_streams_free(session);
         shunter_client_farewell(session->client);
         shunter_client_free(session->client);
         shunter_unshare(&session->tensors, &session->settings);
@@ -64,7 +64,8 @@ static int64_t begin_run(
     const struct shunter_request_options *options) {
     struct shunter_client_run run = {
         .request = request->run, .answer = request->answer, .bytes = (uint32_t)request->bytes};
-    if (!session->tensors.packed || request->bytes < sizeof run.rows) {
+    if (!session->tensors.packed || session->tensors.packing.streamed ||
+        request->bytes < sizeof run.rows) {
         return -EINVAL;
     }
     if (request->bytes > session->tensors.packing.request_bytes) {
@@ -74,6 +75,11 @@ static int64_t begin_run(
     return shunter_client_begin_run(
         session->client, &run, (uint64_t)options->deadline_ms * 1000,
         (uint32_t)options->priority, options->idempotent != 0);
+}
+
+void shunter_session_begun(struct shunter_session *session) {
+    session->asked_ns = 0;
+    session->ask_wait_ns = SHUNTER_FIRST_ASK_NS;
 }
 
 static int64_t begin(shunter_session *session, const struct request *request) {
@@ -90,8 +96,7 @@ static int64_t begin(shunter_session *session, const struct request *request) {
               (uint64_t)options->deadline_ms * 1000, (uint32_t)options->priority,
               options->idempotent != 0);
     if (begun > 0) {
-        session->asked_ns = 0;
-        session->ask_wait_ns = SHUNTER_FIRST_ASK_NS;
+        shunter_session_begun(session);
     }
     return begun;
 }
@@ -139,12 +144,29 @@ static bool is_forgotten(const struct shunter_session *session, uint64_t now) {
     return live->unknown_ns > live->heard_ns && now > live->heard_ns + SILENCE_NS;
 }
 
-int shunter_poll(
-    shunter_session *session, struct shunter_result *results, unsigned most, int timeout_ms) {
+/* How many of those that have ended are of no stream. */
+static int told(
+    struct shunter_session *session, const struct shunter_ended *ended, int count,
+    struct shunter_result *results, unsigned most) {
+    unsigned found = 0;
+    for (int i = 0; i < count; i++) {
+        if (!shunter_session_streams_take(session, &ended[i]) && found < most) {
+            const int status = (int)ended[i].status;
+            results[found++] = (struct shunter_result){
+                (int64_t)ended[i].req_id, status == SHUNTER_STATUS_OK ? 0 : -status,
+                ended[i].bytes};
+        }
+    }
+    return (int)found;
+}
+
+int shunter_session_poll(
+    struct shunter_session *session, struct shunter_result *results, unsigned most,
+    uint64_t until_ns) {
     struct shunter_ended ended[SHUNTER_WINDOW];
+    const unsigned room = session->streams || most > SHUNTER_WINDOW ? SHUNTER_WINDOW : most;
     const uint8_t *unused;
     uint64_t now = shunter_client_now_ns();
-    const uint64_t until_ns = now + (timeout_ms > 0 ? (unsigned)timeout_ms * SHUNTER_NS_PER_MS : 0);
     int count;
     do {
         const int error = ask(session, now);
@@ -153,17 +175,23 @@ int shunter_poll(
         }
         shunter_client_hello(session->client, &unused); // a late answer to one is of no use
         count = shunter_client_poll(
-            session->client, ended, most < SHUNTER_WINDOW ? most : SHUNTER_WINDOW,
-            least(until_ns, ask_due_ns(session)), 0);
+            session->client, ended, room, least(until_ns, ask_due_ns(session)), 0);
         now = shunter_client_now_ns();
     } while (!count && now < until_ns && now >= ask_due_ns(session));
-    for (int i = 0; i < count; i++) {
-        const int status = (int)ended[i].status;
-        results[i] = (struct shunter_result){
-            (int64_t)ended[i].req_id, status == SHUNTER_STATUS_OK ? 0 : -status,
-            ended[i].bytes};
+    if (count < 0) {
+        return count;
     }
-    return count || !is_forgotten(session, now) ? count : -SHUNTER_STATUS_UNKNOWN_SESSION;
+    const int found = told(session, ended, count, results, most);
+    shunter_session_streams_go_on(session);
+    return count || !is_forgotten(session, now) ? found : -SHUNTER_STATUS_UNKNOWN_SESSION;
+}
+
+int shunter_poll(
+    shunter_session *session, struct shunter_result *results, unsigned most, int timeout_ms) {
+    const uint64_t now = shunter_client_now_ns();
+    return shunter_session_poll(
+        session, results, most,
+        now + (timeout_ms > 0 ? (unsigned)timeout_ms * SHUNTER_NS_PER_MS : 0));
 }
 
 int shunter_cancel(shunter_session *session, int64_t request) {

@@ -189,6 +189,32 @@ SHUNTER_API int64_t shunter_begin_packed(
     shunter_session *session, const void *run, size_t bytes, void *answer,
     const struct shunter_request_options *options);
 
+/* ---- models whose answers come in parts; for them the functions above that begin are -EINVAL */
+
+typedef struct shunter_stream shunter_stream;
+
+/*
+ * Begin a request, of which a copy is kept, made by shunter_pack. A session has as many as it likes at
+ * once. Never waits: where there is no room it begins later. 0 or an error.
+ */
+SHUNTER_API int shunter_stream_begin(
+    shunter_session *session, const void *run, size_t bytes,
+    const struct shunter_request_options *options, shunter_stream **stream);
+/*
+ * Wait at most ``timeout_ms`` for the next part. 1: there is one, a run as shunter_unpack takes it,
+ * which stays until the next call for this stream. 0: there are no more. Else an error, after which
+ * there are no more, but for -ETIMEDOUT (-EAGAIN where ``timeout_ms`` is 0), after which it goes on;
+ * the parts before it were right. -408: they were taken too slowly for others that the model served
+ * at once. A part that the caller does not ask for is not sent, but for the first eight.
+ */
+SHUNTER_API int shunter_stream_next(
+    shunter_stream *stream, const void **part, size_t *bytes, unsigned timeout_ms);
+/*
+ * Let it go, at any time: the model need not go on. NULL does nothing. shunter_close ends those of
+ * the session that are left.
+ */
+SHUNTER_API void shunter_stream_end(shunter_stream *stream);
+
 /*
  * For event loops: poll when this descriptor can be read, or written if shunter_wants_write, and
  * when so many ms have passed.

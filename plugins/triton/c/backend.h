@@ -97,7 +97,7 @@ struct shunter_function {
     struct shunter_served *served;
     struct control_function told;
     struct shunter_form requests, answers;
-    _Atomic uint32_t most_rows; /* of a request that is a batch: no worker takes fewer */
+    _Atomic uint32_t most_rows; /* of a request that is a batch: one worker takes them at least */
     struct shunter_queue queue;
     struct shunter_policy policy;
     struct shunter_counts counts;

@@ -50,18 +50,20 @@ static bool welcome(const struct shunter_function *function, uint32_t index) {
            sendmsg(worker->connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == length;
 }
 
-/* A request that is a batch has no more rows than each worker takes. */
+/* A request that is a batch has no more rows than a worker takes that does not leave. */
 static void set_rows(struct shunter_function *function) {
     const struct shunter_served *served = function->served;
-    uint32_t least = UINT32_MAX;
+    uint32_t most = 0;
     for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
-        if (function->workers[i].connection >= 0 && served->workers[i].cap < least) {
-            least = served->workers[i].cap;
+        const struct shunter_worker_state *worker = &served->workers[i];
+        if (function->workers[i].connection >= 0 && shunter_is_ready(worker) &&
+            worker->cap > most) {
+            most = worker->cap;
         }
     }
-    if (function->told.batched && least != UINT32_MAX) {
-        function->most_rows = least;
-        function->served->queue.most_rows = least;
+    if (function->told.batched && most) {
+        function->most_rows = most;
+        function->served->queue.most_rows = most;
     }
 }
 
@@ -131,6 +133,7 @@ bool shunter_drain(struct shunter_function *function, int32_t pid) {
         if (worker->connection >= 0 && worker->pid == pid) {
             worker->leaving = true;
             shunter_worker_drains(function->served, i);
+            set_rows(function);
             return true;
         }
     }

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import (
     POINTER,
@@ -431,6 +432,73 @@ def test_the_example_of_texts_runs(make_service, installed, tmp_path):
     assert done.stdout == "text: bytes [3]\n  cba\n  \n  guZ\n"
 
 
+@pytest.fixture
+def streamed(make_service):
+    """A service with a model that counts, and its worker."""
+    made = []
+
+    def make(**settings):
+        tests, service = of_tests("test_streaming"), make_service(**settings)
+        made.append(tests.Worker(service._folder / "nic.sock", tests.Counts()))
+        service.wait_for("s")
+        return service, made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_program_reads_answers_in_parts(streamed, installed, tmp_path):
+    program = compiled(installed, HERE / "use_streams.c", tmp_path)
+    service, _ = streamed(key=KEY, encrypt=False)
+    for scheme, protection in (("udp", 0), ("udp", 1), ("udp", 2), ("tcp", 0), ("unix", 2)):
+        command = [program, service.url(scheme), "1", str(protection)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+    link = link_of(int(service.url().rpartition(":")[2]), 5, 0.05)
+    try:
+        command = [program, f"udp://127.0.0.1:{link.port}", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+    finally:
+        link.close()
+    assert (done.returncode, done.stderr, link.faults > 20) == (0, "", True)
+
+
+def test_a_program_reads_parts_until_the_worker_has_gone(streamed, installed, tmp_path):
+    program = compiled(installed, HERE / "use_streams.c", tmp_path)
+    service, worker = streamed()
+    with subprocess.Popen([program, service.url(), "wait"], stdout=subprocess.PIPE) as reads:
+        while not worker.handler.steps:
+            time.sleep(0.01)
+        service.close()
+        said, _ = reads.communicate(timeout=LONG)
+    assert reads.returncode == 0 and int(said) < 0
+
+
+def test_the_example_of_parts_runs(make_service, installed, tmp_path):
+    tests = of_tests("test_streaming")
+
+    class Letters(tests.Counts):
+        def infer(self, batch):
+            [text] = batch["text"]
+            for letter in text.decode():
+                yield [letter]
+
+    program = compiled(installed, HERE.parents[2] / "nic_frontend/examples/stream.c", tmp_path)
+    service = make_service()
+    spec = {"name": "text", "dtype": "bytes", "shape": []}
+    tensors = {"inputs": [spec], "outputs": [spec], "streamed": True}
+    worker = tests.Worker(service._folder / "nic.sock", Letters(), tensors=tensors)
+    try:
+        service.wait_for("s")
+        for more, said in (([], "Z\nu\ng\n"), (["2"], "Z\nu\n")):
+            command = [program, service.url(), "s", "Zug", *more]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=True)
+            assert done.stdout == said
+    finally:
+        worker.close()
+
+
 def test_what_is_installed(tmp_path, monkeypatch):
     monkeypatch.setenv("DESTDIR", str(tmp_path / "root"))
     assert client_library.main(["--prefix", "/opt/shunter"]) == 0
@@ -488,12 +556,17 @@ def test_only_the_answer_to_the_hello_counts(user):
     assert found[0] == 1 and found[1].startswith("-404 ")
 
 
-def link_of(port, seed, share):
-    """A link that loses, of the tests of the sessions in C."""
-    place = importlib.util.spec_from_file_location("of_sessions", HERE / "test_native_client.py")
+def of_tests(file):
+    """What is in another file of tests."""
+    place = importlib.util.spec_from_file_location(f"of_{file}", HERE / f"{file}.py")
     module = importlib.util.module_from_spec(place)
     place.loader.exec_module(module)
-    return module.Link(port, seed, share)
+    return module
+
+
+def link_of(port, seed, share):
+    """A link that loses."""
+    return of_tests("test_native_client").Link(port, seed, share)
 
 
 @pytest.mark.parametrize(("protection", "keyed"), [(0, 0), (2, 1)])

@@ -79,6 +79,32 @@ def test_a_batch_is_of_at_most_so_many_rows_or_of_one_request():
     assert batches == [(0, 0, 1), (0, 2), (0, 3), (0, 4)]  # 2 and 9 rows do not fit, 1 waits
 
 
+def test_a_request_that_a_worker_does_not_take_waits_for_one_that_does():
+    place = Place(caps=(4, 8), ahead=0)
+    place.wait(0, rows=7)
+    place.wait(1, rows=6)
+    place.wait(2, rows=2)
+    assert place.go() == [(0, 2), (1, 0)]  # nobody waits behind what is not for him
+    place.answered(0)
+    assert place.go() == []
+    place.answered(1)
+    assert place.go() == [(1, 1)]
+
+
+def test_one_that_killed_a_worker_goes_alone_to_one_that_takes_it():
+    place = Place(caps=(4, 8))
+    place.wait(0, rows=6, again=True)
+    assert place.go() == [(1, 0)]
+
+
+def test_what_no_worker_takes_any_more_is_refused_by_one_that_is_there():
+    place = Place(caps=(4, 8), ahead=0)
+    place.wait(0, 1, rows=6)
+    assert place.go() == [(1, 0)]
+    place.dispatch.hands[1].draining = True
+    assert place.go() == [(0, 1)]
+
+
 def test_what_is_worth_a_batch_is_rows():
     place = Place(caps=(8,), threshold=4.0, max_wait_ns=SECOND)
     place.wait(0, rows=3)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from oracle.core import Ready
-from oracle.entries import Waiting, WaitingEntries
+from oracle.entries import ANY_ROWS, Waiting, WaitingEntries
 from shunter.batching.forming import release
 from shunter.batching.forming.latency import LatencyFit
 from shunter.batching.forming.threshold import IDLE, AdaptiveThreshold, hold_ns
@@ -246,6 +246,14 @@ class Dispatch:
             return min(hand.cap, self._size_adding(self.policy.slo_ns // 2))
         return hand.cap
 
+    def _limit(self, hand: Hand) -> int:
+        """Most rows of a request that may go there: all of one that nobody takes."""
+        others = (other.cap for _, other in self._ready())
+        return hand.cap if max(others, default=0) > hand.cap else ANY_ROWS
+
+    def _takes_first(self, hand: Hand, priority: int) -> bool:
+        return self.lines[priority].first_rows <= self._limit(hand)
+
     @property
     def _threshold(self) -> float:
         return self.policy.threshold or self.adaptive.value
@@ -261,8 +269,10 @@ class Dispatch:
             self._assign(worker, BEST_EFFORT, self._cap(hand, BEST_EFFORT))
         self._best_effort_waits = self._best_effort_is_due()
         for priority in (STRICT, BEST_EFFORT):
-            while self.lines[priority].alone and (free := self._free()):
-                self._assign(free[0][0], priority, 1)
+            while self.lines[priority].alone and (
+                able := [i for i, hand in self._free() if self._takes_first(hand, priority)]
+            ):
+                self._assign(able[0], priority, 1)
             self._release(priority)
         return self._wake_ns
 
@@ -354,18 +364,19 @@ class Dispatch:
         line, hand = self.lines[priority], self.hands[worker]
         if not line:
             return
-        room = self._cap(hand, priority)
-        if line.tightest_ns() and self._knows and not line.alone:
+        room, limit = self._cap(hand, priority), self._limit(hand)
+        are_all_for_it = line.fit(limit) == len(line)
+        if line.tightest_ns() and self._knows and not line.alone and are_all_for_it:
             size = self._fit_deadlines(worker, priority, size)
             slack = (line.tightest_ns() or FAR_NS) - self._now
             room = min(room, self._size_adding(slack - self._line[0] - self._caution_ns))
-        alone = line.alone
-        entries = line.take(size)
+        entries = line.take(size, limit)
         if not entries:
             return
+        alone = self._came[entries[0]].alone
         own, count = self._rows(entries), len(entries)
         if self.policy.mixes and not alone and own < room:
-            entries += self.lines[1 - priority].take(room - own, shared=True)
+            entries += self.lines[1 - priority].take(room - own, limit, shared=True)
         if priority == BEST_EFFORT or len(entries) > count:
             self._best_effort_ns = self._now
         rows = self._rows(entries)
@@ -429,6 +440,8 @@ class Dispatch:
         if hand.held[hand.given].given_ns == self._now:
             return False
         if any(line.alone for line in self.lines[: priority + 1]):
+            return False
+        if not self.lines[priority].fit(self._limit(hand)):
             return False
         running = hand.held[hand.done + 1]
         return (

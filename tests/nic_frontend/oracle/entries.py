@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+ANY_ROWS = 1 << 32
+
 
 class EntryRing:
     """Free entries of a ring, given out one behind the other."""
@@ -109,7 +111,7 @@ class WaitingEntries:
         """The most urgent entries; they wait no more."""
         urgent = []
         for _ in range(min(count, len(self._waiting))):
-            urgent.append(self._most_urgent())
+            urgent.append(self._most_urgent(ANY_ROWS))
             self._waiting.remove(urgent[-1])
         return [each.entry for each in urgent]
 
@@ -129,17 +131,26 @@ class WaitingEntries:
         ordered = sorted(self._waiting, key=lambda each: (each.deadline_ns or none, each.number))
         return [(each.deadline_ns or none, each.rows) for each in ordered]
 
-    def take(self, most: int, *, shared: bool = False) -> list[int]:
+    @property
+    def first_rows(self) -> int:
+        """Of the first in the row."""
+        return self._waiting[0].rows
+
+    def fit(self, limit: int) -> int:
+        """How many have no more rows than that."""
+        return sum(each.rows <= limit for each in self._waiting)
+
+    def take(self, most: int, limit: int = ANY_ROWS, *, shared: bool = False) -> list[int]:
         """The most urgent entries, of at most so many rows, or one that has more, or one that runs
         alone; they wait no more.
 
         What has been tried once, then the earliest deadline, then the oldest. ``shared``: others
-        are in the batch; none that runs alone, and none that has more rows.
+        are in the batch; none that runs alone, and none that has more rows. Only of those that have
+        at most ``limit``.
         """
         batch: list[int] = []
-        while self._waiting and most > 0 and not ((shared or batch) and self.alone):
-            urgent = self._most_urgent()
-            if urgent.rows > most and (shared or batch):
+        while most > 0 and (urgent := self._most_urgent(limit)):
+            if (urgent.alone or urgent.rows > most) and (shared or batch):
                 break
             self._waiting.remove(urgent)
             batch.append(urgent.entry)
@@ -148,9 +159,12 @@ class WaitingEntries:
                 break
         return batch
 
-    def _most_urgent(self) -> Waiting:
-        oldest = self._waiting[0]
-        with_deadline = [each for each in self._waiting if each.deadline_ns]
+    def _most_urgent(self, limit: int) -> Waiting | None:
+        fitting = [each for each in self._waiting if each.rows <= limit]
+        if not fitting:
+            return None
+        oldest = fitting[0]
+        with_deadline = [each for each in fitting if each.deadline_ns]
         if oldest.alone or not with_deadline:
             return oldest
         return min(with_deadline, key=_urgency)

@@ -118,13 +118,26 @@ def test_headers_of_all_kinds_do_no_harm(served, kind):
     assert served.function()["free"] <= free
 
 
-def test_workers_of_other_sizes_are_refused_and_of_smaller_batches_make_requests_smaller(served):
-    client = served.client("udp")
+def test_requests_have_as_many_rows_as_any_worker_takes(served):
+    client, older = served.client("udp"), served.puppet_of_runs
     assert client.opened.rows == 3 and client.opened.packing == FORM
-    other = served.puppet(2, INPUTS, OUTPUTS, packing=FORM)
+    smaller = served.puppet(2, INPUTS, OUTPUTS, packing=FORM)
+    assert served.client("udp").opened.rows == 3
+    for _ in range(3):  # never to the one that does not take them, though it is free
+        number = client.ask_run(text(100), rows=3)
+        assert answer(older, text(LEAST))[1] == [3]
+        assert client.run_of(number) == text(LEAST)
+    assert client.run_of(client.ask_run(text(100), rows=4)) == WireStatus.BAD_REQUEST
+    older.leave()
+    assert attach.receive(older.connection)[0] == {"left": True}
     assert client.run_of(client.ask_run(text(100), rows=3)) == WireStatus.BAD_REQUEST
     assert served.client("udp").opened.rows == 2
-    other.die()
+    number = client.ask_run(text(100), rows=2)
+    assert answer(smaller, text(LEAST))[1] == [2]
+    assert client.run_of(number) == text(LEAST)
+
+
+def test_workers_of_other_sizes_are_refused(served):
     longer = PackedForm(batched=True, request_bytes=4097, answer_bytes=3000)
     specs = [tuple(TensorSpec(n, d, tuple(s)) for n, d, s in side) for side in (INPUTS, OUTPUTS)]
     hello = attach.Attach("m", "1", *specs, 3, 1, packing=longer)
