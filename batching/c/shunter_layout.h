@@ -245,6 +245,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_ENTRY_OK 200 /* status of an entry: answered */
 #define SHUNTER_ENTRY_BAD 400 /* status of an entry: not the model's tensors */
 #define SHUNTER_ENTRY_FAILED 500 /* status of an entry: the handler failed */
+#define SHUNTER_ENTRY_SAYS 1000 /* above: it failed with that many less, and says why */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
 #define SHUNTER_QUEUE_VERSION 4 /* raised when the queue page changes */
 #define SHUNTER_QUEUE_WORKERS_OFFSET 1280 /* offset of worker 0 */
@@ -294,6 +295,6 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
 #define SHUNTER_E_ENTRY_PARTS 272 /* parts in their places; the highest bit: no more follow */
 #define SHUNTER_E_ENTRY_EARLY_NS 280 /* when it was answered, if before its batch is done; else 0 */
-#define SHUNTER_LAYOUT_DIGEST 0x5d326c62e2a236e1ULL
+#define SHUNTER_LAYOUT_DIGEST 0x6698376668c9d28ULL
 
 #endif

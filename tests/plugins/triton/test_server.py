@@ -65,8 +65,8 @@ def fill(store, folder):
     variables = {"ECHO_RECORD": str(folder / "record"), "TENSORS_GATE": str(folder / "gate")}
     tensors = {"inputs": [{"name": "x", "dtype": "float32", "shape": [4]}], "outputs": outputs}
     section = {"tensors": tensors, "environment": variables}
-    for name, batch in (("two", 8), ("one", 1)):
-        config = {"batchSize": batch, "shunter": section}
+    for name, batch, retry in (("two", 8, True), ("one", 1, False)):
+        config = {"batchSize": batch, "shunter": {**section, "retry": retry}}
         store.add(name, "tensors", config=config)
     mixed = {
         side: [{"name": f"{side}-{t}", "dtype": t, "shape": [2, 3]} for t in TYPES]
@@ -284,7 +284,7 @@ def test_clients_on_this_host_share_memory(site, two):
         ({"slo_class": "gold"}, "slo_class 'gold'; allowed: strict, best_effort"),
         ({"deadline_ms": -1}, "deadline_ms '-1'; allowed: milliseconds"),
         ({"deadline_ms": "soon"}, "deadline_ms 'soon'; allowed: milliseconds"),
-        ({"idempotent": "yes"}, "idempotent; allowed: true, false"),
+        ({"idempotent": "yes"}, "idempotent 'yes'; allowed: true, false"),
     ],
 )
 def test_a_parameter_that_means_nothing_is_named(site, two, errors, parameters, said):
@@ -361,6 +361,23 @@ def test_a_request_that_kills_its_workers_is_answered_and_named_the_cause(site, 
         site.ask("two", [DIE])
     wait_until(lambda: site.state("two")["ready"] == 2)
     assert site.ask("two", [1.0]) == [3.0]
+
+
+@pytest.mark.parametrize("idempotent", [False, "false"])
+def test_what_must_not_run_twice_ends_with_its_first_worker(site, two, errors, idempotent):
+    before = site.record().count(DIE)
+    with pytest.raises(errors, match="died; the request must not run twice") as told:
+        site.ask("two", [DIE], "grpc", parameters={"idempotent": idempotent})
+    assert told.value.status() == "StatusCode.INTERNAL"
+    assert site.ask("two", [1.0]) == [3.0]
+    assert site.record().count(DIE) == before + 1
+
+
+def test_a_model_that_does_not_retry_runs_nothing_twice(site, one, errors):
+    before = site.record().count(DIE)
+    with pytest.raises(errors, match="must not run twice"):
+        site.ask("one", [DIE])
+    assert site.record().count(DIE) == before + 1
 
 
 def test_a_reload_and_a_new_generation_under_load_lose_no_request(site, two):
