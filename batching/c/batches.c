@@ -51,6 +51,7 @@ static void write_batch(
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_NEXT), next);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_ROWS), waiting->rows);
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), 0);
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_EARLY_NS), 0);
     }
 }
 
@@ -149,6 +150,34 @@ static uint64_t done_ns(
     return said >= began_ns && said <= now_ns ? said : now_ns;
 }
 
+/* Requests of a batch that runs whose answers its worker did not hold back for the others. */
+static uint32_t finish_early(
+    struct shunter_served *served, uint32_t worker, uint64_t early, uint64_t now_ns) {
+    struct shunter_worker_state *state = &served->workers[worker];
+    if (early == state->early || !shunter_in_flight(state)) {
+        return 0;
+    }
+    state->early = early;
+    struct shunter_held *batch = &state->held[(state->done + 1) % SHUNTER_AHEAD];
+    uint32_t count = 0;
+    for (int32_t at = batch->first, before = -1, next; at >= 0; at = next) {
+        next = served->waiting[at].next;
+        const uint64_t at_ns = shunter_get(
+            shunter_entry_word(&served->queue, (uint32_t)at, SHUNTER_E_ENTRY_EARLY_NS));
+        if (!at_ns) {
+            before = at;
+            continue;
+        }
+        *(before < 0 ? &batch->first : &served->waiting[before].next) = next;
+        batch->last = next < 0 ? before : batch->last;
+        batch->count--;
+        count++;
+        finish_one(served, (uint32_t)at, at_ns < now_ns ? at_ns : now_ns, now_ns, false);
+    }
+    state->progress_ns = count ? now_ns : state->progress_ns;
+    return count;
+}
+
 static void one_is_done(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {
     struct shunter_worker_state *state = &served->workers[worker];
     const uint64_t began_ns = state->began_ns;
@@ -185,6 +214,9 @@ uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
         if (!state->present || !shunter_in_flight(state)) {
             continue;
         }
+        // First, so that what it has answered early is of a batch that is done, or of the next.
+        const uint64_t early =
+            shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_EARLY));
         uint64_t done =
             shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER));
         // It is the worker's word: never believe more than was given.
@@ -192,6 +224,7 @@ uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
         for (; state->done < done; batches++) {
             one_is_done(served, worker, now_ns);
         }
+        batches += finish_early(served, worker, early, now_ns);
     }
     return batches;
 }

@@ -87,6 +87,7 @@ struct shunter_worker_state {
     uint32_t cap; /* rows */
     int doorbell;
     uint64_t given, done;
+    uint64_t early; /* how often it has answered a part of a batch, as far as that is known */
     uint64_t began_ns; /* since when the oldest batch that it holds runs */
     uint64_t progress_ns; /* when it wrote a part of an answer last */
     uint64_t free_since_ns;
@@ -165,7 +166,7 @@ void shunter_expect(struct shunter_served *served, uint32_t left, uint32_t lengt
 
 /* ---- batches */
 
-/* Take in what workers have answered; the number of batches. */
+/* Take in what workers have answered; the number of batches, and of requests whose batch goes on. */
 uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns);
 /* Answer what is too late, give batches away. Returns when time alone changes something. */
 uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns);

@@ -95,18 +95,21 @@ double shunter_threshold(const struct shunter_served *served) {
                                         : served->seen.threshold.value;
 }
 
-static bool was_alone(const struct shunter_served *served, const struct shunter_held *batch) {
-    return served->waiting[batch->first].alone;
+/* Whether its latency says something: nothing failed, and nothing was tried once more. */
+static bool was_usual(const struct shunter_served *served, const struct shunter_held *batch) {
+    return batch->first < 0 || // answered early, all of it
+           (!served->waiting[batch->first].alone &&
+            shunter_get(shunter_entry_word(
+                &served->queue, (uint32_t)batch->first, SHUNTER_E_ENTRY_STATUS)) ==
+                SHUNTER_ENTRY_OK);
 }
 
 void shunter_learn(
     struct shunter_served *served, const struct shunter_held *batch, uint64_t began_ns,
     uint64_t waiting_ahead, uint64_t now_ns) {
     struct shunter_seen *seen = &served->seen;
-    const uint64_t status = shunter_get(
-        shunter_entry_word(&served->queue, (uint32_t)batch->first, SHUNTER_E_ENTRY_STATUS));
     shunter_adaptive_threshold_settle(&seen->threshold, (int64_t)now_ns, seen->arrivals);
-    if (status == SHUNTER_ENTRY_OK && !was_alone(served, batch)) {
+    if (was_usual(served, batch)) {
         shunter_latency_fit_observe(&seen->fit, batch->rows, (int64_t)(now_ns - began_ns));
     }
     seen->threshold.alpha = served->policy.alpha;

@@ -249,7 +249,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_ENTRY_FAILED 500 /* status of an entry: the handler failed */
 #define SHUNTER_ENTRY_SAYS 1000 /* above: it failed with that many less, and says why */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
-#define SHUNTER_QUEUE_VERSION 3 /* raised when the queue page changes */
+#define SHUNTER_QUEUE_VERSION 4 /* raised when the queue page changes */
 #define SHUNTER_QUEUE_WORKERS_OFFSET 1280 /* offset of worker 0 */
 #define SHUNTER_WORKER_SIZE 256 /* bytes of one worker */
 #define SHUNTER_QUEUE_ENTRIES_OFFSET 17664 /* offset of entry 0 */
@@ -276,6 +276,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_W_DONE_NS 144 /* when batch n was done, in place n % AHEAD [2] */
 #define SHUNTER_W_WORKER_GATHERED 160 /* bytes of inputs that it has copied so far */
 #define SHUNTER_W_WORKER_TAKEN 168 /* batches taken so far: those not done may have run in part */
+#define SHUNTER_W_WORKER_EARLY 176 /* how often it has answered a part of a batch; written last */
 #define SHUNTER_E_ENTRY_REQ_ID 0 /* request */
 #define SHUNTER_E_ENTRY_SESSION 8 /* session */
 #define SHUNTER_E_ENTRY_FLAGS 16 /* HDR_TAG, ACK_REQ: of the answer; IDEMPOTENT: it may run twice */
@@ -295,6 +296,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
 #define SHUNTER_E_ENTRY_PARTS 272 /* parts in their places; the highest bit: no more follow */
-#define SHUNTER_LAYOUT_DIGEST 0x697166dcb3c36ea6ULL
+#define SHUNTER_E_ENTRY_EARLY_NS 280 /* when it was answered, if before its batch is done; else 0 */
+#define SHUNTER_LAYOUT_DIGEST 0x6698376668c9d28ULL
 
 #endif

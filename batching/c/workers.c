@@ -24,7 +24,7 @@ int shunter_worker_comes(
         .free_since_ns = now_ns};
     const uint32_t words[] = {
         SHUNTER_W_BATCH_NUMBER, SHUNTER_W_DONE_NUMBER, SHUNTER_W_WORKER_ASLEEP,
-        SHUNTER_W_WORKER_GATHERED, SHUNTER_W_WORKER_TAKEN};
+        SHUNTER_W_WORKER_GATHERED, SHUNTER_W_WORKER_TAKEN, SHUNTER_W_WORKER_EARLY};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         shunter_set(shunter_worker_word(&served->queue, worker, words[i]), 0);
     }

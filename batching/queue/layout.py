@@ -57,7 +57,7 @@ class EntryStatus(IntEnum):
 
 
 QUEUE_MAGIC = int.from_bytes(b"SHUNTERQ", "little")
-QUEUE_VERSION = 3
+QUEUE_VERSION = 4
 PIECE = struct.Struct("<QII")
 """Of an input: offset in its region, bytes (0: it is not there), region."""
 BLOCK = 1 << 16
@@ -107,6 +107,7 @@ WORKER = (
             Field("done_ns", "when batch n was done, in place n % AHEAD", count=AHEAD),
             Field("worker_gathered", "bytes of inputs that it has copied so far"),
             Field("worker_taken", "batches taken so far: those not done may have run in part"),
+            Field("worker_early", "how often it has answered a part of a batch; written last"),
         ),
     ),
 )
@@ -139,6 +140,7 @@ ENTRY = (
             Field("entry_status", "0: none yet; one of STATUS_..."),
             Field("entry_result_bytes", "of its result where the queue is packed"),
             Field("entry_parts", "parts in their places; the highest bit: no more follow"),
+            Field("entry_early_ns", "when it was answered, if before its batch is done; else 0"),
         ),
     ),
 )

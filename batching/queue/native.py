@@ -50,7 +50,7 @@ class BatchView(Structure):
 
     _fields_ = (
         *(("entries", c_void_p), ("count", c_uint32), ("follow_up", c_uint32)),
-        ("number", c_uint64),
+        *(("number", c_uint64), ("answered", c_uint32)),
     )
 
 
@@ -91,6 +91,9 @@ def load(path: str) -> ctypes.CDLL:
     ]
     found.shunter_worker_answer.argtypes = [
         *(c_void_p, c_uint32, c_void_p, c_void_p, c_void_p, c_void_p, c_int),
+    ]
+    found.shunter_worker_answer_early.argtypes = [
+        *(c_void_p, c_uint32, c_void_p, c_uint32, c_void_p, c_void_p, c_int),
     ]
     found.shunter_datagrams_new.restype = c_void_p
     found.shunter_datagrams_new.argtypes = [c_int]
@@ -140,6 +143,11 @@ class Batch:
     def count(self) -> int:
         """Its requests."""
         return self._view.count
+
+    @property
+    def answered(self) -> int:
+        """Of its requests the first so many are answered already."""
+        return self._view.answered
 
     @property
     def first(self) -> int | None:
@@ -258,6 +266,15 @@ class WorkerQueue:
             batch.results_at,
             self._datagrams,
             self.front,
+        )
+
+    def answer_early(self, batch: Batch, statuses: Sequence[int]) -> None:
+        """Answer the first of its requests that are not answered yet, before the others have run.
+        ``statuses``: of all so far. Their entries, inputs and results are not the worker's then."""
+        batch.say(statuses)
+        self.library.shunter_worker_answer_early(
+            *(self.view_at, self._worker, batch.at, len(statuses) - batch.answered),
+            *(batch.statuses_at, self._datagrams, self.front),
         )
 
     def close(self) -> None:

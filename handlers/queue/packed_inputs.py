@@ -46,7 +46,7 @@ class PackedInputs:
         """Of a batch's requests: their rows, 0 where they are malformed, and the sizes of all their
         dimensions, as they are padded when they run alone.
 
-        Raises OSError for a batch that makes no sense.
+        Raises FrontEndError for a batch that makes no sense.
         """
         table, good = self._end.read(batch, 0, batch.count)
         if good < batch.count:

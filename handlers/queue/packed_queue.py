@@ -78,6 +78,7 @@ class PackedQueueWorker:
         """``device``: where the model is, None: on the host."""
         assert attach.packing is not None
         self._queue, self._infer, self._device = end.queue, infer, device
+        self._answer_early = end.answer_early
         self._batch = min(attach.batch, end.queue.entries)
         sides = (Packing(each, attach.packing.batched) for each in (attach.inputs, attach.outputs))
         packed = PackedEnd(end, *sides, attach.batch)
@@ -115,7 +116,8 @@ class PackedQueueWorker:
         return None
 
     def _run_in_groups(self, batch: Batch, groups: LengthGroups) -> list[int]:
-        """Its requests are in the order of their groups then, and so are their statuses."""
+        """Its requests are in the order of their groups then, and so are their statuses. Each group
+        is answered before the next runs."""
         counts = [1]
         if batch.count > 1:
             found = groups.of(*self._inputs.sizes(batch))
@@ -124,6 +126,8 @@ class PackedQueueWorker:
                 batch.order([request for group in found for request in group.requests])
         statuses: list[int] = []
         for count in counts:
+            if statuses:
+                self._answer_early(batch, statuses)
             began, cells = time.monotonic_ns(), self._inputs.cells
             mine = self._run(batch, len(statuses), count)
             if all(each == EntryStatus.OK for each in mine):

@@ -1,5 +1,6 @@
 """Packed functions from clients to handlers and back, through the workers that users have."""
 
+import asyncio
 import socket
 import threading
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from shunter.batching.forming.lengths import Group, LengthGroups
 from shunter.batching.queue.attach import Attach
 from shunter.batching.queue.packed_form import PackedForm
 from shunter.batching.queue.tensor_spec import TensorSpec
@@ -15,7 +17,7 @@ from shunter.handlers.queue.front_end_link import FrontEndLink
 from shunter.handlers.queue.packed_queue import keep_batch
 from shunter.handlers.queue.tensor_config import UNPADDED, Padding
 from shunter.handlers.queue.tensor_queue import keep_inputs
-from shunter.nic_frontend.client import BadRequestError, Session
+from shunter.nic_frontend.client import AsyncClient, BadRequestError, Session
 
 KEY = bytes(range(32))
 LONG = 30
@@ -109,6 +111,50 @@ def test_a_run_that_is_none_leaves_the_others_of_its_batch_alone(make_service):
     assert isinstance(wrong, BadRequestError) and isinstance(again, BadRequestError)
     assert is_answer(two, 2) and is_answer(three, 3) and is_answer(four, 4)
     assert sum(batches) == 4
+
+
+@pytest.mark.parametrize("scheme", ["udp", "tcp", "unix"])
+def test_a_short_request_does_not_wait_for_the_long_one_of_its_batch(
+    make_service, monkeypatch, scheme
+):
+    service, sizes = make_service(), []
+    first_runs, go_on, short_is_there = (threading.Event() for _ in range(3))
+
+    def each_alone(_, rows, lengths):
+        if [9] in lengths and [3] in lengths:
+            sizes.append(len(rows))
+        order = sorted(range(len(rows)), key=lengths.__getitem__)
+        return [Group([i], lengths[i][0]) for i in order]
+
+    def summed(batch):
+        length = batch["in0"].shape[1]
+        if length == 1:
+            first_runs.set()
+            assert go_on.wait(LONG)
+        if length == 9 and sizes:
+            assert short_is_there.wait(LONG)
+        return batch["in0"].sum(1)
+
+    async def ask():
+        async with AsyncClient(service.url(scheme), timeout_s=2 * LONG) as client:
+
+            def begin(length):
+                return asyncio.ensure_future(client.infer("m", [np.ones(length, int)]))
+
+            for event in (first_runs, go_on, short_is_there):
+                event.clear()
+            first = begin(1)
+            await asyncio.to_thread(first_runs.wait, LONG)
+            ahead, short, long = (begin(n) for n in (2, 3, 9))
+            short.add_done_callback(lambda _: short_is_there.set())
+            asyncio.get_running_loop().call_later(0.2, go_on.set)  # they wait together by then
+            found = await asyncio.gather(first, ahead, short, long)
+            assert [int(each) for each in found] == [1, 2, 3, 9]
+
+    monkeypatch.setattr(LengthGroups, "of", each_alone)
+    service.serve("m", INPUTS[:1], OUTPUTS[:1], summed, form=PackedForm())
+    while not sizes:  # the long one came in a batch with the short one, or with both
+        asyncio.run(ask())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])

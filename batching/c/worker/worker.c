@@ -61,6 +61,7 @@ static int look(
         return -1;
     }
     batch->number = wait->taken = number;
+    batch->answered = 0;
     shunter_set(shunter_worker_word(queue, worker, SHUNTER_W_WORKER_TAKEN), number);
     return 1;
 }
@@ -194,13 +195,8 @@ void shunter_worker_scatter(
     }
 }
 
-int shunter_worker_done(
-    const struct shunter_queue *queue, uint32_t worker, const struct shunter_batch *batch,
-    int owner_doorbell, int wanted) {
-    const uint32_t place = 8 * (uint32_t)(batch->number % SHUNTER_AHEAD);
-    shunter_set(shunter_worker_word(queue, worker, SHUNTER_W_DONE_NS + place), now_ns());
-    // Sequentially consistent, as the owner's wish and sleep are: one sees the other.
-    atomic_store(shunter_worker_word(queue, worker, SHUNTER_W_DONE_NUMBER), batch->number);
+/* ``wanted``: the owner has to know at once what was written before this. */
+static int tell_owner(const struct shunter_queue *queue, int owner_doorbell, int wanted) {
     wanted = wanted || atomic_load(shunter_front_end_word(queue, SHUNTER_Q_FRONT_END_WANTS_DONE));
     if (wanted && atomic_load(shunter_front_end_word(queue, SHUNTER_Q_FRONT_END_ASLEEP))) {
         const uint64_t ring = 1;
@@ -209,4 +205,27 @@ int shunter_worker_done(
         }
     }
     return 0;
+}
+
+int shunter_worker_done(
+    const struct shunter_queue *queue, uint32_t worker, const struct shunter_batch *batch,
+    int owner_doorbell, int wanted) {
+    const uint32_t place = 8 * (uint32_t)(batch->number % SHUNTER_AHEAD);
+    shunter_set(shunter_worker_word(queue, worker, SHUNTER_W_DONE_NS + place), now_ns());
+    // Sequentially consistent, as the owner's wish and sleep are: one sees the other.
+    atomic_store(shunter_worker_word(queue, worker, SHUNTER_W_DONE_NUMBER), batch->number);
+    return tell_owner(queue, owner_doorbell, wanted);
+}
+
+int shunter_worker_early(
+    const struct shunter_queue *queue, uint32_t worker, struct shunter_batch *batch,
+    uint32_t count, int owner_doorbell, int wanted) {
+    _Atomic uint64_t *early = shunter_worker_word(queue, worker, SHUNTER_W_WORKER_EARLY);
+    const uint64_t now = now_ns();
+    for (; count; count--, batch->answered++) {
+        const uint32_t entry = batch->entries[batch->answered];
+        shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_EARLY_NS), now);
+    }
+    atomic_store(early, shunter_get(early) + 1); // as above
+    return tell_owner(queue, owner_doorbell, wanted);
 }

@@ -17,6 +17,7 @@ struct shunter_batch {
     uint32_t count;
     uint32_t follow_up; /* 1: they lie one behind the other in the rings of results */
     uint64_t number;
+    uint32_t answered; /* of its entries the first so many: they are not the worker's any more */
 };
 
 struct shunter_wait {
@@ -59,5 +60,10 @@ void shunter_worker_scatter(
 int shunter_worker_done(
     const struct shunter_queue *queue, uint32_t worker, const struct shunter_batch *batch,
     int owner_doorbell, int wanted);
+
+/* The next ``count`` entries of a batch that goes on are answered; else as above. */
+int shunter_worker_early(
+    const struct shunter_queue *queue, uint32_t worker, struct shunter_batch *batch,
+    uint32_t count, int owner_doorbell, int wanted);
 
 #endif

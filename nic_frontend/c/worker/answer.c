@@ -1,5 +1,6 @@
 #include "answer.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -65,15 +66,14 @@ static bool send_entry(
     return true;
 }
 
-int shunter_worker_answer(
-    const struct shunter_queue *queue, uint32_t worker, const struct shunter_batch *batch,
-    const uint16_t *statuses, uint8_t *const *from, struct shunter_datagrams *datagrams,
-    int front_end_doorbell) {
-    const uint64_t sent = datagrams->sent;
+/* Those of its entries that are not answered yet, as far as ``end``; whether the front end has nothing
+ * to do for them. */
+static int send_until(
+    const struct shunter_queue *queue, const struct shunter_batch *batch, uint32_t end,
+    const uint16_t *statuses, struct shunter_datagrams *datagrams) {
     int all_good = 1;
     datagrams->error = 0;
-    shunter_worker_scatter(queue, batch->entries, batch->count, from);
-    for (uint32_t i = 0; i < batch->count; i++) {
+    for (uint32_t i = batch->answered; i < end; i++) {
         const uint32_t entry = batch->entries[i];
         // First, so that an answer that was sent is never followed by an error.
         shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), statuses[i]);
@@ -84,8 +84,36 @@ int shunter_worker_answer(
         }
     }
     shunter_datagrams_flush(datagrams);
+    return all_good;
+}
+
+int shunter_worker_answer(
+    const struct shunter_queue *queue, uint32_t worker, const struct shunter_batch *batch,
+    const uint16_t *statuses, uint8_t *const *from, struct shunter_datagrams *datagrams,
+    int front_end_doorbell) {
+    const uint64_t sent = datagrams->sent;
+    shunter_worker_scatter(queue, batch->entries, batch->count, from);
+    const int all_good = send_until(queue, batch, batch->count, statuses, datagrams);
     const int error =
         shunter_worker_done(queue, worker, batch, front_end_doorbell, !all_good);
+    if (error) {
+        return error;
+    }
+    return datagrams->error ? datagrams->error : (int)(datagrams->sent - sent);
+}
+
+int shunter_worker_answer_early(
+    const struct shunter_queue *queue, uint32_t worker, struct shunter_batch *batch,
+    uint32_t count, const uint16_t *statuses, struct shunter_datagrams *datagrams,
+    int front_end_doorbell) {
+    const uint64_t sent = datagrams->sent;
+    if (count > batch->count - batch->answered) {
+        return -EINVAL;
+    }
+    const int all_good =
+        send_until(queue, batch, batch->answered + count, statuses, datagrams);
+    const int error =
+        shunter_worker_early(queue, worker, batch, count, front_end_doorbell, !all_good);
     if (error) {
         return error;
     }

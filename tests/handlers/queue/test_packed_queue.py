@@ -145,6 +145,39 @@ def test_a_batch_of_unequal_requests_runs_in_groups_where_that_costs_less(make, 
     assert answers(front, good) == [30, 2, 33, 4, 31]
 
 
+def test_a_group_is_answered_before_the_next_one_runs(make):
+    seen = []
+
+    def infer(batch):
+        words, queue = front.queue.words, front.queue
+        early = [words[queue.entry(entry, "entry_early_ns")] > 0 for entry in entries]
+        said = [words[queue.entry(entry, "entry_status")] for entry in entries]
+        seen.append((early, said, words[queue.worker(0, "worker_early")]))
+        if len(seen) == 2:
+            front.ask(entries[1], [7] * 7)  # not the worker's any more
+        return batch["ids"].sum(1)
+
+    front, worker = make([IDS], [SUM], infer)
+    worker._groups.cost.fixed_ns, worker._groups.cost.per_cell_ns = 20e6, 1e6
+    entries = ask(front, *([[1] * n] for n in (90, 2, 40, 3)))
+    batch = front.give(*entries)
+    worker.begin(batch)
+    assert seen == [
+        ([False] * 4, [0] * 4, 0),
+        ([False, True, False, True], [0, OK, 0, OK], 1),
+        ([False, True, True, True], [0, OK, OK, OK], 2),
+    ]
+    words, queue = front.queue.words, front.queue
+    assert not words[queue.worker(0, "done_number")]
+    words[queue.entry(entries[1], "entry_status")] = 0  # as of a new request
+    front.finish(worker)
+    assert answers(front, [entries[i] for i in (0, 2, 3)]) == [90, 40, 3]
+    assert words[queue.entry(entries[1], "entry_status")] == 0
+    assert words[queue.worker(0, "done_number")] == 1
+    entries = ask(front, [[1] * 5], [[1] * 6])
+    assert front.run(worker, *entries) == [OK, OK] and answers(front, entries) == [5, 6]
+
+
 @pytest.mark.parametrize("ragged", [False, True])
 def test_requests_that_are_batches_get_their_own_rows(make, ragged):
     def infer(batch):

@@ -624,3 +624,52 @@ def test_workers_that_cannot_be_are_refused(program):
     come = [("W", n, cap, 0) for n, cap in ((64, 1), (0, 0), (63, 1), (63, 1))]
     said = program([*come, ("G", 5), ("D", 5)])
     assert said == [f"worker {n} is refused" for n in (64, 0, 63)]
+
+
+FOUR = [(*GREEDY, 1, 0, 0), ("W", 0, 4, 1), *(("E", n, 0, 0, 0, 1) for n in (1, 2, 3, 4)), ("T", 2)]
+"""Run together."""
+
+
+def early(entry, status=200, direct=None):
+    direct = int(entry % 2 == 0) if direct is None else direct
+    return [f"finished {entry} {status} {direct}", "early 1"]
+
+
+@pytest.mark.parametrize("order", [(1, 2), (4, 1), (2, 3), (4, 3), (1, 2, 3, 4), (3, 4, 2, 1)])
+def test_what_is_answered_early_is_finished_once_while_its_batch_goes_on(program, order):
+    events = [*FOUR, *(("Y", 0, entry, 3) for entry in order), ("E", 6, 0, 0, 4, 1), ("T", 5)]
+    said = program([*events, ("A", 0, 1, 9), ("T", 9), ("A", 0, 1, 10), ("C",)])
+    rest = [n for n in (1, 2, 3, 4) if n not in order]
+    assert [line for line in said if line.startswith(("finished", "early", "batch"))] == [
+        "batch 0 1 1 2 3 4",
+        *(line for entry in order for line in early(entry)),
+        "batch 0 2 6",  # behind the one that goes on
+        *(f"finished {entry} 200 {int(entry % 2 == 0)}" for entry in rest),
+        "finished 6 200 1",
+    ]
+    assert said[-1] == "counts 5 5 0 0 0"
+
+
+def test_an_entry_that_was_answered_early_serves_again_before_its_batch_is_done(program):
+    again = [("E", 2, 0, 0, 4, 1), ("T", 5), ("A", 0, 1, 6), ("A", 0, 1, 7)]
+    said = program([*FOUR, ("Y", 0, 2, 3), *again])
+    assert [line for line in said if not line.startswith("next")] == [
+        *("batch 0 1 1 2 3 4", "finished 2 200 1", "early 1", "batch 0 2 2"),
+        *(f"finished {n} 200 {int(n % 2 == 0)}" for n in (1, 3, 4)),
+        "finished 2 200 1",
+    ]
+
+
+def test_what_was_answered_early_does_not_run_again_when_its_worker_dies(program):
+    said = program([*FOUR, ("Y", 0, 3, 3), ("G", 0, 1), ("W", 0, 4, 4), ("T", 5)])
+    assert [line for line in said if not line.startswith("next")] == [
+        *("batch 0 1 1 2 3 4", "finished 3 200 0", "early 1"),
+        *("died 1", "died 2", "died 4"),
+    ]
+
+
+def test_what_is_answered_early_of_no_batch_is_nothing(program):
+    said = program([("W", 0, 4, 1), ("Y", 0, 3, 3), *FOUR[2:], ("Y", 0, 7, 3)])
+    assert [line for line in said if not line.startswith("next")] == [
+        *("early 0", "batch 0 1 1 2 3 4", "early 0"),
+    ]
