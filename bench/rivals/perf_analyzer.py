@@ -43,7 +43,7 @@ def run(given: list[str], connections: int, seconds: float) -> Row:
         _link_libraries(Path(folder))
         report = Path(folder) / "report.csv"
         command = [str(ensure()), *given, "-b", "1", "--async", "-f", str(report)]
-        command += ["--concurrency-range", str(connections), "-r", "3"]
+        command += ["--concurrency-range", str(connections), "-r", "12"]
         command += ["-p", str(round(seconds * 1000)), "-s", str(_STABLE_PERCENT)]
         environment = {**os.environ, "LD_LIBRARY_PATH": folder}
         done = subprocess.run(
