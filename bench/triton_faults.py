@@ -7,7 +7,13 @@ in any other way is lost, except that the model may be said to be unknown while 
 that what was cancelled may be. The soak has no faults: it measures memory, and then that of a
 Triton alone, with its Python backend, under the same callers.
 
-    lost_requests               without an answer, or with an error
+`tritonserver` before 2.53 may end with signal 11 when a gRPC call is cancelled just as its answer
+comes (its fault 7368, mended by 7840), with or without us: the cancel storm is made on a Triton
+alone, too. What is lost when the server itself has ended is counted apart.
+
+    lost_requests               without an answer, or with an error, while there was a server
+    lost_when_triton_ended      the same of phases in which `tritonserver` ended
+    triton_ended, triton_alone_ended    in how many phases it did
     wrong_answers               of all phases and the soak
     rss_slope                   MiB per minute of the server, the host and the workers together
                                 in the soak (median of the slopes of all pairs of samples)
@@ -122,6 +128,7 @@ def phase(server: Serve, what: str, questions: Questions, seconds: float) -> Row
     """Callers, and what is done to them."""
     kinds = KINDS if what == "cancel storm" else KINDS[:-1]
     each = 4 if what == "cancel storm" else 2
+    triton = server.triton()
     with Callers(server.addresses, MODEL, questions, each=each, kinds=kinds) as callers:
         callers.wait_for(50)
         began = time.monotonic()
@@ -132,7 +139,31 @@ def phase(server: Serve, what: str, questions: Questions, seconds: float) -> Row
         if what != "kill -9 the host":
             server.wait_for_workers(WORKERS)
         callers.wait_for(50)
-    return row_of(what, callers.ends, callers.slowest_s) | {"until_50_more_s": round(again_s, 2)}
+    found = row_of(what, callers.ends, callers.slowest_s)
+    if server.triton() != triton:  # nothing here may end it
+        found["triton_ended"] = end_in(server.log())
+    return found | {"until_50_more_s": round(again_s, 2)}
+
+
+def storm_alone(questions: Questions, seconds: float) -> Row:
+    """The cancel storm on a Triton with its Python backend only."""
+    setting = Static(BATCH, WORKERS, 0)
+    with PythonBackend([MODEL], [setting]) as server:
+        named = server.load(MODEL, setting)
+        addresses = (f"127.0.0.1:{server.port}", f"127.0.0.1:{server.grpc_port}")
+        with Callers(addresses, named, questions, each=4, kinds=KINDS) as callers:
+            time.sleep(seconds)
+        row = row_of("cancel storm", callers.ends, callers.slowest_s)
+        row["side"] = "triton alone"
+        if not server.running:
+            row["triton_ended"] = end_in(server.log.read_text(encoding="utf-8", errors="replace"))
+    return row
+
+
+def end_in(log: str) -> str:
+    """What a server's log says of its end."""
+    at = log.rfind("Signal (")
+    return log[at : at + 1500] if at >= 0 else log[-1500:]
 
 
 def row_of(what: str, ends: Counter[str], slowest_s: float) -> Row:
@@ -227,10 +258,14 @@ def soak_alone(questions: Questions, seconds: float) -> Row:
 def headline(rows: list[Row]) -> Row:
     """The claims."""
     ours = [row for row in rows if row.get("side") != "triton alone"]
+    ended = [row for row in ours if "triton_ended" in row]
     found: Row = {
-        "lost_requests": sum(row["lost"] for row in ours),
+        "lost_requests": sum(row["lost"] for row in ours if row not in ended),
         "wrong_answers": sum(row["wrong"] for row in ours),
         "requests": sum(row["requests"] for row in ours),
+        "lost_when_triton_ended": sum(row["lost"] for row in ended),
+        "triton_ended": len(ended),
+        "triton_alone_ended": sum("triton_ended" in row for row in rows) - len(ended),
     }
     for row in rows:
         if "rss_slope" in row:
@@ -265,7 +300,8 @@ def main() -> None:
     config = {"responseTimeout": RESPONSE_TIMEOUT_S}
     section = {"configuration": f"{WORKERS}x1x{BATCH}"}
     rows: list[Row] = []
-    progress = Progress(args.rounds * len(args.phases) + 2 * bool(args.soak_seconds))
+    phases = len(args.phases) + ("cancel storm" in args.phases)
+    progress = Progress(args.rounds * phases + 2 * bool(args.soak_seconds))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         store = Serve.store(folder, [MODEL], batch=BATCH, config=config, section=section)
@@ -277,6 +313,10 @@ def main() -> None:
                         found = phase(server, what, questions, args.phase_seconds)
                         rows.append({"round": number, **found})
                         keep(NAME, args.quick, rows)
+                if "cancel storm" in args.phases:
+                    progress.step(f"round {number + 1}: cancel storm, Triton alone")
+                    found = storm_alone(questions, args.phase_seconds)
+                    rows.append({"round": number, **found})
             if args.soak_seconds:
                 progress.step("soak: shunter behind Triton")
                 with Serve(store, folder / "server-soak") as server:

@@ -113,14 +113,20 @@ class Serve:
         return list(hosts.status_of(self._folder / "backend.sock")["models"])
 
     def workers(self) -> list[int]:
-        """All that are attached."""
+        """All that are attached; none while there is no Triton."""
         self._note()
-        return [pid for each in self.models() for pid in each["pids"]]
+        with contextlib.suppress(HostError):
+            return [pid for each in self.models() for pid in each["pids"]]
+        return []
 
     def triton(self) -> int:
-        """The server itself."""
+        """The server itself, 0: there is none."""
         self._note()
-        return next(pid for pid, each in self._all.items() if each.name() == "tritonserver")
+        for pid, each in self._all.items():
+            with contextlib.suppress(psutil.Error):
+                if each.name() == "tritonserver" and each.status() != psutil.STATUS_ZOMBIE:
+                    return pid
+        return 0
 
     def wait_for_workers(self, count: int) -> None:
         """Until so many are attached. Raises RuntimeError."""

@@ -20,7 +20,7 @@ import numpy as np
 import wrk
 from common import Row
 from cpu_use import CpuUse
-from rivals import process, triton_rpc
+from rivals import perf_analyzer, process, triton_rpc
 from rivals.triton_rpc import variant
 from rpc import h2load
 from rpc.models import RpcModel, pack_model
@@ -28,6 +28,10 @@ from rpc.models import RpcModel, pack_model
 from shunter.plugins import hosts
 
 KINDS = ("http binary", "http json", "grpc")
+ANALYZED = ("perf_analyzer http", "perf_analyzer grpc")
+"""The same by perf_analyzer, Triton's own load generator."""
+LOAD_S = 600.0
+"""A model with five torch processes takes long to load."""
 TYPES = {"uint8": "UINT8", "float32": "FP32"}
 _HEADER = 'wrk.headers["{}"] = "{}"\n'
 
@@ -50,6 +54,8 @@ class Call:
     header_bytes: int | None = None
     """Of a binary body."""
     grpc: h2load.Call | None = None
+    analyzed: list[str] | None = None
+    """Arguments of perf_analyzer."""
 
 
 class Ours:
@@ -145,7 +151,7 @@ class PythonBackend(triton_rpc.TritonRpc):
 
     def _ask(self, named: RpcModel, what: str) -> None:
         url = f"{self.base}/v2/repository/models/{named.name}/{what}"
-        answer = httpx.post(url, json={}, timeout=120, trust_env=False)
+        answer = httpx.post(url, json={}, timeout=LOAD_S, trust_env=False)
         if not answer.is_success:
             raise self.failure(f"{named.name}: {answer.text}")
 
@@ -157,6 +163,11 @@ def call_of(server: Any, model: RpcModel, kind: str) -> Call:
     """A request of that kind, which the server has answered once. Raises RuntimeError."""
     if kind == "grpc":
         return Call(kind, grpc=triton_rpc.call(server, model))
+    if kind in ANALYZED:
+        check(server, model, None)
+        protocol = kind.split()[1]
+        port = server.grpc_port if protocol == "grpc" else server.base.rpartition(":")[2]
+        return Call(kind, analyzed=perf_analyzer.arguments(model.name, protocol, int(port)))
     x = model.request()
     entry: dict[str, Any] = {
         "name": "x",
@@ -187,7 +198,9 @@ def measured(server: Any, model: RpcModel, call: Call, connections: int, seconds
     """A closed loop of so many connections, with the processor time of all of the server."""
     use = CpuUse({"server": server.pids()})
     use.begin()
-    if call.grpc is not None:
+    if call.analyzed is not None:
+        found = perf_analyzer.run(call.analyzed, connections, seconds)
+    elif call.grpc is not None:
         found = h2load.run(call.grpc, clients=connections, seconds=seconds)
     else:
         found = _wrk(f"{server.base}/v2/models/{model.name}/infer", call, connections, seconds)

@@ -6,7 +6,9 @@ tensors as bytes and as JSON, and by h2load with gRPC, all encoded once. Both si
 (batch, instances, delay of its dynamic batcher) first; for every model, kind of request and number
 of connections the best is measured again in alternating rounds with ours, which has one setting
 (batch 64, one worker) for all. ``cpu_us`` is processor time of the server, its stubs and workers
-per request.
+per request. ``--perf-analyzer`` adds rows by Triton's own load generator, whose last release on
+PyPI is in tritonclient 2.53 and before; it takes more of the host than wrk and h2load and does
+not count for the claims.
 
     worst_throughput_vs_best_python_backend    the smallest of the median ratios
     geomean_vs_best_python_backend             their geometric mean
@@ -18,6 +20,7 @@ Examples:
     python bench/triton_sweep.py                     # all of it, about 50 minutes
     python bench/triton_sweep.py --quick             # a smaller grid, 1 and 64 connections
     python bench/triton_sweep.py --kinds grpc --models lenet
+    python bench/triton_sweep.py --quick --perf-analyzer
 """
 
 from __future__ import annotations
@@ -36,11 +39,11 @@ from pathlib import Path
 from typing import Any
 
 from common import Parser, Progress, Row, keep, paired_ratio, write_result
-from rivals import triton_rpc, triton_server
+from rivals import perf_analyzer, triton_rpc, triton_server
 from rivals.environments import Unavailable
 from rpc import h2load
 from rpc.models import RpcModel, empty_models, real_models
-from triton_sides import KINDS, Ours, PythonBackend, Static, call_of, check, measured
+from triton_sides import ANALYZED, KINDS, Ours, PythonBackend, Static, call_of, check, measured
 
 from shunter.plugins.errors import UserError
 
@@ -157,6 +160,7 @@ def rows_of(found: dict[Cell, Found]) -> list[Row]:
 
 def headline(rows: list[Row]) -> Row:
     """The claims."""
+    rows = [row for row in rows if row["kind"] not in ANALYZED]
     rates = [row["throughput_ratio"]["median"] for row in rows]
     cpu = [row["cpu_ratio"]["median"] for row in rows]
 
@@ -179,6 +183,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--connections", nargs="+", type=int)
+    parser.add_argument("--perf-analyzer", action="store_true", help="more rows, by that")
     parser.add_argument("--seconds", type=float, help="of a load; default 2, quick 1")
     parser.add_argument("--select-seconds", type=float, default=1, help="default 1")
     args = parser.arguments()
@@ -193,11 +198,14 @@ def main() -> None:
     if "grpc" in args.kinds:
         h2load.require()
     try:
+        if args.perf_analyzer:
+            perf_analyzer.ensure()
         triton_server.ensure()
         triton_rpc.client_module()
     except Unavailable as error:
         sys.exit(f"there is no Triton to compare with: {error}")
-    cells = [Cell(*each) for each in product(args.models, args.kinds, args.connections)]
+    kinds = (*args.kinds, *(ANALYZED if args.perf_analyzer else ()))
+    cells = [Cell(*each) for each in product(args.models, kinds, args.connections)]
     grid = QUICK_GRID if args.quick else GRID
     models: list[RpcModel] = [MODELS[name] for name in args.models]
     with ExitStack() as stack:

@@ -28,6 +28,8 @@ class TritonPythonModel:
         said = json.loads(args["model_config"])["parameters"]
         folder, name = (said[key]["string_value"] for key in ("folder", "network"))
         self._torch, self._network = torch, Network(folder, name)
+        if "threads" in said:
+            torch.set_num_threads(int(said["threads"]["string_value"]))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response for each request; Triton has formed the batch."""

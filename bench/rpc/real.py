@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,20 @@ def write_inputs(folder: Path, name: str) -> Path:
 
 
 def pack_real(
-    model: RpcModel, store: Path, folder: Path, *, name: str, batch: int, delay_ms: int = 1
+    model: RpcModel,
+    store: Path,
+    folder: Path,
+    *,
+    name: str,
+    batch: int,
+    delay_ms: int = 1,
+    handler: Mapping[str, Any] | None = None,
+    section: Mapping[str, Any] | None = None,
 ) -> None:
-    """Archive it; ``batch`` is of TorchServe's workers and of the front end's alike."""
+    """Archive it; ``batch`` is of TorchServe's workers and of the front end's alike.
+
+    ``handler`` and ``section``: more for the handler, and of the ``shunter:`` section.
+    """
     (kind, shape), (out, reply) = model.input, model.output
     first = "ids" if -1 in shape else "x"
     tensors: dict[str, Any] = {
@@ -100,8 +112,8 @@ def pack_real(
         "batchSize": batch,
         "maxBatchDelay": delay_ms,
         "responseTimeout": 120,
-        "handler": {"network": model.network, "folder": str(folder)},
-        "shunter": {"tensors": tensors, "network": f"1x0x{batch}"},
+        "handler": {"network": model.network, "folder": str(folder), **(handler or {})},
+        "shunter": {"tensors": tensors, "network": f"1x0x{batch}", **(section or {})},
     }
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / name

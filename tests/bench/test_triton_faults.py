@@ -28,15 +28,20 @@ def test_the_slope_is_that_of_most_pairs_without_the_first_quarter(faults):
     assert faults.slope(rows, "all") == 0
 
 
-def test_the_rivals_soak_is_not_counted_as_ours(faults):
+def test_what_a_triton_alone_loses_is_not_counted_as_ours(faults):
     soak = {"lost": 5, "wrong": 5, "requests": 5, "rss_slope": {"all": 3, "triton": 2}}
     ours = {"lost": 0, "wrong": 0, "requests": 7, "rss_slope": {"all": 1, "triton": 0.5}}
-    rows = [{"lost": 1, "wrong": 2, "requests": 10}]
+    rows = [{"lost": 1, "wrong": 2, "requests": 9}]
+    rows += [{"lost": 7, "wrong": 0, "requests": 1, "triton_ended": "Signal (11)"}]
+    rows += [{"side": "triton alone", **rows[1]}]
     rows += [{"side": "shunter", **ours}, {"side": "triton alone", **soak}]
     assert faults.headline(rows) == {
         "lost_requests": 1,
         "wrong_answers": 2,
         "requests": 17,
+        "lost_when_triton_ended": 7,
+        "triton_ended": 1,
+        "triton_alone_ended": 1,
         "rss_slope": 1,
         "rss_slope_of_triton_itself": 0.5,
         "triton_alone_rss_slope": 3,

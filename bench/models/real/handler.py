@@ -3,6 +3,7 @@
 Settings in model-config.yaml::
 
     handler: {network: minilm, folder: PATH}    # one of real_networks.py, its files
+    handler: {network: minilm, folder: PATH, threads: 0}    # those that its worker is given
 """
 
 import torch
@@ -15,7 +16,10 @@ class RealHandler:
     def initialize(self, context):
         """Load the network."""
         settings = context.model_yaml_config["handler"]
+        threads = torch.get_num_threads()
         self.network = Network(settings["folder"], settings["network"])
+        if "threads" in settings:
+            torch.set_num_threads(settings["threads"] or threads)
 
     def handle(self, data, context):
         """TorchServe's way: each request is the raw bytes of a tensor."""
