@@ -22,12 +22,12 @@ from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.triton.backend import Backend, BackendGone
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.reception import Reception
-from shunter.plugins.triton.repository import Repository, config_text
+from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import (
     Served,
+    config_of,
     configuration_of,
     policy_of,
-    tensors_of,
     variables_of,
 )
 
@@ -130,9 +130,7 @@ class TritonHost:
                 configuration = (InstanceGroup(workers, 1, served.batch),)
                 if batch is None and workers == 1:
                     configuration = configuration_of(served, configuration)
-                inputs, outputs = tensors_of(served)
-                text = config_text(served.name, inputs, outputs, served.batch)
-                self.repository.write(served.name, served.number, text)
+                self.repository.write(served.name, served.number, config_of(served))
                 served.workers = self._generation(served, configuration)
                 self.repository.load(served.name)
             except (HostError, OSError) as error:

@@ -21,6 +21,9 @@ MAGIC = int.from_bytes(b"SHUNTERT", "little")
 VERSION = 1
 MOST_DIMS = 8
 TENSORS = 2 * MAX_TENSORS
+STREAM_PLACES = 3
+"""Entries of a request, beside its own, for the next parts of its answer: one is written, one is
+on its way, and one is between them."""
 
 
 class Kind(IntEnum):

@@ -16,15 +16,22 @@ LOAD_S = 900.0
 
 
 def config_text(
-    name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batch: int
+    name: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    batch: int,
+    *,
+    streamed: bool = False,
 ) -> str:
-    """``config.pbtxt`` of a model of ours.
+    """``config.pbtxt`` of a model of ours; ``streamed``: its answers come in parts.
 
     One instance, for the backend has workers of its own; no batcher of Triton's, for it has a
     dispatcher of its own.
     """
     lines = [f'name: "{name}"', 'backend: "shunter"', f"max_batch_size: {batch}"]
     lines += ["version_policy { all { } }", "instance_group [ { kind: KIND_CPU count: 1 } ]"]
+    if streamed:
+        lines.append("model_transaction_policy { decoupled: true }")
     for kind, specs in (("input", inputs), ("output", outputs)):
         tensors = [_tensor(spec) for spec in specs]
         lines.append(f"{kind} [\n  " + ",\n  ".join(tensors) + "\n]")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shunter.allocator.planning.configuration import Configuration, parse_configuration
-from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.host import HostError
 from shunter.plugins.triton.generation import Generation
+from shunter.plugins.triton.repository import config_text
 
 
 @dataclass
@@ -62,17 +61,20 @@ def _slo_ns(served: Served) -> int:
     return int(float(served.model.section.get("slo_ms", 0)) * 1e6)
 
 
-def tensors_of(served: Served) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
-    """Inputs and outputs of a model. Raises HostError."""
+def config_of(served: Served) -> str:
+    """Its ``config.pbtxt``. Raises HostError."""
     from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
 
     try:
         found = tensor_config(served.model.section)
-        if found.packing is not None and found.packing.streamed:
-            raise TensorConfigError("streamed answers are not served behind Triton yet")
     except TensorConfigError as error:
         raise HostError(f"{served.title} cannot be served by Triton: {error}") from error
-    return found.inputs, found.outputs
+    streamed = found.packing is not None and found.packing.streamed
+    alone = streamed and not found.packing.batched  # a stream is one row's
+    text = config_text(
+        served.name, found.inputs, found.outputs, 1 if alone else served.batch, streamed=streamed
+    )
+    return text + str(served.model.config.get("triton", ""))
 
 
 def configuration_of(served: Served, usual: Configuration) -> Configuration:

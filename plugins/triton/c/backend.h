@@ -34,13 +34,15 @@ enum shunter_end {
     SHUNTER_END_NO_WORKER,
     SHUNTER_END_FAILED,
     SHUNTER_END_DIED,
-    SHUNTER_END_DIED_ONCE, /* it must not run twice */
+    SHUNTER_END_DIED_ONCE,   /* it must not run twice */
+    SHUNTER_END_DIED_STREAM, /* of its answer, parts may have gone */
     SHUNTER_END_CANCELLED,
     SHUNTER_ENDS,
 };
 
 struct shunter_model;
 struct shunter_function;
+struct shunter_streams; /* streams.h */
 
 /* A request of Triton's: one or more rows, each of which is an entry of the queue; where requests are
  * batches for workers, too, all rows are one. */
@@ -56,6 +58,7 @@ struct shunter_call {
     bool has_batch; /* its tensors begin with the number of rows */
     bool idempotent;
     bool once;      /* it runs at most once, whatever happens to its worker */
+    bool is_over, is_broken; /* streamed, the thread's: its end was sent; a part could not be */
     bool withdraws; /* it has failed: its rows that wait wait no more */
     enum shunter_end end;
     uint64_t came_ns, began_ns, done_ns, deadline_ns;
@@ -120,6 +123,7 @@ struct shunter_function {
     size_t mapped[SHUNTER_FUNCTION_FDS + SHUNTER_MAX_TENSORS];
     int descriptors[SHUNTER_FUNCTION_FDS + SHUNTER_MAX_TENSORS];
     struct shunter_row *rows; /* by entry */
+    struct shunter_streams *streams; /* NULL: answers are whole */
     int32_t *free;            /* entries */
     uint32_t free_count;
     struct shunter_calls backlog[SHUNTER_CLASSES]; /* that have no entries yet */
@@ -262,6 +266,9 @@ TRITONSERVER_Error *shunter_output_room(
     TRITONBACKEND_Response *response, uint32_t number, const int64_t *shape, uint64_t bytes,
     uint8_t **room);
 
+/* A response: the rows of the call, or how it has ended. False: an error was sent. */
+bool shunter_respond(
+    const struct shunter_function *function, const struct shunter_call *call, uint32_t flags);
 /* Answer a request and let go of it. The call stays. */
 void shunter_answer(const struct shunter_function *function, struct shunter_call *call);
 /* Tell the server that a batch of so many rows ran, of which this is one request. */
