@@ -6,7 +6,7 @@ import errno
 from collections.abc import Sequence
 from ctypes import c_int, c_uint32, c_uint64, c_void_p
 
-from shunter.batching.queue.native import Batch, WorkerQueue, check
+from shunter.batching.queue.native import Batch, FrontEndError, WorkerQueue, check
 
 _SLEEP_NS = 1_000_000_000
 
@@ -43,35 +43,35 @@ class PartsEnd:
     def look(self, parts: Parts) -> bool:
         """Whether there is a place for the next part, or nobody wants it.
 
-        Raises OSError for what the front end says that makes no sense.
+        Raises FrontEndError for what the front end says that makes no sense.
         """
         if parts.wanted:  # also when there is one: it may be wanted no more
             found = self._place(self._end.view_at, parts.entry, parts.written)
             parts.wanted = found != -errno.ECANCELED
             if found != -errno.EAGAIN and parts.wanted:
-                parts.place = check(found, "the place of a part")
+                parts.place = check(found, "the place of a part", FrontEndError)
         return parts.place is not None or not parts.wanted
 
     def wait(self, answers: Sequence[Parts]) -> None:
         """Until there are places for the next parts of all these that are wanted.
 
-        Raises OSError when the front end is gone.
+        Raises FrontEndError when the front end is gone.
         """
         while pending := [each for each in answers if not self.look(each)]:
             entries = (c_uint32 * len(pending))(*(each.entry for each in pending))
             written = (c_uint64 * len(pending))(*(each.written for each in pending))
             where = *self._end.waiting_at, entries, written, len(pending), _SLEEP_NS
-            check(self._wait(*where), "waiting for the place of a part")
+            check(self._wait(*where), "waiting for the place of a part", FrontEndError)
 
     def is_there(self, parts: Parts) -> None:
         """The next part is in its place."""
         parts.written += 1
         parts.place = None
-        front = self._end.front
-        check(self._is_there(self._end.view_at, parts.entry, parts.written, front), "a part")
+        where = self._end.view_at, parts.entry, parts.written, self._end.front
+        check(self._is_there(*where), "a part", FrontEndError)
 
     def over(self, parts: Parts) -> None:
         """None follows, though its batch goes on."""
         parts.is_over = True
-        front = self._end.front
-        check(self._are_over(self._end.view_at, parts.entry, parts.written, front), "the end")
+        where = self._end.view_at, parts.entry, parts.written, self._end.front
+        check(self._are_over(*where), "the end", FrontEndError)

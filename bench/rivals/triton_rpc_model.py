@@ -45,5 +45,6 @@ class TritonPythonModel:
             batch = np.concatenate(inputs) if len(inputs) > 1 else inputs[0]
             with self._torch.inference_mode():
                 found = self._network(self._torch.from_numpy(batch)).numpy()
-            rows = np.split(found, len(requests))
+            # Slices: np.split takes longer than the network for many.
+            rows = [found[place : place + 1] for place in range(len(found))]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", row)]) for row in rows]

@@ -16,7 +16,7 @@ from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.front_end_link import FrontEndLink
 from shunter.handlers.queue.packed_queue import packed_infer_of
-from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
+from shunter.handlers.queue.tensor_config import TensorConfigError, bodies_config, tensor_config
 from shunter.handlers.queue.tensor_queue import device_of, infer_of
 
 
@@ -32,6 +32,8 @@ class LoadedModel:
     handler: Any
     """The object that runs it; None: a module of functions."""
     gpu: int | None = None
+    of_bodies: bool = False
+    """Whether its requests are those of TorchServe, and not tensors that it declares."""
 
 
 def link_of(
@@ -43,7 +45,7 @@ def link_of(
 
     Raises TensorConfigError when the model cannot serve tensors.
     """
-    tensors = tensor_config(model.section)
+    tensors = (bodies_config if model.of_bodies else tensor_config)(model.section)
     attach = Attach(
         model.name,
         environ.get("SHUNTER_MODEL_VERSION", ""),

@@ -30,7 +30,7 @@ import torch
 
 from shunter.batching.queue.attach import Attach
 from shunter.batching.queue.layout import IDEMPOTENT, EntryStatus
-from shunter.batching.queue.native import Batch, WorkerQueue
+from shunter.batching.queue.native import Batch, FrontEndError, WorkerQueue
 from shunter.batching.queue.native_packed import PackedEnd
 from shunter.batching.queue.packed import Packing
 from shunter.handlers.device.driver import DeviceError
@@ -85,12 +85,12 @@ class PackedQueueWorker:
     def begin(self, batch: Batch) -> None:
         """Work on it, in inference mode; here it is finished when this returns.
 
-        Raises DeviceError when the device has failed: nothing will ever work on it; OSError for a
-        batch that makes no sense.
+        Raises DeviceError when the device has failed: nothing will ever work on it; FrontEndError
+        for a batch that makes no sense.
         """
         if batch.count > self._batch:
             what = f"a batch of {batch.count}; this worker takes {self._batch}"
-            raise OSError(errno.EPROTO, what)
+            raise FrontEndError(errno.EPROTO, what)
         batch.results[0] = None  # answers are made where they are sent from
         self._ready.append((batch, self._run(batch, 0, batch.count)))
 
@@ -112,7 +112,7 @@ class PackedQueueWorker:
             return statuses
         try:
             answered = self._work(batch, begin, made, good)
-        except DeviceError:
+        except (DeviceError, FrontEndError):
             raise
         except Exception:  # also what it says when it cannot read a file, or an image
             self._failed()
@@ -145,6 +145,9 @@ class PackedQueueWorker:
         if len(made.refused) == len(good):
             return [EntryStatus.BAD_REQUEST] * len(good)
         answered = self._outputs.answer(batch, begin, good, made.rows, found)
+        for i, status in made.failed.items():
+            if answered[i] == EntryStatus.OK:
+                answered[i] = EntryStatus.SAYS + status
         return [
             EntryStatus.BAD_REQUEST if i in made.refused else status
             for i, status in enumerate(answered)

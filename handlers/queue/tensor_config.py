@@ -84,6 +84,34 @@ def tensor_config(section: Mapping[str, Any]) -> TensorConfig:
     return TensorConfig(inputs, outputs, graphs=graphs)
 
 
+BODIES = tuple(TensorSpec(name, BYTES, ()) for name in ("body", "content_type", "headers"))
+"""Inputs of a model whose requests are those of TorchServe; only the first must be there."""
+ANSWER = (TensorSpec("answer", BYTES, ()),)
+
+
+def is_of_bodies(section: Mapping[str, Any]) -> bool:
+    """Whether a model declares no tensors: it works on bodies of requests, as TorchServe's do."""
+    tensors = section.get("tensors", {})
+    return isinstance(tensors, Mapping) and not set(_SIDES) & set(tensors)
+
+
+def bodies_config(section: Mapping[str, Any]) -> TensorConfig:
+    """What such a model takes and gives where there are only tensors. Its ``tensors:`` may say how
+    long requests and answers are. Raises TensorConfigError."""
+    given = dict(section.get("tensors", {}))
+    if unknown := sorted(map(str, set(given) - set(_FORM[2:]))):
+        raise TensorConfigError(
+            f"tensors: {unknown[0]}: without inputs and outputs only {' and '.join(_FORM[2:])} "
+            "are allowed"
+        )
+    form = PackedForm(**given, optional=len(BODIES) - 1)
+    try:
+        form.check(BODIES, ANSWER)
+    except ValueError as error:
+        raise TensorConfigError(f"tensors: {error}") from error
+    return TensorConfig(BODIES, ANSWER, form)
+
+
 def _padding(tensors: Mapping[str, Any]) -> Padding:
     ragged, buckets = tensors.get("ragged", False), tensors.get("buckets", [])
     if not isinstance(ragged, bool):

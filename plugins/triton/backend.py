@@ -239,6 +239,7 @@ def tensors_of(attach: Attach) -> dict[str, Any]:
         fields["streamed"] = int(attach.packing.streamed)
         fields["request_bytes"] = attach.packing.request_bytes
         fields["answer_bytes"] = attach.packing.answer_bytes
+        fields["optional"] = attach.packing.optional
     fields["names"] = b"".join(row[3].ljust(64, b"\0") for row in rows)
     fields["tensors_digest"] = tensors_digest(attach)
     return fields

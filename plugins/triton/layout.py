@@ -98,6 +98,7 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("request_bytes", "packed: most"),
         ControlField("answer_bytes", "packed: most"),
         ControlField("streamed", "packed; 1: an answer comes in parts, each such a run"),
+        ControlField("optional", "packed: so many of the last inputs may be missing"),
     ),
     "worker": (
         *_WHICH,

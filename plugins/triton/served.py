@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shunter.allocator.planning.configuration import Configuration, parse_configuration
+from shunter.batching.queue.packed_form import PackedForm
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.host import HostError
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.repository import config_text
+
+if TYPE_CHECKING:
+    from shunter.handlers.queue.tensor_config import TensorConfig
 
 
 @dataclass
@@ -48,6 +52,7 @@ def variables_of(served: Served) -> dict[str, str]:
     return {
         **served.model.environment,
         "SHUNTER_OUTLIVES_HOST": "1",
+        "SHUNTER_BODIES": "1",
         "SHUNTER_MODEL_VERSION": str(served.number),
         "SHUNTER_WARM_UP": "1",
         "SHUNTER_CLASS": found.replace("-", "_"),
@@ -63,18 +68,31 @@ def _slo_ns(served: Served) -> int:
 
 def config_of(served: Served) -> str:
     """Its ``config.pbtxt``. Raises HostError."""
-    from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
-
-    try:
-        found = tensor_config(served.model.section)
-    except TensorConfigError as error:
-        raise HostError(f"{served.title} cannot be served by Triton: {error}") from error
-    streamed = found.packing is not None and found.packing.streamed
-    alone = streamed and not found.packing.batched  # a stream is one row's
+    form = form_of(served)
+    packing = form.packing or PackedForm()
+    alone = packing.streamed and not packing.batched  # a stream is one row's
     text = config_text(
-        served.name, found.inputs, found.outputs, 1 if alone else served.batch, streamed=streamed
+        *(served.name, form.inputs, form.outputs, 1 if alone else served.batch, packing.optional),
+        streamed=packing.streamed,
     )
     return text + str(served.model.config.get("triton", ""))
+
+
+def form_of(served: Served) -> TensorConfig:
+    """What a model takes and gives. Raises HostError."""
+    from shunter.handlers.queue.tensor_config import (
+        TensorConfigError,
+        bodies_config,
+        is_of_bodies,
+        tensor_config,
+    )
+
+    section = served.model.section
+    try:
+        found = (bodies_config if is_of_bodies(section) else tensor_config)(section)
+    except TensorConfigError as error:
+        raise HostError(f"{served.title} cannot be served by Triton: {error}") from error
+    return found
 
 
 def configuration_of(served: Served, usual: Configuration) -> Configuration:

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "packed_calls.h"
 #include "streams.h"
 
 static const struct {
@@ -22,9 +23,14 @@ static const struct {
     [SHUNTER_END_CANCELLED] = {TRITON_CANCELLED, "the client cancelled it"},
 };
 
-static TRITONSERVER_Error *error_of(const struct shunter_call *call) {
+static TRITONSERVER_Error *error_of(
+    const struct shunter_function *function, const struct shunter_call *call) {
     const char *text = ENDS[call->end].text;
-    return TRITONSERVER_ErrorNew(ENDS[call->end].code, text ? text : call->said);
+    TRITONSERVER_Error *said = NULL;
+    if (call->end == SHUNTER_END_FAILED && function->told.packed) {
+        said = shunter_read_refusal(function, call);
+    }
+    return said ? said : TRITONSERVER_ErrorNew(ENDS[call->end].code, text ? text : call->said);
 }
 
 /* An output by its name, -1: there is none. */
@@ -146,7 +152,7 @@ bool shunter_respond(
     TRITONSERVER_Error *error = TRITONBACKEND_ResponseNew(&response, call->request);
     if (!error) {
         error = call->end == SHUNTER_END_OK ? write_outputs(function, call, response)
-                                            : error_of(call);
+                                            : error_of(function, call);
         forget(TRITONBACKEND_ResponseSend(response, flags, error));
     }
     const bool is_good = !error;

@@ -194,12 +194,18 @@ bool shunter_fill(const struct shunter_function *function, struct shunter_call *
 /* Under the lock: the rows are free again. */
 void shunter_give_back(struct shunter_function *function, struct shunter_call *call);
 
+/* An input that need not be there. */
+static inline bool shunter_is_optional(const struct shunter_function *function, uint32_t tensor) {
+    return tensor + function->told.optional >= function->told.inputs;
+}
+
 /* The buffers of an input, one behind the other. */
 struct shunter_reader {
     TRITONBACKEND_Input *input;
     uint32_t next, count; /* behind the last one the server says that there is an empty one */
     const uint8_t *at;
     uint64_t left;
+    bool missing; /* a text that need not be there: it is empty, and so are its lengths */
 };
 
 /* False when there is no such input. */
@@ -209,30 +215,11 @@ bool shunter_open_input(
 /* The next bytes; ``into`` NULL: pass over them. False when there are not so many. */
 bool shunter_read_bytes(struct shunter_reader *reader, uint8_t *into, uint64_t size);
 
-/* ---- requests and answers that are runs of bytes (packed_requests.c, packed_answers.c) */
-
 /* Rows of an entry. */
 static inline uint32_t shunter_rows_each(
     const struct shunter_function *function, const struct shunter_call *call) {
     return function->told.batched ? call->rows : 1;
 }
-
-void shunter_make_forms(struct shunter_function *function, const struct control_function *told);
-/* Where the tensors of a request, which are right, lie in its runs; its dimensions are those of each
- * tensor behind one another. False: ``call`` says what is wrong. */
-bool shunter_lay_out(const struct shunter_function *function, struct shunter_call *call);
-/* As shunter_fill. */
-bool shunter_fill_runs(const struct shunter_function *function, struct shunter_call *call);
-
-/* What the answers of a call say, a row of packed_run.h for each entry; the caller frees it. NULL: see
- * ``error``. */
-uint64_t *shunter_read_answers(
-    const struct shunter_function *function, const struct shunter_call *call,
-    TRITONSERVER_Error **error);
-/* The output of that number. */
-TRITONSERVER_Error *shunter_write_run_output(
-    const struct shunter_function *function, const struct shunter_call *call,
-    TRITONBACKEND_Response *response, uint32_t number, const uint64_t *answers);
 
 /* ---- serving (serving.c) */
 

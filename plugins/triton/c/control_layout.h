@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0xf794f8b1da5000dULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x69c7f1d8f482edefULL /* of all messages */
 #define SHUNTER_STREAM_PLACES 3 /* for parts of an answer, of each request */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
@@ -58,8 +58,9 @@ struct control_function {
     uint64_t request_bytes; /* packed: most */
     uint64_t answer_bytes; /* packed: most */
     uint64_t streamed; /* packed; 1: an answer comes in parts, each such a run */
+    uint64_t optional; /* packed: so many of the last inputs may be missing */
 };
-_Static_assert(sizeof(struct control_function) == 20336, "function");
+_Static_assert(sizeof(struct control_function) == 20344, "function");
 
 struct control_worker {
     uint64_t kind; /* KIND_... */

@@ -10,6 +10,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "packed_calls.h"
 #include "streams.h"
 
 /* Descriptors of a function, in this order, and the rings of its results behind them. */

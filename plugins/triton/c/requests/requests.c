@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend.h"
+#include "packed_calls.h"
 
 bool shunter_wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...) {
     va_list arguments;
@@ -88,10 +88,13 @@ static bool read_tensor(
     uint32_t dims = 0, buffers = 0;
     uint64_t bytes = 0;
     int dtype = 0;
-    if (!is_there(TRITONBACKEND_RequestInput(call->request, name, &input)) ||
-        !is_there(TRITONBACKEND_InputProperties(
+    if (!is_there(TRITONBACKEND_RequestInput(call->request, name, &input))) {
+        return shunter_is_optional(function, tensor) ||
+               shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' of the model is missing", name);
+    }
+    if (!is_there(TRITONBACKEND_InputProperties(
             input, NULL, &dtype, &shape, &dims, &bytes, &buffers))) {
-        return shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' of the model is missing", name);
+        return shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' cannot be read", name);
     }
     const bool has_batch = dims == told->dims[tensor] + 1;
     if ((uint64_t)dtype != told->dtype[tensor] || (!has_batch && dims != told->dims[tensor]) ||

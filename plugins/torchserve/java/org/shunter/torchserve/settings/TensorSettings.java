@@ -48,6 +48,10 @@ final class TensorSettings {
      * @throws BadRequestException naming key, value and what is allowed
      */
     static void check(final String key, final Object value) {
+        if (isOfBodies(value)) {
+            checkSizes(key, SettingValues.checkMap(key, value, SIZES));
+            return;
+        }
         final Map<String, Object> found = SettingValues.checkMap(key, value, KEYS);
         boolean packed = false;
         for (final String side : SIDES) {
@@ -59,13 +63,7 @@ final class TensorSettings {
                         && (flag.equals("batched") || flag.equals("streamed"));
             }
         }
-        for (final String size : SIZES) {
-            if (found.containsKey(size)
-                    && !(found.get(size) instanceof Integer n && n > 0 && n <= MOST_BYTES)) {
-                throw SettingValues.refusal(
-                        key + "." + size, found.get(size), "bytes, from 1 to " + MOST_BYTES);
-            }
-        }
+        checkSizes(key, found);
         if (found.containsKey("buckets")) {
             checkBuckets(key + ".buckets", found.get("buckets"), found.get("ragged"));
         }
@@ -75,6 +73,24 @@ final class TensorSettings {
                         key + "." + name + ": all requests have the same size; it is for models of "
                                 + "which a dimension is -1, a type is bytes, or requests are "
                                 + "batched or answers streamed");
+            }
+        }
+    }
+
+    /**
+     * Whether only sizes are said: of requests and answers as TorchServe has them, where another
+     * server carries them as tensors.
+     */
+    static boolean isOfBodies(final Object value) {
+        return value instanceof Map<?, ?> given && !given.isEmpty() && SIZES.containsAll(given.keySet());
+    }
+
+    private static void checkSizes(final String key, final Map<String, Object> found) {
+        for (final String size : SIZES) {
+            if (found.containsKey(size)
+                    && !(found.get(size) instanceof Integer n && n > 0 && n <= MOST_BYTES)) {
+                throw SettingValues.refusal(
+                        key + "." + size, found.get(size), "bytes, from 1 to " + MOST_BYTES);
             }
         }
     }
