@@ -16,7 +16,7 @@ from typing import Any
 from shunter.batching.page.slices import words_of
 from shunter.batching.queue.attach import Attach, AttachError
 from shunter.batching.queue.landing import LandingPool
-from shunter.batching.queue.layout import BLOCK, MAX_TENSORS
+from shunter.batching.queue.layout import BLOCK, MAX_ENTRIES, MAX_TENSORS
 from shunter.batching.queue.layout import digest as queue_digest
 from shunter.batching.queue.size import entries_within
 from shunter.batching.queue.tensor_queue import TensorQueue
@@ -120,10 +120,6 @@ class Backend:
 
         The backend answers it. Raises AttachError when it cannot be served.
         """
-        if attach.packing is not None and attach.packing.streamed:
-            raise AttachError(
-                f"{attach.model}: streamed answers are not served behind this server yet"
-            )
         which = {"model": attach.model, "version": int(attach.version or 1)}
         worker = {
             **which,
@@ -152,9 +148,11 @@ class Backend:
         """Make the memory of a function and hand it over."""
         inputs, outputs = attach.carried_inputs, attach.carried_outputs
         packed = attach.packing is not None
-        entries = entries_within((*inputs, *outputs), attach.batch, QUEUE_BYTES)
+        each = 1 + (layout.STREAM_PLACES if packed and attach.packing.streamed else 0)
+        batch = min(attach.batch * each, MAX_ENTRIES)
+        entries = entries_within((*inputs, *outputs), batch, QUEUE_BYTES)
         pieces = max(1, sum(-(-spec.bytes // BLOCK) for spec in inputs))
-        blocks = blocks_of(inputs, entries, packed=packed)
+        blocks = blocks_of(inputs, entries // each, packed=packed)
         queue = TensorQueue.create(
             1, inputs, outputs, entries, pieces, lambda: free_bytes, packed=packed
         )
@@ -246,6 +244,7 @@ def tensors_of(attach: Attach) -> dict[str, Any]:
     if attach.packing is not None:
         fields["packed"] = 1
         fields["batched"] = int(attach.packing.batched)
+        fields["streamed"] = int(attach.packing.streamed)
         fields["request_bytes"] = attach.packing.request_bytes
         fields["answer_bytes"] = attach.packing.answer_bytes
         fields["optional"] = attach.packing.optional

@@ -16,6 +16,7 @@ def c_source() -> str:
     rows = [
         ("CONTROL_MAGIC", layout.MAGIC, "'SHUNTERT', little-endian"),
         ("CONTROL_DIGEST", layout.digest(), "of all messages"),
+        ("STREAM_PLACES", layout.STREAM_PLACES, "for parts of an answer, of each request"),
         ("CONTROL_DIMS", layout.MOST_DIMS, "most of a tensor"),
         *((f"KIND_{each.name}", int(each), "of a message") for each in layout.Kind),
         *((f"SAID_{each.name}", int(each), "of a reply") for each in layout.Said),

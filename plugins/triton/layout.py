@@ -26,6 +26,9 @@ TELEMETRY_WORDS = (
     SLOT_FIELDS["network_batch_requests"].offset - SLOT_FIELDS["network_arrivals"].offset
 ) // 8 + 1
 """``struct shunter_telemetry``: so many words of a slot, in its order."""
+STREAM_PLACES = 3
+"""Entries of a request, beside its own, for the next parts of its answer: one is written, one is
+on its way, and one is between them."""
 
 
 class Kind(IntEnum):

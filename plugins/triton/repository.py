@@ -21,14 +21,19 @@ def config_text(
     outputs: Sequence[TensorSpec],
     batch: int,
     optional: int = 0,
+    *,
+    streamed: bool = False,
 ) -> str:
-    """``config.pbtxt`` of a model of ours; so many of the last inputs may be missing.
+    """``config.pbtxt`` of a model of ours; so many of the last inputs may be missing, and
+    ``streamed``: its answers come in parts.
 
     One instance, for the backend has workers of its own; no batcher of Triton's, for it has a
     dispatcher of its own.
     """
     lines = [f'name: "{name}"', 'backend: "shunter"', f"max_batch_size: {batch}"]
     lines += ["version_policy { all { } }", "instance_group [ { kind: KIND_CPU count: 1 } ]"]
+    if streamed:
+        lines.append("model_transaction_policy { decoupled: true }")
     for kind, specs in (("input", inputs), ("output", outputs)):
         needed = len(specs) - (optional if kind == "input" else 0)
         tensors = [_tensor(spec, i >= needed) for i, spec in enumerate(specs)]

@@ -14,6 +14,7 @@ from shunter.allocator.planning.configuration import (
     parse_configuration,
 )
 from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
+from shunter.batching.queue.packed_form import PackedForm
 from shunter.batching.queue.slo_window import SloWindow
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.host import HostError
@@ -179,8 +180,13 @@ def _slo_ns(served: Served) -> int:
 def config_of(served: Served) -> str:
     """Its ``config.pbtxt``. Raises HostError."""
     form = form_of(served)
-    optional = form.packing.optional if form.packing else 0
-    return config_text(served.name, form.inputs, form.outputs, served.batch, optional)
+    packing = form.packing or PackedForm()
+    alone = packing.streamed and not packing.batched  # a stream is one row's
+    text = config_text(
+        *(served.name, form.inputs, form.outputs, 1 if alone else served.batch, packing.optional),
+        streamed=packing.streamed,
+    )
+    return text + str(served.model.config.get("triton", ""))
 
 
 def form_of(served: Served) -> TensorConfig:
@@ -195,8 +201,6 @@ def form_of(served: Served) -> TensorConfig:
     section = served.model.section
     try:
         found = (bodies_config if is_of_bodies(section) else tensor_config)(section)
-        if found.packing is not None and found.packing.streamed:
-            raise TensorConfigError("streamed answers are not served behind Triton yet")
     except TensorConfigError as error:
         raise HostError(f"{served.title} cannot be served by Triton: {error}") from error
     return found

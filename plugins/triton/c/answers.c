@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend.h"
+#include "packed_calls.h"
+#include "streams.h"
 
 static const struct {
     int code;
@@ -18,6 +19,7 @@ static const struct {
     [SHUNTER_END_FAILED] = {TRITON_INTERNAL, "the model's handler failed; the worker's log says how"},
     [SHUNTER_END_DIED] = {TRITON_INTERNAL, "the worker died of this request, twice"},
     [SHUNTER_END_DIED_ONCE] = {TRITON_INTERNAL, "the worker died; the request must not run twice"},
+    [SHUNTER_END_DIED_STREAM] = {TRITON_INTERNAL, "the worker died in the midst of its answer"},
     [SHUNTER_END_CANCELLED] = {TRITON_CANCELLED, "the client cancelled it"},
 };
 
@@ -144,16 +146,23 @@ void shunter_tell_batch(const struct shunter_call *call, uint32_t rows) {
     pthread_mutex_unlock(&model->lock);
 }
 
-void shunter_answer(const struct shunter_function *function, struct shunter_call *call) {
+bool shunter_respond(
+    const struct shunter_function *function, const struct shunter_call *call, uint32_t flags) {
     TRITONBACKEND_Response *response = NULL;
-    TRITONSERVER_Error *error = call->end == SHUNTER_END_OK ? NULL : error_of(function, call);
-    TRITONSERVER_Error *none = TRITONBACKEND_ResponseNew(&response, call->request);
-    if (!none) {
-        error = error ? error : write_outputs(function, call, response);
-        forget(TRITONBACKEND_ResponseSend(response, TRITON_FINAL, error));
+    TRITONSERVER_Error *error = TRITONBACKEND_ResponseNew(&response, call->request);
+    if (!error) {
+        error = call->end == SHUNTER_END_OK ? write_outputs(function, call, response)
+                                            : error_of(function, call);
+        forget(TRITONBACKEND_ResponseSend(response, flags, error));
     }
-    tell(call, !none && !error, shunter_now_ns());
-    forget(none);
+    const bool is_good = !error;
     forget(error);
+    return is_good;
+}
+
+void shunter_answer(const struct shunter_function *function, struct shunter_call *call) {
+    const bool is_good = function->streams ? shunter_end_stream(function, call)
+                                           : shunter_respond(function, call, TRITON_FINAL);
+    tell(call, is_good, shunter_now_ns());
     forget(TRITONBACKEND_RequestRelease(call->request, TRITON_RELEASE_ALL));
 }

@@ -36,13 +36,15 @@ enum shunter_end {
     SHUNTER_END_NO_WORKER,
     SHUNTER_END_FAILED,
     SHUNTER_END_DIED,
-    SHUNTER_END_DIED_ONCE, /* it must not run twice */
+    SHUNTER_END_DIED_ONCE,   /* it must not run twice */
+    SHUNTER_END_DIED_STREAM, /* of its answer, parts may have gone */
     SHUNTER_END_CANCELLED,
     SHUNTER_ENDS,
 };
 
 struct shunter_model;
 struct shunter_function;
+struct shunter_streams; /* streams.h */
 
 /* A request of Triton's: one or more rows, each of which is an entry of the queue; where requests are
  * batches for workers, too, all rows are one. */
@@ -58,6 +60,7 @@ struct shunter_call {
     bool has_batch; /* its tensors begin with the number of rows */
     bool idempotent;
     bool once;      /* it runs at most once, whatever happens to its worker */
+    bool is_over, is_broken; /* streamed, the thread's: its end was sent; a part could not be */
     bool withdraws; /* it has failed: its rows that wait wait no more */
     enum shunter_end end;
     uint64_t came_ns, began_ns, done_ns, deadline_ns;
@@ -106,6 +109,7 @@ struct shunter_function {
     size_t mapped[SHUNTER_FUNCTION_FDS + SHUNTER_MAX_TENSORS];
     int descriptors[SHUNTER_FUNCTION_FDS + SHUNTER_MAX_TENSORS];
     struct shunter_row *rows; /* by entry */
+    struct shunter_streams *streams; /* NULL: answers are whole */
     int32_t *free;            /* entries */
     uint32_t free_count;
     struct shunter_calls backlog[SHUNTER_CLASSES]; /* that have no entries yet */
@@ -200,33 +204,11 @@ bool shunter_open_input(
 /* The next bytes; ``into`` NULL: pass over them. False when there are not so many. */
 bool shunter_read_bytes(struct shunter_reader *reader, uint8_t *into, uint64_t size);
 
-/* ---- requests and answers that are runs of bytes (packed_requests.c, packed_answers.c) */
-
 /* Rows of an entry. */
 static inline uint32_t shunter_rows_each(
     const struct shunter_function *function, const struct shunter_call *call) {
     return function->told.batched ? call->rows : 1;
 }
-
-void shunter_make_forms(struct shunter_function *function, const struct control_function *told);
-/* Where the tensors of a request, which are right, lie in its runs; its dimensions are those of each
- * tensor behind one another. False: ``call`` says what is wrong. */
-bool shunter_lay_out(const struct shunter_function *function, struct shunter_call *call);
-/* As shunter_fill. */
-bool shunter_fill_runs(const struct shunter_function *function, struct shunter_call *call);
-
-/* What the answers of a call say, a row of packed_run.h for each entry; the caller frees it. NULL: see
- * ``error``. */
-uint64_t *shunter_read_answers(
-    const struct shunter_function *function, const struct shunter_call *call,
-    TRITONSERVER_Error **error);
-/* Why a request failed, in the words of a worker; NULL: it says nothing. */
-TRITONSERVER_Error *shunter_read_refusal(
-    const struct shunter_function *function, const struct shunter_call *call);
-/* The output of that number. */
-TRITONSERVER_Error *shunter_write_run_output(
-    const struct shunter_function *function, const struct shunter_call *call,
-    TRITONBACKEND_Response *response, uint32_t number, const uint64_t *answers);
 
 /* ---- serving (serving.c) */
 
@@ -260,6 +242,9 @@ TRITONSERVER_Error *shunter_output_room(
     TRITONBACKEND_Response *response, uint32_t number, const int64_t *shape, uint64_t bytes,
     uint8_t **room);
 
+/* A response: the rows of the call, or how it has ended. False: an error was sent. */
+bool shunter_respond(
+    const struct shunter_function *function, const struct shunter_call *call, uint32_t flags);
 /* Answer a request and let go of it. The call stays. */
 void shunter_answer(const struct shunter_function *function, struct shunter_call *call);
 /* Tell the server that a batch of so many rows ran, of which this is one request. */

@@ -6,6 +6,7 @@
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
 #define SHUNTER_CONTROL_DIGEST 0x7f754aa7ed7e5dc7ULL /* of all messages */
+#define SHUNTER_STREAM_PLACES 3 /* for parts of an answer, of each request */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
 #define SHUNTER_KIND_FUNCTION 2 /* of a message */

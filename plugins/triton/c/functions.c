@@ -10,7 +10,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "backend.h"
+#include "packed_calls.h"
+#include "streams.h"
 
 /* Descriptors of a function, in this order, and the rings of its results behind them. */
 enum { PAGE, PIECES, PIECES_READER, LANDING, LANDING_READER, RINGS };
@@ -96,6 +97,8 @@ static void drop_queue(struct shunter_function *function) {
             function->descriptors[i] = 0;
         }
     }
+    shunter_streams_free(function->streams);
+    function->streams = NULL;
     free(function->rows);
     free(function->free);
     function->rows = NULL;
@@ -129,6 +132,8 @@ static bool is_right(const struct control_function *told, uint32_t count) {
               told->entries <= SHUNTER_MAX_ENTRIES && told->pieces >= 1 &&
               told->pieces < UINT16_MAX &&
               count == RINGS + (told->packed ? 1 : told->outputs) &&
+              (!told->streamed ||
+               (told->packed && told->entries > SHUNTER_STREAM_PLACES)) &&
               told->request_bytes <= SHUNTER_PACKED_MOST &&
               told->answer_bytes <= SHUNTER_PACKED_MOST &&
               told->landing_blocks * SHUNTER_BLOCK <= told->landing_bytes &&
@@ -203,9 +208,12 @@ static bool make_tables(struct shunter_function *function, const struct control_
     const int error =
         shunter_landing_init(&function->landing, base, (uint32_t)told->landing_blocks);
     function->landing.base = base;
-    if (!function->rows || !function->free || !function->served || error) {
+    function->streams = told->streamed ? shunter_streams_new(queue->entries) : NULL;
+    if (!function->rows || !function->free || !function->served || error ||
+        (told->streamed && !function->streams)) {
         return false;
     }
+    function->served->streamed = told->streamed;
     shunter_landing_grow(&function->landing, (uint32_t)told->landing_blocks);
     for (uint32_t i = queue->entries; i > 0; i--) {
         function->free[function->free_count++] = (int32_t)(i - 1);

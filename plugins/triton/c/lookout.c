@@ -1,5 +1,5 @@
 /* What is looked at from time to time: cancelled requests, and those whom nobody serves. */
-#include "backend.h"
+#include "streams.h"
 
 static bool is_cancelled(const struct shunter_call *call) {
     bool is = false;
@@ -60,6 +60,7 @@ void shunter_look_after(struct shunter_function *function, uint64_t now_ns) {
         if (is_unserved) {
             shunter_fail_waiting(function->served, SHUNTER_NOBODY, now_ns);
         }
+        shunter_look_after_streams(function);
         shunter_look_after_workers(function, now_ns);
     }
     pthread_mutex_unlock(&function->lock);

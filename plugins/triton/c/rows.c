@@ -1,5 +1,5 @@
 /* Rows of requests, as the dispatcher tells of them; under the lock of their function. */
-#include "backend.h"
+#include "streams.h"
 
 static struct shunter_function *of(void *context) { return context; }
 
@@ -22,12 +22,21 @@ static bool running(void *context, uint32_t entry, uint64_t now_ns) {
     struct shunter_row *row = &function->rows[entry];
     row->batch = function->counts.batches;
     row->call->began_ns = row->call->began_ns ? row->call->began_ns : now_ns;
+    if (function->streams) {
+        shunter_stream_runs(function, entry);
+    }
     const struct shunter_queue *queue = &function->queue;
     shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_DIRECT), 0);
     shunter_set(
         shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_FLAGS),
         row->call->idempotent ? SHUNTER_ENTRY_IDEMPOTENT : 0);
     return false;
+}
+
+static void stop(struct shunter_function *function, uint32_t entry) {
+    if (function->streams) {
+        shunter_stream_stops(function, entry);
+    }
 }
 
 static void finished(
@@ -38,6 +47,7 @@ static void finished(
                                  : status == SHUNTER_WOULD_BE_LATE ? SHUNTER_END_REFUSED
                                  : status == SHUNTER_NOBODY        ? SHUNTER_END_NO_WORKER
                                                                    : SHUNTER_END_FAILED;
+    stop(of(context), entry);
     shunter_end_row(of(context), entry, end, now_ns);
 }
 
@@ -57,7 +67,10 @@ static void wait_again(
 static void died(void *context, uint32_t entry, uint64_t now_ns) {
     struct shunter_function *function = of(context);
     struct shunter_row *row = &function->rows[entry];
-    if (row->call->once) {
+    stop(function, entry);
+    if (function->streams) {
+        shunter_end_row(function, entry, SHUNTER_END_DIED_STREAM, now_ns);
+    } else if (row->call->once) {
         shunter_end_row(function, entry, SHUNTER_END_DIED_ONCE, now_ns);
     } else if (row->tried || row->call->end != SHUNTER_END_OK) {
         shunter_end_row(function, entry, SHUNTER_END_DIED, now_ns);
@@ -69,6 +82,7 @@ static void died(void *context, uint32_t entry, uint64_t now_ns) {
 
 static void returned(void *context, uint32_t entry, uint64_t now_ns) {
     struct shunter_function *function = of(context);
+    stop(function, entry);
     if (function->rows[entry].call->end != SHUNTER_END_OK) {
         shunter_end_row(function, entry, SHUNTER_END_FAILED, now_ns);
     } else {

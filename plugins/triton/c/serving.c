@@ -4,7 +4,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "backend.h"
+#include "streams.h"
 
 #define MOST_ROUNDS 4 /* then others have their turn */
 
@@ -200,16 +200,19 @@ void shunter_go_on(struct shunter_function *function) {
         }
         const struct shunter_calls done = function->done;
         function->done = (struct shunter_calls){0};
-        there_is_more = done.first;
+        const bool has_parts = shunter_find_parts(function, shunter_now_ns());
+        there_is_more = done.first || has_parts;
         if (!there_is_more) {
             break;
         }
         pthread_mutex_unlock(&function->lock);
+        shunter_send_parts(function);
         tell_batches(function, done);
         for (struct shunter_call *call = done.first; call; call = call->next) {
             shunter_answer(function, call);
         }
         pthread_mutex_lock(&function->lock);
+        shunter_parts_have_gone(function);
         for (struct shunter_call *call = done.first, *next; call; call = next) {
             next = call->next;
             shunter_give_back(function, call);

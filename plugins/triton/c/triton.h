@@ -40,6 +40,7 @@ typedef struct TRITONBACKEND_Model TRITONBACKEND_Model;
 typedef struct TRITONBACKEND_ModelInstance TRITONBACKEND_ModelInstance;
 typedef struct TRITONBACKEND_Request TRITONBACKEND_Request;
 typedef struct TRITONBACKEND_Response TRITONBACKEND_Response;
+typedef struct TRITONBACKEND_ResponseFactory TRITONBACKEND_ResponseFactory;
 typedef struct TRITONBACKEND_Input TRITONBACKEND_Input;
 typedef struct TRITONBACKEND_Output TRITONBACKEND_Output;
 
@@ -107,6 +108,11 @@ TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(
     int64_t *memory_id);
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error);
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryNew(
+    TRITONBACKEND_ResponseFactory **factory, TRITONBACKEND_Request *request);
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryDelete(TRITONBACKEND_ResponseFactory *factory);
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactorySendFlags(
+    TRITONBACKEND_ResponseFactory *factory, uint32_t flags);
 
 /* ---- ours, which the server calls */
 

@@ -7,6 +7,7 @@
  * With REQUESTS 0 they go on until its input ends. Prints how the requests ended, by error code. The
  * model m takes x [DIM] and b [1], and gives y [4] and z [1]: y = x + 1, z = 2 * b. With FAKE_PACKED=1
  * x has up to DIM numbers, y as many, and b and z are texts, the same ones; some of b are malformed.
+ * With FAKE_STREAMED=1 an answer to n numbers has n % PARTS such parts.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -25,6 +26,7 @@
 #define BYTES 13
 #define MALFORMED 16 /* one request of so many */
 #define CODES 8
+#define PARTS 7
 #define TOGETHER 3 /* requests of one thread */
 
 struct TRITONSERVER_Error {
@@ -58,6 +60,9 @@ struct TRITONBACKEND_Output {
 struct TRITONBACKEND_Response {
     TRITONBACKEND_Request *request;
 };
+struct TRITONBACKEND_ResponseFactory {
+    TRITONBACKEND_Request *request;
+};
 struct TRITONBACKEND_Request {
     TRITONBACKEND_Input inputs[2];
     TRITONBACKEND_Output outputs[2];
@@ -66,14 +71,16 @@ struct TRITONBACKEND_Request {
     const char *class;
     uint64_t timeout_us;
     bool is_malformed;
-    int answers, releases, code;
+    int answers, releases, code, parts;
+    bool has_wrong_part;
     bool ended;
     pthread_mutex_t lock;
     pthread_cond_t done;
 };
 
 static struct TRITONSERVER_Message config;
-static bool is_packed;
+static bool is_packed, is_streamed;
+static bool is_right_packed(const TRITONBACKEND_Request *request);
 static uint32_t api_minor = TRITON_API_MINOR;
 static _Atomic uint64_t told_requests, told_rows;
 
@@ -281,8 +288,28 @@ TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(
 }
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error) {
-    response->request->answers += flags == TRITON_FINAL;
-    response->request->code = error ? error->code : 0;
+    TRITONBACKEND_Request *request = response->request;
+    if (flags != TRITON_FINAL && !error) {
+        request->parts++;
+        request->has_wrong_part |= request->answers || !is_right_packed(request);
+    }
+    request->answers += flags == TRITON_FINAL;
+    request->code = error ? error->code : 0;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryNew(
+    TRITONBACKEND_ResponseFactory **factory, TRITONBACKEND_Request *request) {
+    *factory = malloc(sizeof **factory);
+    (*factory)->request = request;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryDelete(TRITONBACKEND_ResponseFactory *factory) {
+    free(factory);
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactorySendFlags(
+    TRITONBACKEND_ResponseFactory *factory, uint32_t flags) {
+    factory->request->answers += flags == TRITON_FINAL;
     return NULL;
 }
 
@@ -325,7 +352,7 @@ static void write_texts(TRITONBACKEND_Request *request, uint64_t *seed) {
 
 static void prepare(TRITONBACKEND_Request *request, uint64_t *seed) {
     static const char *const classes[] = {NULL, "strict", "best_effort"};
-    const int64_t rows = 1 + random_of(seed) % ROWS;
+    const int64_t rows = is_streamed ? 1 : 1 + random_of(seed) % ROWS;
     const uint32_t most = (uint32_t)wanted.dim;
     const int64_t width = is_packed ? random_of(seed) % (most + 1) : most;
     const int64_t dims[] = {width, 1};
@@ -367,6 +394,14 @@ static bool is_right_packed(const TRITONBACKEND_Request *request) {
     return is;
 }
 
+/* However it ended, the parts before are the first ones. */
+static bool is_right_stream(const TRITONBACKEND_Request *request) {
+    const int wanted_parts = (int)(request->inputs[0].shape[1] % PARTS);
+    const bool is_whole = request->parts == wanted_parts && !request->is_malformed;
+    return !request->has_wrong_part && request->parts <= wanted_parts &&
+           (request->code || is_whole);
+}
+
 static bool is_right(const TRITONBACKEND_Request *request) {
     const int64_t rows = request->inputs[0].shape[0];
     bool is = request->outputs[0].size == (uint64_t)rows * OUT * 4 &&
@@ -394,7 +429,9 @@ static void finish(TRITONBACKEND_Request *request) {
     pthread_mutex_unlock(&request->lock);
     ended[request->code]++;
     wrong += request->answers != 1 || request->releases != 1 ||
-             (request->code == 0 && !(is_packed ? is_right_packed : is_right)(request));
+             (is_streamed && !is_right_stream(request)) ||
+             (!is_streamed && request->code == 0 &&
+              !(is_packed ? is_right_packed : is_right)(request));
     for (int i = 0; i < 2; i++) {
         free(request->inputs[i].bytes);
         free(request->outputs[i].bytes);
@@ -465,7 +502,8 @@ int main(int count, char **given) {
     wanted.dim = atoi(given[4]);
     wanted.cancels = atoi(given[6]);
     const char *minor = getenv("FAKE_API_MINOR"), *wait = getenv("FAKE_WAIT_S");
-    is_packed = getenv("FAKE_PACKED");
+    is_streamed = getenv("FAKE_STREAMED");
+    is_packed = is_streamed || getenv("FAKE_PACKED");
     api_minor = minor ? (uint32_t)atoi(minor) : TRITON_API_MINOR;
     snprintf(
         config.json, sizeof config.json, "{\"cmdline\":{\"socket\":\"%s\",\"wait-s\":\"%s\"}}",

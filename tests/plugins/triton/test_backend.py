@@ -6,6 +6,7 @@ Whatever happens to workers, each request is answered once: with its own results
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ import pytest
 from shunter.batching.page import holds
 from shunter.batching.page.layout import RUNNERS_OFFSET
 from shunter.batching.page.slices import EVERY
+from shunter.batching.queue.native_parts import Parts, PartsEnd
+from shunter.batching.queue.packed import PackedError
 from shunter.batching.queue.tensor_spec import ANY, TensorSpec
 from shunter.nic_frontend import build as native
 from shunter.plugins.errors import UserError
@@ -35,6 +38,8 @@ _SPEC = importlib.util.spec_from_file_location(
 )
 packed_worker = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(packed_worker)
+PARTS = 7
+"""See fake_triton.c."""
 OK, INTERNAL, INVALID, UNAVAILABLE, CANCELLED = "0", "1", "3", "4", "7"
 
 
@@ -175,6 +180,54 @@ def test_packed_requests_get_their_own_results_or_an_error_once(site, batched):
     assert (count(found), found["wrong"], found[INTERNAL]) == (240, "0", "0")
     assert int(found[OK]) > 60
     assert int(found[INVALID]) > 0  # texts that lie
+
+
+class StreamedWorker(packed_worker.PackedWorker):
+    """An answer to n numbers has n % PARTS parts; of some it says early that none follows."""
+
+    _parts, dies = None, False
+
+    def _answered(self, entry):
+        self._parts = self._parts or PartsEnd(self.end)
+        try:
+            _, (x, b) = self.packings[0].unpack(self.run_of(entry))
+        except PackedError:
+            return 400
+        part = np.frombuffer(self.packings[1].pack((x + np.float32(1), b)), np.uint8)
+        parts = Parts(entry)
+        for _ in range(x.size % PARTS):
+            self._parts.wait([parts])
+            if not parts.wanted:
+                return 200
+            self.queue.words[self.queue.entry(parts.place, "entry_result_bytes")] = len(part)
+            self.results[parts.place, : len(part)] = part
+            self._parts.is_there(parts)
+            if self.dies:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                raise EOFError
+        if x.size % 2:
+            self._parts.over(parts)
+        return 200 if x.size % 5 else 500
+
+
+def test_answers_in_parts_have_their_own_parts_and_end_once(site):
+    """Also of workers that leave without a word in the midst of them."""
+    inputs = TensorSpec("x", "float32", (ANY,)), TensorSpec("b", "bytes", (1,))
+    outputs = TensorSpec("y", "float32", (ANY,)), TensorSpec("z", "bytes", (1,))
+    server = site.serve(6, 60, 2000, cancels=10, FAKE_STREAMED="1")
+    site.backend().close()
+    form = {"streamed": True, "request_bytes": 10_000, "answer_bytes": 10_000}
+    workers = []
+    for _ in range(4):
+        before = answered(site)
+        workers.append(StreamedWorker(site.attach_at, "m", inputs, outputs, None, **form))
+        wait_until(lambda least=before + 15: answered(site) > least)
+        workers[-1].dies = len(workers) % 2 == 1
+    found = site.ended(server)
+    for worker in workers:
+        worker.close()
+    assert (count(found), found["wrong"]) == (360, "0")
+    assert min(int(found[code]) for code in (OK, INTERNAL, INVALID)) > 0
 
 
 def test_what_a_killed_worker_held_runs_again(site):

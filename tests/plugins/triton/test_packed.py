@@ -1,12 +1,17 @@
-"""Tensors of any size, texts and batches through a real Triton, by its own clients."""
+"""Tensors of any size, texts, batches and streams through a real Triton, by its own clients."""
 
+import asyncio
 import contextlib
 import importlib.util
 import json
+import queue
 import shutil
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import yaml
@@ -14,7 +19,6 @@ import yaml
 from shunter.model_store.minilm import archive
 from shunter.model_store.resnet50.archive import pack_resnet50, random_model, sample
 from shunter.plugins import hosts
-from shunter.plugins.host import HostError
 
 pytestmark = pytest.mark.triton
 PATIENCE_S = 120
@@ -45,6 +49,13 @@ MODELS = {
         "inputs": [tensor("x", "float32", [-1, -1]), tensor("words", "bytes", [-1])],
         "outputs": [tensor("capitals", "bytes", [-1]), tensor("y", "float32", [-1, -1])],
     },
+    "words": {
+        "inputs": [tensor("text", "bytes", [])],
+        "outputs": [tensor("word", "bytes", []), tensor("number", "int64", [])],
+        "streamed": True,
+        "request_bytes": 65536,
+        "answer_bytes": 1024,
+    },
 }
 
 
@@ -66,16 +77,17 @@ class Site:
         self.store = folder / "store"
         self.store.mkdir()
         made = archives(self.store)
-        names = [*MODELS, "streamed"]
-        for name in names:
-            tensors = MODELS.get(name, {**MODELS["shapes"], "streamed": True})
-            handler = name if name in MODELS else "shapes"
-            made.add(name, handler, config={"batchSize": 8, "shunter": {"tensors": tensors}})
+        variables = {"WORDS_GATE": str(folder / "gate"), "WORDS_RECORD": str(folder / "record")}
+        for name, tensors in MODELS.items():
+            section = {"tensors": tensors, "environment": variables}
+            made.add(name, name, config={"batchSize": 8, "shunter": section})
+        self.folder = folder
         models = [f"{name}={name}-1.0.mar" for name in MODELS]
         self.process = hosts.process_of(
             self.store, models, folder=folder / "server", name="triton"
         )
         self.process.start()
+        self.events = f"{self.process.inference}/v2/models/words/generate_stream"
 
     @contextlib.contextmanager
     def client(self, kind):
@@ -236,9 +248,169 @@ def test_a_worker_that_dies_loses_no_request(site):
             np.testing.assert_array_equal(answer.result(PATIENCE_S)[0], arrays["x"] * 2)
 
 
-def test_what_streams_is_refused_with_a_reason(site):
-    with pytest.raises(HostError, match="streamed"):
-        site.process.host.load("streamed-1.0.mar")
+class Stream:
+    """What one gRPC stream delivers: (id of its request, word, number), or an error."""
+
+    def __init__(self, site, hear=None):
+        self._site, self._found = site, queue.Queue()
+        package = site.kinds["grpc"]
+        self.client = package.InferenceServerClient(site.process.grpc)
+        self.client.start_stream(hear or self._hear)
+
+    def _hear(self, result, error):
+        self._found.put((result, error))
+
+    def ask(self, text, name="", **options):
+        given = self._site.kinds["grpc"].InferInput("text", [1, 1], "BYTES")
+        given.set_data_from_numpy(texts(text.encode(), shape=(1, 1)))
+        options.setdefault("enable_empty_final_response", True)
+        self.client.async_stream_infer("words", [given], request_id=name, **options)
+
+    def next(self):
+        """None: the end of a request's answer."""
+        found, error = self._found.get(timeout=PATIENCE_S)
+        if error is not None:
+            return error
+        told = found.get_response()
+        if told.parameters["triton_final_response"].bool_param:
+            return told.id, None
+        word, number = found.as_numpy("word"), found.as_numpy("number")
+        assert (word.shape, number.shape) == ((1, 1), (1, 1))
+        return told.id, word[0, 0].decode(), int(number[0, 0])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.client.stop_stream(cancel_requests=True)
+        self.client.close()
+
+
+def words_of(text):
+    return [(word.upper(), number) for number, word in enumerate(text.split())]
+
+
+def records(site):
+    path = site.folder / "record"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def batches(site, name):
+    """How many its workers got."""
+    states = site.process.host.status()["models"]
+    return next(each["batches"] for each in states if each["name"] == name)
+
+
+def wait_until(told):
+    end = time.monotonic() + PATIENCE_S
+    while not (found := told()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+def test_an_answer_in_parts_streams(site):
+    """Of several requests on several streams, which run in batches; more parts than places."""
+    asked = {str(n): " ".join(f"w{n}-{i}" for i in range(n)) for n in (1, 2, 3, 4, 9, 40)}
+    streams = [Stream(site) for _ in range(3)]
+    with contextlib.ExitStack() as stack:
+        for stream in streams:
+            stack.enter_context(stream)
+            for name, text in asked.items():
+                stream.ask(text, name)
+        for stream in streams:
+            found = {name: [] for name in asked}
+            while any(None not in each for each in found.values()):
+                name, *part = stream.next()
+                found[name].append(tuple(part) if part != [None] else None)
+            assert found == {name: [*words_of(text), None] for name, text in asked.items()}
+
+
+def test_a_part_comes_when_its_handler_yields_it(site):
+    with Stream(site) as stream:
+        stream.ask("early WAIT late", "x")
+        assert stream.next() == ("x", "EARLY", 0)
+        (site.folder / "gate").touch()
+        assert [stream.next()[1:] for _ in range(3)] == [("WAIT", 1), ("LATE", 2), (None,)]
+    (site.folder / "gate").unlink()
+
+
+def test_the_asynchronous_client_streams(site):
+    import tritonclient.grpc.aio as aio
+
+    async def ask(count):
+        async def asked():
+            given = aio.InferInput("text", [1, 1], "BYTES")
+            given.set_data_from_numpy(texts(b"one two three", shape=(1, 1)))
+            for _ in range(count):
+                yield {"model_name": "words", "inputs": [given]}
+
+        async with aio.InferenceServerClient(site.process.grpc) as client:
+            answers = client.stream_infer(asked())
+            found = [(await anext(answers))[0].as_numpy("word")[0, 0] for _ in range(3 * count)]
+            return sorted(found)
+
+    assert asyncio.run(ask(4)) == [b"ONE"] * 4 + [b"THREE"] * 4 + [b"TWO"] * 4
+
+
+def test_events_stream_over_http(site):
+    with httpx.stream("POST", site.events, json={"text": "a b c"}) as answer:
+        lines = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data:")]
+    assert [(each["word"], each["number"]) for each in lines] == words_of("a b c")
+
+
+def test_what_is_no_stream_is_told_so_by_triton(site, errors):
+    given = {"text": texts(b"a b", shape=(1, 1))}
+    for kind in KINDS:
+        with pytest.raises(errors, match="decoupled"):
+            site.ask(kind, "words", given, ["word"])
+    with Stream(site) as stream:
+        stream.ask("a", parameters={"slo_class": "gold"})
+        assert "slo_class 'gold'" in stream.next().message()
+
+
+def test_who_leaves_in_the_midst_ends_the_handler(site):
+    before = len(records(site))
+    with Stream(site) as stream:
+        stream.ask("early WAIT " + "late " * 1000, "x")
+        assert stream.next() == ("x", "EARLY", 0)
+    [record] = wait_until(lambda: records(site)[before:])
+    assert record == {"unwanted": [0], "steps": 1, "texts": 1}
+    with httpx.stream("POST", site.events, json={"text": "early WAIT late"}) as answer:
+        next(answer.iter_lines())
+    assert wait_until(lambda: records(site)[before + 1 :]) == [record]
+
+
+def test_who_reads_slowly_holds_up_nobody(site):
+    reads, errors_of = threading.Event(), []
+
+    def slowly(result, error):
+        errors_of.append(error)
+        reads.wait(PATIENCE_S)
+
+    with Stream(site, slowly) as slow, Stream(site) as stream:
+        slow.ask("w " * 2000, enable_empty_final_response=False)
+        wait_until(lambda: errors_of)
+        stream.ask("a b", "x")
+        assert [stream.next()[1:] for _ in range(3)] == [("A", 0), ("B", 1), (None,)]
+        reads.set()
+        wait_until(lambda: len(errors_of) == 2000)
+        assert not any(errors_of)
+
+
+def test_a_failure_in_the_midst_is_the_last_response(site):
+    with Stream(site) as stream:
+        stream.ask("a b FAIL", "x")
+        assert [stream.next() for _ in range(2)] == [("x", "A", 0), ("x", "B", 1)]
+        assert "handler failed" in stream.next().message()
+        before = batches(site, "words")
+        stream.ask("a b DIE", "y")
+        assert [stream.next() for _ in range(2)] == [("y", "A", 0), ("y", "B", 1)]
+        assert "died in the midst of its answer" in stream.next().message()
+        stream.ask("again", "z")  # of the next worker; the other ran once
+        assert [stream.next() for _ in range(2)] == [("z", "AGAIN", 0), ("z", None)]
+        assert batches(site, "words") == before + 2
 
 
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))

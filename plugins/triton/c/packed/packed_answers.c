@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend.h"
+#include "packed_calls.h"
 
 #define MOST_HEADER \
     (8 + SHUNTER_MAX_TENSORS * (8 + 4 * SHUNTER_CONTROL_DIMS) + SHUNTER_PACKED_ALIGN)

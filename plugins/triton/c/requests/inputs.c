@@ -2,7 +2,8 @@
  * map. */
 #include <string.h>
 
-#include "backend.h"
+#include "packed_calls.h"
+#include "streams.h"
 
 /* ---- room */
 
@@ -71,6 +72,9 @@ void shunter_give_back(struct shunter_function *function, struct shunter_call *c
         const int32_t next = function->rows[at].next;
         let_go(function, (uint32_t)at);
         function->rows[at] = (struct shunter_row){.next = -1};
+        if (function->streams) {
+            shunter_stream_gives_places_back(function, (uint32_t)at);
+        }
         function->free[function->free_count++] = at;
         at = next;
     }
@@ -80,7 +84,8 @@ void shunter_give_back(struct shunter_function *function, struct shunter_call *c
 bool shunter_reserve(struct shunter_function *function, struct shunter_call *call) {
     const uint32_t words = shunter_packed_words(&function->requests.packed);
     int32_t last = -1;
-    if (function->free_count < call->entries) {
+    const uint32_t places = function->streams ? SHUNTER_STREAM_PLACES : 0;
+    if (function->free_count < call->entries * (1 + places)) {
         return false;
     }
     for (uint32_t row = 0; row < call->entries; row++) {
@@ -88,6 +93,9 @@ bool shunter_reserve(struct shunter_function *function, struct shunter_call *cal
         function->rows[entry] = (struct shunter_row){.call = call, .next = -1};
         *(last < 0 ? &call->first : &function->rows[last].next) = entry;
         last = entry;
+        if (function->streams) {
+            shunter_stream_takes_places(function, (uint32_t)entry);
+        }
         const uint64_t *run = call->runs ? call->runs + (size_t)row * words : NULL;
         if (!reserve_entry(function, (uint32_t)entry, run)) {
             shunter_give_back(function, call);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend.h"
+#include "packed_calls.h"
 
 bool shunter_wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...) {
     va_list arguments;
