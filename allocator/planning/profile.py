@@ -143,6 +143,9 @@ class Profile:
     busy: float = Field(0.0, ge=0)
     """CPUs that something else used meanwhile; above ``BUSY`` the latencies are too high."""
 
+    fbr: SkipValidation[Mapping[int, float]] = field(default_factory=dict)
+    """By cores of a set, the share of the host's memory bandwidth that it wants there."""
+
     @property
     def doubt(self) -> str:
         """Why its latencies are not to be acted on, in words; empty when they may be."""
