@@ -24,6 +24,7 @@ from shunter.model_store.minilm.archive import pack_minilm
 from shunter.model_store.pack import copy_config, pack
 from shunter.model_store.resnet50.archive import pack_resnet50
 from shunter.plugins.hosts import runtime_of
+from shunter.plugins.profiling.bandwidth import add_bandwidth
 from shunter.plugins.profiling.profiler import Task, run
 from shunter.plugins.profiling.profiles import profile_path
 
@@ -105,7 +106,8 @@ def profile_models(folder: Path, slo_ms: float, seconds: float) -> dict[str, Pro
         effort = Effort(precision=0.05, seconds=seconds)
         task = Task(archive, (), topology.cores, BATCH[model], runtime_of(), effort=effort)
         print(f"profile of {model}", file=sys.stderr, flush=True)
-        found[model] = run(task, profile_path(archive), topology)
+        run(task, profile_path(archive), topology)
+        found[model] = add_bandwidth(task, profile_path(archive), topology)
     return found
 
 

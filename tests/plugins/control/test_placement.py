@@ -7,8 +7,16 @@ import pytest
 from shunter.allocator.cpus.topology import Cpu, Topology
 from shunter.allocator.planning.profile import Cell, Profile, Provenance
 from shunter.batching.page.layout import ChangeState
-from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
+from shunter.batching.page.records import (
+    Commands,
+    GroupCommands,
+    GroupTelemetry,
+    SlotChange,
+    SlotCommands,
+    SlotIdentity,
+)
 from shunter.batching.page.slices import ALL_CPUS, of_cpus
+from shunter.plugins.control.fixed_policy import with_configuration
 from shunter.plugins.control.observed import Observed
 from shunter.plugins.control.placement import Placement
 from shunter.plugins.control.reconfiguration import Reconfiguration
@@ -151,6 +159,11 @@ def test_a_model_has_its_workers_where_it_is_to_run_first_in_front():
         preference for preference, _ in wanted.preferences
     )
     assert wanted.pin is False
+    commands = with_configuration(Commands(SlotCommands(), (GroupCommands(),)), wanted)
+    assert tuple(group.wanted_cpus for group in commands.groups) == tuple(
+        where.cpus for where in wanted.slices
+    )
+    assert [group.preference for group in commands.groups] == list(wanted.preferences)
 
 
 @pytest.mark.parametrize("change", ["auto", "profile", "class", "settings"])
