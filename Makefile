@@ -61,7 +61,7 @@ test-fast: $(INSTALLED) library ## run only tests that start no process: no serv
 bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 	@for name in http_sweep threshold slo_goodput mixed_classes deadlines allocation packrat_micro packrat_serving \
 	  packrat_reconfigure optimizer profile_cost estimator faults worker_receive rpc_tax rpc_load rpc_batches rpc_attack \
-	  rpc_faults rpc_fair preempt disb house; do \
+	  rpc_faults rpc_fair preempt disb slowdown protean_cpu house; do \
 	  echo "== $$name $(BENCH_ARGS)"; $(BIN)/python bench/$$name.py $(BENCH_ARGS) || exit 1; \
 	done
 

@@ -90,9 +90,19 @@ def decide(current: Sequence[str], wanted: Kinds, waiting: Waiting) -> Decision:
     """Change when it was wanted often enough: a change costs, and the load may be back tomorrow."""
     if Counter(current) == Counter(wanted):
         return Decision(wanted, change=False, waiting=Waiting())
-    if waiting.count >= WAIT_LIMIT:
-        return Decision(wanted, change=True, waiting=Waiting())
-    return Decision(wanted, change=False, waiting=Waiting(waiting.count + 1))
+    after, change = is_time(waiting)
+    return Decision(wanted, change, after)
+
+
+def is_time(waiting: Waiting, limit: int = WAIT_LIMIT) -> tuple[Waiting, bool]:
+    """Another layout is wanted once more: how often now, and whether that is often enough.
+
+    >>> is_time(Waiting(3)), is_time(Waiting(1))
+    ((Waiting(count=0), True), (Waiting(count=2), False))
+    """
+    if waiting.count >= limit:
+        return Waiting(), True
+    return Waiting(waiting.count + 1), False
 
 
 def may_begin(gpus: int, changing: int) -> int:

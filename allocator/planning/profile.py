@@ -143,6 +143,9 @@ class Profile:
     busy: float = Field(0.0, ge=0)
     """CPUs that something else used meanwhile; above ``BUSY`` the latencies are too high."""
 
+    fbr: SkipValidation[Mapping[int, float]] = field(default_factory=dict)
+    """By cores of a set, the share of the host's memory bandwidth that it wants there."""
+
     @property
     def doubt(self) -> str:
         """Why its latencies are not to be acted on, in words; empty when they may be."""
@@ -188,6 +191,7 @@ class Profile:
             **{name: getattr(self, name) for name in _NUMBERS},
             "alone": self.alone,
             "busy": self.busy,
+            "fbr": {str(cores): share for cores, share in sorted(self.fbr.items())},
             "cells": [asdict(self.cells[key]) for key in sorted(self.cells)],
         }
         return json.dumps(content, indent=1)
@@ -210,14 +214,19 @@ def read_profile(text: str | bytes) -> Profile:
         cells = [checked(Cell, each, _place(each)) for each in content["cells"]]
         given = {name: content[name] for name in (*_NUMBERS, "alone", "busy") if name in content}
         given["cells"] = {(cell.threads, cell.batch): cell for cell in cells}
+        given["fbr"] = {int(cores): float(s) for cores, s in content.get("fbr", {}).items()}
         provenance = {**content["provenance"]}
         provenance["slice"] = checked(SliceKind, provenance.get("slice", {}), DAMAGED + "slice ")
         given["provenance"] = checked(Provenance, provenance, DAMAGED)
-    except (KeyError, TypeError) as error:
+    except ProfileError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ProfileError(f"damaged, or not complete: {error}") from None
     profile = checked(Profile, given, DAMAGED)
     if any(t > profile.threads or b > profile.batch for t, b in profile.cells):
         raise ProfileError("damaged: cells beyond the profile's own threads and batch")
+    if not all(cores >= 1 and 0 <= share <= 1 for cores, share in profile.fbr.items()):
+        raise ProfileError("damaged: fbr; allowed: shares from 0 to 1 by cores of a set")
     return profile
 
 

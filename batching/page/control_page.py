@@ -139,6 +139,11 @@ class ControlPage(PageFile):
         parts = (queued, queued + 1, _S["in_flight_requests"])
         return sum(max(0, self.words[base + part]) for part in parts)
 
+    def arrivals(self, slot: int) -> int:
+        """Requests that were offered so far, of both classes, through whatever front end."""
+        base, parts = _base(slot), (_S["arrivals"], _S["network_arrivals"])
+        return sum(max(0, self.words[base + part + c]) for part in parts for c in range(2))
+
     def read_change(self, slot: int) -> SlotChange:
         """What became of the wanted configuration of a slot."""
         return decode(SlotChange, self.words, _base(slot))

@@ -43,17 +43,17 @@ Exhaustive = Annotated[
 Alone = Annotated[
     bool, typer.Option("--alone", help="One instance at a time, not as many as run together.")
 ]
+Bandwidth = Annotated[
+    bool,
+    typer.Option("--bandwidth", help="Also what instances on cores of their own cost each other."),
+]
 Inputs = Annotated[
     list[Path] | None,
     typer.Option("--input", help="Body of a request; several are sent in turn."),
 ]
-ContentType = Annotated[
-    str | None, typer.Option(help="Of --input; default: by the file's name.")
-]
+ContentType = Annotated[str | None, typer.Option(help="Of --input; default: by the file's name.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Forget what an earlier run measured.")]
-Output = Annotated[
-    Path | None, typer.Option(help="Default: NAME.profile.json beside the archive.")
-]
+Output = Annotated[Path | None, typer.Option(help="Default: NAME.profile.json beside the archive.")]
 Precision = Annotated[
     float, typer.Option(min=0.001, max=1, help="Half the 95 % interval, as a share.")
 ]
@@ -72,6 +72,7 @@ def profile(
     max_batch: MaxBatch = None,
     exhaustive: Exhaustive = False,
     alone: Alone = False,
+    bandwidth: Bandwidth = False,
     inputs: Inputs = None,
     content_type: ContentType = None,
     restart: Restart = False,
@@ -122,7 +123,12 @@ def profile(
     path = output or profile_path(model)
     if not path.absolute().parent.is_dir():
         raise UserError(f"--output {path}: {path.parent} is not a folder")
-    _show(_run(task, path, topology, Console(stderr=True)), path, stdout())
+    found = _run(task, path, topology, Console(stderr=True))
+    if bandwidth:
+        from shunter.plugins.profiling.bandwidth import add_bandwidth
+
+        found = add_bandwidth(task, path, topology)
+    _show(found, path, stdout())
 
 
 def _samples(inputs: list[Path], content_type: str | None) -> list[Sample]:

@@ -19,6 +19,7 @@ from shunter.batching.page.records import Commands, SlotIdentity
 from shunter.plugins.control.fixed_policy import fixed_commands, with_configuration
 from shunter.plugins.control.observed import Observed
 from shunter.plugins.control.padding_control import PaddingControl, write_header
+from shunter.plugins.control.placement import Placement
 from shunter.plugins.control.reconfiguration import Reconfiguration
 from shunter.plugins.control.settings import Settings, SettingsError, key_digest
 from shunter.plugins.control.slot_records import Known, Written
@@ -60,8 +61,9 @@ class ControllerAgent:
         """The first duty cycle after the settings were read; None once names were looked up."""
         self._profiles = ProfileStore()
         self._claims: CoreClaims | None = None
+        self._placement = Placement(self._free_cpus, self.settings.placement)
         self._reconfiguration = Reconfiguration(
-            self._free_nodes, available_bytes, self.settings.configuration
+            self._free_nodes, available_bytes, self.settings.configuration, self._placement
         )
         self._padding = PaddingControl(page, random.Random(), len(os.sched_getaffinity(0)))
         self.reload()
@@ -79,6 +81,7 @@ class ControllerAgent:
         self._page.tell_settings(valid=True)
         self._ever_read = True
         self._reconfiguration.settings = self.settings.configuration
+        self._placement.settings = self.settings.placement
         self._complaints.clear()
         self._left_out.clear()
         self._read_ns = 0
@@ -227,12 +230,19 @@ class ControllerAgent:
             change=self._page.read_change(slot),
             profile=known.profile,
             has_lists=self.settings.for_model(identity.model_name).has_lists,
+            arrivals=self._page.arrivals(slot),
         )
 
     def _free_nodes(self) -> list[int]:
         """Physical cores of each NUMA node that models may have: no other server's workers."""
         topology = read_topology()
         return free_cores(topology, self._taken(topology))
+
+    def _free_cpus(self) -> Topology:
+        """The CPUs among them, of which sets are made."""
+        topology = read_topology()
+        taken = self._taken(topology)
+        return topology.only(cpu.id for cpu in topology.cpus if cpu.id not in taken)
 
     def _taken(self, topology: Topology) -> set[int]:
         """CPUs that workers of other servers hold."""

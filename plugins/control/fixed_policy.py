@@ -75,6 +75,8 @@ def with_configuration(commands: Commands, wanted: Wanted | None) -> Commands:
             wanted_cpus=where.cpus,
             wanted_device=where.device,
         )
+    for i, preference in enumerate(wanted.preferences[: len(groups)]):
+        groups[i] = replace(groups[i], preference=preference)
     return Commands(slot, tuple(groups))
 
 

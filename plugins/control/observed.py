@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shunter.allocator.planning.configuration import Configuration, InstanceGroup
 from shunter.allocator.planning.profile import Profile
 from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
-from shunter.batching.page.slices import Slice
+from shunter.batching.page.slices import ALL_CPUS, Slice, SliceSet
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Wanted:
     pin: bool
     slices: tuple[Slice, ...] = ()
     """Of the groups, as far as they are to have one of their own."""
+    preferences: tuple[tuple[int, int], ...] = ()
+    """Of the groups by class; empty: what the operator said."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Observed:
     change: SlotChange
     profile: Profile | None
     has_lists: bool = False
+    arrivals: int = 0
+    """Requests offered so far."""
     """Whether the settings say something by worker group."""
 
     @property
@@ -47,6 +51,11 @@ class Observed:
             InstanceGroup(max(1, g.group_instances), g.group_threads, max(1, g.group_cap))
             for g in self.groups()
         )
+
+    @property
+    def places(self) -> list[SliceSet]:
+        """CPUs of each group; 0 for one that may run on all of them."""
+        return [g.group_slices & ALL_CPUS if not _anywhere(g) else 0 for g in self.groups()]
 
     @property
     def threads(self) -> list[int]:
@@ -73,3 +82,7 @@ class Observed:
         if self.profile is None:
             return "no profile that can be used here"
         return "lists by worker group in shunter.toml" if self.has_lists else ""
+
+
+def _anywhere(group: GroupTelemetry) -> bool:
+    return group.group_slices & ALL_CPUS in (0, ALL_CPUS)

@@ -18,6 +18,7 @@ from shunter.allocator.planning.optimizer import (
 from shunter.allocator.planning.profile import Profile
 from shunter.allocator.planning.profile_table import latency_table, memory_of
 from shunter.allocator.planning.sharing import Demand
+from shunter.batching.page.slices import Slice
 from shunter.plugins.control.observed import Wanted
 from shunter.plugins.control.settings import ConfigurationSettings
 
@@ -40,6 +41,10 @@ class PlannedModel:
     memory: Memory = field(init=False)
     target: Configuration | None = None
     """What it shall run, until it does."""
+    places: tuple[Slice, ...] = ()
+    """Of the target's groups; empty: wherever they like."""
+    preferences: tuple[tuple[int, int], ...] = ()
+    """Of the target's groups, by class."""
     needs: float = 0.0
     """Bytes of the instances of the target, or of the last one."""
     request: int = 0
@@ -87,12 +92,13 @@ class PlannedModel:
         weight = max(self.estimator.depth, 0.1)
         return Demand(self.table, self.estimator.current, weight)
 
-    def best(self, nodes: tuple[int, ...], budget: float) -> Choice:
+    def best(self, nodes: tuple[int, ...], budget: float, batch: int | None = None) -> Choice:
         """The optimal configuration on these cores with so many bytes for the new instances.
 
         What they cannot hold at once runs in several rounds: then the best one for a round.
+        ``batch``: requests at once; by default as the load asks for.
         """
-        batch = self.estimator.current
+        batch = batch or self.estimator.current
         while True:
             try:
                 return self._best(nodes, batch, budget)
@@ -107,6 +113,15 @@ class PlannedModel:
         if key not in self.choices:
             self.choices[key] = minimise_latency(self.table, nodes, batch, memory)
         return self.choices[key]
+
+    def fbr(self, cores: int) -> float:
+        """Share of the host's memory bandwidth that it wants on so many cores; 0: not known."""
+        known = self.profile.fbr if self.profile else {}
+        return known.get(cores, 0.0)
+
+    def bytes_of(self, instances: int) -> float:
+        """Memory of so many instances with the batch that the load asks for."""
+        return instances * self.memory.instance + self.estimator.current * self.memory.request
 
     def capped(self, groups: Configuration) -> Configuration:
         """These groups with caps as large as they are good for, at most the registered one."""
@@ -144,8 +159,10 @@ class PlannedModel:
             self.left, self.changed_ns = layout(present), now_ns
         self.request += 1
         self.asked_ns = now_ns
-        self.wanted = Wanted(self.request, self.target, pin)
-        self.target = None
+        self.wanted = Wanted(
+            self.request, self.target, pin and not self.places, self.places, self.preferences
+        )
+        self.target, self.places, self.preferences = None, (), ()
         return self.wanted
 
     def fail(self, timeout_s: float, now_ns: int) -> float:
@@ -154,6 +171,10 @@ class PlannedModel:
         pause_s = timeout_s * 2**self.failures
         self.not_before_ns = now_ns + round(pause_s * 1e9)
         return pause_s
+
+    def forget_target(self) -> None:
+        """It stays as it is."""
+        self.target, self.places, self.preferences = None, (), ()
 
     def complain(self, text: str) -> None:
         """Log a problem once, not at every time-out."""

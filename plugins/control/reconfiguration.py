@@ -18,10 +18,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from shunter.allocator.cpus.cpu_list import format_cpu_list
 from shunter.allocator.planning.configuration import Configuration, format_configuration
 from shunter.batching.page.layout import ChangeState
+from shunter.batching.page.slices import bits
 from shunter.plugins.control.joint_plan import JointPlan
 from shunter.plugins.control.observed import Observed, Wanted
+from shunter.plugins.control.placement import Placement
 from shunter.plugins.control.planned_model import PlannedModel
 from shunter.plugins.control.settings import ConfigurationSettings
 
@@ -38,11 +41,14 @@ class Reconfiguration:
         nodes: Callable[[], Sequence[int]],
         memory: Callable[[], float],
         settings: ConfigurationSettings,
+        placement: Placement | None = None,
     ) -> None:
         """``nodes``: physical cores of each NUMA node that models may have.
 
         ``memory``: bytes that are free; a new generation must find room beside the old one.
+        ``placement``: who decides which models run where; None: nobody.
         """
+        self._placement = placement
         self._nodes = nodes
         self._memory = memory
         self.settings = settings
@@ -70,9 +76,17 @@ class Reconfiguration:
             due |= model.estimator.sample(seen.depth, now_ns) is not None
         for slot in self._models.keys() - eligible.keys():
             del self._models[slot]
+        due |= self._look(slots, now_ns)
         if due:
             self._plan(slots, now_ns)
         self._advance(slots, now_ns)
+
+    def _look(self, slots: Mapping[int, Observed], now_ns: int) -> bool:
+        """Let the placement look at the load, if it is time."""
+        if self._placement is None or not self._placement.is_due(slots, now_ns):
+            return False
+        self._placement.look(self._models, slots, self._memory())
+        return True
 
     def _may_change(self, slot: int, seen: Observed) -> bool:
         if not (self.settings.auto and seen.identity.auto == 1):
@@ -99,12 +113,12 @@ class Reconfiguration:
             slot: model
             for slot, model in self._models.items()
             # While its load is not known, a model stays as it is.
-            if model.estimator.decided
-            and now_ns >= model.not_before_ns
-            and slot != self._changing
+            if model.estimator.decided and now_ns >= model.not_before_ns and slot != self._changing
         }
         for model in self._models.values():
-            model.target = None
+            model.forget_target()
+        if self._placement is not None and self._placement.place(movable, slots, self._memory()):
+            return
         yielding = {slot for slot in movable if slots[slot].yields}
         sharing = {slot: model for slot, model in movable.items() if slot not in yielding}
         nodes = list(self._nodes()) or [1]
@@ -116,6 +130,9 @@ class Reconfiguration:
             plan.choose(sharing, self._free(nodes, slots, sharing))
         for slot in yielding:
             plan.choose({slot: movable[slot]}, nodes)
+        for slot, model in movable.items():
+            if any(slots[slot].places) and model.target is None:
+                model.target = slots[slot].configuration  # on whatever cores it likes
 
     def _free(
         self,
@@ -166,7 +183,7 @@ class Reconfiguration:
                 f"{seen.name}: {format_configuration(model.target)} needs "
                 f"{model.needs / 2**20:.0f} MiB, which are not free any more"
             )
-            model.target = None
+            model.forget_target()
             return False
         present = seen.configuration
         wanted = model.ask(present, self.settings.pin and not seen.yields, now_ns)
@@ -175,7 +192,7 @@ class Reconfiguration:
             seen.name,
             model.estimator.current,
             format_configuration(wanted.groups),
-            "on cores of its own" if wanted.pin else "on any cores",
+            _where(wanted),
             format_configuration(present),
         )
         return True
@@ -190,7 +207,7 @@ class Reconfiguration:
         if not taken_up or seen.change.change_state == ChangeState.UNDONE:
             # What the others were to get may have been its cores.
             for other in self._models.values():
-                other.target = None
+                other.forget_target()
             LOGGER.warning(
                 "%s: %s was not possible; the next attempt is in %.0f s at the earliest",
                 seen.name,
@@ -204,3 +221,10 @@ class Reconfiguration:
 
 def _cores(groups: Configuration | None) -> int:
     return sum(group.instances * group.threads for group in groups or ())
+
+
+def _where(wanted: Wanted) -> str:
+    if wanted.slices:
+        cpus = (format_cpu_list(bits(each.cpus)) for each in wanted.slices)
+        return "on CPUs " + " and ".join(dict.fromkeys(cpus))
+    return "on cores of its own" if wanted.pin else "on any cores"

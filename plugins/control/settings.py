@@ -18,6 +18,9 @@
     best_effort = "round_robin"
     longest_park_ms = 1000
 
+    [placement]             # who runs on which set of cores
+    auto = true
+
     [classes]               # which requests may say that they are strict
     allow_strict = ["resnet"]
     strict_secret_file = "/etc/shunter/strict.key"
@@ -57,6 +60,7 @@ from shunter.plugins.control.settings_keys import (  # noqa: F401 - who reads se
     ControllerSettings,
     ModelSettings,
     NicSettings,
+    PlacementSettings,
     PreemptionSettings,
     Settings,
 )

@@ -174,6 +174,23 @@ class ConfigurationSettings:
 
 
 @_section
+class PlacementSettings:
+    """Who runs on which set of cores: ``[placement]``.
+
+    Only where every model has a profile, may be changed, and there are strict ones and others.
+    """
+
+    auto: Switch = False
+    """Split the cores into sets, and choose the models' places on them."""
+    interval_s: float = _number(5, 0.1, 86_400)
+    """Time between two looks at the load."""
+    alpha: float = _number(0.5, 0.001, 1)
+    """Weight of the newest rate of requests."""
+    wait: int = _number(3, 0, 1000)
+    """So many looks in a row must have wanted another split before it is changed."""
+
+
+@_section
 class PreemptionSettings:
     """How best-effort models give way to strict ones: ``[preemption]``."""
 
@@ -260,6 +277,7 @@ class Settings:
     configuration: ConfigurationSettings = ConfigurationSettings()
     nic: NicSettings = NicSettings()
     preemption: PreemptionSettings = PreemptionSettings()
+    placement: PlacementSettings = PlacementSettings()
     classes: ClassesSettings = ClassesSettings()
 
     def for_model(self, name: str) -> ModelSettings:

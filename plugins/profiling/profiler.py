@@ -80,7 +80,7 @@ def run(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shunter-profile-")))
         try:
             model = task.runtime.unpack(task.archive, folder)
-            samples = task.samples or _own_sample(model)
+            samples = samples_of(task, model)
             here = provenance_here(task.archive, _hash(samples), topology)
             profile = _begin(task, path, here)
             cache = WorkerCache(
@@ -92,7 +92,10 @@ def run(
             raise UserError(str(error)) from error
 
 
-def _own_sample(model: UnpackedModel) -> list[Sample]:
+def samples_of(task: Task, model: UnpackedModel) -> Sequence[Sample]:
+    """The requests that a model is measured with. Raises UserError when there is none."""
+    if task.samples:
+        return task.samples
     sample = model.sample()
     if sample is None:
         raise UserError(
