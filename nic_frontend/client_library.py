@@ -30,6 +30,8 @@ NAME, VERSION, ABI = "shunter_client", "1.2.0", 1
 """``ABI`` is raised when programs that were linked before would not run."""
 PREFIX = HERE / "build" / "client"
 SOURCES = HERE / "c"
+SHARED = HERE.parent / "batching/c"
+"""What it has in common with workers."""
 _FOLDERS = ("client", "crypto", "library")
 _MORE = ("common/siphash.c", "path/congestion.c", "path/congestion_loss.c")
 _PKG_CONFIG = """\
@@ -49,7 +51,7 @@ Libs.private: -pthread -ldl
 def sources() -> list[Path]:
     """What the library is made of."""
     found = [path for folder in _FOLDERS for path in sorted((SOURCES / folder).glob("*.c"))]
-    return found + [SOURCES / name for name in _MORE]
+    return [*found, *(SOURCES / name for name in _MORE), SHARED / "packed/packed_run.c"]
 
 
 def install(prefix: Path, *, root: Path | None = None, more: Sequence[str] = ()) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shunter.batching.emit import define, find, write_or_check
 from shunter.nic_frontend.wire import layout
+from shunter.nic_frontend.wire.hello import DEFAULT_KEY
 
 _PROG = "python -m shunter.nic_frontend.emit"
 
@@ -33,9 +34,10 @@ def c_source() -> str:
 
 
 def _labels() -> list[str]:
-    """The labels of HKDF as strings."""
+    """What are strings: the labels of HKDF, and the id of a key that has no other."""
     labels = layout.LABELS.items()
-    return [f'#define SHUNTER_LABEL_{name} "{label.decode()}"' for name, label in labels]
+    found = [f'#define SHUNTER_LABEL_{name} "{label.decode()}"' for name, label in labels]
+    return [*found, f'#define SHUNTER_DEFAULT_KEY "{DEFAULT_KEY}"']
 
 
 def _structs() -> list[str]:

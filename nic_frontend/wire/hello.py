@@ -29,6 +29,7 @@ from shunter.nic_frontend.wire.layout import (
     LARGEST_SEGMENT,
     MAC_BYTES,
     OPENED,
+    SMALLEST_SEGMENT,
     WANT_SHARED_MEMORY,
     Flags,
     MessageType,
@@ -41,7 +42,6 @@ _HELLO, _OPENED, _COOKIE = map(struct.Struct, map(format_of, (HELLO, OPENED, COO
 NONCE, NO_COOKIE, NO_PUBLIC, NO_MAC = 16, bytes(16), bytes(32), bytes(MAC_BYTES)
 LONGEST = {name: HELLO_FIELDS[name][1].count for name in ("model", "version", "key_id")}
 """Bytes of the names in a hello."""
-SMALLEST_SEGMENT = 256
 DEFAULT_KEY = "default"
 """Id of a key that has no other."""
 

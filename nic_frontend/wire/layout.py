@@ -26,6 +26,8 @@ MAX_SEGMENTS = 2048
 LARGEST_SEGMENT = 15 * 4096
 """Bytes behind a header. Fits into a datagram, and lies in no more than 16 pages: what the kernel
 takes at once when it sends the caller's pages themselves (c/client/page_send.c)."""
+SMALLEST_SEGMENT = 256
+"""The same of a path that takes next to nothing."""
 WINDOW = 64
 """Requests of one session that are not acknowledged; a power of two."""
 SHARED_ALIGN = 64
@@ -259,6 +261,8 @@ def constants() -> list[tuple[str, int, str]]:
         ("SACK_RECEIVING", SACK_RECEIVING, "status of a SACK: segments are missing"),
         ("MAC_BYTES", MAC_BYTES, "of HELLO, and of the HELLO_ACK that opens a session"),
         ("WANT_SHARED_MEMORY", WANT_SHARED_MEMORY, "in HELLO, by a Unix socket"),
+        ("LARGEST_SEGMENT", LARGEST_SEGMENT, "most that a HELLO says its path takes"),
+        ("SMALLEST_SEGMENT", SMALLEST_SEGMENT, "least that it says"),
         ("SHARED_ALIGN", SHARED_ALIGN, "a tensor in shared memory begins at a multiple of it"),
     ]
     rows += [(f"RIGHT_{r.name}", r.value, "right") for r in Rights]

@@ -38,6 +38,11 @@ static inline uint64_t shunter_packed_up(uint64_t size) {
     return (size + SHUNTER_PACKED_ALIGN - 1) / SHUNTER_PACKED_ALIGN * SHUNTER_PACKED_ALIGN;
 }
 
+/* Bytes before the first of so many tensors, which have so many dimensions. */
+static inline uint64_t shunter_packed_header(uint32_t count, uint32_t dims) {
+    return shunter_packed_up(8 + 8 * (uint64_t)count + 4 * (uint64_t)dims);
+}
+
 /* The length of a run, which its row has. */
 static inline uint64_t shunter_run_bytes(const struct shunter_packed *packed, const uint64_t *row) {
     return row[2 * packed->count - 1] + row[2 * packed->count];

@@ -13,6 +13,8 @@
 #define SHUNTER_SACK_RECEIVING 1 /* status of a SACK: segments are missing */
 #define SHUNTER_MAC_BYTES 32 /* of HELLO, and of the HELLO_ACK that opens a session */
 #define SHUNTER_WANT_SHARED_MEMORY 32768 /* in HELLO, by a Unix socket */
+#define SHUNTER_LARGEST_SEGMENT 61440 /* most that a HELLO says its path takes */
+#define SHUNTER_SMALLEST_SEGMENT 256 /* least that it says */
 #define SHUNTER_SHARED_ALIGN 64 /* a tensor in shared memory begins at a multiple of it */
 #define SHUNTER_RIGHT_STRICT 1 /* right */
 #define SHUNTER_RIGHT_SHARED_MEMORY 2 /* right */
@@ -56,7 +58,7 @@
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_STATUS_NO_WORKER 521 /* status */
-#define SHUNTER_WIRE_DIGEST 0x425d8abf7dfd04f4ULL
+#define SHUNTER_WIRE_DIGEST 0x5e71bc12abd51d0dULL
 
 #define SHUNTER_LABEL_HELLO "shunter x64 v2 hello"
 #define SHUNTER_LABEL_HELLO_ACK "shunter x64 v2 hello ack"
@@ -64,6 +66,7 @@
 #define SHUNTER_LABEL_TAG_TO_CLIENT "shunter x64 v2 tag to client"
 #define SHUNTER_LABEL_PAYLOAD_TO_SERVER "shunter x64 v2 payload to server"
 #define SHUNTER_LABEL_PAYLOAD_TO_CLIENT "shunter x64 v2 payload to client"
+#define SHUNTER_DEFAULT_KEY "default"
 
 struct shunter_x64 {
     uint16_t magic; /* WIRE_MAGIC */

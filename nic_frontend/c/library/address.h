@@ -6,8 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHUNTER_LARGEST_SEGMENT 61440u /* LARGEST_SEGMENT of nic_frontend/wire/layout.py */
-#define SHUNTER_SMALLEST_SEGMENT 256u
+#include "wire_layout.h"
 
 struct shunter_address {
     bool stream, unix_socket;

@@ -9,8 +9,6 @@
 #include "segments.h"
 #include "x25519.h"
 
-#define DEFAULT_KEY "default"
-
 static bool put_name(uint8_t *into, size_t room, const char *name) {
     const size_t length = name ? strlen(name) : 0;
     if (length > room) {
@@ -55,7 +53,7 @@ int shunter_hello_make(
     struct shunter_wire_hello said = {
         .window = (uint16_t)(options->window ? options->window : SHUNTER_WINDOW),
         .want = wanted(options->protection)};
-    const char *key_id = options->key_id ? options->key_id : DEFAULT_KEY;
+    const char *key_id = options->key_id ? options->key_id : SHUNTER_DEFAULT_KEY;
     hello->secret = (struct shunter_secret){options->key, options->key ? options->key_bytes : 0};
     hello->encrypts = said.want == SHUNTER_FLAG_PAYLOAD_AEAD;
     hello->memory = -1;

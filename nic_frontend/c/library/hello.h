@@ -61,6 +61,7 @@ void shunter_unshare(
 struct shunter_session {
     struct shunter_client *client;
     struct shunter_tensors tensors;
+    struct shunter_side requests, answers; /* where it is packed */
     struct shunter_client_settings settings; /* without its keys */
     uint64_t asked_ns, ask_wait_ns; /* for credit */
     struct shunter_stream *streams;
@@ -68,5 +69,24 @@ struct shunter_session {
 
 #define SHUNTER_FIRST_ASK_NS 5000000ULL
 #define SHUNTER_NS_PER_MS 1000000ULL
+
+/* ---- streams.c: what it and session.c know of each other */
+
+/* Whether what has ended is of a stream, which knows it then. */
+bool shunter_session_streams_take(
+    struct shunter_session *session, const struct shunter_ended *ended);
+/* Ask for the parts for which there may be room now. */
+void shunter_session_streams_go_on(struct shunter_session *session);
+/* When the session is over. */
+void shunter_session_streams_free(struct shunter_session *session);
+
+/* ---- session.c */
+
+/* A request has begun. */
+void shunter_session_begun(struct shunter_session *session);
+/* As shunter_poll; what is of no stream, and has no room in ``results``, is dropped. */
+int shunter_session_poll(
+    struct shunter_session *session, struct shunter_result *results, unsigned most,
+    uint64_t until_ns);
 
 #endif

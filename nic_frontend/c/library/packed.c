@@ -1,14 +1,12 @@
-/* Requests and answers that are one run of bytes: batching/queue/packed.py says the same in Python. */
+/* Requests and answers that are one run of bytes, as batching/c/packed/packed_run.h has them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
 
 #include "hello.h"
 
-#define ALIGN 64u
-#define HEAD 8u /* rows, and 0 */
-
-_Static_assert(ALIGN == SHUNTER_SHARED_ALIGN, "places in shared memory");
+_Static_assert(SHUNTER_PACKED_ALIGN == SHUNTER_SHARED_ALIGN, "places in shared memory");
+_Static_assert(SHUNTER_MOST_DIMENSIONS == SHUNTER_MAX_DIMS, "dimensions");
 
 /* ---- bytes of tensors */
 
@@ -29,11 +27,9 @@ uint64_t shunter_item_bytes(const char *dtype) {
     return UINT64_MAX;
 }
 
-#define STRING_LENGTH 4u /* bytes before a byte string */
-
 bool shunter_set_bytes(struct shunter_tensor *tensor) {
     const uint64_t item = shunter_item_bytes(tensor->dtype);
-    uint64_t least = item ? item : STRING_LENGTH;
+    uint64_t least = item ? item : SHUNTER_STRING_LENGTH;
     for (uint32_t i = 0; i < tensor->dimensions; i++) {
         least *= tensor->shape[i] == SHUNTER_ANY ? 0 : tensor->shape[i];
         if (least > UINT32_MAX) {
@@ -57,25 +53,40 @@ bool shunter_varies(const struct shunter_tensor *tensors, unsigned count) {
     return false;
 }
 
-static uint64_t up(uint64_t size) { return (size + ALIGN - 1) / ALIGN * ALIGN; }
-
-static uint64_t head_bytes(const struct shunter_tensor *tensors, unsigned count) {
-    uint64_t dimensions = 0;
+void shunter_make_side(
+    struct shunter_side *side, const struct shunter_tensor *tensors, unsigned count,
+    uint32_t most_rows) {
+    struct shunter_packed *packed = &side->packed;
+    *packed = (struct shunter_packed){
+        .count = count,
+        .most_rows = most_rows,
+        .most_bytes = SHUNTER_PACKED_MOST,
+        .item = side->item,
+        .ndim = side->ndim,
+        .shape = side->shape};
     for (unsigned i = 0; i < count; i++) {
-        dimensions += tensors[i].dimensions;
+        side->item[i] = (uint32_t)shunter_item_bytes(tensors[i].dtype);
+        side->ndim[i] = tensors[i].dimensions;
+        for (uint32_t d = 0; d < tensors[i].dimensions; d++) { // SHUNTER_ANY becomes -1
+            side->shape[packed->dims++] = (int64_t)tensors[i].shape[d];
+        }
     }
-    return up(HEAD + 8u * count + 4 * dimensions);
+    packed->header = (uint32_t)shunter_packed_header(count, packed->dims);
 }
 
 uint64_t shunter_least_run(const struct shunter_tensor *tensors, unsigned count) {
-    uint64_t end = head_bytes(tensors, count);
+    uint32_t dimensions = 0;
+    for (unsigned i = 0; i < count; i++) {
+        dimensions += tensors[i].dimensions;
+    }
+    uint64_t end = shunter_packed_header(count, dimensions);
     for (unsigned i = 0; i < count; i++) {
         uint64_t least = shunter_item_bytes(tensors[i].dtype);
-        least = least ? least : STRING_LENGTH;
+        least = least ? least : SHUNTER_STRING_LENGTH;
         for (uint32_t d = 0; d < tensors[i].dimensions; d++) {
             least *= tensors[i].shape[d] == SHUNTER_ANY ? 0 : tensors[i].shape[d];
         }
-        end = up(end) + least;
+        end = shunter_packed_up(end) + least;
     }
     return end;
 }
@@ -102,7 +113,7 @@ static bool has_shape(
 static bool has_bytes(
     const struct shunter_tensor *tensor, const struct shunter_array *array, uint64_t elements) {
     const uint64_t item = shunter_item_bytes(tensor->dtype);
-    return item ? array->bytes == elements * item : array->bytes >= 4 * elements;
+    return item ? array->bytes == elements * item : array->bytes >= SHUNTER_STRING_LENGTH * elements;
 }
 
 /* ---- runs */
@@ -121,19 +132,20 @@ static uint32_t rows_of(
     return arrays[0].shape[0] <= packing->rows ? (uint32_t)arrays[0].shape[0] : 0;
 }
 
-static void write_head(
-    const struct shunter_tensors *tensors, const struct shunter_array *arrays, uint32_t rows,
+/* Tensors at their places, those that have data. */
+static void put(
+    const struct shunter_packed *packed, const uint64_t *row, struct shunter_array *inputs,
     uint8_t *run) {
-    uint8_t *at = run + HEAD;
-    memset(run, 0, head_bytes(tensors->inputs, tensors->input_count));
-    memcpy(run, &rows, sizeof rows);
-    for (unsigned i = 0; i < tensors->input_count; i++, at += 8) {
-        memcpy(at, &arrays[i].bytes, 8);
-    }
-    for (unsigned i = 0; i < tensors->input_count; i++) {
-        for (uint32_t d = 0; d < tensors->inputs[i].dimensions; d++, at += 4) {
-            const uint32_t size = (uint32_t)arrays[i].shape[d + (tensors->packing.batched != 0)];
-            memcpy(at, &size, sizeof size);
+    uint64_t end = packed->header;
+    shunter_run_head(packed, row, run);
+    for (uint32_t i = 0; i < packed->count; i++) {
+        uint8_t *place = run + row[1 + 2 * i];
+        memset(run + end, 0, row[1 + 2 * i] - end);
+        end = row[1 + 2 * i] + inputs[i].bytes;
+        if (!inputs[i].data) {
+            inputs[i].data = place;
+        } else if (inputs[i].bytes) {
+            memcpy(place, inputs[i].data, inputs[i].bytes);
         }
     }
 }
@@ -141,9 +153,11 @@ static void write_head(
 int64_t shunter_pack(
     const shunter_session *session, struct shunter_array *inputs, void *run, size_t room) {
     const struct shunter_tensors *tensors = &session->tensors;
+    const struct shunter_packed *packed = &session->requests.packed;
     const unsigned count = tensors->input_count;
     const uint32_t rows = tensors->packed ? rows_of(&tensors->packing, inputs, count) : 0;
-    uint64_t end = head_bytes(tensors->inputs, count);
+    uint64_t row[SHUNTER_MOST_WORDS], *dimensions = row + 1 + 2 * count;
+    row[0] = rows;
     for (unsigned i = 0; i < count; i++) {
         const struct shunter_tensor *tensor = &tensors->inputs[i];
         uint64_t elements;
@@ -158,64 +172,45 @@ int64_t shunter_pack(
         if (inputs[i].bytes > tensors->packing.request_bytes) {
             return -EMSGSIZE;
         }
-        end = up(end) + inputs[i].bytes;
-    }
-    if (end > tensors->packing.request_bytes) {
-        return -EMSGSIZE;
-    }
-    if (end > room) {
-        return (int64_t)end;
-    }
-    write_head(tensors, inputs, rows, run);
-    end = head_bytes(tensors->inputs, count);
-    for (unsigned i = 0; i < count; i++) {
-        uint8_t *place = (uint8_t *)run + up(end);
-        memset((uint8_t *)run + end, 0, up(end) - end);
-        end = up(end) + inputs[i].bytes;
-        if (!inputs[i].data) {
-            inputs[i].data = place;
-        } else if (inputs[i].bytes) {
-            memcpy(place, inputs[i].data, inputs[i].bytes);
+        row[2 + 2 * i] = inputs[i].bytes;
+        for (uint32_t d = 0; d < tensor->dimensions; d++) {
+            *dimensions++ = inputs[i].shape[d + (tensors->packing.batched != 0)];
         }
     }
-    return (int64_t)end;
+    const uint64_t bytes = shunter_run_places(packed, row);
+    if (bytes > tensors->packing.request_bytes) {
+        return -EMSGSIZE;
+    }
+    if (bytes <= room) {
+        put(packed, row, inputs, run);
+    }
+    return (int64_t)bytes;
 }
 
 int shunter_unpack(
     const shunter_session *session, const void *run, size_t bytes, struct shunter_array *outputs) {
     const struct shunter_tensors *tensors = &session->tensors;
+    const struct shunter_packed *packed = &session->answers.packed;
     const unsigned count = tensors->output_count;
-    const bool batched = tensors->packing.batched;
-    uint64_t end = head_bytes(tensors->outputs, count);
-    const uint8_t *sizes = (const uint8_t *)run + HEAD, *dimensions = sizes + 8 * count;
+    uint64_t row[SHUNTER_MOST_WORDS];
+    const uint64_t *dimensions = row + 1 + 2 * count;
     uint32_t rows;
-    if (!tensors->packed || bytes < end) {
+    if (!tensors->packed || bytes < packed->header) {
         return -EPROTO;
     }
     memcpy(&rows, run, sizeof rows);
-    if (!rows || rows > INT32_MAX || (rows != 1 && !batched)) {
+    if (!shunter_run_parse(packed, run, bytes, rows, row)) {
         return -EPROTO;
     }
     for (unsigned i = 0; i < count; i++) {
-        const struct shunter_tensor *tensor = &tensors->outputs[i];
-        struct shunter_array *output = &outputs[i];
-        uint64_t elements;
-        memcpy(&output->bytes, sizes + 8 * i, 8);
-        output->shape[0] = rows; // or it is the first size
-        for (uint32_t d = 0; d < tensor->dimensions; d++, dimensions += 4) {
-            uint32_t size;
-            memcpy(&size, dimensions, sizeof size);
-            output->shape[d + batched] = size;
+        outputs[i].data = (uint8_t *)(uintptr_t)run + row[1 + 2 * i];
+        outputs[i].bytes = row[2 + 2 * i];
+        outputs[i].shape[0] = rows; // or it is the first size
+        for (uint32_t d = 0; d < tensors->outputs[i].dimensions; d++) {
+            outputs[i].shape[d + (tensors->packing.batched != 0)] = *dimensions++;
         }
-        if (!has_shape(tensor, output, batched, &elements) ||
-            !has_bytes(tensor, output, elements) || output->bytes > bytes ||
-            up(end) + output->bytes > bytes) {
-            return -EPROTO;
-        }
-        output->data = (uint8_t *)(uintptr_t)run + up(end);
-        end = up(end) + output->bytes;
     }
-    return end == bytes ? (int)rows : -EPROTO;
+    return (int)rows;
 }
 
 const char *shunter_next_string(

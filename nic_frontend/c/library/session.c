@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "streams.h"
+#include "client_parts.h"
+#include "hello.h"
 
 #define SILENCE_NS 500000000ULL /* then it may be true that there is no such session */
 #define MOST_ASK_NS 200000000ULL

@@ -1,10 +1,11 @@
 /* Answers in parts: each part is asked for by a request of its own. */
 #define _GNU_SOURCE
-#include "streams.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "client_parts.h"
+#include "hello.h"
 
 #define AHEAD 8 /* parts that a worker may write before the first of them is taken */
 #define LOOK_NS 10000000ULL /* so often: has the server forgotten the session? */

@@ -118,6 +118,9 @@ static int begin_session(
     const struct shunter_tensors *tensors = &session->tensors;
     all.gso = !all.stream;
     if (tensors->packed) {
+        const uint32_t rows = tensors->packing.batched ? INT32_MAX : 1; // a worker knows better
+        shunter_make_side(&session->requests, tensors->inputs, tensors->input_count, rows);
+        shunter_make_side(&session->answers, tensors->outputs, tensors->output_count, rows);
         const uint64_t least = shunter_least_run(tensors->outputs, tensors->output_count);
         if (least > tensors->packing.answer_bytes) {
             return -EPROTO;

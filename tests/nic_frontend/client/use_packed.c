@@ -71,6 +71,12 @@ static void look(shunter_session *session, const struct call *call, size_t bytes
         CHECK(text && length == i && (!i || text[i - 1] == 'a' + (int)i));
     }
     CHECK(!shunter_next_string(&outputs[1], &at, &length));
+    for (size_t at_zero = 4; at_zero < 64; at_zero += at_zero == 7 ? 1 + 2 * 8 + 2 * 4 : 1) {
+        call->answer[at_zero] ^= 1; // beside the rows, and behind the sizes
+        CHECK(shunter_unpack(session, call->answer, bytes, outputs) == -EPROTO);
+        call->answer[at_zero] ^= 1;
+    }
+    CHECK(shunter_unpack(session, call->answer, bytes, outputs) == 1);
     for (size_t less = 0; less < bytes && less < 200; less++) {
         CHECK(shunter_unpack(session, call->answer, less, outputs) == -EPROTO);
     }

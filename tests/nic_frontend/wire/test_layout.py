@@ -31,7 +31,7 @@ def test_the_numbers_of_the_wire():
 
 
 def test_a_worker_s_words_mean_the_same_on_the_wire():
-    for status in EntryStatus:
+    for status in set(EntryStatus) - {EntryStatus.SAYS}:  # no status: others are counted from it
         assert WireStatus[status.name] == status
 
 

@@ -25,7 +25,7 @@ static void make_form(
             form->ndim[t] * sizeof *form->shape);
         packed->dims += form->ndim[t];
     }
-    packed->header = (uint32_t)shunter_packed_up(8 + 8 * count + 4 * packed->dims);
+    packed->header = (uint32_t)shunter_packed_header(count, packed->dims);
 }
 
 void shunter_make_forms(struct shunter_function *function, const struct control_function *told) {
