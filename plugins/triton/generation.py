@@ -195,7 +195,9 @@ def drain(backend_at: Path, name: str, version: int, pids: Collection[int]) -> N
     """Come back when these workers have answered what they hold, and have left; or not in time."""
     try:
         with Backend(backend_at) as backend:
-            for pid in pids:
+            busy = {pid: ns for each in backend.functions() for pid, ns in each["pids"].items()}
+            # What comes meanwhile goes to an idle one, and not behind what may last.
+            for pid in sorted(pids, key=lambda pid: -busy.get(pid, 0)):
                 backend.drain(name, version, pid)
             end = time.monotonic() + LEAVE_S
             while set(pids) & attached(backend) and time.monotonic() < end:
