@@ -363,16 +363,6 @@ def test_what_would_be_late_is_told_while_it_waits(site, one, errors):
     assert site.state("one")["expired"] == 6
 
 
-def test_strict_requests_run_before_those_that_waited_longer(site, one):
-    asked = [(21.0, "best_effort", None), (22.0, "strict", None), (23.0, "strict", 100_000)]
-    with ThreadPoolExecutor() as pool, site.held("one"):
-        for i, (value, name, deadline) in enumerate(asked):
-            parameters = {"slo_class": name} | ({"deadline_ms": deadline} if deadline else {})
-            pool.submit(site.ask, "one", [value], parameters=parameters)
-            wait_until(lambda i=i: site.state("one")["queued"] == i + 1)
-    assert site.record()[-3:] == [23.0, 22.0, 21.0]
-
-
 def test_a_request_that_was_cancelled_does_not_run(site, one):
     def done(result, error):
         ended.append(error)
