@@ -88,8 +88,7 @@ def run(
 def complete(call: Call, *, clients: int, seconds: float) -> Row:
     """Closed loop as by :func:`run` that ends when all is answered, after about so long.
 
-    There, what is under way at the end is reset: of that Triton before 2.53 may die (its fault
-    7368).
+    There, what is under way at the end is reset: of that Triton 2.51 may die (its issue 7368).
     """
     first = max(_FIRST, 4 * clients)
     found = _requests(call, clients, first)
