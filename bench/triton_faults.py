@@ -7,8 +7,8 @@ in any other way is lost, except that the model may be said to be unknown while 
 that what was cancelled may be. The soak has no faults: it measures memory, and then that of a
 Triton alone, with its Python backend, under the same callers.
 
-`tritonserver` before 2.53 may end with signal 11 when a gRPC call is cancelled just as its answer
-comes (its fault 7368, mended by 7840), with or without us: the cancel storm is made on a Triton
+`tritonserver` 2.51 may end with signal 11 when a gRPC call is cancelled just as its answer comes
+(its issues 7368 and 8034, mended later), with or without us: the cancel storm is made on a Triton
 alone, too. What is lost when the server itself has ended is counted apart.
 
     lost_requests               without an answer, or with an error, while there was a server

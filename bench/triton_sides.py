@@ -196,17 +196,19 @@ def check(server: Any, model: RpcModel, want: np.ndarray | None) -> np.ndarray:
 
 def measured(server: Any, model: RpcModel, call: Call, connections: int, seconds: float) -> Row:
     """A closed loop of so many connections, with the processor time of all of the server."""
-    use = CpuUse({"server": server.pids()})
+    use, began = CpuUse({"server": server.pids()}), time.monotonic()
     use.begin()
     if call.analyzed is not None:
         found = perf_analyzer.run(call.analyzed, connections, seconds)
     elif call.grpc is not None:
-        found = h2load.run(call.grpc, clients=connections, seconds=seconds)
+        found = h2load.complete(call.grpc, clients=connections, seconds=seconds)
     else:
         found = _wrk(f"{server.base}/v2/models/{model.name}/infer", call, connections, seconds)
     use.end()
-    # Of the whole load, the warm-up as well: its rate is about the same.
-    found["cpu_us"] = round(use.cores()["server"] * 1e6 / max(found["rps"], 1e-9), 1)
+    took = time.monotonic() - began
+    # Where it is not counted how many there were in all, the rate was about the same all the time.
+    asked = found.pop("asked", 0) or max(found["rps"], 1e-9) * took
+    found["cpu_us"] = round(use.cores()["server"] * took * 1e6 / asked, 1)
     return found
 
 
