@@ -35,6 +35,7 @@ enum triton_parameter { TRITON_STRING, TRITON_INT, TRITON_BOOL, TRITON_DOUBLE };
 
 typedef struct TRITONSERVER_Error TRITONSERVER_Error; /* NULL: success */
 typedef struct TRITONSERVER_Message TRITONSERVER_Message;
+typedef struct TRITONSERVER_InferenceRequest TRITONSERVER_InferenceRequest;
 typedef struct TRITONBACKEND_Backend TRITONBACKEND_Backend;
 typedef struct TRITONBACKEND_Model TRITONBACKEND_Model;
 typedef struct TRITONBACKEND_ModelInstance TRITONBACKEND_ModelInstance;
@@ -52,6 +53,10 @@ TRITONSERVER_Error *TRITONSERVER_LogMessage(
     int level, const char *file, int line, const char *message);
 TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(
     TRITONSERVER_Message *message, const char **base, size_t *size);
+
+/* In the server both kinds of requests are one, and backends have no such function of their own. */
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestPriorityUInt64(
+    TRITONSERVER_InferenceRequest *request, uint64_t *priority);
 
 TRITONSERVER_Error *TRITONBACKEND_ApiVersion(uint32_t *major, uint32_t *minor);
 TRITONSERVER_Error *TRITONBACKEND_BackendConfig(

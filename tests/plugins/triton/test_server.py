@@ -39,6 +39,20 @@ TYPES = {
     "float32": "FP32",
     "float64": "FP64",
 }
+CACHED = """
+response_cache { enable: true }
+dynamic_batching { priority_levels: 3 default_priority_level: 2 }
+"""
+ENSEMBLE = """
+name: "chain" platform: "ensemble" max_batch_size: 1
+input [ { name: "in" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "out" data_type: TYPE_FP32 dims: [ 4 ] } ]
+ensemble_scheduling { step [
+  { model_name: "cached" model_version: 1
+    input_map { key: "x" value: "in" } output_map { key: "y" value: "half" } },
+  { model_name: "cached" model_version: 2
+    input_map { key: "x" value: "half" } output_map { key: "y" value: "out" } } ] }
+"""
 DIE, WAIT = 13.0, 15.0
 """Of the test handler tensors."""
 
@@ -68,6 +82,9 @@ def fill(store, folder):
     for name, batch, retry in (("two", 8, True), ("one", 1, False)):
         config = {"batchSize": batch, "shunter": {**section, "retry": retry}}
         store.add(name, "tensors", config=config)
+    for version in ("1.0", "2.0"):
+        config = {"batchSize": 1, "shunter": section, "triton": CACHED}
+        store.add("cached", "tensors", version=version, config=config)
     mixed = {
         side: [{"name": f"{side}-{t}", "dtype": t, "shape": [2, 3]} for t in TYPES]
         for side in ("inputs", "outputs")
@@ -86,8 +103,14 @@ class Site:
         self.folder = folder
         (folder / "store").mkdir()
         fill(archives(folder / "store"), folder)
+        own = folder / "own"
+        (own / "chain/1").mkdir(parents=True)
+        (own / "chain/config.pbtxt").write_text(ENSEMBLE)
         self.process = hosts.process_of(
-            folder / "store", ["mixed=mixed-1.0.mar"], folder=folder / "server", name="triton"
+            *(folder / "store", ["mixed=mixed-1.0.mar"]),
+            settings={"cache-config": "local,size=1048576", "model-store": str(own)},
+            folder=folder / "server",
+            name="triton",
         )
         self.process.start()
         self.host = self.process.host
@@ -97,10 +120,10 @@ class Site:
         options = {} if kind == "grpc" else {"concurrency": 16, "network_timeout": PATIENCE_S}
         return self.kinds[kind].InferenceServerClient(address, **options)
 
-    def x(self, kind, rows):
+    def x(self, kind, rows, name="x"):
         array = np.zeros((len(rows), 4), np.float32)
         array[:, 0] = rows
-        tensor = self.kinds[kind].InferInput("x", array.shape, "FP32")
+        tensor = self.kinds[kind].InferInput(name, array.shape, "FP32")
         tensor.set_data_from_numpy(array)
         return [tensor]
 
@@ -273,6 +296,12 @@ def test_clients_on_this_host_share_memory(site, two):
             tensor = site.kinds["http"].InferInput("x", array.shape, "FP32")
             tensor.set_shared_memory("in", array.nbytes)
             assert client.infer("two", [tensor]).as_numpy("y").tolist() == [[15.0] * 4] * 3
+            package = site.kinds["http"]
+            wanted = package.InferRequestedOutput("y")
+            wanted.set_shared_memory("in", array.nbytes)  # in its place
+            client.infer("two", [tensor], outputs=[wanted])
+            found = shm.get_contents_as_numpy(region, np.float32, array.shape)
+            assert found.tolist() == [[15.0] * 4] * 3
             client.unregister_system_shared_memory("in")
     finally:
         shm.destroy_shared_memory_region(region)
@@ -432,6 +461,43 @@ def test_the_statistics_of_triton_know_batches(site):
     assert (told["inference_count"], told["execution_count"]) == (10, 5)
     assert [each["batch_size"] for each in told["batch_stats"]] == [2]
     site.host.unload("two")
+
+
+def test_caches_versions_ensembles_and_priorities_are_tritons(site, errors):
+    for file in ("cached-1.0.mar", "cached-2.0.mar"):
+        site.host.load(file)
+    with contextlib.closing(site.client("http")) as client:
+        client.load_model("chain")
+        for version in ("1", "2", ""):
+            assert site.ask("cached", [50.0], model_version=version) == [101.0]
+        assert site.record().count(50.0) == 2  # once by each version
+        told = client.get_inference_statistics("cached", "2")["model_stats"][0]
+        assert told["inference_stats"]["cache_hit"]["count"] == 1
+        found = client.infer("chain", site.x("http", [60.0], "in")).as_numpy("out")
+        assert found[0, 0] == 4 * 60 + 3
+        assert site.record()[-2:] == [60.0, 121.0]
+        with pytest.raises(errors, match="slo_class 'gold'"):
+            asked = site.x("http", [61.0], "in")
+            client.infer("chain", asked, parameters={"slo_class": "gold"})
+        client.unload_model("chain")
+    with Backend(site.host.backend_at) as backend:
+        backend.set_policy("cached", 2, Policy(ahead=0))
+    asked = [(71.0, {}), (72.0, {"priority": 3}), (73.0, {"priority": 1})]
+    asked.append((74.0, {"priority": 3, "parameters": {"slo_class": "strict"}}))
+    with ThreadPoolExecutor() as pool, site.held("cached"):
+        for i, (value, options) in enumerate(asked):
+            pool.submit(site.ask, "cached", [value], "grpc", **options)
+            wait_until(
+                lambda i=i: sum(
+                    each["queued"]
+                    for each in site.host.status()["models"]
+                    if each["name"] == "cached"
+                )
+                == i + 1
+            )
+    assert site.record()[-4:] == [73.0, 74.0, 71.0, 72.0]
+    for version in ("1.0", "2.0"):
+        site.host.unload(f"cached/{version}")
 
 
 def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two):
