@@ -30,6 +30,14 @@ enum triton_memory { TRITON_CPU, TRITON_CPU_PINNED, TRITON_GPU };      /* TRITON
 enum triton_log { TRITON_INFO, TRITON_WARN, TRITON_ERROR };            /* TRITONSERVER_LogLevel */
 enum triton_parameter { TRITON_STRING, TRITON_INT, TRITON_BOOL, TRITON_DOUBLE };
 
+/* TRITONSERVER_DataType */
+#define TRITON_BOOLEAN 1
+#define TRITON_UINT64 5
+#define TRITON_INT64 9
+/* TRITONSERVER_RequestFlag */
+#define TRITON_SEQUENCE_START 1u
+#define TRITON_SEQUENCE_END 2u
+
 #define TRITON_RELEASE_ALL 1u /* TRITONSERVER_REQUEST_RELEASE_ALL */
 #define TRITON_FINAL 1u       /* TRITONSERVER_RESPONSE_COMPLETE_FINAL */
 
@@ -85,6 +93,9 @@ TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(
     TRITONBACKEND_Request *request, uint32_t *count);
 TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(
     TRITONBACKEND_Request *request, uint32_t index, const char **name);
+TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationId(
+    TRITONBACKEND_Request *request, uint64_t *id);
+TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, uint32_t *flags);
 TRITONSERVER_Error *TRITONBACKEND_RequestParameterCount(
     TRITONBACKEND_Request *request, uint32_t *count);
 TRITONSERVER_Error *TRITONBACKEND_RequestParameter(

@@ -223,6 +223,17 @@ TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(
     *is_cancelled = request->is_cancelled;
     return NULL;
 }
+TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationId(
+    TRITONBACKEND_Request *request, uint64_t *id) {
+    (void)request;
+    *id = 0;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, uint32_t *flags) {
+    (void)request;
+    *flags = 0;
+    return NULL;
+}
 TRITONSERVER_Error *TRITONSERVER_InferenceRequestPriorityUInt64(
     TRITONSERVER_InferenceRequest *request, uint64_t *priority) {
     (void)request;

@@ -89,6 +89,10 @@ def fill(store, folder):
         side: [{"name": f"{side}-{t}", "dtype": t, "shape": [2, 3]} for t in TYPES]
         for side in ("inputs", "outputs")
     }
+    known = (("sequence_id", "int64"), ("sequence_start", "bool"), ("sequence_end", "bool"))
+    for name, dtype in known:
+        mixed["inputs"].append({"name": name, "dtype": dtype, "shape": [1]})
+        mixed["outputs"].append({"name": f"{name}-changed", "dtype": dtype, "shape": [1]})
     store.add("mixed", "mixed", config={"batchSize": 4, "shunter": {"tensors": mixed}})
 
 
@@ -231,7 +235,7 @@ class Load:
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_tensors_of_all_types_come_and_go(site, kind, rows):
+def test_tensors_of_all_types_come_and_go(site, errors, kind, rows):
     package, inputs, wanted = site.kinds[kind], [], {}
     for name, triton in TYPES.items():
         array = (np.arange(rows * 6).reshape(rows, 2, 3) % 2).astype(dtype_of(name))
@@ -239,14 +243,18 @@ def test_tensors_of_all_types_come_and_go(site, kind, rows):
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
         wanted[f"outputs-{name}"] = ~array if name == "bool" else array + array.dtype.type(1)
+    for name, value in (("id", 42), ("start", False), ("end", True)):
+        wanted[f"sequence_{name}-changed"] = np.full((rows, 1), value)
     with contextlib.closing(site.client(kind)) as client:
-        found = client.infer("mixed", inputs)
+        found = client.infer("mixed", inputs, sequence_id=41, sequence_start=True)
         some = client.infer(
             "mixed", inputs, outputs=[package.InferRequestedOutput("outputs-int8")]
         )
     for name, array in wanted.items():
         np.testing.assert_array_equal(found.as_numpy(name), array)
     assert [name for name in wanted if some.as_numpy(name) is not None] == ["outputs-int8"]
+    with contextlib.closing(site.client(kind)) as client, pytest.raises(errors, match="no texts"):
+        client.infer("mixed", inputs, sequence_id="41")
 
 
 def test_the_model_digits_of_the_model_store_knows_them(site):

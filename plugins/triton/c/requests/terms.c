@@ -134,5 +134,5 @@ bool shunter_read_terms(const struct shunter_function *function, struct shunter_
         return false;
     }
     complete_deadline(function, call);
-    return true;
+    return !function->asks_for_sequence || shunter_read_sequence(call);
 }
