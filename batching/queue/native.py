@@ -146,6 +146,11 @@ class Batch:
         """The entry of the first, where those of the others follow it one by one."""
         return self.entries[0] if self._view.follow_up else None
 
+    def order(self, requests: Sequence[int]) -> None:
+        """Let its requests follow one another in this order from now on."""
+        self.entries[: len(requests)] = [self.entries[i] for i in requests]
+        self._view.follow_up = 0
+
     def say(self, statuses: Sequence[int]) -> None:
         """What became of each."""
         self._statuses[: len(statuses)] = statuses

@@ -71,6 +71,7 @@ def link_of(
             spin_us=spin_us,
             device=device,
             padding=tensors.padding,
+            backlog=tensors.backlog,
             outlives=outlives,
         )
     infer, on_device = infer_of(model.handler), None

@@ -24,16 +24,17 @@ from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import (
+    USUAL_BATCH,
     Served,
     config_of,
     configuration_of,
+    number_of,
     policy_of,
     variables_of,
 )
 
 NAME = "Triton"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
-USUAL_BATCH = 1
 
 
 class TritonHost:
@@ -156,7 +157,7 @@ class TritonHost:
         name = name or model.name
         model = replace(model, name=name)
         registered = model.config.get("batchSize", USUAL_BATCH)
-        number = int(re.match(r"\d*", model.version)[0] or 0) or 1
+        number = number_of(model.version)
         served = Served(name, number, model.version, folder, model, batch or int(registered))
         taken = [each.title for each in self._served if (each.name, each.number) == (name, number)]
         if taken or not _NAME.match(name):

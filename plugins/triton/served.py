@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,16 @@ class Served:
     def title(self) -> str:
         """For users."""
         return f"{self.name}/{self.version}"
+
+
+USUAL_BATCH = 1
+"""Of an archive that does not say it."""
+
+
+def number_of(version: str) -> int:
+    """A version of an archive, as Triton counts: its whole number, at least 1."""
+    found = re.match(r"\d*", version)
+    return int(found[0] or 0) or 1 if found else 1
 
 
 def policy_of(served: Served) -> Policy:
