@@ -201,6 +201,7 @@ class TritonProcess:
         options = {
             "model-repository": str(host.repository.folder),
             "backend-directory": str(self.folder / "backends"),
+            "cache-directory": str(self._installation.backends.parent / "caches"),
             "model-control-mode": "explicit",
             "http-port": str(self._ports[0]),
             "grpc-port": str(self._ports[1]),

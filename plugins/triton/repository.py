@@ -13,6 +13,8 @@ from shunter.plugins.host import HostError
 from shunter.plugins.triton.backend import type_name
 
 LOAD_S = 900.0
+SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+"""Inputs that the backend fills in where a request does not have them: requests/sequences.c."""
 
 
 def config_text(
@@ -36,7 +38,10 @@ def config_text(
         lines.append("model_transaction_policy { decoupled: true }")
     for kind, specs in (("input", inputs), ("output", outputs)):
         needed = len(specs) - (optional if kind == "input" else 0)
-        tensors = [_tensor(spec, i >= needed) for i, spec in enumerate(specs)]
+        tensors = [
+            _tensor(spec, i >= needed or (kind == "input" and i > 0 and spec.name in SEQUENCE))
+            for i, spec in enumerate(specs)
+        ]
         lines.append(f"{kind} [\n  " + ",\n  ".join(tensors) + "\n]")
     return "\n".join(lines) + "\n"
 

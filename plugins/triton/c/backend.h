@@ -42,6 +42,12 @@ enum shunter_end {
     SHUNTER_ENDS,
 };
 
+/* Inputs by such names are the server's word on a sequence, where a request does not have them. */
+enum shunter_sequence_input {
+    SHUNTER_NO_SEQUENCE, SHUNTER_SEQUENCE_ID, SHUNTER_SEQUENCE_START, SHUNTER_SEQUENCE_END
+};
+#define SHUNTER_SEQUENCE_INPUTS 3
+
 struct shunter_model;
 struct shunter_function;
 struct shunter_streams; /* streams.h */
@@ -63,6 +69,7 @@ struct shunter_call {
     bool is_over, is_broken; /* streamed, the thread's: its end was sent; a part could not be */
     bool withdraws; /* it has failed: its rows that wait wait no more */
     enum shunter_end end;
+    uint64_t sequence[SHUNTER_SEQUENCE_INPUTS]; /* its id, whether it begins, whether it ends */
     uint64_t came_ns, began_ns, done_ns, deadline_ns;
     char said[200];
 };
@@ -100,6 +107,8 @@ struct shunter_function {
     struct shunter_served *served;
     struct control_function told;
     struct shunter_form requests, answers;
+    uint8_t sequence[SHUNTER_MAX_TENSORS]; /* enum shunter_sequence_input, of its inputs */
+    bool asks_for_sequence;
     _Atomic uint32_t most_rows; /* of a request that is a batch: one worker takes them at least */
     struct shunter_queue queue;
     struct shunter_policy policy;
@@ -170,6 +179,11 @@ bool shunter_read_request(
     const struct shunter_function *function, struct shunter_call *call);
 /* Its class, its deadline, whether it may run twice. */
 bool shunter_read_terms(const struct shunter_function *function, struct shunter_call *call);
+/* What its inputs are called is looked at once. */
+void shunter_find_sequence_inputs(
+    struct shunter_function *function, const struct control_function *told);
+/* For who has such inputs. */
+bool shunter_read_sequence(struct shunter_call *call);
 /* Say so; false. */
 bool shunter_wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -194,6 +208,8 @@ struct shunter_reader {
     uint32_t next, count; /* behind the last one the server says that there is an empty one */
     const uint8_t *at;
     uint64_t left;
+    const uint8_t *repeats; /* there is none, but these bytes in each row */
+    uint32_t repeats_bytes;
     bool missing; /* a text that need not be there: it is empty, and so are its lengths */
 };
 

@@ -199,6 +199,7 @@ static bool make_tables(struct shunter_function *function, const struct control_
     uint8_t *base = function->landing.base;
     set_sizes(queue, told);
     shunter_make_forms(function, told);
+    shunter_find_sequence_inputs(function, told);
     function->rows = calloc(queue->entries, sizeof *function->rows);
     function->free = calloc(queue->entries, sizeof *function->free);
     const struct shunter_owner owner = shunter_owner_is_function;

@@ -30,11 +30,20 @@ enum triton_memory { TRITON_CPU, TRITON_CPU_PINNED, TRITON_GPU };      /* TRITON
 enum triton_log { TRITON_INFO, TRITON_WARN, TRITON_ERROR };            /* TRITONSERVER_LogLevel */
 enum triton_parameter { TRITON_STRING, TRITON_INT, TRITON_BOOL, TRITON_DOUBLE };
 
+/* TRITONSERVER_DataType */
+#define TRITON_BOOLEAN 1
+#define TRITON_UINT64 5
+#define TRITON_INT64 9
+/* TRITONSERVER_RequestFlag */
+#define TRITON_SEQUENCE_START 1u
+#define TRITON_SEQUENCE_END 2u
+
 #define TRITON_RELEASE_ALL 1u /* TRITONSERVER_REQUEST_RELEASE_ALL */
 #define TRITON_FINAL 1u       /* TRITONSERVER_RESPONSE_COMPLETE_FINAL */
 
 typedef struct TRITONSERVER_Error TRITONSERVER_Error; /* NULL: success */
 typedef struct TRITONSERVER_Message TRITONSERVER_Message;
+typedef struct TRITONSERVER_InferenceRequest TRITONSERVER_InferenceRequest;
 typedef struct TRITONBACKEND_Backend TRITONBACKEND_Backend;
 typedef struct TRITONBACKEND_Model TRITONBACKEND_Model;
 typedef struct TRITONBACKEND_ModelInstance TRITONBACKEND_ModelInstance;
@@ -52,6 +61,10 @@ TRITONSERVER_Error *TRITONSERVER_LogMessage(
     int level, const char *file, int line, const char *message);
 TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(
     TRITONSERVER_Message *message, const char **base, size_t *size);
+
+/* In the server both kinds of requests are one, and backends have no such function of their own. */
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestPriorityUInt64(
+    TRITONSERVER_InferenceRequest *request, uint64_t *priority);
 
 TRITONSERVER_Error *TRITONBACKEND_ApiVersion(uint32_t *major, uint32_t *minor);
 TRITONSERVER_Error *TRITONBACKEND_BackendConfig(
@@ -80,6 +93,9 @@ TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(
     TRITONBACKEND_Request *request, uint32_t *count);
 TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(
     TRITONBACKEND_Request *request, uint32_t index, const char **name);
+TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationId(
+    TRITONBACKEND_Request *request, uint64_t *id);
+TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, uint32_t *flags);
 TRITONSERVER_Error *TRITONBACKEND_RequestParameterCount(
     TRITONBACKEND_Request *request, uint32_t *count);
 TRITONSERVER_Error *TRITONBACKEND_RequestParameter(

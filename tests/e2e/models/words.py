@@ -1,4 +1,5 @@
-"""Of each text its words in capitals, one after the other: each yield has a word of each text.
+"""Of each text its words in capitals, one after the other: each yield has a word of each text,
+and its number, counted from the id of the sequence.
 
 A text is over with its last word. ``DIE`` ends the worker, ``FAIL`` the batch, and at ``WAIT`` it
 yields nothing until the file ``WORDS_GATE`` exists. Texts that nobody wants any more, and how many
@@ -9,8 +10,6 @@ import json
 import os
 import signal
 import time
-
-import torch
 
 
 class Words:
@@ -35,7 +34,7 @@ class Words:
                     if step + 1 == len(text):
                         batch.end(i)
                 given = [word and word.upper().encode() for word in words]
-                yield {"word": given, "number": torch.full((len(texts),), step)}
+                yield {"word": given, "number": batch["sequence_id"] + step}
                 steps += 1
         finally:
             with open(os.environ["WORDS_RECORD"], "a") as record:

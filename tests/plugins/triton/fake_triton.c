@@ -223,6 +223,23 @@ TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(
     *is_cancelled = request->is_cancelled;
     return NULL;
 }
+TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationId(
+    TRITONBACKEND_Request *request, uint64_t *id) {
+    (void)request;
+    *id = 0;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, uint32_t *flags) {
+    (void)request;
+    *flags = 0;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestPriorityUInt64(
+    TRITONSERVER_InferenceRequest *request, uint64_t *priority) {
+    (void)request;
+    *priority = 0;
+    return NULL;
+}
 TRITONSERVER_Error *TRITONBACKEND_InputProperties(
     TRITONBACKEND_Input *input, const char **name, int *datatype, const int64_t **shape,
     uint32_t *dims_count, uint64_t *bytes, uint32_t *buffer_count) {
@@ -242,7 +259,7 @@ TRITONSERVER_Error *TRITONBACKEND_InputBuffer(
     int64_t *memory_id) {
     (void)memory_id;
     const uint64_t first = input->size / 3;
-    *memory = TRITON_CPU;
+    *memory = getenv("FAKE_GPU") ? TRITON_GPU : TRITON_CPU;
     *buffer = index > 1 ? NULL : index ? input->bytes + first : input->bytes;
     *bytes = index > 1 ? 0 : index ? input->size - first : first;
     return NULL;

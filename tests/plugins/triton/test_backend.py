@@ -40,7 +40,7 @@ packed_worker = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(packed_worker)
 PARTS = 7
 """See fake_triton.c."""
-OK, INTERNAL, INVALID, UNAVAILABLE, CANCELLED = "0", "1", "3", "4", "7"
+OK, INTERNAL, INVALID, UNAVAILABLE, UNSUPPORTED, CANCELLED = "0", "1", "3", "4", "5", "7"
 
 
 @pytest.fixture(scope="module", params=["address,undefined", "thread"])
@@ -286,6 +286,12 @@ def test_strict_requests_hold_where_their_workers_run_on_one_page_after_another(
 
 def held(page):
     return holds.held(page.page, EVERY, time.monotonic_ns())
+
+
+def test_inputs_in_memory_of_a_gpu_are_refused(site):
+    site.worker(16)
+    found = site.ended(site.serve(2, 30, 16, FAKE_GPU="1"))
+    assert (found[UNSUPPORTED], found["wrong"]) == ("60", "0")
 
 
 def test_a_server_of_an_older_interface_is_refused_with_advice(site):

@@ -50,7 +50,7 @@ MODELS = {
         "outputs": [tensor("capitals", "bytes", [-1]), tensor("y", "float32", [-1, -1])],
     },
     "words": {
-        "inputs": [tensor("text", "bytes", [])],
+        "inputs": [tensor("text", "bytes", []), tensor("sequence_id", "int64", [])],
         "outputs": [tensor("word", "bytes", []), tensor("number", "int64", [])],
         "streamed": True,
         "request_bytes": 65536,
@@ -296,10 +296,10 @@ def records(site):
     return [json.loads(line) for line in lines]
 
 
-def batches(site, name):
-    """How many its workers got."""
+def counted(site, name, what):
+    """Of a model, by the status."""
     states = site.process.host.status()["models"]
-    return next(each["batches"] for each in states if each["name"] == name)
+    return next(each[what] for each in states if each["name"] == name)
 
 
 def wait_until(told):
@@ -325,6 +325,12 @@ def test_an_answer_in_parts_streams(site):
                 name, *part = stream.next()
                 found[name].append(tuple(part) if part != [None] else None)
             assert found == {name: [*words_of(text), None] for name, text in asked.items()}
+
+
+def test_a_handler_that_asks_for_it_knows_the_sequence(site):
+    with Stream(site) as stream:
+        stream.ask("a b", "x", sequence_id=500, sequence_end=True)
+        assert [stream.next() for _ in range(2)] == [("x", "A", 500), ("x", "B", 501)]
 
 
 def test_a_part_comes_when_its_handler_yields_it(site):
@@ -404,13 +410,14 @@ def test_a_failure_in_the_midst_is_the_last_response(site):
         stream.ask("a b FAIL", "x")
         assert [stream.next() for _ in range(2)] == [("x", "A", 0), ("x", "B", 1)]
         assert "handler failed" in stream.next().message()
-        before = batches(site, "words")
+        before = counted(site, "words", "batches")
         stream.ask("a b DIE", "y")
         assert [stream.next() for _ in range(2)] == [("y", "A", 0), ("y", "B", 1)]
         assert "died in the midst of its answer" in stream.next().message()
+        wait_until(lambda: counted(site, "words", "ready"))
         stream.ask("again", "z")  # of the next worker; the other ran once
         assert [stream.next() for _ in range(2)] == [("z", "AGAIN", 0), ("z", None)]
-        assert batches(site, "words") == before + 2
+        assert counted(site, "words", "batches") == before + 2
 
 
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))

@@ -52,6 +52,20 @@ timeout_s = 1
 """
 PROFILE = {(1, 1): 8.0, (1, 8): 16.0, (2, 1): 5.0, (2, 8): 26.0}
 """One request is soonest on both cores, eight are on one core each."""
+CACHED = """
+response_cache { enable: true }
+dynamic_batching { priority_levels: 3 default_priority_level: 2 }
+"""
+ENSEMBLE = """
+name: "chain" platform: "ensemble" max_batch_size: 1
+input [ { name: "in" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "out" data_type: TYPE_FP32 dims: [ 4 ] } ]
+ensemble_scheduling { step [
+  { model_name: "cached" model_version: 1
+    input_map { key: "x" value: "in" } output_map { key: "y" value: "half" } },
+  { model_name: "cached" model_version: 2
+    input_map { key: "x" value: "half" } output_map { key: "y" value: "out" } } ] }
+"""
 DIE, WAIT = 13.0, 15.0
 """Of the test handler tensors."""
 
@@ -86,10 +100,17 @@ def fill(store, folder):
     slow = variables | {"TENSORS_SLEEP_S": "0.02", "ECHO_NO_LOAD": str(folder / "no-load")}
     auto = {"batchSize": 8, "shunter": section | {"environment": slow}}
     store.add_profile(store.add("auto", "tensors", config=auto), PROFILE)
+    for version in ("1.0", "2.0"):
+        config = {"batchSize": 1, "shunter": section, "triton": CACHED}
+        store.add("cached", "tensors", version=version, config=config)
     mixed = {
         side: [{"name": f"{side}-{t}", "dtype": t, "shape": [2, 3]} for t in TYPES]
         for side in ("inputs", "outputs")
     }
+    known = (("sequence_id", "int64"), ("sequence_start", "bool"), ("sequence_end", "bool"))
+    for name, dtype in known:
+        mixed["inputs"].append({"name": name, "dtype": dtype, "shape": [1]})
+        mixed["outputs"].append({"name": f"{name}-changed", "dtype": dtype, "shape": [1]})
     section = {"tensors": mixed, "configuration": "1x0x4"}  # it wants no cores of its own
     store.add("mixed", "mixed", config={"batchSize": 4, "shunter": section})
 
@@ -105,11 +126,16 @@ class Site:
         self.folder = folder
         (folder / "store").mkdir()
         fill(archives(folder / "store"), folder)
-        (folder / "shunter.toml").write_text(SETTINGS)
+        own = folder / "own"
+        (own / "chain/1").mkdir(parents=True)
+        (own / "chain/config.pbtxt").write_text(ENSEMBLE)
         self.process = hosts.process_of(
-            folder / "store",
-            ["mixed=mixed-1.0.mar"],
-            settings={"shunter_config": str(folder / "shunter.toml")},
+            *(folder / "store", ["mixed=mixed-1.0.mar"]),
+            settings={
+                "cache-config": "local,size=1048576",
+                "model-store": str(own),
+                "shunter_config": str(folder / "shunter.toml"),
+            },
             folder=folder / "server",
             name="triton",
         )
@@ -121,10 +147,10 @@ class Site:
         options = {} if kind == "grpc" else {"concurrency": 16, "network_timeout": PATIENCE_S}
         return self.kinds[kind].InferenceServerClient(address, **options)
 
-    def x(self, kind, rows):
+    def x(self, kind, rows, name="x"):
         array = np.zeros((len(rows), 4), np.float32)
         array[:, 0] = rows
-        tensor = self.kinds[kind].InferInput("x", array.shape, "FP32")
+        tensor = self.kinds[kind].InferInput(name, array.shape, "FP32")
         tensor.set_data_from_numpy(array)
         return [tensor]
 
@@ -251,7 +277,7 @@ class Load:
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_tensors_of_all_types_come_and_go(site, kind, rows):
+def test_tensors_of_all_types_come_and_go(site, errors, kind, rows):
     package, inputs, wanted = site.kinds[kind], [], {}
     for name, triton in TYPES.items():
         array = (np.arange(rows * 6).reshape(rows, 2, 3) % 2).astype(dtype_of(name))
@@ -259,14 +285,18 @@ def test_tensors_of_all_types_come_and_go(site, kind, rows):
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
         wanted[f"outputs-{name}"] = ~array if name == "bool" else array + array.dtype.type(1)
+    for name, value in (("id", 42), ("start", False), ("end", True)):
+        wanted[f"sequence_{name}-changed"] = np.full((rows, 1), value)
     with contextlib.closing(site.client(kind)) as client:
-        found = client.infer("mixed", inputs)
+        found = client.infer("mixed", inputs, sequence_id=41, sequence_start=True)
         some = client.infer(
             "mixed", inputs, outputs=[package.InferRequestedOutput("outputs-int8")]
         )
     for name, array in wanted.items():
         np.testing.assert_array_equal(found.as_numpy(name), array)
     assert [name for name in wanted if some.as_numpy(name) is not None] == ["outputs-int8"]
+    with contextlib.closing(site.client(kind)) as client, pytest.raises(errors, match="no texts"):
+        client.infer("mixed", inputs, sequence_id="41")
 
 
 def test_the_model_digits_of_the_model_store_knows_them(site):
@@ -316,6 +346,12 @@ def test_clients_on_this_host_share_memory(site, kept):
             tensor = site.kinds["http"].InferInput("x", array.shape, "FP32")
             tensor.set_shared_memory("in", array.nbytes)
             assert client.infer("kept", [tensor]).as_numpy("y").tolist() == [[15.0] * 4] * 3
+            package = site.kinds["http"]
+            wanted = package.InferRequestedOutput("y")
+            wanted.set_shared_memory("in", array.nbytes)  # in its place
+            client.infer("kept", [tensor], outputs=[wanted])
+            found = shm.get_contents_as_numpy(region, np.float32, array.shape)
+            assert found.tolist() == [[15.0] * 4] * 3
             client.unregister_system_shared_memory("in")
     finally:
         shm.destroy_shared_memory_region(region)
@@ -447,6 +483,43 @@ def test_the_statistics_of_triton_know_batches(site):
     assert (told["inference_count"], told["execution_count"]) == (10, 5)
     assert [each["batch_size"] for each in told["batch_stats"]] == [2]
     site.host.unload("two")
+
+
+def test_caches_versions_ensembles_and_priorities_are_tritons(site, errors):
+    for file in ("cached-1.0.mar", "cached-2.0.mar"):
+        site.host.load(file)
+    with contextlib.closing(site.client("http")) as client:
+        client.load_model("chain")
+        for version in ("1", "2", ""):
+            assert site.ask("cached", [50.0], model_version=version) == [101.0]
+        assert site.record().count(50.0) == 2  # once by each version
+        told = client.get_inference_statistics("cached", "2")["model_stats"][0]
+        assert told["inference_stats"]["cache_hit"]["count"] == 1
+        found = client.infer("chain", site.x("http", [60.0], "in")).as_numpy("out")
+        assert found[0, 0] == 4 * 60 + 3
+        assert site.record()[-2:] == [60.0, 121.0]
+        with pytest.raises(errors, match="slo_class 'gold'"):
+            asked = site.x("http", [61.0], "in")
+            client.infer("chain", asked, parameters={"slo_class": "gold"})
+        client.unload_model("chain")
+    with Backend(site.host.backend_at) as backend:
+        backend.set_policy("cached", 2, Policy(ahead=0))
+    asked = [(71.0, {}), (72.0, {"priority": 3}), (73.0, {"priority": 1})]
+    asked.append((74.0, {"priority": 3, "parameters": {"slo_class": "strict"}}))
+    with ThreadPoolExecutor() as pool, site.held("cached"):
+        for i, (value, options) in enumerate(asked):
+            pool.submit(site.ask, "cached", [value], "grpc", **options)
+            wait_until(
+                lambda i=i: sum(
+                    each["queued"]
+                    for each in site.host.status()["models"]
+                    if each["name"] == "cached"
+                )
+                == i + 1
+            )
+    assert site.record()[-4:] == [73.0, 74.0, 71.0, 72.0]
+    for version in ("1.0", "2.0"):
+        site.host.unload(f"cached/{version}")
 
 
 def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two):

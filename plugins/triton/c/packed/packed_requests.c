@@ -95,7 +95,9 @@ static bool divide_all(const struct shunter_function *function, struct shunter_c
         error = error ? error
                       : TRITONBACKEND_InputProperties(
                             input, NULL, &dtype, &shape, &dims, &bytes, &buffers);
-        const bool is_missing = !input && shunter_is_optional(function, tensor);
+        const bool is_sequence = !input && function->sequence[tensor];
+        const bool is_missing =
+            is_sequence || (!input && shunter_is_optional(function, tensor));
         const bool is_wrong = error && !is_missing;
         if (error) {
             TRITONSERVER_ErrorDelete(error);
@@ -103,11 +105,15 @@ static bool divide_all(const struct shunter_function *function, struct shunter_c
         if (is_missing) { // a length of 0 in each
             bytes = (uint64_t)SHUNTER_STRING_LENGTH * call->entries;
         }
+        if (is_sequence) {
+            bytes = function->told.bytes[tensor] * call->rows;
+            shape = function->told.shape + tensor * SHUNTER_CONTROL_DIMS - call->has_batch;
+        }
         if (is_wrong) {
             return shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' is missing", name);
         }
         if (!divide(
-                function, call, tensor, is_missing ? NULL : shape + call->has_batch, bytes, dim)) {
+                function, call, tensor, shape ? shape + call->has_batch : NULL, bytes, dim)) {
             return shunter_wrong(
                 call, SHUNTER_END_WRONG,
                 "input '%s': its byte strings are not exactly its %llu bytes", name,

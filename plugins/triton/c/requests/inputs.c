@@ -121,8 +121,13 @@ bool shunter_open_input(
     *reader = (struct shunter_reader){0};
     if (!is_there(TRITONBACKEND_RequestInput(
             call->request, function->told.names + 64 * tensor, &reader->input))) {
-        reader->missing = shunter_is_optional(function, tensor);
-        return reader->missing;
+        const uint32_t sequence = function->sequence[tensor];
+        reader->missing = !sequence && shunter_is_optional(function, tensor);
+        if (sequence) { // of little-endian words, so that a bool is the first byte
+            reader->repeats = (const uint8_t *)&call->sequence[sequence - 1];
+            reader->repeats_bytes = sequence == SHUNTER_SEQUENCE_ID ? sizeof(uint64_t) : 1;
+        }
+        return reader->missing || sequence;
     }
     return is_there(TRITONBACKEND_InputProperties(
         reader->input, NULL, NULL, NULL, NULL, NULL, &reader->count));
@@ -133,6 +138,10 @@ bool shunter_read_bytes(struct shunter_reader *reader, uint8_t *into, uint64_t s
         memset(into, 0, size);
     }
     while (size && !reader->missing) {
+        if (!reader->left && reader->repeats) {
+            reader->at = reader->repeats;
+            reader->left = reader->repeats_bytes;
+        }
         if (!reader->left) {
             int memory = TRITON_CPU;
             int64_t memory_id = 0;

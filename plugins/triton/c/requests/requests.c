@@ -89,7 +89,7 @@ static bool read_tensor(
     uint64_t bytes = 0;
     int dtype = 0;
     if (!is_there(TRITONBACKEND_RequestInput(call->request, name, &input))) {
-        return shunter_is_optional(function, tensor) ||
+        return shunter_is_optional(function, tensor) || function->sequence[tensor] ||
                shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' of the model is missing", name);
     }
     if (!is_there(TRITONBACKEND_InputProperties(

@@ -116,12 +116,23 @@ static void complete_deadline(const struct shunter_function *function, struct sh
     }
 }
 
+/* The server's own: 0 unless the model's configuration has levels of it, of which 1 is the highest. */
+static uint8_t class_of(const struct shunter_function *function, const struct shunter_call *call) {
+    uint64_t priority = 0;
+    if (!is_there(TRITONSERVER_InferenceRequestPriorityUInt64(
+            (TRITONSERVER_InferenceRequest *)(void *)call->request, &priority)) ||
+        !priority) {
+        return function->class;
+    }
+    return priority > 1;
+}
+
 bool shunter_read_terms(const struct shunter_function *function, struct shunter_call *call) {
-    call->class = function->class;
+    call->class = class_of(function, call);
     call->once = function->once;
     if (!read_parameters(call)) {
         return false;
     }
     complete_deadline(function, call);
-    return true;
+    return !function->asks_for_sequence || shunter_read_sequence(call);
 }
