@@ -111,9 +111,7 @@ class PythonBackend(triton_rpc.TritonRpc):
     @staticmethod
     def named(model: RpcModel, setting: Static) -> RpcModel:
         """The model in that setting."""
-        return variant(
-            model, setting.batch, setting.instances * 1_000_000 + setting.delay_us
-        )
+        return variant(model, setting.batch, setting.instances * 1_000_000 + setting.delay_us)
 
     def _write_repository(self) -> None:
         (self.folder / "models").mkdir()
@@ -185,9 +183,7 @@ def check(server: Any, model: RpcModel, want: np.ndarray | None) -> np.ndarray:
     return found
 
 
-def measured(
-    server: Any, model: RpcModel, call: Call, connections: int, seconds: float
-) -> Row:
+def measured(server: Any, model: RpcModel, call: Call, connections: int, seconds: float) -> Row:
     """A closed loop of so many connections, with the processor time of all of the server."""
     use = CpuUse({"server": server.pids()})
     use.begin()

@@ -216,9 +216,7 @@ def main() -> None:
         {"phase": "measure", **asdict(cell), "ours": each.ours, "theirs": each.theirs}
         for cell, each in found.items()
     ]
-    path = write_result(
-        NAME, quick=args.quick, rows=rows, headline=top, samples=selection + rounds
-    )
+    path = write_result(NAME, quick=args.quick, rows=rows, headline=top, samples=selection + rounds)
     for row in rows:
         print(json.dumps(row))
     print(json.dumps(top, indent=1))

@@ -69,7 +69,7 @@ FOLDERS = {
     "plugins/profiling": {"plugins"},
     "plugins/view": {"plugins", "plugins/profiling"},
     "plugins/torchserve": {"plugins"},
-    "plugins/triton": {"plugins"},
+    "plugins/triton": {"plugins", "plugins/profiling"},
     "plugins/hosts": {"plugins", "plugins/torchserve", "plugins/triton"},
     "plugins/cli": {
         "plugins",

@@ -19,6 +19,8 @@ _Static_assert(sizeof(struct shunter_piece) == 16, "as in Python");
 
 /* With the number in entry_parts: none follows. */
 #define SHUNTER_PARTS_ARE_OVER (1ULL << 63)
+/* And beside it: because its client took them too slowly for the others of its batch. */
+#define SHUNTER_PARTS_ARE_LATE (1ULL << 62)
 
 struct shunter_queue {
     uint8_t *page;

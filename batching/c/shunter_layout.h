@@ -245,6 +245,7 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_ENTRY_OK 200 /* status of an entry: answered */
 #define SHUNTER_ENTRY_BAD 400 /* status of an entry: not the model's tensors */
 #define SHUNTER_ENTRY_FAILED 500 /* status of an entry: the handler failed */
+#define SHUNTER_ENTRY_SAYS 1000 /* above: it failed with that many less, and says why */
 #define SHUNTER_QUEUE_MAGIC 0x515245544e554853ULL /* 'SHUNTERQ', little-endian */
 #define SHUNTER_QUEUE_VERSION 3 /* raised when the queue page changes */
 #define SHUNTER_QUEUE_WORKERS_OFFSET 1280 /* offset of worker 0 */
@@ -292,6 +293,6 @@ _Static_assert(SHUNTER_SLOTS_OFFSET + SHUNTER_SLOT_COUNT * SHUNTER_SLOT_SIZE ==
 #define SHUNTER_E_ENTRY_STATUS 256 /* 0: none yet; one of STATUS_... */
 #define SHUNTER_E_ENTRY_RESULT_BYTES 264 /* of its result where the queue is packed */
 #define SHUNTER_E_ENTRY_PARTS 272 /* parts in their places; the highest bit: no more follow */
-#define SHUNTER_LAYOUT_DIGEST 0x2ba0cde43e6bcdb4ULL
+#define SHUNTER_LAYOUT_DIGEST 0x697166dcb3c36ea6ULL
 
 #endif

@@ -68,6 +68,8 @@ class Attach:
     """The slices that its strict requests want for themselves, 0: none."""
     packing: PackedForm | None = None
     """Where requests and answers are runs of bytes; None: each has as many bytes as all others."""
+    retry: bool = True
+    """Whether a request whose worker died may run again that does not say so itself."""
 
     @property
     def carried_inputs(self) -> tuple[TensorSpec, ...]:
@@ -113,6 +115,8 @@ def _check_numbers(attach: Attach) -> None:
         number = getattr(attach, name)
         if not isinstance(number, int) or not least <= number <= most:
             raise ValueError(f"{name} {number!r}; allowed: {least} to {most}")
+    if not isinstance(attach.retry, bool):
+        raise TypeError(f"retry {attach.retry!r}; allowed: true, false")
     if attach.request_class not in CLASSES:
         raise ValueError(f"class {attach.request_class!r}; allowed: {', '.join(CLASSES)}")
 

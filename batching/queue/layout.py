@@ -51,6 +51,9 @@ class EntryStatus(IntEnum):
     BAD_REQUEST = 400
     """It is not what the model takes; others of its batch have run."""
     HANDLER_FAILED = 500
+    SAYS = 1000
+    """From here on: it failed with that many less, as over HTTP, and the answer, whose first output
+    is then a text, says why."""
 
 
 QUEUE_MAGIC = int.from_bytes(b"SHUNTERQ", "little")
@@ -163,6 +166,7 @@ def constants() -> list[tuple[str, int, str]]:
         ("ENTRY_OK", int(EntryStatus.OK), "status of an entry: answered"),
         ("ENTRY_BAD", int(EntryStatus.BAD_REQUEST), "status of an entry: not the model's tensors"),
         ("ENTRY_FAILED", int(EntryStatus.HANDLER_FAILED), "status of an entry: the handler failed"),
+        ("ENTRY_SAYS", int(EntryStatus.SAYS), "above: it failed with that many less, and says why"),
         ("QUEUE_MAGIC", QUEUE_MAGIC, "'SHUNTERQ', little-endian"),
         ("QUEUE_VERSION", QUEUE_VERSION, "raised when the queue page changes"),
         ("QUEUE_WORKERS_OFFSET", QUEUE_WORKERS_OFFSET, "offset of worker 0"),

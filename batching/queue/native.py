@@ -17,6 +17,7 @@ from ctypes import (
 )
 from functools import cache
 
+from shunter.batching.queue.attach import AttachError
 from shunter.batching.queue.layout import AHEAD, MAX_TENSORS, digest
 from shunter.batching.queue.shared_memory import Mapping
 from shunter.batching.queue.tensor_queue import TensorQueue
@@ -109,10 +110,15 @@ def view_of(queue: TensorQueue, func_id: int) -> QueueView:
     return view
 
 
-def check(result: int, what: str) -> int:
-    """A result that is not negative; else OSError with its number."""
+class FrontEndError(OSError):
+    """The front end of a queue is gone, or says what makes no sense. What a handler raises while
+    it works on a batch is never one."""
+
+
+def check(result: int, what: str, error: type[OSError] = OSError) -> int:
+    """A result that is not negative; else an error with its number."""
     if result < 0:
-        raise OSError(-result, f"{what}: {os.strerror(-result)}")
+        raise error(-result, f"{what}: {os.strerror(-result)}")
     return result
 
 
@@ -139,6 +145,11 @@ class Batch:
     def first(self) -> int | None:
         """The entry of the first, where those of the others follow it one by one."""
         return self.entries[0] if self._view.follow_up else None
+
+    def order(self, requests: Sequence[int]) -> None:
+        """Let its requests follow one another in this order from now on."""
+        self.entries[: len(requests)] = [self.entries[i] for i in requests]
+        self._view.follow_up = 0
 
     def say(self, statuses: Sequence[int]) -> None:
         """What became of each."""
@@ -193,8 +204,8 @@ class WorkerQueue:
         up, or it holds ``AHEAD``.
 
         ``other``: descriptors that the caller also waits for; the same sequence, unless changed.
-        ``timeout_ns`` 0: only look. Raises OSError (EPROTO) when what the front end says makes no
-        sense.
+        ``timeout_ns`` 0: only look. Raises FrontEndError (EPROTO) when what the front end says
+        makes no sense.
         """
         wait = self._wait
         if other is not self._other:
@@ -205,7 +216,7 @@ class WorkerQueue:
         result = self.library.shunter_worker_wait(
             self.view_at, self._worker, self._wait_at, timeout_ns, batch.at
         )
-        if result == -errno.EINTR or check(result, "waiting for a batch") == 0:
+        if result == -errno.EINTR or check(result, "waiting for a batch", FrontEndError) == 0:
             return None
         return batch
 
@@ -213,7 +224,7 @@ class WorkerQueue:
         """Bring inputs of a batch together, from its ``begin``-th request on.
 
         ``into``: the address of the first row for each input. Raises
-        OSError (EPROTO) for pieces that are no tensors of the model.
+        FrontEndError (EPROTO) for pieces that are no tensors of the model.
         """
         entries = batch.entries_at + 4 * begin
         self.inputs_by(self.library.shunter_worker_gather, entries, count, into)
@@ -221,13 +232,19 @@ class WorkerQueue:
     def inputs_by(self, function: Callable[..., int], *rest: object) -> int:
         """What a function of the library, which takes the rest, too, says to inputs.
 
-        Raises OSError, EPROTO for pieces that make no sense.
+        Raises FrontEndError, EPROTO for pieces that make no sense.
         """
         where = self.view_at, self._worker, self._regions_at, *rest
         result = function(*where)
-        if result == -errno.EPROTO and self.look():
+        if result == -errno.EPROTO and self._listen():
             result = function(*where)
-        return check(result, "the inputs of a batch")
+        return check(result, "the inputs of a batch", FrontEndError)
+
+    def _listen(self) -> bool:
+        try:
+            return self.look()
+        except (OSError, EOFError, AttachError) as error:
+            raise FrontEndError(errno.EPROTO, f"listening to the front end: {error}") from error
 
     def answer(self, batch: Batch, statuses: Sequence[int]) -> None:
         """Answer the batch that was taken first, with a status for each entry."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_int, c_uint32, c_uint64, c_void_p
 
-from shunter.batching.queue.native import Batch, WorkerQueue, check
+from shunter.batching.queue.native import Batch, FrontEndError, WorkerQueue, check
 
-_SLEEP_NS = 1_000_000_000
+LONGEST_SLEEP_NS = 1_000_000_000
 
 
 class Parts:
@@ -32,10 +32,11 @@ class PartsEnd:
         self._end, library = end, end.library
         self._place, self._is_there = library.shunter_part_place, library.shunter_part_is_there
         self._wait, self._are_over = library.shunter_parts_wait, library.shunter_parts_are_over
+        self._are_late = library.shunter_parts_are_late
         at = c_void_p
         self._place.argtypes = [at, c_uint32, c_uint64]
         self._is_there.argtypes = [at, c_uint32, c_uint64, c_int]
-        self._are_over.argtypes = self._is_there.argtypes
+        self._are_over.argtypes = self._are_late.argtypes = self._is_there.argtypes
         self._wait.argtypes = [at, c_uint32, at, at, at, c_uint32, c_uint64]
         self.batch = Batch(end.queue.entries)
         """The places of parts that are made together, as if they were requests."""
@@ -43,35 +44,43 @@ class PartsEnd:
     def look(self, parts: Parts) -> bool:
         """Whether there is a place for the next part, or nobody wants it.
 
-        Raises OSError for what the front end says that makes no sense.
+        Raises FrontEndError for what the front end says that makes no sense.
         """
         if parts.wanted:  # also when there is one: it may be wanted no more
             found = self._place(self._end.view_at, parts.entry, parts.written)
             parts.wanted = found != -errno.ECANCELED
             if found != -errno.EAGAIN and parts.wanted:
-                parts.place = check(found, "the place of a part")
+                parts.place = check(found, "the place of a part", FrontEndError)
         return parts.place is not None or not parts.wanted
 
-    def wait(self, answers: Sequence[Parts]) -> None:
-        """Until there are places for the next parts of all these that are wanted.
+    def sleep(self, answers: Sequence[Parts], most_ns: int) -> None:
+        """Until there may be a place for the next part of one of these, or nobody wants it.
 
-        Raises OSError when the front end is gone.
+        None of them has one. Raises FrontEndError when the front end is gone.
         """
-        while pending := [each for each in answers if not self.look(each)]:
-            entries = (c_uint32 * len(pending))(*(each.entry for each in pending))
-            written = (c_uint64 * len(pending))(*(each.written for each in pending))
-            where = *self._end.waiting_at, entries, written, len(pending), _SLEEP_NS
-            check(self._wait(*where), "waiting for the place of a part")
+        entries = (c_uint32 * len(answers))(*(each.entry for each in answers))
+        written = (c_uint64 * len(answers))(*(each.written for each in answers))
+        where = *self._end.waiting_at, entries, written, len(answers)
+        most_ns = min(most_ns, LONGEST_SLEEP_NS)
+        check(self._wait(*where, most_ns), "waiting for the place of a part", FrontEndError)
 
     def is_there(self, parts: Parts) -> None:
         """The next part is in its place."""
         parts.written += 1
         parts.place = None
-        front = self._end.front
-        check(self._is_there(self._end.view_at, parts.entry, parts.written, front), "a part")
+        where = self._end.view_at, parts.entry, parts.written, self._end.front
+        check(self._is_there(*where), "a part", FrontEndError)
 
     def over(self, parts: Parts) -> None:
         """None follows, though its batch goes on."""
+        self._end_with(self._are_over, parts)
+
+    def late(self, parts: Parts) -> None:
+        """The same: its client is too far behind others of its batch, and gets no more of it."""
+        parts.wanted = False
+        self._end_with(self._are_late, parts)
+
+    def _end_with(self, said: Callable[..., int], parts: Parts) -> None:
         parts.is_over = True
-        front = self._end.front
-        check(self._are_over(self._end.view_at, parts.entry, parts.written, front), "the end")
+        where = self._end.view_at, parts.entry, parts.written, self._end.front
+        check(said(*where), "the end", FrontEndError)

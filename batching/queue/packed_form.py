@@ -24,6 +24,9 @@ class PackedForm:
     """Longest request."""
     answer_bytes: int = USUAL_BYTES
     """Longest answer, or part of one."""
+    optional: int = 0
+    """So many of the last inputs may be missing, if the server knows of that; they are texts, and
+    empty then."""
 
     def carried_inputs(self) -> tuple[TensorSpec, ...]:
         """What those see of its requests who only carry them: one tensor, at most so long."""

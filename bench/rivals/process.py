@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -200,4 +201,6 @@ def answers(url: str) -> bool:
 def python_path(packages: Path) -> str:
     """PYTHONPATH for a rival: its packages win over those of the benchmark's environment."""
     caller = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    # An environment may build on another one, by a .pth file.
+    caller |= {folder for folder in sys.path if Path(folder).name == "site-packages"}
     return os.pathsep.join([str(packages), str(BENCH), *sorted(caller)])

@@ -45,5 +45,8 @@ class TritonPythonModel:
             batch = np.concatenate(inputs) if len(inputs) > 1 else inputs[0]
             with self._torch.inference_mode():
                 found = self._network(self._torch.from_numpy(batch)).numpy()
-            rows = np.split(found, len(requests))
+            rows, place = [], 0  # slices: np.split takes longer than a small network
+            for each in inputs:
+                rows.append(found[place : place + len(each)])
+                place += len(each)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", row)]) for row in rows]

@@ -87,11 +87,14 @@ def pack_model(
     workers: int = 1,
     record: Path | None = None,
     handler_settings: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    section: Mapping[str, Any] | None = None,
 ) -> None:
     """Archive it; ``batch`` is of TorchServe's workers and of the front end's alike.
 
     ``workers``: of the front end; threads are torch's default on every side. ``record``: file of
-    what ran. ``handler_settings``: more for the handler.
+    what ran. ``handler_settings``: more for the handler; ``config`` and ``section``: more of the
+    configuration, and of its ``shunter:``.
     """
     handler = {"network": model.network, **(handler_settings or {})}
     if model.network == "empty":
@@ -106,7 +109,12 @@ def pack_model(
         "batchSize": batch,
         "maxBatchDelay": delay_ms,
         "handler": handler,
-        "shunter": {"tensors": tensors, "network": f"{workers}x0x{batch}"},
+        "shunter": {
+            "tensors": tensors,
+            "network": f"{workers}x0x{batch}",
+            **(section or {}),
+        },
+        **(config or {}),
     }
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / model.name

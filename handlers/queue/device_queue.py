@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 
 from shunter.batching.queue.layout import AHEAD, EntryStatus
-from shunter.batching.queue.native import Batch, WorkerQueue
+from shunter.batching.queue.native import Batch, FrontEndError, WorkerQueue
 from shunter.handlers.device.driver import DeviceError
 from shunter.handlers.queue.device_model import DeviceModel, tell_pageable
 from shunter.handlers.queue.device_slots import Slot, Transfers
@@ -154,7 +154,7 @@ class DeviceQueueWorker(QueueWorker):
         inputs = self._transfers.bring(*what, compute, alone)
         try:
             self._infer(inputs, self._transfers.outputs(count))
-        except (DeviceError, OSError):
+        except (DeviceError, FrontEndError):
             raise
         except Exception:
             logger.exception("The handler failed on a batch of %d.", count)

@@ -27,7 +27,7 @@ from shunter.handlers.queue.device_queue import queue_worker
 from shunter.handlers.queue.packed_queue import PackedInfer, PackedQueueWorker, keep_batch
 from shunter.handlers.queue.shared_regions import FrontEndWords
 from shunter.handlers.queue.streaming import StreamingQueueWorker
-from shunter.handlers.queue.tensor_config import UNPADDED, Padding
+from shunter.handlers.queue.tensor_config import UNPADDED, USUAL_BACKLOG, Backlog, Padding
 from shunter.handlers.queue.tensor_queue import Infer, QueueWorker, keep_inputs
 
 if TYPE_CHECKING:
@@ -53,17 +53,19 @@ class FrontEndLink:
         spin_us: int = 0,
         device: torch.device | None = None,
         padding: Padding = UNPADDED,
+        backlog: Backlog = USUAL_BACKLOG,
         on_device: Callable[..., DeviceModel | None] | None = None,
         outlives: bool = False,
     ) -> None:
         """``path``: where the front end listens for workers; ``device``: where the model is;
-        ``padding``: of packed requests, whose ``infer`` is a PackedInfer; ``on_device`` makes the
-        model ready there, see :func:`device_model`; ``outlives``: what started it is not what is
-        served: it goes on until its front end ends."""
+        ``padding``: of packed requests, whose ``infer`` is a PackedInfer; ``backlog``: of streamed
+        answers; ``on_device`` makes the model ready there, see :func:`device_model`; ``outlives``:
+        what started it is not what is served: it goes on until its front end ends."""
         self._outlives = outlives
         self._path, self._attach, self._device = path, attach, device
         self._infer: Any = infer
         self._spin_us, self._padding, self._on_device = spin_us, padding, on_device
+        self._backlog = backlog
         self._guarded: Callable[[Any], Any] = lambda infer: infer
         self._yields: Yields | None = None
         self._model: DeviceModel | None = None
@@ -150,8 +152,10 @@ class FrontEndLink:
     def _worker_of(self, end: WorkerQueue) -> QueueWorker | PackedQueueWorker:
         attach, device = self._attach, self._device
         if attach.packing:
-            kind = StreamingQueueWorker if attach.packing.streamed else PackedQueueWorker
-            return kind(end, self._infer, attach, self._padding, device)
+            what = end, self._infer, attach, self._padding, device
+            if attach.packing.streamed:
+                return StreamingQueueWorker(*what, self._backlog)
+            return PackedQueueWorker(*what)
         return queue_worker(end, self._infer, attach.batch, device, self._model)
 
     def _work(

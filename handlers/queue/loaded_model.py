@@ -16,7 +16,7 @@ from shunter.handlers.preemption.modules import models_of
 from shunter.handlers.queue.device_model import device_model
 from shunter.handlers.queue.front_end_link import FrontEndLink
 from shunter.handlers.queue.packed_queue import packed_infer_of
-from shunter.handlers.queue.tensor_config import TensorConfigError, tensor_config
+from shunter.handlers.queue.tensor_config import TensorConfigError, bodies_config, tensor_config
 from shunter.handlers.queue.tensor_queue import device_of, infer_of
 
 
@@ -32,6 +32,8 @@ class LoadedModel:
     handler: Any
     """The object that runs it; None: a module of functions."""
     gpu: int | None = None
+    of_bodies: bool = False
+    """Whether its requests are those of TorchServe, and not tensors that it declares."""
 
 
 def link_of(
@@ -43,7 +45,7 @@ def link_of(
 
     Raises TensorConfigError when the model cannot serve tensors.
     """
-    tensors = tensor_config(model.section)
+    tensors = (bodies_config if model.of_bodies else tensor_config)(model.section)
     attach = Attach(
         model.name,
         environ.get("SHUNTER_MODEL_VERSION", ""),
@@ -57,6 +59,7 @@ def link_of(
         _number(environ, "SHUNTER_CLIENT_TIMEOUT_NS", 0, "nanoseconds"),
         *place_of(environ),
         tensors.packing,
+        environ.get("SHUNTER_RETRY") != "0",
     )
     spin_us = _number(environ, "SHUNTER_SPIN_US", 100, "microseconds")
     device = device_of(model.handler, model.gpu)
@@ -68,6 +71,7 @@ def link_of(
             spin_us=spin_us,
             device=device,
             padding=tensors.padding,
+            backlog=tensors.backlog,
             outlives=outlives,
         )
     infer, on_device = infer_of(model.handler), None

@@ -32,6 +32,8 @@ class PackedBatch:
         """Of each request."""
         self.refused: set[int] = set()
         """Requests that the handler has refused."""
+        self.failed: dict[int, int] = {}
+        """Requests that have failed with a status, as HTTP counts."""
         self.unwanted: set[int] = set()
         """Where answers are streamed: requests whose clients want no more of them."""
         self.ended: set[int] = set()
@@ -102,6 +104,12 @@ class PackedBatch:
             raise IndexError(request)
         self.refused.add(request)
 
+    def fail(self, request: int, status: int) -> None:
+        """This request has failed so; its first output, a byte string, says why."""
+        if not 0 <= request < len(self.rows):
+            raise IndexError(request)
+        self.failed[request] = status
+
     def end(self, request: int) -> None:
         """Where answers are streamed: with what is yielded next the answer to this request ends;
         None ends it without another part. What is yielded for it later is nobody's."""
@@ -112,7 +120,10 @@ class PackedBatch:
     def copy(self) -> PackedBatch:
         """The same, whatever a handler writes into this one."""
         copied = [_copied(each) for each in self.inputs]
-        return PackedBatch(self._table, copied, self.rows, self._words)
+        found = PackedBatch(self._table, copied, self.rows, self._words)
+        # What is said of the requests of one is said of those of the other.
+        found.refused, found.failed = self.refused, self.failed
+        return found
 
 
 def _copied(given: Input) -> Input:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -33,10 +34,37 @@ class PackedInputs:
         self._strings = [t for t, item in enumerate(self._table.items) if not item]
         self._numbers = [t for t, item in enumerate(self._table.items) if item]
         self._dims = [self._table.dims(t) for t in range(len(self._specs))]
+        self._declared = [n for spec in self._specs for n in spec.shape]
         self._buckets = bool(padding.buckets)
+        self.cells = 0
+        """Elements of the padded tensors that were made so far."""
         pinned = device is not None and device.type == "cuda"
         self._host = [Arena(pinned=pinned) for _ in self._specs]
         self._there = [Arena(device=device) for _ in self._specs] if device else self._host
+
+    def sizes(self, batch: Batch) -> tuple[list[int], list[list[int]]]:
+        """Of a batch's requests: their rows, 0 where they are malformed, and the sizes of all their
+        dimensions, as they are padded when they run alone.
+
+        Raises OSError for a batch that makes no sense.
+        """
+        table, good = self._end.read(batch, 0, batch.count)
+        if good < batch.count:
+            table[table[:, 0] == 0] = 0
+        sizes = table[:, self._table.first :].tolist()
+        if self._buckets:
+            sizes = [self._rounded(each) for each in sizes]
+        return table[:, 0].tolist(), sizes
+
+    def elements(self, sizes: Sequence[int]) -> int:
+        """Numbers in a row that is padded to these sizes."""
+        return sum(math.prod(sizes[self._dims[t]]) for t in self._numbers)
+
+    @property
+    def pads(self) -> bool:
+        """Whether requests of a batch may be padded."""
+        declared = (n for t in self._numbers for n in self._specs[t].shape)
+        return ANY in declared and not self._padding.ragged
 
     def gather(self, batch: Batch, begin: int, count: int) -> tuple[PackedBatch, list[int]]:
         """The good ones of these requests of a batch, and their numbers: the others are malformed.
@@ -64,9 +92,11 @@ class PackedInputs:
     def _gather_padded(self, batch: Batch, begin: int, table: Words) -> dict[int, Input]:
         total, sizes = self._end.largest(len(table))
         if self._buckets:
-            self._round_up(sizes)
+            sizes = self._rounded(sizes)
+            self._table.largest[:] = sizes
         shapes = {t: (total, *sizes[self._dims[t]]) for t in self._numbers}
         items = self._table.items
+        self.cells += sum(map(math.prod, shapes.values()))
         needed = {t: math.prod(shape) * items[t] for t, shape in shapes.items()}
         if sum(needed.values()) > self._most_bytes:
             raise TooLargeError(
@@ -79,13 +109,10 @@ class PackedInputs:
             for t, size in needed.items()
         }
 
-    def _round_up(self, sizes: list[int]) -> None:
-        """To buckets, in the table, too."""
-        declared = [n for spec in self._specs for n in spec.shape]
-        for i, (n, size) in enumerate(zip(declared, sizes, strict=True)):
-            if n == ANY:
-                sizes[i] = self._padding.size(size)
-        self._table.largest[:] = sizes
+    def _rounded(self, sizes: Sequence[int]) -> list[int]:
+        """To buckets."""
+        pairs = zip(self._declared, sizes, strict=True)
+        return [self._padding.size(size) if n == ANY else size for n, size in pairs]
 
     def _gather_ragged(self, batch: Batch, begin: int, table: Words) -> dict[int, Input]:
         places = {t: self._places(t, table) for t in self._numbers}

@@ -6,7 +6,7 @@ import logging
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -23,7 +23,7 @@ _LENGTH = struct.Struct("<I")
 
 
 @dataclass
-class _Output:
+class Output:
     """One output of all requests, in their order."""
 
     sizes: list[int]
@@ -35,6 +35,16 @@ class _Output:
     strings: list[list[bytes]] = field(default_factory=list)
     held: list[torch.Tensor] = field(default_factory=list)
     """What lies at the addresses."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all requests."""
+        return sum(self.sizes)
+
+    def copy(self) -> Output:
+        """Of one request: the same, whatever its handler does with its tensors."""
+        held = [tensor.clone() for tensor in self.held]
+        return replace(self, addresses=[t.data_ptr() for t in held] or self.addresses, held=held)
 
 
 class PackedOutputs:
@@ -51,8 +61,22 @@ class PackedOutputs:
         """Answer requests of a batch, counted from its ``begin``-th on, of which each has so many
         rows; a status for each. Raises ValueError, or TypeError, for what are no outputs.
         """
+        return self.write(batch, begin, requests, rows, self.outputs(rows, found))
+
+    def outputs(self, rows: Sequence[int], found: Any) -> list[Output]:
+        """What a handler gave to requests of so many rows. Raises as :meth:`answer`."""
         sides = zip(self._specs, self.by_output(found), strict=True)
-        outputs = [self._output(spec, given, rows) for spec, given in sides]
+        return [self._output(spec, given, rows) for spec, given in sides]
+
+    def write(
+        self,
+        batch: Batch,
+        begin: int,
+        requests: Sequence[int],
+        rows: Sequence[int],
+        outputs: Sequence[Output],
+    ) -> list[int]:
+        """As :meth:`answer`."""
         count = requests[-1] + 1
         mine: slice | list[int] = slice(count) if count == len(requests) else list(requests)
         table, addresses = self._table.all, self._table.by_tensor
@@ -92,7 +116,7 @@ class PackedOutputs:
             raise ValueError(f"the handler gave no {len(names)} outputs, but {_what(found)}")
         return found
 
-    def _output(self, spec: TensorSpec, given: Any, rows: Sequence[int]) -> _Output:
+    def _output(self, spec: TensorSpec, given: Any, rows: Sequence[int]) -> Output:
         if spec.dtype == BYTES:
             return _texts(spec, given, rows)
         if isinstance(given, torch.Tensor):
@@ -107,7 +131,7 @@ class PackedOutputs:
             if not isinstance(each, torch.Tensor):
                 raise TypeError(f"{spec.name}: {_what(each)} where a tensor belongs")
             parts.append(_cut(spec, each if batched else each[None], [n]))
-        return _Output(
+        return Output(
             [part.sizes[0] for part in parts],
             [part.shapes for part in parts],
             [part.addresses[0] for part in parts],
@@ -115,7 +139,7 @@ class PackedOutputs:
         )
 
     def _write_strings(
-        self, batch: Batch, begin: int, requests: Sequence[int], outputs: Sequence[_Output]
+        self, batch: Batch, begin: int, requests: Sequence[int], outputs: Sequence[Output]
     ) -> None:
         table, ring = self._table.all, self._end.ring
         for t, output in enumerate(outputs):
@@ -131,7 +155,7 @@ class PackedOutputs:
                     ring[first:at] = content
 
 
-def _cut(spec: TensorSpec, tensor: torch.Tensor, rows: Sequence[int]) -> _Output:
+def _cut(spec: TensorSpec, tensor: torch.Tensor, rows: Sequence[int]) -> Output:
     """A tensor of all these rows."""
     kind, shape, total = torch_type(spec.dtype), tuple(tensor.shape), sum(rows)
     is_right = len(shape) == 1 + len(spec.shape) and shape[0] == total
@@ -143,10 +167,10 @@ def _cut(spec: TensorSpec, tensor: torch.Tensor, rows: Sequence[int]) -> _Output
     tensor = tensor.detach().to("cpu", kind).contiguous()
     each, at = math.prod(shape[1:]) * kind.itemsize, tensor.data_ptr()
     sizes = [n * each for n in rows]
-    return _Output(sizes, shape[1:], list(accumulate(sizes[:-1], initial=at)), held=[tensor])
+    return Output(sizes, shape[1:], list(accumulate(sizes[:-1], initial=at)), held=[tensor])
 
 
-def _texts(spec: TensorSpec, given: Any, rows: Sequence[int]) -> _Output:
+def _texts(spec: TensorSpec, given: Any, rows: Sequence[int]) -> Output:
     """Byte strings of all these rows."""
     if not isinstance(given, list | tuple) or len(given) != sum(rows):
         raise ValueError(
@@ -155,7 +179,7 @@ def _texts(spec: TensorSpec, given: Any, rows: Sequence[int]) -> _Output:
         )
     if not spec.shape:
         given = [each if type(each) is bytes else _content(spec, each) for each in given]
-    found, at = _Output([], [], [0] * len(rows)), 0
+    found, at = Output([], [], [0] * len(rows)), 0
     for n in rows:
         strings, shape = _row_strings(spec, given[at : at + n])
         found.shapes.append(shape)

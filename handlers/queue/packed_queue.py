@@ -14,6 +14,9 @@ one for each request; of byte strings a list with one for each row. Of several o
 tuple, or a dictionary by name. A handler of the kind that has ``inference(*inputs)`` is used as it
 is.
 
+Where it is padded, a batch may run in groups of like lengths
+(:mod:`shunter.batching.forming.lengths`): then the handler gets one after the other.
+
 The tensors of a batch lie at the same place as those of the one before, as long as it is large
 enough; the handler may write into them, and must not keep them.
 """
@@ -22,15 +25,17 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from shunter.batching.forming.lengths import LengthGroups
 from shunter.batching.queue.attach import Attach
 from shunter.batching.queue.layout import IDEMPOTENT, EntryStatus
-from shunter.batching.queue.native import Batch, WorkerQueue
+from shunter.batching.queue.native import Batch, FrontEndError, WorkerQueue
 from shunter.batching.queue.native_packed import PackedEnd
 from shunter.batching.queue.packed import Packing
 from shunter.handlers.device.driver import DeviceError
@@ -80,19 +85,26 @@ class PackedQueueWorker:
         most_bytes = 2 * attach.batch * attach.packing.request_bytes
         self._inputs = PackedInputs(packed, padding, most_bytes, device)
         self._outputs = PackedOutputs(packed)
+        # How long a stream takes is not told by its inputs.
+        may_divide = self._inputs.pads and not attach.packing.streamed
+        self._groups = LengthGroups(self._inputs.elements) if may_divide else None
         self._ready: deque[tuple[Batch, list[int]]] = deque()
 
     def begin(self, batch: Batch) -> None:
         """Work on it, in inference mode; here it is finished when this returns.
 
-        Raises DeviceError when the device has failed: nothing will ever work on it; OSError for a
-        batch that makes no sense.
+        Raises DeviceError when the device has failed: nothing will ever work on it; FrontEndError
+        for a batch that makes no sense.
         """
         if batch.count > self._batch:
             what = f"a batch of {batch.count}; this worker takes {self._batch}"
-            raise OSError(errno.EPROTO, what)
+            raise FrontEndError(errno.EPROTO, what)
         batch.results[0] = None  # answers are made where they are sent from
-        self._ready.append((batch, self._run(batch, 0, batch.count)))
+        if self._groups:
+            statuses = self._run_in_groups(batch, self._groups)
+        else:
+            statuses = self._run(batch, 0, batch.count)
+        self._ready.append((batch, statuses))
 
     def finished(self) -> tuple[Batch, list[int]] | None:
         """The batch that began first, with a status for each of its requests."""
@@ -101,6 +113,24 @@ class PackedQueueWorker:
     def pause_ns(self) -> int | None:
         """None: nothing is ever under way."""
         return None
+
+    def _run_in_groups(self, batch: Batch, groups: LengthGroups) -> list[int]:
+        """Its requests are in the order of their groups then, and so are their statuses."""
+        counts = [1]
+        if batch.count > 1:
+            found = groups.of(*self._inputs.sizes(batch))
+            counts = [len(group.requests) for group in found]
+            if len(found) > 1:
+                batch.order([request for group in found for request in group.requests])
+        statuses: list[int] = []
+        for count in counts:
+            began, cells = time.monotonic_ns(), self._inputs.cells
+            mine = self._run(batch, len(statuses), count)
+            if all(each == EntryStatus.OK for each in mine):
+                took = time.monotonic_ns() - began
+                groups.cost.observe(self._inputs.cells - cells, took)
+            statuses += mine
+        return statuses
 
     def _run(self, batch: Batch, begin: int, count: int) -> list[int]:
         try:
@@ -112,7 +142,7 @@ class PackedQueueWorker:
             return statuses
         try:
             answered = self._work(batch, begin, made, good)
-        except DeviceError:
+        except (DeviceError, FrontEndError):
             raise
         except Exception:  # also what it says when it cannot read a file, or an image
             self._failed()
@@ -145,6 +175,9 @@ class PackedQueueWorker:
         if len(made.refused) == len(good):
             return [EntryStatus.BAD_REQUEST] * len(good)
         answered = self._outputs.answer(batch, begin, good, made.rows, found)
+        for i, status in made.failed.items():
+            if answered[i] == EntryStatus.OK:
+                answered[i] = EntryStatus.SAYS + status
         return [
             EntryStatus.BAD_REQUEST if i in made.refused else status
             for i, status in enumerate(answered)

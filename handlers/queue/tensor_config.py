@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shunter.batching.queue.packed import MOST_BYTES
 from shunter.batching.queue.packed_form import PackedForm, must_be_packed
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec, dtype_of
 from shunter.handlers.device.torch_types import torch_type
 
 _SIDES = ("inputs", "outputs")
 _FORM = ("batched", "streamed", "request_bytes", "answer_bytes")
-_KEYS = (*_SIDES, *_FORM, "ragged", "buckets", "graphs")
+_BACKLOG = ("backlog_bytes", "backlog_ms")
+_KEYS = (*_SIDES, *_FORM, *_BACKLOG, "ragged", "buckets", "graphs")
 
 
 class TensorConfigError(ValueError):
@@ -42,6 +44,19 @@ UNPADDED = Padding()
 
 
 @dataclass(frozen=True)
+class Backlog:
+    """How far a client may be behind others whose streamed answers are of the same batch."""
+
+    bytes: int = 1 << 20
+    """Of parts that are kept for it when others do not wait any more; with more its answer ends."""
+    ms: int = 5000
+    """So long others wait for it."""
+
+
+USUAL_BACKLOG = Backlog()
+
+
+@dataclass(frozen=True)
 class TensorConfig:
     """What a model takes and gives."""
 
@@ -52,6 +67,7 @@ class TensorConfig:
     padding: Padding = UNPADDED
     graphs: bool = True
     """Whether its kernels are captured, where it is on a device and not packed."""
+    backlog: Backlog = USUAL_BACKLOG
 
 
 def tensor_config(section: Mapping[str, Any]) -> TensorConfig:
@@ -70,11 +86,12 @@ def tensor_config(section: Mapping[str, Any]) -> TensorConfig:
         form.check(inputs, outputs)
     except ValueError as error:
         raise TensorConfigError(f"tensors: {error}") from error
+    backlog = _backlog(tensors, form)
     padding, graphs = _padding(tensors), tensors.get("graphs", True)
     if not isinstance(graphs, bool):
         raise TensorConfigError(f"tensors: graphs: {graphs!r}; allowed: true or false")
     if form.batched or form.streamed or must_be_packed(inputs, outputs):
-        return TensorConfig(inputs, outputs, form, padding, graphs)
+        return TensorConfig(inputs, outputs, form, padding, graphs, backlog)
     more = [key for key in (*_FORM[2:], "ragged", "buckets") if key in tensors]
     if more:
         raise TensorConfigError(
@@ -82,6 +99,34 @@ def tensor_config(section: Mapping[str, Any]) -> TensorConfig:
             f"dimension is {ANY}, a type is {BYTES}, or requests are batched or answers streamed"
         )
     return TensorConfig(inputs, outputs, graphs=graphs)
+
+
+BODIES = tuple(TensorSpec(name, BYTES, ()) for name in ("body", "content_type", "headers"))
+"""Inputs of a model whose requests are those of TorchServe; only the first must be there."""
+ANSWER = (TensorSpec("answer", BYTES, ()),)
+
+
+def is_of_bodies(section: Mapping[str, Any]) -> bool:
+    """Whether a model declares no tensors: it works on bodies of requests, as TorchServe's do."""
+    tensors = section.get("tensors", {})
+    return isinstance(tensors, Mapping) and not set(_SIDES) & set(tensors)
+
+
+def bodies_config(section: Mapping[str, Any]) -> TensorConfig:
+    """What such a model takes and gives where there are only tensors. Its ``tensors:`` may say how
+    long requests and answers are. Raises TensorConfigError."""
+    given = dict(section.get("tensors", {}))
+    if unknown := sorted(map(str, set(given) - set(_FORM[2:]))):
+        raise TensorConfigError(
+            f"tensors: {unknown[0]}: without inputs and outputs only {' and '.join(_FORM[2:])} "
+            "are allowed"
+        )
+    form = PackedForm(**given, optional=len(BODIES) - 1)
+    try:
+        form.check(BODIES, ANSWER)
+    except ValueError as error:
+        raise TensorConfigError(f"tensors: {error}") from error
+    return TensorConfig(BODIES, ANSWER, form)
 
 
 def _padding(tensors: Mapping[str, Any]) -> Padding:
@@ -96,6 +141,20 @@ def _padding(tensors: Mapping[str, Any]) -> Padding:
     if ragged and buckets:
         raise TensorConfigError("tensors: buckets: where tensors are ragged nothing is padded")
     return Padding(ragged, tuple(buckets))
+
+
+def _backlog(tensors: Mapping[str, Any], form: PackedForm) -> Backlog:
+    for key in _BACKLOG:
+        value = tensors.get(key, 0)
+        if type(value) is not int or not 0 <= value <= MOST_BYTES:
+            allowed = f"0 to {MOST_BYTES}"
+            raise TensorConfigError(f"tensors: {key}: {value!r}; allowed: {allowed}")
+        if key in tensors and not form.streamed:
+            raise TensorConfigError(f"tensors: {key}: it is for models with streamed: true")
+    return Backlog(
+        tensors.get("backlog_bytes", USUAL_BACKLOG.bytes),
+        tensors.get("backlog_ms", USUAL_BACKLOG.ms),
+    )
 
 
 def _specs(kind: str, content: Any) -> tuple[TensorSpec, ...]:

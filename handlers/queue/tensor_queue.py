@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from shunter.batching.queue.layout import IDEMPOTENT, EntryStatus
-from shunter.batching.queue.native import Batch, WorkerQueue
+from shunter.batching.queue.native import Batch, FrontEndError, WorkerQueue
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.device.driver import DeviceError
 from shunter.handlers.device.torch_types import torch_type, torch_view
@@ -137,7 +137,7 @@ class QueueWorker:
 
         Results are written where they are sent from, if its entries follow one another, and in
         rows of the worker otherwise. Raises DeviceError when the device has failed: nothing will
-        ever work on it; OSError for a batch that makes no sense.
+        ever work on it; FrontEndError for a batch that makes no sense.
         """
         self._check(batch)
         is_apart = batch.first is None
@@ -159,12 +159,12 @@ class QueueWorker:
     def _check(self, batch: Batch) -> None:
         if batch.count > self._batch:
             what = f"a batch of {batch.count}; this worker takes {self._batch}"
-            raise OSError(errno.EPROTO, what)
+            raise FrontEndError(errno.EPROTO, what)
 
     def _run(self, batch: Batch, begin: int, count: int) -> list[int]:
         try:
             self._work(batch, begin, count)
-        except (DeviceError, OSError):
+        except (DeviceError, FrontEndError):
             raise
         except Exception:
             self._failed()

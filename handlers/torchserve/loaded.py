@@ -10,15 +10,25 @@ from typing import Any
 from ts.service import Service
 
 from shunter.handlers.queue.loaded_model import LoadedModel
+from shunter.handlers.queue.tensor_config import is_of_bodies
 from shunter.handlers.sample import section_of
 
 
-def loaded_model(service: Service) -> LoadedModel:
-    """The model of a service, for a worker of the network front end."""
+def loaded_model(service: Service, *, takes_bodies: bool = False) -> LoadedModel:
+    """The model of a service, for a worker of a front end.
+
+    ``takes_bodies``: one that declares no tensors gets requests as TorchServe has them.
+    """
     context = service.context
+    section = section_of(context.model_yaml_config)
+    if takes_bodies and is_of_bodies(section):
+        from shunter.handlers.torchserve.bodies import Bodies
+
+        batch = context.system_properties["batch_size"]
+        return LoadedModel(context.model_name, section, batch, Bodies(service), of_bodies=True)
     return LoadedModel(
         name=context.model_name,
-        section=section_of(context.model_yaml_config),
+        section=section,
         batch=context.system_properties["batch_size"],
         handler=getattr(service._entry_point, "__self__", None),
         gpu=context.system_properties.get("gpu_id"),

@@ -17,6 +17,8 @@ import logging
 import os
 import socket
 import struct
+import uuid
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ts.context import RequestProcessor
@@ -219,6 +221,19 @@ class Receiver(Inbox):
         fields = {name: None, **headers}
         self._last = Preamble(block, name, kind, fields, name not in headers)
         self._preambles.add(self._last)
+
+
+def batch_of_bodies(requests: Iterable[tuple[bytes, str, Mapping[str, str]]]) -> Batch:
+    """A batch of requests, each with a body, its content type and headers, however they came."""
+    decode = os.environ.get("TS_DECODE_INPUT_REQUEST") in (None, "true")
+    batch: Batch = [], [], {}
+    headers, inputs, ids = batch
+    for body, kind, given in requests:
+        raw = bytearray(body)
+        ids[len(inputs)] = str(uuid.uuid4())
+        headers.append(RequestProcessor({"body": {"content-type": kind}, **given}))
+        inputs.append({"body": decode_value(raw, kind) if decode else raw})
+    return batch
 
 
 def decode_value(raw: bytearray, content_type: str) -> Any:

@@ -47,7 +47,7 @@ def success_reply(
         processor = processors[index]
         if context.stopping_criteria or processor.get_response_headers():
             _mark_stream_end(results[index], index, context)
-        body = _body(results[index])
+        body = body_of(results[index])
         if body is None:
             return failure_reply(ids, "Unsupported model output data type.", 503)
         encoded_id = request_id.encode("utf-8")
@@ -100,7 +100,7 @@ def _head(metrics: str) -> bytes:
     return _i32(200) + _i32(len(message)) + message
 
 
-def _body(value: Any) -> bytes | bytearray | None:
+def body_of(value: Any) -> bytes | bytearray | None:
     """Return the bytes of one result, None (and the reason in the log) if it has no JSON."""
     kind = type(value)
     if kind is not list and kind is not dict:  # nothing of torch is that, and the test is slow

@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -19,13 +18,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from ts.model_service_worker import SOCKET_ACCEPT_TIMEOUT, TorchModelServiceWorker
 from ts.protocol.otf_message_handler import create_load_model_response
-from ts.service import PREDICTION_METRIC, Service
-from ts.utils.util import PredictionException
+from ts.service import Service
 
 from shunter.handlers.placement import allocation, gentle
 from shunter.handlers.placement.placement import PREEMPTIBLE_VARIABLE
 from shunter.handlers.sample import SampleError, sample_of, section_of
 from shunter.handlers.torchserve.inbox import Disconnected, ProtocolError
+from shunter.handlers.torchserve.invocation import Failed, logger, results_of
 from shunter.handlers.torchserve.load_errors import LastError, LoadFailed, explain, flush_output
 from shunter.handlers.torchserve.metrics import LineMetricsCache, use_direct_route
 from shunter.handlers.torchserve.output import LINES, LineHandler
@@ -39,65 +38,20 @@ if TYPE_CHECKING:
 FRONT_END = "SHUNTER_FRONT_END"
 """Environment: where the network front end listens for workers, if this is one of its."""
 
+BODIES = "SHUNTER_BODIES"
+"""Environment: 1 where that front end takes models that declare no tensors, too."""
+
 METRICS = "SHUNTER_METRICS"
 """Environment: ``reply`` where the server takes metric lines out of replies."""
 DIED = "Backend worker process died."
 
-# The name under which TorchServe logs these, for users who set its level.
-logger = logging.getLogger("ts.service")
-
 
 def answer(service: Service, batch: Batch) -> bytes:
     """Let the handler of ``service`` work on ``batch`` and return the reply."""
-    headers, inputs, ids = batch
-    context = service.context
-    context.request_ids = ids
-    context.request_processor = headers
-    metrics = context.metrics
-    metrics.request_ids = ids
-    context.cl_socket = service.cl_socket
-
-    start = time.time()
-    try:
-        results = service._entry_point(inputs, context)
-    except Exception as error:
-        return failure_reply(ids, *_explain(error))
-    problem = _check(results, len(inputs), context.model_name)
-    if problem:
-        return failure_reply(ids, problem, 503)
-    metrics.add_time(PREDICTION_METRIC, round((time.time() - start) * 1000, 2))
-    return success_reply(results, ids, context, LINES.for_reply())
-
-
-def _explain(error: Exception) -> tuple[str, int]:
-    """Log ``error`` and return the message and code that TorchServe gives for it."""
-    if isinstance(error, MemoryError):
-        logger.error("System out of memory", exc_info=True)
-        return "Out of resources", 507
-    if isinstance(error, PredictionException):
-        logger.error("Prediction error", exc_info=True)
-        return error.message, error.error_code
-    if "CUDA" in str(error):
-        logger.error("CUDA out of memory", exc_info=True)
-        return "Out of resources", 507
-    logger.warning("Invoking custom service failed.", exc_info=True)
-    return "Prediction failed", 503
-
-
-def _check(results: Any, expected: int, model_name: str) -> str | None:
-    """Return what is wrong with the form of the handler's answer, and log it."""
-    if not isinstance(results, list):
-        logger.warning("model: %s, Invalid return type: %s.", model_name, type(results))
-        return "Invalid model predict output"
-    if len(results) != expected:
-        logger.warning(
-            "model: %s, number of batch response mismatched, expect: %d, got: %d.",
-            model_name,
-            expected,
-            len(results),
-        )
-        return "number of batch response mismatched"
-    return None
+    found, ids = results_of(service, batch), batch[2]
+    if isinstance(found, Failed):
+        return failure_reply(ids, *found)
+    return success_reply(found, ids, service.context, LINES.for_reply())
 
 
 class Worker(TorchModelServiceWorker):
@@ -191,7 +145,8 @@ def _link(service: Service) -> FrontEndLink | None:
     from shunter.handlers.queue.loaded_model import link_of
     from shunter.handlers.torchserve.loaded import loaded_model
 
-    return link_of(Path(front_end), loaded_model(service), os.environ)
+    model = loaded_model(service, takes_bodies=os.environ.get(BODIES) == "1")
+    return link_of(Path(front_end), model, os.environ)
 
 
 def _give_way(service: Service, link: FrontEndLink | None) -> None:

@@ -11,11 +11,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from ts.context import RequestProcessor
-
 from shunter.handlers.sample import Sample
 from shunter.handlers.torchserve.metrics import muted
-from shunter.handlers.torchserve.receive import Batch, decode_value
+from shunter.handlers.torchserve.receive import Batch, batch_of_bodies
 
 LARGEST = 4
 """Requests of a batch. One that needs too much memory must not keep a worker from loading."""
@@ -41,6 +39,7 @@ def warm_up(answer: Callable[[Batch], bytes], sample: Sample, largest: int) -> N
 
     What goes wrong is logged and is no reason not to serve. Metrics are not counted.
     """
+    request = sample.body, sample.content_type, {}
     spent, end = 0.0, time.monotonic() + LONGEST_S
     sizes = [1, 1, *(1 << k for k in range(max(1, min(largest, LARGEST)).bit_length()))]
     with muted():
@@ -48,17 +47,8 @@ def warm_up(answer: Callable[[Batch], bytes], sample: Sample, largest: int) -> N
             if spent > BUDGET_S or time.monotonic() > end:
                 return
             begin = time.process_time()
-            code = int.from_bytes(answer(_batch(sample, size))[:4], "big")
+            code = int.from_bytes(answer(batch_of_bodies([request] * size))[:4], "big")
             if code != 200:
                 logger.warning("The sample was answered %d; the worker is not warmed up.", code)
                 return
             spent += time.process_time() - begin
-
-
-def _batch(sample: Sample, size: int) -> Batch:
-    fields = {"body": {"content-type": sample.content_type}}
-    headers = [RequestProcessor(dict(fields)) for _ in range(size)]
-    inputs = [
-        {"body": decode_value(bytearray(sample.body), sample.content_type)} for _ in range(size)
-    ]
-    return headers, inputs, {i: f"warm-up-{i}" for i in range(size)}

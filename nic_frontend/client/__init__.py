@@ -11,6 +11,7 @@ from shunter.nic_frontend.client.requests.errors import (
     NoCipherError,
     ServerError,
     TooLateError,
+    TooSlowError,
     UnavailableError,
     UnreachableError,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "ServerError",
     "Session",
     "TooLateError",
+    "TooSlowError",
     "UnavailableError",
     "UnreachableError",
 ]

@@ -103,6 +103,8 @@ class WireStatus(IntEnum):
     UNKNOWN_FUNCTION = 404
     TOO_LARGE = 413
     """To a HELLO: the tensors need too many segments of this size. A stream takes them."""
+    TOO_SLOW = 408
+    """Of an answer in parts: its client took them so slowly that others would have waited."""
     WOULD_BE_LATE = 429
     """It has not run: admission is on, and its answer was predicted to miss its deadline."""
     CANCELLED = 499

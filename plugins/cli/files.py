@@ -18,10 +18,17 @@ if TYPE_CHECKING:
     from shunter.allocator.planning.profile import Profile
 
 
+def archive_in(path: Path) -> Path:
+    """The archive that is meant: of a model of a packed repository that of its newest version."""
+    versions = [each for each in path.glob("*/model.mar") if each.parent.name.isdecimal()]
+    return max(versions, key=lambda each: int(each.parent.name), default=path)
+
+
 def profile_file(path: Path) -> tuple[Path, Path | None]:
     """The profile that is meant, and its archive if that is there."""
     from shunter.plugins.profiling.profiles import SUFFIX, profile_path
 
+    path = archive_in(path)
     if path.suffix != ".mar":
         archive = path.with_name(path.name.removesuffix(SUFFIX) + ".mar")
         return path, archive if archive.is_file() else None

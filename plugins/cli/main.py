@@ -16,6 +16,13 @@ from shunter.plugins.cli.plan import plan
 from shunter.plugins.cli.plot import plot
 from shunter.plugins.cli.profile import profile
 from shunter.plugins.cli.status import status
+from shunter.plugins.cli.triton import (
+    ForTriton,
+    Packed,
+    Repository,
+    pack_repository,
+    workers,
+)
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,6 +71,7 @@ def pack(
         str,
         typer.Argument(help=f"A folder with handler.py, or a sample: {', '.join(SAMPLES)}."),
     ],
+    models: Packed = None,
     store: Annotated[Path, typer.Option(help="Model store to write into.")] = Path("store"),
     name: Annotated[str | None, typer.Option(help="Model name; default: the folder's.")] = None,
     version: Annotated[str, typer.Option(help="Model version.")] = "1.0",
@@ -74,18 +82,28 @@ def pack(
         bool,
         typer.Option("--no-weights", help="A folder whose model.py or handler makes its own."),
     ] = False,
+    triton: ForTriton = False,
+    output: Repository = None,
 ) -> None:
-    """Pack a model folder, or a sample model, into a .mar file.
+    """Pack a model folder, or a sample model, into a .mar file; or archives for Triton.
 
     The folder holds handler.py and, where needed, model.py, one file of weights (.pt, .pth,
-    .onnx), model-config.yaml, requirements.txt, *.json and extra/.
+    .onnx), model-config.yaml, requirements.txt, *.json and extra/. With --triton the archives of a
+    store become a model repository for a Triton that you start yourself.
 
     Examples:
 
       shunter pack digits --store store
 
       shunter pack ./my_model --store store --version 2.0
+
+      shunter pack --triton store digits --output packed
     """
+    if triton:
+        pack_repository(Path(model), models or [], output)
+        return
+    if models or output:
+        raise UserError(f"{models[0] if models else '--output'}: only with --triton")
     from shunter.model_store.pack import PackError, pack
 
     try:
@@ -216,6 +234,7 @@ app.command()(configure)
 app.command()(profile)
 app.command()(plan)
 app.command()(nic)
+app.command()(workers)
 app.add_typer(plot, name="plot")
 
 

@@ -49,11 +49,11 @@ def plan(
     """Show which instances, threads and batches a profile leads to, beside the usual ones.
 
     fat: one instance with all threads of a node. one per core: as many instances of one thread.
+    It is the same behind TorchServe and Triton; packed/models/NAME works here, too.
 
     Examples:
 
       shunter plan store/digits.mar
-
       shunter plan store/resnet50.mar --threads 16 --batch 64
     """
     from shunter.allocator.cpus.discovery import read_topology

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shunter.plugins.cli.files import check_finite, registered_batch, stdout
+from shunter.plugins.cli.files import archive_in, check_finite, registered_batch, stdout
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ def profile(
     """Measure a model's latency by threads and batch size, on this host.
 
     Each cell is on disk as soon as it is measured: after Ctrl-C the same command goes on.
-    Cells of no use are left out, and what that may cost is stated.
+    Cells of no use are left out, and what that may cost is stated. A profile of an archive holds
+    behind TorchServe and Triton: the workers are the same. packed/models/NAME, of what `shunter
+    pack --triton` wrote, stands for its newest version.
 
     Examples:
 
@@ -100,6 +102,7 @@ def profile(
     from shunter.plugins.profiling.profiles import profile_path
 
     check_finite(precision=precision, seconds=seconds)
+    model = archive_in(model)
     if max_batch is not None and max_batch > LARGEST_BATCH:
         raise UserError(f"--max-batch {max_batch}: allowed: 1 to {LARGEST_BATCH}")
     default_batch = registered_batch(model) or DEFAULT_BATCH

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import Host, HostProcess, WorkerRuntime
+
+if TYPE_CHECKING:
+    from shunter.plugins.triton.packed import PackedWorkers
 
 TORCHSERVE = "torchserve"
 TRITON = "triton"
@@ -76,6 +79,20 @@ def process_of(
         ports=ports,
         quiet=quiet,
     )
+
+
+def pack_repository(store: Path, models: Sequence[str], folder: Path) -> None:
+    """Write a model repository for a Triton that the user starts. Raises UserError."""
+    from shunter.plugins.triton import packed
+
+    packed.write(store, models, folder, runtime_of())
+
+
+def packed_workers(folder: Path, socket: Path | None = None) -> PackedWorkers:
+    """The workers of such a repository, which are not started yet. Raises UserError."""
+    from shunter.plugins.triton.packed import PackedWorkers
+
+    return PackedWorkers(folder, socket, runtime_of())
 
 
 def runtime_of(name: str = TORCHSERVE) -> WorkerRuntime:

@@ -131,6 +131,7 @@ class Backend:
             "class": ("strict", "best_effort").index(attach.request_class.replace("-", "_")),
             "slo_ns": attach.slo_ns,
             "client_timeout_ns": attach.client_timeout_ns,
+            "once": int(not attach.retry),
         }
         for _ in range(2):
             reply = self._reply("worker", Kind.WORKER, [connection.fileno()], **worker)
@@ -239,6 +240,7 @@ def tensors_of(attach: Attach) -> dict[str, Any]:
         fields["batched"] = int(attach.packing.batched)
         fields["request_bytes"] = attach.packing.request_bytes
         fields["answer_bytes"] = attach.packing.answer_bytes
+        fields["optional"] = attach.packing.optional
     fields["names"] = b"".join(row[3].ljust(64, b"\0") for row in rows)
     fields["tensors_digest"] = tensors_digest(attach)
     return fields

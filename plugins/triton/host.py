@@ -22,18 +22,19 @@ from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.triton.backend import Backend, BackendGone
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.reception import Reception
-from shunter.plugins.triton.repository import Repository, config_text
+from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import (
+    USUAL_BATCH,
     Served,
+    config_of,
     configuration_of,
+    number_of,
     policy_of,
-    tensors_of,
     variables_of,
 )
 
 NAME = "Triton"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
-USUAL_BATCH = 1
 
 
 class TritonHost:
@@ -130,9 +131,7 @@ class TritonHost:
                 configuration = (InstanceGroup(workers, 1, served.batch),)
                 if batch is None and workers == 1:
                     configuration = configuration_of(served, configuration)
-                inputs, outputs = tensors_of(served)
-                text = config_text(served.name, inputs, outputs, served.batch)
-                self.repository.write(served.name, served.number, text)
+                self.repository.write(served.name, served.number, config_of(served))
                 served.workers = self._generation(served, configuration)
                 self.repository.load(served.name)
             except (HostError, OSError) as error:
@@ -158,7 +157,7 @@ class TritonHost:
         name = name or model.name
         model = replace(model, name=name)
         registered = model.config.get("batchSize", USUAL_BATCH)
-        number = int(re.match(r"\d*", model.version)[0] or 0) or 1
+        number = number_of(model.version)
         served = Served(name, number, model.version, folder, model, batch or int(registered))
         taken = [each.title for each in self._served if (each.name, each.number) == (name, number)]
         if taken or not _NAME.match(name):

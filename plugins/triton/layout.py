@@ -94,6 +94,8 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("batched", "packed; 1: a request is a batch for its worker, too"),
         ControlField("request_bytes", "packed: most"),
         ControlField("answer_bytes", "packed: most"),
+        ControlField("streamed", "packed; 1: an answer comes in parts, each such a run"),
+        ControlField("optional", "packed: so many of the last inputs may be missing"),
     ),
     "worker": (
         *_WHICH,
@@ -103,6 +105,7 @@ STRUCTURES: Mapping[str, tuple[ControlField, ...]] = {
         ControlField("class", "of requests that name none"),
         ControlField("slo_ns", "deadline of strict requests that have none; 0: none"),
         ControlField("client_timeout_ns", "latest deadline of all; 0: none"),
+        ControlField("once", "1: a request whose worker died does not run again, unless it may"),
     ),
     "drain": (
         *_WHICH,

@@ -16,9 +16,13 @@ LOAD_S = 900.0
 
 
 def config_text(
-    name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batch: int
+    name: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    batch: int,
+    optional: int = 0,
 ) -> str:
-    """``config.pbtxt`` of a model of ours.
+    """``config.pbtxt`` of a model of ours; so many of the last inputs may be missing.
 
     One instance, for the backend has workers of its own; no batcher of Triton's, for it has a
     dispatcher of its own.
@@ -26,15 +30,17 @@ def config_text(
     lines = [f'name: "{name}"', 'backend: "shunter"', f"max_batch_size: {batch}"]
     lines += ["version_policy { all { } }", "instance_group [ { kind: KIND_CPU count: 1 } ]"]
     for kind, specs in (("input", inputs), ("output", outputs)):
-        tensors = [_tensor(spec) for spec in specs]
+        needed = len(specs) - (optional if kind == "input" else 0)
+        tensors = [_tensor(spec, i >= needed) for i, spec in enumerate(specs)]
         lines.append(f"{kind} [\n  " + ",\n  ".join(tensors) + "\n]")
     return "\n".join(lines) + "\n"
 
 
-def _tensor(spec: TensorSpec) -> str:
+def _tensor(spec: TensorSpec, is_optional: bool) -> str:
     dims = f"dims: [ {', '.join(map(str, spec.shape or (1,)))} ]"
     reshape = "" if spec.shape else " reshape { shape: [ ] }"
-    return f'{{ name: "{spec.name}" data_type: TYPE_{type_name(spec.dtype)} {dims}{reshape} }}'
+    more = reshape + (" optional: true" if is_optional else "")
+    return f'{{ name: "{spec.name}" data_type: TYPE_{type_name(spec.dtype)} {dims}{more} }}'
 
 
 class Repository:

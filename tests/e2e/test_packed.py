@@ -1,5 +1,6 @@
 """Requests of any size through a server's own workers: tensors, byte strings, and batches."""
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -9,7 +10,13 @@ import pytest
 import yaml
 
 from shunter.model_store.minilm import archive
-from shunter.nic_frontend.client import BadRequestError, InferenceError, Session
+from shunter.nic_frontend.client import (
+    AsyncClient,
+    BadRequestError,
+    InferenceError,
+    Session,
+    TooSlowError,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -96,3 +103,41 @@ def test_a_request_may_be_a_batch(serve, client):
         assert all(len(x) <= n <= 8 for n in together)
     with pytest.raises(BadRequestError, match="9 rows; the model takes 8"):
         session.infer([np.zeros((9, 1), np.float32)])
+
+
+def test_who_does_not_read_parts_does_not_hold_up_its_batch(serve, client):
+    tensors = {
+        "inputs": [{"name": "parts", "dtype": "int64", "shape": []}],
+        "outputs": [{"name": "together", "dtype": "int64", "shape": []}],
+        "streamed": True,
+        "backlog_bytes": 4096,
+        "backlog_ms": 300,
+    }
+    config = {"shunter": {"tensors": tensors, "network": "1x1x8"}}
+    name = serve(handler="batchmates", config=config).name
+    url = client(name).url
+
+    async def main():
+        async with contextlib.AsyncExitStack() as stack:
+            first, *others = [
+                await stack.enter_async_context(AsyncClient(url, timeout_s=20)) for _ in range(8)
+            ]
+            gate, slow = (first.stream(name, np.array(10**9)) for _ in range(2))
+            await anext(gate)  # the worker waits for who reads it
+            begun = asyncio.create_task(anext(slow))
+            asked = [asyncio.create_task(whole(each, name, 200)) for each in others]
+            await asyncio.sleep(0.2)  # all wait; else some are not in the batch of the slow one
+            await gate.aclose()
+            found = await asyncio.gather(*asked)
+            assert [len(each) for each in found] == [200] * 7
+            assert await begun > 1
+            with pytest.raises(TooSlowError):
+                async for _ in slow:
+                    pass
+            assert len(await whole(first, name, 3)) == 3
+
+    asyncio.run(main())
+
+
+async def whole(client, name, parts):
+    return [part async for part in client.stream(name, np.array(parts))]

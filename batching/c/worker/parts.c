@@ -49,6 +49,12 @@ int shunter_parts_are_over(
     return say(queue, entry, written | SHUNTER_PARTS_ARE_OVER, owner_doorbell);
 }
 
+int shunter_parts_are_late(
+    const struct shunter_queue *queue, uint32_t entry, uint64_t written, int owner_doorbell) {
+    return say(
+        queue, entry, written | SHUNTER_PARTS_ARE_OVER | SHUNTER_PARTS_ARE_LATE, owner_doorbell);
+}
+
 static bool any(
     const struct shunter_queue *queue, const uint32_t *entries, const uint64_t *written,
     uint32_t count) {

@@ -22,6 +22,10 @@ int shunter_part_is_there(
 int shunter_parts_are_over(
     const struct shunter_queue *queue, uint32_t entry, uint64_t written, int owner_doorbell);
 
+/* The same, because its client took them too slowly. */
+int shunter_parts_are_late(
+    const struct shunter_queue *queue, uint32_t entry, uint64_t written, int owner_doorbell);
+
 /*
  * Sleep until one of these entries, of which so many parts are written, has a place for the next, or
  * is not wanted any more: 1; 0: the time is over, or something may have changed; -ECONNRESET when the

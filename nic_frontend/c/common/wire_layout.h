@@ -44,6 +44,7 @@
 #define SHUNTER_STATUS_FORBIDDEN 403 /* status */
 #define SHUNTER_STATUS_UNKNOWN_FUNCTION 404 /* status */
 #define SHUNTER_STATUS_TOO_LARGE 413 /* status */
+#define SHUNTER_STATUS_TOO_SLOW 408 /* status */
 #define SHUNTER_STATUS_WOULD_BE_LATE 429 /* status */
 #define SHUNTER_STATUS_CANCELLED 499 /* status */
 #define SHUNTER_STATUS_HANDLER_FAILED 500 /* status */
@@ -55,7 +56,7 @@
 #define SHUNTER_STATUS_UNKNOWN_SESSION 410 /* status */
 #define SHUNTER_STATUS_LOST_ANSWER 409 /* status */
 #define SHUNTER_STATUS_NO_WORKER 521 /* status */
-#define SHUNTER_WIRE_DIGEST 0x85b85483c924cd0ULL
+#define SHUNTER_WIRE_DIGEST 0x425d8abf7dfd04f4ULL
 
 #define SHUNTER_LABEL_HELLO "shunter x64 v2 hello"
 #define SHUNTER_LABEL_HELLO_ACK "shunter x64 v2 hello ack"

@@ -201,9 +201,10 @@ void shunter_core_finished(
 /* The worker has written the next part of an answer, into the place that was told first. */
 void shunter_core_part(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint32_t bytes, uint64_t now_ns);
-/* It writes none after those, though the request runs on with its batch. */
+/* It writes none after those, though the request runs on with its batch; ``status``: why. */
 void shunter_core_parts_over(
-    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status,
+    uint64_t now_ns);
 void shunter_core_worker_died(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns);
 /* A batch that its worker had not begun when it died, or gives back: it runs elsewhere. */

@@ -17,6 +17,8 @@ const char *shunter_strerror(int error) {
         return "the key is not for this model";
     case SHUNTER_STATUS_UNKNOWN_FUNCTION:
         return "the server has no such model";
+    case SHUNTER_STATUS_TOO_SLOW:
+        return "the parts were taken too slowly: others of the batch would have waited for them";
     case SHUNTER_STATUS_LOST_ANSWER:
         return "the request ran, but its answer is no longer kept";
     case SHUNTER_STATUS_WOULD_BE_LATE:

@@ -119,11 +119,12 @@ static void conclude(
 }
 
 void shunter_core_parts_over(
-    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status,
+    uint64_t now_ns) {
     struct series *series = shunter_series_at(core->functions[func_id], entry);
     if (series && series->call.state == RUNNING && !series->over) {
         series->over = true; // first: what others give back must not become its own places again
-        series->status = SHUNTER_STATUS_END;
+        series->status = status;
         conclude(core, find(core, series->session), series, now_ns);
     }
 }

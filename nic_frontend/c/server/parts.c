@@ -73,7 +73,7 @@ static uint32_t collect(
     const struct shunter_serving *serving, uint32_t entry, uint64_t now_ns) {
     struct shunter_part_places *of = &serving->parts->of[entry];
     const uint64_t parts = shunter_get(word(serving, entry, SHUNTER_E_ENTRY_PARTS));
-    const uint64_t said = parts & ~SHUNTER_PARTS_ARE_OVER;
+    const uint64_t said = parts & ~(SHUNTER_PARTS_ARE_OVER | SHUNTER_PARTS_ARE_LATE);
     // It is the worker's word: never believe that it has more than it had places for.
     const uint32_t given = of->given, there = said < given ? (uint32_t)said : given;
     uint32_t count = 0;
@@ -86,7 +86,9 @@ static uint32_t collect(
     }
     if (parts & SHUNTER_PARTS_ARE_OVER && said == of->seen && !of->over) {
         of->over = true;
-        shunter_core_parts_over(serving->server->core, serving->func_id, entry, now_ns);
+        const uint16_t status =
+            parts & SHUNTER_PARTS_ARE_LATE ? SHUNTER_STATUS_TOO_SLOW : SHUNTER_STATUS_END;
+        shunter_core_parts_over(serving->server->core, serving->func_id, entry, status, now_ns);
         count++;
     }
     if (count) {

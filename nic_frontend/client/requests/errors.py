@@ -50,6 +50,10 @@ class TooLateError(InferenceError):
     """The time's: the deadline has passed, or a server that is there needs longer than allowed."""
 
 
+class TooSlowError(InferenceError):
+    """The reader's: it took the parts of an answer so slowly that others would have waited."""
+
+
 class UnreachableError(InferenceError):
     """The network's, or the server is not there: nothing came in time."""
 
@@ -79,6 +83,10 @@ _REASONS: dict[int, tuple[type[InferenceError], str]] = {
     WireStatus.WOULD_BE_LATE: (
         TooLateError,
         "the request did not run: its answer was predicted to miss the deadline",
+    ),
+    WireStatus.TOO_SLOW: (
+        TooSlowError,
+        "the parts were taken too slowly: others of the batch would have waited for them",
     ),
     WireStatus.TOO_LARGE: (
         TooLargeError,

@@ -17,12 +17,18 @@ static const struct {
     [SHUNTER_END_NO_WORKER] = {TRITON_UNAVAILABLE, "no worker has the model loaded: see `shunter status`"},
     [SHUNTER_END_FAILED] = {TRITON_INTERNAL, "the model's handler failed; the worker's log says how"},
     [SHUNTER_END_DIED] = {TRITON_INTERNAL, "the worker died of this request, twice"},
+    [SHUNTER_END_DIED_ONCE] = {TRITON_INTERNAL, "the worker died; the request must not run twice"},
     [SHUNTER_END_CANCELLED] = {TRITON_CANCELLED, "the client cancelled it"},
 };
 
-static TRITONSERVER_Error *error_of(const struct shunter_call *call) {
+static TRITONSERVER_Error *error_of(
+    const struct shunter_function *function, const struct shunter_call *call) {
     const char *text = ENDS[call->end].text;
-    return TRITONSERVER_ErrorNew(ENDS[call->end].code, text ? text : call->said);
+    TRITONSERVER_Error *said = NULL;
+    if (call->end == SHUNTER_END_FAILED && function->told.packed) {
+        said = shunter_read_refusal(function, call);
+    }
+    return said ? said : TRITONSERVER_ErrorNew(ENDS[call->end].code, text ? text : call->said);
 }
 
 /* An output by its name, -1: there is none. */
@@ -140,7 +146,7 @@ void shunter_tell_batch(const struct shunter_call *call, uint32_t rows) {
 
 void shunter_answer(const struct shunter_function *function, struct shunter_call *call) {
     TRITONBACKEND_Response *response = NULL;
-    TRITONSERVER_Error *error = call->end == SHUNTER_END_OK ? NULL : error_of(call);
+    TRITONSERVER_Error *error = call->end == SHUNTER_END_OK ? NULL : error_of(function, call);
     TRITONSERVER_Error *none = TRITONBACKEND_ResponseNew(&response, call->request);
     if (!none) {
         error = error ? error : write_outputs(function, call, response);

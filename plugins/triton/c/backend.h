@@ -34,6 +34,7 @@ enum shunter_end {
     SHUNTER_END_NO_WORKER,
     SHUNTER_END_FAILED,
     SHUNTER_END_DIED,
+    SHUNTER_END_DIED_ONCE, /* it must not run twice */
     SHUNTER_END_CANCELLED,
     SHUNTER_ENDS,
 };
@@ -54,6 +55,7 @@ struct shunter_call {
     uint8_t class;
     bool has_batch; /* its tensors begin with the number of rows */
     bool idempotent;
+    bool once;      /* it runs at most once, whatever happens to its worker */
     bool withdraws; /* it has failed: its rows that wait wait no more */
     enum shunter_end end;
     uint64_t came_ns, began_ns, done_ns, deadline_ns;
@@ -129,6 +131,7 @@ struct shunter_function {
     uint64_t alone_ns; /* since when requests wait without a worker; 0: none does */
     /* of its newest worker; who reads a request has no lock */
     _Atomic uint8_t class;
+    _Atomic bool once; /* what requests do that do not say whether they may run twice */
     _Atomic uint64_t slo_ns, client_timeout_ns;
 };
 
@@ -168,10 +171,12 @@ int shunter_function_gets_queue(
     struct shunter_function *function, const struct control_function *told, const int *descriptors,
     uint32_t count);
 
-/* ---- requests (requests.c): what stands in one. False: ``call`` says what is wrong */
+/* ---- requests (requests.c, terms.c): what stands in one. False: ``call`` says what is wrong */
 
 bool shunter_read_request(
     const struct shunter_function *function, struct shunter_call *call);
+/* Its class, its deadline, whether it may run twice. */
+bool shunter_read_terms(const struct shunter_function *function, struct shunter_call *call);
 /* Say so; false. */
 bool shunter_wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -185,12 +190,18 @@ bool shunter_fill(const struct shunter_function *function, struct shunter_call *
 /* Under the lock: the rows are free again. */
 void shunter_give_back(struct shunter_function *function, struct shunter_call *call);
 
+/* An input that need not be there. */
+static inline bool shunter_is_optional(const struct shunter_function *function, uint32_t tensor) {
+    return tensor + function->told.optional >= function->told.inputs;
+}
+
 /* The buffers of an input, one behind the other. */
 struct shunter_reader {
     TRITONBACKEND_Input *input;
     uint32_t next, count; /* behind the last one the server says that there is an empty one */
     const uint8_t *at;
     uint64_t left;
+    bool missing; /* a text that need not be there: it is empty, and so are its lengths */
 };
 
 /* False when there is no such input. */
@@ -220,6 +231,9 @@ bool shunter_fill_runs(const struct shunter_function *function, struct shunter_c
 uint64_t *shunter_read_answers(
     const struct shunter_function *function, const struct shunter_call *call,
     TRITONSERVER_Error **error);
+/* Why a request failed, in the words of a worker; NULL: it says nothing. */
+TRITONSERVER_Error *shunter_read_refusal(
+    const struct shunter_function *function, const struct shunter_call *call);
 /* The output of that number. */
 TRITONSERVER_Error *shunter_write_run_output(
     const struct shunter_function *function, const struct shunter_call *call,

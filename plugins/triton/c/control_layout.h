@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SHUNTER_CONTROL_MAGIC 0x545245544e554853ULL /* 'SHUNTERT', little-endian */
-#define SHUNTER_CONTROL_DIGEST 0x4c0d54569d2f38b3ULL /* of all messages */
+#define SHUNTER_CONTROL_DIGEST 0x69c7f1d8f482edefULL /* of all messages */
 #define SHUNTER_CONTROL_DIMS 8 /* most of a tensor */
 #define SHUNTER_KIND_HELLO 1 /* of a message */
 #define SHUNTER_KIND_FUNCTION 2 /* of a message */
@@ -56,8 +56,10 @@ struct control_function {
     uint64_t batched; /* packed; 1: a request is a batch for its worker, too */
     uint64_t request_bytes; /* packed: most */
     uint64_t answer_bytes; /* packed: most */
+    uint64_t streamed; /* packed; 1: an answer comes in parts, each such a run */
+    uint64_t optional; /* packed: so many of the last inputs may be missing */
 };
-_Static_assert(sizeof(struct control_function) == 20328, "function");
+_Static_assert(sizeof(struct control_function) == 20344, "function");
 
 struct control_worker {
     uint64_t kind; /* KIND_... */
@@ -69,8 +71,9 @@ struct control_worker {
     uint64_t class; /* of requests that name none */
     uint64_t slo_ns; /* deadline of strict requests that have none; 0: none */
     uint64_t client_timeout_ns; /* latest deadline of all; 0: none */
+    uint64_t once; /* 1: a request whose worker died does not run again, unless it may */
 };
-_Static_assert(sizeof(struct control_worker) == 320, "worker");
+_Static_assert(sizeof(struct control_worker) == 328, "worker");
 
 struct control_drain {
     uint64_t kind; /* KIND_... */

@@ -57,7 +57,9 @@ static void wait_again(
 static void died(void *context, uint32_t entry, uint64_t now_ns) {
     struct shunter_function *function = of(context);
     struct shunter_row *row = &function->rows[entry];
-    if (row->tried || row->call->end != SHUNTER_END_OK) {
+    if (row->call->once) {
+        shunter_end_row(function, entry, SHUNTER_END_DIED_ONCE, now_ns);
+    } else if (row->tried || row->call->end != SHUNTER_END_OK) {
         shunter_end_row(function, entry, SHUNTER_END_DIED, now_ns);
     } else {
         row->tried = true;

@@ -112,6 +112,7 @@ int shunter_attach(
     }
     set_rows(function);
     function->class = told->class != 0;
+    function->once = told->once != 0;
     function->slo_ns = told->slo_ns;
     function->client_timeout_ns = told->client_timeout_ns;
     shunter_log(

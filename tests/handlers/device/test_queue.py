@@ -282,7 +282,7 @@ def test_each_of_a_batch_that_fails_runs_again_alone(kit, front):
         seen.append(values)
         inputs[1].zero_()  # it may write there
         if 2 in values:
-            raise ValueError("two")
+            raise FileNotFoundError("two")
         outputs[0].fill_(values[0])
 
     worker = kit.worker(front.end, BATCH, twice)

@@ -27,7 +27,10 @@ def make():
     def build(inputs, outputs, infer, padding=UNPADDED, entries=8, device=None, **form):
         front = PackedFront(inputs, outputs, entries, part=50, **form)
         made.append(front)
-        made.append(PackedQueueWorker(front.end, infer, front.attach, padding, device))
+        worker = PackedQueueWorker(front.end, infer, front.attach, padding, device)
+        if worker._groups:  # how long these handlers take says nothing
+            worker._groups.cost.observe = lambda cells, latency_ns: None
+        made.append(worker)
         return made[-2:]
 
     yield build
@@ -113,6 +116,33 @@ def test_ragged_requests_come_as_they_are(make):
     assert front.run(worker, *entries) == [OK, OK]
     for entry, grid in zip(entries, grids, strict=True):
         assert np.array_equal(front.answer(entry)[1][0], grid + 1)
+
+
+@pytest.mark.parametrize("padding", [UNPADDED, Padding(buckets=(4, 32)), Padding(ragged=True)])
+def test_a_batch_of_unequal_requests_runs_in_groups_where_that_costs_less(make, padding):
+    seen = []
+
+    def infer(batch):
+        seen.append([tuple(each.shape) for each in batch["ids"]])
+        if len(batch) == 1:
+            raise ValueError("as a test wants it")
+        return [each.sum() for each in batch["ids"]]
+
+    front, worker = make([IDS], [SUM], infer, padding)
+    if worker._groups:
+        worker._groups.cost.fixed_ns, worker._groups.cost.per_cell_ns = 20e6, 1e6
+    entries = ask(front, *([[1] * n] for n in (30, 2, 33, 3, 90, 4, 31)))
+    front.ask_run(entries[3], front.requests.pack([[1, 1]])[:-1])
+    worker.begin(front.give(*entries))
+    front.finish(worker)
+    apart = [[(4,)] * 2, [(33,)] * 3, [(90,)]]
+    assert seen == ([[(n,) for n in (30, 2, 33, 90, 4, 31)]] if padding.ragged else apart)
+    alone = OK if padding.ragged else FAILED
+    words, queue = front.queue.words, front.queue
+    said = [words[queue.entry(entry, "entry_status")] for entry in entries]
+    assert said == [OK, OK, OK, BAD, alone, OK, OK]
+    good = [entries[i] for i in (0, 1, 2, 5, 6)]
+    assert answers(front, good) == [30, 2, 33, 4, 31]
 
 
 @pytest.mark.parametrize("ragged", [False, True])

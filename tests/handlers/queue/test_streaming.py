@@ -1,52 +1,76 @@
 """Handlers that yield: what becomes a part of whose answer, and what is wrong of whom."""
 
+import os
+import threading
+
 import pytest
 import torch
 from packed_front import PackedFront
 
 from shunter.batching.queue.layout import EntryStatus
+from shunter.batching.queue.native import FrontEndError
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec
 from shunter.handlers.queue.streaming import StreamingQueueWorker
-from shunter.handlers.queue.tensor_config import UNPADDED
+from shunter.handlers.queue.tensor_config import UNPADDED, USUAL_BACKLOG, Backlog
 
 OK, BAD, FAILED = EntryStatus.OK, EntryStatus.BAD_REQUEST, EntryStatus.HANDLER_FAILED
 IDS = TensorSpec("ids", "int64", (ANY,))
 SUM = TensorSpec("sum", "int64", ())
 TEXT = TensorSpec("text", BYTES, ())
-REQUESTS, PLACES, OVER = 3, 8, 1 << 63
+REQUESTS, PLACES, OVER, LATE = 3, 8, 1 << 63, 1 << 62
 
 
-@pytest.fixture
-def run():
-    """Runs a handler on requests 0 to 2, of which each has places for all of its parts."""
-    made = []
+class Stories:
+    """Runs handlers on requests 0 to 2, each of which has places for all of its parts, or, where
+    ``given`` says so, for the first ones."""
 
-    def build(infer, output=SUM, unwanted=()):
+    def __init__(self):
+        self.made = []
+
+    def __call__(self, infer, output=SUM, unwanted=(), given=None, backlog=USUAL_BACKLOG):
         front = PackedFront([IDS], [output], REQUESTS * (1 + PLACES), part=50, streamed=True)
-        made.append(front)
-        made.append(StreamingQueueWorker(front.end, infer, front.attach, UNPADDED, None))
-        words, queue = front.queue.words, front.queue
+        self.made.append(front)
+        what = front.end, infer, front.attach, UNPADDED, None, backlog
+        self.made.append(StreamingQueueWorker(*what))
+        self.words, self.queue = words, queue = front.queue.words, front.queue
         for entry in range(REQUESTS):
             front.ask(entry, [entry, 1])
             for number in range(PLACES):
                 place = REQUESTS + entry * PLACES + number
                 words[queue.entry(entry, "entry_places") + number] = place
-            words[queue.entry(entry, "entry_given")] = PLACES
+            words[queue.entry(entry, "entry_given")] = (given or {}).get(entry, PLACES)
             words[queue.entry(entry, "entry_unwanted")] = entry in unwanted
-        statuses = front.run(made[-1], *range(REQUESTS))
-        said = [words[queue.entry(entry, "entry_parts")] for entry in range(REQUESTS)]
+        statuses = front.run(self.made[-1], *range(REQUESTS))
+        said = [self.said(entry) for entry in range(REQUESTS)]
         parts = [
             [
                 front.answer(REQUESTS + entry * PLACES + number)[1][0].tolist()
-                for number in range(said[entry] & (OVER - 1))
+                for number in range(said[entry] & (LATE - 1))
             ]
             for entry in range(REQUESTS)
         ]
+        self.late = [bool(each & LATE) for each in said]
         return statuses, parts, [bool(each & OVER) for each in said]
 
-    yield build
-    for each in reversed(made):
-        each.close()
+    def said(self, entry):
+        """What the worker has said of the parts of a request."""
+        return self.words[self.queue.entry(entry, "entry_parts")]
+
+    def give(self, entry, places=PLACES):
+        """Its client asks for more."""
+        self.words[self.queue.entry(entry, "entry_given")] = places
+        os.eventfd_write(self.made[-2]._bells[0], 1)
+
+    def close(self):
+        for each in reversed(self.made):
+            each.close()
+
+
+@pytest.fixture
+def run():
+    made = Stories()
+    yield made
+    made.close()
 
 
 def test_what_is_yielded_becomes_a_part_of_each(run):
@@ -156,3 +180,121 @@ def test_a_part_that_is_too_long_fails_only_its_own(run):
     statuses, parts, _ = run(infer, TEXT)
     assert statuses == [OK, FAILED, OK]
     assert parts == [[b"a", b"d"], [], [b"c", b"f"]]
+
+
+def counted(number):
+    return [10 * i + number for i in range(3)]
+
+
+def steps(run, seen, n=PLACES):
+    """Yields the same tensor again and again; ``seen``: what it finds of parts before each step."""
+
+    def infer(batch):
+        tensor = torch.empty(3, dtype=torch.int64)
+        for number in range(n):
+            seen.append(([run.said(entry) for entry in range(3)], set(batch.unwanted)))
+            yield tensor.copy_(torch.tensor(counted(number)))
+            tensor.fill_(-1)
+
+    return infer
+
+
+WHOLE = [list(range(10 * i, 10 * i + PLACES)) for i in range(3)]
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20], ids=["none kept", "all kept"])
+def test_who_does_not_read_holds_nobody_up_and_is_let_go(run, most):
+    seen = []
+    found = run(steps(run, seen), given={1: 2}, backlog=Backlog(most, 30))
+    # They hear of their end before the batch ends where something was still kept.
+    assert found[:2] == ([OK] * 3, [WHOLE[0], WHOLE[1][:2], WHOLE[2]])
+    assert run.late == [False, True, False] and found[2][1]
+    assert [said[0] for said, _ in seen] == list(range(PLACES))
+    if most:
+        assert found[2] == [True] * 3
+    else:
+        assert seen[-1][1] == {1}  # it is said to the handler, too
+
+
+def test_what_was_kept_goes_when_there_are_places(run):
+    seen = []
+
+    def infer(batch):
+        for number, found in enumerate(steps(run, seen)(batch)):
+            if number == 6:
+                run.give(1)
+            yield found
+
+    found = run(infer, given={1: 2}, backlog=Backlog(1 << 20, 0))
+    assert found[:2] == ([OK] * 3, WHOLE) and run.late == [False] * 3
+    assert [said[1] for said, _ in seen] == [0, 1, 2, 2, 2, 2, 2, PLACES - 1]
+
+
+def test_others_wait_for_who_is_a_little_behind(run):
+    seen = []
+
+    def infer(batch):
+        threading.Timer(0.1, run.give, [1]).start()
+        yield from steps(run, seen)(batch)
+
+    found = run(infer, given={1: 2}, backlog=Backlog(0, 100_000))
+    assert found[:2] == ([OK] * 3, WHOLE) and run.late == [False] * 3
+    assert [said for said, _ in seen] == [[n] * 3 for n in range(PLACES)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_was_kept_goes_after_the_handler_has_ended(run, fails):
+    def infer(batch):
+        yield from steps(run, [])(batch)
+        run.give(1)
+        if fails:
+            raise OSError("at its end")
+
+    statuses, parts, over = run(infer, given={1: 2}, backlog=Backlog(1 << 20, 0))
+    assert (statuses, parts) == ([FAILED if fails else OK] * 3, WHOLE)
+    assert over == [not fails] * 3 and run.late == [False] * 3
+
+
+def test_when_all_are_behind_the_handler_waits_and_nobody_is_let_go(run):
+    seen, given = [], dict.fromkeys(range(3), 2)
+
+    def infer(batch):
+        batch.refuse(0)
+        threading.Timer(0.1, lambda: [run.give(entry) for entry in range(3)]).start()
+        yield from steps(run, seen)(batch)
+
+    found = run(infer, given=given, backlog=Backlog(1 << 20, 0))
+    assert found[:2] == ([BAD, OK, OK], [[], *WHOLE[1:]])
+    assert [said[1] for said, _ in seen] == list(range(PLACES))
+
+
+def test_who_has_ended_and_does_not_read_is_let_go(run):
+    def infer(batch):
+        for number, found in enumerate(steps(run, [])(batch)):
+            if number == 4:
+                batch.end(1)
+            yield found
+
+    found = run(infer, given={1: 2}, backlog=Backlog(1 << 20, 20))
+    assert found[1] == [WHOLE[0], WHOLE[1][:2], WHOLE[2]] and run.late == [False, True, False]
+
+
+def test_a_kept_part_that_is_too_long_fails_only_its_own(run):
+    def infer(batch):
+        yield ["a", "b", "c"]
+        yield ["d", "e" * (1 << 15), "f"]
+        run.give(1)
+        yield ["g", "h", "i"]
+
+    statuses, parts, _ = run(infer, TEXT, given={1: 1}, backlog=Backlog(1 << 20, 0))
+    assert statuses == [OK, FAILED, OK]
+    assert parts == [[b"a", b"d", b"g"], [b"b"], [b"c", b"f", b"i"]]
+
+
+def test_what_the_front_end_says_of_places_is_no_failure_of_the_handler(run):
+    def infer(batch):
+        run.words[run.queue.entry(1, "entry_places")] = 1 << 20
+        yield torch.tensor([1, 2, 3])
+
+    with pytest.raises(FrontEndError, match="the place of a part"):
+        run(infer)

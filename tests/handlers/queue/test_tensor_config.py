@@ -9,6 +9,7 @@ from shunter.batching.queue.packed_form import USUAL_BYTES, PackedForm
 from shunter.batching.queue.tensor_spec import TensorSpec, dtype_of
 from shunter.handlers.device.torch_types import torch_type, torch_view
 from shunter.handlers.queue.tensor_config import (
+    Backlog,
     Padding,
     TensorConfig,
     TensorConfigError,
@@ -62,6 +63,11 @@ def test_how_batches_are_padded():
     assert [padding.size(n) for n in (0, 8, 9, 32, 33)] == [8, 8, 32, 32, 33]
 
 
+def test_how_far_readers_may_be_behind():
+    assert config(streamed=True).backlog == Backlog(1 << 20, 5000)
+    assert config(streamed=True, backlog_bytes=0, backlog_ms=7).backlog == Backlog(0, 7)
+
+
 WRONG = [
     ({"inputs": []}, "inputs: a list with at least one tensor"),
     ({"inputs": [X, X]}, "inputs: 'x' is there twice"),
@@ -72,7 +78,7 @@ WRONG = [
     ({"inputs": [{**X, "dtype": "S3"}]}, "or bytes"),
     ({"inputs": [{**X, "shape": [-2]}]}, "-1: each request chooses"),
     ({"inputs": [{**X, "shape": 3}]}, "a list of sizes"),
-    ({"bached": True}, "bached is not known; allowed: answer_bytes, batched, buckets, graphs, "),
+    ({"bached": True}, "bached is not known; allowed: answer_bytes, backlog_bytes, backlog_ms, "),
     ({"batched": 1}, "batched: 1; allowed: true or false"),
     ({"graphs": 0}, "graphs: 0; allowed: true or false"),
     ({"streamed": "no"}, "streamed: 'no'; allowed: true or false"),
@@ -84,6 +90,10 @@ WRONG = [
     ({"answer_bytes": 1000}, "answer_bytes: all requests have the same size"),
     ({"ragged": True}, "ragged: all requests have the same size"),
     ({"buckets": [1]}, "buckets: all requests have the same size"),
+    ({"streamed": True, "backlog_ms": -1}, "backlog_ms: -1; allowed: 0 to"),
+    ({"streamed": True, "backlog_bytes": True}, "backlog_bytes: True; allowed: 0 to"),
+    ({"inputs": [TEXT], "backlog_ms": 5}, "backlog_ms: it is for models with streamed: true"),
+    ({"backlog_bytes": 5}, "backlog_bytes: it is for models with streamed: true"),
     ({"inputs": [TEXT], "ragged": 1}, "ragged: 1; allowed: true or false"),
     ({"inputs": [TEXT], "buckets": 3}, "buckets: 3; allowed: a list of sizes"),
     ({"inputs": [TEXT], "buckets": [0]}, "a list of sizes, each larger than the last"),

@@ -7,6 +7,8 @@ import pytest
 import torch
 from queue_front import QueueFront
 
+from shunter.batching.queue.attach import AttachError
+from shunter.batching.queue.native import FrontEndError
 from shunter.batching.queue.shared_memory import PAGE
 from shunter.batching.queue.tensor_spec import TensorSpec
 from shunter.handlers.queue.tensor_queue import QueueWorker, infer_of, keep_inputs
@@ -216,6 +218,35 @@ def test_a_batch_of_the_page_that_cannot_be_ends_the_worker(front):
     with pytest.raises(OSError, match="waiting for a batch") as raised:
         front.end.wait((), 0, 0)
     assert raised.value.errno == errno.EPROTO
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("a file"), BrokenPipeError(), EOFError()])
+def test_what_a_handler_says_of_files_and_sockets_is_not_said_of_the_front_end(
+    front, make_worker, error
+):
+    def infer(inputs, outputs):
+        if bool((inputs[0] == 12).any()):
+            raise error
+        outputs[0].copy_(inputs[0])
+
+    front.may_run_twice(*range(4))
+    worker = make_worker(infer)
+    assert front.run(worker, 1, 2, 3) == [WireStatus.OK, WireStatus.HANDLER_FAILED, WireStatus.OK]
+    assert front.run(worker, 0) == [WireStatus.OK]
+
+
+@pytest.mark.parametrize("error", [EOFError(), ConnectionResetError(), AttachError("what?")])
+def test_a_front_end_that_ends_where_inputs_are_looked_for_ends_the_worker(
+    front, make_worker, error
+):
+    def look():
+        raise error
+
+    front.queue.words[front.queue.entry(1, "entry_pieces")] = 0
+    front.end.look = look
+    worker = make_worker(lambda inputs, outputs: None)
+    with pytest.raises(FrontEndError, match="listening to the front end"):
+        worker.begin(front.give(0, 1))
 
 
 def test_kept_inputs_are_those_before_the_handler_wrote():

@@ -18,7 +18,14 @@ import numpy as np
 import pytest
 
 from shunter.handlers.queue import loaded_model
-from shunter.nic_frontend.client import AsyncClient, BadRequestError, Client, ServerError, Session
+from shunter.nic_frontend.client import (
+    AsyncClient,
+    BadRequestError,
+    Client,
+    ServerError,
+    Session,
+    TooSlowError,
+)
 
 KEY = bytes(range(32))
 LONG = 30
@@ -302,6 +309,45 @@ def test_many_clients_beside_one_that_does_not_read(make_service, make_worker):
         asyncio.run(main())
         assert next(held)[0].tolist() == wanted(2)[1]
         held.close()
+
+
+def test_one_that_does_not_read_holds_nobody_of_its_batch_up(make_service, make_worker):
+    service = make_service()
+    limits = {"backlog_bytes": 20_000, "backlog_ms": 1000}
+    handler = make_worker(service, batch=8, tensors={**TENSORS, **limits})
+    handler.gate.clear()
+
+    async def main():
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(AsyncClient(service.url(), timeout_s=LONG))
+                for _ in range(8)
+            ]
+
+            async def one(client, n):
+                return [p.tolist() async for p in client.stream("s", asks(n, 4, 77))]
+
+            first = asyncio.create_task(one(clients[0], 1))
+            await asyncio.to_thread(until, lambda: handler.steps == 1)
+            slow = clients[0].stream("s", asks(10**9, 4, 8))
+            begun = asyncio.create_task(anext(slow))
+            others = [asyncio.create_task(one(each, 300)) for each in clients[1:]]
+            function = service.front_end.functions.all()[0].id
+            waits = service.front_end.path.waiting
+            await asyncio.to_thread(until, lambda: waits(function) == 8)
+            handler.gate.set()
+            assert await first == wanted(1, 4, 77)
+            for task in others:
+                assert await task == wanted(300, 4, 77)
+            await asyncio.to_thread(until, lambda: 8 in handler.ended)
+            found = [(await begun).tolist()]
+            with pytest.raises(TooSlowError, match="too slowly"):
+                async for part in slow:
+                    found.append(part.tolist())
+            assert found == wanted(len(found), 4, 8)
+            assert await one(clients[0], 3) == wanted(3, 4, 77)  # the worker serves on
+
+    asyncio.run(main())
 
 
 def test_a_handler_that_fails_fails_after_the_parts_that_came(make_service, make_worker):

@@ -361,7 +361,8 @@ static void work(void) {
     } else if (world.use[entry] == RUNNING && world.is_streamed && chance(2)) {
         world.is_over[entry] = 1;
         world.given[entry] = world.written[entry];
-        shunter_core_parts_over(world.core, FUNC, entry, world.now);
+        const uint16_t why = chance(50) ? SHUNTER_STATUS_END : SHUNTER_STATUS_TOO_SLOW;
+        shunter_core_parts_over(world.core, FUNC, entry, why, world.now);
     } else if (
         world.use[entry] == RUNNING && world.written[entry] < world.given[entry] && chance(80)) {
         static const uint32_t PARTS[] = {2, 4, 5, 23, 23, 7, 24, ~0u};

@@ -403,6 +403,19 @@ def test_one_of_a_batch_is_over_before_it_has_run():
     assert world.core.free_entries(FUNC) == ENTRIES
 
 
+def test_of_one_that_was_too_slow_it_is_said_behind_the_parts_that_it_has():
+    world, client, entry = one(200)
+    ask(world, client)
+    world.write(entry)
+    world.ended[client.id, 1] = (1, WireStatus.TOO_SLOW)
+    world.act(world.core.parts_over(FUNC, entry, world.now, WireStatus.TOO_SLOW))
+    ask(world, client)
+    known = client.streams[1]
+    assert (known["got"], known["status"], client.open) == (1, WireStatus.TOO_SLOW, set())
+    world.act(world.core.worker_died(FUNC, entry, world.now))
+    assert known["status"] == WireStatus.TOO_SLOW
+
+
 def test_the_end_is_told_also_to_who_asks_after_it():
     world, client, entry = one(0)
     world.write(entry)

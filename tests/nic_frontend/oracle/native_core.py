@@ -48,7 +48,7 @@ from shunter.nic_frontend.server.structures import (
     defaults_struct,
     slice_words,
 )
-from shunter.nic_frontend.wire.layout import HEADER_BYTES, MAX_SEGMENTS
+from shunter.nic_frontend.wire.layout import HEADER_BYTES, MAX_SEGMENTS, WireStatus
 
 _PLACE, _READY, _WITHDRAW, _LET_GO, _SEND, _HELLO, _DROP, _PART, _UNWANTED = range(1, 10)
 
@@ -263,9 +263,11 @@ class NativeCore:
         self._library.shunter_core_part(self._core, func_id, entry, size, now_ns)
         return self._taken()
 
-    def parts_over(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
+    def parts_over(
+        self, func_id: int, entry: int, now_ns: int, status: int = WireStatus.END
+    ) -> list[Action]:
         """None follows, though the request runs on."""
-        self._library.shunter_core_parts_over(self._core, func_id, entry, now_ns)
+        self._library.shunter_core_parts_over(self._core, func_id, entry, status, now_ns)
         return self._taken()
 
     def worker_died(self, func_id: int, entry: int, now_ns: int) -> list[Action]:
@@ -367,7 +369,7 @@ def _declare(found: ctypes.CDLL) -> None:
         "running": (core, c_uint16, c_uint32, c_uint64, POINTER(_Whom)),
         "finished": (core, c_uint16, c_uint32, c_uint16, c_bool, c_uint32, c_uint64),
         "part": (core, c_uint16, c_uint32, c_uint32, c_uint64),
-        "parts_over": (core, c_uint16, c_uint32, c_uint64),
+        "parts_over": (core, c_uint16, c_uint32, c_uint16, c_uint64),
         "worker_died": (core, c_uint16, c_uint32, c_uint64),
         "returned": (core, c_uint16, c_uint32, c_uint64),
         "expired": (core, c_uint16, c_uint32, c_uint64),

@@ -46,10 +46,10 @@ enum use { FREE, GIVEN, WRITTEN, SENT };
 struct request {
     uint32_t total, window;       /* parts that there are; that are asked for ahead */
     uint32_t asked, given, came;  /* so far */
-    int is_over, was_over;        /* said by the worker; known to the core */
+    int is_over, was_over;        /* said by the worker, 2: it is too slow; known to the core */
     uint32_t announced, late;     /* by the worker; of these when nobody wanted them */
     int is_unwanted, was_told;    /* its client has gone; its worker knows */
-    int says;                     /* its worker says at once that there are no more */
+    int says;                     /* its worker says at once that there are no more, 2: any more */
     int skips[64];                /* steps without a part of this one */
 };
 
@@ -221,8 +221,8 @@ static int answer(void) {
             struct request *request = &world.of[world.first + i];
             if (request->announced == request->total && request->says && !request->was_told &&
                 !request->is_over) {
-                request->is_over = 1;
-                shunter_parts_are_over(
+                request->is_over = request->says;
+                (request->says == 2 ? shunter_parts_are_late : shunter_parts_are_over)(
                     &served.queue, world.first + i, request->total, front_bell);
             }
         }
@@ -302,9 +302,14 @@ static int place_for(const struct request *request) {
 }
 
 void shunter_core_parts_over(
-    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint64_t now_ns) {
+    struct shunter_core *core, uint16_t func_id, uint32_t entry, uint16_t status,
+    uint64_t now_ns) {
     (void)core, (void)func_id, (void)now_ns;
     struct request *request = &world.of[entry];
+    const uint16_t why = request->is_over == 2 ? SHUNTER_STATUS_TOO_SLOW : SHUNTER_STATUS_END;
+    if (status != why) {
+        wrong("an end for another reason");
+    }
     if (request->was_over || !request->is_over || request->came != request->total) {
         wrong("an end that is none");
     }
@@ -437,7 +442,7 @@ static void begin(void) {
         const uint32_t entry = world.first + i;
         world.of[entry] =
             (struct request){.total = below(4) ? below(40) : 0, .window = 1 + below(12),
-                             .says = (int)below(2)};
+                             .says = (int)below(3)};
         for (uint32_t k = 0; k < 64; k++) {
             world.of[entry].skips[k] = k % 4 && below(4) == 0;
         }
@@ -454,7 +459,7 @@ static void end(void) {
         shunter_parts_end(&serving, world.first + i, 0);
         const uint64_t said = shunter_get(
             shunter_entry_word(&served.queue, world.first + i, SHUNTER_E_ENTRY_PARTS));
-        if (request->came != (said & ~SHUNTER_PARTS_ARE_OVER) ||
+        if (request->came != (said & ~(SHUNTER_PARTS_ARE_OVER | SHUNTER_PARTS_ARE_LATE)) ||
             request->was_over != (said != request->came)) {
             wrong("a part that was written before the end is lost");
         }

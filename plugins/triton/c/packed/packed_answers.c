@@ -7,6 +7,8 @@
 #define MOST_HEADER \
     (8 + SHUNTER_MAX_TENSORS * (8 + 4 * SHUNTER_CONTROL_DIMS) + SHUNTER_PACKED_ALIGN)
 
+#define MOST_SAID 1024 /* of a refusal */
+
 static const uint8_t *run_of(const struct shunter_function *function, int32_t entry) {
     return function->queue.outputs[0] + (size_t)entry * function->told.answer_bytes;
 }
@@ -51,6 +53,43 @@ uint64_t *shunter_read_answers(
         return NULL;
     }
     return found;
+}
+
+/* What a status of HTTP is for clients of the server. */
+static int code_of(uint64_t status) {
+    switch (status) {
+    case 404:
+        return TRITON_NOT_FOUND;
+    case 409:
+        return TRITON_ALREADY_EXISTS;
+    case 429:
+    case 503:
+        return TRITON_UNAVAILABLE;
+    case 501:
+        return TRITON_UNSUPPORTED;
+    default:
+        return status < 500 ? TRITON_INVALID_ARG : TRITON_INTERNAL;
+    }
+}
+
+TRITONSERVER_Error *shunter_read_refusal(
+    const struct shunter_function *function, const struct shunter_call *call) {
+    const struct shunter_packed *packed = &function->answers.packed;
+    char text[MOST_SAID];
+    uint64_t row[shunter_packed_words(packed)];
+    for (int32_t at = call->first; at >= 0; at = function->rows[at].next) {
+        const uint64_t status = shunter_get(
+            shunter_entry_word(&function->queue, (uint32_t)at, SHUNTER_E_ENTRY_STATUS));
+        if (status > SHUNTER_ENTRY_SAYS && !packed->item[0] && !packed->ndim[0] &&
+            read_answer(function, call, at, row) && row[2] >= SHUNTER_STRING_LENGTH) {
+            const uint64_t length = row[2] - SHUNTER_STRING_LENGTH;
+            const uint64_t most = length < sizeof text ? length : sizeof text - 1;
+            memcpy(text, run_of(function, at) + row[1] + SHUNTER_STRING_LENGTH, most);
+            text[most] = 0;
+            return TRITONSERVER_ErrorNew(code_of(status - SHUNTER_ENTRY_SAYS), text);
+        }
+    }
+    return NULL;
 }
 
 /* The bytes of an output, whose texts must be exactly these. */

@@ -95,11 +95,19 @@ static bool divide_all(const struct shunter_function *function, struct shunter_c
         error = error ? error
                       : TRITONBACKEND_InputProperties(
                             input, NULL, &dtype, &shape, &dims, &bytes, &buffers);
+        const bool is_missing = !input && shunter_is_optional(function, tensor);
+        const bool is_wrong = error && !is_missing;
         if (error) {
             TRITONSERVER_ErrorDelete(error);
+        }
+        if (is_missing) { // a length of 0 in each
+            bytes = (uint64_t)SHUNTER_STRING_LENGTH * call->entries;
+        }
+        if (is_wrong) {
             return shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' is missing", name);
         }
-        if (!divide(function, call, tensor, shape + call->has_batch, bytes, dim)) {
+        if (!divide(
+                function, call, tensor, is_missing ? NULL : shape + call->has_batch, bytes, dim)) {
             return shunter_wrong(
                 call, SHUNTER_END_WRONG,
                 "input '%s': its byte strings are not exactly its %llu bytes", name,

@@ -47,7 +47,7 @@ final class GroupSettings {
         if (!section.containsKey("network")) {
             return List.of();
         }
-        if (!section.containsKey("tensors")) {
+        if (!section.containsKey("tensors") || TensorSettings.isOfBodies(section.get("tensors"))) {
             throw new BadRequestException(
                     "shunter.network: \""
                             + section.get("network")

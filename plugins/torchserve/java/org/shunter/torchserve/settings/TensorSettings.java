@@ -19,14 +19,18 @@ final class TensorSettings {
             new TreeSet<>(List.of("batched", "graphs", "ragged", "streamed"));
     private static final Set<String> SIZES =
             new TreeSet<>(List.of("answer_bytes", "request_bytes"));
+    /** How far a client may be behind others of its batch. */
+    private static final Set<String> BACKLOG =
+            new TreeSet<>(List.of("backlog_bytes", "backlog_ms"));
     /** Of models whose requests have different sizes only. */
     private static final List<String> OF_PACKED =
             List.of("request_bytes", "answer_bytes", "ragged", "buckets");
     private static final Set<String> KEYS =
             new TreeSet<>(
                     List.of(
-                            "answer_bytes", "batched", "buckets", "graphs", "inputs", "outputs",
-                            "ragged", "request_bytes", "streamed"));
+                            "answer_bytes", "backlog_bytes", "backlog_ms", "batched", "buckets",
+                            "graphs", "inputs", "outputs", "ragged", "request_bytes",
+                            "streamed"));
     private static final Set<String> TENSOR_KEYS = new TreeSet<>(List.of("name", "dtype", "shape"));
     private static final String BYTES = "bytes";
     /** Types that the workers' torch has, and byte strings. */
@@ -48,6 +52,10 @@ final class TensorSettings {
      * @throws BadRequestException naming key, value and what is allowed
      */
     static void check(final String key, final Object value) {
+        if (isOfBodies(value)) {
+            checkSizes(key, SettingValues.checkMap(key, value, SIZES));
+            return;
+        }
         final Map<String, Object> found = SettingValues.checkMap(key, value, KEYS);
         boolean packed = false;
         for (final String side : SIDES) {
@@ -59,13 +67,8 @@ final class TensorSettings {
                         && (flag.equals("batched") || flag.equals("streamed"));
             }
         }
-        for (final String size : SIZES) {
-            if (found.containsKey(size)
-                    && !(found.get(size) instanceof Integer n && n > 0 && n <= MOST_BYTES)) {
-                throw SettingValues.refusal(
-                        key + "." + size, found.get(size), "bytes, from 1 to " + MOST_BYTES);
-            }
-        }
+        checkSizes(key, found);
+        checkBacklog(key, found);
         if (found.containsKey("buckets")) {
             checkBuckets(key + ".buckets", found.get("buckets"), found.get("ragged"));
         }
@@ -75,6 +78,37 @@ final class TensorSettings {
                         key + "." + name + ": all requests have the same size; it is for models of "
                                 + "which a dimension is -1, a type is bytes, or requests are "
                                 + "batched or answers streamed");
+            }
+        }
+    }
+
+    /**
+     * Whether only sizes are said: of requests and answers as TorchServe has them, where another
+     * server carries them as tensors.
+     */
+    static boolean isOfBodies(final Object value) {
+        return value instanceof Map<?, ?> given && !given.isEmpty() && SIZES.containsAll(given.keySet());
+    }
+
+    private static void checkSizes(final String key, final Map<String, Object> found) {
+        for (final String size : SIZES) {
+            if (found.containsKey(size)
+                    && !(found.get(size) instanceof Integer n && n > 0 && n <= MOST_BYTES)) {
+                throw SettingValues.refusal(
+                        key + "." + size, found.get(size), "bytes, from 1 to " + MOST_BYTES);
+            }
+        }
+    }
+
+    private static void checkBacklog(final String key, final Map<String, Object> found) {
+        for (final String name : BACKLOG) {
+            final Object value = found.get(name);
+            if (value != null && !(value instanceof Integer n && n >= 0 && n <= MOST_BYTES)) {
+                throw SettingValues.refusal(key + "." + name, value, "0 to " + MOST_BYTES);
+            }
+            if (value != null && !Boolean.TRUE.equals(found.get("streamed"))) {
+                throw new BadRequestException(
+                        key + "." + name + ": it is for models with streamed: true");
             }
         }
     }

@@ -111,14 +111,20 @@ bool shunter_open_input(
     const struct shunter_function *function, const struct shunter_call *call, uint32_t tensor,
     struct shunter_reader *reader) {
     *reader = (struct shunter_reader){0};
-    return is_there(TRITONBACKEND_RequestInput(
-               call->request, function->told.names + 64 * tensor, &reader->input)) &&
-           is_there(TRITONBACKEND_InputProperties(
-               reader->input, NULL, NULL, NULL, NULL, NULL, &reader->count));
+    if (!is_there(TRITONBACKEND_RequestInput(
+            call->request, function->told.names + 64 * tensor, &reader->input))) {
+        reader->missing = shunter_is_optional(function, tensor);
+        return reader->missing;
+    }
+    return is_there(TRITONBACKEND_InputProperties(
+        reader->input, NULL, NULL, NULL, NULL, NULL, &reader->count));
 }
 
 bool shunter_read_bytes(struct shunter_reader *reader, uint8_t *into, uint64_t size) {
-    while (size) {
+    if (reader->missing && into) {
+        memset(into, 0, size);
+    }
+    while (size && !reader->missing) {
         if (!reader->left) {
             int memory = TRITON_CPU;
             int64_t memory_id = 0;

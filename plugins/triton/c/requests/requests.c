@@ -1,15 +1,9 @@
-/* What stands in a request: its tensors, its class and its deadline. */
-#include <errno.h>
-#include <math.h>
+/* What stands in a request: its tensors. */
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "backend.h"
-
-#define LONGEST_MS 86400000.0 /* one day */
 
 bool shunter_wrong(struct shunter_call *call, enum shunter_end end, const char *format, ...) {
     va_list arguments;
@@ -25,95 +19,6 @@ static bool is_there(TRITONSERVER_Error *error) {
         TRITONSERVER_ErrorDelete(error);
     }
     return !error;
-}
-
-/* ---- class and deadline */
-
-static bool read_class(struct shunter_call *call, const char *key, int type, const char *value) {
-    if (type == TRITON_STRING && !strcmp(value, "strict")) {
-        call->class = 0;
-    } else if (
-        type == TRITON_STRING && (!strcmp(value, "best_effort") || !strcmp(value, "best-effort"))) {
-        call->class = 1;
-    } else {
-        return shunter_wrong(
-            call, SHUNTER_END_WRONG, "%s '%.40s'; allowed: strict, best_effort", key,
-            type == TRITON_STRING ? value : "(not a string)");
-    }
-    return true;
-}
-
-/* As a number of any type, or as text: HTTP headers are text. */
-static bool read_deadline(
-    struct shunter_call *call, const char *key, int type, const void *value) {
-    double ms = NAN;
-    if (type == TRITON_INT) {
-        ms = (double)*(const int64_t *)value;
-    } else if (type == TRITON_DOUBLE) {
-        ms = *(const double *)value;
-    } else if (type == TRITON_STRING) {
-        char *end = NULL;
-        ms = strtod(value, &end);
-        ms = end == value || *end ? NAN : ms;
-    }
-    if (!(ms > 0 && ms <= LONGEST_MS)) {
-        char number[32];
-        snprintf(number, sizeof number, "%g", ms);
-        return shunter_wrong(
-            call, SHUNTER_END_WRONG, "%s '%.40s'; allowed: milliseconds, above 0, up to one day",
-            key, type == TRITON_STRING ? (const char *)value : number);
-    }
-    call->deadline_ns = call->came_ns + (uint64_t)(ms * 1e6);
-    return true;
-}
-
-static bool read_parameters(struct shunter_call *call) {
-    uint32_t count = 0;
-    if (!is_there(TRITONBACKEND_RequestParameterCount(call->request, &count))) {
-        return true;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        const char *key = NULL;
-        const void *value = NULL;
-        int type = TRITON_STRING;
-        bool is_right = true;
-        if (!is_there(TRITONBACKEND_RequestParameter(call->request, i, &key, &type, &value))) {
-            continue;
-        }
-        if (!strcmp(key, "slo_class") || !strcasecmp(key, "x-shunter-class")) {
-            is_right = read_class(call, key, type, value);
-        } else if (!strcmp(key, "deadline_ms") || !strcasecmp(key, "x-shunter-deadline-ms")) {
-            is_right = read_deadline(call, key, type, value);
-        } else if (!strcmp(key, "idempotent")) {
-            if (type != TRITON_BOOL) {
-                return shunter_wrong(call, SHUNTER_END_WRONG, "idempotent; allowed: true, false");
-            }
-            call->idempotent = *(const bool *)value;
-        }
-        if (!is_right) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void earlier(uint64_t *deadline_ns, uint64_t other_ns) {
-    *deadline_ns = !*deadline_ns || other_ns < *deadline_ns ? other_ns : *deadline_ns;
-}
-
-/* The server's own timeout, and what the model says. */
-static void complete_deadline(const struct shunter_function *function, struct shunter_call *call) {
-    uint64_t timeout_us = 0;
-    if (is_there(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(call->request, &timeout_us)) &&
-        timeout_us && timeout_us <= UINT64_MAX / 2000) {
-        earlier(&call->deadline_ns, call->came_ns + timeout_us * 1000);
-    }
-    if (!call->deadline_ns && call->class == 0 && function->slo_ns) {
-        call->deadline_ns = call->came_ns + function->slo_ns;
-    }
-    if (function->client_timeout_ns) {
-        earlier(&call->deadline_ns, call->came_ns + function->client_timeout_ns);
-    }
 }
 
 /* ---- tensors */
@@ -183,10 +88,13 @@ static bool read_tensor(
     uint32_t dims = 0, buffers = 0;
     uint64_t bytes = 0;
     int dtype = 0;
-    if (!is_there(TRITONBACKEND_RequestInput(call->request, name, &input)) ||
-        !is_there(TRITONBACKEND_InputProperties(
+    if (!is_there(TRITONBACKEND_RequestInput(call->request, name, &input))) {
+        return shunter_is_optional(function, tensor) ||
+               shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' of the model is missing", name);
+    }
+    if (!is_there(TRITONBACKEND_InputProperties(
             input, NULL, &dtype, &shape, &dims, &bytes, &buffers))) {
-        return shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' of the model is missing", name);
+        return shunter_wrong(call, SHUNTER_END_WRONG, "input '%s' cannot be read", name);
     }
     const bool has_batch = dims == told->dims[tensor] + 1;
     if ((uint64_t)dtype != told->dtype[tensor] || (!has_batch && dims != told->dims[tensor]) ||
@@ -196,7 +104,9 @@ static bool read_tensor(
             "input '%s' has another type or shape than the model's worker takes", name);
     }
     const int64_t rows = has_batch ? shape[0] : 1;
-    const uint32_t most = told->batched ? function->most_rows : function->queue.entries;
+    const uint32_t most = told->batched    ? function->most_rows
+                          : told->streamed ? 1
+                                           : function->queue.entries;
     if (rows < 1 || rows > most) {
         return shunter_wrong(
             call, SHUNTER_END_WRONG, "a batch of %lld in one request; allowed: 1 to %u",
@@ -219,11 +129,9 @@ static bool read_tensor(
 
 bool shunter_read_request(
     const struct shunter_function *function, struct shunter_call *call) {
-    call->class = function->class;
-    if (!read_parameters(call)) {
+    if (!shunter_read_terms(function, call)) {
         return false;
     }
-    complete_deadline(function, call);
     for (uint32_t tensor = 0; tensor < function->told.inputs; tensor++) {
         if (!read_tensor(function, call, tensor)) {
             return false;

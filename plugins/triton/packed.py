@@ -1,0 +1,184 @@
+"""A model repository for a Triton that somebody else starts, and the workers for it.
+
+::
+
+    FOLDER/models/NAME/config.pbtxt          for --model-repository
+    FOLDER/models/NAME/VERSION/model.mar     the archive: workers load it, Triton does not look
+    FOLDER/models/NAME/VERSION/model.profile.json  its profile, if there is one
+    FOLDER/backends/shunter/...              for --backend-directory
+    FOLDER/backend.sock                      where Triton's backend listens for the workers' host
+
+It is whole when it is there, and can be copied to wherever Triton and the workers share a host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from shunter.allocator.memory.host import available_bytes
+from shunter.allocator.planning.configuration import InstanceGroup
+from shunter.plugins.errors import UserError
+from shunter.plugins.host import HostError, WorkerRuntime
+from shunter.plugins.profiling.profiles import profile_path
+from shunter.plugins.triton import build
+from shunter.plugins.triton.generation import Generation
+from shunter.plugins.triton.reception import Reception
+from shunter.plugins.triton.served import (
+    USUAL_BATCH,
+    Served,
+    config_of,
+    configuration_of,
+    number_of,
+    policy_of,
+    variables_of,
+)
+
+ARCHIVE = "model.mar"
+SOCKET = "backend.sock"
+WAIT_S = 300
+"""What Triton is told to wait for the first worker of a model."""
+LONGEST = 99
+"""Bytes of a socket's path, as the backend has room."""
+
+
+def write(store: Path, models: Sequence[str], folder: Path, runtime: WorkerRuntime) -> None:
+    """Write a repository of archives of ``store``, ``NAME=FILE`` each. Raises UserError."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there already: name another folder, or remove it first")
+    library = build.ensure()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pack-") as scratch:
+            whole = Path(scratch) / "whole"
+            (whole / "backends/shunter").mkdir(parents=True)
+            shutil.copy(library, whole / "backends/shunter")
+            for model in models:
+                name, _, file = model.partition("=")
+                _write_model(store / (file or name), name, whole / "models", runtime)
+            os.replace(whole, folder)
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def _write_model(archive: Path, name: str, models: Path, runtime: WorkerRuntime) -> None:
+    with tempfile.TemporaryDirectory() as unpacked:
+        served = _served(archive, name, Path(unpacked), runtime)
+        text = config_of(served)
+    config, version = models / name / "config.pbtxt", models / name / str(served.number)
+    if version.exists():
+        raise UserError(f"{archive}: version {served.number} of {name} is there already")
+    if config.exists() and config.read_text(encoding="utf-8") != text:
+        raise UserError(
+            f"{archive}: its tensors or batchSize are not those of the other version of {name}: "
+            "give it another name"
+        )
+    version.mkdir(parents=True)
+    config.write_text(text, encoding="utf-8")
+    shutil.copy(archive, version / ARCHIVE)
+    if profile_path(archive).is_file():  # it holds here, too: the workers are the same
+        shutil.copy(profile_path(archive), profile_path(version / ARCHIVE))
+
+
+def _served(archive: Path, name: str, folder: Path, runtime: WorkerRuntime) -> Served:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise UserError(f"{name!r}: a name has letters, digits, '_', '.' and '-'")
+    model = replace(runtime.unpack(archive, folder), name=name)  # type: ignore[type-var]
+    batch = int(model.config.get("batchSize", USUAL_BATCH))
+    return Served(name, number_of(model.version), model.version, folder, model, batch)
+
+
+def command(folder: Path, socket: Path) -> str:
+    """How Triton is started on a repository."""
+    options = {
+        "model-repository": folder / "models",
+        "backend-directory": folder / "backends",
+        "backend-config": f"shunter,socket={socket}",
+    }
+    words = [f"--{name}={value}" for name, value in options.items()]
+    return " ".join(["tritonserver", *words, f"--backend-config=shunter,wait-s={WAIT_S}"])
+
+
+class PackedWorkers:
+    """The workers of all models of a repository, for whichever Triton serves it."""
+
+    def __init__(self, folder: Path, socket: Path | None, runtime: WorkerRuntime) -> None:
+        """``socket``: where Triton's backend is told to listen. Raises UserError."""
+        folder = folder.resolve()
+        self.socket = (socket or folder / SOCKET).absolute()
+        if len(os.fsencode(self.socket)) > LONGEST:
+            raise UserError(
+                f"{self.socket} is too long for a socket, which has {LONGEST} bytes: give another "
+                "one by --socket"
+            )
+        self._archives = sorted((folder / "models").glob(f"*/*/{ARCHIVE}"))
+        if not self._archives:
+            raise UserError(
+                f"{folder} has no models/NAME/VERSION/{ARCHIVE}: write it with `shunter pack "
+                "--triton`"
+            )
+        self.command = command(folder, self.socket)
+        self._runtime = runtime
+        self._folder = Path(tempfile.mkdtemp(prefix="shunter-workers-"))
+        self._reception: Reception | None = None
+        self._generations: list[Generation] = []
+        self._numbers: list[int] = []
+        """The version that each of them serves."""
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why workers of models could not attach."""
+        return dict(self._reception.refusals) if self._reception else {}
+
+    def start(self) -> int:
+        """Come back when all workers have loaded; how many. Raises UserError, and none is left."""
+        attach_at = self._folder / "workers.sock"
+        try:
+            self._reception = Reception(attach_at, self.socket, available_bytes)
+            self._reception.start()
+            for number, archive in enumerate(self._archives):
+                self._generations.append(self._generation(archive, number, attach_at))
+            with ThreadPoolExecutor(len(self._generations)) as pool:
+                list(pool.map(Generation.start, self._generations))
+        except (HostError, OSError) as error:
+            self.close()
+            raise UserError(str(error)) from error
+        return sum(len(each.pids) for each in self._generations)
+
+    def _generation(self, archive: Path, number: int, attach_at: Path) -> Generation:
+        assert self._reception is not None
+        name, version = archive.parent.parent.name, int(archive.parent.name)
+        found = _served(archive, name, self._folder / str(number), self._runtime)
+        served = replace(found, number=version)
+        self._numbers.append(version)
+        self._reception.policies[name, version] = policy_of(served)
+        usual = (InstanceGroup(1, 1, served.batch),)
+        variables = {**variables_of(served), "SHUNTER_FRONT_END": str(attach_at)}
+        return Generation(
+            served.model, configuration_of(served, usual), variables, self._runtime
+        )
+
+    def look_after(self) -> list[str]:
+        """Start again what was lost; what is wrong now."""
+        problems = []
+        for each in self._generations:
+            each.look_after()
+            if each.problem:
+                problems.append(f"{each.model.name}: {each.problem}")
+        return problems + [f"{name}: {why}" for name, why in self.refusals.items()]
+
+    def close(self) -> None:
+        """End all workers when they have answered what they hold."""
+        if self._reception is not None:
+            self._reception.close()
+        for each, number in zip(self._generations, self._numbers, strict=True):
+            each.dismiss(self.socket, each.model.name, number)
+        self._generations.clear()
+        self._numbers.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
