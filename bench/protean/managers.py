@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -207,11 +207,6 @@ def possible(workload: Workload, world: World) -> list[Needs]:
         return [(strict,)]
     others = [(model, False, math.ceil(batches * (1 - share))) for model in workload.best_effort()]
     return [(strict, other) if share > 0 else (other,) for other in others]
-
-
-def same(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two layouts have the same slices."""
-    return Counter(one) == Counter(other)
 
 
 class Scaler:

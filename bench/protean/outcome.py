@@ -57,14 +57,6 @@ def weighted(values: np.ndarray, weights: np.ndarray, share: float) -> float:
     return float(values[order][np.searchsorted(total, share * total[-1] * (1 - 1e-12))])
 
 
-def cdf(run: Run, points: int = 100) -> list[float]:
-    """Percentiles of the strict latency, in milliseconds."""
-    strict = [job for job in run.jobs if job.is_strict and job.arrived >= WARM_UP_S]
-    took = np.array([job.done - job.arrived for job in strict]) * 1e3
-    size = np.array([job.requests for job in strict], dtype=float)
-    return [round(weighted(took, size, at / points), 2) for at in range(1, points + 1)]
-
-
 def _parts(took: np.ndarray, queued: np.ndarray, slice_alone: np.ndarray, alone: np.ndarray) -> Row:
     """Means over the batches about the 99th percentile: those from the 98.5th on to the 99.5th."""
     low, high = np.quantile(took, (0.985, 0.995), method="nearest")

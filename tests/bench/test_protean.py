@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -231,3 +232,10 @@ def test_a_printed_value_names_a_run_that_is_made(protean):
     kinds = protean("schemes").schemes(world)
     assert all((figure, name) in made for figure, name, _ in figures.PRINTED)
     assert all(scheme in kinds for *_, scheme in figures.PRINTED)
+
+
+def test_the_documented_assumptions_are_those_of_the_code(script, capsys):
+    script("protean_sim").print_assumptions()
+    printed = capsys.readouterr().out.strip()
+    page = Path(__file__).parents[2] / "docs" / "simulator.md"
+    assert page.read_text(encoding="utf-8").strip().endswith(printed)
