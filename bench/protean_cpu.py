@@ -38,7 +38,7 @@ import load
 import numpy as np
 from accounting import status_name
 from common import Parser, Progress, Row, keep, write_result
-from protean_server import BEST_EFFORT, SCHEMES, STRICT, Bed, profile_models
+from protean_bed import BEST_EFFORT, SCHEMES, STRICT, Bed, profile_models
 
 from shunter.allocator.planning.optimizer import maximise_rate
 from shunter.allocator.planning.profile import Profile

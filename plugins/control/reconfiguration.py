@@ -117,7 +117,12 @@ class Reconfiguration:
         }
         for model in self._models.values():
             model.forget_target()
-        if self._placement is not None and self._placement.place(movable, slots, self._memory()):
+        if self._placement is not None and self._placement.place(
+            movable,
+            slots,
+            self._memory(),
+            lambda model, groups: model.may_go_to(groups, self.settings.timeout_s, now_ns),
+        ):
             return
         yielding = {slot for slot in movable if slots[slot].yields}
         sharing = {slot: model for slot, model in movable.items() if slot not in yielding}
