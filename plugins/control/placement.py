@@ -76,6 +76,8 @@ class Placement:
         if not self._may(models, slots):
             self._drop()
             return
+        if not self._rates.keys() >= slots.keys():
+            return  # who has just come has a rate at the next look
         topology = self._topology()
         possible = self._possible(topology)
         loads = self._loads(models, slots, possible, budget)
@@ -129,7 +131,6 @@ class Placement:
             self.settings.auto
             and models.keys() == slots.keys()
             and len(classes) == 2
-            and self._rates.keys() >= slots.keys()
         )
 
     def _possible(self, topology: Topology) -> list[tuple[int, ...]]:

@@ -140,6 +140,8 @@ def test_the_split_follows_the_load_both_ways(world):
     assert len(world.policy.wanted(BEST_EFFORT).slices) == 2
     world.run(10, strict=0, best_effort=10)
     world.run(20, strict=0, best_effort=0)
+    assert world.placement.seats == ()
+    assert not any(world.places(STRICT) + world.places(BEST_EFFORT))
     before = world.policy.wanted(STRICT).request
     world.run(20)
     assert world.policy.wanted(STRICT).request == before  # and then it is quiet
@@ -186,6 +188,8 @@ def test_where_it_may_not_decide_everybody_is_free_again(world, change):
 def test_a_model_that_comes_is_placed_at_the_next_look(world):
     world.run(10, strict=10, best_effort=1000)
     world.add(2)
+    strict = world.policy.wanted(STRICT).request
     world.run(8, strict=10, best_effort=1000)
+    assert world.policy.wanted(STRICT).request == strict  # the others stay where they are
     assert any("m2/1" in each.best_effort for each in world.placement.seats)
     assert any(world.places(2))
