@@ -1,14 +1,13 @@
-"""The server of the benchmark of strict and best effort: three models under one sharing scheme."""
+"""The server of the strict/best-effort benchmark: three models under one scheme of sharing."""
 
 from __future__ import annotations
 
-import json
 import shutil
+import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,9 +17,15 @@ import load
 from common import BENCH, Row
 from sides import BODIES, PHOTOGRAPHS, Side, closed_loop
 
+from shunter.allocator.cpus.discovery import read_topology
+from shunter.allocator.planning.measurement import Effort
+from shunter.allocator.planning.profile import Profile
 from shunter.model_store.minilm.archive import pack_minilm
 from shunter.model_store.pack import copy_config, pack
 from shunter.model_store.resnet50.archive import pack_resnet50
+from shunter.plugins.hosts import runtime_of
+from shunter.plugins.profiling.bandwidth import add_bandwidth
+from shunter.plugins.profiling.profiler import Task, run
 from shunter.plugins.profiling.profiles import profile_path
 
 DISB = BENCH / "models/disb"
@@ -49,15 +54,26 @@ class Scheme:
     """Of the others."""
     settings: str = ""
     """shunter.toml."""
-    profiled: bool = field(default=False)
+    profiled: bool = False
+    deadlines: bool = True
+    """Whether the server knows of the SLO, and does not run what is too late."""
 
 
+SETTINGS = """
+[configuration]
+timeout_s = 2
+alpha = 0.2
+window = 10
+[placement]
+auto = {placed}
+interval_s = 1
+"""
 FAT = {"class": "strict", "auto": False, "configuration": "1x2x{batch}"}
 SCHEMES = {
     # One batch at a time on all cores, by arrival, whoever's it is.
-    "time_sharing": Scheme(FAT, FAT, '[preemption]\nstrict = "fifo"\n'),
+    "time_sharing": Scheme(FAT, FAT, '[preemption]\nstrict = "fifo"\n', deadlines=False),
     # Everybody on all cores, and the kernel shares them out.
-    "uncontrolled": Scheme(FAT, FAT),
+    "uncontrolled": Scheme(FAT, FAT, deadlines=False),
     "static": Scheme(
         {**FAT, "configuration": "1x1x{batch}", "cores": "0"},
         {**FAT, "configuration": "1x1x{batch}", "cores": "1", "class": "best_effort"}
@@ -65,18 +81,38 @@ SCHEMES = {
     ),
     # Instances, threads and batches follow the load, and best effort gives way.
     "preemption": Scheme(
-        {"class": "strict"},
-        {"class": "best_effort"},
-        "[configuration]\ntimeout_s = 3\n[placement]\nauto = false\n",
+        {"class": "strict", "auto": True},
+        {"class": "best_effort", "auto": True},
+        SETTINGS.format(placed="false"),
         profiled=True,
     ),
     "shunter": Scheme(
-        {"class": "strict"},
-        {"class": "best_effort"},
-        "[configuration]\ntimeout_s = 3\n[placement]\ninterval_s = 2\n",
+        {"class": "strict", "auto": True},
+        {"class": "best_effort", "auto": True},
+        SETTINGS.format(placed="true"),
         profiled=True,
     ),
 }
+
+
+def section_of(scheme: Scheme, model: str, slo_ms: float) -> Row:
+    """What the ``shunter:`` section of a model says, but for its sample."""
+    if model != STRICT:
+        return dict(scheme.best_effort)
+    return {**scheme.strict, **({"slo_ms": slo_ms} if scheme.deadlines else {})}
+
+
+def profile_models(folder: Path, slo_ms: float, seconds: float) -> dict[str, Profile]:
+    """Measure all models by threads and batch; the profiles lie in ``folder``."""
+    found, topology = {}, read_topology()
+    for model in MODELS:
+        archive = pack_model(folder, model, section_of(SCHEMES["shunter"], model, slo_ms))
+        effort = Effort(precision=0.05, seconds=seconds)
+        task = Task(archive, (), topology.cores, BATCH[model], runtime_of(), effort=effort)
+        print(f"profile of {model}", file=sys.stderr, flush=True)
+        run(task, profile_path(archive), topology)
+        found[model] = add_bandwidth(task, profile_path(archive), topology)
+    return found
 
 
 def pack_model(store: Path, model: str, section: Mapping[str, Any]) -> Path:
@@ -104,9 +140,9 @@ def pack_model(store: Path, model: str, section: Mapping[str, Any]) -> Path:
 class Bed:
     """A running server under a scheme; a context manager."""
 
-    def __init__(self, store: Path, scheme: Scheme, profiles: Path | None = None) -> None:
+    def __init__(self, store: Path, scheme: Scheme, slo_ms: float, profiles: Path) -> None:
         """Serve from the empty folder ``store``; ``profiles``: folder of those of the models."""
-        self._scheme, self._profiles = scheme, profiles
+        self._scheme, self._slo_ms, self._profiles = scheme, slo_ms, profiles
         store.mkdir(exist_ok=True)
         self.store = store
         self.side = Side(store, shunter=True, settings=scheme.settings)
@@ -127,21 +163,28 @@ class Bed:
         self.side.__exit__(*error)
 
     def _register(self, model: str) -> None:
-        section = self._scheme.strict if model == STRICT else self._scheme.best_effort
-        archive = pack_model(self.store, model, section)
-        if self._scheme.profiled and self._profiles is not None:
+        archive = pack_model(self.store, model, section_of(self._scheme, model, self._slo_ms))
+        if self._scheme.profiled:
             shutil.copy(self._profiles / f"{model}.profile.json", profile_path(archive))
         query = {"url": archive.name, "model_name": model, "initial_workers": "1"}
         query["synchronous"] = "true"
         models = f"{self.side.server.management}/models"
-        httpx.post(models, params=query, timeout=180).raise_for_status()
+        answer = httpx.post(models, params=query, timeout=180)
+        for _ in range(2):  # on a busy host best effort is long in starting
+            if answer.status_code != 200:
+                answer = httpx.post(models, params=query, timeout=180)
+        if answer.status_code != 200:
+            raise RuntimeError(f"{model}: {answer.status_code} {answer.text[:300]}")
 
     def places(self) -> dict[str, str]:
         """Of each model its configuration, and where its groups are."""
         found = {}
         for model in MODELS:
             status = self.side.status(model)
-            groups = [f"{g['configuration']}@{g.get('cores') or 'any'}" for g in status["groups"]]
+            groups = [
+                f"{g['instances']}x{g['threads']}x{g['batch']}@{g['cores'] or 'any'}"
+                for g in status["groups"]
+            ]
             found[model] = " ".join(groups)
         return found
 
@@ -164,19 +207,3 @@ class Bed:
             slo = slo_ms if model == STRICT else None
             found.append(load.Stream(model, url, arrivals, slo_ms=slo, **of))
         return found
-
-
-def settled(bed: Bed, quiet_s: float, longest_s: float) -> dict[str, str]:
-    """Wait until no placement has changed for so long; what it is then."""
-    end = time.monotonic() + longest_s
-    seen, since = bed.places(), time.monotonic()
-    while time.monotonic() < min(end, since + quiet_s):
-        time.sleep(0.5)
-        if (now := bed.places()) != seen:
-            seen, since = now, time.monotonic()
-    return seen
-
-
-def as_text(places: Mapping[str, str]) -> str:
-    """One line."""
-    return json.dumps(places)

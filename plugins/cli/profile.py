@@ -123,11 +123,7 @@ def profile(
     path = output or profile_path(model)
     if not path.absolute().parent.is_dir():
         raise UserError(f"--output {path}: {path.parent} is not a folder")
-    found = _run(task, path, topology, Console(stderr=True))
-    if bandwidth:
-        from shunter.plugins.profiling.bandwidth import add_bandwidth
-
-        found = add_bandwidth(task, path, topology)
+    found = _run(task, path, topology, Console(stderr=True), bandwidth)
     _show(found, path, stdout())
 
 
@@ -171,12 +167,14 @@ def _busy(topology: Topology) -> float:
     return round(busy, 2)
 
 
-def _run(task: Task, path: Path, topology: Topology, console: Console) -> Profile:
+def _run(task: Task, path: Path, topology: Topology, console: Console, bandwidth: bool) -> Profile:
     from shunter.plugins.profiling import profiler
+    from shunter.plugins.profiling.bandwidth import add_bandwidth
 
     try:
         with _reporting(console) as report:
-            return profiler.run(task, path, topology, report)
+            found = profiler.run(task, path, topology, report)
+        return add_bandwidth(task, path, topology) if bandwidth else found
     except KeyboardInterrupt:
         print(f"shunter: {_kept(path, task.restart)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None

@@ -18,6 +18,7 @@ from shunter.allocator.devices.slices import ComputeSlice, core_sets
 from shunter.allocator.placement.core_split import Load, Seat, Seats, decide, splits
 from shunter.allocator.placement.reconfigurator import Ewma, Waiting, is_time
 from shunter.allocator.placement.scoring import Outlook, Weights
+from shunter.allocator.planning.configuration import Configuration
 from shunter.plugins.control.observed import Observed
 from shunter.plugins.control.planned_model import PlannedModel
 from shunter.plugins.control.seating import load_of, seat
@@ -75,6 +76,8 @@ class Placement:
         if not self._may(models, slots):
             self._drop()
             return
+        if not self._rates.keys() >= slots.keys():
+            return  # who has just come has a rate at the next look
         topology = self._topology()
         possible = self._possible(topology)
         loads = self._loads(models, slots, possible, budget)
@@ -101,13 +104,20 @@ class Placement:
         models: Mapping[int, PlannedModel],
         slots: Mapping[int, Observed],
         budget: float,
+        may_go: Callable[[PlannedModel, Configuration], bool],
     ) -> bool:
-        """Give every model that is not where it should be its target; False: no split in force."""
+        """Give every model that is not where it should be its target; False: no split in force.
+
+        ``may_go``: whether a model that stays on its sets may have another configuration there now.
+        """
         if not self.seats:
             return False
         for slot, model in models.items():
-            target = seat(model, slots[slot], self.seats, self._slices, budget)
-            if target is not None and not target.is_served(slots[slot]):
+            seen = slots[slot]
+            target = seat(model, seen, self.seats, self._slices, budget)
+            if target is None or target.is_served(seen):
+                continue
+            if not target.is_at(seen) or may_go(model, target.groups):
                 model.target, model.places = target.groups, target.places
                 model.preferences = target.preferences
                 instances = sum(group.instances for group in target.groups)
@@ -121,7 +131,6 @@ class Placement:
             self.settings.auto
             and models.keys() == slots.keys()
             and len(classes) == 2
-            and self._rates.keys() >= slots.keys()
         )
 
     def _possible(self, topology: Topology) -> list[tuple[int, ...]]:

@@ -10,6 +10,9 @@ Models whose workers give way to strict work take part in none of that sharing: 
 planned as if they were alone, and each of the others as if it had all cores, since it may use
 those that are idle. Their workers are never pinned.
 
+While :mod:`shunter.plugins.control.placement` has split the cores all that is different: then each
+model has the best configuration for the sets that are its own.
+
 Pure: the page's numbers, profiles and the time in, wanted configurations out.
 """
 
@@ -117,7 +120,12 @@ class Reconfiguration:
         }
         for model in self._models.values():
             model.forget_target()
-        if self._placement is not None and self._placement.place(movable, slots, self._memory()):
+        if self._placement is not None and self._placement.place(
+            movable,
+            slots,
+            self._memory(),
+            lambda model, groups: model.may_go_to(groups, self.settings.timeout_s, now_ns),
+        ):
             return
         yielding = {slot for slot in movable if slots[slot].yields}
         sharing = {slot: model for slot, model in movable.items() if slot not in yielding}

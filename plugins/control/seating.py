@@ -32,6 +32,10 @@ class Target:
         theirs = [(g.instances, g.threads) for g in seen.configuration]
         return (mine, [place.cpus for place in self.places]) == (theirs, seen.places)
 
+    def is_at(self, seen: Observed) -> bool:
+        """Whether it is on these sets already, in whatever configuration."""
+        return {place.cpus for place in self.places} == set(seen.places)
+
 
 def load_of(
     model: PlannedModel, seen: Observed, rate: float, widths: Sequence[int], budget: float
