@@ -47,6 +47,8 @@ TYPES = {
 SETTINGS = """
 [models.one]
 ahead = 0
+[models.cached]
+ahead = 0
 [configuration]
 timeout_s = 1
 """
@@ -502,8 +504,6 @@ def test_caches_versions_ensembles_and_priorities_are_tritons(site, errors):
             asked = site.x("http", [61.0], "in")
             client.infer("chain", asked, parameters={"slo_class": "gold"})
         client.unload_model("chain")
-    with Backend(site.host.backend_at) as backend:
-        backend.set_policy("cached", 2, Policy(ahead=0))
     asked = [(71.0, {}), (72.0, {"priority": 3}), (73.0, {"priority": 1})]
     asked.append((74.0, {"priority": 3, "parameters": {"slo_class": "strict"}}))
     with ThreadPoolExecutor() as pool, site.held("cached"):
