@@ -19,7 +19,7 @@ from shunter.plugins import hosts
 from shunter.plugins.host import HostError
 from shunter.plugins.triton import build, installation
 
-START_S = 180.0
+START_S = 400.0
 
 
 class Serve:
