@@ -243,8 +243,6 @@ class TritonProcess:
                 raise HostError("\n".join([f"Triton {what}; its log ends:", *lines[-20:]]))
             time.sleep(0.05)
 
-    # ---- afterwards
-
     def _watch(self) -> None:
         """Start again what ends by itself: Triton, and workers."""
         pause_s, due, began = 1.0, 0.0, time.monotonic()

@@ -557,6 +557,7 @@ def test_a_host_that_hangs_or_is_killed_under_load_loses_no_request_and_the_next
     site, tmp_path
 ):
     first = OtherHost(site, tmp_path, "two=two-1.0.mar")
+    started = [first]
     try:
         with Load(first, "two", 4) as load:
             load.more(50)
@@ -569,18 +570,22 @@ def test_a_host_that_hangs_or_is_killed_under_load_loses_no_request_and_the_next
             assert all(each.is_running() for each in first.workers)
             # What cannot be loaded does not end what serves.
             second = OtherHost(site, tmp_path, "two=two-1.0.mar", "nobody=nobody.mar")
+            started.append(second)
             load.more(50)
             assert (second.triton, second.inference) == (first.triton, first.inference)
             assert not set(first.workers) & set(second.workers)
             runtime = parent(os.environ) / f"shunter-{os.getuid()}-{second.process.pid}"
-            [model] = page_status.fetch(runtime)["models"]
-            assert (model["configuration"], model["generation"]) == ("1x1x8", 1)
+            wait_until(
+                lambda: [m["configuration"] for m in page_status.fetch(runtime)["models"]]
+                == ["1x1x8"]
+            )
             psutil.wait_procs(first.workers, PATIENCE_S)
             second.kill()
             load.more(50)
         assert load.failures == []
     finally:
-        first.kill()
+        for each in started:
+            each.kill()
         first.triton.terminate()
     # With its server a worker ends, too.
     _, alive = psutil.wait_procs([*first.workers, *second.workers], PATIENCE_S)
