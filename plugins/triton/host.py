@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import tempfile
@@ -37,6 +38,7 @@ from shunter.plugins.triton.served import (
     number_of,
 )
 
+LOGGER = logging.getLogger("shunter.triton")
 NAME = "Triton"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _HOSTED = ("name", "version", "configuration", "ready", "problem")
@@ -262,7 +264,11 @@ class TritonHost:
         with self._lock:
             states = self._states()
             for each in models:
-                served = self._unpack(each.archive, each.name, each.batch)
+                try:
+                    served = self._unpack(each.archive, each.name, each.batch)
+                except HostError as error:
+                    LOGGER.error("workers of another host serve %s on: %s", each.name, error)
+                    continue
                 state = states.get(served.key)
                 if state is None or not state["loaded"] or not each.configuration:
                     self._forget(served)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from shunter.plugins.triton import build, installation
 from shunter.plugins.triton.control import Control
 from shunter.plugins.triton.host import NAME, TritonHost
 
+LOGGER = logging.getLogger("shunter.triton")
 WAIT_S = 60
 """A model that Triton loads again waits so long for its workers, which attach anew."""
 LOOK_S = 0.2
@@ -143,10 +145,10 @@ class TritonProcess:
             else:
                 self._clean()
             self._open_house(stack)
+            metrics = MetricsServer(self.host.page.path, self._ports[2])
+            stack.callback(metrics.close)
             try:
                 self._begin(living, timeout_s)
-                metrics = MetricsServer(self.host.page.path, self._ports[2])
-                stack.callback(metrics.close)
             except BaseException:
                 if self._is_ours:
                     self._end_server(0)
@@ -186,10 +188,15 @@ class TritonProcess:
         loaded = {(each.name, each.archive.name) for each in host.served}
         for model in self._models:
             name, equals, file = model.partition("=")
-            if equals and (name, file) not in loaded:
-                host.load(file, name)
-            elif not equals and name not in {file for _, file in loaded}:
-                host.load(name)
+            if (name, file) in loaded or name in {file for _, file in loaded}:
+                continue
+            try:
+                host.load(file if equals else name, name if equals else None)
+            except HostError as error:
+                if living is None:
+                    raise
+                # The others must not end because of it: they serve.
+                LOGGER.error("%s is not loaded: %s", model, error)
 
     def _save(self) -> None:
         if pid := self.pid:
@@ -237,8 +244,6 @@ class TritonProcess:
                 raise HostError("\n".join([f"Triton {what}; its log ends:", *lines[-20:]]))
             time.sleep(0.05)
 
-    # ---- afterwards
-
     def _watch(self) -> None:
         """Start again what ends by itself: Triton, and workers."""
         pause_s, due, began = 1.0, 0.0, time.monotonic()
@@ -283,10 +288,7 @@ class TritonProcess:
 
 def _environment() -> dict[str, str]:
     """This process's, without what is of its own Python."""
-    own = dict(os.environ)
-    for name in ("PYTHONPATH", "PYTHONHOME"):
-        own.pop(name, None)
-    return own
+    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 def _free_ports() -> tuple[int, int, int]:

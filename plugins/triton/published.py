@@ -45,7 +45,8 @@ def telemetry_of(state: Mapping[str, Any], window: SloWindow, now_ns: int) -> Sl
     shares = window.attainment_ppm(counted, now_ns)
     named = {name.removeprefix("network_"): getattr(counted, name) for name, _ in _COUNTED}
     late = counted.network_slo_late
-    strict, best_effort = (a - b for a, b in zip(counted.network_answered, late, strict=True))
+    good = (max(0, a - b) for a, b in zip(counted.network_answered, late, strict=True))
+    strict, best_effort = good
     busy = [each for each in state["pids"].values() if each]
     return SlotTelemetry(
         **named,

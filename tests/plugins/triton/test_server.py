@@ -94,9 +94,9 @@ def fill(store, folder):
     variables = {"ECHO_RECORD": str(folder / "record"), "TENSORS_GATE": str(folder / "gate")}
     tensors = {"inputs": [{"name": "x", "dtype": "float32", "shape": [4]}], "outputs": outputs}
     section = {"tensors": tensors, "environment": variables}
-    for name, batch, retry, timeout in (("two", 8, True, 3), ("one", 1, False, 120)):
-        config = {"batchSize": batch, "responseTimeout": timeout}
-        config |= {"shunter": {**section, "retry": retry}}
+    for name, batch, retry in (("two", 8, True), ("one", 1, False), ("hung", 8, True)):
+        config = {"batchSize": batch, "shunter": {**section, "retry": retry}}
+        config |= {"responseTimeout": 5} if name == "hung" else {}
         store.add(name, "tensors", config=config)
     store.add("giving", "tensors", config={"shunter": section | {"class": "best_effort"}})
     slow = variables | {"TENSORS_SLEEP_S": "0.02", "ECHO_NO_LOAD": str(folder / "no-load")}
@@ -416,16 +416,18 @@ def test_a_request_that_was_cancelled_does_not_run(site, one):
     assert 31.0 not in site.record()
 
 
-def test_workers_that_hang_or_are_killed_under_load_lose_no_request(site, two):
-    with Load(site, "two") as load:
+def test_workers_that_hang_or_are_killed_under_load_lose_no_request(site):
+    site.host.load("hung-1.0.mar", workers=2)
+    with Load(site, "hung") as load:
         for turn in range(2):
             load.more()
-            pids = wait_until(lambda: list(site.state("two")["pids"]))
+            pids = wait_until(lambda: list(site.state("hung")["pids"]))
             os.kill(pids[0], signal.SIGKILL if turn else signal.SIGSTOP)
-            wait_until(lambda gone=pids[0]: gone not in site.state("two")["pids"])
-            wait_until(lambda: site.state("two")["ready"] == 2)
+            wait_until(lambda gone=pids[0]: gone not in site.state("hung")["pids"])
+            wait_until(lambda: site.state("hung")["ready"] == 2)
             load.more()
     assert load.failures == []
+    site.host.unload("hung")
 
 
 def test_a_request_that_kills_its_workers_is_answered_and_named_the_cause(site, two, errors):
@@ -584,8 +586,8 @@ HOST = """
 import sys, time
 from pathlib import Path
 from shunter.plugins import hosts
-store, folder = map(Path, sys.argv[1:])
-server = hosts.process_of(store, ["two=two-1.0.mar"], folder=folder, name="triton")
+store, folder = map(Path, sys.argv[1:3])
+server = hosts.process_of(store, sys.argv[3:], folder=folder, name="triton")
 server.start()
 print(server.pid, server.inference, server.grpc, flush=True)
 time.sleep(1000)
@@ -595,8 +597,8 @@ time.sleep(1000)
 class OtherHost:
     """A process that serves."""
 
-    def __init__(self, site, folder):
-        command = [sys.executable, "-c", HOST, str(site.folder / "store"), str(folder)]
+    def __init__(self, site, folder, *models):
+        command = [sys.executable, "-c", HOST, str(site.folder / "store"), str(folder), *models]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         pid, self.inference, self.grpc = self.process.stdout.readline().split()
         self.triton = psutil.Process(int(pid))
@@ -617,7 +619,8 @@ class OtherHost:
 def test_a_host_that_hangs_or_is_killed_under_load_loses_no_request_and_the_next_takes_over(
     site, tmp_path
 ):
-    first = OtherHost(site, tmp_path)
+    first = OtherHost(site, tmp_path, "two=two-1.0.mar")
+    started = [first]
     try:
         with Load(first, "two", 4) as load:
             load.more(50)
@@ -628,19 +631,24 @@ def test_a_host_that_hangs_or_is_killed_under_load_loses_no_request_and_the_next
             first.kill()
             load.more(50)
             assert all(each.is_running() for each in first.workers)
-            second = OtherHost(site, tmp_path)
+            # What cannot be loaded does not end what serves.
+            second = OtherHost(site, tmp_path, "two=two-1.0.mar", "nobody=nobody.mar")
+            started.append(second)
             load.more(50)
             assert (second.triton, second.inference) == (first.triton, first.inference)
             assert not set(first.workers) & set(second.workers)
             runtime = parent(os.environ) / f"shunter-{os.getuid()}-{second.process.pid}"
-            [model] = page_status.fetch(runtime)["models"]
-            assert (model["configuration"], model["generation"]) == ("1x1x8", 1)
+            wait_until(
+                lambda: [m["configuration"] for m in page_status.fetch(runtime)["models"]]
+                == ["1x1x8"]
+            )
             psutil.wait_procs(first.workers, PATIENCE_S)
             second.kill()
             load.more(50)
         assert load.failures == []
     finally:
-        first.kill()
+        for each in started:
+            each.kill()
         first.triton.terminate()
     # With its server a worker ends, too.
     _, alive = psutil.wait_procs([*first.workers, *second.workers], PATIENCE_S)
