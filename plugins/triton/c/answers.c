@@ -19,6 +19,7 @@ static const struct {
     [SHUNTER_END_FAILED] = {TRITON_INTERNAL, "the model's handler failed; the worker's log says how"},
     [SHUNTER_END_DIED] = {TRITON_INTERNAL, "the worker died of this request, twice"},
     [SHUNTER_END_DIED_ONCE] = {TRITON_INTERNAL, "the worker died; the request must not run twice"},
+    [SHUNTER_END_SLOW] = {TRITON_UNAVAILABLE, "the server did not take its parts in time"},
     [SHUNTER_END_DIED_STREAM] = {TRITON_INTERNAL, "the worker died in the midst of its answer"},
     [SHUNTER_END_CANCELLED] = {TRITON_CANCELLED, "the client cancelled it"},
 };

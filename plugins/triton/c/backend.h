@@ -37,6 +37,7 @@ enum shunter_end {
     SHUNTER_END_FAILED,
     SHUNTER_END_DIED,
     SHUNTER_END_DIED_ONCE,   /* it must not run twice */
+    SHUNTER_END_SLOW,        /* its parts were not taken as fast as others of its batch */
     SHUNTER_END_DIED_STREAM, /* of its answer, parts may have gone */
     SHUNTER_END_CANCELLED,
     SHUNTER_ENDS,
@@ -242,7 +243,6 @@ extern const struct shunter_owner shunter_owner_is_function;
 /* A row has ended. With the last one the request has. */
 void shunter_end_row(
     struct shunter_function *function, uint32_t entry, enum shunter_end end, uint64_t now_ns);
-
 
 static inline void shunter_append(struct shunter_calls *calls, struct shunter_call *call) {
     call->next = NULL;

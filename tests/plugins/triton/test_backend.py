@@ -196,7 +196,8 @@ class StreamedWorker(packed_worker.PackedWorker):
         part = np.frombuffer(self.packings[1].pack((x + np.float32(1), b)), np.uint8)
         parts = Parts(entry)
         for _ in range(x.size % PARTS):
-            self._parts.wait([parts])
+            while not self._parts.look(parts):
+                self._parts.sleep([parts], 1_000_000_000)
             if not parts.wanted:
                 return 200
             self.queue.words[self.queue.entry(parts.place, "entry_result_bytes")] = len(part)

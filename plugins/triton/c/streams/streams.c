@@ -137,14 +137,15 @@ void shunter_look_after_streams(struct shunter_function *function) {
     }
 }
 
-/* Parts that are there, and whether others follow. It is the worker's word: never believe that it has
- * more than it had places for. */
+/* Parts that are there, and whether others follow, or its worker gave it up as too slow. It is the
+ * worker's word: never believe that it has more than it had places for. */
 static uint64_t parts_of(
-    const struct shunter_function *function, uint32_t entry, bool *are_over) {
+    const struct shunter_function *function, uint32_t entry, bool *are_over, bool *are_late) {
     const struct shunter_stream *stream = &function->streams->of[entry];
     const uint64_t parts = shunter_get(word(function, entry, SHUNTER_E_ENTRY_PARTS));
-    const uint64_t said = parts & ~SHUNTER_PARTS_ARE_OVER;
+    const uint64_t said = parts & ~(SHUNTER_PARTS_ARE_OVER | SHUNTER_PARTS_ARE_LATE);
     *are_over = parts & SHUNTER_PARTS_ARE_OVER && said <= stream->given;
+    *are_late = *are_over && parts & SHUNTER_PARTS_ARE_LATE;
     return said < stream->given ? said : stream->given;
 }
 
@@ -153,8 +154,8 @@ static void find_parts(
     struct shunter_streams *streams = function->streams;
     struct shunter_stream *stream = &streams->of[entry];
     struct shunter_call *call = function->rows[entry].call;
-    bool are_over;
-    const uint64_t there = parts_of(function, entry, &are_over);
+    bool are_over, are_late;
+    const uint64_t there = parts_of(function, entry, &are_over, &are_late);
     if (stream->seen < there) {
         shunter_made_progress(function->served, entry, now_ns);
     }
@@ -162,7 +163,9 @@ static void find_parts(
         streams->found[streams->found_count++] = (struct found){
             call, entry, stream->places[stream->seen % PLACES]};
     }
-    if (are_over && !call->is_over) {
+    if (are_late) {
+        call->end = SHUNTER_END_SLOW;
+    } else if (are_over && !call->is_over) {
         streams->found[streams->found_count++] = (struct found){call, entry, -1};
     }
 }
@@ -245,11 +248,12 @@ bool shunter_end_stream(const struct shunter_function *function, struct shunter_
     if (call->first >= 0 && !call->is_over && call->end != SHUNTER_END_CANCELLED) {
         const uint32_t entry = (uint32_t)call->first;
         struct shunter_stream *stream = &function->streams->of[entry];
-        bool are_over;
-        const uint64_t there = parts_of(function, entry, &are_over);
+        bool are_over, are_late;
+        const uint64_t there = parts_of(function, entry, &are_over, &are_late);
         for (; stream->seen < there && !call->is_broken; stream->seen++) {
             send_part(function, call, stream->places[stream->seen % PLACES]);
         }
+        call->end = are_late && call->end == SHUNTER_END_OK ? SHUNTER_END_SLOW : call->end;
     }
     if (call->is_over) {
         return true; // its client has heard so
