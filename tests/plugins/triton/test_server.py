@@ -128,6 +128,7 @@ class Site:
         self.folder = folder
         (folder / "store").mkdir()
         fill(archives(folder / "store"), folder)
+        (folder / "shunter.toml").write_text(SETTINGS)
         own = folder / "own"
         (own / "chain/1").mkdir(parents=True)
         (own / "chain/config.pbtxt").write_text(ENSEMBLE)
