@@ -100,6 +100,7 @@ class Control:
 
     def _tell(self, served: Served, state: Mapping[str, Any] | None, now_ns: int) -> None:
         workers, slot = served.workers, served.slot
+        assert slot is not None
         members = workers.members if workers else {}
         groups: list[GroupTelemetry] = []
         if workers is not None:
@@ -113,6 +114,7 @@ class Control:
 
     def _obey(self, served: Served) -> None:
         """Decide by what the controller says, and run the configuration that it wants."""
+        assert served.slot is not None
         page, slot = self._page.page, served.slot.index
         try:
             commands = page.read_commands(slot)

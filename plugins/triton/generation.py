@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from shunter.allocator.cpus.cpu_list import parse_cpu_list
@@ -63,7 +64,7 @@ class Generation:
     is_over: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def start(self, more: Mapping[str, str]) -> None:
+    def start(self, more: Mapping[str, str] = MappingProxyType({})) -> None:
         """Start all, with more variables; come back when they have loaded.
 
         Raises HostError, and none is left then.

@@ -207,6 +207,7 @@ class TritonHost:
         """Whatever there is of it."""
         self._changes.retire(served)
         self.reception.policies.pop(served.key, None)
+        assert served.slot is not None
         self.page.give_back(served.slot)
         self.repository.remove(served.name, served.number)
         shutil.rmtree(served.folder, ignore_errors=True)

@@ -35,7 +35,7 @@ from shunter.plugins.triton.served import (
     config_of,
     configuration_of,
     number_of,
-    policy_of,
+    usual_policy,
     variables_of,
 )
 
@@ -105,7 +105,7 @@ def _served(archive: Path, name: str, folder: Path, runtime: WorkerRuntime) -> S
         raise UserError(f"{name!r}: a name has letters, digits, '_', '.' and '-'")
     model = replace(runtime.unpack(archive, folder), name=name)  # type: ignore[type-var]
     batch = int(model.config.get("batchSize", USUAL_BATCH))
-    return Served(name, number_of(model.version), model.version, folder, model, batch)
+    return Served(name, number_of(model.version), model.version, archive, folder, model, batch)
 
 
 def command(folder: Path, socket: Path) -> str:
@@ -142,6 +142,7 @@ class PackedWorkers:
         self._folder = Path(tempfile.mkdtemp(prefix="shunter-workers-"))
         self._reception: Reception | None = None
         self._generations: list[Generation] = []
+        self._starting = ThreadPoolExecutor(4, "starting")
         self._numbers: list[int] = []
         """The version that each of them serves."""
 
@@ -171,18 +172,18 @@ class PackedWorkers:
         found = _served(archive, name, self._folder / str(number), self._runtime)
         served = replace(found, number=version)
         self._numbers.append(version)
-        self._reception.policies[name, version] = policy_of(served)
+        self._reception.policies[name, version] = usual_policy(served)
         usual = (InstanceGroup(1, 1, served.batch),)
         variables = {**variables_of(served), "SHUNTER_FRONT_END": str(attach_at)}
-        return Generation(
-            served.model, configuration_of(served, usual), variables, self._runtime
-        )
+        configuration = configuration_of(served, usual)
+        cores = [served.cores] * len(configuration)
+        return Generation(served.model, configuration, cores, variables, self._runtime)
 
     def look_after(self) -> list[str]:
         """Start again what was lost; what is wrong now."""
         problems = []
         for each in self._generations:
-            each.look_after()
+            each.look_after(self._starting)
             if each.problem:
                 problems.append(f"{each.model.name}: {each.problem}")
         return problems + [f"{name}: {why}" for name, why in self.refusals.items()]
@@ -193,6 +194,7 @@ class PackedWorkers:
             self._reception.close()
         for each, number in zip(self._generations, self._numbers, strict=True):
             each.dismiss(self.socket, each.model.name, number)
+        self._starting.shutdown()
         self._generations.clear()
         self._numbers.clear()
         shutil.rmtree(self._folder, ignore_errors=True)

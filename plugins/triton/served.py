@@ -49,7 +49,8 @@ class Served:
     folder: Path
     model: Any
     batch: int
-    slot: SlotWriter
+    slot: SlotWriter | None = None
+    """Of the control page, if there is one."""
     auto: bool = False
     """Whether the controller may change its configuration."""
     workers: Generation | None = None
@@ -154,8 +155,9 @@ def variables_of(served: Served) -> dict[str, str]:
         "SHUNTER_SLO_NS": str(_slo_ns(served)),
         "SHUNTER_RETRY": "1" if served.model.section.get("retry", True) else "0",
         "SHUNTER_RESPONSE_TIMEOUT_S": str(served.model.config.get("responseTimeout", 120)),
-        "SHUNTER_SLOT": str(served.slot.index),
     }
+    if served.slot is not None:
+        variables["SHUNTER_SLOT"] = str(served.slot.index)
     if served.yields:
         variables["SHUNTER_PREEMPTIBLE"] = "1"
         if not served.device:
