@@ -59,8 +59,9 @@ class Cluster:
         for second in seconds(self._workload, self._world):
             self.step(second)
         for gpu in self.gpus:
-            while not gpu.is_idle:
-                gpu.advance(gpu.now + 10.0)
+            gpu.advance(gpu.now + 1000.0)
+            if not gpu.is_idle:
+                raise RuntimeError(f"{self._scheme.name}: batches fit on no slice of {gpu.layout}")
             self.run.jobs.extend(gpu.ended)
         self.run.starts = self._scaler.starts
         return self.run
