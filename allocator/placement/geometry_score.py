@@ -50,6 +50,8 @@ class Outcome:
     strict: tuple[float, ...]
     """Slowdown of each strict batch; infinite where it would have to wait."""
     best_effort: tuple[float, ...]
+    starved: int = 0
+    """Batches that need more memory than any slice has: they would wait for ever."""
 
     def late(self, limit: float, spread: float) -> float:
         """Share of strict batches that are expected to be late; 0 when there are none."""
@@ -71,6 +73,8 @@ class Weights:
     """Of a best-effort slowdown that reaches the limit."""
     waiting: float = 0.1
     """Of best effort that has to wait for memory."""
+    starved: float = 10.0
+    """Of a share of batches that would wait for ever: more than all the rest together."""
     change_s: float = 2.0
     """How long changed slices are away."""
     horizon_s: float = 20.0
@@ -143,15 +147,19 @@ def predict(
             wanted = [known.fbr_on(model, kind) for model in here[name]]
             eta = slowdown(known.rdf(batch.model, kind), wanted)
         (strict if batch.is_strict else best_effort).append(eta)
-    return Outcome(tuple(strict), tuple(best_effort))
+    largest = max((kinds[kind].memory_bytes for kind in layout), default=0)
+    starved = sum(batch.memory_bytes > largest for batch in demand.batches)
+    return Outcome(tuple(strict), tuple(best_effort), starved)
 
 
 def cost(outcome: Outcome, weights: Weights) -> float:
     """Of one demand on one layout, without the change."""
     late = outcome.late(weights.limit, weights.spread)
     waits = sum(math.isinf(each) for each in outcome.best_effort)
+    batches = len(outcome.strict) + len(outcome.best_effort)
     return (
         late
+        + weights.starved * outcome.starved / max(1, batches)
         + weights.strict * _mean_share(outcome.strict, weights.limit)
         + weights.best_effort * _mean_share(outcome.best_effort, weights.limit)
         + weights.waiting * waits / max(1, len(outcome.best_effort))

@@ -17,6 +17,9 @@ from shunter.allocator.placement.autoscaling import KeepAlive
 from shunter.allocator.placement.forecast import Needs
 from shunter.allocator.placement.reconfigurator import Waiting, decide, may_begin
 
+LONGEST_END_S = 1000
+"""So long after the last request every one is answered."""
+
 
 @dataclass
 class Run:
@@ -47,6 +50,8 @@ class Cluster:
         self._waits = [Waiting() for _ in self.gpus]
         self._needs: list[Needs | None] = [None] * world.gpus
         self._sweeps = Sweeps(world) if scheme.decides == "oracle" else None
+        for gpu in self.gpus if self._sweeps else ():
+            gpu.stalled = self._plan_again
         self._scaler = self._warm()
         self._next = 0
         self._choose = np.random.default_rng(workload.seed + 1000)
@@ -58,13 +63,23 @@ class Cluster:
         """The whole workload, until every request is answered."""
         for second in seconds(self._workload, self._world):
             self.step(second)
+        self._finish()
         for gpu in self.gpus:
-            gpu.advance(gpu.now + 1000.0)
             if not gpu.is_idle:
                 raise RuntimeError(f"{self._scheme.name}: batches fit on no slice of {gpu.layout}")
             self.run.jobs.extend(gpu.ended)
         self.run.starts = self._scaler.starts
         return self.run
+
+    def _finish(self) -> None:
+        """Nothing comes any more; layouts still change for what waits."""
+        for _ in range(LONGEST_END_S):
+            if all(gpu.is_idle for gpu in self.gpus):
+                break
+            for gpu in self.gpus:
+                gpu.advance(gpu.now + 1.0)
+            if self._manager:
+                self._decide()
 
     def step(self, second: Second) -> None:
         """What comes in one second, after decisions on what came before."""
@@ -158,6 +173,14 @@ class Cluster:
             if not (planned and begin_planned(gpu, together, self._sweeps)):
                 gpu.arrive(together[0].arrived, together)
             begin = end
+
+    def _plan_again(self, gpu: Gpu) -> None:
+        """Nothing runs, and what waits fits on no slice: the layout was for a smaller batch."""
+        assert self._sweeps
+        waiting, gpu.waiting = gpu.waiting, []
+        if not begin_planned(gpu, waiting, self._sweeps):
+            begin_planned(gpu, waiting[:1], self._sweeps)
+            gpu.waiting.extend(waiting[1:])
 
     def _turn(self, is_strict: bool) -> int:
         """The GPU with the fewest of this class in this second, then of all; in turn among equals.

@@ -119,6 +119,8 @@ class Gpu:
         self.closing: list[Slice] = []
         self.coming: tuple[str, ...] = ()
         self.back_at = math.inf
+        self.stalled: Callable[[Gpu], None] | None = None
+        """Told when nothing runs and nothing that waits can begin."""
         self.choose = random.Random(seed)
         """For schemes that leave things to chance."""
 
@@ -192,6 +194,8 @@ class Gpu:
             begun.add(job)
         if begun:
             self.waiting = [job for job in self.waiting if job not in begun]
+        elif self.stalled and not any(each.jobs for each in self.slices):
+            self.stalled(self)
 
     def start(self, job: Job, where: Slice) -> None:
         """A batch begins on a slice."""

@@ -170,6 +170,20 @@ def test_the_oracle_is_never_late_where_a_layout_exists_for_it(protean, world):
             assert known.eta("VGG 19", kind, beside) <= world.limit
 
 
+def test_the_oracle_lays_out_anew_for_a_larger_batch_that_comes_later(protean, world):
+    workload = protean("workloads").Workload("ShuffleNet V2", 0.5, "wikipedia", 2, 1)
+    oracle = protean("schemes").schemes(world)["Oracle"]
+    cluster = protean("cluster").Cluster(workload, oracle, world)
+    machine = cluster.gpus[0]
+    machine.reset(("1g",) * 7)
+    [running] = jobs(protean, world, ("ShuffleNet V2", True))
+    machine.start(running, machine.slices[0])
+    large = max(protean("workloads").MODELS_22, key=world.memory_bytes)
+    assert world.memory_bytes(large) > world.kinds["1g"].memory_bytes
+    machine.arrive(0.0, jobs(protean, world, (large, False), (large, False)))
+    assert len(ends(machine)) == 3
+
+
 @pytest.mark.parametrize(
     ("model", "scheme", "tail"),
     [

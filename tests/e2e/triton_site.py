@@ -14,15 +14,20 @@ from e2e_harness import Model, Site
 
 from shunter.plugins import hosts
 from shunter.plugins.host import HostError
-from shunter.plugins.triton.backend import Backend
 
-SETTINGS: dict[str, dict[str, int]] = {
-    "ordered": {"ahead": 0, "ageing_ns": 0},
-    "ageing": {"ahead": 0, "ageing_ns": 300_000_000},
-    "ageing-ahead": {"ageing_ns": 300_000_000},
-    "mixing": {"ahead": 0, "mixes": 1},
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ordered": {"ahead": 0, "ageing_ms": 0},
+    "ageing": {"ahead": 0, "ageing_ms": 300},
+    "ageing-ahead": {"ageing_ms": 300},
+    "mixing": {"ahead": 0, "mix_classes": True},
 }
 """What the settings of the other server say of models by their names."""
+IN_FORCE = {
+    "ahead": lambda policy, value: policy.ahead == value,
+    "ageing_ms": lambda policy, value: policy.ageing_ns == value * 1_000_000,
+    "mix_classes": lambda policy, value: policy.mixes == int(value),
+}
+MOST_MODELS = 60
 KEPT = 4
 """Models that stay loaded for the next test that wants the same."""
 
@@ -137,24 +142,38 @@ class TritonSite(Site):
         section["environment"] = {"ECHO_RECORD": str(model.record)}
         archive = self.archives.add(model.name, handler, config={**config, "shunter": section})
         self.host.load(archive, model.name, workers=workers)
-        policy = replace(
-            self.host.reception.policies[model.name, 1], **SETTINGS.get(name, {})
-        )
-        self.host.reception.policies[model.name, 1] = policy
-        with Backend(self.host.backend_at) as backend:
-            backend.set_policy(model.name, 1, policy)
+        wait_until("its settings are in force", lambda: self._obeys(model.name, SETTINGS.get(name)))
         model.workers = workers
         return model
+
+    def _obeys(self, name: str, settings: Mapping[str, Any] | None) -> bool:
+        [served] = [each for each in self.host.served if each.name == name]
+        found = served.policy
+        return found is not None and all(
+            IN_FORCE[key](found, value) for key, value in (settings or {}).items()
+        )
 
     def _forget(self, key: Any) -> None:
         with contextlib.suppress(HostError):
             self.host.unload(self._kept.pop(key).name)
 
 
+def settings_text() -> str:
+    """For the names that models will have."""
+    lines = ["[preemption]", "max_hold_ms = 5000"]
+    for name, settings in SETTINGS.items():
+        for number in range(MOST_MODELS):
+            lines.append(f"[models.{name}-{number}]")
+            lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    return "\n".join(lines) + "\n"
+
+
 @contextlib.contextmanager
 def running(archives: Any, folder: Path) -> Iterator[TritonSite]:
     """A started Triton as a site."""
     settings = {"http-header-forward-pattern": "(?i)x-shunter.*"}
+    settings["shunter_config"] = str(folder / "shunter.toml")
+    Path(settings["shunter_config"]).write_text(settings_text())
     process = hosts.process_of(
         archives.folder, [], settings=settings, folder=folder / "server", name=hosts.TRITON
     )

@@ -76,6 +76,17 @@ def test_what_does_not_fit_waits_and_a_strict_batch_that_waits_is_late():
     assert cost(found, Weights(limit=5.0)) > 0.5
 
 
+def test_a_layout_without_a_slice_for_a_batch_is_worse_than_any_other():
+    never = predict(("3g", "3g"), demand(3, 1, gib=25), KINDS, KNOWN)
+    assert never.starved == 4
+    crowded = predict(("7g",), demand(3, 1, gib=25), KINDS, KNOWN)
+    assert (crowded.starved, len(crowded.strict)) == (0, 3)
+    assert cost(never, Weights()) > cost(crowded, Weights()) + 5
+    fast = Outcome(strict=(1.0,) * 9, best_effort=(math.inf,), starved=1)
+    late = Outcome(strict=(math.inf,) * 9, best_effort=(1.0,))
+    assert cost(fast, Weights(starved=20.0)) > cost(late, Weights(starved=20.0))
+
+
 def test_risk_rises_about_the_limit():
     assert [risk(eta, 3.0, 0.1) for eta in (2.69, 2.7, 3.0, 3.3, math.inf)] == pytest.approx(
         [0, 0, 0.5, 1, 1]

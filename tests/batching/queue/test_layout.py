@@ -27,6 +27,7 @@ WORKER = {
     "done_ns": 144,
     "worker_gathered": 160,
     "worker_taken": 168,
+    "worker_early": 176,
 }
 ENTRY = {
     "entry_req_id": 0,
@@ -48,6 +49,7 @@ ENTRY = {
     "entry_status": 256,
     "entry_result_bytes": 264,
     "entry_parts": 272,
+    "entry_early_ns": 280,
 }
 
 
@@ -62,7 +64,7 @@ def test_every_word_lies_where_it_was_declared():
 
 
 def test_sizes():
-    assert queue_layout.QUEUE_VERSION == 3
+    assert queue_layout.QUEUE_VERSION == 4
     assert (queue_layout.QUEUE_WORKERS_OFFSET, queue_layout.WORKER_SIZE) == (1280, 256)
     assert (queue_layout.QUEUE_ENTRIES_OFFSET, queue_layout.ENTRY_SIZE) == (1280 + 64 * 256, 384)
     assert [queue_layout.queue_bytes(n) for n in (0, 1, 4096)] == [17664, 18048, 1590528]

@@ -24,7 +24,7 @@ bool holds_are_right(
     }
     uint64_t any = 0;
     for (uint32_t i = 0; i < SHUNTER_SLICE_WORDS; i++) {
-        const uint64_t word = strict && core->line ? function->slices.words[i] : 0;
+        const uint64_t word = strict && core->line.words ? function->slices.words[i] : 0;
         any |= word;
         if (line[SHUNTER_K_HOLD_SLICES / 8 + i] != word) {
             return false;

@@ -17,9 +17,9 @@ COUNT = 12_000_000 if FUZZ else 300_000
 @pytest.fixture(scope="module")
 def fuzzer(tmp_path_factory):
     program = tmp_path_factory.mktemp("fuzz") / "fuzz_core"
-    _, folder = build.SOURCES
+    shared, folder = build.SOURCES
     ours = (HERE / "fuzz_core.c", HERE / "check_holds.c")
-    parts = [folder / "common/siphash.c"]
+    parts = [folder / "common/siphash.c", shared / "preemption/hold_line.c"]
     for name in ("core", "path", "series"):
         parts += (folder / name).glob("*.c")
     sources = [*ours, *parts]

@@ -110,7 +110,7 @@ public final class PageTool {
     private static int words(
             final String name, final int offset, final List<Field> fields, final int i)
             throws IllegalAccessException {
-        if (List.of("preference", "network_attainment_ppm").contains(name)) {
+        if (List.of("preference", "network_attainment_ppm", "attainment").contains(name)) {
             return RequestClass.COUNT;
         }
         if (name.equals("strict_batch_ns")) {
