@@ -1,12 +1,14 @@
 """Everything is declared in setup.cfg; this adds what is compiled while a wheel is built.
 
-That is the plugin jar, and the data path's library. An editable install compiles nothing: each is
-built on first use.
+That is the plugin jar, the data path's library, and the backend for Triton. An editable install
+compiles nothing: each is built on first use.
 """
 
+import importlib
 import importlib.util
 import platform
 import re
+import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -28,10 +30,15 @@ def load(name: str, path: str) -> ModuleType:
 
 jar = load("shunter_jar", "plugins/torchserve/build.py")
 library = load("shunter_library", "nic_frontend/build.py")
+# Built like the library, whose module it imports by the package's name.
+if "shunter" not in sys.modules:
+    sys.modules["shunter"] = ModuleType("shunter")
+    sys.modules["shunter"].__path__ = [str(HERE)]
+backend = importlib.import_module("shunter.plugins.triton.build")
 
 
 class BuildCompiled(build_py):
-    """build_py, then the jar and the library beside their packaged sources."""
+    """build_py, then what is compiled beside its packaged sources."""
 
     def run(self) -> None:
         super().run()
@@ -51,30 +58,36 @@ class BuildCompiled(build_py):
             warnings.warn(
                 f"the wheel carries no library for the network front end: {error}", stacklevel=1
             )
+        try:
+            backend.build(package / "plugins/triton" / backend.LIBRARY)
+        except backend.UserError as error:
+            warnings.warn(f"the wheel carries no backend for Triton: {error}", stacklevel=1)
 
 
 class PlatformWheel(bdist_wheel):
-    """A wheel of this platform for every Python: the library is plain C."""
+    """A wheel of this platform for every Python: its libraries are plain C."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
         self.root_is_pure = False
 
     def get_tag(self) -> tuple[str, str, str]:
-        lib = self.get_finalized_command("build").build_lib
-        built = Path(lib) / "shunter/nic_frontend" / library.LIBRARY
-        return "py3", "none", manylinux(built) or super().get_tag()[2]
+        package = Path(self.get_finalized_command("build").build_lib) / "shunter"
+        built = package / "nic_frontend" / library.LIBRARY
+        for_triton = package / "plugins/triton" / backend.LIBRARY
+        return "py3", "none", manylinux(built, for_triton) or super().get_tag()[2]
 
 
-def manylinux(built: Path) -> str | None:
-    """The tag of systems with a C library that is new enough for this one; None without it.
+def manylinux(*built: Path) -> str | None:
+    """The tag of systems with a C library that is new enough for these; None without any.
 
     Package indexes take no plain ``linux_x86_64``. The versions that the symbols need stand in the
     file as texts of their own.
     """
-    if not built.is_file():
+    content = b"".join(each.read_bytes() for each in built if each.is_file())
+    if not content:
         return None
-    needed = re.findall(rb"\0GLIBC_(\d+)\.(\d+)[.\d]*(?=\0)", built.read_bytes())
+    needed = re.findall(rb"\0GLIBC_(\d+)\.(\d+)[.\d]*(?=\0)", content)
     major, minor = max((int(major), int(minor)) for major, minor in needed)
     return f"manylinux_{major}_{minor}_{platform.machine()}"
 

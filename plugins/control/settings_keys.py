@@ -128,8 +128,8 @@ class ModelSettings(BatchingSettings):
 class ClassesSettings:
     """Which requests may say that they are strict: ``[classes]``.
 
-    Only what a request says of itself is judged, not a model's own class. Requests by UDP are not:
-    whoever has the key of ``[nic]`` may be strict.
+    Only what a request says of itself is judged, not a model's own class. Requests to the network
+    front end are judged by the rights of their key and by ``strict`` in ``[nic]`` instead.
     """
 
     allow_strict: Literal["all", "none"] | tuple[Name, ...] = Field(
