@@ -42,7 +42,7 @@ def digest() -> str:
     """Of the sources, of how they are compiled and for which processors."""
     total = hashlib.sha256(" ".join((*FLAGS, *native.WARNINGS, platform.machine())).encode())
     for path in sources("*.[ch]"):
-        total.update(path.name.encode() + b"\0" + path.read_bytes())
+        total.update(str(path.relative_to(native.HERE.parent)).encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
 
 

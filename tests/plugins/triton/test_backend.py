@@ -295,6 +295,11 @@ def test_inputs_in_memory_of_a_gpu_are_refused(site):
     assert (found[UNSUPPORTED], found["wrong"]) == ("60", "0")
 
 
+def test_a_library_that_is_built_is_not_built_again():
+    built = build.ensure().stat()
+    assert build.ensure().stat().st_mtime_ns == built.st_mtime_ns
+
+
 def test_a_server_of_an_older_interface_is_refused_with_advice(site):
     found = site.ended(site.serve(1, 1, 16, FAKE_API_MINOR="18"))
     assert "use Triton 2.51" in found["refused"]
