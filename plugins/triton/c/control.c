@@ -210,7 +210,7 @@ static bool answer(struct shunter_backend *backend, uint32_t index, struct heard
     return shunter_say(connection, &reply, sizeof reply);
 }
 
-/* Length of a message, 0: the other end is gone, -1: there is none. */
+/* Length of a message, 0: the other end is gone, or says more than there can be; -1: there is none. */
 static ssize_t hear(int connection, struct heard *heard) {
     union {
         char room[CMSG_SPACE(MOST_FDS * sizeof(int))];
@@ -219,7 +219,7 @@ static ssize_t hear(int connection, struct heard *heard) {
     struct iovec part = {heard->message, sizeof *heard->message};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room,
-        .msg_controllen = sizeof control.room};
+        .msg_controllen = CMSG_LEN(MOST_FDS * sizeof(int))}; // the room itself is rounded up
     memset(heard->message, 0, sizeof *heard->message);
     heard->count = 0;
     const ssize_t length = recvmsg(connection, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -233,6 +233,9 @@ static ssize_t hear(int connection, struct heard *heard) {
         }
     }
     heard->length = (size_t)length;
+    if (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) {
+        return 0; // nobody who speaks as we do says so much
+    }
     return length;
 }
 
