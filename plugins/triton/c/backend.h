@@ -83,6 +83,7 @@ struct shunter_row {
     struct shunter_call *call;
     int32_t next;
     bool tried; /* its worker died once */
+    uint16_t pieces; /* of its input */
     uint64_t batch;
 };
 
