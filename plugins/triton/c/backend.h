@@ -157,6 +157,7 @@ struct shunter_backend {
         struct shunter_source source;
         int connection; /* -1: none */
         bool greeted;
+        struct shunter_states *states; /* that it is told; NULL: none */
     } hosts[SHUNTER_SOURCES];
     char path[100];
     uint64_t wait_ns; /* a model that is loaded waits so long for its first worker */
