@@ -178,6 +178,7 @@ int shunter_function_gets_queue(
 
 /* ---- requests (requests.c, terms.c): what stands in one. False: ``call`` says what is wrong */
 
+/* Of a packed function, its runs are laid out, too. */
 bool shunter_read_request(
     const struct shunter_function *function, struct shunter_call *call);
 /* Its class, its deadline, whether it may run twice. */
