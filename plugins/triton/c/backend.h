@@ -83,6 +83,7 @@ struct shunter_row {
     struct shunter_call *call;
     int32_t next;
     bool tried; /* its worker died once */
+    uint16_t pieces; /* of its input */
     uint64_t batch;
 };
 
@@ -156,6 +157,7 @@ struct shunter_backend {
         struct shunter_source source;
         int connection; /* -1: none */
         bool greeted;
+        struct shunter_states *states; /* that it is told; NULL: none */
     } hosts[SHUNTER_SOURCES];
     char path[100];
     uint64_t wait_ns; /* a model that is loaded waits so long for its first worker */
@@ -176,6 +178,7 @@ int shunter_function_gets_queue(
 
 /* ---- requests (requests.c, terms.c): what stands in one. False: ``call`` says what is wrong */
 
+/* Of a packed function, its runs are laid out, too. */
 bool shunter_read_request(
     const struct shunter_function *function, struct shunter_call *call);
 /* Its class, its deadline, whether it may run twice. */

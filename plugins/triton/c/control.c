@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -198,7 +199,7 @@ static bool answer(struct shunter_backend *backend, uint32_t index, struct heard
         return false;
     }
     if (message->kind == SHUNTER_KIND_LIST && heard->length == sizeof message->list) {
-        return shunter_say_states(backend, connection);
+        return shunter_say_states(backend, index);
     }
     if (message->kind == SHUNTER_KIND_PAGE && heard->length == sizeof message->list) {
         const bool is_mapped = heard->count == 1 && shunter_hold_on(backend, heard->descriptors[0]);
@@ -210,7 +211,7 @@ static bool answer(struct shunter_backend *backend, uint32_t index, struct heard
     return shunter_say(connection, &reply, sizeof reply);
 }
 
-/* Length of a message, 0: the other end is gone, -1: there is none. */
+/* Length of a message, 0: the other end is gone, or says more than there can be; -1: there is none. */
 static ssize_t hear(int connection, struct heard *heard) {
     union {
         char room[CMSG_SPACE(MOST_FDS * sizeof(int))];
@@ -219,7 +220,7 @@ static ssize_t hear(int connection, struct heard *heard) {
     struct iovec part = {heard->message, sizeof *heard->message};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room,
-        .msg_controllen = sizeof control.room};
+        .msg_controllen = CMSG_LEN(MOST_FDS * sizeof(int))}; // the room itself is rounded up
     memset(heard->message, 0, sizeof *heard->message);
     heard->count = 0;
     const ssize_t length = recvmsg(connection, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -232,6 +233,9 @@ static ssize_t hear(int connection, struct heard *heard) {
             memcpy(heard->descriptors, CMSG_DATA(each), heard->count * sizeof(int));
         }
     }
+    if (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) {
+        return 0; // nobody who speaks as we do says so much
+    }
     heard->length = (size_t)length;
     return length;
 }
@@ -241,15 +245,18 @@ void shunter_hear_host(struct shunter_backend *backend, uint32_t index) {
     struct heard heard = {.message = &message};
     const int connection = backend->hosts[index].connection;
     ssize_t length;
-    while (connection >= 0 && (length = hear(connection, &heard)) >= 0) {
-        const bool stays = length > 0 && answer(backend, index, &heard);
+    bool stays = !backend->hosts[index].states || shunter_say_more_states(backend, index);
+    while (stays && connection >= 0 && !backend->hosts[index].states &&
+           (length = hear(connection, &heard)) >= 0) {
+        stays = length > 0 && answer(backend, index, &heard);
         for (uint32_t i = 0; i < heard.count; i++) {
             close(heard.descriptors[i]);
         }
-        if (!stays) {
-            backend->hosts[index].connection = -1;
-            close(connection);
-            return;
-        }
+    }
+    if (!stays) {
+        free(backend->hosts[index].states);
+        backend->hosts[index].states = NULL;
+        backend->hosts[index].connection = -1;
+        close(connection);
     }
 }

@@ -141,6 +141,7 @@ TRITONSERVER_Error *TRITONBACKEND_Finalize(TRITONBACKEND_Backend *of) {
     for (uint32_t i = 0; i < SHUNTER_SOURCES; i++) {
         if (backend->hosts[i].connection >= 0) {
             close(backend->hosts[i].connection);
+            free(backend->hosts[i].states);
         }
     }
     unlink(backend->path);

@@ -132,6 +132,7 @@ static bool is_right(const struct control_function *told, uint32_t count) {
               told->entries <= SHUNTER_MAX_ENTRIES && told->pieces >= 1 &&
               told->pieces < UINT16_MAX &&
               count == RINGS + (told->packed ? 1 : told->outputs) &&
+              (!told->batched || told->packed) &&
               (!told->streamed ||
                (told->packed && told->entries > SHUNTER_STREAM_PLACES)) &&
               told->request_bytes <= SHUNTER_PACKED_MOST &&

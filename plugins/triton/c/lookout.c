@@ -41,12 +41,22 @@ static void look_for_cancelled(struct shunter_function *function) {
     }
 }
 
+/* Whether somebody takes batches: not who leaves, or is being killed. */
+static bool has_worker(const struct shunter_function *function) {
+    bool has = false;
+    for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT && !has; i++) {
+        has = function->workers[i].connection >= 0 &&
+              shunter_is_ready(&function->served->workers[i]);
+    }
+    return has;
+}
+
 void shunter_look_after(struct shunter_function *function, uint64_t now_ns) {
     pthread_mutex_lock(&function->lock);
     if (function->served) {
         const bool waits = function->served->lists[0].count || function->served->lists[1].count ||
                            function->backlog[0].first || function->backlog[1].first;
-        if (!waits || function->worker_count) {
+        if (!waits || has_worker(function)) {
             function->alone_ns = 0;
         } else if (!function->alone_ns) {
             function->alone_ns = now_ns;

@@ -88,7 +88,8 @@ static void fill_all(struct shunter_function *function, struct shunter_calls cal
     }
 }
 
-/* Those that come next get room, strict ones first; whether any did. */
+/* Those that come next get room, strict ones first; whether any did. What is missing for the next strict
+ * one is not given to others: it would never have room for many rows while these keep coming. */
 static bool make_room(struct shunter_function *function) {
     struct shunter_calls ready = {0};
     for (int class = 0; class < SHUNTER_CLASSES; class ++) {
@@ -98,6 +99,9 @@ static bool make_room(struct shunter_function *function) {
             backlog->first = call->next;
             backlog->last = backlog->first ? backlog->last : NULL;
             shunter_append(&ready, call);
+        }
+        if (backlog->first) {
+            break;
         }
     }
     if (ready.first) {

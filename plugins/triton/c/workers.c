@@ -1,11 +1,14 @@
 /* Workers: the same processes that serve any front end of tensor queues. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -67,11 +70,13 @@ static void set_rows(struct shunter_function *function) {
     }
 }
 
-static void let_go(struct shunter_function *function, uint32_t index) {
+/* Others may have its connection, too, so that it would be watched as long as they have it. */
+static void detach(struct shunter_function *function, uint32_t index) {
     struct shunter_attached *worker = &function->workers[index];
     const int descriptors[] = {worker->connection, worker->doorbell, worker->process};
     for (size_t i = 0; i < sizeof descriptors / sizeof *descriptors; i++) {
         if (descriptors[i] >= 0) {
+            epoll_ctl(function->backend->epoll, EPOLL_CTL_DEL, descriptors[i], NULL);
             close(descriptors[i]);
         }
     }
@@ -81,16 +86,43 @@ static void let_go(struct shunter_function *function, uint32_t index) {
     shunter_hold_where(function, function->hold.slot);
 }
 
+static uint64_t inode_of(int descriptor) {
+    struct stat found;
+    return fstat(descriptor, &found) ? 0 : found.st_ino;
+}
+
+/* The index of the worker that has this connection, or of a free place; SHUNTER_WORKER_COUNT: none. */
+static uint32_t place_of(const struct shunter_function *function, uint64_t inode) {
+    uint32_t found = SHUNTER_WORKER_COUNT;
+    for (uint32_t i = SHUNTER_WORKER_COUNT; i-- > 0;) {
+        const struct shunter_attached *worker = &function->workers[i];
+        if (worker->connection >= 0 && worker->inode == inode) {
+            return i;
+        }
+        found = worker->connection < 0 ? i : found;
+    }
+    return found;
+}
+
+static bool watch(struct shunter_function *function, uint32_t index) {
+    struct shunter_attached *worker = &function->workers[index];
+    return !shunter_watch(function->backend, worker->connection, &worker->source) &&
+           (worker->process < 0 ||
+            !shunter_watch(function->backend, worker->process, &worker->source));
+}
+
 int shunter_attach(
     struct shunter_function *function, const struct control_worker *told, int connection) {
-    uint32_t index = 0;
-    while (index < SHUNTER_WORKER_COUNT && function->workers[index].connection >= 0) {
-        index++;
-    }
+    const uint64_t inode = inode_of(connection);
+    const uint32_t index = place_of(function, inode);
     if (index == SHUNTER_WORKER_COUNT) {
         return -SHUNTER_SAID_NO_ROOM;
     }
     struct shunter_attached *worker = &function->workers[index];
+    if (worker->connection >= 0) { // the host has not heard that it is here
+        close(connection);
+        return (int)index;
+    }
     const int32_t pid = pid_of(connection);
     *worker = (struct shunter_attached){
         .source = worker->source,
@@ -98,19 +130,20 @@ int shunter_attach(
         .doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC),
         .process = (int)syscall(SYS_pidfd_open, pid, 0),
         .pid = pid,
+        .inode = inode,
         .timeout_ns = told->timeout_ns};
     function->worker_count++;
     const uint64_t now_ns = shunter_now_ns();
     if (shunter_worker_comes(function->served, index, (uint32_t)told->cap, worker->doorbell, now_ns)) {
         worker->connection = -1; // stays the caller's
         close(worker->doorbell);
+        close(worker->process);
         function->worker_count--;
         return -SHUNTER_SAID_WRONG;
     }
-    if (!welcome(function, index) ||
-        shunter_watch(function->backend, connection, &worker->source)) {
+    if (!welcome(function, index) || !watch(function, index)) {
         shunter_worker_goes(function->served, index, now_ns);
-        let_go(function, index);
+        detach(function, index);
         return -SHUNTER_SAID_NO_WORKER;
     }
     set_rows(function);
@@ -147,7 +180,13 @@ static void gone(struct shunter_function *function, uint32_t index) {
         (int)worker->pid, function->model, (unsigned long long)function->version,
         worker->left ? "" : ": what it held runs again");
     shunter_worker_goes(function->served, index, shunter_now_ns());
-    let_go(function, index);
+    detach(function, index);
+}
+
+/* Children that it has forked may keep its connection open. */
+static bool has_ended(const struct shunter_attached *worker) {
+    struct pollfd process = {.fd = worker->process, .events = POLLIN};
+    return poll(&process, 1, 0) > 0; // never, if it has none
 }
 
 void shunter_hear_worker(struct shunter_function *function, uint32_t index) {
@@ -155,7 +194,8 @@ void shunter_hear_worker(struct shunter_function *function, uint32_t index) {
     char text[256];
     while (worker->connection >= 0) {
         const ssize_t length = recv(worker->connection, text, sizeof text - 1, MSG_DONTWAIT);
-        if (length < 0 && (errno == EAGAIN || errno == EINTR)) {
+        const bool is_silent = length < 0 && (errno == EAGAIN || errno == EINTR);
+        if (is_silent && !has_ended(worker)) {
             return;
         }
         if (length <= 0) {
@@ -169,7 +209,8 @@ void shunter_hear_worker(struct shunter_function *function, uint32_t index) {
     }
 }
 
-/* It must not work on what others work on again: it is gone when its connection ends, with it. */
+/* It must not work on what others work on again: it is gone when it has ended. One of which only the
+ * connection is known loses this, and ends when it sees that. */
 static void end_stuck(struct shunter_function *function, uint32_t index, uint64_t now_ns) {
     struct shunter_attached *worker = &function->workers[index];
     if (worker->timeout_ns && !worker->killed &&
@@ -179,8 +220,10 @@ static void end_stuck(struct shunter_function *function, uint32_t index, uint64_
         shunter_log(
             TRITON_WARN, "worker %u (pid %d) of %s is killed: no answer within %g s", index,
             (int)worker->pid, function->model, (double)worker->timeout_ns / 1e9);
-        if (worker->process >= 0) {
-            syscall(SYS_pidfd_send_signal, worker->process, SIGKILL, NULL, 0);
+        if (worker->process < 0 ||
+            syscall(SYS_pidfd_send_signal, worker->process, SIGKILL, NULL, 0)) {
+            shutdown(worker->connection, SHUT_RDWR);
+            gone(function, index);
         }
     }
 }
@@ -189,11 +232,11 @@ void shunter_look_after_workers(struct shunter_function *function, uint64_t now_
     static const char left[] = "{\"left\": true}";
     for (uint32_t i = 0; i < SHUNTER_WORKER_COUNT; i++) {
         struct shunter_attached *worker = &function->workers[i];
-        if (worker->connection < 0) {
-            continue;
+        if (worker->connection >= 0) {
+            end_stuck(function, i, now_ns);
         }
-        end_stuck(function, i, now_ns);
-        if (worker->leaving && !worker->left && shunter_worker_is_idle(function->served, i)) {
+        if (worker->connection >= 0 && worker->leaving && !worker->left &&
+            shunter_worker_is_idle(function->served, i)) {
             worker->left = true;
             send(worker->connection, left, sizeof left - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
         }

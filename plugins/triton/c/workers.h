@@ -19,8 +19,9 @@ struct shunter_source {
 struct shunter_attached {
     struct shunter_source source;
     int connection; /* -1: there is none */
-    int doorbell, process;
+    int doorbell, process; /* process: -1: it cannot be watched, as its pid is another's */
     int32_t pid;
+    uint64_t inode; /* of the connection */
     uint64_t timeout_ns;
     struct shunter_slice_set slices; /* where its strict requests run */
     bool leaving, left, killed;
@@ -28,7 +29,8 @@ struct shunter_attached {
 
 /* ---- under the function's lock */
 
-/* Index, or minus SHUNTER_SAID_... It takes the connection unless it fails. */
+/* Index, or minus SHUNTER_SAID_... It takes the connection unless it fails. One that is
+ * here already has its index again. */
 int shunter_attach(
     struct shunter_function *function, const struct control_worker *told, int connection);
 bool shunter_drain(struct shunter_function *function, int32_t pid);

@@ -1,12 +1,16 @@
-"""A worker of fake_triton's model, without torch: ``tensor_worker.py SOCKET DIM FAIL_EVERY``.
+"""A worker of fake_triton's model, without torch.
 
-It attaches as every worker does. One batch of FAIL_EVERY fails; 0: none.
+    tensor_worker.py SOCKET DIM FAIL_EVERY CHILD
+
+It attaches as every worker does. One batch of FAIL_EVERY fails, and so does the page that it writes
+on; 0: none. With CHILD 1 a child of it has its connection, too, until the worker's input ends.
 """
 
 import contextlib
 import ctypes
 import os
 import socket
+import subprocess
 import sys
 
 import numpy as np
@@ -28,10 +32,12 @@ def specs(dim):
     return inputs, (TensorSpec("y", "float32", (4,)), TensorSpec("z", "int64", (1,)))
 
 
-def main(path, dim, fail_every):
+def main(path, dim, fail_every, has_child):
     inputs, outputs = specs(dim)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(path)
+    if has_child:
+        subprocess.Popen(["cat"], pass_fds=[connection.fileno()])
     attach = Attach("m", "1", inputs, outputs, BATCH, os.getpid(), slot=SLOT, slices=SLICES)
     send(connection, attach.to_json())
     answer, (udp, doorbell, front, pool, *rings) = receive(connection)
@@ -58,6 +64,8 @@ def main(path, dim, fail_every):
             return
         batches += 1
         if fail_every and batches % fail_every == 0:
+            for entry in batch.entries[: batch.count]:
+                queue.words[queue.entry(entry, "entry_pieces")] = 1 << 30
             end.answer(batch, [500] * batch.count)
             continue
         end.gather(batch, 0, batch.count, into)
@@ -70,4 +78,4 @@ def main(path, dim, fail_every):
 
 if __name__ == "__main__":
     with contextlib.suppress(EOFError, OSError):  # who served it is gone
-        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")

@@ -18,14 +18,17 @@ import pytest
 from shunter.batching.page import holds
 from shunter.batching.page.layout import RUNNERS_OFFSET
 from shunter.batching.page.slices import EVERY
+from shunter.batching.queue.attach import Attach, listen, receive
 from shunter.batching.queue.native_parts import Parts, PartsEnd
 from shunter.batching.queue.packed import PackedError
 from shunter.batching.queue.tensor_spec import ANY, TensorSpec
 from shunter.nic_frontend import build as native
+from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.errors import UserError
 from shunter.plugins.slot_writer import ServerPage
-from shunter.plugins.triton import build
+from shunter.plugins.triton import build, layout
 from shunter.plugins.triton.backend import Backend, BackendGone
+from shunter.plugins.triton.layout import Kind
 from shunter.plugins.triton.reception import Reception
 
 HERE = Path(__file__).parent
@@ -70,10 +73,10 @@ class Site:
         self.reception = Reception(self.attach_at, self.at, lambda: 1e12)
         self.reception.start()
 
-    def worker(self, dim, fail_every=0):
+    def worker(self, dim, fail_every=0, *, child=False, at=None):
         command = [sys.executable, str(HERE / "tensor_worker.py")]
-        command += [str(self.attach_at), str(dim), str(fail_every)]
-        self._processes.append(subprocess.Popen(command))
+        command += [str(at or self.attach_at), str(dim), str(fail_every), str(int(child))]
+        self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE))
         return self._processes[-1]
 
     def serve(self, threads, requests, dim, *, seed=1, cancels=0, **variables):
@@ -232,7 +235,8 @@ def test_answers_in_parts_have_their_own_parts_and_end_once(site):
 
 
 def test_what_a_killed_worker_held_runs_again(site):
-    workers = [site.worker(16) for _ in range(3)]
+    """Also when a child of it keeps its connection open."""
+    workers = [site.worker(16, child=True) for _ in range(3)]
     server = site.serve(6, 0, 16)
     for i, worker in enumerate(workers):
         wait_until(lambda least=1000 * (i + 1): answered(site) > least)
@@ -287,6 +291,56 @@ def test_strict_requests_hold_where_their_workers_run_on_one_page_after_another(
 
 def held(page):
     return holds.held(page.page, EVERY, time.monotonic_ns())
+
+
+def test_a_worker_whose_host_keeps_its_connection_is_one_and_leaves_nothing(site, tmp_path):
+    """A host that has not heard that it is there hands it over again."""
+    listener = listen(tmp_path / "hand")
+    listener.setblocking(True)
+    worker = site.worker(16, at=tmp_path / "hand")
+    connection, _ = listener.accept()
+    attach = Attach.from_json(receive(connection)[0])
+    server = site.serve(1, 0, 16)
+    with site.backend() as backend:
+        backend.set_policy("m", 1, Policy())
+        before = watched(server)
+        numbers = [backend.attach(attach, connection, 1e12) for _ in range(2)]
+        assert numbers == [0, 0]
+        wait_until(lambda: backend.functions()[0]["loaded"])
+        assert backend.functions()[0]["workers"] == 1
+        os.kill(worker.pid, signal.SIGKILL)
+        wait_until(lambda: not backend.functions()[0]["workers"])
+        assert watched(server) == before
+    for each in (connection, listener):
+        each.close()
+
+
+def watched(server):
+    """How many descriptors the thread of the backend waits for."""
+    return sum(
+        each.read_text().count("tfd:") for each in Path(f"/proc/{server.pid}/fdinfo").iterdir()
+    )
+
+
+def test_a_host_that_says_or_asks_more_than_others_harms_nobody(site):
+    server = site.serve(1, 0, 16)
+    with site.backend():
+        before = os.listdir(f"/proc/{server.pid}/fd")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rude:
+            rude.connect(str(site.at))
+            socket.send_fds(rude, [b"x" * 8], [0] * 70)
+            assert rude.recv(1 << 16) == b""
+        assert os.listdir(f"/proc/{server.pid}/fd") == before
+    site.worker(16)
+    wait_until(lambda: answered(site))
+    asks = 90
+    with site.backend() as backend:  # it reads when it has asked for more than fits in between
+        for _ in range(asks):
+            backend._socket.send(layout.pack("list", kind=Kind.LIST))
+        for _ in range(asks):
+            assert layout.unpack("reply", backend._socket.recv(1 << 16))["number"] == 1
+            assert layout.unpack("state", backend._socket.recv(1 << 16))["model"] == "m"
+    assert site.ended(server)["wrong"] == "0"
 
 
 def test_inputs_in_memory_of_a_gpu_are_refused(site):

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "control_layout.h"
 #include "hold_line.h"
 
 struct shunter_backend;
@@ -27,7 +28,17 @@ void shunter_hold_where(struct shunter_function *function, int32_t slot);
 void shunter_hold_lives(struct shunter_backend *backend, uint64_t now_ns);
 
 bool shunter_say(int connection, const void *message, size_t length);
-/* Whether it is heard. */
-bool shunter_say_states(struct shunter_backend *backend, int connection);
+
+/* What is being told to a host; it may read more slowly than this is said. */
+struct shunter_states {
+    uint64_t said; /* so many messages of it */
+    struct control_reply reply;
+    struct control_state each[];
+};
+
+/* It hears them all before anything that it says is heard. False: it does not hear. */
+bool shunter_say_states(struct shunter_backend *backend, uint32_t host);
+/* It takes more of them. */
+bool shunter_say_more_states(struct shunter_backend *backend, uint32_t host);
 
 #endif

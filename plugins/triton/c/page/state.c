@@ -1,6 +1,9 @@
 /* What is told of functions, to hosts that ask. */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -78,19 +81,57 @@ bool shunter_say(int connection, const void *message, size_t length) {
     return send(connection, message, length, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)length;
 }
 
-bool shunter_say_states(struct shunter_backend *backend, int connection) {
+/* Whether somebody would miss it: versions that were loaded once are never removed. */
+static bool is_told(const struct shunter_function *function) {
+    return function->loaded || function->worker_count || function->calls;
+}
+
+/* NULL: no memory. */
+static struct shunter_states *states_now(struct shunter_backend *backend) {
     pthread_mutex_lock(&backend->lock);
-    struct shunter_function *function = backend->functions;
-    const struct control_reply reply = {
-        .number = backend->function_count, .pid = (uint64_t)getpid()};
+    struct shunter_function *at = backend->functions;
+    const uint32_t most = backend->function_count;
     pthread_mutex_unlock(&backend->lock);
-    bool is_heard = shunter_say(connection, &reply, sizeof reply);
-    for (; function && is_heard; function = function->next) {
-        struct control_state state = {0};
-        pthread_mutex_lock(&function->lock);
-        fill_state(function, &state);
-        pthread_mutex_unlock(&function->lock);
-        is_heard = shunter_say(connection, &state, sizeof state);
+    struct shunter_states *states = calloc(1, sizeof *states + most * sizeof *states->each);
+    if (!states) {
+        return NULL;
     }
-    return is_heard;
+    for (; at; at = at->next) { // new ones come before it
+        pthread_mutex_lock(&at->lock);
+        if (is_told(at)) {
+            fill_state(at, &states->each[states->reply.number++]);
+        }
+        pthread_mutex_unlock(&at->lock);
+    }
+    states->reply.pid = (uint64_t)getpid();
+    return states;
+}
+
+static bool hear_about(struct shunter_backend *backend, uint32_t host, uint32_t events) {
+    struct epoll_event wanted = {.events = events, .data.ptr = &backend->hosts[host].source};
+    return !epoll_ctl(
+        backend->epoll, EPOLL_CTL_MOD, backend->hosts[host].connection, &wanted);
+}
+
+bool shunter_say_more_states(struct shunter_backend *backend, uint32_t host) {
+    struct shunter_states *states = backend->hosts[host].states;
+    const int connection = backend->hosts[host].connection;
+    while (states->said <= states->reply.number) {
+        const bool is_heard =
+            states->said ? shunter_say(
+                               connection, &states->each[states->said - 1], sizeof *states->each)
+                         : shunter_say(connection, &states->reply, sizeof states->reply);
+        if (!is_heard) {
+            return errno == EAGAIN && hear_about(backend, host, EPOLLOUT);
+        }
+        states->said++;
+    }
+    free(states);
+    backend->hosts[host].states = NULL;
+    return hear_about(backend, host, EPOLLIN | EPOLLRDHUP);
+}
+
+bool shunter_say_states(struct shunter_backend *backend, uint32_t host) {
+    backend->hosts[host].states = states_now(backend);
+    return backend->hosts[host].states && shunter_say_more_states(backend, host);
 }

@@ -14,6 +14,7 @@ static void add_piece(
         .offset = (uint64_t)(at - function->landing.base), .length = length};
     shunter_set(
         shunter_entry_word(&function->queue, entry, SHUNTER_E_ENTRY_PIECES), number + 1);
+    function->rows[entry].pieces = (uint16_t)(number + 1);
 }
 
 /* Whole blocks, and what is left together with what is left of others. */
@@ -57,20 +58,20 @@ static bool reserve_entry(
     return true;
 }
 
-static void let_go(struct shunter_function *function, uint32_t entry) {
-    _Atomic uint64_t *count = shunter_entry_word(&function->queue, entry, SHUNTER_E_ENTRY_PIECES);
+/* Their number is the row's: workers may write to that of the page. */
+static void free_pieces(struct shunter_function *function, uint32_t entry) {
     const struct shunter_piece *pieces = shunter_pieces_of(&function->queue, entry);
-    for (uint64_t i = 0; i < shunter_get(count); i++) {
+    for (uint32_t i = 0; i < function->rows[entry].pieces; i++) {
         const int32_t block = shunter_block_of(&function->landing, pieces[i].offset);
         shunter_block_unref(&function->landing, block);
     }
-    shunter_set(count, 0);
+    shunter_set(shunter_entry_word(&function->queue, entry, SHUNTER_E_ENTRY_PIECES), 0);
 }
 
 void shunter_give_back(struct shunter_function *function, struct shunter_call *call) {
     for (int32_t at = call->first; at >= 0;) {
         const int32_t next = function->rows[at].next;
-        let_go(function, (uint32_t)at);
+        free_pieces(function, (uint32_t)at);
         function->rows[at] = (struct shunter_row){.next = -1};
         if (function->streams) {
             shunter_stream_gives_places_back(function, (uint32_t)at);
