@@ -33,8 +33,9 @@ static uint32_t fit_deadlines(struct plan *plan, uint32_t to, uint8_t class, uin
         signed_now(plan) + shunter_busy_ns(served, worker_of(plan, to), plan->now_ns);
     struct shunter_latency_line line = shunter_line(served);
     line.fixed_ns += shunter_caution_ns(served);
-    const int64_t first = (int64_t)served->waiting[list->heap[0]].deadline_ns;
-    if (first - start >= shunter_latency_ns(line, size)) {
+    const struct shunter_waiting *first = &served->waiting[list->heap[0]];
+    const uint32_t rows_now = first->rows > size ? first->rows : size;
+    if ((int64_t)first->deadline_ns - start >= shunter_latency_ns(line, rows_now)) {
         return size;
     }
     const uint32_t cap = cap_of(plan, to, class), waiting = list->rows;

@@ -91,6 +91,15 @@ def test_a_request_that_a_worker_does_not_take_waits_for_one_that_does():
     assert place.go() == [(1, 1)]
 
 
+@pytest.mark.parametrize("per_request_ns", [0, 1000])
+@pytest.mark.parametrize("rows", [9, 16, 17, 64])
+@pytest.mark.parametrize("caps", [(8, 8, 64), (8, 64, 8), (8, 8, 8, 64, 64), (1, 8, 64)], ids=str)
+def test_a_request_goes_at_once_to_a_free_worker_that_takes_it(caps, rows, per_request_ns):
+    place = Place(caps=caps, fixed_ns=MS, per_request_ns=per_request_ns)
+    place.wait(0, rows=rows)
+    assert place.go() == [(caps.index(64), 0)]
+
+
 def test_one_that_killed_a_worker_goes_alone_to_one_that_takes_it():
     place = Place(caps=(4, 8))
     place.wait(0, rows=6, again=True)
@@ -134,6 +143,17 @@ def test_a_request_that_takes_too_long_for_its_time_does_not_cost_others_theirs(
     place.wait(0, deadline=4 * MS, rows=4)  # takes 5 ms
     place.wait(1, 2, deadline=6 * MS)
     assert place.go() == [(0, 1, 2)] and place.late == [0]
+
+
+def test_a_request_of_more_rows_than_a_batch_takes_as_long_as_all_of_them():
+    latency = {"fixed_ns": MS, "per_request_ns": MS, "slo_ns": 8 * MS}  # 4 rows of best effort
+    place = Place(caps=(64,), ahead=0, **latency)
+    place.wait(9)
+    assert place.go() == [(0, 9)]
+    place.answered(0, MS)
+    place.wait(0, priority=1, deadline=9 * MS, rows=40, now=MS)  # takes 41 ms
+    place.wait(1, 2, priority=1, deadline=10 * MS, now=MS)
+    assert place.go(MS) == [(0, 1, 2)] and place.late == [0]
 
 
 def test_admission_counts_the_rows_of_those_before_and_its_own():
@@ -504,7 +524,9 @@ class Story:
             self.say("W", self.random.choice(absent), self._cap(), self.now)
 
     def _cap(self):
-        return self.random.randrange(1, 6 if self.most_rows == 1 else 20)
+        if self.most_rows == 1:
+            return self.random.randrange(1, 6)
+        return self.random.choice([self.random.randrange(1, 20), 4, min(40, 4 * self.most_rows)])
 
     def _one(self, busy=False):
         hands = self.twin.dispatch.hands.items()
@@ -546,6 +568,12 @@ class Story:
             rows = self.random.choice([1, 1, self.random.randrange(1, self.most_rows + 1)])
             self.say("E", entry, priority, self.random.choice(times), again, self.now, rows)
 
+    def _keeps_someone_waiting(self):
+        """Whether a worker has nothing to do that takes a request that waits."""
+        dispatch = self.twin.dispatch
+        free = [hand for _, hand in dispatch._free()]
+        return any(line.fit(dispatch._limit(hand)) for line in dispatch.lines for hand in free)
+
     def leaves(self):
         if waits := sorted(self.twin.waiting()):
             entry = self.random.choice(waits)
@@ -560,6 +588,7 @@ class Story:
         self.now += self.random.choice([0, 0, 1000, MS, 4 * MS, 20 * MS])
         before = len(self.twin.lines)
         self.say("T", self.now)
+        assert self.twin.lines[-1].split()[1] != "-1" or not self._keeps_someone_waiting()
         ended = ("expired", "finished")
         late = [line for line in self.twin.lines[before:] if line.startswith(ended)]
         self.free |= {int(line.split()[1]) for line in late}
@@ -666,6 +695,21 @@ def test_what_was_answered_early_does_not_run_again_when_its_worker_dies(program
         *("batch 0 1 1 2 3 4", "finished 3 200 0", "early 1"),
         *("died 1", "died 2", "died 4"),
     ]
+
+
+def test_an_entry_without_a_status_is_not_answered_early(program):
+    said = program([*FOUR, ("Y", 0, 3, 3, 0), ("Y", 0, 2, 4), ("A", 0, 1, 5)])
+    assert [line for line in said if not line.startswith("next")] == [
+        *("batch 0 1 1 2 3 4", "early 0", "finished 2 200 1", "early 1"),
+        *(f"finished {n} 200 {int(n % 2 == 0)}" for n in (1, 3, 4)),
+    ]
+
+
+def test_nothing_is_answered_before_its_batch_began(program):
+    begun = [("W", 0, 4, 1), ("E", 2, 0, 8, 0, 5), ("T", 8), ("Y", 0, 2, 6, 1, 12), ("C",)]
+    later = [("Y", 0, 2, 8, 1, 12) if each[0] == "Y" else each for each in begun]
+    early = [(*GREEDY, 1, 0, 0), *begun], [(*GREEDY, 1, 0, 0), *later]
+    assert program(early[0]) == program(early[1])
 
 
 def test_what_is_answered_early_of_no_batch_is_nothing(program):

@@ -351,6 +351,10 @@ class Dispatch:
             elif size:
                 spreads = priority == BEST_EFFORT and size == caps[i]
                 self._assign(worker, priority, self._staggered(worker, size) if spreads else size)
+        takes = [each for each in free if self.lines[priority].fit(self._limit(each[1]))]
+        if takes and self.lines[priority].rows == queued:  # none was for those who had a share
+            worker, hand = takes[0]
+            self._assign(worker, priority, min(queued, self._cap(hand, priority)))
 
     def _staggered(self, worker: int, cap: int) -> int:
         if not self._traffic or not self._knows:
@@ -390,16 +394,16 @@ class Dispatch:
         start = self._now + self._busy_ns(hand)
         fixed, each = self._line
         fixed += self._caution_ns
-        tightest = line.tightest_ns()
-        assert tightest is not None
-        if tightest - start >= fixed + size * each:
+        first = line.earliest()
+        assert first is not None
+        if first.deadline_ns - start >= fixed + max(size, first.rows) * each:
             return size
         following = self._next_free_ns(worker)
         cap, waiting = self._cap(hand, priority), line.rows
         count = 1 if following == 0 else 2 * cap + 1
-        first = line.deadlines(FAR_NS)[:count]
-        slacks = [FAR_NS if deadline == FAR_NS else deadline - start for deadline, _ in first]
-        rows = [rows for _, rows in first]
+        urgent = line.deadlines(FAR_NS)[:count]
+        slacks = [FAR_NS if deadline == FAR_NS else deadline - start for deadline, _ in urgent]
+        rows = [rows for _, rows in urgent]
         skip, take = release.fit_deadlines(
             slacks, waiting, min(size, waiting), cap, fixed, each, following, rows
         )
