@@ -601,6 +601,29 @@ def test_both_dispatchers_give_the_same_batches(program, seed, entries, most_row
     assert program(story.events, entries, most_rows) == story.twin.lines
 
 
+class UnequalStory(Story):
+    """Small workers come before a large one, and all batches take equally long."""
+
+    def policy(self):
+        self.say("P", 1.0, 0.5, 1e9, 0, 0, 0, 2 * MS, 0, 0, 0, 0, 0)
+
+    def comes(self):
+        if absent := sorted(set(range(3)) - set(self.twin.dispatch.hands)):
+            self.say("W", absent[0], (8, 8, 64)[absent[0]], self.now)
+
+    def _nothing(self):
+        pass
+
+    drains = goes = gives_up = _nothing
+
+
+@settings(max_examples=10, phases=[Phase.generate])
+@given(st.integers(0, 2**32))
+def test_no_worker_that_takes_a_request_is_idle_while_it_waits(program, seed):
+    story = UnequalStory(seed, 8, 20)
+    assert program(story.events, 8, 20) == story.twin.lines
+
+
 GREEDY = ("P", 1, 0.5, 1e9, 0, 0, 0, 0, 0, 0)
 """Who is free takes what waits; what follows is ahead and mixes."""
 DEADLINES = st.lists(st.sampled_from([0, 1, 2, 3, 7, 8, 9]), min_size=1, max_size=ENTRIES)
