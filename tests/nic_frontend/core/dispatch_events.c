@@ -190,8 +190,7 @@ int main(int argc, char **argv) {
     const size_t bytes = SHUNTER_QUEUE_ENTRIES_OFFSET + (size_t)entries * SHUNTER_ENTRY_SIZE;
     const struct shunter_queue queue = {
         .page = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096),
-        .entries = entries,
-        .most_rows = argc > 2 ? (uint32_t)atoi(argv[2]) : 1};
+        .entries = entries};
     const struct shunter_owner owner = {NULL, running, finished, died, returned, expired};
     struct shunter_counts counts = {0};
     const struct shunter_policy policy = {
@@ -203,6 +202,9 @@ int main(int argc, char **argv) {
     }
     memset(queue.page, 0, bytes);
     served = shunter_served_new(&queue, &policy, &owner, &counts);
+    if (served) {
+        served->most_rows = argc > 2 ? (uint32_t)atoi(argv[2]) : 1;
+    }
     while (served && fgets(line, sizeof line, stdin)) {
         event(line, pipes[1]);
     }

@@ -24,7 +24,7 @@ class Place:
 
     def __init__(self, caps=(), **policy):
         self.dispatch = Dispatch(Policy(**{"threshold": 1.0, **policy}))
-        self.late, self.next_ns = [], None
+        self.late, self.unserved, self.next_ns = [], [], None
         for worker, cap in enumerate(caps):
             self.dispatch.hands[worker] = Hand(cap)
 
@@ -37,7 +37,10 @@ class Place:
         """Batches that leave now: worker and entries."""
         given, self.late = [], []
         self.next_ns = self.dispatch.dispatch(
-            now, lambda w, _, run: given.append((w, *run.entries)), self.late.append
+            now,
+            lambda w, _, run: given.append((w, *run.entries)),
+            self.late.append,
+            unserved=self.unserved.append,
         )
         return given
 
@@ -68,15 +71,15 @@ def test_batches_are_of_whatever_waits(caps, waiting, expected):
     assert place.go() == expected
 
 
-def test_a_batch_is_of_at_most_so_many_rows_or_of_one_request():
+def test_a_batch_is_of_at_most_so_many_rows():
     place = Place(caps=(8,), ahead=0)
-    for entry, rows in enumerate((3, 5, 2, 9, 1)):
+    for entry, rows in enumerate((3, 5, 2, 8, 1)):
         place.wait(entry, rows=rows)
     batches = []
     while given := place.go():
         batches += given
         place.answered(0)
-    assert batches == [(0, 0, 1), (0, 2), (0, 3), (0, 4)]  # 2 and 9 rows do not fit, 1 waits
+    assert batches == [(0, 0, 1), (0, 2), (0, 3), (0, 4)]  # 2 and 8 rows do not fit, 1 waits
 
 
 def test_a_request_that_a_worker_does_not_take_waits_for_one_that_does():
@@ -106,12 +109,21 @@ def test_one_that_killed_a_worker_goes_alone_to_one_that_takes_it():
     assert place.go() == [(1, 0)]
 
 
-def test_what_no_worker_takes_any_more_is_refused_by_one_that_is_there():
+@pytest.mark.parametrize("comes", [4, 8, None])
+def test_what_no_worker_takes_any_more_waits_for_another_but_not_for_ever(comes):
     place = Place(caps=(4, 8), ahead=0)
     place.wait(0, 1, rows=6)
     assert place.go() == [(1, 0)]
     place.dispatch.hands[1].draining = True
-    assert place.go() == [(0, 1)]
+    place.wait(2, rows=3, now=SECOND)
+    assert place.go(SECOND) == [(0, 2)] and place.next_ns == 11 * SECOND
+    place.answered(0, SECOND)
+    if comes:
+        place.dispatch.hands[2] = Hand(comes)
+    given = [(2, 1)] if comes == 8 else []
+    assert place.go(11 * SECOND - 1) == given and not place.unserved
+    assert place.go(11 * SECOND) == []
+    assert place.unserved == ([] if comes == 8 else [1]) and place.next_ns is None
 
 
 def test_what_is_worth_a_batch_is_rows():
@@ -467,6 +479,7 @@ class Twin:
             lambda *each: given.append(each),
             lambda entry: ended(entry, "expired", f"expired {entry}"),
             lambda entry: ended(entry, "rejected", f"finished {entry} 429 0"),
+            lambda entry: ended(entry, "failed", f"finished {entry} 521 0"),
         )
         for worker, number, run in sorted(given, key=lambda each: each[:2]):
             entries = " ".join(map(self._shown, run.entries))
@@ -572,7 +585,7 @@ class Story:
         """Whether a worker has nothing to do that takes a request that waits."""
         dispatch = self.twin.dispatch
         free = [hand for _, hand in dispatch._free()]
-        return any(line.fit(dispatch._limit(hand)) for line in dispatch.lines for hand in free)
+        return any(line.fit(hand.cap) for line in dispatch.lines for hand in free)
 
     def leaves(self):
         if waits := sorted(self.twin.waiting()):
@@ -585,7 +598,7 @@ class Story:
         self.say("F", self.now)
 
     def passes(self):
-        self.now += self.random.choice([0, 0, 1000, MS, 4 * MS, 20 * MS])
+        self.now += self.random.choice([0, 0, 1000, MS, 4 * MS, 20 * MS, 20 * MS, 5 * SECOND])
         before = len(self.twin.lines)
         self.say("T", self.now)
         assert self.twin.lines[-1].split()[1] != "-1" or not self._keeps_someone_waiting()
