@@ -33,8 +33,9 @@ static uint32_t fit_deadlines(struct plan *plan, uint32_t to, uint8_t class, uin
         signed_now(plan) + shunter_busy_ns(served, worker_of(plan, to), plan->now_ns);
     struct shunter_latency_line line = shunter_line(served);
     line.fixed_ns += shunter_caution_ns(served);
-    const int64_t first = (int64_t)served->waiting[list->heap[0]].deadline_ns;
-    if (first - start >= shunter_latency_ns(line, size)) {
+    const struct shunter_waiting *first = &served->waiting[list->heap[0]];
+    const uint32_t rows_now = first->rows > size ? first->rows : size;
+    if ((int64_t)first->deadline_ns - start >= shunter_latency_ns(line, rows_now)) {
         return size;
     }
     const uint32_t cap = cap_of(plan, to, class), waiting = list->rows;
@@ -81,7 +82,7 @@ void shunter_take(
 /* Whether some of a class are not for a worker that takes so many rows of a request. */
 static bool some_are_not_for(
     const struct shunter_served *served, uint8_t class, uint32_t limit) {
-    if (limit == UINT32_MAX) {
+    if (served->most_waiting <= limit) {
         return false;
     }
     int32_t at = served->lists[class].first;
@@ -96,7 +97,7 @@ void shunter_assign(struct plan *plan, uint32_t to, uint8_t class, uint32_t size
     const struct shunter_class_list *list = &served->lists[class];
     struct shunter_held batch = {.first = -1, .last = -1, .class = class};
     uint32_t room = cap_of(plan, to, class);
-    const uint32_t limit = shunter_limit(served, worker_of(plan, to));
+    const uint32_t limit = worker_of(plan, to)->cap;
     if (!list->count) {
         return; // given up for the sake of a batch before
     }

@@ -162,9 +162,11 @@ static uint32_t finish_early(
     uint32_t count = 0;
     for (int32_t at = batch->first, before = -1, next; at >= 0; at = next) {
         next = served->waiting[at].next;
-        const uint64_t at_ns = shunter_get(
+        uint64_t at_ns = shunter_get(
             shunter_entry_word(&served->queue, (uint32_t)at, SHUNTER_E_ENTRY_EARLY_NS));
-        if (!at_ns) {
+        // Both are the worker's word. Without a status it may still write to the entry.
+        if (!at_ns || !shunter_get(shunter_entry_word(
+                          &served->queue, (uint32_t)at, SHUNTER_E_ENTRY_STATUS))) {
             before = at;
             continue;
         }
@@ -172,6 +174,7 @@ static uint32_t finish_early(
         batch->last = next < 0 ? before : batch->last;
         batch->count--;
         count++;
+        at_ns = at_ns > state->began_ns ? at_ns : state->began_ns;
         finish_one(served, (uint32_t)at, at_ns < now_ns ? at_ns : now_ns, now_ns, false);
     }
     state->progress_ns = count ? now_ns : state->progress_ns;
@@ -208,7 +211,7 @@ bool shunter_has_strict_work(const struct shunter_served *served) {
 }
 
 uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
-    uint32_t batches = 0;
+    uint32_t count = 0;
     for (uint32_t worker = 0; served->in_flight && worker < served->worker_count; worker++) {
         struct shunter_worker_state *state = &served->workers[worker];
         if (!state->present || !shunter_in_flight(state)) {
@@ -221,12 +224,12 @@ uint32_t shunter_collect(struct shunter_served *served, uint64_t now_ns) {
             shunter_get(shunter_worker_word(&served->queue, worker, SHUNTER_W_DONE_NUMBER));
         // It is the worker's word: never believe more than was given.
         done = done > state->given ? state->given : done;
-        for (; state->done < done; batches++) {
+        for (; state->done < done; count++) {
             one_is_done(served, worker, now_ns);
         }
-        batches += finish_early(served, worker, early, now_ns);
+        count += finish_early(served, worker, early, now_ns);
     }
-    return batches;
+    return count;
 }
 
 int shunter_worker_goes(struct shunter_served *served, uint32_t worker, uint64_t now_ns) {

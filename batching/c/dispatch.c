@@ -35,12 +35,61 @@ static uint64_t too_late_ns(const struct shunter_served *served, uint64_t now_ns
     return next;
 }
 
+static uint32_t largest_cap(const struct shunter_served *served) {
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < served->worker_count; i++) {
+        const struct shunter_worker_state *worker = &served->workers[i];
+        largest = shunter_is_ready(worker) && worker->cap > largest ? worker->cap : largest;
+    }
+    return largest;
+}
+
+/*
+ * Requests that have more rows than any worker takes, since one that took them has left, wait for
+ * another, but not for long. Returns until when. Without any worker that is for their owner to say.
+ */
+static uint64_t fail_untaken(struct shunter_served *served, uint64_t now_ns) {
+    const uint32_t largest = largest_cap(served);
+    if (largest != served->largest) {
+        served->largest = largest;
+        served->largest_since_ns = now_ns;
+    }
+    if (!largest || served->most_waiting <= largest) {
+        return SHUNTER_NEVER;
+    }
+    uint64_t until_ns = SHUNTER_NEVER;
+    served->most_waiting = 0;
+    for (int class = 0; class < SHUNTER_CLASSES; class ++) {
+        for (int32_t at = served->lists[class].first, next; at >= 0; at = next) {
+            const struct shunter_waiting *entry = &served->waiting[at];
+            const uint64_t since = entry->arrival_ns > served->largest_since_ns
+                ? entry->arrival_ns
+                : served->largest_since_ns;
+            const uint64_t end_ns = since + SHUNTER_UNSERVED_NS;
+            const uint32_t rows = entry->rows;
+            next = entry->next;
+            if (rows > largest && now_ns >= end_ns) {
+                shunter_dequeue(served, (uint32_t)at);
+                shunter_count_failure(served, (uint32_t)at);
+                served->owner.finished(
+                    served->owner.context, (uint32_t)at, SHUNTER_NO_WORKER, false, now_ns);
+                continue;
+            }
+            until_ns = rows > largest && end_ns < until_ns ? end_ns : until_ns;
+            served->most_waiting = rows > served->most_waiting ? rows : served->most_waiting;
+        }
+    }
+    return until_ns;
+}
+
 uint64_t shunter_dispatch(struct shunter_served *served, uint64_t now_ns) {
     uint64_t next = SHUNTER_NEVER;
     shunter_refuse(served, now_ns);
     if (served->lists[0].count || served->lists[1].count) {
         expire(served, now_ns);
+        const uint64_t untaken = fail_untaken(served, now_ns);
         next = shunter_plan(served, now_ns);
+        next = untaken < next ? untaken : next;
         const uint64_t too_late = too_late_ns(served, now_ns);
         next = too_late < next ? too_late : next;
     }

@@ -5,9 +5,10 @@
  * and is told what becomes of them. One thread owns it.
  *
  * A request may be a batch itself, of rows; all others have one. Whatever says how large a batch is or
- * gets counts rows. A batch is at most a worker's cap of them, or one request that has more: none is
+ * gets counts rows. A batch is at most a class's cap of them, or one request that has more: none is
  * divided, and none waits behind one that would not fit. Workers may differ in how many they take: one
- * that has more rows than a worker takes waits for another that takes them, if there is one.
+ * that has more rows than a worker takes waits for another that takes them, also where it has to come
+ * yet; but then not for long.
  */
 #ifndef SHUNTER_DISPATCH_H
 #define SHUNTER_DISPATCH_H
@@ -21,6 +22,8 @@
 
 #define SHUNTER_REFUSED SHUNTER_CLASSES /* the list of what is going to be told so */
 #define SHUNTER_WOULD_BE_LATE 429       /* its status; as over HTTP */
+#define SHUNTER_NO_WORKER 521           /* nobody is there who could run it */
+#define SHUNTER_UNSERVED_NS 10000000000ULL /* a request waits so long for a worker to come */
 #define SHUNTER_NEVER UINT64_MAX
 #define SHUNTER_MAX_ROWS 65536 /* of a request */
 #define SHUNTER_MAX_CAP (1U << 20)
@@ -113,6 +116,10 @@ struct shunter_served {
     struct shunter_worker_state workers[SHUNTER_WORKER_COUNT];
     uint32_t worker_count; /* one more than the highest index in use */
     uint32_t in_flight;    /* batches */
+    uint32_t largest; /* cap of the workers that are ready; 0: none is */
+    uint64_t largest_since_ns;
+    uint32_t most_rows; /* of a request, as its owner says; 0: 1 */
+    uint32_t most_waiting; /* rows: no request that waits has more */
     uint64_t arrivals;     /* requests that have become complete */
     struct shunter_seen seen;
     int32_t *scratch; /* for the first of a heap, in order */
@@ -210,9 +217,6 @@ int64_t shunter_busy_ns(
 /* Shortest time in which a request of one row can be answered; 0 while a worker is free. */
 int64_t shunter_soonest_ns(const struct shunter_served *served, uint64_t now_ns);
 bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t now_ns);
-/* Most rows of a request that may go to this worker: all of one that none takes. */
-uint32_t shunter_limit(
-    const struct shunter_served *served, const struct shunter_worker_state *worker);
 /* Largest batch of a class for a worker. */
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,

@@ -54,6 +54,20 @@ static uint32_t staggered(const struct plan *plan, uint32_t to, uint32_t cap) {
     return shunter_forming_staggered_size(cap, shunter_line(plan->served), busy_ns, count);
 }
 
+/* The shares of a division may all be of workers that take none of these requests, and the ones that
+ * do may have none. */
+static void give_to_one_that_takes(struct plan *plan, uint8_t class) {
+    const struct shunter_served *served = plan->served;
+    for (uint32_t i = 0; i < plan->free_count; i++) {
+        const uint32_t worker = plan->free[i], cap = cap_of(plan, worker, class);
+        if (shunter_most_urgent_of(served, class, worker_of(plan, worker)->cap) >= 0) {
+            const uint32_t queued = served->lists[class].rows;
+            shunter_assign(plan, worker, class, queued < cap ? queued : cap);
+            return;
+        }
+    }
+}
+
 static void fill(struct plan *plan, uint8_t class) {
     struct shunter_served *served = plan->served;
     uint32_t workers[2 * SHUNTER_WORKER_COUNT], caps[2 * SHUNTER_WORKER_COUNT];
@@ -85,6 +99,9 @@ static void fill(struct plan *plan, uint8_t class) {
             const bool spreads = class == BEST_EFFORT && sizes[i] == caps[i];
             shunter_assign(plan, workers[i], class, spreads ? staggered(plan, workers[i], sizes[i]) : sizes[i]);
         }
+    }
+    if (served->lists[class].rows == queued) {
+        give_to_one_that_takes(plan, class);
     }
 }
 
@@ -142,7 +159,7 @@ static bool may_take_ahead(const struct plan *plan, uint32_t to, uint8_t class) 
     const struct shunter_worker_state *worker = worker_of(plan, to);
     if (!shunter_is_ready(worker) || !shunter_in_flight(worker) || plan->best_effort_waits ||
         served->streamed ||
-        shunter_most_urgent_of(served, class, shunter_limit(served, worker)) < 0) {
+        shunter_most_urgent_of(served, class, worker->cap) < 0) {
         return false;
     }
     for (uint8_t each = 0; each <= class; each++) {
@@ -193,8 +210,7 @@ static void release_alone(struct plan *plan, uint8_t class) {
         const uint32_t rows = served->waiting[served->lists[class].first].rows;
         uint32_t i = 0;
         collect_free(plan);
-        while (i < plan->free_count &&
-               shunter_limit(served, worker_of(plan, plan->free[i])) < rows) {
+        while (i < plan->free_count && worker_of(plan, plan->free[i])->cap < rows) {
             i++;
         }
         if (i == plan->free_count) {

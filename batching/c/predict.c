@@ -66,21 +66,10 @@ bool shunter_has_strict_traffic(const struct shunter_served *served, uint64_t no
            (seen->strict && now_ns - seen->last_strict_ns < STRICT_MEMORY_NS);
 }
 
-uint32_t shunter_limit(
-    const struct shunter_served *served, const struct shunter_worker_state *worker) {
-    for (uint32_t i = 0; i < served->worker_count; i++) {
-        const struct shunter_worker_state *other = &served->workers[i];
-        if (shunter_is_ready(other) && other->cap > worker->cap) {
-            return worker->cap;
-        }
-    }
-    return UINT32_MAX;
-}
-
 uint32_t shunter_cap(
     const struct shunter_served *served, const struct shunter_worker_state *worker, uint8_t class,
     bool strict_traffic) {
-    const uint32_t each = served->queue.most_rows ? served->queue.most_rows : 1;
+    const uint32_t each = served->most_rows ? served->most_rows : 1;
     const uint64_t all = (uint64_t)served->queue.entries * each; // that can wait
     const uint32_t cap = worker->cap < all ? worker->cap : (uint32_t)all;
     if (class != 0 && served->policy.slo_ns && strict_traffic) {

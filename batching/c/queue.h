@@ -33,7 +33,6 @@ struct shunter_queue {
     uint32_t entries;
     uint32_t func_id;
     uint32_t most_pieces;
-    uint32_t most_rows; /* of a request; 0: 1 */
 };
 
 static inline _Atomic uint64_t *shunter_word(uint8_t *page, uint32_t offset) {

@@ -117,6 +117,8 @@ static void put(struct shunter_served *served, int32_t at) {
     *(entry->next < 0 ? &list->last : &served->waiting[entry->next].prev) = at;
     list->count++;
     list->rows += entry->rows;
+    served->most_waiting =
+        entry->rows > served->most_waiting ? entry->rows : served->most_waiting;
     entry->in_heap = -1;
     if (entry->deadline_ns && list->heap) {
         rise(served, list, list->deadlines++, at);

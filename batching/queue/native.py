@@ -41,7 +41,6 @@ class QueueView(Structure):
         ("entries", c_uint32),
         ("func_id", c_uint32),
         ("most_pieces", c_uint32),
-        ("most_rows", c_uint32),
     )
 
 

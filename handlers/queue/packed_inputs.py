@@ -96,7 +96,6 @@ class PackedInputs:
             self._table.largest[:] = sizes
         shapes = {t: (total, *sizes[self._dims[t]]) for t in self._numbers}
         items = self._table.items
-        self.cells += sum(map(math.prod, shapes.values()))
         needed = {t: math.prod(shape) * items[t] for t, shape in shapes.items()}
         if sum(needed.values()) > self._most_bytes:
             raise TooLargeError(
@@ -104,6 +103,7 @@ class PackedInputs:
             )
         into = {t: self._host[t].address(size) for t, size in needed.items()}
         self._end.gather(batch, begin, len(table), into, padded=True)
+        self.cells += sum(map(math.prod, shapes.values()))
         return {
             t: self._arena_with(t, size).tensor(0, size, self._specs[t].dtype, shapes[t])
             for t, size in needed.items()

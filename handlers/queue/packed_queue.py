@@ -89,6 +89,7 @@ class PackedQueueWorker:
         # How long a stream takes is not told by its inputs.
         may_divide = self._inputs.pads and not attach.packing.streamed
         self._groups = LengthGroups(self._inputs.elements) if may_divide else None
+        self._tries = 0
         self._ready: deque[tuple[Batch, list[int]]] = deque()
 
     def begin(self, batch: Batch) -> None:
@@ -128,15 +129,17 @@ class PackedQueueWorker:
         for count in counts:
             if statuses:
                 self._answer_early(batch, statuses)
-            began, cells = time.monotonic_ns(), self._inputs.cells
+            began, cells, tries = time.monotonic_ns(), self._inputs.cells, self._tries
             mine = self._run(batch, len(statuses), count)
-            if all(each == EntryStatus.OK for each in mine):
+            # What was tried again, one by one, is not the cost of a group.
+            if self._tries == tries + 1 and all(each == EntryStatus.OK for each in mine):
                 took = time.monotonic_ns() - began
                 groups.cost.observe(self._inputs.cells - cells, took)
             statuses += mine
         return statuses
 
     def _run(self, batch: Batch, begin: int, count: int) -> list[int]:
+        self._tries += 1
         try:
             made, good = self._inputs.gather(batch, begin, count)
         except (TooLargeError, MemoryError, RuntimeError) as error:

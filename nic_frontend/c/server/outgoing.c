@@ -102,6 +102,7 @@ void shunter_act(void *context, const struct shunter_action *action) {
 
 /* ---- of the dispatcher */
 
+_Static_assert(SHUNTER_NO_WORKER == SHUNTER_STATUS_NO_WORKER, "it goes to the client");
 _Static_assert(SHUNTER_WOULD_BE_LATE == SHUNTER_STATUS_WOULD_BE_LATE, "it goes to the client");
 
 /* Write down whom a worker answers, and how. */

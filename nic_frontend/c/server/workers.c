@@ -62,7 +62,7 @@ int shunter_server_set_runs(
     if (!error) {
         serving->packed = true;
         serving->served->streamed = runs->streamed;
-        serving->served->queue.most_rows = runs->rows;
+        serving->served->most_rows = runs->rows;
     }
     return error;
 }

@@ -21,9 +21,7 @@
 
 #define SHUNTER_SOURCES 16      /* hosts that are connected at once */
 #define SHUNTER_FUNCTION_FDS 5  /* descriptors of a function, beside the rings of its results */
-#define SHUNTER_NOBODY 503 /* status of what nobody runs */
 #define SHUNTER_ENTRY_IDEMPOTENT 128 /* batching/queue/layout.py, IDEMPOTENT */
-#define SHUNTER_UNSERVED_NS 10000000000ULL /* a request waits so long for a function's next worker */
 
 /* How a request ends; answers.c has codes and texts. */
 enum shunter_end {

@@ -68,7 +68,7 @@ void shunter_look_after(struct shunter_function *function, uint64_t now_ns) {
             look_through_backlog(function, is_unserved, now_ns);
         }
         if (is_unserved) {
-            shunter_fail_waiting(function->served, SHUNTER_NOBODY, now_ns);
+            shunter_fail_waiting(function->served, SHUNTER_NO_WORKER, now_ns);
         }
         shunter_look_after_streams(function);
         shunter_look_after_workers(function, now_ns);

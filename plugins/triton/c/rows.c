@@ -45,7 +45,7 @@ static void finished(
     const enum shunter_end end = status == SHUNTER_ENTRY_OK        ? SHUNTER_END_OK
                                  : status == SHUNTER_ENTRY_BAD     ? SHUNTER_END_BAD
                                  : status == SHUNTER_WOULD_BE_LATE ? SHUNTER_END_REFUSED
-                                 : status == SHUNTER_NOBODY        ? SHUNTER_END_NO_WORKER
+                                 : status == SHUNTER_NO_WORKER     ? SHUNTER_END_NO_WORKER
                                                                    : SHUNTER_END_FAILED;
     stop(of(context), entry);
     shunter_end_row(of(context), entry, end, now_ns);

@@ -66,7 +66,7 @@ static void set_rows(struct shunter_function *function) {
     }
     if (function->told.batched && most) {
         function->most_rows = most;
-        function->served->queue.most_rows = most;
+        function->served->most_rows = most;
     }
 }
 

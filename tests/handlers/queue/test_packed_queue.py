@@ -357,6 +357,27 @@ def test_what_another_answer_left_is_not_sent(make):
     assert bytes(front.results[0][entry, :129]) == bytes(front.requests.pack([[1], [2]]))
 
 
+@pytest.mark.parametrize("fails", ["memory", "handler", ""])
+def test_a_group_of_which_each_was_tried_alone_says_nothing_of_costs(make, fails):
+    spec = TensorSpec("x", "int8", (ANY, ANY))
+
+    def infer(batch):
+        if fails == "handler" and len(batch) == 2:
+            raise ValueError("as a test wants it")
+        return batch["x"].sum((1, 2), dtype=torch.int64)
+
+    front, worker = make([spec], [SUM], infer, request_bytes=8192)
+    seen = []
+    worker._groups.cost.observe = lambda cells, took: seen.append(cells)
+    long = 5000 if fails == "memory" else 50
+    entries = ask(front, [np.ones((1, long), np.int8)], [np.ones((long, 1), np.int8)])
+    front.may_run_twice(*entries)
+    assert front.run(worker, *entries) == [OK, OK] and answers(front, entries) == [long, long]
+    assert seen == ([] if fails else [2 * 50 * 50])
+    if fails == "memory":
+        assert worker._inputs.cells == 2 * 5000  # nothing was made of both
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_sizes_that_would_need_too_much_when_padded(make, caplog, count):
     spec = TensorSpec("x", "int8", (ANY, ANY))

@@ -7,7 +7,7 @@
  *   W worker cap now      it is there        D worker            it drains
  *   G worker taken        it is gone, having taken so many batches of those that it held
  *   A worker count now    it has answered batches
- *   Y worker entry now    it has answered an entry of a batch that goes on
+ *   Y worker entry at [status [now]]      it has answered an entry of a batch that goes on
  *   E entry class deadline again now rows    it waits (again 2: it was returned)
  *   R entry                                  it does not         F now    nothing waits any more
  *   C                     what was counted
@@ -97,12 +97,14 @@ static void answer(uint32_t worker, uint32_t number, uint64_t now) {
     shunter_collect(served, now);
 }
 
-static void answer_early(uint32_t worker, uint32_t entry, uint64_t now) {
+static void answer_early(
+    uint32_t worker, uint32_t entry, uint64_t at, bool has_status, uint64_t now) {
     const struct shunter_queue *queue = &served->queue;
     _Atomic uint64_t *early = shunter_worker_word(queue, worker, SHUNTER_W_WORKER_EARLY);
     const uint64_t status = entry % 5 ? SHUNTER_ENTRY_OK : SHUNTER_ENTRY_FAILED;
-    shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), status);
-    shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_EARLY_NS), now);
+    shunter_set(
+        shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_STATUS), has_status ? status : 0);
+    shunter_set(shunter_entry_word(queue, entry, SHUNTER_E_ENTRY_EARLY_NS), at);
     shunter_set(early, shunter_get(early) + 1);
     printf("early %u\n", shunter_collect(served, now));
 }
@@ -167,8 +169,13 @@ static void event(const char *line, int doorbell) {
         const uint64_t taken = served->workers[worker].done + number;
         shunter_set(shunter_worker_word(&served->queue, worker, SHUNTER_W_WORKER_TAKEN), taken);
         shunter_worker_goes(served, worker, 0);
-    } else if (sscanf(line, "Y %u %u %" SCNu64, &worker, &number, &now) == 3) {
-        answer_early(worker, number, now);
+    } else if (line[0] == 'Y') {
+        uint64_t at = 0;
+        unsigned has_status = 1;
+        now = 0;
+        sscanf(
+            line, "Y %u %u %" SCNu64 " %u %" SCNu64, &worker, &number, &at, &has_status, &now);
+        answer_early(worker, number, at, has_status, now ? now : at);
     } else if (sscanf(line, "A %u %u %" SCNu64, &worker, &number, &now) == 3) {
         answer(worker, number, now);
     } else if (sscanf(line, "T %" SCNu64, &now) == 1) {
@@ -183,8 +190,7 @@ int main(int argc, char **argv) {
     const size_t bytes = SHUNTER_QUEUE_ENTRIES_OFFSET + (size_t)entries * SHUNTER_ENTRY_SIZE;
     const struct shunter_queue queue = {
         .page = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096),
-        .entries = entries,
-        .most_rows = argc > 2 ? (uint32_t)atoi(argv[2]) : 1};
+        .entries = entries};
     const struct shunter_owner owner = {NULL, running, finished, died, returned, expired};
     struct shunter_counts counts = {0};
     const struct shunter_policy policy = {
@@ -196,6 +202,9 @@ int main(int argc, char **argv) {
     }
     memset(queue.page, 0, bytes);
     served = shunter_served_new(&queue, &policy, &owner, &counts);
+    if (served) {
+        served->most_rows = argc > 2 ? (uint32_t)atoi(argv[2]) : 1;
+    }
     while (served && fgets(line, sizeof line, stdin)) {
         event(line, pipes[1]);
     }

@@ -24,7 +24,7 @@ class Place:
 
     def __init__(self, caps=(), **policy):
         self.dispatch = Dispatch(Policy(**{"threshold": 1.0, **policy}))
-        self.late, self.next_ns = [], None
+        self.late, self.unserved, self.next_ns = [], [], None
         for worker, cap in enumerate(caps):
             self.dispatch.hands[worker] = Hand(cap)
 
@@ -37,7 +37,10 @@ class Place:
         """Batches that leave now: worker and entries."""
         given, self.late = [], []
         self.next_ns = self.dispatch.dispatch(
-            now, lambda w, _, run: given.append((w, *run.entries)), self.late.append
+            now,
+            lambda w, _, run: given.append((w, *run.entries)),
+            self.late.append,
+            unserved=self.unserved.append,
         )
         return given
 
@@ -68,15 +71,15 @@ def test_batches_are_of_whatever_waits(caps, waiting, expected):
     assert place.go() == expected
 
 
-def test_a_batch_is_of_at_most_so_many_rows_or_of_one_request():
+def test_a_batch_is_of_at_most_so_many_rows():
     place = Place(caps=(8,), ahead=0)
-    for entry, rows in enumerate((3, 5, 2, 9, 1)):
+    for entry, rows in enumerate((3, 5, 2, 8, 1)):
         place.wait(entry, rows=rows)
     batches = []
     while given := place.go():
         batches += given
         place.answered(0)
-    assert batches == [(0, 0, 1), (0, 2), (0, 3), (0, 4)]  # 2 and 9 rows do not fit, 1 waits
+    assert batches == [(0, 0, 1), (0, 2), (0, 3), (0, 4)]  # 2 and 8 rows do not fit, 1 waits
 
 
 def test_a_request_that_a_worker_does_not_take_waits_for_one_that_does():
@@ -91,18 +94,36 @@ def test_a_request_that_a_worker_does_not_take_waits_for_one_that_does():
     assert place.go() == [(1, 1)]
 
 
+@pytest.mark.parametrize("per_request_ns", [0, 1000])
+@pytest.mark.parametrize("rows", [9, 16, 17, 64])
+@pytest.mark.parametrize("caps", [(8, 8, 64), (8, 64, 8), (8, 8, 8, 64, 64), (1, 8, 64)], ids=str)
+def test_a_request_goes_at_once_to_a_free_worker_that_takes_it(caps, rows, per_request_ns):
+    place = Place(caps=caps, fixed_ns=MS, per_request_ns=per_request_ns)
+    place.wait(0, rows=rows)
+    assert place.go() == [(caps.index(64), 0)]
+
+
 def test_one_that_killed_a_worker_goes_alone_to_one_that_takes_it():
     place = Place(caps=(4, 8))
     place.wait(0, rows=6, again=True)
     assert place.go() == [(1, 0)]
 
 
-def test_what_no_worker_takes_any_more_is_refused_by_one_that_is_there():
+@pytest.mark.parametrize("comes", [4, 8, None])
+def test_what_no_worker_takes_any_more_waits_for_another_but_not_for_ever(comes):
     place = Place(caps=(4, 8), ahead=0)
     place.wait(0, 1, rows=6)
     assert place.go() == [(1, 0)]
     place.dispatch.hands[1].draining = True
-    assert place.go() == [(0, 1)]
+    place.wait(2, rows=3, now=SECOND)
+    assert place.go(SECOND) == [(0, 2)] and place.next_ns == 11 * SECOND
+    place.answered(0, SECOND)
+    if comes:
+        place.dispatch.hands[2] = Hand(comes)
+    given = [(2, 1)] if comes == 8 else []
+    assert place.go(11 * SECOND - 1) == given and not place.unserved
+    assert place.go(11 * SECOND) == []
+    assert place.unserved == ([] if comes == 8 else [1]) and place.next_ns is None
 
 
 def test_what_is_worth_a_batch_is_rows():
@@ -134,6 +155,17 @@ def test_a_request_that_takes_too_long_for_its_time_does_not_cost_others_theirs(
     place.wait(0, deadline=4 * MS, rows=4)  # takes 5 ms
     place.wait(1, 2, deadline=6 * MS)
     assert place.go() == [(0, 1, 2)] and place.late == [0]
+
+
+def test_a_request_of_more_rows_than_a_batch_takes_as_long_as_all_of_them():
+    latency = {"fixed_ns": MS, "per_request_ns": MS, "slo_ns": 8 * MS}  # 4 rows of best effort
+    place = Place(caps=(64,), ahead=0, **latency)
+    place.wait(9)
+    assert place.go() == [(0, 9)]
+    place.answered(0, MS)
+    place.wait(0, priority=1, deadline=9 * MS, rows=40, now=MS)  # takes 41 ms
+    place.wait(1, 2, priority=1, deadline=10 * MS, now=MS)
+    assert place.go(MS) == [(0, 1, 2)] and place.late == [0]
 
 
 def test_admission_counts_the_rows_of_those_before_and_its_own():
@@ -447,6 +479,7 @@ class Twin:
             lambda *each: given.append(each),
             lambda entry: ended(entry, "expired", f"expired {entry}"),
             lambda entry: ended(entry, "rejected", f"finished {entry} 429 0"),
+            lambda entry: ended(entry, "failed", f"finished {entry} 521 0"),
         )
         for worker, number, run in sorted(given, key=lambda each: each[:2]):
             entries = " ".join(map(self._shown, run.entries))
@@ -504,7 +537,9 @@ class Story:
             self.say("W", self.random.choice(absent), self._cap(), self.now)
 
     def _cap(self):
-        return self.random.randrange(1, 6 if self.most_rows == 1 else 20)
+        if self.most_rows == 1:
+            return self.random.randrange(1, 6)
+        return self.random.choice([self.random.randrange(1, 20), 4, min(40, 4 * self.most_rows)])
 
     def _one(self, busy=False):
         hands = self.twin.dispatch.hands.items()
@@ -546,6 +581,12 @@ class Story:
             rows = self.random.choice([1, 1, self.random.randrange(1, self.most_rows + 1)])
             self.say("E", entry, priority, self.random.choice(times), again, self.now, rows)
 
+    def _keeps_someone_waiting(self):
+        """Whether a worker has nothing to do that takes a request that waits."""
+        dispatch = self.twin.dispatch
+        free = [hand for _, hand in dispatch._free()]
+        return any(line.fit(hand.cap) for line in dispatch.lines for hand in free)
+
     def leaves(self):
         if waits := sorted(self.twin.waiting()):
             entry = self.random.choice(waits)
@@ -557,9 +598,10 @@ class Story:
         self.say("F", self.now)
 
     def passes(self):
-        self.now += self.random.choice([0, 0, 1000, MS, 4 * MS, 20 * MS])
+        self.now += self.random.choice([0, 0, 1000, MS, 4 * MS, 20 * MS, 20 * MS, 5 * SECOND])
         before = len(self.twin.lines)
         self.say("T", self.now)
+        assert self.twin.lines[-1].split()[1] != "-1" or not self._keeps_someone_waiting()
         ended = ("expired", "finished")
         late = [line for line in self.twin.lines[before:] if line.startswith(ended)]
         self.free |= {int(line.split()[1]) for line in late}
@@ -570,6 +612,29 @@ class Story:
 def test_both_dispatchers_give_the_same_batches(program, seed, entries, most_rows):
     story = Story(seed, entries, most_rows)
     assert program(story.events, entries, most_rows) == story.twin.lines
+
+
+class UnequalStory(Story):
+    """Small workers come before a large one, and all batches take equally long."""
+
+    def policy(self):
+        self.say("P", 1.0, 0.5, 1e9, 0, 0, 0, 2 * MS, 0, 0, 0, 0, 0)
+
+    def comes(self):
+        if absent := sorted(set(range(3)) - set(self.twin.dispatch.hands)):
+            self.say("W", absent[0], (8, 8, 64)[absent[0]], self.now)
+
+    def _nothing(self):
+        pass
+
+    drains = goes = gives_up = _nothing
+
+
+@settings(max_examples=10, phases=[Phase.generate])
+@given(st.integers(0, 2**32))
+def test_no_worker_that_takes_a_request_is_idle_while_it_waits(program, seed):
+    story = UnequalStory(seed, 8, 20)
+    assert program(story.events, 8, 20) == story.twin.lines
 
 
 GREEDY = ("P", 1, 0.5, 1e9, 0, 0, 0, 0, 0, 0)
@@ -666,6 +731,21 @@ def test_what_was_answered_early_does_not_run_again_when_its_worker_dies(program
         *("batch 0 1 1 2 3 4", "finished 3 200 0", "early 1"),
         *("died 1", "died 2", "died 4"),
     ]
+
+
+def test_an_entry_without_a_status_is_not_answered_early(program):
+    said = program([*FOUR, ("Y", 0, 3, 3, 0), ("Y", 0, 2, 4), ("A", 0, 1, 5)])
+    assert [line for line in said if not line.startswith("next")] == [
+        *("batch 0 1 1 2 3 4", "early 0", "finished 2 200 1", "early 1"),
+        *(f"finished {n} 200 {int(n % 2 == 0)}" for n in (1, 3, 4)),
+    ]
+
+
+def test_nothing_is_answered_before_its_batch_began(program):
+    begun = [("W", 0, 4, 1), ("E", 2, 0, 8, 0, 5), ("T", 8), ("Y", 0, 2, 6, 1, 12), ("C",)]
+    later = [("Y", 0, 2, 8, 1, 12) if each[0] == "Y" else each for each in begun]
+    early = [(*GREEDY, 1, 0, 0), *begun], [(*GREEDY, 1, 0, 0), *later]
+    assert program(early[0]) == program(early[1])
 
 
 def test_what_is_answered_early_of_no_batch_is_nothing(program):

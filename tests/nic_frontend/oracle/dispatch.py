@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from oracle.core import Ready
-from oracle.entries import ANY_ROWS, Waiting, WaitingEntries
+from oracle.entries import Waiting, WaitingEntries
 from shunter.batching.forming import release
 from shunter.batching.forming.latency import LatencyFit
 from shunter.batching.forming.threshold import IDLE, AdaptiveThreshold, hold_ns
@@ -20,6 +20,7 @@ STRICT, BEST_EFFORT = 0, 1
 LONGEST_TO_QUEUE_BEHIND_NS = 5_000_000
 LATE_NS = 1_000_000
 STRICT_MEMORY_NS = 1_000_000_000
+UNSERVED_NS = 10_000_000_000
 FAR_NS = (1 << 63) - 1
 
 
@@ -76,6 +77,7 @@ class Dispatch:
         """Arrivals, each counted once."""
         self._strict_ns: int | None = None
         self._best_effort_ns = 0
+        self._largest, self._largest_ns = 0, 0
         self._now = 0
         self._wake_ns = FAR_NS
         self._gave: Give = lambda *_: None
@@ -140,6 +142,7 @@ class Dispatch:
         give: Give,
         expired: Callable[[int], None],
         refused: Callable[[int], None] = lambda _: None,
+        unserved: Callable[[int], None] = lambda _: None,
     ) -> int | None:
         """Give batches to workers, ``give(worker, number, run)``, and end what is too late.
 
@@ -158,7 +161,8 @@ class Dispatch:
             ):
                 line.remove(first.entry)
                 expired(first.entry)
-        wake = self._plan()
+        untaken = self._fail_untaken(unserved)
+        wake = min(untaken, self._plan())
         for line in self.lines:
             if first := line.earliest():
                 least = sum(self._line) + self._further_ns(first)
@@ -167,6 +171,22 @@ class Dispatch:
 
     def _further_ns(self, waiting: Waiting) -> int:
         return (waiting.rows - 1) * self._line[1]
+
+    def _fail_untaken(self, unserved: Callable[[int], None]) -> int:
+        """What has more rows than any worker takes waits for one to come, but not for long."""
+        largest = max((hand.cap for _, hand in self._ready()), default=0)
+        if largest != self._largest:
+            self._largest, self._largest_ns = largest, self._now
+        until = FAR_NS
+        for line in self.lines if largest else ():
+            for each in [each for each in line if each.rows > largest]:
+                end = max(each.arrival_ns, self._largest_ns) + UNSERVED_NS
+                if self._now >= end:
+                    line.remove(each.entry)
+                    unserved(each.entry)
+                else:
+                    until = min(until, end)
+        return until
 
     # ---- admission
 
@@ -246,13 +266,8 @@ class Dispatch:
             return min(hand.cap, self._size_adding(self.policy.slo_ns // 2))
         return hand.cap
 
-    def _limit(self, hand: Hand) -> int:
-        """Most rows of a request that may go there: all of one that nobody takes."""
-        others = (other.cap for _, other in self._ready())
-        return hand.cap if max(others, default=0) > hand.cap else ANY_ROWS
-
     def _takes_first(self, hand: Hand, priority: int) -> bool:
-        return self.lines[priority].first_rows <= self._limit(hand)
+        return self.lines[priority].first_rows <= hand.cap
 
     @property
     def _threshold(self) -> float:
@@ -351,6 +366,10 @@ class Dispatch:
             elif size:
                 spreads = priority == BEST_EFFORT and size == caps[i]
                 self._assign(worker, priority, self._staggered(worker, size) if spreads else size)
+        takes = [each for each in free if self.lines[priority].fit(each[1].cap)]
+        if takes and self.lines[priority].rows == queued:  # none was for those who had a share
+            worker, hand = takes[0]
+            self._assign(worker, priority, min(queued, self._cap(hand, priority)))
 
     def _staggered(self, worker: int, cap: int) -> int:
         if not self._traffic or not self._knows:
@@ -364,7 +383,7 @@ class Dispatch:
         line, hand = self.lines[priority], self.hands[worker]
         if not line:
             return
-        room, limit = self._cap(hand, priority), self._limit(hand)
+        room, limit = self._cap(hand, priority), hand.cap
         are_all_for_it = line.fit(limit) == len(line)
         if line.tightest_ns() and self._knows and not line.alone and are_all_for_it:
             size = self._fit_deadlines(worker, priority, size)
@@ -390,16 +409,16 @@ class Dispatch:
         start = self._now + self._busy_ns(hand)
         fixed, each = self._line
         fixed += self._caution_ns
-        tightest = line.tightest_ns()
-        assert tightest is not None
-        if tightest - start >= fixed + size * each:
+        first = line.earliest()
+        assert first is not None
+        if first.deadline_ns - start >= fixed + max(size, first.rows) * each:
             return size
         following = self._next_free_ns(worker)
         cap, waiting = self._cap(hand, priority), line.rows
         count = 1 if following == 0 else 2 * cap + 1
-        first = line.deadlines(FAR_NS)[:count]
-        slacks = [FAR_NS if deadline == FAR_NS else deadline - start for deadline, _ in first]
-        rows = [rows for _, rows in first]
+        urgent = line.deadlines(FAR_NS)[:count]
+        slacks = [FAR_NS if deadline == FAR_NS else deadline - start for deadline, _ in urgent]
+        rows = [rows for _, rows in urgent]
         skip, take = release.fit_deadlines(
             slacks, waiting, min(size, waiting), cap, fixed, each, following, rows
         )
@@ -441,7 +460,7 @@ class Dispatch:
             return False
         if any(line.alone for line in self.lines[: priority + 1]):
             return False
-        if not self.lines[priority].fit(self._limit(hand)):
+        if not self.lines[priority].fit(hand.cap):
             return False
         running = hand.held[hand.done + 1]
         return (

@@ -6,6 +6,7 @@ A batch is any set of entries of one class, the most urgent first: where they li
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 ANY_ROWS = 1 << 32
@@ -71,6 +72,10 @@ class WaitingEntries:
     def __len__(self) -> int:
         """How many wait."""
         return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """In order."""
+        return iter(self._waiting)
 
     @property
     def rows(self) -> int:
