@@ -81,7 +81,9 @@ int64_t shunter_client_begin(
 /* The request of a packed function. */
 struct shunter_client_run {
     const void *request;
-    void *answer; /* has room for the longest */
+    /* Has room for the longest; NULL: the request ends only with a status, and an answer to it is
+     * taken for one of a handler that failed. */
+    void *answer;
     uint32_t bytes, rows; /* of the request */
     uint32_t part; /* not 0: no request, but asks for this part of the answer to ``of`` */
     uint64_t of;

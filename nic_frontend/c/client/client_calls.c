@@ -110,6 +110,7 @@ bool shunter_call_place(
     const struct shunter_call *call = shunter_call_of(client, header->req_id);
     const uint32_t protections = SHUNTER_FLAG_PAYLOAD_AEAD | SHUNTER_FLAG_PAYLOAD_CRC;
     if (header->type != SHUNTER_TYPE_RESP || !call || call->cancelled ||
+        shunter_call_has_no_answer(client, call) ||
         (header->flags & protections) != client->settings.protect) {
         return false;
     }
@@ -212,6 +213,8 @@ int shunter_call_heed(
             header->status == SHUNTER_STATUS_OK ? SHUNTER_STATUS_HANDLER_FAILED : header->status);
     } else if (header->type == SHUNTER_TYPE_SACK) {
         return heed_sack(client, header, call, payload, header->length, now);
+    } else if (header->type == SHUNTER_TYPE_RESP && shunter_call_has_no_answer(client, call)) {
+        end_call(client, call, SHUNTER_STATUS_HANDLER_FAILED);
     }
     return 0;
 }

@@ -197,6 +197,12 @@ static inline struct shunter_segment shunter_request_segment(
         : shunter_place(&client->inputs, seq);
 }
 
+/* Its request ends with a status, or not at all: nowhere is room for an answer. */
+static inline bool shunter_call_has_no_answer(
+    const struct shunter_client *client, const struct shunter_call *call) {
+    return shunter_client_is_packed(client) && !call->outputs[0];
+}
+
 /* ---- client_guard.c: protected payloads */
 
 /* What is needed for it; 0, -ENOTSUP or -ENOMEM. */

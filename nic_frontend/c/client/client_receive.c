@@ -12,7 +12,10 @@ struct landed {
 };
 
 /* How many segments of an answer may come next, as far as it is known, and where each belongs. */
-static uint32_t expected(const struct shunter_call *call) {
+static uint32_t expected(const struct shunter_client *client, const struct shunter_call *call) {
+    if (shunter_call_has_no_answer(client, call)) {
+        return 0;
+    }
     return call->answer_count ? call->answer_count : 1;
 }
 
@@ -34,11 +37,11 @@ static void lay_out(struct shunter_client *client, struct iovec (*pieces)[3]) {
         struct iovec into = {NULL, 0};
         while (req_id < client->live.next_id) {
             const struct shunter_call *call = shunter_call_of(client, req_id);
-            while (call && seq < expected(call) &&
+            while (call && seq < expected(client, call) &&
                    call->received[seq / 8] >> seq % 8 & 1) {
                 seq++;
             }
-            if (call && seq < expected(call)) {
+            if (call && seq < expected(client, call)) {
                 const struct shunter_segment segment = expected_segment(client, call, seq++);
                 into.iov_len = segment.length;
                 into.iov_base =

@@ -205,7 +205,9 @@ SHUNTER_API int shunter_stream_begin(
  * which stays until the next call for this stream. 0: there are no more. Else an error, after which
  * there are no more, but for -ETIMEDOUT (-EAGAIN where ``timeout_ms`` is 0), after which it goes on;
  * the parts before it were right. -408: they were taken too slowly for others that the model served
- * at once. A part that the caller does not ask for is not sent, but for the first eight.
+ * at once. A part that the caller does not ask for is not sent, but for the first eight. Where others
+ * of the session need its room, the server lets go of who waits for a part; that ends nothing, and
+ * the next call, or shunter_poll, asks for the part again.
  */
 SHUNTER_API int shunter_stream_next(
     shunter_stream *stream, const void **part, size_t *bytes, unsigned timeout_ms);

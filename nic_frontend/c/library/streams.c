@@ -13,7 +13,7 @@
 /* Part n is at n % AHEAD. */
 struct part {
     uint64_t req_id; /* who asks for it; 0: nobody does */
-    uint32_t status; /* of that; 0: it has not ended */
+    uint32_t status; /* of that; 0: it has not ended, or with NOT_YET, and is asked for again */
     uint32_t bytes;
     void *memory;
 };
@@ -51,7 +51,7 @@ static int64_t ask(struct shunter_stream *stream, const struct shunter_client_ru
 
 static int ask_request(struct shunter_stream *stream) {
     struct shunter_client_run run = {
-        .request = stream->run, .answer = stream->run, .bytes = (uint32_t)stream->bytes};
+        .request = stream->run, .bytes = (uint32_t)stream->bytes}; // only its parts are answers
     memcpy(&run.rows, stream->run, sizeof run.rows);
     const int64_t begun = ask(stream, &run);
     stream->request = begun > 0 ? (uint64_t)begun : 0;

@@ -27,6 +27,9 @@ static void send_action(struct shunter_server *server, const struct shunter_acti
     }
     if (action->peer[0] || action->peer[1]) { // a stream has no family
         server->stats.bytes_out += sizeof header + (size_t)length;
+        if (action->entry >= 0) {
+            shunter_parts_sent(server->serving[header.func_id], (uint32_t)action->entry);
+        }
         server->backend->tx(
             server->backend, &header, payload, (size_t)length, action->peer, action->entry < 0);
         return;

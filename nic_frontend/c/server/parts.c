@@ -10,9 +10,10 @@ struct shunter_parts *shunter_parts_new(uint32_t entries) {
         calloc(1, sizeof *parts + entries * sizeof(struct shunter_part_places));
     if (parts) {
         parts->live = calloc(entries, sizeof *parts->live);
+        parts->sent = calloc(entries, sizeof *parts->sent);
     }
-    if (parts && !parts->live) {
-        free(parts);
+    if (parts && !(parts->live && parts->sent)) {
+        shunter_parts_free(parts);
         parts = NULL;
     }
     return parts;
@@ -21,6 +22,7 @@ struct shunter_parts *shunter_parts_new(uint32_t entries) {
 void shunter_parts_free(struct shunter_parts *parts) {
     if (parts) {
         free(parts->live);
+        free(parts->sent);
         free(parts);
     }
 }
@@ -53,9 +55,19 @@ static void wake(const struct shunter_serving *serving, uint32_t entry) {
     }
 }
 
+void shunter_parts_sent(const struct shunter_serving *serving, uint32_t entry) {
+    if (serving->parts) {
+        serving->parts->sent[entry] = serving->server->flushes;
+    }
+}
+
 void shunter_parts_place(const struct shunter_serving *serving, uint32_t entry, uint32_t place) {
     struct shunter_part_places *of = &serving->parts->of[entry];
     const uint32_t at = of->given % SHUNTER_PARTS_AHEAD;
+    if (serving->parts->sent[place] == serving->server->flushes) {
+        // An answer of another client may still be sent from there, and the worker writes at once.
+        shunter_flush(serving->server);
+    }
     of->places[at] = place;
     shunter_set(word(serving, entry, SHUNTER_E_ENTRY_PLACES + 8 * at), place);
     // Sequentially consistent, as the worker's sleep is: one of the two sees the other.

@@ -16,6 +16,7 @@ uint64_t shunter_now_ns(void) {
 }
 
 void shunter_flush(struct shunter_server *server) {
+    server->flushes++;
     if (server->backend) {
         server->backend->flush(server->backend);
     }

@@ -38,6 +38,7 @@ struct shunter_part_places {
 struct shunter_parts {
     uint32_t *live; /* entries that run */
     uint32_t count;
+    uint64_t *sent; /* by entry: at which flush what was in it last goes, or has gone */
     struct shunter_part_places of[]; /* by entry */
 };
 
@@ -104,6 +105,7 @@ struct shunter_server {
     uint64_t next_look_ns;
     size_t kept_bytes; /* that streams did not take yet */
     struct shunter_stats stats;
+    uint64_t flushes;
     uint64_t now_ns;
     uint64_t next_tick_ns;
     bool spins; /* waits are short at present */
@@ -163,6 +165,8 @@ void shunter_parts_ready(const struct shunter_serving *serving, uint32_t entry);
 void shunter_parts_run(const struct shunter_serving *serving, uint32_t entry);
 /* It does not run any more: what its worker has written is taken in. */
 void shunter_parts_end(const struct shunter_serving *serving, uint32_t entry, uint64_t now_ns);
+/* What an entry holds is sent from there, at the next flush. */
+void shunter_parts_sent(const struct shunter_serving *serving, uint32_t entry);
 /* Of the core: a place for its next part; nobody waits for it. */
 void shunter_parts_place(const struct shunter_serving *serving, uint32_t entry, uint32_t place);
 void shunter_parts_unwanted(const struct shunter_serving *serving, uint32_t entry);

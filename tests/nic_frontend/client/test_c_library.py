@@ -455,13 +455,16 @@ def test_a_program_reads_answers_in_parts(streamed, installed, tmp_path):
         command = [program, service.url(scheme), "1", str(protection)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-    link = link_of(int(service.url().rpartition(":")[2]), 5, 0.05)
-    try:
-        command = [program, f"udp://127.0.0.1:{link.port}", "1"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
-    finally:
-        link.close()
-    assert (done.returncode, done.stderr, link.faults > 20) == (0, "", True)
+    for kind in "Link", "Late":
+        link = link_of(int(service.url().rpartition(":")[2]), 5, 0.05, kind)
+        try:
+            command = [program, f"udp://127.0.0.1:{link.port}", "1"]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=LONG, check=False
+            )
+        finally:
+            link.close()
+        assert (done.returncode, done.stderr, link.faults > 20) == (0, "", True)
 
 
 def test_a_program_reads_parts_until_the_worker_has_gone(streamed, installed, tmp_path):
@@ -564,9 +567,9 @@ def of_tests(file):
     return module
 
 
-def link_of(port, seed, share):
+def link_of(port, seed, share, kind="Link"):
     """A link that loses."""
-    return of_tests("test_native_client").Link(port, seed, share)
+    return getattr(of_tests("test_native_client"), kind)(port, seed, share)
 
 
 @pytest.mark.parametrize(("protection", "keyed"), [(0, 0), (2, 1)])

@@ -86,6 +86,18 @@ class Link:
         self._up.close()
 
 
+class Late(Link):
+    """Of each request what is sent first gets lost, so that answers to later ones overtake it."""
+
+    def _carry(self, data, is_up):
+        header = parse(data) if is_up else None
+        again = Flags.RETRANS | Flags.NEXT
+        if header and header.type == MessageType.REQ and not header.flags & again:
+            self.faults += 1
+        else:
+            self._pass(data, is_up)
+
+
 @pytest.mark.parametrize("segment", [300, 60_000])
 @pytest.mark.parametrize("key", [None, KEY], ids=["open", "keyed"])
 def test_over_a_bad_link_every_request_is_answered_once(make_service, segment, key, monkeypatch):
@@ -123,6 +135,16 @@ def test_over_a_bad_link_every_request_is_answered_once(make_service, segment, k
 @pytest.fixture
 def pair():
     """A session over a connected socket, and the server's end."""
+    yield from make_pair()
+
+
+@pytest.fixture
+def packed_pair():
+    """The same of a packed function."""
+    yield from make_pair(least_answer=4)
+
+
+def make_pair(**settings):
     if libraries.library() is None:
         pytest.skip("there is no library of the data path")
     with (
@@ -134,7 +156,8 @@ def pair():
         connection.connect(server.getsockname())
         connection.setblocking(False)
         server.connect(connection.getsockname())
-        client = NativeClient(connection.fileno(), 5, 7, (10,), (300,), 100, 2, pkt_no=40)
+        how = {"pkt_no": 40, **settings}
+        client = NativeClient(connection.fileno(), 5, 7, (10,), (300,), 100, 2, **how)
         yield client, server
         client.close()
 
@@ -375,6 +398,23 @@ def test_what_was_cancelled_is_not_written_to(pair):
     assert client.poll(now() + 5 * 10**7) == []
     assert (memory.output == 0xAA).all() and memory.is_bordered
     assert [server.recv(1 << 16)[3] for _ in range(2)] == [MessageType.REQ, MessageType.CANCEL]
+
+
+def test_nothing_is_written_for_a_request_that_has_only_a_status(packed_pair):
+    client, server = packed_pair
+    memory = Memory()
+    run = memory.input.ctypes.data
+    assert client.begin_run(run, 10, 1, 0) == 1  # no memory for an answer
+    assert client.begin_run(run, 0, 1, memory.output.ctypes.data, part=(1, 1)) == 2
+    said = Header(type=SACK, req_id=1, session=5, status=SACK_RECEIVING, length=1)
+    server.send(said.pack() + b"x")
+    for seq in (1, 2, 0):
+        server.send(answer(seq, req_id=2))
+    assert client.poll_runs(now() + LONG * 10**9) == [(2, WireStatus.OK, 300)]
+    assert memory.output.tolist() == [1] * 100 + [2] * 100 + [3] * 100
+    server.send(answer(0))
+    assert client.poll(now() + LONG * 10**9) == [(1, WireStatus.HANDLER_FAILED)]
+    assert memory.is_bordered and bytes(memory.input) == bytes(range(10))
 
 
 def test_at_most_a_window_is_on_its_way(pair):

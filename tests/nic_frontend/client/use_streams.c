@@ -90,6 +90,26 @@ static void several(shunter_session *session) {
     }
 }
 
+/* Others begin while the parts of one come. */
+static void beside(shunter_session *session) {
+    shunter_stream *first = begin(session, 6 * AT_ONCE, 3000, 1), *others[AT_ONCE - 1];
+    const void *part;
+    size_t bytes;
+    for (int64_t number = 1; number <= 6 * AT_ONCE; number++) {
+        if (number % 6 == 0 && number < 6 * AT_ONCE) {
+            others[number / 6 - 1] = begin(session, 3, 4, number);
+        }
+        CHECK(shunter_stream_next(first, &part, &bytes, LONG) == 1);
+        look(session, part, bytes, number, 3000, 1);
+    }
+    CHECK(shunter_stream_next(first, &part, &bytes, LONG) == 0);
+    shunter_stream_end(first);
+    for (int i = 0; i < AT_ONCE - 1; i++) {
+        CHECK(read_parts(session, others[i], INT64_MAX, 4, 6 * (i + 1)) == 0);
+        shunter_stream_end(others[i]);
+    }
+}
+
 static void what_is_no_stream(shunter_session *session) {
     uint8_t run[64] = {2}, answer[1];
     shunter_stream *stream;
@@ -148,6 +168,7 @@ int main(int argc, char **argv) {
     }
     shunter_stream_end(failing);
     several(session);
+    beside(session);
     shunter_stream *left = begin(session, 1000000000, 3, 7);
     CHECK(read_parts(session, left, 2, 3, 7) == 1);
     shunter_close(session);

@@ -7,7 +7,7 @@
  * In a story a worker answers a few requests, whose clients ask for parts as they like. Some go away;
  * a worker may be killed anywhere, a front end stopped. The next story goes on with the same page,
  * unless the front end was stopped. What must hold: a part comes once, in its order, from a place that
- * was its own; after a request is unwanted at most the part that is just being made; nobody sleeps
+ * was its own, and from which nothing is sent any more; after a request is unwanted at most the part that is just being made; nobody sleeps
  * while the other waits for him. Ends with 1 and a line otherwise; the sanitizers end it themselves.
  */
 #define _GNU_SOURCE
@@ -64,6 +64,7 @@ static struct {
     unsigned long long story, parts, deaths, stops, unwanted, sleeps, ends;
     struct request of[ENTRIES];
     struct place places[ENTRIES];
+    int queued[ENTRIES]; /* what is there, or was, will be sent from there */
     uint32_t first, count; /* requests */
     int killed, stopped, worker_is_over, result;
     int worker_asks, front_asks; /* they sleep, until what they wait for is there */
@@ -184,6 +185,9 @@ static int write_part(uint32_t entry, uint32_t at) {
     if (place->use != GIVEN || place->entry != entry || place->number != request->announced + 1) {
         wrong("a place that is not its own");
     }
+    if (world.queued[at]) {
+        wrong("a place from which another part is about to be sent");
+    }
     place->content[0] = entry;
     step();
     place->content[1] = place->number;
@@ -264,6 +268,11 @@ void shunter_made_progress(struct shunter_served *of, uint32_t entry, uint64_t n
     (void)of, (void)entry, (void)now_ns;
 }
 
+void shunter_flush(struct shunter_server *of) {
+    of->flushes++;
+    memset(world.queued, 0, sizeof world.queued);
+}
+
 void shunter_core_part(
     struct shunter_core *core, uint16_t func_id, uint32_t entry, uint32_t bytes,
     uint64_t now_ns) {
@@ -279,7 +288,9 @@ void shunter_core_part(
             if (place->content[0] != entry || place->content[1] != number || bytes != number) {
                 wrong("another part");
             }
-            place->use = SENT;
+            place->use = SENT; // its client may say at once that it has it
+            world.queued[at] = 1;
+            shunter_parts_sent(&serving, at);
             world.parts++;
             return;
         }
@@ -418,6 +429,7 @@ static void serve(void) {
             shunter_parts_collect(&serving, 0);
             give_all();
         } else {
+            shunter_flush(&server);
             front_sleeps();
             give_all();
         }
@@ -432,6 +444,7 @@ static void new_page(void) {
 }
 
 static void begin(void) {
+    shunter_flush(&server); // before anything is dispatched
     world.count = 1 + below(REQUESTS);
     world.first = below(ENTRIES - world.count + 1);
     world.killed = world.stopped = world.worker_asks = world.result = 0;
