@@ -31,6 +31,8 @@ RESPONSE_TIMEOUT_S = 120.0
 """Where the server says no other."""
 LONGEST_NS = 86_400_000_000_000
 """One day, of a deadline."""
+LONGEST_S = 10**9
+"""Of a batch: as nanoseconds it fits into 64 bits."""
 _RANGES = {
     "slo_ns": (0, LONGEST_NS),
     "client_timeout_ns": (0, LONGEST_NS),
@@ -109,8 +111,10 @@ def _check_numbers(attach: Attach) -> None:
     """Raises ValueError, or TypeError, for what cannot be served."""
     if attach.batch < 1:
         raise ValueError("a batch below 1")
-    if attach.response_timeout_s < 0:
-        raise ValueError("a responseTimeout below 0")
+    if not 0 <= attach.response_timeout_s <= LONGEST_S:
+        raise ValueError(
+            f"responseTimeout {attach.response_timeout_s!r}; allowed: 0 to {LONGEST_S}"
+        )
     for name, (least, most) in _RANGES.items():
         number = getattr(attach, name)
         if not isinstance(number, int) or not least <= number <= most:

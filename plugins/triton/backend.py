@@ -5,10 +5,12 @@ The messages are those of :mod:`shunter.plugins.triton.layout`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,11 @@ _LARGEST = 1 << 16
 
 
 class BackendGone(Exception):
-    """The server has ended, or has not loaded the backend yet."""
+    """It has ended, or does not answer in time: what it has done is not known."""
+
+
+class NoBackend(BackendGone):
+    """Nobody listens: the server has ended, or has not loaded the backend yet."""
 
 
 def type_name(dtype: str) -> str:
@@ -82,7 +88,9 @@ class Backend:
         except BaseException as error:
             self._socket.close()
             if isinstance(error, OSError):
-                raise BackendGone(f"{path}: {error.strerror}") from error
+                nobody = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+                kind = NoBackend if nobody else BackendGone
+                raise kind(f"{path}: {error.strerror or error}") from error
             raise
 
     def close(self) -> None:
@@ -100,18 +108,25 @@ class Backend:
         return self._socket.fileno()
 
     def _ask(self, message: bytes, descriptors: Sequence[int] = ()) -> bytes:
-        try:
+        with self._answering():
             socket.send_fds(self._socket, [message], list(descriptors))
-            data = self._socket.recv(_LARGEST)
-        except OSError as error:
+            if data := self._socket.recv(_LARGEST):
+                return data
+            raise EOFError("it has hung up")
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """After a failure nothing more is read: it might be a late answer."""
+        try:
+            yield
+        except (OSError, EOFError, struct.error) as error:
+            self.close()
             raise BackendGone(f"the backend does not answer: {error}") from error
-        if not data:
-            raise BackendGone("the backend has hung up")
-        return data
 
     def _reply(self, name: str, kind: Kind, descriptors: Sequence[int] = (), **values: Any) -> Any:
         data = self._ask(layout.pack(name, kind=kind, **values), descriptors)
-        return layout.unpack("reply", data)
+        with self._answering():
+            return layout.unpack("reply", data)
 
     # ---- what it is told
 
@@ -142,9 +157,7 @@ class Backend:
             raise AttachError(_REASONS.get(reply["said"], "the backend refused it"))
         return int(reply["number"])
 
-    def _bring_function(
-        self, attach: Attach, which: Mapping[str, Any], free_bytes: float
-    ) -> None:
+    def _bring_function(self, attach: Attach, which: Mapping[str, Any], free_bytes: float) -> None:
         """Make the memory of a function and hand it over."""
         inputs, outputs = attach.carried_inputs, attach.carried_outputs
         packed = attach.packing is not None
@@ -197,10 +210,10 @@ class Backend:
     def functions(self) -> list[dict[str, Any]]:
         """What it serves now: ``state`` of the layout, with ``pids`` of workers
         and for how many nanoseconds each has run its oldest batch."""
-        reply = layout.unpack("reply", self._ask(layout.pack("list", kind=Kind.LIST)))
-        found = []
-        for _ in range(reply["number"]):
-            state = layout.unpack("state", self._socket.recv(_LARGEST))
+        count, found = self._reply("list", Kind.LIST)["number"], []
+        for _ in range(count):
+            with self._answering():
+                state = layout.unpack("state", self._socket.recv(_LARGEST))
             workers = zip(state["pids"], state.pop("busy_ns"), strict=True)
             found.append(state | {"pids": {pid: busy for pid, busy in workers if pid}})
         return found
@@ -253,9 +266,7 @@ def tensors_of(attach: Attach) -> dict[str, Any]:
     return fields
 
 
-def _tensor(
-    spec: TensorSpec | None, *, packed: bool
-) -> tuple[int, tuple[int, ...], int, bytes]:
+def _tensor(spec: TensorSpec | None, *, packed: bool) -> tuple[int, tuple[int, ...], int, bytes]:
     if spec is None:
         return 0, (), 0, b""
     name = spec.name.encode()

@@ -26,6 +26,7 @@ class Changes:
         self._backend_at, self._page_folder = backend_at, page_folder
         self._starting = ThreadPoolExecutor(4, "starting")
         self._coming: set[Generation] = set()
+        self._is_over = False
 
     def change(
         self,
@@ -51,7 +52,8 @@ class Changes:
             except HostError as error:
                 served.last_change = f"generation {number} was undone: {error}" if before else ""
                 raise
-            served.generation, served.strangers = number, None
+            served.generation, served.strangers, served.recorded = number, None, None
+            served.problem = ""
             served.last_change = f"generation {number} serves" if before else ""
             if before is not None:
                 before.dismiss(self._backend_at, *served.key)
@@ -74,6 +76,8 @@ class Changes:
             more["SHUNTER_SHARE_WITH"] = ",".join(map(str, replaced))
         self._coming.add(found)
         try:
+            if self._is_over:
+                raise HostError("the host ends")
             found.start(more)
             found.wait_attached(self._backend_at)
         except BaseException:
@@ -87,7 +91,7 @@ class Changes:
         """Its workers answer what they hold, and end."""
         with served.lock:
             before = served.workers or served.strangers
-            served.workers = served.strangers = None
+            served.workers = served.strangers = served.recorded = None
             if before is not None:
                 before.dismiss(self._backend_at, *served.key)
 
@@ -100,10 +104,15 @@ class Changes:
             finally:
                 served.lock.release()
 
-    def close(self, all_served: Iterable[Served]) -> None:
-        """End all workers, also those that are being started."""
+    def abandon(self) -> None:
+        """Whoever waits for workers that are being started waits no more; none are from now on."""
+        self._is_over = True
         for generation in tuple(self._coming):
             generation.close()
+
+    def close(self, all_served: Iterable[Served]) -> None:
+        """End all workers, also those that are being started."""
+        self.abandon()
         for each in all_served:
             with each.lock:
                 if each.workers is not None:

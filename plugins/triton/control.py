@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from shunter.plugins.triton.served import Served, identity_of, place_of
 LOGGER = logging.getLogger("shunter.triton")
 CYCLE_S = 0.1
 """As often as the controller looks."""
+_AGAIN_NS = 5_000_000_000
 _BEAT = HEADER_FIELDS["controller_heartbeat_ns"].offset // 8
 
 
@@ -40,7 +41,8 @@ class Control:
         words = host.page.page.words
         self.controller = Supervised("controller", arguments, log, lambda: words[_BEAT])
         self._backend: Backend | None = None
-        self._told: set[Served] = set()
+        self._again_ns = 0
+        """When what the server does not know yet is loaded."""
         self._changes = ThreadPoolExecutor(1, "changes")
         """The controller wants one at a time."""
         self._over = threading.Event()
@@ -56,6 +58,7 @@ class Control:
         if self._thread.is_alive():
             self._thread.join()
         self.controller.close()
+        self._host.abandon()  # or this would wait until they have loaded
         self._changes.shutdown(cancel_futures=True)
         self._hang_up()
 
@@ -77,6 +80,10 @@ class Control:
         for each in served:
             self._tell(each, states.get(each.key), now_ns)
             self._obey(each)
+        late = [each for each in served if each.is_late and each.workers and each.workers.pids]
+        if late and now_ns > self._again_ns:
+            self._again_ns = now_ns + _AGAIN_NS
+            self._changes.submit(self._load_late, late)
 
     def _states(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
         """Of all functions; none while there is no backend."""
@@ -130,6 +137,13 @@ class Control:
         if commands is not None and request not in (0, served.change.change_request):
             served.change = SlotChange(request, ChangeState.UNDER_WAY)
             self._changes.submit(self._change, served, commands)
+
+    def _load_late(self, late: Sequence[Served]) -> None:
+        for each in late:
+            try:
+                self._host.load_late(each)
+            except (HostError, OSError) as error:
+                LOGGER.warning("%s is not loaded again: %s", each.title, error)
 
     def _change(self, served: Served, commands: Commands) -> None:
         state = ChangeState.UNDONE

@@ -14,9 +14,10 @@ from typing import Any
 
 from shunter.allocator.cpus.cpu_list import parse_cpu_list
 from shunter.allocator.planning.configuration import Configuration
+from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostError, ModelWorker, WorkerFailed, WorkerRuntime
 from shunter.plugins.record import LivingProcess
-from shunter.plugins.triton.backend import Backend, BackendGone
+from shunter.plugins.triton.backend import Backend, BackendGone, NoBackend
 from shunter.plugins.triton.published import AUTO, slices_of
 
 ATTACH_S = 60.0
@@ -59,8 +60,8 @@ class Generation:
     runtime: WorkerRuntime
     places: list[Place] = field(default_factory=list)
     problem: str = ""
-    refusals: Mapping[str, str] = field(default_factory=dict)
-    """Why a worker of a model could not attach."""
+    refusals: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """Of a process that could not attach: its model and why."""
     is_over: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -103,26 +104,43 @@ class Generation:
                 raise WorkerFailed("it is not wanted any more")
             place.coming = worker
         try:
-            place.worker = worker.start()
+            worker.start()
+            with self._lock:
+                if not self.is_over:
+                    place.worker, place.started = worker, time.monotonic()
+                    return
+            worker.close()  # there was no process yet when all were ended
+            raise WorkerFailed("it is not wanted any more")
         finally:
             place.coming = None
-        place.started = time.monotonic()
 
     def wait_attached(self, backend_at: Path) -> None:
         """Until the backend has all of them, if there is a backend. Raises HostError."""
         end = time.monotonic() + ATTACH_S
-        try:
-            with Backend(backend_at) as backend:
-                while missing := self.pids - attached(backend):
-                    why = self.refusals.get(self.model.name, "")
-                    if why or time.monotonic() > end:
-                        raise HostError(
-                            f"{len(missing)} workers of model {self.model.name} did not attach: "
-                            + (why or f"{ATTACH_S:g} s are over")
-                        )
-                    time.sleep(0.02)
-        except BackendGone:
-            return  # they attach when it comes: that it loads says so
+        while True:
+            try:
+                with Backend(backend_at) as backend:
+                    while missing := self.pids - attached(backend):
+                        self._check_hope(missing, end)
+                        time.sleep(0.02)
+                self._check_hope((), end)
+                return
+            except NoBackend:
+                return  # they attach when it comes: that it loads says so
+            except BackendGone:  # slow; or it has just ended, and there is none next time
+                self._check_hope(self.pids, end)
+                time.sleep(0.02)
+
+    def _check_hope(self, missing: Collection[int], end: float) -> None:
+        why = next((self.refusals[pid][1] for pid in missing if pid in self.refusals), "")
+        if missing and time.monotonic() > end:
+            why = why or f"{ATTACH_S:g} s are over"
+        if self.is_over:
+            why = "they are not wanted any more"
+        if why:
+            raise HostError(
+                f"{len(missing)} workers of model {self.model.name} did not attach: {why}"
+            )
 
     @property
     def members(self) -> dict[int, int]:
@@ -194,17 +212,25 @@ class Generation:
 
 def drain(backend_at: Path, name: str, version: int, pids: Collection[int]) -> None:
     """Come back when these workers have answered what they hold, and have left; or not in time."""
-    try:
-        with Backend(backend_at) as backend:
-            busy = {pid: ns for each in backend.functions() for pid, ns in each["pids"].items()}
-            # What comes meanwhile goes to an idle one, and not behind what may last.
-            for pid in sorted(pids, key=lambda pid: -busy.get(pid, 0)):
-                backend.drain(name, version, pid)
-            end = time.monotonic() + LEAVE_S
-            while set(pids) & attached(backend) and time.monotonic() < end:
-                time.sleep(0.02)
-    except BackendGone:
-        pass  # nobody gives them anything
+    end = time.monotonic() + LEAVE_S
+    while pids and time.monotonic() < end:
+        try:
+            with Backend(backend_at) as backend:
+                _drain(backend, name, version, pids, end)
+            return
+        except (NoBackend, UserError):
+            return  # nobody gives them anything
+        except BackendGone:
+            time.sleep(0.02)  # it is slow, and they may hold requests
+
+
+def _drain(backend: Backend, name: str, version: int, pids: Collection[int], end: float) -> None:
+    busy = {pid: ns for each in backend.functions() for pid, ns in each["pids"].items()}
+    # What comes meanwhile goes to an idle one, and not behind what may last.
+    for pid in sorted(pids, key=lambda pid: -busy.get(pid, 0)):
+        backend.drain(name, version, pid)
+    while set(pids) & attached(backend) and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 class Strangers:

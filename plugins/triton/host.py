@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.configuration import (
     Configuration,
+    ConfigurationError,
     InstanceGroup,
-    format_configuration,
     parse_configuration,
 )
 from shunter.plugins.errors import UserError
 from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
 from shunter.plugins.record import RecordedModel
 from shunter.plugins.slot_writer import ServerPage
-from shunter.plugins.triton.backend import Backend, BackendGone
+from shunter.plugins.triton.backend import Backend, BackendGone, NoBackend
 from shunter.plugins.triton.changes import Changes
 from shunter.plugins.triton.generation import Strangers
 from shunter.plugins.triton.published import AUTO
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.repository import Repository
 from shunter.plugins.triton.served import (
-    USUAL_BATCH,
     Served,
     config_of,
     configuration_of,
+    hosted_of,
     may_change,
-    number_of,
+    record_of,
+    status_of,
+    unpacked,
 )
 
 LOGGER = logging.getLogger("shunter.triton")
 NAME = "Triton"
-_NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
-_HOSTED = ("name", "version", "configuration", "ready", "problem")
-_SERVED = ("auto", "generation", "last_change")
 
 
 class TritonHost:
@@ -67,6 +65,8 @@ class TritonHost:
         self.reception.start()
         self.served: tuple[Served, ...] = ()
         """It is replaced, not changed."""
+        self._others: tuple[RecordedModel, ...] = ()
+        """What workers of another host serve that this one has no archive of."""
         self._lock = threading.RLock()
         """Of who loads and unloads; who changes the workers of a model has that model's."""
         self._changes = Changes(runtime, self.reception, self.backend_at, page.path.parent)
@@ -78,31 +78,31 @@ class TritonHost:
     def models(self) -> list[HostedModel]:
         """See the protocol."""
         states = self._states()
-        found = [self._hosted(each, states) for each in self.served]
+        found = [hosted_of(each, states.get(each.key)) for each in self.served]
         return sorted(found, key=lambda model: (model.name, model.version))
 
     def _states(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Raises HostError: it does not answer."""
         self._check_running()
         try:
             with Backend(self.backend_at) as backend:
                 found = backend.functions()
-        except BackendGone:
+        except NoBackend:
             return {}  # it comes with the first model
+        except BackendGone as error:
+            raise HostError(f"Triton does not answer: {error}") from error
         return {(each["model"], each["version"]): each for each in found}
 
     def _check_running(self) -> None:
         if not self._pid():
             raise HostError("no Triton answers: it has ended")
 
-    def _hosted(self, served: Served, states: Mapping[tuple[str, int], Any]) -> HostedModel:
-        state = states.get(served.key, {"pids": {}})
-        workers = served.workers
-        configuration = format_configuration(served.configuration)
-        ready = len(workers.pids & state["pids"].keys()) if workers else 0
-        problem = workers.problem if workers else ""
-        return HostedModel(
-            served.name, served.version, configuration, ready, problem=problem or served.problem
-        )
+    def _hosted(self, served: Served) -> HostedModel:
+        """After a change, which stands also when this cannot be told."""
+        states: Mapping[tuple[str, int], Any] = {}
+        with contextlib.suppress(HostError):
+            states = self._states()
+        return hosted_of(served, states.get(served.key))
 
     def _find(self, model: str) -> Served:
         name, _, version = model.partition("/")
@@ -113,29 +113,13 @@ class TritonHost:
 
     def status(self) -> dict[str, Any]:
         """See the protocol."""
-        states, models = self._states(), []
-        for each in self.served:
-            hosted, state = self._hosted(each, states), states.get(each.key, {})
-            counted = {k: v for k, v in state.items() if k not in ("model", "version")}
-            models.append(
-                {
-                    **{word: getattr(hosted, word) for word in _HOSTED},
-                    **{word: getattr(each, word) for word in _SERVED},
-                    **counted,
-                }
-            )
+        states = self._states()
+        models = [status_of(each, states.get(each.key)) for each in self.served]
         return {"server": NAME, "pid": self._pid(), "models": models}
 
     def records(self) -> list[RecordedModel]:
         """For the next host."""
-        return [
-            RecordedModel(
-                *(each.archive.name, each.name, each.batch),
-                format_configuration(each.configuration),
-                list(each.workers.cores) if each.workers else [],
-            )
-            for each in self.served
-        ]
+        return [*self._others, *map(record_of, self.served)]
 
     # ---- what changes
 
@@ -153,17 +137,14 @@ class TritonHost:
                 self.repository.write(served.name, served.number, config_of(served))
                 self._change(served, configuration)
                 self.repository.load(served.name)
-            except (HostError, OSError) as error:
+            except (UserError, OSError) as error:
                 self._forget(served)
-                if isinstance(error, OSError):
-                    raise HostError(f"{archive}: {error}") from error
-                raise
-            self._add(served)
-            return self._hosted(served, self._states())
-
-    def _add(self, served: Served) -> None:
-        self.served = (*self.served, served)
-        self.saved()
+                said = str(error) if isinstance(error, UserError) else f"{archive}: {error}"
+                raise HostError(said) from error
+            self.served = (*self.served, served)
+            self._others = tuple(each for each in self._others if each.name != served.name)
+            self.saved()
+            return self._hosted(served)
 
     def _unpack(self, archive: str, name: str | None, batch: int | None) -> Served:
         path = self._store / archive
@@ -174,27 +155,16 @@ class TritonHost:
         # Never one that was there: workers of another host may still run in it.
         folder = Path(tempfile.mkdtemp(dir=models, prefix=f"{path.stem}-"))
         try:
-            model = self._runtime.unpack(path, folder)
-            name = name or model.name
-            number = number_of(model.version)
-            self._check_name(name, number)
-            registered = batch or int(model.config.get("batchSize", USUAL_BATCH))
-            served = Served(
-                *(name, number, model.version, path, folder),
-                *(replace(model, name=name), registered, self.page.take()),
-            )
+            served = unpacked(self._runtime, path, folder, name, batch)
+            taken = [each.title for each in self.served if each.key == served.key]
+            if taken:
+                raise HostError(f"{taken[0]} is served as version {served.number} already")
+            served.slot = self.page.take()
         except UserError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise HostError(str(error)) from error
         served.auto = may_change(served)
         return served
-
-    def _check_name(self, name: str, number: int) -> None:
-        taken = [each.title for each in self.served if each.key == (name, number)]
-        if taken:
-            raise HostError(f"{taken[0]} is served as version {number} already")
-        if not _NAME.match(name):
-            raise HostError(f"{name!r}: a name has letters, digits, '_', '.' and '-'")
 
     def _change(
         self, served: Served, configuration: Configuration, cores: Sequence[str] = ()
@@ -218,10 +188,8 @@ class TritonHost:
             self._check_running()
             served = self._find(model)
             with served.lock:
-                if self.repository.remove(served.name, served.number):
-                    self.repository.load(served.name)  # its other versions
-                else:
-                    self.repository.unload(served.name)
+                if not served.is_late:
+                    self.repository.unload_version(served.name, served.number)
                 self.served = tuple(each for each in self.served if each is not served)
                 self._forget(served)
             self.saved()
@@ -235,7 +203,7 @@ class TritonHost:
         with served.lock:
             self._change(served, configuration, [cores] * len(configuration))
             served.auto = False
-        return self._hosted(served, self._states())
+        return self._hosted(served)
 
     def _check_batch(self, served: Served, configuration: Configuration) -> None:
         if max(group.batch for group in configuration) > served.batch:
@@ -257,29 +225,39 @@ class TritonHost:
         served = self._find(model)
         self._changes.retire(served)
         self.saved()
-        return self._hosted(served, self._states())
+        return self._hosted(served)
 
     def take_over(self, models: Sequence[RecordedModel]) -> None:
         """Replace the workers of a server that another host started; those that cannot be serve
         on. Raises HostError: what they serve is not known."""
         with self._lock:
             states = self._states()
-            for each in models:
+            taken = [served for each in models if (served := self._found(each, states))]
+            self.served = (*self.served, *taken)
+            self.saved()  # all, before the first is replaced
+            for served in taken:
+                record = served.recorded
+                if record is None or not record.configuration:
+                    continue  # it is retired
                 try:
-                    served = self._unpack(each.archive, each.name, each.batch)
-                except HostError as error:
-                    LOGGER.error("workers of another host serve %s on: %s", each.name, error)
-                    continue
-                state = states.get(served.key)
-                if state is None or not state["loaded"] or not each.configuration:
-                    self._forget(served)
-                    continue
-                served.strangers = Strangers(state["pids"])
-                self.served = (*self.served, served)
-                try:
-                    self._change(served, parse_configuration(each.configuration), each.cores)
-                except HostError as error:
+                    self._change(served, parse_configuration(record.configuration), record.cores)
+                except (UserError, ConfigurationError) as error:
                     served.problem = str(error)
+
+    def _found(self, model: RecordedModel, states: Mapping[tuple[str, int], Any]) -> Served | None:
+        """What another host has left of it."""
+        try:
+            served = self._unpack(model.archive, model.name, model.batch)
+        except HostError as error:
+            LOGGER.error("workers of another host serve %s on: %s", model.name, error)
+            self._others = (*self._others, model)
+            return None
+        state = states.get(served.key)
+        if state is None or not state["loaded"]:
+            self._forget(served)
+            return None
+        served.strangers, served.recorded = Strangers(state["pids"]), model
+        return served
 
     # ---- the process around it
 
@@ -289,8 +267,29 @@ class TritonHost:
             self._changes.look_after(each)
 
     def names(self) -> list[str]:
-        """Of the models that are loaded."""
-        return sorted({each.name for each in self.served})
+        """Models for a server that starts; those without workers come when they have some."""
+        for each in self.served:
+            if not each.is_late and not (each.workers and each.workers.pids):
+                self.repository.remove(each.name, each.number)
+                each.is_late = True
+        return sorted({each.name for each in self.served if not each.is_late})
+
+    def load_late(self, served: Served) -> None:
+        """The server has started without it, and now it has workers. Raises HostError, OSError."""
+        with self._lock:
+            if not served.is_late or served not in self.served:
+                return
+            self.repository.write(served.name, served.number, config_of(served))
+            try:
+                self.repository.load(served.name)
+            except HostError:
+                self.repository.remove(served.name, served.number)
+                raise
+            served.is_late = False
+
+    def abandon(self) -> None:
+        """Changes that wait for workers are undone, and there are no others."""
+        self._changes.abandon()
 
     def close(self) -> None:
         """End all workers."""

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,14 @@ VARIABLE = "SHUNTER_TRITON"
 PACKAGES = ("nvidia-pytriton==0.7.0", "numpy<2")
 FETCHED = Path(__file__).resolve().parent / "build/server"
 USUAL = Path("/opt/tritonserver/bin/tritonserver")
+_USUAL = {
+    "model-control-mode": "explicit",
+    "exit-on-error": "false",  # one model that does not load must not end the others
+    "http-address": "127.0.0.1",
+    "grpc-address": "127.0.0.1",
+    "allow-metrics": "false",
+    "exit-timeout-secs": "60",
+}
 ADVICE = (
     "install Triton 2.51 or later (its container has it at /opt/tritonserver), name its program by "
     f"{VARIABLE}, or get one for CPUs with `make triton`"
@@ -51,6 +59,17 @@ class Installation:
             (folder / "python" / self.stub.name).symlink_to(self.stub)
         (folder / "shunter").mkdir(parents=True, exist_ok=True)
         (folder / "shunter" / ours.name).symlink_to(ours)
+
+    def command(self, options: Mapping[str, str], models: Iterable[str]) -> list[str]:
+        """How it is started, with these models."""
+        named = [f"--load-model={name}" for name in models]
+        options = {**_USUAL, **options}
+        return [str(self.program), *(f"--{k}={v}" for k, v in options.items()), *named]
+
+    def environment(self) -> dict[str, str]:
+        """This process's, without what is of its own Python, and what the program needs."""
+        own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        return own | dict(self.variables)
 
 
 def find() -> Installation:

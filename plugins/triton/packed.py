@@ -14,7 +14,6 @@ It is whole when it is there, and can be copied to wherever Triton and the worke
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -25,16 +24,14 @@ from pathlib import Path
 from shunter.allocator.memory.host import available_bytes
 from shunter.allocator.planning.configuration import InstanceGroup
 from shunter.plugins.errors import UserError
-from shunter.plugins.host import HostError, WorkerRuntime
+from shunter.plugins.host import WorkerRuntime
 from shunter.plugins.triton import build
 from shunter.plugins.triton.generation import Generation
 from shunter.plugins.triton.reception import Reception
 from shunter.plugins.triton.served import (
-    USUAL_BATCH,
-    Served,
     config_of,
     configuration_of,
-    number_of,
+    unpacked,
     usual_policy,
     variables_of,
 )
@@ -82,8 +79,8 @@ def _write_model(
     runtime: WorkerRuntime,
     beside: Callable[[Path], Path],
 ) -> None:
-    with tempfile.TemporaryDirectory() as unpacked:
-        served = _served(archive, name, Path(unpacked), runtime)
+    with tempfile.TemporaryDirectory() as scratch:
+        served = unpacked(runtime, archive, Path(scratch), name, None)
         text = config_of(served)
     config, version = models / name / "config.pbtxt", models / name / str(served.number)
     if version.exists():
@@ -98,14 +95,6 @@ def _write_model(
     shutil.copy(archive, version / ARCHIVE)
     if beside(archive).is_file():
         shutil.copy(beside(archive), beside(version / ARCHIVE))
-
-
-def _served(archive: Path, name: str, folder: Path, runtime: WorkerRuntime) -> Served:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise UserError(f"{name!r}: a name has letters, digits, '_', '.' and '-'")
-    model = replace(runtime.unpack(archive, folder), name=name)  # type: ignore[type-var]
-    batch = int(model.config.get("batchSize", USUAL_BATCH))
-    return Served(name, number_of(model.version), model.version, archive, folder, model, batch)
 
 
 def command(folder: Path, socket: Path) -> str:
@@ -141,15 +130,15 @@ class PackedWorkers:
         self._runtime = runtime
         self._folder = Path(tempfile.mkdtemp(prefix="shunter-workers-"))
         self._reception: Reception | None = None
-        self._generations: list[Generation] = []
+        self._generations: list[tuple[Generation, int]] = []
+        """And the version that each of them serves."""
         self._starting = ThreadPoolExecutor(4, "starting")
-        self._numbers: list[int] = []
-        """The version that each of them serves."""
 
     @property
     def refusals(self) -> dict[str, str]:
         """Why workers of models could not attach."""
-        return dict(self._reception.refusals) if self._reception else {}
+        found = tuple(self._reception.refusals.values()) if self._reception else ()
+        return dict(found)
 
     def start(self) -> int:
         """Come back when all workers have loaded; how many. Raises UserError, and none is left."""
@@ -160,29 +149,29 @@ class PackedWorkers:
             for number, archive in enumerate(self._archives):
                 self._generations.append(self._generation(archive, number, attach_at))
             with ThreadPoolExecutor(len(self._generations)) as pool:
-                list(pool.map(Generation.start, self._generations))
-        except (HostError, OSError) as error:
+                list(pool.map(lambda each: each[0].start(), self._generations))
+        except (UserError, OSError) as error:
             self.close()
             raise UserError(str(error)) from error
-        return sum(len(each.pids) for each in self._generations)
+        return sum(len(each.pids) for each, _ in self._generations)
 
-    def _generation(self, archive: Path, number: int, attach_at: Path) -> Generation:
+    def _generation(self, archive: Path, number: int, attach_at: Path) -> tuple[Generation, int]:
         assert self._reception is not None
         name, version = archive.parent.parent.name, int(archive.parent.name)
-        found = _served(archive, name, self._folder / str(number), self._runtime)
+        found = unpacked(self._runtime, archive, self._folder / str(number), name, None)
         served = replace(found, number=version)
-        self._numbers.append(version)
         self._reception.policies[name, version] = usual_policy(served)
         usual = (InstanceGroup(1, 1, served.batch),)
         variables = {**variables_of(served), "SHUNTER_FRONT_END": str(attach_at)}
         configuration = configuration_of(served, usual)
         cores = [served.cores] * len(configuration)
-        return Generation(served.model, configuration, cores, variables, self._runtime)
+        workers = Generation(served.model, configuration, cores, variables, self._runtime)
+        return workers, version
 
     def look_after(self) -> list[str]:
         """Start again what was lost; what is wrong now."""
         problems = []
-        for each in self._generations:
+        for each, _ in self._generations:
             each.look_after(self._starting)
             if each.problem:
                 problems.append(f"{each.model.name}: {each.problem}")
@@ -192,9 +181,8 @@ class PackedWorkers:
         """End all workers when they have answered what they hold."""
         if self._reception is not None:
             self._reception.close()
-        for each, number in zip(self._generations, self._numbers, strict=True):
+        for each, number in self._generations:
             each.dismiss(self.socket, each.model.name, number)
         self._starting.shutdown()
         self._generations.clear()
-        self._numbers.clear()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -73,6 +73,7 @@ class TritonProcess:
         self._host: TritonHost | None = None
         self._house = contextlib.ExitStack()
         self._stops = threading.Event()
+        self._saving = threading.Lock()
         self._watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
         self.restarts = 0
         """How often Triton was started again."""
@@ -199,9 +200,14 @@ class TritonProcess:
                 LOGGER.error("%s is not loaded: %s", model, error)
 
     def _save(self) -> None:
-        if pid := self.pid:
-            models = self.host.records()
-            record.Record(pid, record.started(pid), self._ports, models).write(self.folder)
+        with self._saving:
+            if not (pid := self.pid):
+                return
+            told = record.Record(pid, record.started(pid), self._ports, self.host.records())
+            try:
+                told.write(self.folder)
+            except OSError as error:  # what has changed stands
+                LOGGER.error("a next host would not know all that is served: %s", error)
 
     def _launch(self) -> None:
         host = self.host
@@ -209,24 +215,18 @@ class TritonProcess:
             "model-repository": str(host.repository.folder),
             "backend-directory": str(self.folder / "backends"),
             "cache-directory": str(self._installation.backends.parent / "caches"),
-            "model-control-mode": "explicit",
             "http-port": str(self._ports[0]),
             "grpc-port": str(self._ports[1]),
-            "http-address": "127.0.0.1",
-            "grpc-address": "127.0.0.1",
-            "allow-metrics": "false",
-            "exit-timeout-secs": "60",
             **self._settings,
         }
-        command = [str(self._installation.program), *(f"--{k}={v}" for k, v in options.items())]
-        command += [f"--load-model={name}" for name in host.names()]
+        command = self._installation.command(options, host.names())
         command += [f"--backend-config=shunter,socket={host.backend_at}"]
         command += [f"--backend-config=shunter,wait-s={WAIT_S}"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env={**_environment(), **self._installation.variables, **self._variables},
+                env=self._installation.environment() | self._variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -246,19 +246,24 @@ class TritonProcess:
 
     def _watch(self) -> None:
         """Start again what ends by itself: Triton, and workers."""
-        pause_s, due, began = 1.0, 0.0, time.monotonic()
+        pause_s, due, began, told = 1.0, 0.0, time.monotonic(), ""
         while not self._stops.wait(LOOK_S):
-            self.host.look_after()
-            if self.pid:
-                continue
             now = time.monotonic()
-            if not due:
-                pause_s = 1.0 if now - began > _HELD_S else pause_s
-                due, pause_s = now + pause_s, min(2 * pause_s, LONGEST_PAUSE_S)
-            elif now >= due:
-                due, began = 0.0, now
-                self.restarts += 1
-                self._launch()
+            try:
+                self.host.look_after()
+                if self.pid:
+                    continue
+                if not due:
+                    pause_s = 1.0 if now - began > _HELD_S else pause_s
+                    due, pause_s = now + pause_s, min(2 * pause_s, LONGEST_PAUSE_S)
+                elif now >= due:
+                    due, began = 0.0, now
+                    self.restarts += 1
+                    self._launch()
+            except Exception as error:  # no room, no process: that may pass
+                if repr(error) != told:
+                    LOGGER.exception("what has ended is not started again yet")
+                told = repr(error)
 
     def drain(self, timeout_s: float) -> bool:
         """See the protocol: SIGTERM lets Triton answer what it holds."""
@@ -284,11 +289,6 @@ class TritonProcess:
                 self._process.kill()
                 self._process.wait()
         return in_time
-
-
-def _environment() -> dict[str, str]:
-    """This process's, without what is of its own Python."""
-    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 def _free_ports() -> tuple[int, int, int]:

@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from shunter.batching.queue.attach import (
     receive,
     send,
 )
-from shunter.batching.queue.size import QueueError
 from shunter.nic_frontend.server.model_policy import Policy
 from shunter.plugins.errors import UserError
 from shunter.plugins.triton.backend import Backend, BackendGone
@@ -31,26 +31,28 @@ from shunter.plugins.triton.backend import Backend, BackendGone
 LOGGER = logging.getLogger("shunter.triton")
 LOOK_S = 0.2
 """How often a backend is looked for, while there is none."""
+GREET_S = 10.0
+"""So long a worker may take to say who it is."""
+_LONGEST_VERSION = 18
+"""Digits; Triton counts in 64 bits."""
 
 
 class Reception:
     """A thread that takes workers in."""
 
-    def __init__(
-        self, attach_at: Path, backend_at: Path, free_bytes: Callable[[], float]
-    ) -> None:
+    def __init__(self, attach_at: Path, backend_at: Path, free_bytes: Callable[[], float]) -> None:
         """Listen; ``backend_at`` is where the backend does. Raises OSError."""
         self._listener, self.path = listen(attach_at), attach_at
         self._backend_at, self._free_bytes = backend_at, free_bytes
-        self._greeting: list[socket.socket] = []
-        """Have not said yet who they are."""
+        self._greeting: dict[socket.socket, float] = {}
+        """Have not said yet who they are, and until when they may."""
         self._pending: list[tuple[socket.socket, Attach]] = []
         """Wait for a backend."""
         self._told = ""
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="reception", daemon=True)
-        self.refusals: dict[str, str] = {}
-        """Why the last worker of a model was refused."""
+        self.refusals: dict[int, tuple[str, str]] = {}
+        """Of each process that was refused last time: its model and why."""
         self.policies: dict[tuple[str, int], Policy] = {}
         """Numbers to decide by, of model versions: the backend gets them with each worker."""
 
@@ -73,7 +75,8 @@ class Reception:
         while True:
             waiting = [self._wake, self._listener, *self._greeting]
             waiting += [each for each, _ in self._pending]
-            ready = select.select(waiting, [], [], LOOK_S if self._pending else None)[0]
+            look_s = LOOK_S if self._pending or self._greeting else None
+            ready = select.select(waiting, [], [], look_s)[0]
             if self._wake in ready:
                 return
             if self._listener in ready:
@@ -81,9 +84,14 @@ class Reception:
             for each in [each for each in self._pending if each[0] in ready]:
                 self._pending.remove(each)  # it said more, or is gone: it may come again
                 each[0].close()
-            for connection in [each for each in self._greeting if each in ready]:
-                self._greeting.remove(connection)
-                self._hear(connection)
+            now = time.monotonic()
+            for connection, end in list(self._greeting.items()):
+                if connection in ready:
+                    del self._greeting[connection]
+                    self._hear(connection)
+                elif now > end:
+                    del self._greeting[connection]
+                    connection.close()
             self._hand_over()
 
     def _accept(self) -> None:
@@ -96,7 +104,7 @@ class Reception:
             connection.close()
             return
         connection.setblocking(False)
-        self._greeting.append(connection)
+        self._greeting[connection] = time.monotonic() + GREET_S
 
     def _hear(self, connection: socket.socket) -> None:
         try:
@@ -104,10 +112,11 @@ class Reception:
             for each in descriptors:
                 os.close(each)
             attach = Attach.from_json(content)
-            if attach.version and not attach.version.isdecimal():
-                raise AttachError(f"version {attach.version!r}; allowed: a number")
+            version = attach.version
+            if version and not (version.isdecimal() and len(version) <= _LONGEST_VERSION):
+                raise AttachError(f"version {version!r}; allowed: a number")
             self._pending.append((connection, attach))
-        except (AttachError, EOFError, OSError) as error:
+        except Exception as error:  # what one says must not end the others' reception
             self._refuse(connection, "", error)
 
     def _hand_over(self) -> None:
@@ -116,8 +125,7 @@ class Reception:
         try:
             with Backend(self._backend_at) as backend:
                 while self._pending:
-                    self._attach(backend, *self._pending[0])
-                    del self._pending[0]
+                    self._attach(backend, *self._pending.pop(0))
         except BackendGone:
             return  # there will be another
         except UserError as error:
@@ -131,17 +139,24 @@ class Reception:
             if policy := self.policies.get(which):
                 backend.set_policy(*which, policy)
             backend.attach(attach, connection, self._free_bytes())
-        except (AttachError, QueueError, OSError) as error:
+        except BackendGone:
+            # It may have been attached: the backend has its connection then. Else it comes again.
+            connection.close()
+            raise
+        except Exception as error:  # its numbers, or no memory
             self._refuse(connection, attach.model, error)
         else:
-            self.refusals.pop(attach.model, None)
+            self.refusals.pop(peer_process(connection)[0], None)
             connection.close()
 
     def _refuse(self, connection: socket.socket, model: str, error: Exception) -> None:
         if not isinstance(error, EOFError):
-            if self.refusals.get(model) != str(error):  # it tries again and again
-                LOGGER.warning("a worker of %s was refused: %s", model or "a model", error)
-            self.refusals[model] = str(error)
+            pid, refusal = peer_process(connection)[0], (model, str(error) or repr(error))
+            if refusal not in self.refusals.values():  # it tries again and again
+                LOGGER.warning("a worker of %s was refused: %s", model or "a model", refusal[1])
+            for gone in [each for each in self.refusals if not Path(f"/proc/{each}").exists()]:
+                del self.refusals[gone]
+            self.refusals[pid] = refusal
             with contextlib.suppress(OSError):  # it is gone
                 send(connection, {"refused": str(error)})
         connection.close()

@@ -64,17 +64,25 @@ class Repository:
         """Base URL of the server's HTTP API, once it is started."""
 
     def write(self, name: str, version: int, text: str) -> None:
-        """Put a version of a model there."""
+        """Put a version of a model there. Raises HostError: the others are of another kind."""
+        config = self.folder / name / "config.pbtxt"
+        if self.has_others(name, version) and config.read_text(encoding="utf-8") != text:
+            raise HostError(
+                f"the tensors or the batch of version {version} of {name} are not those of its "
+                "other version: give it another name"
+            )
         (self.folder / name / str(version)).mkdir(parents=True)
-        (self.folder / name / "config.pbtxt").write_text(text, encoding="utf-8")
+        config.write_text(text, encoding="utf-8")
 
-    def remove(self, name: str, version: int) -> bool:
-        """Forget a version; whether others stay."""
-        shutil.rmtree(self.folder / name / str(version), ignore_errors=True)
-        stays = any(each.is_dir() for each in (self.folder / name).glob("*"))
-        if not stays:
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        return stays
+    def has_others(self, name: str, version: int) -> bool:
+        """Whether there are other versions of a model."""
+        own = str(version)
+        return any(each.is_dir() and each.name != own for each in (self.folder / name).glob("*"))
+
+    def remove(self, name: str, version: int) -> None:
+        """Forget a version, and the model with its last one."""
+        own = str(version) if self.has_others(name, version) else ""
+        shutil.rmtree(self.folder / name / own, ignore_errors=True)
 
     def load(self, name: str) -> None:
         """Let the server read a model (again). Raises HostError."""
@@ -83,6 +91,22 @@ class Repository:
     def unload(self, name: str) -> None:
         """Let the server forget a model when it has answered all that it holds."""
         self._call(f"/v2/repository/models/{name}/unload")
+
+    def unload_version(self, name: str, version: int) -> None:
+        """Let the server forget a version. Raises HostError: it has not.
+
+        The folder of a last one stays: a server that starts again meanwhile must find it.
+        """
+        if not self.has_others(name, version):
+            self.unload(name)
+            return
+        text = (self.folder / name / "config.pbtxt").read_text(encoding="utf-8")
+        self.remove(name, version)
+        try:
+            self.load(name)
+        except HostError:
+            self.write(name, version, text)
+            raise
 
     def is_ready(self, path: str = "/v2/health/ready") -> bool:
         """Whether the server, or what is at that path, serves."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shunter.allocator.planning.configuration import (
     Configuration,
     ConfigurationError,
+    format_configuration,
     parse_configuration,
 )
 from shunter.batching.page.records import GroupTelemetry, SlotChange, SlotIdentity
 from shunter.batching.queue.packed_form import PackedForm
 from shunter.batching.queue.slo_window import SloWindow
 from shunter.nic_frontend.server.model_policy import Policy
-from shunter.plugins.host import HostError
+from shunter.plugins.host import HostedModel, HostError, WorkerRuntime
+from shunter.plugins.record import RecordedModel
 from shunter.plugins.slot_writer import SlotWriter
 from shunter.plugins.triton.generation import Generation, Strangers
 from shunter.plugins.triton.published import AUTO, clipped, slices_of
@@ -26,14 +30,29 @@ from shunter.plugins.triton.repository import config_text
 if TYPE_CHECKING:
     from shunter.handlers.queue.tensor_config import TensorConfig
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_HOSTED = ("name", "version", "configuration", "ready", "problem")
+_SERVED = ("auto", "generation", "last_change")
 USUAL_BATCH = 1
 """Of an archive that does not say it."""
+_MOST = 1e9
+"""Of whatever an archive counts, so that its nanoseconds fit."""
 
 
 def number_of(version: str) -> int:
     """A version of an archive, as Triton counts: its whole number, at least 1."""
     found = re.match(r"\d*", version)
     return int(found[0] or 0) or 1 if found else 1
+
+
+def _number(name: str, said: Any) -> float:
+    try:
+        found = float(said)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not 0 <= found <= _MOST:
+        raise HostError(f"{name} {said!r} of the archive; allowed: a number from 0 to {_MOST:.0e}")
+    return found
 
 
 @dataclass(eq=False)
@@ -56,6 +75,10 @@ class Served:
     workers: Generation | None = None
     strangers: Strangers | None = None
     """Workers of another host, which serve until there are some of its own."""
+    recorded: RecordedModel | None = None
+    """How those were started."""
+    is_late: bool = False
+    """The server does not know it yet, for it had no worker when that server started."""
     generation: int = 0
     problem: str = ""
     last_change: str = ""
@@ -79,7 +102,7 @@ class Served:
 
     @property
     def configuration(self) -> Configuration:
-        """Of its workers; none while it is retired."""
+        """Of its own workers; none while it is retired."""
         return self.workers.configuration if self.workers else ()
 
     @property
@@ -107,6 +130,19 @@ def may_change(served: Served) -> bool:
     if (said := section.get("auto")) is None:
         return not placed and "configuration" not in section
     return bool(said) and not placed
+
+
+def unpacked(
+    runtime: WorkerRuntime, archive: Path, folder: Path, name: str | None, batch: int | None
+) -> Served:
+    """What an archive says. Raises UserError."""
+    model: Any = runtime.unpack(archive, folder)
+    name = name or str(model.name)
+    if not _NAME.match(name):
+        raise HostError(f"{name!r}: a name has letters, digits, '_', '.' and '-'")
+    batch = batch or int(_number("batchSize", model.config.get("batchSize", USUAL_BATCH)))
+    number = number_of(model.version)
+    return Served(*(name, number, model.version, archive, folder), replace(model, name=name), batch)
 
 
 def identity_of(served: Served, entries: int) -> SlotIdentity:
@@ -154,7 +190,7 @@ def variables_of(served: Served) -> dict[str, str]:
         "SHUNTER_CLASS": _class(served),
         "SHUNTER_SLO_NS": str(_slo_ns(served)),
         "SHUNTER_RETRY": "1" if served.model.section.get("retry", True) else "0",
-        "SHUNTER_RESPONSE_TIMEOUT_S": str(served.model.config.get("responseTimeout", 120)),
+        "SHUNTER_RESPONSE_TIMEOUT_S": str(_response_timeout_s(served)),
     }
     if served.slot is not None:
         variables["SHUNTER_SLOT"] = str(served.slot.index)
@@ -172,11 +208,49 @@ def _class(served: Served) -> str:
 
 
 def _max_wait_ms(served: Served) -> int:
-    return int(served.model.config.get("maxBatchDelay", 0))
+    return int(_number("maxBatchDelay", served.model.config.get("maxBatchDelay", 0)))
 
 
 def _slo_ns(served: Served) -> int:
-    return int(float(served.model.section.get("slo_ms", 0)) * 1e6)
+    return int(_number("slo_ms", served.model.section.get("slo_ms", 0)) * 1e6)
+
+
+def _response_timeout_s(served: Served) -> Any:
+    said = served.model.config.get("responseTimeout", 120)
+    _number("responseTimeout", said)
+    return said
+
+
+def record_of(served: Served) -> RecordedModel:
+    """For the next host."""
+    if served.recorded is not None:
+        return served.recorded
+    return RecordedModel(
+        *(served.archive.name, served.name, served.batch),
+        format_configuration(served.configuration),
+        list(served.workers.cores) if served.workers else [],
+    )
+
+
+def hosted_of(served: Served, state: Mapping[str, Any] | None) -> HostedModel:
+    """For users. ``state``: of the backend, if that has it."""
+    workers = served.workers
+    ready = len(workers.pids & state["pids"].keys()) if workers and state else 0
+    problem = (workers.problem if workers else "") or served.problem
+    configuration = format_configuration(served.configuration)
+    return HostedModel(served.name, served.version, configuration, ready, problem=problem)
+
+
+def status_of(served: Served, state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The same, and what is counted."""
+    hosted, counted = hosted_of(served, state), dict(state or {})
+    counted.pop("model", None)
+    counted.pop("version", None)
+    return {
+        **{word: getattr(hosted, word) for word in _HOSTED},
+        **{word: getattr(served, word) for word in _SERVED},
+        **counted,
+    }
 
 
 def config_of(served: Served) -> str:

@@ -525,13 +525,18 @@ def test_caches_versions_ensembles_and_priorities_are_tritons(site, errors):
         site.host.unload(f"cached/{version}")
 
 
-def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two):
+def test_a_triton_that_is_killed_comes_again_and_so_do_its_workers(site, two, one):
+    """And it does not wait for those of a retired model, which is loaded when it has some."""
+    site.host.retire("one")
     pids = set(site.state("two")["pids"])
     os.kill(site.process.pid, signal.SIGKILL)
     wait_until(lambda: site.process.restarts == 1 and site.process.pid)
     wait_until(lambda: site.host.repository.is_ready("/v2/models/two/ready"))
     assert site.ask("two", [4.0]) == [9.0]
     assert set(site.state("two")["pids"]) == pids
+    site.host.start_generation("one", parse_configuration("1x1x1"))
+    wait_until(lambda: site.host.repository.is_ready("/v2/models/one/ready"))
+    assert site.ask("one", [5.0]) == [11.0]
 
 
 def test_the_configuration_follows_the_load_and_no_request_is_lost(site):

@@ -1,0 +1,404 @@
+"""What goes wrong between a host, its workers and the backend, with fakes of both."""
+
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from shunter.batching.queue.attach import receive, send
+from shunter.plugins.host import HostError, WorkerFailed
+from shunter.plugins.record import RecordedModel
+from shunter.plugins.slot_writer import ServerPage
+from shunter.plugins.triton import backend, generation, layout, reception
+from shunter.plugins.triton.backend import Backend, BackendGone, NoBackend
+from shunter.plugins.triton.generation import Generation
+from shunter.plugins.triton.host import TritonHost
+from shunter.plugins.triton.installation import Installation
+from shunter.plugins.triton.layout import Kind
+from shunter.plugins.triton.packed import ARCHIVE, PackedWorkers
+from shunter.plugins.triton.process import TritonProcess
+from shunter.plugins.triton.reception import Reception
+from shunter.plugins.triton.repository import Repository
+
+PATIENCE_S = 60
+TENSORS = {
+    "inputs": [{"name": "x", "dtype": "float32", "shape": [4]}],
+    "outputs": [{"name": "y", "dtype": "float32", "shape": [4]}],
+}
+
+
+def wait_until(told):
+    end = time.monotonic() + PATIENCE_S
+    while not told():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class FakeBackend:
+    """It answers each message as ``answers`` says, in turn, for as long as there are some."""
+
+    def __init__(self, at, *answers):
+        self.answers, self.told = list(answers), []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(at))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while self.answers:
+            connection = self._listener.accept()[0]
+            with connection:
+                connection.send(connection.recv(1 << 16))  # hello
+                while data := connection.recv(1 << 16):
+                    self.told.append(Kind(int.from_bytes(data[:8], "little") & 0xFF))
+                    answers = self.answers.pop(0) if self.answers else []
+                    for each in answers:
+                        connection.send(each)
+                    if not answers:
+                        break
+        self._listener.close()
+
+
+def reply(number=0):
+    return layout.pack("reply", number=number)
+
+
+def listed(*pids):
+    return [reply(1), layout.pack("state", model="m", version=1, loaded=1, pids=pids)]
+
+
+@pytest.mark.parametrize("answers", [[], [reply(1)[:-1]], [reply(1), b"short"]])
+def test_a_cut_answer_is_that_of_a_backend_that_is_gone(tmp_path, answers):
+    FakeBackend(tmp_path / "at", answers)
+    with Backend(tmp_path / "at") as asked:
+        with pytest.raises(BackendGone):
+            asked.functions()
+        with pytest.raises(BackendGone):
+            asked.functions()  # nothing of the first answer is read later
+
+
+def test_a_backend_that_is_slow_is_not_one_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(backend, "ANSWER_S", 0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(str(tmp_path / "at"))
+        silent.listen()
+        with pytest.raises(BackendGone) as raised:
+            Backend(tmp_path / "at")
+        assert not isinstance(raised.value, NoBackend)
+    for path in ("at", "none"):
+        with pytest.raises(NoBackend):
+            Backend(tmp_path / path)
+
+
+def test_workers_are_drained_though_the_backend_does_not_answer_at_first(tmp_path):
+    fake = FakeBackend(tmp_path / "at", [], listed(7), [reply()], listed())
+    generation.drain(tmp_path / "at", "m", 1, [7])
+    assert fake.told == [Kind.LIST, Kind.LIST, Kind.DRAIN, Kind.LIST]
+
+
+class FakeWorker:
+    """One that loads when it is let."""
+
+    def __init__(self, runtime):
+        self._runtime, self.threads, self.pid, self.is_dead = runtime, 1, os.getpid(), False
+        self.closed = False
+
+    def start(self):
+        self._runtime.starting.set()
+        assert self._runtime.may_start.wait(PATIENCE_S)
+        if self._runtime.fails:
+            raise WorkerFailed("it does not load")
+        return self
+
+    def kill(self):
+        """There is no process yet."""
+
+    def close(self):
+        self.is_dead = self.closed = True
+
+
+class FakeRuntime:
+    """Archives are JSON files: name, version, config."""
+
+    def __init__(self):
+        self.starting, self.may_start, self.fails = threading.Event(), threading.Event(), False
+        self.may_start.set()
+        self.workers, self.on_worker = [], lambda: None
+
+    def unpack(self, archive, folder):
+        said = json.loads(archive.read_text())
+        return Model(said["name"], said["version"], said["config"])
+
+    def worker(self, model, **_):
+        self.on_worker()
+        self.workers.append(FakeWorker(self))
+        return self.workers[-1]
+
+
+@dataclass(frozen=True)
+class Model:
+    """As a runtime unpacks it."""
+
+    name: str
+    version: str
+    config: dict
+    environment: dict = field(default_factory=dict)
+
+    @property
+    def section(self):
+        return self.config["shunter"]
+
+
+def made(runtime, refusals=()):
+    found = Generation(Model("m", "1", {}), (), (), {}, runtime)
+    found.refusals = dict(refusals)
+    found.places = [generation.Place(0, 1, 1, "", worker=FakeWorker(runtime))]
+    return found
+
+
+def test_a_refusal_is_of_its_process_only(tmp_path):
+    FakeBackend(tmp_path / "at", listed(), listed(os.getpid()))
+    made(FakeRuntime(), {1: ("m", "another's")}).wait_attached(tmp_path / "at")
+    FakeBackend(tmp_path / "again", listed())
+    with pytest.raises(HostError, match="did not attach: its own"):
+        made(FakeRuntime(), {os.getpid(): ("m", "its own")}).wait_attached(tmp_path / "again")
+
+
+def test_a_backend_that_does_not_answer_has_no_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(generation, "ATTACH_S", 0.1)
+    FakeBackend(tmp_path / "at", *[[] for _ in range(1000)])
+    with pytest.raises(HostError, match=r"did not attach: 0\.1 s"):
+        made(FakeRuntime()).wait_attached(tmp_path / "at")
+
+
+def test_a_worker_that_starts_after_the_end_is_ended():
+    runtime = FakeRuntime()
+    runtime.may_start.clear()
+    found = made(runtime)
+    found.configuration = (SimpleNamespace(threads=1, batch=1, instances=1),)
+    found.cores = ("",)
+    failed = []
+
+    def start():
+        try:
+            found.start()
+        except HostError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    assert runtime.starting.wait(PATIENCE_S)
+    found.close()
+    runtime.may_start.set()
+    thread.join(PATIENCE_S)
+    assert failed and all(each.closed for each in runtime.workers)
+
+
+def test_versions_of_a_model_have_one_configuration(tmp_path):
+    found = Repository(tmp_path)
+    found.write("m", 1, "text")
+    found.write("m", 2, "text")
+    with pytest.raises(HostError, match="not those of its other version"):
+        found.write("m", 3, "other")
+    assert sorted(each.name for each in (tmp_path / "m").iterdir()) == ["1", "2", "config.pbtxt"]
+    for version in (1, 2):
+        found.remove("m", version)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- reception
+
+
+ATTACH = {"model": "m", "version": "1", **TENSORS, "batch": 1, "pid": 1}
+
+
+@pytest.fixture
+def door(tmp_path):
+    found = Reception(tmp_path / "attach", tmp_path / "backend", lambda: 1e12)
+    found.start()
+    yield found
+    found.close()
+
+
+def knock(door, **changes):
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    found.settimeout(PATIENCE_S)
+    found.connect(str(door.path))
+    send(found, {"attach": ATTACH | changes})
+    return found
+
+
+def test_no_worker_ends_the_reception_of_others(door, tmp_path):
+    wrong = [{"response_timeout_s": each} for each in (1e12, float("nan"), "soon")]
+    wrong += [{"version": "9" * 21}, {"model": 7}, {"batch": 2**70}]
+    fake = FakeBackend(tmp_path / "backend", *[[] for _ in range(9)])
+    for each in wrong:
+        with knock(door, **each) as worker:
+            assert "refused" in receive(worker)[0]
+    assert fake.told == []
+    with knock(door) as worker, pytest.raises(EOFError):
+        receive(worker)  # what the backend has made of it is not known: it comes again
+    assert fake.told == [Kind.WORKER]
+
+
+def test_who_does_not_say_who_he_is_is_let_go(door, monkeypatch):
+    monkeypatch.setattr(reception, "GREET_S", 0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.settimeout(PATIENCE_S)
+        silent.connect(str(door.path))
+        assert silent.recv(1) == b""
+
+
+# ---- the host
+
+
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "store").mkdir()
+    for name in "abc":
+        said = {"name": name, "version": "1", "config": {"shunter": {"tensors": TENSORS}}}
+        (tmp_path / f"store/{name}.mar").write_text(json.dumps(said))
+    runtime, page = FakeRuntime(), ServerPage(tmp_path / "page", os.getpid(), "Triton")
+    host = TritonHost(tmp_path / "store", tmp_path, runtime, os.getpid, page)
+    calls = []
+    host.repository._call = calls.append
+    yield SimpleNamespace(host=host, runtime=runtime, calls=calls, folder=tmp_path)
+    host.close()
+    page.close()
+
+
+def recorded(*names):
+    return [RecordedModel(f"{name}.mar", name, 1, "1x1x1", [""]) for name in names]
+
+
+def test_a_host_that_ends_while_it_takes_over_has_recorded_all(site):
+    host, saved = site.host, []
+    host._states = lambda: {(n, 1): {"loaded": 1, "pids": {}} for n in "abc"}
+    host.saved = lambda: saved.append(host.records())
+
+    def lose():  # the workers of b
+        site.runtime.fails = len(site.runtime.workers) == 1
+
+    site.runtime.on_worker = lose
+    models = recorded("a", "b", "c")
+    models.append(RecordedModel("gone.mar", "gone", 1, "1x1x1", [""]))
+    host.take_over(models)
+    wanted = [(each.name, each.configuration) for each in models]
+    for each in saved:
+        assert sorted((m.name, m.configuration) for m in each) == sorted(wanted)
+    assert len(saved) >= 3
+    assert [bool(each.problem) for each in host.served] == [False, True, False]
+
+
+def test_what_the_backend_does_not_say_is_not_forgotten(site, monkeypatch):
+    monkeypatch.setattr(backend, "ANSWER_S", 0.05)
+    FakeBackend(site.host.backend_at, [])
+    with pytest.raises(HostError, match="does not answer"):
+        site.host.take_over(recorded("a"))
+
+
+def test_a_server_that_starts_again_is_given_models_with_workers_only(site):
+    host = site.host
+    for name in "ab":
+        host.load(f"{name}.mar")
+    host.retire("b")
+    folder = host.repository.folder
+    assert host.names() == ["a"] and not (folder / "b").exists()
+    site.calls.clear()
+    [late] = [each for each in host.served if each.is_late]
+    host.load_late(late)
+    assert site.calls == ["/v2/repository/models/b/load"] and (folder / "b/1").is_dir()
+    host.load_late(late)
+    assert len(site.calls) == 1
+
+
+def test_a_model_that_could_not_be_unloaded_stays_whole(site):
+    host = site.host
+    host.load("a.mar")
+
+    def dead(path):
+        raise HostError("no Triton answers")
+
+    host.repository._call = dead
+    with pytest.raises(HostError, match="no Triton answers"):
+        host.unload("a")
+    assert (host.repository.folder / "a/1").is_dir() and len(host.served) == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"batchSize": "many"}, {"maxBatchDelay": "long"}, {"responseTimeout": "late"}]
+    + [{"shunter": {"slo_ms": each}} for each in ("abc", "nan", "1e30")],
+)
+def test_a_number_that_is_none_is_named_and_leaves_nothing(site, config):
+    told = {"shunter": {}} | config
+    told["shunter"] = {"tensors": TENSORS} | told["shunter"]
+    path = site.folder / "store/bad.mar"
+    path.write_text(json.dumps({"name": "bad", "version": "1", "config": told}))
+    with pytest.raises(HostError, match="allowed: a number"):
+        site.host.load("bad.mar")
+    assert site.host.served == () and not list(site.host.repository.folder.iterdir())
+
+
+def test_a_change_that_waits_for_workers_ends_with_the_host(site):
+    site.runtime.may_start.clear()
+    failed = []
+
+    def load():
+        try:
+            site.host.load("a.mar")
+        except HostError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert site.runtime.starting.wait(PATIENCE_S)
+    site.host.abandon()
+    site.runtime.may_start.set()
+    thread.join(PATIENCE_S)
+    assert failed and all(each.closed for each in site.runtime.workers)
+    with pytest.raises(HostError, match="the host ends"):
+        site.host.load("b.mar")
+
+
+# ---- the process, and a repository of somebody else's Triton
+
+
+def test_one_model_that_does_not_load_does_not_end_the_server(tmp_path):
+    command = Installation(tmp_path / "triton", tmp_path).command({"a": "b"}, ["m"])
+    assert command[0] == str(tmp_path / "triton")
+    assert {"--exit-on-error=false", "--a=b", "--load-model=m"} < set(command)
+
+
+def test_the_watcher_goes_on_after_a_failure(monkeypatch):
+    process, looked = TritonProcess.__new__(TritonProcess), []
+    process._stops, process._process = threading.Event(), None
+
+    def look_after():
+        looked.append(1)
+        if len(looked) == 3:
+            process._stops.set()
+        raise OSError("no space left")
+
+    process._host = SimpleNamespace(look_after=look_after)
+    monkeypatch.setattr("shunter.plugins.triton.process.LOOK_S", 0.001)
+    process._watch()
+    assert len(looked) == 3
+
+
+def test_a_packed_archive_that_cannot_be_started_is_an_error_of_the_user(tmp_path):
+    from shunter.plugins.errors import UserError
+
+    for name, section in (("a", {}), ("b", {"configuration": "nonsense"})):
+        archive = tmp_path / f"models/{name}/1/{ARCHIVE}"
+        archive.parent.mkdir(parents=True)
+        config = {"shunter": {"tensors": TENSORS} | section}
+        archive.write_text(json.dumps({"name": name, "version": "1", "config": config}))
+    with pytest.raises(UserError, match="b/1"):
+        PackedWorkers(tmp_path, None, FakeRuntime()).start()
