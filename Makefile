@@ -53,10 +53,10 @@ demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the 
 
 test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped
 	# Two files at a time: each process has servers, ports and folders of its own.
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(INSTALLED) library ## run only tests that start no process: no server, no compiler, no JVM
-	$(BIN)/pytest -n 2 --dist loadfile --fast --durations=10 --durations-min=1
+	$(BIN)/pytest -n 3 --dist loadfile --fast --durations=10 --durations-min=1
 
 bench: $(INSTALLED) ## run the benchmarks (BENCH_ARGS= for the full runs)
 	@for name in http_sweep threshold slo_goodput mixed_classes deadlines allocation packrat_micro packrat_serving \
