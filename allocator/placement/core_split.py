@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TypeAlias
 
 from shunter.allocator.placement.scoring import Outlook, Weights
+from shunter.allocator.placement.seats import Seat, Seats, aligned, moved
 from shunter.allocator.placement.slowdown import contention
 
 GIVES_WAY = 0.05
@@ -30,6 +30,9 @@ MOST_SETS = 4
 """With more sets than that a host is not split, so that few splits are looked at."""
 STEPS = 8
 """Sets are at least this part of a host wide."""
+MARGIN = 0.01
+"""By how much another split has to cost less than the present one: a hundredth of best effort, or
+a thousandth of the strict requests. What is less than that is noise of the rates."""
 ENOUGH = 1e-9
 
 
@@ -63,19 +66,6 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Seat:
-    """A set of cores, and the models that have workers there."""
-
-    cores: int
-    strict: tuple[str, ...] = ()
-    best_effort: tuple[str, ...] = ()
-
-
-Seats: TypeAlias = tuple[Seat, ...]
-"""Widest set first."""
-
-
-@dataclass(frozen=True)
 class Decision:
     """A split, and what is expected of it."""
 
@@ -96,10 +86,18 @@ class _Set:
     """Requests per second, by model."""
     room: float = 1.0
     """Share of its time that best effort does not take yet."""
+    only: Seat | None = None
+    """Who runs there, where that is given."""
 
     @property
     def busy(self) -> float:
         return sum(self.strict.values())
+
+    def takes(self, load: Load) -> bool:
+        """Whether that model may run there."""
+        if self.only is not None:
+            return load.model in (self.only.strict if load.is_strict else self.only.best_effort)
+        return self.for_strict if load.is_strict else self.for_best_effort
 
 
 def splits(cores: int, most: int = MOST_SETS) -> Iterator[tuple[int, ...]]:
@@ -127,33 +125,43 @@ def decide(
     loads: Sequence[Load],
     weights: Weights,
     current: Seats = (),
+    awaited: Seats = (),
 ) -> Decision:
-    """The best of all these splits, with everybody in his place. One of no sets is left out."""
+    """The best of all these splits, with everybody in his place. One of no sets is left out.
+
+    That is ``awaited`` where no other is better by :data:`MARGIN`, and rather than either of them
+    ``current``: rates are never exact, and whoever moves has to start anew.
+    """
+    splits = [tuple(split) for split in splits]
     found: Decision | None = None
     for split in splits:
         for roles in _roles(split, loads):
-            seats, outlook = _placed(split, roles, loads, sum(split))
+            sets = [_Set(cores, *role) for cores, role in zip(split, roles, strict=True)]
+            seats, outlook = _placed(sets, loads, sum(split))
+            seats = aligned(seats, current)
             outlook = replace(outlook, moved=moved(current, seats))
             if found is None or weights.cost(outlook) < weights.cost(found.outlook) - ENOUGH:
                 found = Decision(seats, outlook)
     if found is None:
         raise ValueError("no split of the cores was given")
+    for kept in (awaited, current):
+        if _is_possible(kept, splits, loads):
+            sets = [_Set(x.cores, bool(x.strict), bool(x.best_effort), only=x) for x in kept]
+            _, outlook = _placed(sets, loads, sum(splits[0]))
+            outlook = replace(outlook, moved=moved(current, kept))
+            if weights.cost(outlook) <= weights.cost(found.outlook) + MARGIN:
+                found = Decision(kept, outlook)
     return found
 
 
-def moved(current: Seats, seats: Seats) -> float:
-    """Share of the models whose workers have to start anew; 0 where nothing runs yet."""
-    before, after = _homes(current), _homes(seats)
-    known = before.keys() & after.keys()
-    return sum(before[model] != after[model] for model in known) / len(known) if known else 0.0
-
-
-def _homes(seats: Seats) -> dict[str, Counter[int]]:
-    homes: dict[str, Counter[int]] = {}
-    for seat in seats:
-        for model in (*seat.strict, *seat.best_effort):
-            homes.setdefault(model, Counter())[seat.cores] += 1
-    return homes
+def _is_possible(seats: Seats, splits: Sequence[Sequence[int]], loads: Sequence[Load]) -> bool:
+    """Whether these sets are there, and everybody has a place on them and nobody else."""
+    widths = Counter(seat.cores for seat in seats)
+    if not seats or all(widths - Counter(split) for split in splits):
+        return False
+    placed = {(name, True) for seat in seats for name in seat.strict}
+    placed |= {(name, False) for seat in seats for name in seat.best_effort}
+    return placed == {(load.model, load.is_strict) for load in loads}
 
 
 def _roles(split: Sequence[int], loads: Sequence[Load]) -> Iterator[tuple[tuple[bool, bool], ...]]:
@@ -171,13 +179,11 @@ def _roles(split: Sequence[int], loads: Sequence[Load]) -> Iterator[tuple[tuple[
             yield roles
 
 
-def _placed(
-    split: Sequence[int], roles: Sequence[tuple[bool, bool]], loads: Sequence[Load], whole: int
-) -> tuple[Seats, Outlook]:
-    sets = [_Set(cores, *role) for cores, role in zip(split, roles, strict=True)]
+def _placed(sets: Sequence[_Set], loads: Sequence[Load], whole: int) -> tuple[Seats, Outlook]:
     strict = [load for load in loads if load.is_strict]
     for load in sorted(strict, key=lambda load: (-load.share(whole), load.model)):
-        _place_strict(load, [each for each in sets if each.for_strict])
+        mine = [each for each in sets if each.takes(load)]
+        _occupy(load, mine if all(each.only for each in mine) else _soonest(load, mine))
     be = [load for load in loads if not load.is_strict]
     unserved = _place_best_effort(be, [each for each in sets if each.for_best_effort], whole)
     pressure = contention(_fbr(each, loads) for each in sets)
@@ -190,13 +196,18 @@ def _placed(
         eta += weight * latency / load.by_cores[whole].latency_ms
         total += weight
     outlook = Outlook(late / total, unserved, eta / total) if total else Outlook(0.0, unserved)
-    seats = (Seat(each.cores, tuple(each.strict), tuple(each.best_effort)) for each in sets)
-    used = (seat for seat in seats if seat.strict or seat.best_effort)
-    return tuple(sorted(used, key=lambda seat: -seat.cores)), outlook
+    seats = (
+        Seat(each.cores, tuple(sorted(each.strict)), tuple(sorted(each.best_effort)))
+        for each in sets
+    )
+    used = [seat for seat in seats if seat.strict or seat.best_effort]
+    # Which of two equal sets came first depends on who has a little more load just now.
+    used.sort(key=lambda seat: (-seat.cores, not seat.strict, seat.strict, seat.best_effort))
+    return tuple(used), outlook
 
 
-def _place_strict(load: Load, sets: Sequence[_Set]) -> None:
-    """On the set where it is soonest, and on the next ones as long as that helps."""
+def _soonest(load: Load, sets: Sequence[_Set]) -> Sequence[_Set]:
+    """The set where strict work is soonest, and the next ones as long as that helps."""
 
     def soonest(each: _Set) -> tuple[float, int]:
         left = max(ENOUGH, 1 - each.busy)
@@ -209,7 +220,10 @@ def _place_strict(load: Load, sets: Sequence[_Set]) -> None:
         key = _missed(latency, rho, load.slo_ms), latency / max(ENOUGH, 1 - rho)
         if best is None or key < best[0]:
             best = key, count
-    chosen = order[: best[1]] if best else []
+    return order[: best[1]] if best else []
+
+
+def _occupy(load: Load, chosen: Sequence[_Set]) -> None:
     rate = sum(load.by_cores[each.cores].rate for each in chosen)
     for each in chosen:
         each.strict[load.model] = load.rate / rate
@@ -260,14 +274,15 @@ def _place_best_effort(loads: Sequence[Load], sets: Sequence[_Set], whole: int) 
     missing = 0.0
     for load in loads:
         left = part * load.rate
-        for each in order:
+        mine = [each for each in order if each.takes(load)]
+        for each in mine:
             taken = min(left, each.room * load.by_cores[each.cores].rate)
             if taken > ENOUGH * load.rate:
                 each.best_effort[load.model] = taken
                 each.room -= taken / load.by_cores[each.cores].rate
                 left -= taken
-        if not any(load.model in each.best_effort for each in order):
-            order[0].best_effort[load.model] = 0.0
+        if not any(load.model in each.best_effort for each in mine):
+            mine[0].best_effort[load.model] = 0.0
         missing += load.share(whole) * (1 - part + left / max(load.rate, ENOUGH))
     # Of what is more than all cores can do a part is missing wherever the others are.
     return 1 - (work - missing) / min(work, 1.0) if work > 0 else 0.0

@@ -1,8 +1,9 @@
 """Which layout a GPU should have for the best effort that is to come (PROTEAN, algorithm 2). Pure.
 
 Best effort gets the small slices that its memory needs, strict work the rest. Too little or too
-much of it is best served by (4g, 3g). A GPU is changed when another layout was the better one
-several times in a row, and never more than a part of all GPUs at once: each is away for a while.
+much of it is best served by (4g, 3g). A GPU is changed when it did not have the layout that it
+should have several times in a row, whichever that was, as in the paper's listing; and never more
+than a part of all GPUs at once: each is away for a while.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Waiting:
     """How often in a row a GPU had another layout than it should have."""
 
     count: int = 0
+    wanted: object = None
+    """What it should have had each time; None where any other layout counts."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +97,23 @@ def decide(current: Sequence[str], wanted: Kinds, waiting: Waiting) -> Decision:
     return Decision(wanted, change, after)
 
 
-def is_time(waiting: Waiting, limit: int = WAIT_LIMIT) -> tuple[Waiting, bool]:
+def is_time(
+    waiting: Waiting, limit: int = WAIT_LIMIT, wanted: object = None
+) -> tuple[Waiting, bool]:
     """Another layout is wanted once more: how often now, and whether that is often enough.
 
-    >>> is_time(Waiting(3)), is_time(Waiting(1))
-    ((Waiting(count=0), True), (Waiting(count=2), False))
+    With ``wanted`` only the same one counts; without, as in the paper's listing, any other does.
+
+    >>> is_time(Waiting(3))[1], is_time(Waiting(1))[0].count
+    (True, 2)
+    >>> is_time(Waiting(3, "a"), wanted="a")[1], is_time(Waiting(3, "a"), wanted="b")
+    (True, (Waiting(count=1, wanted='b'), False))
     """
+    if waiting.wanted != wanted:
+        waiting = Waiting(0, wanted)
     if waiting.count >= limit:
         return Waiting(), True
-    return Waiting(waiting.count + 1), False
+    return Waiting(waiting.count + 1, wanted), False
 
 
 def may_begin(gpus: int, changing: int) -> int:

@@ -1,8 +1,8 @@
 """Decides which models run on which sets of cores (PROTEAN, algorithms 1 and 2, on a host).
 
 At every look the rates of requests are smoothed, every split of the cores is scored with everybody
-in his best place, and the split changes when another one was better several times in a row. How
-wide instances are on their set is Packrat's to say, as without a split.
+in his best place, and the split changes when the same other one was better several times in a row.
+How wide instances are on their set is Packrat's to say, as without a split.
 
 While one set for all is best, or where the decision is not allowed, nothing of this is in force and
 models share the cores as :mod:`shunter.plugins.control.joint_plan` says.
@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shunter.allocator.cpus.topology import Topology
 from shunter.allocator.devices.slices import ComputeSlice, core_sets
-from shunter.allocator.placement.core_split import Load, Seat, Seats, decide, splits
+from shunter.allocator.placement.core_split import Load, decide, splits
 from shunter.allocator.placement.reconfigurator import Ewma, Waiting, is_time
 from shunter.allocator.placement.scoring import Outlook, Weights
+from shunter.allocator.placement.seats import Seat, Seats, aligned
 from shunter.allocator.planning.configuration import Configuration
+from shunter.allocator.planning.optimizer import NoConfiguration
 from shunter.plugins.control.observed import Observed
 from shunter.plugins.control.planned_model import PlannedModel
-from shunter.plugins.control.seating import load_of, seat
+from shunter.plugins.control.seating import Target, load_of, seat
 from shunter.plugins.control.settings import PlacementSettings
 
 LOGGER = logging.getLogger("shunter.placement")
@@ -37,8 +39,9 @@ class Placement:
         self.seats: Seats = ()
         """The split in force; empty: all share all cores."""
         self._slices: tuple[ComputeSlice, ...] = ()
-        self._rates: dict[int, Ewma] = {}
-        self._arrivals: dict[int, int] = {}
+        self._rates: dict[tuple[int, str], Ewma] = {}
+        """By slot and model: a slot may get another one."""
+        self._arrivals: dict[tuple[int, str], int] = {}
         self._looked_ns: int | None = None
         self._waiting = Waiting()
 
@@ -57,14 +60,15 @@ class Placement:
 
     def _sample(self, slots: Mapping[int, Observed], now_ns: int, passed_s: float) -> None:
         self._looked_ns = now_ns
-        for slot, seen in slots.items():
-            before = self._arrivals.get(slot)
+        arrivals = {(slot, seen.name): seen.arrivals for slot, seen in slots.items()}
+        for key, count in arrivals.items():
+            before = self._arrivals.get(key)
             if before is not None and passed_s > 0:
-                rate = max(0, seen.arrivals - before) / passed_s
-                known = self._rates.get(slot, Ewma())
-                self._rates[slot] = Ewma(self.settings.alpha, known.value).after(rate)
-        self._arrivals = {slot: seen.arrivals for slot, seen in slots.items()}
-        self._rates = {slot: rate for slot, rate in self._rates.items() if slot in slots}
+                rate = max(0, count - before) / passed_s
+                known = self._rates.get(key, Ewma())
+                self._rates[key] = Ewma(self.settings.alpha, known.value).after(rate)
+        self._arrivals = arrivals
+        self._rates = {key: rate for key, rate in self._rates.items() if key in arrivals}
 
     def look(
         self,
@@ -76,24 +80,27 @@ class Placement:
         if not self._may(models, slots):
             self._drop()
             return
-        if not self._rates.keys() >= slots.keys():
+        if not self._rates.keys() >= {(slot, seen.name) for slot, seen in slots.items()}:
             return  # who has just come has a rate at the next look
         topology = self._topology()
         possible = self._possible(topology)
-        loads = self._loads(models, slots, possible, budget)
-        if loads is None or not possible:
+        if not possible:
             self._drop()
             return
-        whole = (_everybody(loads, topology.cores),)
-        now = self.seats or whole
-        names = {load.model for load in loads}
-        known = {name for each in now for name in (*each.strict, *each.best_effort)}
-        found = decide(possible, loads, Weights(), now)
+        loads = self._loads(models, slots, possible, budget)
+        if loads is None:
+            # Perhaps for a while only, as when two generations of a model are loaded.
+            self._waiting, change = is_time(self._waiting, self.settings.wait, ())
+            if change or not self.seats:
+                self._drop()
+            return
+        now = self.seats or (_everybody(loads, topology.cores),)
+        found = decide(possible, loads, Weights(), now, self._waiting.wanted or ())
         wanted = () if len(found.seats) == 1 else found.seats
-        if names != known:
+        if {load.model for load in loads} != {name for each in now for name in each.names}:
             self._take(wanted, topology, found.outlook)
         elif wanted != self.seats:
-            self._waiting, change = is_time(self._waiting, self.settings.wait)
+            self._waiting, change = is_time(self._waiting, self.settings.wait, found.seats)
             if change:
                 self._take(wanted, topology, found.outlook)
         else:
@@ -109,29 +116,44 @@ class Placement:
         """Give every model that is not where it should be its target; False: no split in force.
 
         ``may_go``: whether a model that stays on its sets may have another configuration there now.
+        Memory goes to those first that give cores back, because they are changed first.
         """
         if not self.seats:
             return False
-        for slot, model in models.items():
-            seen = slots[slot]
-            target = seat(model, seen, self.seats, self._slices, budget)
-            if target is None or target.is_served(seen):
+        for slot in sorted(models, key=lambda slot: self._more_cores(slots[slot])):
+            model, seen = models[slot], slots[slot]
+            target = self._target(model, seen, budget)
+            if target is None:
                 continue
             if not target.is_at(seen) or may_go(model, target.groups):
                 model.target, model.places = target.groups, target.places
                 model.preferences = target.preferences
                 instances = sum(group.instances for group in target.groups)
                 model.needs = model.bytes_of(instances)
+                # When it serves, the old instances are gone.
+                budget -= max(0.0, model.needs - _present_bytes(model, seen))
         return True
+
+    def _more_cores(self, seen: Observed) -> int:
+        return sum(each.cores for each in self.seats if seen.name in each.names) - sum(seen.threads)
+
+    def _target(self, model: PlannedModel, seen: Observed, budget: float) -> Target | None:
+        """What it is to run instead of what it runs; None: it stays as it is."""
+        try:
+            # What it has now it may keep, however little is free beside it.
+            for free in (budget + _present_bytes(model, seen), budget):
+                target = seat(model, seen, self.seats, self._slices, free)
+                if target is None or target.is_served(seen):
+                    return None
+        except NoConfiguration as error:
+            model.complain(f"{seen.name}: {error}")
+            return None
+        return target
 
     def _may(self, models: Mapping[int, PlannedModel], slots: Mapping[int, Observed]) -> bool:
         """Whether it knows everybody, and there is somebody to keep apart."""
         classes = {seen.yields for seen in slots.values()}
-        return (
-            self.settings.auto
-            and models.keys() == slots.keys()
-            and len(classes) == 2
-        )
+        return self.settings.auto and models.keys() == slots.keys() and len(classes) == 2
 
     def _possible(self, topology: Topology) -> list[tuple[int, ...]]:
         if topology.limited:
@@ -146,12 +168,19 @@ class Placement:
         possible: Sequence[Sequence[int]],
         budget: float,
     ) -> list[Load] | None:
+        """What is expected of everybody; None when memory is too short for one of them.
+
+        While a split is in force a model's own instances count as free: the next generation has
+        their memory in the end. Without one nobody is promised what is not free now.
+        """
         widths = {width for split in possible for width in split}
         widths |= {sum(split) for split in possible}
         found = []
         for slot, model in models.items():
-            rate = self._rates[slot].value or 0.0
-            load = load_of(model, slots[slot], rate, sorted(widths), budget)
+            seen = slots[slot]
+            rate = self._rates[slot, seen.name].value or 0.0
+            own = _present_bytes(model, seen) if self.seats else 0.0
+            load = load_of(model, seen, rate, sorted(widths), budget + own)
             if load is None:
                 return None
             found.append(load)
@@ -165,9 +194,14 @@ class Placement:
         slices = core_sets(topology, widths, 0, self._slices) if seats else ()
         if slices is None:
             return  # the CPUs have just been taken
+        there = {where.cpus: each for each, where in zip(self.seats, self._slices, strict=True)}
+        # Sets that are equally wide may have come before those that were there.
+        seats = aligned(
+            seats, tuple(there.get(where.cpus, Seat(len(where.cpus))) for where in slices)
+        )
         self.seats, self._slices = seats, slices
         text = "; ".join(
-            f"{where.name}: {', '.join((*each.strict, *each.best_effort))}"
+            f"{where.name}: {', '.join(each.names)}"
             for each, where in zip(seats, slices, strict=True)
         )
         LOGGER.info(
@@ -192,3 +226,7 @@ def _everybody(loads: Sequence[Load], cores: int) -> Seat:
         tuple(load.model for load in loads if load.is_strict),
         tuple(load.model for load in loads if not load.is_strict),
     )
+
+
+def _present_bytes(model: PlannedModel, seen: Observed) -> float:
+    return len(seen.threads) * model.memory.instance

@@ -120,19 +120,19 @@ class Reconfiguration:
         }
         for model in self._models.values():
             model.forget_target()
+        # What loads just now may not have taken its memory yet.
+        coming = self._models.get(self._changing) if self._changing is not None else None
+        free = self._memory() - (coming.needs if coming else 0.0)
         if self._placement is not None and self._placement.place(
             movable,
             slots,
-            self._memory(),
+            free,
             lambda model, groups: model.may_go_to(groups, self.settings.timeout_s, now_ns),
         ):
             return
         yielding = {slot for slot in movable if slots[slot].yields}
         sharing = {slot: model for slot, model in movable.items() if slot not in yielding}
         nodes = list(self._nodes()) or [1]
-        # What loads just now may not have taken its memory yet.
-        coming = self._models.get(self._changing) if self._changing is not None else None
-        free = self._memory() - (coming.needs if coming else 0.0)
         plan = JointPlan(slots, self.settings, sum(nodes), free, now_ns)
         if sharing:
             plan.choose(sharing, self._free(nodes, slots, sharing))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shunter.allocator.devices.slices import ComputeSlice
-from shunter.allocator.placement.core_split import Load, OnCores, Seats
+from shunter.allocator.placement.core_split import Load, OnCores
+from shunter.allocator.placement.seats import Seats
 from shunter.allocator.planning.configuration import MAX_GROUPS, Configuration, InstanceGroup
 from shunter.allocator.planning.optimizer import Choice, NoConfiguration, maximise_rate
 from shunter.batching.page.slices import Slice, of_cpus
@@ -67,7 +68,10 @@ def seat(
     slices: Sequence[ComputeSlice],
     budget: float,
 ) -> Target | None:
-    """Its groups on its sets, those where it is to run first in front; None when it has no set."""
+    """Its groups on its sets, those where it is to run first in front; None when it has no set.
+
+    Raises NoConfiguration where no instance of it fits into its part of the budget.
+    """
     name = seen.name
     mine = [
         (each, where)

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from shunter.allocator.placement.core_split import (
     Load,
     OnCores,
-    Seat,
     decide,
-    moved,
 )
 from shunter.allocator.placement.distribution import Batch
 from shunter.allocator.placement.reconfigurator import FALLBACK, LARGE, SMALL, wanted_layout
 from shunter.allocator.placement.scoring import PAPER, Outlook, Weights, best, of_gpu
+from shunter.allocator.placement.seats import Seat, moved
 from shunter.allocator.placement.slowdown import SlowdownModel
 
 TWO = [(2,), (1, 1)]
@@ -24,9 +23,7 @@ TWO = [(2,), (1, 1)]
 def load(model, rate, strict=False, ms=10.0, speedup=1.5, slo=math.inf, fbr=0.0, most=2):
     """A model that takes ``ms`` on one core and gets faster by ``speedup`` with each doubling."""
     times = {n: ms / speedup ** math.log2(n) for n in range(1, most + 1)}
-    return Load(
-        model, strict, rate, {n: OnCores(t, 1e3 / t, fbr) for n, t in times.items()}, slo
-    )
+    return Load(model, strict, rate, {n: OnCores(t, 1e3 / t, fbr) for n, t in times.items()}, slo)
 
 
 def chosen(*loads, splits=TWO, weights=None, current=()):
@@ -65,6 +62,70 @@ def test_what_little_is_gained_is_not_worth_a_change():
     assert chosen(*loads, weights=Weights(moved=1.0), current=other).seats == other
     assert moved(other, there) == 1
     assert moved(other, other) == moved((), other) == 0
+
+
+PAIR = (Seat(2, ("a",)), Seat(2, ("b",)))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.9, 1.1), st.floats(0.9, 1.1)), min_size=1, max_size=3),
+    st.sampled_from([PAIR, PAIR[::-1]]),
+)
+def test_rates_that_are_about_equal_never_change_places(rates, current):
+    splits = [(2, 2), (4,), (3, 1), (2, 1, 1), (1, 1, 1, 1)]
+    for a, b in rates:
+        loads = [
+            load(m, 60 * r, True, slo=60, speedup=1.4, most=4) for m, r in (("a", a), ("b", b))
+        ]
+        assert chosen(*loads, splits=[(2, 2)], current=current).seats == current
+        current_of_all = chosen(*loads, splits=splits, current=current).seats
+        assert chosen(*loads[::-1], splits=splits, current=current_of_all).seats == current_of_all
+
+
+@given(st.permutations(["a", "b", "c"]), st.floats(0.98, 1.02))
+def test_neither_rank_nor_order_of_names_is_a_difference(names, factor):
+    loads = [load(m, 10 * factor**at, True, slo=80) for at, m in enumerate(names)]
+    loads.append(load("x", 100))
+    first = chosen(
+        load("a", 10, True, slo=80), *(load(m, 10, True, slo=80) for m in "bc"), loads[3]
+    )
+    assert all(list(seat.strict) == sorted(seat.strict) for seat in chosen(*loads).seats)
+    assert chosen(*loads, current=first.seats).seats == first.seats
+
+
+def test_of_equal_sets_everybody_keeps_his_own():
+    before = (Seat(1, ("b",)), Seat(1, ("a", "c")))
+    assert moved(before, (Seat(1, ("a", "c")), Seat(1, ("b",)))) == 1
+    loads = [load(m, 1, True, slo=30) for m in "abc"] + [load("x", 500)]
+    current = tuple(Seat(1, seat.strict, ("x",)) for seat in before)
+    assert chosen(*loads, splits=[(1, 1)], current=current).outlook.moved <= 0.25
+
+
+def test_who_comes_does_not_make_the_others_change_equal_sets():
+    loads = load("s", 10, True, slo=50), load("b", 5), load("x", 5)
+    current = Seat(1, (), ("b",)), Seat(1, ("s",))
+    found = chosen(*loads, splits=[(1, 1)], current=current)
+    assert found.seats == (Seat(1, (), ("b", "x")), Seat(1, ("s",)))
+    assert found.outlook.moved == 0
+
+
+def test_a_place_is_left_for_a_better_one_or_when_the_model_has_changed_its_class():
+    loads = load("s", 10, True, slo=8), load("b", 1000)  # one core makes it too late
+    apart = (Seat(1, ("s",), ("b",)), Seat(1, (), ("b",)))
+    assert chosen(*loads, current=apart).seats == (Seat(2, ("s",), ("b",)),)
+    was_strict = (Seat(2, ("b", "s")),)
+    assert chosen(*loads, current=was_strict).seats == (Seat(2, ("s",), ("b",)),)
+
+
+def test_what_is_waited_for_is_not_exchanged_for_one_that_is_hardly_better():
+    loads = load("s", 10, True, slo=50), load("b", 1)
+    best = decide([(1, 1)], loads, Weights()).seats
+    like = (Seat(1, ("s",), ("b",)), Seat(1, (), ("b",)))
+    assert like != best
+    assert decide([(1, 1)], loads, Weights(), awaited=like).seats == like
+    late = (Seat(1, ("s",), ("b",)),)
+    slow = load("s", 95, True, slo=50), load("b", 1)
+    assert decide([(1, 1)], slow, Weights(), awaited=late).seats != late
 
 
 def test_models_that_crowd_the_memory_are_kept_apart_in_time():

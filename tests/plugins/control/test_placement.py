@@ -5,6 +5,9 @@ import dataclasses
 import pytest
 
 from shunter.allocator.cpus.topology import Cpu, Topology
+from shunter.allocator.placement.core_split import Decision
+from shunter.allocator.placement.scoring import Outlook
+from shunter.allocator.placement.seats import Seat
 from shunter.allocator.planning.profile import Cell, Profile, Provenance
 from shunter.batching.page.layout import ChangeState
 from shunter.batching.page.records import (
@@ -16,6 +19,7 @@ from shunter.batching.page.records import (
     SlotIdentity,
 )
 from shunter.batching.page.slices import ALL_CPUS, of_cpus
+from shunter.plugins.control import placement as module
 from shunter.plugins.control.fixed_policy import with_configuration
 from shunter.plugins.control.observed import Observed
 from shunter.plugins.control.placement import Placement
@@ -50,11 +54,11 @@ class World:
         self.placement = Placement(two_cpus, PlacementSettings(auto=True, interval_s=1, **settings))
         self.policy = Reconfiguration(
             lambda: [2],
-            lambda: 10_000 * MIB,
+            lambda: self.free,
             ConfigurationSettings(timeout_s=1, alpha=1, window=1),
             self.placement,
         )
-        self.now = 0
+        self.now, self.free = 0, 10_000 * MIB
         self.obeys = True
         self.slo_ms = slo_ms
         self.slots = {}
@@ -197,3 +201,75 @@ def test_a_model_that_comes_is_placed_at_the_next_look(world):
     assert world.policy.wanted(STRICT).request == strict  # the others stay where they are
     assert any("m2/1" in each.best_effort for each in world.placement.seats)
     assert any(world.places(2))
+
+
+APART = (Seat(1, ("m0/1",)), Seat(1, (), ("m1/1",)))
+SHARED = (Seat(1, ("m0/1",), ("m1/1",)), Seat(1, (), ("m1/1",)))
+
+
+def test_one_look_that_wants_something_else_begins_the_count_anew(world, monkeypatch):
+    story = [APART] * 3 + [SHARED] + [APART] * 4
+    found = []
+
+    def decide(*_):
+        found.append(world.placement.seats)
+        return Decision(story[len(found) - 1], Outlook())
+
+    monkeypatch.setattr(module, "decide", decide)
+    while len(found) < len(story):
+        world.run(1, strict=10, best_effort=1000)
+    assert found == [()] * len(story)
+    assert world.placement.seats == APART  # with the last one
+
+
+@pytest.mark.parametrize("free", range(0, 700, 50))
+def test_targets_fit_into_the_memory_together_and_who_finds_none_stays(world, monkeypatch, free):
+    """An instance needs 100 MiB; best-effort models are on two sets, with half of it for each."""
+    others = ("m1/1", "m2/1")
+    seats = (Seat(1, ("m0/1",), others), Seat(1, (), others))
+    monkeypatch.setattr(module, "decide", lambda *_: Decision(seats, Outlook()))
+    world.add(2)
+    world.obeys = False
+    world.run(10, strict=10, best_effort=1000)
+    models = world.policy._models
+    for model in models.values():
+        model.forget_target()
+    slots = {slot: world.observed(state) for slot, state in world.slots.items()}
+    assert world.placement.place(models, slots, free * MIB, lambda *_: True)
+    left = free * MIB
+    for model in models.values():
+        assert model.target is not None or model.complaint
+        if model.target is not None:
+            assert model.needs <= left
+            left -= model.needs - 100 * MIB
+    assert free < 100 or models[STRICT].target is not None
+
+
+def test_a_split_is_kept_when_memory_is_short_for_a_while(world, monkeypatch):
+    world.run(10, strict=10, best_effort=1000)
+    seats, wanted = world.placement.seats, world.policy.wanted(STRICT).request
+    assert seats
+    world.free = 10 * MIB  # it has what it has
+    world.run(20)
+    assert (world.placement.seats, world.policy.wanted(STRICT).request) == (seats, wanted)
+    assert not any(model.complaint for model in world.policy._models.values())
+    monkeypatch.setattr(module, "load_of", lambda *_: None)
+    world.run(2)
+    assert world.placement.seats == seats
+    world.run(3)
+    assert world.placement.seats == ()
+
+
+def test_a_model_that_follows_another_on_its_slot_has_a_rate_of_its_own(world, monkeypatch):
+    rates = []
+
+    def decide(_, loads, *rest):
+        rates.append({load.model: load.rate for load in loads})
+        return Decision((Seat(2, ("m0/1",), (loads[1].model,)),), Outlook())
+
+    monkeypatch.setattr(module, "decide", decide)
+    world.run(4, strict=10, best_effort=1000)
+    state = world.slots[BEST_EFFORT]
+    state["identity"] = dataclasses.replace(state["identity"], model_name="other")
+    world.run(4, best_effort=0)
+    assert {each["other/1"] for each in rates if "other/1" in each} == {0}
