@@ -14,8 +14,8 @@ part this time. All end together when the handler does, but for those of which i
 clients have gone; a handler may leave them out, and when nobody is left it is closed.
 
 A handler goes on when there are places for the next parts of all answers: up to eight of each may
-be on their way. Clients for whom others of their batch wait too long, or the handler where there
-are no others, find their next parts in a backlog; when it is full their answers end. The limits are a
+be on their way. Clients that let others of their batch wait too long for that find their next parts
+in a backlog; when it is full their answers end. The limits are a
 :class:`~shunter.handlers.queue.tensor_config.Backlog`.
 """
 
@@ -32,7 +32,7 @@ import torch
 from shunter.batching.queue.attach import Attach
 from shunter.batching.queue.layout import EntryStatus
 from shunter.batching.queue.native import Batch, WorkerQueue
-from shunter.batching.queue.native_parts import Parts, PartsEnd
+from shunter.batching.queue.native_parts import LONGEST_SLEEP_NS, Parts, PartsEnd
 from shunter.batching.queue.tensor_spec import BYTES, TensorSpec
 from shunter.handlers.queue.packed_batch import PackedBatch
 from shunter.handlers.queue.packed_outputs import Output
@@ -53,8 +53,6 @@ class Reader(Parts):
         self.rows, self.status = rows, int(EntryStatus.OK)
         self.held_ns = 0
         """How long others have waited for it, less a share of the time since."""
-        self.stalled_ns = 0
-        """How long the handler has waited for it while no other could go on."""
         self.backlog: deque[list[Output]] = deque()
         """Parts for whose places nobody waits any more."""
         self.bytes = 0
@@ -105,7 +103,6 @@ class StreamingQueueWorker(PackedQueueWorker):
         super().__init__(end, infer, attach, padding, device)
         self._end, self._specs = PartsEnd(end), attach.outputs
         self._most_bytes, self._most_ns = backlog.bytes, backlog.ms * 1_000_000
-        self._most_stall_ns = backlog.stall_ms * 1_000_000
         self._given_ns = 0
 
     def _again(self, batch: Batch, request: int, count: int) -> int:
@@ -202,20 +199,17 @@ class StreamingQueueWorker(PackedQueueWorker):
     # ---- who is behind
 
     def _wait(self, readers: list[Reader], waiting: list[Reader]) -> list[Reader]:
-        """For a place of one of these; those for whom nobody waits any longer."""
+        """For a place of one of these; those for whom others do not wait any longer."""
         sleeping = waiting + [each for each in readers if each.backlog]
-        # If so nobody of the batch waits for another, but the next batch waits for this one.
-        stalls = all(each in waiting for each in readers if each.goes_on and not each.backlog)
-        most_ns = self._most_stall_ns if stalls else self._most_ns
-        spent_ns = [each.stalled_ns if stalls else each.held_ns for each in waiting]
-        if max(spent_ns) >= most_ns:
-            return [each for each, ns in zip(waiting, spent_ns, strict=True) if ns >= most_ns]
+        if all(each in waiting for each in readers if each.goes_on and not each.backlog):
+            self._end.sleep(sleeping, LONGEST_SLEEP_NS)  # nobody waits for another
+            return []
+        if tired := [each for each in waiting if each.held_ns >= self._most_ns]:
+            return tired
         begun_ns = time.monotonic_ns()
-        self._end.sleep(sleeping, most_ns - max(spent_ns))
-        slept_ns = time.monotonic_ns() - begun_ns
+        self._end.sleep(sleeping, self._most_ns - max(each.held_ns for each in waiting))
         for each in waiting:
-            each.stalled_ns += slept_ns if stalls else 0
-            each.held_ns += 0 if stalls else slept_ns
+            each.held_ns += time.monotonic_ns() - begun_ns
         return []
 
     def _forgive(self, readers: list[Reader]) -> None:

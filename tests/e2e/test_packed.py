@@ -112,7 +112,6 @@ def test_who_does_not_read_parts_does_not_hold_up_its_batch(serve, client):
         "streamed": True,
         "backlog_bytes": 4096,
         "backlog_ms": 300,
-        "stall_ms": 60_000,
     }
     config = {"shunter": {"tensors": tensors, "network": "1x1x8"}}
     name = serve(handler="batchmates", config=config).name

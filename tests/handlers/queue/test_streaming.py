@@ -2,7 +2,6 @@
 
 import os
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +9,7 @@ from packed_front import PackedFront
 
 from shunter.batching.queue.layout import EntryStatus
 from shunter.batching.queue.native import FrontEndError
-from shunter.batching.queue.native_parts import PartsEnd
 from shunter.batching.queue.tensor_spec import ANY, BYTES, TensorSpec
-from shunter.handlers.queue import streaming
 from shunter.handlers.queue.streaming import StreamingQueueWorker
 from shunter.handlers.queue.tensor_config import UNPADDED, USUAL_BACKLOG, Backlog
 
@@ -269,28 +266,6 @@ def test_when_all_are_behind_the_handler_waits_and_nobody_is_let_go(run):
     found = run(infer, given=given, backlog=Backlog(1 << 20, 0))
     assert found[:2] == ([BAD, OK, OK], [[], *WHOLE[1:]])
     assert [said[1] for said, _ in seen] == list(range(PLACES))
-
-
-def test_clients_that_only_sip_do_not_keep_the_worker_for_ever(run, monkeypatch):
-    now_ns, ended = 0, []
-
-    def sleep(_, sleeping, most_ns):  # every 20 ms they ask for one part
-        nonlocal now_ns
-        now_ns += min(most_ns, 20_000_000)
-        for each in sleeping:
-            run.give(each.entry, each.written + 1)
-
-    def infer(batch):
-        try:
-            yield from steps(run, [])(batch)
-        finally:
-            ended.append(set(batch.unwanted))
-
-    monkeypatch.setattr(streaming, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
-    monkeypatch.setattr(PartsEnd, "sleep", sleep)
-    found = run(infer, given=dict.fromkeys(range(3), 2), backlog=Backlog(0, 100_000, 50))
-    assert found[1] == [each[:5] for each in WHOLE]
-    assert run.late == [True] * 3 and ended == [{0, 1, 2}]
 
 
 def test_who_has_ended_and_does_not_read_is_let_go(run):
