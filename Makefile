@@ -52,7 +52,7 @@ demo: $(INSTALLED) ## serve a small model and real sentence embeddings with the 
 	$(BIN)/shunter demo
 
 test: $(INSTALLED) ## run the tests; those without their JDK or GPU are skipped
-	# Two files at a time: each process has servers, ports and folders of its own.
+	# Three files at a time: most of their time is waiting: each process has servers, ports and folders of its own.
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(INSTALLED) library ## run only tests that start no process: no server, no compiler, no JVM
