@@ -279,7 +279,7 @@ def compiled(installed, source, folder, *more):
     said = (installed / "lib/pkgconfig/shunter_client.pc").read_text()
     assert f"prefix={installed}\n" in said and "-lshunter_client" in said
     program = folder / source.stem
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", *sanitizer()]
+    flags = ["-std=c11", "-g", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", *sanitizer()]
     archive = installed / "lib/libshunter_client.a"
     command = [*build.compiler(), *flags, f"-I{installed}/include", *more, source, archive]
     subprocess.run([*command, "-pthread", "-ldl", "-o", program], check=True)
@@ -458,7 +458,7 @@ def test_a_program_reads_answers_in_parts(streamed, installed, tmp_path):
     for kind in "Link", "Late":
         link = link_of(int(service.url().rpartition(":")[2]), 5, 0.05, kind)
         try:
-            command = [program, f"udp://127.0.0.1:{link.port}", "1"]
+            command = [program, f"udp://127.0.0.1:{link.port}", "1", "0", "lossy"]
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=LONG, check=False
             )

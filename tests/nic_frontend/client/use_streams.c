@@ -1,4 +1,5 @@
 /* A program that reads answers in parts, for test_streaming.py, whose model Counts it asks. */
+#include <stdbool.h>
 #include <errno.h>
 #include <poll.h>
 #include <shunter_client.h>
@@ -57,13 +58,15 @@ static int read_parts(
 }
 
 /* Several at once, by an event loop. */
-static void several(shunter_session *session) {
-    shunter_stream *streams[AT_ONCE];
+struct expected {
+    int64_t parts, size, seed;
+};
+
+/* All at once: which of them the worker runs first is its own affair. */
+static void read_all(
+    shunter_session *session, shunter_stream **streams, const struct expected *all, int count) {
     int64_t numbers[AT_ONCE] = {0};
-    unsigned left = AT_ONCE;
-    for (int i = 0; i < AT_ONCE; i++) {
-        streams[i] = begin(session, 40 * i, 100 * i, i);
-    }
+    int left = count;
     while (left) {
         struct shunter_result none;
         struct pollfd fd = {
@@ -72,15 +75,15 @@ static void several(shunter_session *session) {
         const int due = shunter_due_ms(session);
         CHECK(poll(&fd, 1, due < LONG ? due : LONG) >= 0);
         CHECK(shunter_poll(session, &none, 1, 0) == 0);
-        for (int i = 0; i < AT_ONCE; i++) {
+        for (int i = 0; i < count; i++) {
             const void *part;
             size_t bytes;
             int found = 0;
             while (streams[i] && (found = shunter_stream_next(streams[i], &part, &bytes, 0)) == 1) {
-                look(session, part, bytes, ++numbers[i], 100 * i, i);
+                look(session, part, bytes, ++numbers[i], all[i].size, all[i].seed);
             }
             if (streams[i] && found != -EAGAIN) {
-                CHECK(found == 0 && numbers[i] == 40 * i);
+                CHECK(found == 0 && numbers[i] == all[i].parts);
                 CHECK(shunter_stream_next(streams[i], &part, &bytes, 0) == 0);
                 shunter_stream_end(streams[i]);
                 streams[i] = NULL;
@@ -90,13 +93,25 @@ static void several(shunter_session *session) {
     }
 }
 
+static void several(shunter_session *session) {
+    shunter_stream *streams[AT_ONCE];
+    struct expected all[AT_ONCE];
+    for (int i = 0; i < AT_ONCE; i++) {
+        all[i] = (struct expected){40 * i, 100 * i, i};
+        streams[i] = begin(session, all[i].parts, all[i].size, all[i].seed);
+    }
+    read_all(session, streams, all, AT_ONCE);
+}
+
 /* Others begin while the parts of one come. */
 static void beside(shunter_session *session) {
     shunter_stream *first = begin(session, 6 * AT_ONCE, 3000, 1), *others[AT_ONCE - 1];
+    struct expected all[AT_ONCE - 1];
     const void *part;
     size_t bytes;
     for (int64_t number = 1; number <= 6 * AT_ONCE; number++) {
         if (number % 6 == 0 && number < 6 * AT_ONCE) {
+            all[number / 6 - 1] = (struct expected){3, 4, number};
             others[number / 6 - 1] = begin(session, 3, 4, number);
         }
         CHECK(shunter_stream_next(first, &part, &bytes, LONG) == 1);
@@ -104,10 +119,7 @@ static void beside(shunter_session *session) {
     }
     CHECK(shunter_stream_next(first, &part, &bytes, LONG) == 0);
     shunter_stream_end(first);
-    for (int i = 0; i < AT_ONCE - 1; i++) {
-        CHECK(read_parts(session, others[i], INT64_MAX, 4, 6 * (i + 1)) == 0);
-        shunter_stream_end(others[i]);
-    }
+    read_all(session, others, all, AT_ONCE - 1);
 }
 
 static void what_is_no_stream(shunter_session *session) {
@@ -129,7 +141,7 @@ static void what_is_no_stream(shunter_session *session) {
     shunter_stream_end(stream);
 }
 
-/* URL KEYED PROTECTION: all that goes well. URL wait: reads until the server is gone. */
+/* URL KEYED PROTECTION [lossy]: all that goes well. URL wait: reads until the server is gone. */
 int main(int argc, char **argv) {
     uint8_t key[32];
     for (int i = 0; i < 32; i++) {
@@ -161,7 +173,10 @@ int main(int argc, char **argv) {
     const void *part;
     size_t bytes;
     CHECK(shunter_stream_next(failing, &part, &bytes, LONG) == -500);
-    for (int64_t most = 0; most < 4; most++) { // given up at any time
+    // Given up at any time. Not where datagrams overtake each other: a CANCEL before its request is
+    // for nothing, and the stream holds the worker until nobody has asked for a part for long.
+    const bool in_order = argc <= 4;
+    for (int64_t most = 0; in_order && most < 4; most++) {
         shunter_stream *endless = begin(session, 1000000000, 3, 7);
         CHECK(read_parts(session, endless, most, 3, 7) == 1);
         shunter_stream_end(endless);
