@@ -181,8 +181,15 @@ class ServerLink:
         return found
 
     def _serve(self, page: ControlPage, slot: int, function: Function, now_ns: int) -> None:
-        """Tell of a function, and take its policy."""
+        """Take the policy of a function, and tell of it: who is told of it finds it obeying."""
         path = self._front_end.path
+        try:
+            commands = page.read_commands(slot)
+            identity = page.read_identity(slot)
+            groups = page.read_groups(slot, identity.group_count)
+        except UnstableError:
+            return  # as it was; the next look may be luckier
+        path.set_policy(function.id, policy_of(commands, identity, groups))
         sessions, credit = path.load(function.id)
         network = SlotNetwork(
             len(function.workers),
@@ -197,13 +204,6 @@ class ServerLink:
         share = window.attainment_ppm(counted, now_ns)
         counted = replace(counted, network_attainment_ppm=share)
         front_end_page.write_network(page, slot, network, counted)
-        try:
-            commands = page.read_commands(slot)
-            identity = page.read_identity(slot)
-            groups = page.read_groups(slot, identity.group_count)
-        except UnstableError:
-            return  # as it was; the next look may be luckier
-        path.set_policy(function.id, policy_of(commands, identity, groups))
 
     def _read_slots(self, page: ControlPage) -> None:
         """Which models the server has; only what changed is read again."""
