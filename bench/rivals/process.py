@@ -155,6 +155,10 @@ class Rival:
             **dict.fromkeys(_THREAD_SETTINGS, str(self._threads)),
             "PYTHONDONTWRITEBYTECODE": "1",
             "TMPDIR": str(self.folder),
+            # Triton's stubs take their Python from here.
+            "PATH": os.pathsep.join(
+                [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+            ),
             SETTINGS: json.dumps(settings),
             **self._environment(),
         }
