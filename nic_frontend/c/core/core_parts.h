@@ -82,6 +82,7 @@ struct session {
     struct link silence; /* awake or resting, the longest silent first */
     struct link quiet;   /* of its address */
     struct link series;  /* its answers in parts */
+    uint64_t unwanted[SHUNTER_WINDOW]; /* streams that were given up before they came; 0: none */
     uint64_t asked;      /* the latest of its requests */
     struct link row;     /* of its turn */
     uint64_t wanted;     /* the request that was refused, 0: only credit */

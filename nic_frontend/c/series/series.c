@@ -40,6 +40,10 @@ static void free_place(struct function *function, int32_t *place) {
 void shunter_series_begin(
     struct shunter_core *core, struct session *session, struct call *call, uint64_t now_ns) {
     struct function *function = function_of(core, session);
+    if (session->unwanted[call->req_id % SHUNTER_WINDOW] == call->req_id) {
+        shunter_fail(core, session, call, SHUNTER_STATUS_CANCELLED, now_ns);
+        return;
+    }
     if (shunter_series_are_many(function)) {
         shunter_fail(core, session, call, SHUNTER_STATUS_WOULD_BE_LATE, now_ns);
         return;
@@ -170,6 +174,9 @@ bool shunter_series_cancel(
     struct shunter_core *core, struct session *session, uint64_t req_id, uint64_t now_ns) {
     struct series *series = shunter_series_find(session, (uint32_t)req_id);
     if (!series || series->call.req_id != req_id) {
+        if (call_of(session, req_id)->req_id != req_id && may_come(session, req_id)) {
+            session->unwanted[req_id % SHUNTER_WINDOW] = req_id;
+        }
         return false;
     }
     let_end(core, session, series, now_ns);

@@ -458,13 +458,13 @@ def test_a_program_reads_answers_in_parts(streamed, installed, tmp_path):
     for kind in "Link", "Late":
         link = link_of(int(service.url().rpartition(":")[2]), 5, 0.05, kind)
         try:
-            command = [program, f"udp://127.0.0.1:{link.port}", "1", "0", "lossy"]
+            command = [program, f"udp://127.0.0.1:{link.port}", "1"]
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=LONG, check=False
             )
         finally:
             link.close()
-        assert (done.returncode, done.stderr, link.faults > 10) == (0, "", True)
+        assert (done.returncode, done.stderr, link.faults > 20) == (0, "", True)
 
 
 def test_a_program_reads_parts_until_the_worker_has_gone(streamed, installed, tmp_path):

@@ -524,3 +524,21 @@ def test_the_same_under_the_sanitizers(sanitized):
         check=False,
     )
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_stream_that_was_given_up_before_it_came_is_not_run():
+    world = World(clients=1)
+    [client] = world.clients
+    request, given_up = client.begin(), client.last
+    cancel = client.header(given_up, type=MessageType.CANCEL)
+    for datagram in (cancel, request):
+        world.core.receive(client.peer, datagram, world.now, 64 + parse_length(datagram))
+    [refused] = [
+        header.status
+        for action in world.core.accept(request, world.now)
+        if isinstance(action, Send) and (header := parse(action.header)).req_id == given_up
+    ]
+    assert refused == WireStatus.CANCELLED
+    assert not world.ready
+    world.arrive(client, client.begin())
+    assert len(world.ready) == 1
