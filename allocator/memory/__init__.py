@@ -1,1 +1,1 @@
-"""Memory that is left."""
+"""Memory: what the host has left, and a device's as a cache of models."""
