@@ -31,6 +31,7 @@ from shunter.handlers.torchserve.output import LINES, LineHandler
 from shunter.handlers.torchserve.receive import INFER, LOAD, Batch, Receiver
 from shunter.handlers.torchserve.reply import failure_reply, success_reply
 from shunter.handlers.torchserve.warm_up import NoSocket, warm_up
+from shunter.handlers.weights.setting import wants_shared
 
 if TYPE_CHECKING:
     from shunter.handlers.queue.front_end_link import FrontEndLink
@@ -116,6 +117,8 @@ class Worker(TorchModelServiceWorker):
         with LastError() as last:
             try:
                 service, result, code = self.load_model(message)
+                if code == 200:
+                    _share_weights(service)
                 link = _link(service) if code == 200 else None
                 if code == 200:
                     _give_way(service, link)
@@ -136,6 +139,17 @@ class Worker(TorchModelServiceWorker):
             raise RuntimeError(f"{code} - {result}")
         service.set_cl_socket(cl_socket)
         return service, link
+
+
+def _share_weights(service: Service) -> None:
+    """Let what the handler has loaded be the server's one copy, where its model says so."""
+    section = section_of(service.context.model_yaml_config)
+    if wants_shared(section):
+        from shunter.handlers.preemption.modules import models_of
+        from shunter.handlers.torchserve.loaded import holder_of_models
+        from shunter.handlers.weights.sharing import share_or_keep
+
+        share_or_keep(models_of(holder_of_models(service)), os.environ)
 
 
 def _link(service: Service) -> FrontEndLink | None:

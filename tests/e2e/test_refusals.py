@@ -26,6 +26,7 @@ BAD_SECTIONS = [
     ({"cores": "all"}, "shunter.cores"),
     ({"retry": "never"}, "shunter.retry"),
     ({"wait": "forever"}, "shunter.wait"),
+    ({"weights": "some"}, "shunter.weights"),
     ({"retry": False, "preemptible": {"drop": True}}, "shunter.retry"),
     ({"retry": False, "preemptible": {"drop": True}}, "shunter.preemptible.drop"),
     ("strict", "shunter"),

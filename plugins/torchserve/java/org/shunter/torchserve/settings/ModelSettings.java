@@ -71,7 +71,8 @@ public record ModelSettings(
                             "preemptible",
                             "network",
                             "retry",
-                            "wait"));
+                            "wait",
+                            "weights"));
     /** Settings of a model without a section: strict, no deadline. */
     static final ModelSettings DEFAULT = of(Map.of());
 
@@ -119,6 +120,7 @@ public record ModelSettings(
             throw new BadRequestException(
                     "shunter.groups and shunter.configuration: give one of them");
         }
+        checkWeights(map.getOrDefault("weights", "private"));
         final RequestClass defaultClass =
                 map.containsKey("class")
                         ? requestClass("shunter.class", map.get("class"))
@@ -187,6 +189,13 @@ public record ModelSettings(
             throw refusal("shunter.wait", value, "adaptive, company");
         }
         return "company".equals(value);
+    }
+
+    /** Its workers read it; a wrong value fails the registration and not their start. */
+    private static void checkWeights(final Object value) {
+        if (!"private".equals(value) && !"shared".equals(value)) {
+            throw refusal("shunter.weights", value, "shared, private");
+        }
     }
 
     private static long sloNs(final Object value) {
