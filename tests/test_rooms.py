@@ -42,6 +42,7 @@ FOLDERS = {
     "handlers": set(),
     "handlers/device": set(),
     "handlers/placement": set(),
+    "handlers/pool": {"handlers/weights"},
     "handlers/preemption": {"handlers/device"},
     "handlers/queue": {"handlers/device", "handlers/preemption"},
     "handlers/torchserve": {
@@ -92,6 +93,7 @@ OF_A_SERVER = {
 OF_NO_SERVER = (
     "handlers/device",
     "handlers/placement",
+    "handlers/pool",
     "handlers/preemption",
     "handlers/queue",
     "handlers/weights",

@@ -28,6 +28,8 @@ class Shared:
     """What a worker has together with others."""
 
     file: WeightFile
+    weights: list[Weight]
+    """In the order of the file's records."""
     bytes: int
     all_bytes: int
     """Of all parameters and buffers; what is missing could not be moved."""
@@ -75,7 +77,7 @@ def share(models: Sequence[nn.Module], folder: Path) -> Shared | None:
 
     file = obtain(folder, records, parts, available_bytes())
     move(weights, file)
-    return Shared(file, sum(each.bytes for each in records), everything)
+    return Shared(file, weights, sum(each.bytes for each in records), everything)
 
 
 def data_of(file: WeightFile) -> torch.Tensor:

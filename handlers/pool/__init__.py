@@ -1,0 +1,1 @@
+"""Several models in one worker process, of which none notices the others."""

@@ -1,0 +1,185 @@
+"""The models of one worker of a pool: all of them loaded, some of them hot, one at work.
+
+Each has its service in a space of its own and its weights in the one cold copy of the server. Hot
+weights are a cache over that; :mod:`shunter.allocator.memory.scheduling` says which ones come and
+which leave. A batch runs at once, wherever its weights are: what has not come yet is read cold.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from torch import nn
+
+from shunter.allocator.memory.devices import Device, Devices, DoesNotFit, Model
+from shunter.allocator.memory.scheduling import ModelScheduler, Rules, Run, Swap, Waiting
+from shunter.handlers.pool.sharable import LoadedApart, load_apart
+from shunter.handlers.pool.space import ModelSpace, World
+from shunter.handlers.weights.hot import HotModel
+from shunter.handlers.weights.hot_memory import CHUNK, HotMemory, NoRoom, chunks_of
+from shunter.handlers.weights.sharing import data_of, share
+
+logger = logging.getLogger("shunter.pool")
+Service = TypeVar("Service")
+_DEVICE = "hot"
+_BANDWIDTH = 4e9
+"""Bytes per second of a copy, until one was measured."""
+
+
+class NotSharable(Exception):
+    """A model needs a process of its own; the message says why."""
+
+
+@dataclass
+class _Pooled(Generic[Service]):
+    space: ModelSpace
+    service: Service
+    hot: HotModel | None
+    """None: it has no weights that could come and go, or they are larger than all hot memory."""
+
+
+class PooledModels(Generic[Service]):
+    """For the one thread of a worker that runs batches."""
+
+    def __init__(self, folder: Path, budget: int, *, swaps: int = 2) -> None:
+        """``folder``: of files of weights; ``budget``: bytes of hot memory."""
+        self._world, self._folder = World(), folder
+        self._memory = HotMemory(budget)
+        self._copies = ThreadPoolExecutor(swaps, thread_name_prefix="swap")
+        device = Device(_DEVICE, budget // CHUNK * CHUNK, workers=1, bandwidth=_BANDWIDTH)
+        self._scheduler = ModelScheduler(Devices([device]), Rules(swaps=swaps))
+        self._cache = device.cache
+        self._models: dict[str, _Pooled[Service]] = {}
+        self._coming: dict[str, tuple[Swap, Future[float] | None]] = {}
+        """Swaps that are on their way; None: one that could not begin."""
+
+    @property
+    def hot(self) -> set[str]:
+        """Models whose weights are in hot memory, or come there."""
+        return set(self._cache.held)
+
+    def register(
+        self,
+        name: str,
+        folder: Path,
+        load: Callable[[], Service],
+        modules_of: Callable[[Service], Sequence[nn.Module]],
+        *,
+        resident: bool = False,
+    ) -> Service:
+        """Load a model from the folder of its archive; ``modules_of`` says what it holds.
+
+        Raises NotSharable, DoesNotFit (a resident one), OSError, and what ``load`` does; the
+        model is not there then.
+        """
+        if name in self._models:
+            raise ValueError(f"{name} is registered already")
+        space = ModelSpace(self._world, folder)
+        loaded: LoadedApart[Service] = load_apart(space, load)
+        if loaded.reasons:
+            raise NotSharable(f"{name} needs workers of its own: {'; '.join(loaded.reasons)}")
+        hot = self._cold(name, modules_of(loaded.service), resident)
+        self._models[name] = _Pooled(space, loaded.service, hot)
+        return loaded.service
+
+    def _cold(self, name: str, modules: Sequence[nn.Module], resident: bool) -> HotModel | None:
+        found = share(modules, self._folder)
+        if found is None:
+            return None
+        hot = HotModel(
+            found.weights, found.file.records, data_of(found.file), self._memory, self._copies
+        )
+        size = chunks_of(hot.bytes) * CHUNK
+        try:
+            self._scheduler.devices.register(Model(name, size, resident))
+        except DoesNotFit as error:
+            if resident:
+                raise
+            logger.warning("The weights of %s are read in the shared copy: %s", name, error)
+            return None
+        return hot
+
+    def unregister(self, name: str) -> None:
+        """Forget a model between two batches; the host has its memory back then."""
+        pooled = self._models.pop(name)
+        if pooled.hot is not None:
+            pooled.hot.drop()
+            if name in self._coming:
+                swap, _ = self._coming.pop(name)
+                self._scheduler.swap_ended(swap, time.monotonic(), failed=True)
+            self._scheduler.forget(name)
+            self._memory.trim()
+
+    def expect(self, names: Sequence[str]) -> None:
+        """Requests of these models wait, the next one first: their weights may come meanwhile."""
+        now = time.monotonic()
+        self._act([Waiting(name, now, batches=0) for name in names if self._is_cached(name)])
+
+    def run(self, name: str, batch: Callable[[Service], Any]) -> Any:
+        """Let ``batch`` run with a model's service, in its space."""
+        pooled = self._models[name]
+        if pooled.hot is None:
+            with pooled.space:
+                return batch(pooled.service)
+        runs = self._act([Waiting(name, time.monotonic())])
+        try:
+            pooled.hot.settle()
+            with pooled.space:
+                return batch(pooled.service)
+        finally:
+            for each in runs:
+                self._scheduler.batch_ended(each)
+            self._collect()
+
+    def _is_cached(self, name: str) -> bool:
+        found = self._models.get(name)
+        return found is not None and found.hot is not None
+
+    def _act(self, waiting: Sequence[Waiting]) -> list[Run]:
+        """Let happen what is decided; batches that begin."""
+        self._collect()
+        runs: list[Run] = []
+        for each in self._scheduler.decide(waiting, time.monotonic()):
+            if isinstance(each, Run):
+                runs.append(each)
+            else:
+                self._begin(each)
+        return runs
+
+    def _begin(self, swap: Swap) -> None:
+        for name in swap.evict:
+            self._hot_of(name).drop()
+        try:
+            self._coming[swap.model] = swap, self._hot_of(swap.model).swap_in()
+        except (NoRoom, OSError) as error:
+            logger.warning("The weights of %s stay cold: %s", swap.model, error)
+            self._coming[swap.model] = swap, None
+
+    def _collect(self) -> None:
+        """Note which swaps have ended. One that failed is noted when no batch is behind it."""
+        for name, (swap, done) in list(self._coming.items()):
+            if done is None:
+                if not self._cache.held[name].running:
+                    del self._coming[name]
+                    self._scheduler.swap_ended(swap, time.monotonic(), failed=True)
+            elif done.done():
+                del self._coming[name]
+                self._scheduler.swap_ended(swap, time.monotonic(), done.result())
+
+    def _hot_of(self, name: str) -> HotModel:
+        found = self._models[name].hot
+        assert found is not None, "only what has weights is registered with the scheduler"
+        return found
+
+    def close(self) -> None:
+        """Forget all models."""
+        for name in list(self._models):
+            self.unregister(name)
+        self._copies.shutdown()
+        self._memory.close()

@@ -1,0 +1,75 @@
+"""What the code of a model may set for its whole process, and would find changed by another's."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """Seeds, defaults of torch, paths and variables."""
+
+    python_seed: Any
+    numpy_seed: Any
+    torch_seed: torch.Tensor
+    dtype: torch.dtype
+    threads: int
+    grad: bool
+    deterministic: bool
+    precision: str
+    """Of products of matrices."""
+    recursion: int
+    folder: str
+    path: tuple[str, ...]
+    environ: dict[str, str]
+
+    @classmethod
+    def now(cls) -> ProcessState:
+        """That of this process, and of this thread where it is a thread's."""
+        numpy = sys.modules.get("numpy")
+        return cls(
+            python_seed=random.getstate(),
+            numpy_seed=numpy.random.get_state() if numpy else None,
+            torch_seed=torch.get_rng_state(),
+            dtype=torch.get_default_dtype(),
+            threads=torch.get_num_threads(),
+            grad=torch.is_grad_enabled(),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            precision=torch.get_float32_matmul_precision(),
+            recursion=sys.getrecursionlimit(),
+            folder=os.getcwd(),
+            path=tuple(sys.path),
+            environ=dict(os.environ),
+        )
+
+    def restore(self) -> None:
+        """Let it be so again. What costs time or says something is set only where it differs."""
+        random.setstate(self.python_seed)
+        if self.numpy_seed is not None:
+            sys.modules["numpy"].random.set_state(self.numpy_seed)
+        torch.set_rng_state(self.torch_seed)
+        torch.set_grad_enabled(self.grad)
+        if torch.get_default_dtype() is not self.dtype:
+            torch.set_default_dtype(self.dtype)
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        if torch.are_deterministic_algorithms_enabled() != self.deterministic:
+            torch.use_deterministic_algorithms(self.deterministic)
+        if torch.get_float32_matmul_precision() != self.precision:
+            torch.set_float32_matmul_precision(self.precision)
+        if sys.getrecursionlimit() != self.recursion:
+            sys.setrecursionlimit(self.recursion)
+        if os.getcwd() != self.folder:
+            os.chdir(self.folder)
+        sys.path[:] = self.path
+        for name in os.environ.keys() - self.environ.keys():
+            del os.environ[name]
+        for name, value in self.environ.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value

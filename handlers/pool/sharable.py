@@ -1,0 +1,110 @@
+"""Whether a model can have its process together with others: seen by what it does, not by its text.
+
+What a model sets is kept apart (:mod:`shunter.handlers.pool.space`). What goes on when its
+code does not run, or is of the process as a whole, cannot be: threads, other processes, handlers of
+signals, functions of shared packages that are replaced, a device of its own, machine code.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import psutil
+import torch
+
+from shunter.handlers.pool.space import ModelSpace
+
+Service = TypeVar("Service")
+SHARED_PACKAGES = (
+    *("builtins", "os", "sys", "json", "random", "logging", "warnings", "threading", "pickle"),
+    *("numpy", "torch", "torch.nn", "torch.nn.functional", "torch.Tensor", "torch.nn.Module"),
+)
+"""Of which no function may be replaced: modules, and classes in them."""
+_KEPT_APART = {("torch", "Storage")}
+"""Torch replaces it with the default dtype."""
+
+
+class _Process:
+    """What of a process cannot be kept apart, at a moment."""
+
+    def __init__(self) -> None:
+        self.threads = set(threading.enumerate())
+        self.children = {each.pid for each in psutil.Process().children(recursive=True)}
+        self.signals = {each: signal.getsignal(each) for each in signal.valid_signals()}
+        self.functions = {
+            (name, key): value
+            for name in SHARED_PACKAGES
+            for key, value in _members(_named(name)).items()
+            if callable(value) and (name, key) not in _KEPT_APART
+        }
+        self.device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
+def _named(name: str) -> Any:
+    package, _, inner = name.rpartition(".")
+    found = sys.modules.get(name)
+    if found is None and package in sys.modules:
+        found = getattr(sys.modules[package], inner, None)
+    return found if found is not None else type("absent", (), {})
+
+
+def _members(owner: Any) -> dict[str, Any]:
+    """Of a module; of a class also what it inherits, for a new one of that name would hide it."""
+    if not isinstance(owner, type):
+        return dict(vars(owner))
+    return {key: value for each in reversed(owner.__mro__) for key, value in vars(each).items()}
+
+
+def _changes(before: _Process, after: _Process) -> list[str]:
+    found = []
+    if names := sorted(each.name for each in after.threads - before.threads if each.is_alive()):
+        found.append(f"it has threads of its own: {', '.join(names)}")
+    if pids := after.children - before.children:
+        found.append(f"it has processes of its own: {', '.join(map(str, sorted(pids)))}")
+    changed = [each for each, what in after.signals.items() if what is not before.signals[each]]
+    if changed:
+        names = [signal.Signals(each).name for each in sorted(changed)]
+        found.append(f"it handles signals: {', '.join(names)}")
+    for (name, key), value in before.functions.items():
+        if after.functions.get((name, key)) is not value:
+            found.append(f"it replaces {name}.{key}")
+    if before.device is not None and after.device != before.device:
+        found.append("it chooses a device of its own")
+    return found
+
+
+@dataclass(frozen=True)
+class LoadedApart(Generic[Service]):
+    """What was loaded in a space."""
+
+    service: Service
+    reasons: tuple[str, ...]
+    """Why it needs a process of its own; none: it can have one together with others."""
+
+
+def load_apart(space: ModelSpace, load: Callable[[], Service]) -> LoadedApart[Service]:
+    """Load a model in its space and see what that does. What ``load`` raises is raised."""
+    before = _Process()
+    with space:
+        service = load()
+        reasons = _reasons(space, before)
+    return LoadedApart(service, tuple(reasons))
+
+
+def run_apart(space: ModelSpace, run: Callable[[], Any]) -> tuple[Any, Sequence[str]]:
+    """The same for a first batch: threads and the like often begin with it."""
+    before = _Process()
+    with space:
+        answer = run()
+        return answer, _reasons(space, before)
+
+
+def _reasons(space: ModelSpace, before: _Process) -> list[str]:
+    found = _changes(before, _Process())
+    found += [f"it has machine code of its own: {name}" for name in space.extensions()]
+    return found

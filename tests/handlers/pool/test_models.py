@@ -1,0 +1,173 @@
+"""Models of one worker whose weights do not all fit into its hot memory."""
+
+import os
+import random
+
+import pytest
+import torch
+from torch import nn
+from ts.model_loader import ModelLoaderFactory
+
+from shunter.allocator.memory.devices import DoesNotFit
+from shunter.handlers.pool.models import NotSharable, PooledModels
+from shunter.handlers.preemption.modules import models_of
+from shunter.handlers.weights import hot
+from shunter.handlers.weights.hot_memory import CHUNK, NoRoom
+
+HANDLER = """
+import torch
+from model import Net
+
+
+class Handler:
+    def initialize(self, context):
+        self.model = Net().eval()
+        {more}
+
+    def handle(self, data, context):
+        with torch.no_grad():
+            return self.model(torch.linspace(-1, 1, 512))
+"""
+MODEL = """
+import torch
+
+
+class Net(torch.nn.Sequential):
+    def __init__(self):
+        torch.manual_seed({seed})
+        super().__init__(*(torch.nn.Linear(512, 512) for _ in range({layers})))
+"""
+SIZES = {"a": 3, "b": 1, "c": 3, "d": 5, "e": 1}
+"""Layers of 1 MB, and a chunk has two."""
+
+
+def archive(folder, seed, layers, more="pass"):
+    folder.mkdir()
+    (folder / "handler.py").write_text(HANDLER.format(more=more))
+    (folder / "model.py").write_text(MODEL.format(seed=seed, layers=layers))
+    return folder
+
+
+def modules_of(service):
+    return models_of(service._entry_point.__self__)
+
+
+def register(pool, folder, name, **options):
+    def load():
+        return ModelLoaderFactory.get_model_loader().load(name, str(folder), "handler.py", -1, 1)
+
+    return pool.register(name, folder, load, modules_of, **options)
+
+
+def ask(service):
+    return service._entry_point([], service.context)
+
+
+@torch.no_grad()
+def right(seed, layers):
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(layers)))
+    torch.set_rng_state(state)
+    return net(torch.linspace(-1, 1, 512))
+
+
+@pytest.fixture
+def pool(tmp_path):
+    found = PooledModels(tmp_path / "weights", 5 * CHUNK)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def models(pool, tmp_path):
+    """All of them, and what they answer."""
+    answers = {}
+    for seed, (name, layers) in enumerate(SIZES.items()):
+        register(pool, archive(tmp_path / name, seed, layers), name)
+        answers[name] = right(seed, layers)
+    return answers
+
+
+def test_every_answer_is_of_the_right_model_wherever_its_weights_are(pool, models):
+    random.seed(3)
+    held = set()
+    for _ in range(150):
+        if random.random() < 0.3:
+            pool.expect(random.sample(sorted(models), 2))
+        name = random.choice(sorted(models))
+        assert torch.equal(pool.run(name, ask), models[name])
+        held.add(frozenset(pool.hot))
+        assert pool._cache.used + pool._memory.free_bytes == pool._cache.budget
+    assert len(held) > 3, "models have come and gone"
+    assert not pool.hot >= set(models)
+
+
+def test_a_model_that_is_forgotten_leaves_its_memory_and_its_file(pool, models, tmp_path):
+    for name in ("a", "b"):
+        pool.run(name, ask)
+    for name in ("a", "b", "d"):  # two that are hot or coming, and one that is not
+        pool.unregister(name)
+    assert not pool.hot
+    assert pool._memory.free_bytes == 5 * CHUNK
+    with pytest.raises(KeyError):
+        pool.run("a", ask)
+    register(pool, tmp_path / "a", "a")
+    assert torch.equal(pool.run("a", ask), models["a"])
+    # What nobody maps is swept when the next one is registered.
+    assert len([each for each in os.listdir(tmp_path / "weights") if "safetensors" in each]) == 3
+
+
+def test_a_resident_model_comes_by_itself_and_stays(pool, models, tmp_path):
+    register(pool, archive(tmp_path / "r", 9, 1), "r", resident=True)
+    pool.expect([])
+    for name in ("a", "c", "d", "a"):
+        assert torch.equal(pool.run(name, ask), models[name])
+        assert "r" in pool.hot
+    with pytest.raises(DoesNotFit):
+        register(pool, archive(tmp_path / "s", 9, 12), "s", resident=True)
+
+
+def test_a_model_larger_than_all_hot_memory_is_read_cold(pool, tmp_path):
+    register(pool, archive(tmp_path / "m", 4, 11), "m")
+    assert torch.equal(pool.run("m", ask), right(4, 11))
+    assert not pool.hot
+
+
+def test_one_that_cannot_be_shared_says_why_and_is_not_there(pool, tmp_path):
+    more = "torch.nn.functional.of_mine = 1; import os; os.getlogin = None"
+    before = os.getlogin
+    try:
+        with pytest.raises(
+            NotSharable, match=r"own: it replaces os.getlogin"
+        ):
+            register(pool, archive(tmp_path / "m", 1, 1, more), "m")
+    finally:
+        os.getlogin = before
+        del torch.nn.functional.of_mine
+    with pytest.raises(KeyError):
+        pool.run("m", ask)
+
+
+def test_without_memory_of_the_host_weights_stay_cold_and_come_later(pool, models, monkeypatch):
+    with monkeypatch.context() as short:
+
+        def none(*_):
+            raise NoRoom("none")
+
+        short.setattr(hot.HotMemory, "take", none)
+        for name in ("a", "b", "a"):
+            assert torch.equal(pool.run(name, ask), models[name])
+        assert not pool.hot
+    assert torch.equal(pool.run("a", ask), models["a"])
+    assert pool.hot == {"a"}
+
+
+def test_a_batch_that_fails_is_the_callers_and_harms_nobody(pool, models):
+    def fails(service):
+        raise ValueError("a bad request")
+
+    with pytest.raises(ValueError, match="a bad request"):
+        pool.run("a", fails)
+    assert torch.equal(pool.run("a", ask), models["a"])
+    assert torch.equal(pool.run("d", ask), models["d"])
