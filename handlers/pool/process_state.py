@@ -11,6 +11,12 @@ from typing import Any
 import torch
 
 
+def _variables() -> dict[bytes, bytes]:
+    """As this Python keeps them: to decode all of them for each batch would take longer than all
+    the rest."""
+    return os.environb._data  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True)
 class ProcessState:
     """Seeds, defaults of torch, paths and variables."""
@@ -27,7 +33,7 @@ class ProcessState:
     recursion: int
     folder: str
     path: tuple[str, ...]
-    environ: dict[str, str]
+    environ: dict[bytes, bytes]
 
     @classmethod
     def now(cls) -> ProcessState:
@@ -45,7 +51,7 @@ class ProcessState:
             recursion=sys.getrecursionlimit(),
             folder=os.getcwd(),
             path=tuple(sys.path),
-            environ=dict(os.environ),
+            environ=dict(_variables()),
         )
 
     def restore(self) -> None:
@@ -68,8 +74,9 @@ class ProcessState:
         if os.getcwd() != self.folder:
             os.chdir(self.folder)
         sys.path[:] = self.path
-        for name in os.environ.keys() - self.environ.keys():
-            del os.environ[name]
-        for name, value in self.environ.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
+        if _variables() != self.environ:
+            for name in _variables().keys() - self.environ.keys():
+                del os.environb[name]
+            for name, value in self.environ.items():
+                if os.environb.get(name) != value:
+                    os.environb[name] = value

@@ -9,6 +9,7 @@ packages of this Python are loaded once for all of them.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -48,6 +49,8 @@ class ModelSpace:
         """Those from its folder, while it is left."""
         self._outside = world.state
         self._hidden: dict[str, ModuleType] = {}
+        self._before: frozenset[str] = frozenset()
+        """Modules that there were when it was entered."""
 
     def __enter__(self) -> ModelSpace:
         _INSIDE.acquire()
@@ -57,6 +60,7 @@ class ModelSpace:
         self._world.inside = self
         self._outside = ProcessState.now()
         self._hidden = {name: sys.modules.pop(name) for name in list(self._shadowed())}
+        self._before = frozenset(sys.modules)
         sys.modules.update(self._modules)
         if self._state is not None:
             self._state.restore()
@@ -82,18 +86,19 @@ class ModelSpace:
 
         What the process had before any model stays: a worker of one model finds that, too.
         """
-        for name in sys.modules.keys() - self._world.modules:
-            top = self._folder / name.partition(".")[0]
-            if top.is_dir() or top.with_suffix(".py").is_file():
-                yield name
+        names = {each.partition(".")[0] for each in os.listdir(self._folder)}
+        tops = {name for name in names if name in sys.modules} - self._world.modules
+        if tops:
+            yield from (name for name in sys.modules if name.partition(".")[0] in tops)
 
     def own_modules(self) -> Iterator[tuple[str, ModuleType]]:
         """What was imported from its folder; of a space that is left, what was put away."""
         if self._world.inside is not self:
             yield from self._modules.items()
             return
-        for name, module in list(sys.modules.items()):
-            if name not in self._world.modules and self._is_own(module):
+        for name in sys.modules.keys() - self._before:  # few, however many there are
+            module = sys.modules[name]
+            if name in self._modules or self._is_own(module):
                 yield name, module
 
     def _is_own(self, module: ModuleType) -> bool:

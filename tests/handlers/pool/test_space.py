@@ -117,7 +117,7 @@ def outside():
     yield
     after = ProcessState.now()
     for each in (before, after):
-        each.environ.pop("PYTEST_CURRENT_TEST")
+        each.environ.pop(b"PYTEST_CURRENT_TEST")
     assert after.environ == before.environ
     assert (after.path, after.folder, after.dtype) == (before.path, before.folder, before.dtype)
     assert (after.threads, after.grad) == (before.threads, before.grad)
@@ -193,7 +193,7 @@ def test_a_model_that_does_not_load_leaves_nothing(world, outside, tmp_path):
 
 
 def test_one_runs_at_a_time(world, tmp_path):
-    first, second = (ModelSpace(world, tmp_path / name) for name in ("a", "b"))
+    first, second = (ModelSpace(world, tmp_path) for _ in range(2))
     with first, pytest.raises(SpaceError), second:
         pass
     order, is_inside, may_end = [], threading.Event(), threading.Event()
