@@ -21,6 +21,8 @@ from pathlib import Path
 
 from shunter.batching.page.control_page import ControlPage, PageError
 from shunter.batching.page.processes import is_alive
+from shunter.handlers.weights.files import sweep
+from shunter.handlers.weights.setting import RUNTIME, folder_of
 from shunter.plugins.control.controller_agent import ControllerAgent
 from shunter.plugins.control.settings import find, load
 
@@ -28,6 +30,8 @@ LOGGER = logging.getLogger("shunter.controller")
 STANDARD_INPUT = 0
 BEAT_S = 1.0
 """A server ends a controller that is silent for several times that."""
+SWEEP_S = 5.0
+"""So often files of weights that no worker maps any more are removed."""
 EXIT_NO_PAGE = 2
 EXIT_NOT_ALONE = 3
 
@@ -60,15 +64,20 @@ class _Signals:
             return set()
 
 
-def run(agent: ControllerAgent, page: ControlPage, lifeline: int) -> str:
+def run(agent: ControllerAgent, page: ControlPage, lifeline: int, weights: Path) -> str:
     """Duty cycles until there is a reason to end, which is returned.
 
-    ``lifeline`` is a descriptor whose end of file means that the server is gone.
+    ``lifeline`` is a descriptor whose end of file means that the server is gone; ``weights`` the
+    folder of its files of weights.
     """
     owner = page.header().owner_pid
+    swept = 0.0
     with _Signals() as signals:
         while True:
             agent.do_work(time.monotonic_ns())
+            if time.monotonic() - swept >= SWEEP_S:
+                sweep(weights)
+                swept = time.monotonic()
             if not is_alive(owner):
                 return f"the server, process {owner}, is gone"
             due = time.monotonic() + agent.settings.controller.interval_ms / 1e3
@@ -120,7 +129,10 @@ def main(argv: list[str] | None = None) -> int:
         if args.once:
             agent.do_work(time.monotonic_ns())
             return 0
-        reason = "no standard input" if lifeline is None else run(agent, page, lifeline)
+        weights = folder_of({**os.environ, RUNTIME: str(args.page.parent)})
+        assert weights is not None
+        has_none = "no standard input"
+        reason = has_none if lifeline is None else run(agent, page, lifeline, weights)
         LOGGER.info("controller ends: %s", reason)
         return 0
 

@@ -1,4 +1,5 @@
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
@@ -439,6 +440,7 @@ class Process:
 def start(tmp_path, page, monkeypatch):
     """Starts a controller on the page."""
     monkeypatch.delenv("SHUNTER_CONFIG", raising=False)
+    monkeypatch.delenv("SHUNTER_WEIGHTS", raising=False)
     started = []
 
     def start(*options, command=("-m", "shunter.plugins.control.controller")):
@@ -463,13 +465,23 @@ def test_it_ends_when_the_server_closes_its_input(start, page, add_model):
     assert page.header().controller_pid == process.process.pid
 
 
-def test_it_ends_when_the_server_is_dead(start, page):
+def test_weights_that_no_worker_maps_are_swept_and_it_ends_when_the_server_is_dead(
+    start, page, tmp_path
+):
+    (tmp_path / "weights").mkdir()
+    used, unused = (tmp_path / f"weights/{name}.safetensors" for name in ("used", "unused"))
+    unused.touch()
+    used.touch()
+    held = os.open(used, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     page.words[48 // 8] = gone.pid
     process = start()
     process.wait_for(f"the server, process {gone.pid}, is gone")
     assert process.process.wait() == 0
+    assert (used.exists(), unused.exists()) == (True, False)
+    os.close(held)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
