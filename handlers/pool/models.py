@@ -108,6 +108,7 @@ class PooledModels(Generic[Service]):
     def unregister(self, name: str) -> None:
         """Forget a model between two batches; the host has its memory back then."""
         pooled = self._models.pop(name)
+        self._world.switch(None)
         if pooled.hot is not None:
             pooled.hot.drop()
             if name in self._coming:
@@ -125,12 +126,12 @@ class PooledModels(Generic[Service]):
         """Let ``batch`` run with a model's service, in its space."""
         pooled = self._models[name]
         if pooled.hot is None:
-            with pooled.space:
+            with pooled.space.staying():
                 return batch(pooled.service)
         runs = self._act([Waiting(name, time.monotonic())])
         try:
             pooled.hot.settle()
-            with pooled.space:
+            with pooled.space.staying():
                 return batch(pooled.service)
         finally:
             for each in runs:
@@ -178,7 +179,7 @@ class PooledModels(Generic[Service]):
         return found
 
     def close(self) -> None:
-        """Forget all models."""
+        """Forget all models; the process is as it was without them."""
         for name in list(self._models):
             self.unregister(name)
         self._copies.shutdown()

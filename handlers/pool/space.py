@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -28,37 +29,83 @@ class SpaceError(RuntimeError):
 
 
 class World:
-    """A process before it has a model: what each of them begins with."""
+    """A process with several models, and what it was before it had any: so each of them begins."""
 
     def __init__(self) -> None:
         """As it is now."""
         self.state = ProcessState.now()
         self.modules = frozenset(sys.modules)
-        self.inside: ModelSpace | None = None
+        self.current: ModelSpace | None = None
+        """Whose modules and settings are in place."""
+        self.is_running = False
+        """Whether its code runs."""
+        self._outside = self.state
+        """What there was before a space was entered."""
+
+    def switch(self, space: ModelSpace | None) -> None:
+        """Let this space be in place, or none."""
+        if space is self.current:
+            return
+        if self.current is None:
+            self._outside = ProcessState.now()
+        else:
+            self.current.put_away()
+        self.current = space
+        if space is None:
+            self._outside.restore()
+        else:
+            space.put_in_place()
 
 
 class ModelSpace:
-    """Where the code of one model runs: ``with space: ...``."""
+    """Where the code of one model runs: ``with space: ...``, or ``with space.staying(): ...``."""
 
     def __init__(self, world: World, folder: Path) -> None:
         """``folder``: of its archive."""
         self._world, self._folder = world, folder.resolve()
         self._state: ProcessState | None = None
-        """Its own, as it was when it was left."""
+        """Its own, as it was when it was put away."""
         self._modules: dict[str, ModuleType] = {}
-        """Those from its folder, while it is left."""
-        self._outside = world.state
+        """Those from its folder, as long."""
         self._hidden: dict[str, ModuleType] = {}
         self._before: frozenset[str] = frozenset()
-        """Modules that there were when it was entered."""
+        """Modules that there were without its own."""
 
     def __enter__(self) -> ModelSpace:
         _INSIDE.acquire()
-        if self._world.inside is not None:
+        if self._world.is_running:
             _INSIDE.release()
             raise SpaceError("the code of a model runs in that of another one")
-        self._world.inside = self
-        self._outside = ProcessState.now()
+        try:
+            self._world.switch(self)
+        except BaseException:
+            _INSIDE.release()
+            raise
+        self._world.is_running = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._world.is_running = False
+        try:
+            self._world.switch(None)
+        finally:
+            _INSIDE.release()
+
+    @contextmanager
+    def staying(self) -> Iterator[ModelSpace]:
+        """The same, but it is left in place: the next batch may be of the same model.
+
+        Until then the process is as this model has left it, as in a worker of its own.
+        """
+        self.__enter__()
+        try:
+            yield self
+        finally:
+            self._world.is_running = False
+            _INSIDE.release()
+
+    def put_in_place(self) -> None:
+        """For :class:`World`."""
         self._hidden = {name: sys.modules.pop(name) for name in list(self._shadowed())}
         self._before = frozenset(sys.modules)
         sys.modules.update(self._modules)
@@ -67,19 +114,14 @@ class ModelSpace:
         else:
             self._world.state.restore()
             sys.path.insert(0, str(self._folder))
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._state = ProcessState.now()
-            self._modules = dict(self.own_modules())
-            for name in self._modules:
-                del sys.modules[name]
-            sys.modules.update(self._hidden)
-            self._outside.restore()
-        finally:
-            self._world.inside = None
-            _INSIDE.release()
+    def put_away(self) -> None:
+        """For :class:`World`."""
+        self._state = ProcessState.now()
+        self._modules = dict(self.own_modules())
+        for name in self._modules:
+            del sys.modules[name]
+        sys.modules.update(self._hidden)
 
     def _shadowed(self) -> Iterator[str]:
         """Modules that others have imported and of which its folder has one of that name.
@@ -92,8 +134,8 @@ class ModelSpace:
             yield from (name for name in sys.modules if name.partition(".")[0] in tops)
 
     def own_modules(self) -> Iterator[tuple[str, ModuleType]]:
-        """What was imported from its folder; of a space that is left, what was put away."""
-        if self._world.inside is not self:
+        """What was imported from its folder; of a space that is not in place, what was put away."""
+        if self._world.current is not self:
             yield from self._modules.items()
             return
         for name in sys.modules.keys() - self._before:  # few, however many there are

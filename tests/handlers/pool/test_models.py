@@ -138,9 +138,7 @@ def test_one_that_cannot_be_shared_says_why_and_is_not_there(pool, tmp_path):
     more = "torch.nn.functional.of_mine = 1; import os; os.getlogin = None"
     before = os.getlogin
     try:
-        with pytest.raises(
-            NotSharable, match=r"own: it replaces os.getlogin"
-        ):
+        with pytest.raises(NotSharable, match=r"own: it replaces os.getlogin"):
             register(pool, archive(tmp_path / "m", 1, 1, more), "m")
     finally:
         os.getlogin = before

@@ -154,6 +154,13 @@ def test_two_archives_with_equal_names_do_not_notice_each_other(world, outside, 
         assert torch.equal(torch.get_rng_state(), before.torch_seed)
         assert numpy.array_equal(numpy.random.get_state()[1], before.numpy_seed[1])
     assert found == expected
+    # The same where a space is in place until another one is needed.
+    for name in ("two", "two", "one", "two", "two", "one", "one", "one"):
+        with spaces[name].staying():
+            found[name].append(ask(loaded[name].service))
+    world.switch(None)
+    again = {name: alone(world, folder, 8) for name, folder in folders.items()}
+    assert found == again
     one, two = found["one"][0], found["two"][0]
     assert (one["word"], two["word"]) == (["one"] * 2, ["two"] * 2)
     assert one["same"] and two["same"]
@@ -195,6 +202,8 @@ def test_a_model_that_does_not_load_leaves_nothing(world, outside, tmp_path):
 def test_one_runs_at_a_time(world, tmp_path):
     first, second = (ModelSpace(world, tmp_path) for _ in range(2))
     with first, pytest.raises(SpaceError), second:
+        pass
+    with first.staying(), pytest.raises(SpaceError), first:
         pass
     order, is_inside, may_end = [], threading.Event(), threading.Event()
 
