@@ -5,6 +5,7 @@ import json
 import re
 import warnings
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -53,12 +54,16 @@ def third_party(archives):
     eager, scripted = _weights()
     weights = {"serializedFile": "weights.pt"}
     files = {"weights.pt": eager, "model.py": MODEL_FILE}
+    shared = {"shunter": {"weights": "shared"}}  # stock does not know it
     return {
         "eager": archives.add(
-            "eager", "eager", model={**weights, "modelFile": "model.py"}, files=files
+            *("eager", "eager"),
+            config=shared,
+            model={**weights, "modelFile": "model.py"},
+            files=files,
         ),
         "scripted": archives.add(
-            "scripted", "eager", model=weights, files={"weights.pt": scripted}
+            "scripted", "eager", config=shared, model=weights, files={"weights.pt": scripted}
         ),
         "plain": archives.add("plain", "plain"),
     }
@@ -93,6 +98,24 @@ def test_answers_of_base_handlers_are_those_of_stock(both, name):
         answer = _same(both, "POST", f"/predictions/{name}", row, JSON)
         assert (answer.status, answer.headers["x-rows"]) == (200, "1")
         assert number >= len(expected) or answer.body == expected[number]
+
+
+def test_their_weights_are_files_that_all_their_workers_map(both):
+    _, site = both
+    folder = Path(site.status()["runtime"]) / "weights"
+    workers = [
+        worker["pid"]
+        for name in ("eager", "scripted")
+        for worker in site.management("GET", f"/models/{name}")[0]["workers"]
+    ]
+    mapped = {
+        pid: {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+              if line.endswith(".safetensors")}
+        for pid in workers
+    }  # fmt: skip
+    assert all(len(files) == 1 for files in mapped.values())
+    assert set().union(*mapped.values()) == {str(path) for path in folder.iterdir()}
+    assert len(list(folder.iterdir())) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
