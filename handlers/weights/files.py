@@ -16,6 +16,7 @@ import math
 import mmap
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ logger = logging.getLogger("shunter.weights")
 SUFFIX = ".safetensors"
 _DRAFT, _LOCK = ".draft", ".lock"
 _DIGEST = "sha256"
+WAIT_S = 60.0
+"""Longest time for another worker to make a file."""
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -56,7 +59,7 @@ def obtain(
 ) -> WeightFile:
     """The file with this content, made if there is none. ``free_bytes``: of the host's memory.
 
-    Raises OSError: there is no room, or the folder is not there.
+    Raises OSError: there is no room, the folder is not there, or who makes it does not go on.
     """
     digest = digest_of(records, parts())
     final, lock = folder / f"{digest}{SUFFIX}", folder / f"{digest}{_LOCK}"
@@ -66,13 +69,28 @@ def obtain(
         # Not the draft itself: that is mapped, and so held, from the moment it is complete.
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _wait_for(descriptor, lock)
             if _is(lock, descriptor):  # else whoever had it has finished the file
                 if not final.exists():
                     _write(final, records, parts(), digest, free_bytes)
                 lock.unlink()
         finally:
             os.close(descriptor)
+
+
+def _wait_for(descriptor: int, lock: Path) -> None:
+    """Raises TimeoutError: who has the lock may have been stopped."""
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise TimeoutError(
+                    errno.ETIMEDOUT, f"{lock.name} is held by another process for {WAIT_S:g} s"
+                ) from None
+        time.sleep(0.01)
 
 
 def _write(

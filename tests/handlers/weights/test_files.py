@@ -1,6 +1,7 @@
 """Files of weights by several at once; a lock is of an open file, so threads are as good here."""
 
 import errno
+import fcntl
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -151,6 +152,16 @@ def test_what_a_dead_process_left_half_done_is_made_anew_or_swept(tmp_path):
     lock.touch()
     sweep(tmp_path)
     assert not os.listdir(tmp_path)
+
+
+def test_who_stops_while_it_makes_a_file_does_not_stop_others_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "WAIT_S", 0.0)
+    with (tmp_path / f"{DIGEST}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="is held by another process"):
+            made(tmp_path)
+        assert sweep(tmp_path) == 0
+    assert content_of(made(tmp_path)) == PARTS
 
 
 def test_only_what_nobody_maps_is_swept(tmp_path):
