@@ -26,6 +26,17 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
     return settings
 
 
+def check_triton(*, tokens: bool | None, verbose: bool) -> None:
+    """Raises UserError for what only TorchServe has."""
+    if tokens:
+        raise UserError(
+            "--tokens: Triton has none; --config http-restricted-api=APIS:KEY=VALUE closes single "
+            "APIs, and it listens on this machine only unless http-address says otherwise"
+        )
+    if verbose:
+        raise UserError("--verbose is of TorchServe; of Triton's log say --config log-verbose=1")
+
+
 def archives(store: Path, models: Sequence[str]) -> list[str]:
     """The archives to load; every ``.mar`` of the store when none is named."""
     if not store.is_dir():

@@ -342,3 +342,39 @@ class TestDemo:
         assert ["REST", "strict", "10", "9", "0", "1.0", "1.0"] in [
             line.replace("│", " ").split() for line in text.splitlines()
         ]
+
+
+TOLD = dict.fromkeys(("queued", "requests", "batches", "failed", "expired", "rejected"), 0)
+TOLD |= {"name": "digits", "version": 1, "ready": 2, "answered": 41, "abandoned": 0}
+
+
+def test_the_status_of_a_triton_without_serve_is_watched_too(run, monkeypatch):
+    asked = []
+
+    def told(socket):
+        asked.append(socket)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return {"server": "Triton", "models": [TOLD | {"answered": 40 + len(asked)}]}
+
+    monkeypatch.setattr("shunter.plugins.hosts.status_of", told)
+    status, out, _ = run("status", "--triton", "at", "--watch", "--every", "0.1")
+    assert (status, len(asked)) == (0, 3)
+    assert "digits" in out and "42" in out
+    assert json.loads(run("status", "--triton", "at", "--json")[1])["server"] == "Triton"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("status", "--triton", "at", "--runtime", "x"), "--runtime and --triton each name"),
+        (("status", "--json", "--watch"), "--json prints once"),
+        (("status", "--every", "3"), "--every is of --watch"),
+        (("status", "--token", "k", "--triton", "at"), "name it by --management"),
+        (("serve", "--triton", "--tokens"), "http-restricted-api"),
+        (("serve", "--triton", "--verbose"), "log-verbose=1"),
+    ],
+)
+def test_an_option_that_would_not_be_heeded_is_refused_with_a_reason(run, arguments, said):
+    status, _, err = run(*arguments)
+    assert status == 2 and said in err and err.count("\n") == 1
