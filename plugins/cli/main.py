@@ -67,6 +67,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @app.command()
 def pack(
+    ctx: typer.Context,
     model: Annotated[
         str,
         typer.Argument(help=f"A folder with handler.py, or a sample: {', '.join(SAMPLES)}."),
@@ -100,7 +101,7 @@ def pack(
       shunter pack --triton store digits --output packed
     """
     if triton:
-        pack_repository(Path(model), models or [], output)
+        pack_repository(ctx, Path(model), models or [], output)
         return
     if models or output:
         raise UserError(f"{models[0] if models else '--output'}: only with --triton")

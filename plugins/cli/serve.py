@@ -22,7 +22,8 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise UserError(f"--config {pair!r}: write KEY=VALUE, for example job_queue_size=500")
-        settings[key.strip()] = value.strip()
+        if settings.setdefault(key.strip(), value.strip()) != value.strip():
+            raise UserError(f"--config {key.strip()} is given twice: the server takes one value")
     return settings
 
 

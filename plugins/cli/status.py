@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from shunter.plugins.cli.files import given
 from shunter.plugins.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,17 +76,15 @@ def status(
 
 def _check(ctx: typer.Context, watch: bool, as_json: bool) -> None:
     """Raises UserError for options that do not go together, rather than not to heed one."""
-    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    # By its name: the class is click's, or that which some versions of typer bring.
-    given = {name for name, each in sources.items() if each and each.name == "COMMANDLINE"}
-    servers = [name for name in ("runtime", "management", "triton") if name in given]
+    names = given(ctx)
+    servers = [name for name in ("runtime", "management", "triton") if name in names]
     if len(servers) > 1:
         raise UserError(" and ".join(f"--{each}" for each in servers) + " each name a server: one")
-    if "token" in given and "management" not in given:
+    if "token" in names and "management" not in names:
         raise UserError("--token is the key of a management API: name it by --management")
     if as_json and watch:
         raise UserError("--json prints once: leave out --watch, or ask again and again")
-    if "every" in given and not watch:
+    if "every" in names and not watch:
         raise UserError("--every is of --watch: say that, too")
 
 

@@ -28,7 +28,7 @@ def checked(given: Mapping[str, str], ports: Sequence[int]) -> dict[str, str]:
     found = {name.removeprefix("--"): value for name, value in given.items()}
     for name, value in found.items():
         if (why := _against(name, value, ports)) is not None:
-            raise UserError(f"--config {name}={value}: `shunter serve` decides this; {why}")
+            raise UserError(f"--config {name}={value}: this is said by serve itself; {why}")
     return found
 
 

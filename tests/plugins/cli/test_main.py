@@ -287,6 +287,8 @@ def test_serve_takes_settings_as_key_and_value():
     assert serve.parse_settings(["a=1", " b = c=d"]) == {"a": "1", "b": "c=d"}
     with pytest.raises(UserError, match="write KEY=VALUE"):
         serve.parse_settings(["batch"])
+    with pytest.raises(UserError, match="a is given twice"):
+        serve.parse_settings(["a=1", "a=2"])
 
 
 def test_serve_loads_every_archive_of_the_store_unless_told(tmp_path):
@@ -373,6 +375,8 @@ def test_the_status_of_a_triton_without_serve_is_watched_too(run, monkeypatch):
         (("status", "--token", "k", "--triton", "at"), "name it by --management"),
         (("serve", "--triton", "--tokens"), "http-restricted-api"),
         (("serve", "--triton", "--verbose"), "log-verbose=1"),
+        (("pack", "--triton", ".", "--output", "p", "--name", "x"), "--name: not with --triton"),
+        (("pack", "--triton", ".", "--no-weights"), "--no-weights: not with --triton"),
     ],
 )
 def test_an_option_that_would_not_be_heeded_is_refused_with_a_reason(run, arguments, said):
