@@ -205,6 +205,7 @@ def record_of(served: Served) -> RecordedModel:
         *(served.archive.name, served.name, served.batch),
         format_configuration(served.configuration),
         list(served.workers.cores) if served.workers else [],
+        served.auto,
     )
 
 

@@ -183,6 +183,7 @@ class TritonHost:
         with served.lock:
             self._change(served, configuration, [cores] * len(configuration))
             served.auto = False
+        self.saved()
         return self._hosted(served)
 
     def _check_batch(self, served: Served, configuration: Configuration) -> None:
@@ -233,6 +234,7 @@ class TritonHost:
             self.repository.remove(served.name, served.number)
             served.is_late = True
         served.recorded = model
+        served.auto = served.auto if model.auto is None else model.auto
         return served
 
     # ---- the process around it

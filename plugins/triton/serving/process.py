@@ -69,7 +69,7 @@ class TritonProcess:
             raise UserError(str(error)) from error
         self._library = build.ensure()
         self._store, self._models, self._runtime = store.resolve(), list(models), runtime
-        self._given_folder = folder
+        self._given_folder = folder and folder.absolute()
         self._process: subprocess.Popen[bytes] | record.LivingProcess | None = None
         self._is_ours = True
         """Whether this process started the server, or took it over."""

@@ -310,12 +310,13 @@ def test_what_was_not_loaded_when_a_host_takes_over_comes_all_the_same(site, mon
     host, runtime = site.host, site.runtime
     host._states = lambda: {("a", 1): {"loaded": 1, "pids": {}}}
     (host.repository.folder / "b/1").mkdir(parents=True)  # its load was under way
-    models = [*recorded("a", "b"), RecordedModel("c.mar", "c", 1, "", [])]
+    models = [*recorded("a", "b"), RecordedModel("c.mar", "c", 1, "", [], auto=False)]
     runtime.fails = True
     host.take_over(models)
     a, b, c = host.served
     assert [each.is_late for each in (a, b, c)] == [False, True, True]
     assert host.records() == models and "it does not load" in b.problem
+    assert [each.auto for each in (a, b, c)] == [True, True, False]
     runtime.fails = False
 
     def both():
@@ -324,6 +325,7 @@ def test_what_was_not_loaded_when_a_host_takes_over_comes_all_the_same(site, mon
 
     wait_until(both)
     assert (b.problem, c.workers) == ("", None)
+    assert [each.auto for each in host.records()] == [True, True, False]
     site.calls.clear()
     host.load_late(b)
     assert site.calls == ["/v2/repository/models/b/load"]
@@ -347,6 +349,15 @@ def test_a_version_that_the_server_refuses_leaves_the_others_as_they_were(site):
         host.load("a2.mar")
     assert calls == [["1", "2"], ["1"]]  # once more, without it
     assert [each.version for each in host.served] == ["1"]
+
+
+def test_that_a_user_has_set_a_configuration_is_recorded(site):
+    host, saved = site.host, []
+    host.load("a.mar")
+    host.saved = lambda: saved.append(host.records())
+    host.start_generation("a", parse_configuration("2x1x1"))
+    [record] = saved[-1]
+    assert (record.configuration, record.auto) == ("2x1x1", False)
 
 
 def test_an_archive_elsewhere_is_refused_with_where_it_belongs(site):

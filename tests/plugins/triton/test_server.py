@@ -639,8 +639,11 @@ class OtherHost:
     """A process that serves."""
 
     def __init__(self, site, folder, *models):
-        command = [sys.executable, "-c", HOST, str(site.folder / "store"), str(folder), *models]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        # The folder as a user may write it: from where he is.
+        command = [sys.executable, "-c", HOST, str(site.folder / "store"), folder.name, *models]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=folder.parent
+        )
         pid, self.inference, self.grpc = self.process.stdout.readline().split()
         self.triton = psutil.Process(int(pid))
         [model] = hosts.status_of(folder / "backend.sock")["models"]
