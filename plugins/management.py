@@ -49,11 +49,14 @@ class ManagementSocket:
     """Lets others ask a host, until it is closed."""
 
     def __init__(self, folder: Path, host: Host) -> None:
-        """``folder``: the server's runtime folder. Raises OSError."""
+        """``folder``: the server's runtime folder. Raises HostError."""
         self._host, self._path = host, folder / NAME
         self.is_open = False
         """Until it is, whoever asks is told that the server is being started."""
-        self._server = _Server(str(self._path), _Answering)
+        try:
+            self._server = _Server(str(self._path), _Answering)
+        except OSError as error:
+            raise HostError(f"{self._path}: {error}; SHUNTER_RUNTIME_DIR names another") from error
         self._server.asked = self
         self._path.chmod(0o600)
         self._thread = threading.Thread(

@@ -233,10 +233,9 @@ static inline uint32_t shunter_rows_each(
 
 /* ---- limits (limits.c) */
 
-/* Under the lock: as many wait as may. */
-bool shunter_is_full(const struct shunter_function *function);
-/* Under the lock: there is no room for this one, which is counted and answered so. */
-void shunter_turn_away(struct shunter_function *function, struct shunter_call *call);
+/* Under the lock: this one may wait; a strict one in place of the youngest best-effort one, where as
+ * many wait as may. False: it is answered so. */
+bool shunter_may_wait(struct shunter_function *function, struct shunter_call *call);
 
 /* ---- serving (serving.c) */
 

@@ -162,8 +162,7 @@ void shunter_submit(
     }
     for (struct shunter_call *call = good.first, *next; call; call = next) {
         next = call->next;
-        if (shunter_is_full(function)) {
-            shunter_turn_away(function, call);
+        if (!shunter_may_wait(function, call)) {
             continue;
         }
         function->coming += call->entries;

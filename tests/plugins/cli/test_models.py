@@ -9,6 +9,7 @@ import pytest
 from shunter.batching.page.runtime import OwnFolder
 from shunter.plugins import hosts
 from shunter.plugins.cli import main as cli
+from shunter.plugins.host import HostError
 from shunter.plugins.management import STARTING, ManagementSocket
 
 FAKE = Path(__file__).parents[1] / "fake_host.py"
@@ -117,6 +118,11 @@ def test_the_only_server_here_is_asked_if_it_listens_and_any_by_its_folder(run, 
     assert asked.chosen == []
     assert run("unload", "m", "--management", "http://x:1")[0] == 0
     assert asked.chosen == [("http://x:1", None)]
+
+
+def test_a_runtime_folder_that_has_no_room_for_a_socket_is_named(tmp_path, asked):
+    with pytest.raises(HostError, match="too long; SHUNTER_RUNTIME_DIR names another"):
+        ManagementSocket(tmp_path / ("x" * 100), asked)
 
 
 def test_what_is_asked_without_sense_ends_nobody(started):
